@@ -1,0 +1,2 @@
+//! The `quorate` command line.
+fn main() {}

@@ -1,0 +1,1 @@
+//! A Redlock quorum lock.
