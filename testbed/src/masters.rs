@@ -1,0 +1,88 @@
+//! Several independent servers at once: what a quorum is made of.
+
+use std::ops::{Deref, Index};
+use std::thread;
+
+use crate::{Error, Server, ServerOptions};
+
+/// N independent masters. Dereferences to a slice of [`Server`], so `len`, `iter` and indexing are there.
+///
+/// ```no_run
+/// let masters = quorate_testbed::Masters::start(5)?;
+/// masters[0].kill()?;
+/// println!("{}", masters.urls().join(","));
+/// # Ok::<(), quorate_testbed::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping the masters kills them"]
+pub struct Masters(Vec<Server>);
+
+impl Masters {
+    /// Starts `n` servers with default options, all at once.
+    ///
+    /// # Errors
+    ///
+    /// The first failure of a [`Server::start`]; the others are then killed again.
+    pub fn start(n: usize) -> Result<Self, Error> {
+        Self::start_with(n, |_| ServerOptions::new())
+    }
+
+    /// Starts `n` servers at once, each with the options that `options` returns for its index.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    pub fn start_with(
+        n: usize,
+        mut options: impl FnMut(usize) -> ServerOptions,
+    ) -> Result<Self, Error> {
+        thread::scope(|scope| {
+            let starts: Vec<_> = (0..n)
+                .map(|i| {
+                    let options = options(i);
+                    scope.spawn(move || Server::start(options))
+                })
+                .collect();
+            // Join all before the first failure is passed on, so that none is still starting then.
+            let started: Vec<_> = starts
+                .into_iter()
+                .map(|start| {
+                    start
+                        .join()
+                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+                .collect();
+            started.into_iter().collect::<Result<_, _>>().map(Self)
+        })
+    }
+
+    /// The URLs, in the order of the indices.
+    pub fn urls(&self) -> Vec<String> {
+        self.0.iter().map(Server::url).collect()
+    }
+}
+
+impl Deref for Masters {
+    type Target = [Server];
+
+    fn deref(&self) -> &[Server] {
+        &self.0
+    }
+}
+
+impl Index<usize> for Masters {
+    type Output = Server;
+
+    fn index(&self, i: usize) -> &Server {
+        &self.0[i]
+    }
+}
+
+impl<'a> IntoIterator for &'a Masters {
+    type Item = &'a Server;
+    type IntoIter = std::slice::Iter<'a, Server>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}

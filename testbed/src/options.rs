@@ -1,0 +1,218 @@
+//! How a throw-away server is to be started.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What a server keeps on disk, which decides what [`Server::restart`](crate::Server::restart) finds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Persistence {
+    /// Nothing: every restart is empty. The default.
+    #[default]
+    None,
+    /// An append-only file, synced before each reply: an acknowledged write survives SIGKILL and a power cut.
+    AofAlways,
+    /// An append-only file, synced once a second: a power cut loses up to about two seconds. SIGKILL alone
+    /// loses nothing that was written to the file, since the kernel still holds it.
+    AofEverySec,
+    /// A snapshot a second after a change, and one at [`Server::terminate`](crate::Server::terminate);
+    /// SIGKILL loses what is newer than the last.
+    Rdb,
+}
+
+/// Certificate files of a server that speaks TLS.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    /// The server's certificate, PEM.
+    pub cert: PathBuf,
+    /// Its private key, PEM.
+    pub key: PathBuf,
+    /// The authority that signed it, PEM.
+    pub ca: PathBuf,
+    /// Whether clients must show a certificate of that authority, too.
+    pub client_certs: bool,
+}
+
+/// Options of one [`Server`](crate::Server), each with a default that suits most tests.
+///
+/// ```
+/// use quorate_testbed::{Persistence, ServerOptions};
+///
+/// let options = ServerOptions::new()
+///     .persistence(Persistence::AofAlways)
+///     .password("secret")
+///     .arg("--hz").arg("100");
+/// # let _ = options;
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "options do nothing until they are handed to Server::start"]
+pub struct ServerOptions {
+    pub(crate) program: Option<PathBuf>,
+    pub(crate) persistence: Persistence,
+    pub(crate) password: Option<String>,
+    pub(crate) login: Option<(String, String)>,
+    pub(crate) acl: Vec<String>,
+    pub(crate) args: Vec<OsString>,
+    pub(crate) env: Vec<(OsString, OsString)>,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) patience: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            program: None,
+            persistence: Persistence::None,
+            password: None,
+            login: None,
+            acl: Vec::new(),
+            args: Vec::new(),
+            env: Vec::new(),
+            tls: None,
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+impl ServerOptions {
+    /// A server without persistence, password and TLS, of the program that [`available`](crate::available) finds.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The server program. Default: what [`available`](crate::available) finds.
+    pub fn program(mut self, path: impl Into<PathBuf>) -> Self {
+        self.program = Some(path.into());
+        self
+    }
+
+    /// What is kept on disk. Default: [`Persistence::None`].
+    pub fn persistence(mut self, persistence: Persistence) -> Self {
+        self.persistence = persistence;
+        self
+    }
+
+    /// The default user's password (`requirepass`). Default: none.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// One more ACL user, written as in `users.acl` but without the word "user":
+    /// `"app on >pw ~lock:* +@all"`. Default: none.
+    pub fn acl(mut self, user: impl Into<String>) -> Self {
+        self.acl.push(user.into());
+        self
+    }
+
+    /// The user as whom [`Server::command`](crate::Server::command) speaks and whom
+    /// [`Server::url`](crate::Server::url) names. Default: the default user, with [`password`](Self::password).
+    pub fn login(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        self.login = Some((user.into(), password.into()));
+        self
+    }
+
+    /// One more command line argument for the server; it overrides what the other options configure.
+    pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// One more environment variable for the server, such as `LD_PRELOAD`.
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// Several environment variables at once.
+    pub fn envs<N: Into<OsString>, V: Into<OsString>>(
+        mut self,
+        vars: impl IntoIterator<Item = (N, V)>,
+    ) -> Self {
+        let vars = vars.into_iter().map(|(n, v)| (n.into(), v.into()));
+        self.env.extend(vars);
+        self
+    }
+
+    /// Speak TLS, and only TLS, on the port. Default: plain TCP. Start fails on a server built without TLS.
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// How long a start may take until PING is answered. Default: 10 s. Raise it for large data sets.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// The credentials for the control connection and for URLs: user (empty: default user) and password.
+    pub(crate) fn credentials(&self) -> Option<(&str, &str)> {
+        match (&self.login, &self.password) {
+            (Some((user, password)), _) => Some((user, password)),
+            (None, Some(password)) => Some(("", password)),
+            (None, None) => None,
+        }
+    }
+
+    /// The configuration file. A file, because passwords in it do not show in the process list.
+    pub(crate) fn config(&self, port: u16, socket: &Path, data: &Path) -> String {
+        let mut lines = String::from("bind 127.0.0.1\nprotected-mode no\ndaemonize no\n");
+        let mut line = |name: &str, value: &str| {
+            let _ = writeln!(lines, "{name} {}", quoted(value));
+        };
+        let port = port.to_string();
+        let file = |path: &Path| path.to_string_lossy().into_owned();
+        line("unixsocket", &file(socket));
+        line("dir", &file(data));
+        if let Some(tls) = &self.tls {
+            line("port", "0");
+            line("tls-port", &port);
+            line("tls-cert-file", &file(&tls.cert));
+            line("tls-key-file", &file(&tls.key));
+            line("tls-ca-cert-file", &file(&tls.ca));
+            line(
+                "tls-auth-clients",
+                if tls.client_certs { "yes" } else { "no" },
+            );
+        } else {
+            line("port", &port);
+        }
+        let (append, fsync) = match self.persistence {
+            Persistence::None | Persistence::Rdb => ("no", "everysec"),
+            Persistence::AofEverySec => ("yes", "everysec"),
+            Persistence::AofAlways => ("yes", "always"),
+        };
+        line("appendonly", append);
+        line("appendfsync", fsync);
+        if let Some(password) = &self.password {
+            line("requirepass", password);
+        }
+        lines.push_str(match self.persistence {
+            Persistence::Rdb => "save 1 1\n",
+            _ => "save \"\"\n",
+        });
+        for user in &self.acl {
+            let _ = writeln!(lines, "user {user}");
+        }
+        lines
+    }
+}
+
+/// A value in the quotes of the configuration format.
+fn quoted(value: &str) -> String {
+    format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// A user name or password made safe for the userinfo part of a URL.
+pub(crate) fn percent(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut out, byte| {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+        out
+    })
+}

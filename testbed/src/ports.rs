@@ -1,0 +1,84 @@
+//! Ports for servers that come and go.
+//!
+//! A server that is killed and restarted must find its port free again. The usual trick, to bind port 0
+//! and take what the kernel gives, picks from the ephemeral range, and there a dead server's port may be
+//! lent to any outgoing connection. Worse: a client that keeps dialling a dead port of that range on loopback
+//! is sooner or later given that very port as its own and connects to itself, after which the server cannot
+//! bind any more. So ports are drawn from below the ephemeral range, and only where that leaves too little
+//! room does the kernel choose.
+//!
+//! Does not lock ports against other processes: a start that loses such a race is tried again elsewhere.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use rand::RngExt;
+
+/// Ports in use by servers of this process, whether they run at the moment or not.
+static LEASED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+
+/// One port, kept from other servers of this process until it is dropped.
+#[derive(Debug)]
+pub(crate) struct PortLease(u16);
+
+impl PortLease {
+    /// A port on which nobody listened a moment ago.
+    pub(crate) fn take() -> io::Result<Self> {
+        let mut rng: rand::rngs::StdRng = rand::make_rng();
+        let range = calm_range();
+        for _ in 0..200 {
+            let wish = range.as_ref().map_or(0, |r| rng.random_range(r.clone()));
+            let Ok(probe) = TcpListener::bind((Ipv4Addr::LOCALHOST, wish)) else {
+                continue;
+            };
+            let port = probe.local_addr()?.port();
+            if leased(|set| set.insert(port)) {
+                return Ok(Self(port));
+            }
+        }
+        Err(io::Error::new(
+            io::ErrorKind::AddrInUse,
+            "200 ports were tried and none was free",
+        ))
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.0
+    }
+}
+
+impl Drop for PortLease {
+    fn drop(&mut self) {
+        leased(|set| set.remove(&self.0));
+    }
+}
+
+fn leased<T>(with: impl FnOnce(&mut BTreeSet<u16>) -> T) -> T {
+    with(&mut LEASED.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The ports between the well-known ones and the ephemeral range, if they are many enough.
+fn calm_range() -> Option<Range<u16>> {
+    const LOWEST: u16 = 10_000;
+    const ROOM: u16 = 2_000;
+    let ephemeral_from = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")
+        .ok()
+        .and_then(|text| text.split_whitespace().next()?.parse().ok())
+        .unwrap_or(32_768_u16);
+    (ephemeral_from >= LOWEST + ROOM).then_some(LOWEST..ephemeral_from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_leases_never_share_a_port() {
+        let leases: Vec<_> = (0..50).map(|_| PortLease::take().unwrap()).collect();
+        let ports: BTreeSet<_> = leases.iter().map(PortLease::port).collect();
+        assert_eq!(ports.len(), leases.len());
+    }
+}

@@ -1,0 +1,242 @@
+//! Just enough RESP2 to ask a server something from a test.
+//!
+//! One request, one reply, blocking, with a deadline per read and write. Deliberately without pipelines,
+//! pub/sub, RESP3 and reconnects: whoever needs those wants a client library.
+
+use std::borrow::Cow;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// What a server answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// A status line such as `OK` or `PONG`.
+    Status(String),
+    /// A refusal; the first word is its code (`ERR`, `NOAUTH`, `LOADING`).
+    Error(String),
+    /// A number.
+    Int(i64),
+    /// A string of bytes.
+    Bulk(Vec<u8>),
+    /// Nothing: a missing key, a `SET NX` that did not set.
+    Nil,
+    /// Several answers in one.
+    Array(Vec<Reply>),
+}
+
+impl Reply {
+    /// Whether this is the status `OK`.
+    pub fn is_ok(&self) -> bool {
+        matches!(self, Self::Status(line) if line == "OK")
+    }
+
+    /// The text of a status, an error or a string; `None` for every other kind.
+    pub fn text(&self) -> Option<Cow<'_, str>> {
+        match self {
+            Self::Status(line) | Self::Error(line) => Some(line.into()),
+            Self::Bulk(bytes) => Some(String::from_utf8_lossy(bytes)),
+            Self::Int(_) | Self::Nil | Self::Array(_) => None,
+        }
+    }
+
+    /// The number, also when it came as a string of digits.
+    pub fn int(&self) -> Option<i64> {
+        match self {
+            Self::Int(number) => Some(*number),
+            Self::Bulk(_) => self.text()?.parse().ok(),
+            _ => None,
+        }
+    }
+}
+
+impl From<&str> for Reply {
+    /// The reply to a `GET` of this value, for `assert_eq!`.
+    fn from(value: &str) -> Self {
+        Self::Bulk(value.as_bytes().to_vec())
+    }
+}
+
+/// One blocking connection.
+#[derive(Debug)]
+pub struct Connection {
+    stream: BufReader<Stream>,
+}
+
+impl Connection {
+    /// Connects over TCP. `timeout` bounds the connect and, from then on, each single read and write.
+    ///
+    /// # Errors
+    ///
+    /// What the system says; `TimedOut` when the time is over.
+    pub fn tcp(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, timeout)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
+        Ok(Self::over(Stream::Tcp(stream)))
+    }
+
+    /// Connects to a Unix socket. `timeout` bounds each single read and write.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn unix(path: &Path, timeout: Duration) -> io::Result<Self> {
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
+        Ok(Self::over(Stream::Unix(stream)))
+    }
+
+    fn over(stream: Stream) -> Self {
+        Self {
+            stream: BufReader::new(stream),
+        }
+    }
+
+    /// Sends one command and reads its reply. A refusal by the server is an `Ok(Reply::Error)`.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut` when the server is silent, `UnexpectedEof` when it hangs up, `InvalidData` when it does not
+    /// speak RESP2, else what the system says. After any of these the connection is of no further use.
+    pub fn command<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Reply> {
+        self.send(args)?;
+        self.receive()
+    }
+
+    /// Sends one command and does not wait for the reply.
+    ///
+    /// # Errors
+    ///
+    /// As for [`command`](Self::command).
+    pub fn send<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<()> {
+        let mut request = format!("*{}\r\n", args.len()).into_bytes();
+        for arg in args.iter().map(AsRef::as_ref) {
+            request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+            request.extend_from_slice(arg);
+            request.extend_from_slice(b"\r\n");
+        }
+        self.stream.get_mut().write_all(&request).map_err(plain)
+    }
+
+    /// Reads the next reply.
+    ///
+    /// # Errors
+    ///
+    /// As for [`command`](Self::command).
+    pub fn receive(&mut self) -> io::Result<Reply> {
+        read_reply(&mut self.stream).map_err(plain)
+    }
+}
+
+/// A socket timeout shows as `WouldBlock` on Unix; callers should not have to know.
+fn plain(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::WouldBlock {
+        io::Error::new(io::ErrorKind::TimedOut, "the server did not answer in time")
+    } else {
+        error
+    }
+}
+
+fn read_reply(from: &mut impl BufRead) -> io::Result<Reply> {
+    let mut line = String::new();
+    from.read_line(&mut line)?;
+    let Some(line) = line.strip_suffix("\r\n") else {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    };
+    let invalid = || io::Error::new(io::ErrorKind::InvalidData, format!("not RESP2: {line:?}"));
+    let (kind, rest) = line.split_at_checked(1).ok_or_else(invalid)?;
+    let number = || rest.parse::<i64>().map_err(|_| invalid());
+    Ok(match kind {
+        "+" => Reply::Status(rest.into()),
+        "-" => Reply::Error(rest.into()),
+        ":" => Reply::Int(number()?),
+        "$" => match usize::try_from(number()?) {
+            Err(_) => Reply::Nil,
+            Ok(len) => {
+                let mut bytes = vec![0; len + 2];
+                from.read_exact(&mut bytes)?;
+                bytes.truncate(len);
+                Reply::Bulk(bytes)
+            }
+        },
+        "*" => match usize::try_from(number()?) {
+            Err(_) => Reply::Nil,
+            Ok(len) => Reply::Array(
+                (0..len)
+                    .map(|_| read_reply(from))
+                    .collect::<Result<_, _>>()?,
+            ),
+        },
+        _ => return Err(invalid()),
+    })
+}
+
+#[derive(Debug)]
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Read for Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(buf),
+            Self::Unix(stream) => stream.read(buf),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(buf),
+            Self::Unix(stream) => stream.write(buf),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.flush(),
+            Self::Unix(stream) => stream.flush(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> io::Result<Reply> {
+        read_reply(&mut text.as_bytes())
+    }
+
+    #[test]
+    fn every_kind_of_reply_is_read() {
+        let nested = parse("*5\r\n+OK\r\n-ERR no\r\n:-7\r\n$4\r\na\r\nb\r\n$-1\r\n").unwrap();
+        let Reply::Array(parts) = nested else {
+            panic!("{nested:?}")
+        };
+        assert!(parts[0].is_ok());
+        assert_eq!(parts[1], Reply::Error("ERR no".into()));
+        assert_eq!(parts[2].int(), Some(-7));
+        assert_eq!(parts[3], Reply::from("a\r\nb"));
+        assert_eq!(parts[4], Reply::Nil);
+    }
+
+    #[test]
+    fn a_torn_reply_is_an_end_of_file_and_nonsense_is_invalid() {
+        for torn in ["", "+O", "$5\r\nab", "*2\r\n:1\r\n"] {
+            let kind = parse(torn).unwrap_err().kind();
+            assert_eq!(kind, io::ErrorKind::UnexpectedEof, "{torn:?}");
+        }
+        for nonsense in ["HTTP/1.1 200 OK\r\n", "\r\n", ":x\r\n"] {
+            let kind = parse(nonsense).unwrap_err().kind();
+            assert_eq!(kind, io::ErrorKind::InvalidData, "{nonsense:?}");
+        }
+    }
+}

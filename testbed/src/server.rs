@@ -1,0 +1,444 @@
+//! One throw-away server: a real process, on loopback, with everything it owns in one temporary directory.
+//!
+//! Every method that changes the process returns only when the change has been seen, not when the signal
+//! has been sent. All of them block, for a few milliseconds as a rule; async callers who mind wrap them in
+//! `spawn_blocking`.
+//!
+//! Does not manage clusters, replicas or sentinels: quorate's masters know nothing of one another.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tempfile::TempDir;
+
+use crate::Error;
+use crate::options::{ServerOptions, percent};
+use crate::ports::PortLease;
+use crate::resp::{Connection, Reply};
+use crate::spawn::{available, mortal, spawn};
+
+/// How often a start that found its port taken is tried on another one.
+const PORTS_TO_TRY: usize = 8;
+/// How long a signal may take to show its effect.
+const SIGNAL_PATIENCE: Duration = Duration::from_secs(10);
+/// How long [`Server::command`] waits for each read and write.
+const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A server process of its own, killed and cleaned up when dropped.
+///
+/// It runs in its own process group, so a Ctrl-C at the terminal does not reach it before its owner has
+/// decided what to do. Where `setpriv` is available it also dies when this process is killed; its temporary
+/// directory then stays behind, as nobody is left to remove it.
+///
+/// All methods take `&self`: a chaos schedule may kill from one thread what another one asks.
+#[derive(Debug)]
+#[must_use = "dropping the server kills it"]
+pub struct Server {
+    options: ServerOptions,
+    program: PathBuf,
+    lease: PortLease,
+    child: Mutex<Option<Child>>,
+    dir: TempDir,
+}
+
+impl Server {
+    /// Starts a server on a free port and waits until it answers.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoProgram`] when there is nothing to start, [`Error::Exited`] or [`Error::NotReady`] with the
+    /// end of the server's log when it does not come up. Nothing is left running then.
+    pub fn start(options: ServerOptions) -> Result<Self, Error> {
+        let program = match &options.program {
+            Some(path) => path.clone(),
+            None => available().ok_or(Error::NoProgram)?,
+        };
+        let mut tries = 1;
+        loop {
+            let server = Self {
+                options: options.clone(),
+                program: program.clone(),
+                lease: PortLease::take().map_err(Error::io("find a free port"))?,
+                child: Mutex::new(None),
+                dir: private_dir().map_err(Error::io("create a temporary directory"))?,
+            };
+            match server.launch() {
+                Err(Error::Exited { log, .. })
+                    if tries < PORTS_TO_TRY && log.contains("ddress already in use") =>
+                {
+                    tries += 1;
+                }
+                outcome => return outcome.map(|()| server),
+            }
+        }
+    }
+
+    /// The port, the same over all restarts.
+    pub fn port(&self) -> u16 {
+        self.lease.port()
+    }
+
+    /// The address on loopback.
+    pub fn addr(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port()).into()
+    }
+
+    /// The URL for clients, with credentials where there are any: `redis://127.0.0.1:port`, or `rediss://`
+    /// under TLS.
+    pub fn url(&self) -> String {
+        self.url_at(self.addr())
+    }
+
+    /// The URL for clients that come through another address, such as a proxy's.
+    pub fn url_at(&self, address: SocketAddr) -> String {
+        let scheme = if self.options.tls.is_some() {
+            "rediss"
+        } else {
+            "redis"
+        };
+        let userinfo = self
+            .options
+            .credentials()
+            .map_or_else(String::new, |(user, password)| {
+                format!("{}:{}@", percent(user), percent(password))
+            });
+        format!("{scheme}://{userinfo}{address}")
+    }
+
+    /// The path of the server's Unix socket, which it always has.
+    pub fn unix_socket(&self) -> PathBuf {
+        self.dir.path().join("s.sock")
+    }
+
+    /// The temporary directory; gone when the server is dropped.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The process id, or `None` when the server is dead.
+    pub fn pid(&self) -> Option<u32> {
+        let mut child = self.child();
+        let running = child.as_mut()?;
+        matches!(running.try_wait(), Ok(None)).then(|| running.id())
+    }
+
+    /// Whether the process exists. A stopped process is alive.
+    pub fn is_alive(&self) -> bool {
+        self.pid().is_some()
+    }
+
+    /// Kills the server with SIGKILL, as a crash would, and waits until it is dead and its port refuses
+    /// connections. Does nothing to a dead one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unverified`] when the process does not go.
+    pub fn kill(&self) -> Result<(), Error> {
+        self.end(Signal::KILL)
+    }
+
+    /// Asks the server to shut down with SIGTERM and waits until it has. It saves what its
+    /// [`Persistence`](crate::Persistence) keeps. Does nothing to a dead one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unverified`] when it does not go, for example because it is stopped.
+    pub fn terminate(&self) -> Result<(), Error> {
+        self.end(Signal::TERM)
+    }
+
+    /// Freezes the server with SIGSTOP and waits until the process is seen stopped: connections are still
+    /// accepted and bytes acknowledged by the kernel, but nothing is answered until [`cont`](Self::cont).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotRunning`] on a dead server.
+    pub fn stop(&self) -> Result<(), Error> {
+        self.signal(Signal::STOP)?;
+        self.await_state("stopped", |state| matches!(state, 'T' | 't'))
+    }
+
+    /// Lets a stopped server run on. What clients sent meanwhile is carried out now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotRunning`] on a dead server.
+    pub fn cont(&self) -> Result<(), Error> {
+        self.signal(Signal::CONT)?;
+        self.await_state("running", |state| !matches!(state, 'T' | 't'))
+    }
+
+    /// Kills the server if it runs and starts it again from what its disk holds, on the same port.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start); an `Exited` may mean that someone else took the port meanwhile.
+    pub fn restart(&self) -> Result<(), Error> {
+        self.kill()?;
+        self.launch()
+    }
+
+    /// Kills the server if it runs, wipes its disk and starts it again on the same port: the crash with
+    /// amnesia that costs a quorum its safety.
+    ///
+    /// # Errors
+    ///
+    /// As for [`restart`](Self::restart).
+    pub fn restart_empty(&self) -> Result<(), Error> {
+        self.kill()?;
+        fs::remove_dir_all(self.data_dir()).map_err(Error::io("wipe the server's data"))?;
+        self.launch()
+    }
+
+    /// Waits until the server answers PING, also through the loading of its data.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Exited`], [`Error::NotReady`], or [`Error::NotRunning`] when there is nothing to wait for.
+    pub fn wait_ready(&self) -> Result<(), Error> {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self
+                .child()
+                .as_mut()
+                .ok_or(Error::NotRunning)?
+                .try_wait()
+                .map_err(Error::io("look after the server"))?
+            {
+                let log = self.log_tail();
+                return Err(Error::Exited { status, log });
+            }
+            let last = match self.probe() {
+                Ok(None) => return Ok(()),
+                Ok(Some(refusal)) => refusal,
+                Err(error) => error.to_string(),
+            };
+            let waited = started.elapsed();
+            if waited >= self.options.patience {
+                let log = self.log_tail();
+                return Err(Error::NotReady { waited, last, log });
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Asks the server something over its Unix socket, so that neither a proxy, TLS nor TCP counters are involved.
+    ///
+    /// ```no_run
+    /// # use quorate_testbed::{Reply, Server, ServerOptions};
+    /// let server = Server::start(ServerOptions::new())?;
+    /// server.command(&["SET", "a", "b"])?;
+    /// assert_eq!(server.command(&["GET", "a"])?, Reply::from("b"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Connection::command`]: `ConnectionRefused` or `NotFound` from a dead server, `TimedOut` after
+    /// 5 s from a stopped one. A refusal by the server is an `Ok(Reply::Error)`.
+    pub fn command<A: AsRef<[u8]>>(&self, args: &[A]) -> io::Result<Reply> {
+        self.connect(COMMAND_PATIENCE)?.command(args)
+    }
+
+    /// A connection over the Unix socket, logged in, with its own timeout for each read and write.
+    ///
+    /// # Errors
+    ///
+    /// As for [`command`](Self::command); `PermissionDenied` when the login is refused.
+    pub fn connect(&self, timeout: Duration) -> io::Result<Connection> {
+        let mut connection = Connection::unix(&self.unix_socket(), timeout)?;
+        let answer = match self.options.credentials() {
+            None => return Ok(connection),
+            Some(("", password)) => connection.command(&["AUTH", password])?,
+            Some((user, password)) => connection.command(&["AUTH", user, password])?,
+        };
+        match answer {
+            Reply::Error(refusal) => Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal)),
+            _ => Ok(connection),
+        }
+    }
+
+    /// The last lines the server wrote, over all its lives.
+    pub fn log_tail(&self) -> String {
+        let log = fs::read(self.log_file()).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+
+    fn launch(&self) -> Result<(), Error> {
+        let prepare = || -> io::Result<File> {
+            fs::create_dir_all(self.data_dir())?;
+            let config = self
+                .options
+                .config(self.port(), &self.unix_socket(), &self.data_dir());
+            fs::write(self.config_file(), config)?;
+            File::options()
+                .create(true)
+                .append(true)
+                .open(self.log_file())
+        };
+        let log = prepare().map_err(Error::io("lay out the server's directory"))?;
+        let err = log
+            .try_clone()
+            .map_err(Error::io("share the server's log"))?;
+        let mut command = mortal(&self.program);
+        {
+            use std::os::unix::process::CommandExt;
+            command.process_group(0);
+        }
+        command
+            .arg(self.config_file())
+            .args(&self.options.args)
+            .envs(self.options.env.iter().map(|(name, value)| (name, value)))
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(err);
+        *self.child() = Some(spawn(command).map_err(Error::io("start the server program"))?);
+        self.wait_ready()
+    }
+
+    /// `None` when the server is ready, else why not. Asked over the Unix socket in the server's own
+    /// directory: on the port a stranger may answer while our server is still failing to bind it.
+    fn probe(&self) -> io::Result<Option<String>> {
+        // Logged in, because to strangers a server that still loads says NOAUTH, not LOADING.
+        let answer = match self.connect(COMMAND_PATIENCE) {
+            Ok(mut connection) => connection.command(&["PING"])?,
+            // It is up; whether the configured login is right is the test's own affair.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Reply::Nil,
+            Err(error) => return Err(error),
+        };
+        match answer {
+            Reply::Error(refusal) if !refusal.starts_with("NO") => Ok(Some(refusal)),
+            _ => TcpStream::connect(self.addr()).map(|_| None),
+        }
+    }
+
+    fn end(&self, signal: Signal) -> Result<(), Error> {
+        let mut child = self.child();
+        let Some(process) = child.as_mut() else {
+            return Ok(());
+        };
+        let waiting = Error::io("look after the server");
+        // The pid is ours as long as the child is not reaped, and only this lock reaps it.
+        if process.try_wait().map_err(waiting)?.is_none() {
+            signal_group(process, signal)?;
+        }
+        let dead = within(SIGNAL_PATIENCE, || {
+            matches!(process.try_wait(), Ok(Some(_))) && TcpStream::connect(self.addr()).is_err()
+        });
+        if !dead {
+            return Err(Error::Unverified {
+                wanted: "dead",
+                waited: SIGNAL_PATIENCE,
+            });
+        }
+        *child = None;
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Error> {
+        let mut child = self.child();
+        let process = child.as_mut().ok_or(Error::NotRunning)?;
+        match process
+            .try_wait()
+            .map_err(Error::io("look after the server"))?
+        {
+            Some(_) => Err(Error::NotRunning),
+            None => signal_group(process, signal),
+        }
+    }
+
+    fn await_state(&self, wanted: &'static str, is: impl Fn(char) -> bool) -> Result<(), Error> {
+        let pid = self.pid().ok_or(Error::NotRunning)?;
+        if within(SIGNAL_PATIENCE, || process_state(pid).is_some_and(&is)) {
+            Ok(())
+        } else {
+            Err(Error::Unverified {
+                wanted,
+                waited: SIGNAL_PATIENCE,
+            })
+        }
+    }
+
+    fn child(&self) -> MutexGuard<'_, Option<Child>> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn config_file(&self) -> PathBuf {
+        self.dir.path().join("server.conf")
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.dir.path().join("server.log")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut process) = self.child().take()
+            && matches!(process.try_wait(), Ok(None))
+        {
+            let _ = signal_group(&process, Signal::KILL);
+            let _ = process.wait();
+        }
+    }
+}
+
+/// Signals the server and the helpers it forked to save or rewrite its data.
+fn signal_group(process: &Child, signal: Signal) -> Result<(), Error> {
+    let group = Pid::from_raw(process.id().cast_signed()).ok_or(Error::NotRunning)?;
+    kill_process_group(group, signal).map_err(Error::io("signal the server"))
+}
+
+/// The state letter of a process: from /proc where there is one, else from `ps`.
+fn process_state(pid: u32) -> Option<char> {
+    if let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) {
+        // The name in parentheses may hold anything, so look behind its end.
+        return stat.rsplit_once(')')?.1.trim_start().chars().next();
+    }
+    let ps = std::process::Command::new("ps")
+        .args(["-o", "state=", "-p", &pid.to_string()])
+        .output()
+        .ok()?;
+    String::from_utf8_lossy(&ps.stdout).trim().chars().next()
+}
+
+/// Whether `done` came true before the time was over; asked every millisecond.
+fn within(patience: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let started = Instant::now();
+    loop {
+        if done() {
+            return true;
+        }
+        if started.elapsed() >= patience {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A directory with a name short enough for a Unix socket in it (about 100 bytes, by the system's rule).
+fn private_dir() -> io::Result<TempDir> {
+    let usual = std::env::temp_dir();
+    let base = if usual.as_os_str().len() > 70 {
+        Path::new("/tmp")
+    } else {
+        &usual
+    };
+    tempfile::Builder::new()
+        .prefix("quorate-testbed-")
+        .tempdir_in(base)
+}

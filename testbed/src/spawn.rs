@@ -1,0 +1,95 @@
+//! Starting a child so that it does not outlive this process.
+//!
+//! `Drop` covers every ordinary end. For the others (SIGKILL, abort, a static that is never dropped) the
+//! child is started through `setpriv --pdeathsig KILL` where util-linux offers it; elsewhere such an end
+//! leaves the child behind.
+//!
+//! The kernel ties that signal to the *thread* that spawned the child, not to the process: a server spawned
+//! from a test thread or a worker pool would die with that thread. Therefore one thread that never ends
+//! spawns all children; `a_server_outlives_the_thread_that_started_it` holds that.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+
+type Job = (Command, Sender<io::Result<Child>>);
+
+/// Spawns from the thread that lives as long as the process.
+pub(crate) fn spawn(command: Command) -> io::Result<Child> {
+    static SPAWNER: OnceLock<Sender<Job>> = OnceLock::new();
+    let spawner = SPAWNER.get_or_init(|| {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        // If the thread cannot be made, its queue is dropped with the closure and `send` fails below.
+        let _ = thread::Builder::new()
+            .name("testbed-spawner".into())
+            .spawn(move || {
+                for (mut command, answer) in queue {
+                    let _ = answer.send(command.spawn());
+                }
+            });
+        jobs
+    });
+    let (answer, spawned) = mpsc::channel();
+    let gone = || io::Error::other("the spawner thread is gone");
+    spawner.send((command, answer)).map_err(|_| gone())?;
+    spawned.recv().map_err(|_| gone())?
+}
+
+/// A command for `program` that dies with this process if the system can arrange it.
+pub(crate) fn mortal(program: &Path) -> Command {
+    static SETPRIV: OnceLock<bool> = OnceLock::new();
+    let tied = *SETPRIV.get_or_init(|| {
+        cfg!(target_os = "linux")
+            && Command::new("setpriv")
+                .args(["--pdeathsig", "KILL", "true"])
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .is_ok_and(|status| status.success())
+    });
+    if tied {
+        // setpriv replaces itself by the program, so the child's pid is the server's pid.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]).arg(program);
+        command
+    } else {
+        Command::new(program)
+    }
+}
+
+/// The server program that is used when none is named: `QUORATE_SERVER` (a path, or a name on `PATH`),
+/// else the first of `redis-server` and `valkey-server` on `PATH`.
+///
+/// `None` means that [`Server::start`](crate::Server::start) would fail with
+/// [`Error::NoProgram`](crate::Error::NoProgram). A `QUORATE_SERVER` that names nothing executable is not
+/// replaced by another program: a test meant for one server must not silently run against a different one.
+pub fn available() -> Option<PathBuf> {
+    match std::env::var_os("QUORATE_SERVER").filter(|name| !name.is_empty()) {
+        Some(named) => find(&named),
+        None => ["redis-server", "valkey-server"]
+            .iter()
+            .find_map(|name| find(OsStr::new(name))),
+    }
+}
+
+fn find(name: &OsStr) -> Option<PathBuf> {
+    let path = Path::new(name);
+    if path.components().count() > 1 {
+        // Absolute, because the server starts in a directory of its own.
+        return executable(path).then(|| std::path::absolute(path).ok())?;
+    }
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|dir| dir.join(path))
+        .find(|candidate| executable(candidate))
+}
+
+fn executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata()
+        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
