@@ -2,15 +2,22 @@
 //!
 //! - [`Server`] is one real Redis or Valkey process on loopback that can be killed, frozen, restarted from
 //!   its disk or with amnesia; [`Masters`] are several of them. Both vanish when dropped.
+//! - [`Proxy`] stands between a client and a server and does to their bytes what a [`Fault`] says.
+//! - [`ClockShim`] and [`OffsetFile`] make the clock of one server jump.
 //! - [`Connection`] and [`Reply`] ask a server something without a client library.
 //!
 //! ```no_run
-//! use quorate_testbed::{Masters, Reply};
+//! use quorate_testbed::{Fault, Masters, Proxy, Reply, Way};
 //!
 //! let masters = Masters::start(3)?;
 //! masters[0].command(&["SET", "a", "b"])?;
 //! masters[0].restart_empty()?;
 //! assert_eq!(masters[0].command(&["GET", "a"])?, Reply::Nil);
+//!
+//! let proxy = Proxy::start(masters[1].addr())?;
+//! let partition = Fault::Hold(Way::Both).inject(&proxy);
+//! // clients of masters[1].url_at(proxy.addr()) hear nothing now
+//! drop(partition);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -20,17 +27,28 @@
 //! servers: one must be installed or named in `QUORATE_SERVER`. It knows nothing of locks and does not
 //! depend on `quorate`. It runs on Unix; what needs Linux says so.
 
+mod clock;
+mod counters;
 mod error;
+mod fault;
+mod lane;
 mod masters;
 mod options;
+mod pipe;
 mod ports;
+mod process;
+mod proxy;
 mod resp;
 mod server;
 mod spawn;
 
+pub use clock::{ClockShim, OffsetFile, Skew};
+pub use counters::{Counters, Flow};
 pub use error::Error;
+pub use fault::{Fault, Injected, Way};
 pub use masters::Masters;
 pub use options::{Persistence, ServerOptions, Tls};
+pub use proxy::Proxy;
 pub use resp::{Connection, Reply};
 pub use server::Server;
 pub use spawn::available;

@@ -3,7 +3,12 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::{ClockShim, OffsetFile};
 
 /// What a server keeps on disk, which decides what [`Server::restart`](crate::Server::restart) finds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +62,8 @@ pub struct ServerOptions {
     pub(crate) env: Vec<(OsString, OsString)>,
     pub(crate) tls: Option<Tls>,
     pub(crate) patience: Duration,
+    /// Directories that must not go before the server does.
+    keeps: Vec<Arc<TempDir>>,
 }
 
 impl Default for ServerOptions {
@@ -71,6 +78,7 @@ impl Default for ServerOptions {
             env: Vec::new(),
             tls: None,
             patience: Duration::from_secs(10),
+            keeps: Vec::new(),
         }
     }
 }
@@ -133,6 +141,13 @@ impl ServerOptions {
         let vars = vars.into_iter().map(|(n, v)| (n.into(), v.into()));
         self.env.extend(vars);
         self
+    }
+
+    /// Let the server tell its time by `offset`, in this and all its later lives. Default: the true time.
+    pub fn clock(mut self, shim: &ClockShim, offset: &OffsetFile) -> Self {
+        self.keeps.push(shim.home());
+        self.keeps.extend(offset.home());
+        self.envs(shim.env(offset))
     }
 
     /// Speak TLS, and only TLS, on the port. Default: plain TCP. Start fails on a server built without TLS.

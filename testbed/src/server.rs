@@ -15,12 +15,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::Error;
 use crate::options::{ServerOptions, percent};
 use crate::ports::PortLease;
+use crate::process::{process_state, signal_group, within};
 use crate::resp::{Connection, Reply};
 use crate::spawn::{available, mortal, spawn};
 
@@ -96,7 +97,7 @@ impl Server {
         self.url_at(self.addr())
     }
 
-    /// The URL for clients that come through another address, such as a proxy's.
+    /// The URL for clients that come through another address, such as a [`Proxy`](crate::Proxy)'s.
     pub fn url_at(&self, address: SocketAddr) -> String {
         let scheme = if self.options.tls.is_some() {
             "rediss"
@@ -394,39 +395,6 @@ impl Drop for Server {
             let _ = signal_group(&process, Signal::KILL);
             let _ = process.wait();
         }
-    }
-}
-
-/// Signals the server and the helpers it forked to save or rewrite its data.
-fn signal_group(process: &Child, signal: Signal) -> Result<(), Error> {
-    let group = Pid::from_raw(process.id().cast_signed()).ok_or(Error::NotRunning)?;
-    kill_process_group(group, signal).map_err(Error::io("signal the server"))
-}
-
-/// The state letter of a process: from /proc where there is one, else from `ps`.
-fn process_state(pid: u32) -> Option<char> {
-    if let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) {
-        // The name in parentheses may hold anything, so look behind its end.
-        return stat.rsplit_once(')')?.1.trim_start().chars().next();
-    }
-    let ps = std::process::Command::new("ps")
-        .args(["-o", "state=", "-p", &pid.to_string()])
-        .output()
-        .ok()?;
-    String::from_utf8_lossy(&ps.stdout).trim().chars().next()
-}
-
-/// Whether `done` came true before the time was over; asked every millisecond.
-fn within(patience: Duration, mut done: impl FnMut() -> bool) -> bool {
-    let started = Instant::now();
-    loop {
-        if done() {
-            return true;
-        }
-        if started.elapsed() >= patience {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -1,0 +1,173 @@
+//! Clock jumps in one server: its wall clock is shifted while it runs, everyone else's stays true.
+//!
+//! A small C library, compiled on the spot and preloaded into the server, adds an offset to the wall clock. The offset
+//! stands in a file that the library has mapped, so a jump takes effect with the server's next look at the
+//! clock. libfaketime does the same and more, but Debian's Redis 7.0 hangs under it at start.
+//!
+//! Linux only, and only for dynamically linked servers; needs a C compiler. It jumps, it does not drift: a
+//! drift is many small jumps by the caller.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+/// The compiled library. Cheap to clone; its file goes when the last clone and the last server that was
+/// given it are gone.
+#[derive(Clone, Debug)]
+pub struct ClockShim {
+    library: PathBuf,
+    dir: Arc<TempDir>,
+}
+
+impl ClockShim {
+    /// Compiles the library with `CC`, else `cc`, else `gcc`.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` on other systems than Linux, `NotFound` without a compiler, else what the compiler says.
+    pub fn build() -> io::Result<Self> {
+        if !cfg!(target_os = "linux") {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the clock shim works on Linux only",
+            ));
+        }
+        let dir = tempfile::Builder::new()
+            .prefix("quorate-testbed-clock-")
+            .tempdir()?;
+        let source = dir.path().join("clock_shim.c");
+        let library = dir.path().join("clock_shim.so");
+        std::fs::write(&source, include_str!("clock_shim.c"))?;
+        let named = std::env::var("CC").ok().filter(|cc| !cc.is_empty());
+        for compiler in named.as_deref().into_iter().chain(["cc", "gcc"]) {
+            let run = Command::new(compiler)
+                .args(["-O2", "-shared", "-fPIC", "-o"])
+                .args([&library, &source])
+                .output();
+            match run {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+                Ok(output) if !output.status.success() => {
+                    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                    return Err(io::Error::other(said));
+                }
+                Ok(_) => {
+                    return Ok(Self {
+                        library,
+                        dir: Arc::new(dir),
+                    });
+                }
+            }
+        }
+        Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            "no C compiler: neither CC, cc nor gcc",
+        ))
+    }
+
+    /// A new offset file, at zero, beside the library. One for each server whose clock is to jump alone.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn offset_file(&self) -> io::Result<OffsetFile> {
+        let mut offset = OffsetFile::create(self.dir.path())?;
+        offset.home = Some(self.dir.clone());
+        Ok(offset)
+    }
+
+    /// The environment that makes a process tell its time by `offset`. For a server, prefer
+    /// [`ServerOptions::clock`](crate::ServerOptions::clock), which also keeps the files for its restarts.
+    pub fn env(&self, offset: &OffsetFile) -> [(OsString, OsString); 2] {
+        [
+            ("LD_PRELOAD".into(), self.library.clone().into()),
+            (
+                "QUORATE_CLOCK_OFFSET_FILE".into(),
+                offset.path.clone().into(),
+            ),
+        ]
+    }
+
+    pub(crate) fn home(&self) -> Arc<TempDir> {
+        self.dir.clone()
+    }
+}
+
+/// By how much, and which way, the clocks that read this file are wrong.
+#[derive(Clone, Debug)]
+pub struct OffsetFile {
+    path: PathBuf,
+    file: Arc<File>,
+    home: Option<Arc<TempDir>>,
+}
+
+impl OffsetFile {
+    /// Creates a new file in `dir`, at zero. It stays until `dir` goes.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn create(dir: &Path) -> io::Result<Self> {
+        let (file, path) = tempfile::Builder::new()
+            .prefix("clock-offset-")
+            .tempfile_in(dir)?
+            .keep()
+            .map_err(io::Error::from)?;
+        let offset = Self {
+            path: std::path::absolute(path)?,
+            file: Arc::new(file),
+            home: None,
+        };
+        offset.set(Duration::ZERO, Skew::Ahead)?;
+        Ok(offset)
+    }
+
+    /// Shifts the clocks to `by` ahead of or behind the true time; not relative to the previous offset.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` beyond 292 years, else what the system says.
+    pub fn set(&self, by: Duration, skew: Skew) -> io::Result<()> {
+        let nanos = i64::try_from(by.as_nanos())
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "too far for the clock"))?;
+        let nanos = match skew {
+            Skew::Ahead => nanos,
+            Skew::Behind => -nanos,
+        };
+        self.file.write_all_at(&nanos.to_ne_bytes(), 0)
+    }
+
+    /// Back to the true time, which is a jump as well.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn clear(&self) -> io::Result<()> {
+        self.set(Duration::ZERO, Skew::Ahead)
+    }
+
+    pub(crate) fn home(&self) -> Option<Arc<TempDir>> {
+        self.home.clone()
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Which way a clock is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Skew {
+    /// It shows a later time than the true one: keys expire early.
+    Ahead,
+    /// It shows an earlier time: keys live too long.
+    Behind,
+}

@@ -1,0 +1,65 @@
+//! What a proxy has carried: the numbers as tests see them, and the atomics they are read from.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a proxy has carried since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Connections accepted, those refused included.
+    pub accepted: u64,
+    /// Connections refused by [`Fault::Refuse`](crate::Fault::Refuse).
+    pub refused: u64,
+    /// Connections that exist now.
+    pub open: u64,
+    /// The bytes of the requests.
+    pub to_server: Flow,
+    /// The bytes of the replies.
+    pub to_client: Flow,
+}
+
+/// The bytes of one direction. What was received and neither delivered nor dropped is on its way, held, or
+/// went down with its connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Flow {
+    /// Read from the sender.
+    pub received: u64,
+    /// Written to the receiver.
+    pub delivered: u64,
+    /// Thrown away.
+    pub dropped: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    pub(crate) accepted: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) open: AtomicU64,
+    pub(crate) to_server: FlowStats,
+    pub(crate) to_client: FlowStats,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct FlowStats {
+    pub(crate) received: AtomicU64,
+    pub(crate) delivered: AtomicU64,
+    pub(crate) dropped: AtomicU64,
+}
+
+impl Stats {
+    pub(crate) fn read(&self) -> Counters {
+        let flow = |stats: &FlowStats| Flow {
+            received: stats.received.load(Ordering::Relaxed),
+            delivered: stats.delivered.load(Ordering::Relaxed),
+            dropped: stats.dropped.load(Ordering::Relaxed),
+        };
+        Counters {
+            accepted: self.accepted.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            open: self.open.load(Ordering::Relaxed),
+            to_server: flow(&self.to_server),
+            to_client: flow(&self.to_client),
+        }
+    }
+}

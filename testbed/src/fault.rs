@@ -1,0 +1,252 @@
+//! Faults as values: what a [`Proxy`](crate::Proxy) may do to the bytes and connections it carries.
+//!
+//! A fault says what is wrong; injecting it returns a guard, and dropping the guard heals it. Faults of
+//! different guards act together: latencies add up, the slowest rate counts, and dropping wins over holding.
+//!
+//! Holds no sockets and does no I/O; `lane.rs` and `pipe.rs` read the rules that are made here.
+
+use std::collections::BTreeMap;
+use std::sync::Weak;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+/// The way of the bytes that a fault is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Requests.
+    ToServer,
+    /// Replies.
+    ToClient,
+    /// Both.
+    Both,
+}
+
+impl Way {
+    fn covers(self, one: Self) -> bool {
+        self == Self::Both || self == one
+    }
+}
+
+/// Something wrong with the network between a client and its server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Every byte arrives later. The order of bytes is kept.
+    Latency {
+        /// Which bytes.
+        way: Way,
+        /// By how much at least; timers are good to about a millisecond.
+        base: Duration,
+        /// Up to how much more, drawn anew for each chunk from the proxy's seed.
+        jitter: Duration,
+    },
+    /// A black hole that gives back: bytes and ends of connections are accepted, kept, and delivered in order
+    /// on heal, as TCP does after a partition that was shorter than its patience. From 16 MiB kept per
+    /// connection and direction the sender is held back, too.
+    Hold(Way),
+    /// A black hole that does not give back. What is on its way is lost, too, and so is the news that a side
+    /// hung up. A connection that goes on afterwards has a gap in its bytes, which no real TCP has: end with
+    /// [`Proxy::reset_all`](crate::Proxy::reset_all) unless that is what you want.
+    Drop(Way),
+    /// A trickle.
+    Rate {
+        /// Which bytes.
+        way: Way,
+        /// How many pass in a second, per connection; 0 counts as 1.
+        bytes_per_second: u64,
+    },
+    /// Each connection is reset once this many more bytes have reached its client: in the middle of a reply
+    /// if the number is smaller than the reply. With 0 the first byte of a reply becomes the reset.
+    /// Of several such faults the latest counts.
+    ResetAfter(u64),
+    /// New connections are accepted and closed at once. Those that exist are left alone.
+    Refuse,
+    /// The server side of all present connections is closed and their clients are not told: what they send is
+    /// swallowed and nothing comes back. New connections work. On heal a client that has sent something in
+    /// between is reset at once, any other one when it next sends: it has met a server that does not know it.
+    HalfOpen,
+}
+
+impl Fault {
+    /// A fixed latency without jitter.
+    pub fn latency(way: Way, base: Duration) -> Self {
+        let jitter = Duration::ZERO;
+        Self::Latency { way, base, jitter }
+    }
+
+    /// Makes it happen on `proxy`, from now until the guard is dropped. When this returns, no byte passes by
+    /// the old rules any more, on connections that exist as on new ones.
+    pub fn inject(&self, proxy: &crate::Proxy) -> Injected {
+        proxy.inject(self.clone())
+    }
+}
+
+/// A fault in force.
+#[derive(Debug)]
+#[must_use = "dropping the guard heals the fault"]
+pub struct Injected {
+    pub(crate) rules: Weak<watch::Sender<Rules>>,
+    pub(crate) id: u64,
+}
+
+impl Injected {
+    /// Heals the fault; the same as dropping the guard, but readable.
+    pub fn heal(self) {}
+
+    /// Leaves the fault in force until [`Proxy::heal`](crate::Proxy::heal) or the end of the proxy.
+    pub fn keep(mut self) {
+        self.rules = Weak::new();
+    }
+}
+
+impl Drop for Injected {
+    fn drop(&mut self) {
+        if let Some(rules) = self.rules.upgrade() {
+            rules.send_if_modified(|rules| rules.remove(self.id));
+        }
+    }
+}
+
+/// What holds for one direction, all faults taken together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Shape {
+    pub(crate) latency: Duration,
+    pub(crate) jitter: Duration,
+    pub(crate) rate: Option<u64>,
+    pub(crate) hold: bool,
+    pub(crate) drop: bool,
+}
+
+/// What holds for the whole proxy at a moment.
+#[derive(Debug, Default)]
+pub(crate) struct Rules {
+    faults: BTreeMap<u64, Fault>,
+    next_id: u64,
+    pub(crate) to_server: Shape,
+    pub(crate) to_client: Shape,
+    pub(crate) refuse: bool,
+    pub(crate) half_open: bool,
+    /// The newest `ResetAfter`: its id, so that counting starts anew with each, and its number of bytes.
+    pub(crate) reset_after: Option<(u64, u64)>,
+    pub(crate) era: Era,
+    pub(crate) closed: bool,
+}
+
+/// How often connections were ended in bulk. Those of an older era than the present one are concerned.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Era {
+    pub(crate) severed: u64,
+    pub(crate) reset: u64,
+}
+
+impl Rules {
+    pub(crate) fn insert(&mut self, fault: Fault) -> u64 {
+        if fault == Fault::HalfOpen {
+            self.era.severed += 1;
+        }
+        self.next_id += 1;
+        self.faults.insert(self.next_id, fault);
+        self.settle();
+        self.next_id
+    }
+
+    pub(crate) fn remove(&mut self, id: u64) -> bool {
+        let known = self.faults.remove(&id).is_some();
+        self.settle();
+        known
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.faults.clear();
+        self.settle();
+    }
+
+    pub(crate) fn shape(&self, way: Way) -> Shape {
+        match way {
+            Way::ToServer => self.to_server,
+            Way::ToClient | Way::Both => self.to_client,
+        }
+    }
+
+    fn settle(&mut self) {
+        self.to_server = self.fold(Way::ToServer);
+        self.to_client = self.fold(Way::ToClient);
+        self.refuse = self.faults.values().any(|fault| *fault == Fault::Refuse);
+        self.half_open = self.faults.values().any(|fault| *fault == Fault::HalfOpen);
+        self.reset_after = self
+            .faults
+            .iter()
+            .rev()
+            .find_map(|(id, fault)| match fault {
+                Fault::ResetAfter(bytes) => Some((*id, *bytes)),
+                _ => None,
+            });
+    }
+
+    fn fold(&self, one: Way) -> Shape {
+        let mut shape = Shape::default();
+        for fault in self.faults.values() {
+            match *fault {
+                Fault::Latency { way, base, jitter } if way.covers(one) => {
+                    shape.latency = shape.latency.saturating_add(base);
+                    shape.jitter = shape.jitter.saturating_add(jitter);
+                }
+                Fault::Rate {
+                    way,
+                    bytes_per_second,
+                } if way.covers(one) => {
+                    let rate = bytes_per_second.max(1);
+                    shape.rate = Some(shape.rate.map_or(rate, |other| other.min(rate)));
+                }
+                Fault::Hold(way) if way.covers(one) => shape.hold = true,
+                Fault::Drop(way) if way.covers(one) => shape.drop = true,
+                _ => {}
+            }
+        }
+        shape
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_add_up_and_healing_one_leaves_the_others() {
+        let ms = Duration::from_millis;
+        let mut rules = Rules::default();
+        rules.insert(Fault::latency(Way::Both, ms(5)));
+        let second = rules.insert(Fault::latency(Way::ToClient, ms(7)));
+        rules.insert(Fault::Hold(Way::ToServer));
+        assert_eq!(rules.to_server.latency, ms(5));
+        assert_eq!(rules.to_client.latency, ms(12));
+        assert!(rules.remove(second));
+        assert!(!rules.remove(second));
+        assert_eq!(
+            rules.to_client,
+            Shape {
+                latency: ms(5),
+                ..Shape::default()
+            }
+        );
+        assert!(rules.to_server.hold);
+        rules.clear();
+        assert_eq!(rules.to_server, Shape::default());
+    }
+
+    #[test]
+    fn the_slowest_rate_and_the_latest_reset_count() {
+        let mut rules = Rules::default();
+        for bytes_per_second in [9, 0, 5] {
+            rules.insert(Fault::Rate {
+                way: Way::Both,
+                bytes_per_second,
+            });
+        }
+        rules.insert(Fault::ResetAfter(1));
+        let latest = rules.insert(Fault::ResetAfter(2));
+        assert_eq!(rules.to_client.rate, Some(1));
+        assert_eq!(rules.reset_after, Some((latest, 2)));
+    }
+}

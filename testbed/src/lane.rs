@@ -1,0 +1,338 @@
+//! One direction of a proxied connection: a queue between a reader and a writer.
+//!
+//! Whatever a side does (send, hang up, reset) becomes an item with the time of its arrival, and the writer
+//! at the other end decides by the rules of the moment when it is due. Nothing is decided in advance, so
+//! injecting or healing a fault also acts on what is already on its way.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::pending;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rand::RngExt;
+use rand::rngs::StdRng;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until};
+
+use crate::counters::FlowStats;
+use crate::fault::{Era, Rules, Shape, Way};
+
+/// How much a lane keeps before its sender has to wait.
+const LANE_ROOM: usize = 16 << 20;
+
+/// How a connection ends.
+pub(crate) enum End {
+    /// Both sides have hung up and know it of each other.
+    Closed,
+    /// Both sides are reset.
+    Reset,
+}
+
+/// Something one side did, on its way to the other.
+struct Item {
+    arrived: Instant,
+    /// Its share of the jitter, from 0 to 1. Drawn once, so that a change of rules does not draw again.
+    luck: f64,
+    deed: Deed,
+}
+
+enum Deed {
+    Bytes(Vec<u8>),
+    HangUp,
+    Reset,
+}
+
+/// What became of the head of a lane.
+enum Step {
+    Wrote(usize),
+    /// Thrown away, by rule.
+    Lost,
+    /// Not due before this time; without one, not before the rules change.
+    Wait(Option<Instant>),
+    /// The receiver takes no more at present.
+    Full,
+    /// The receiver takes no more for good.
+    Gone,
+    HangUp,
+    /// The sender's kernel or a rule wants the connection reset.
+    Reset,
+}
+
+/// One direction of a connection.
+pub(crate) struct Lane<'a> {
+    way: Way,
+    stats: &'a FlowStats,
+    items: RefCell<VecDeque<Item>>,
+    kept: Cell<usize>,
+    filled: Notify,
+    drained: Notify,
+    /// Whether the receiver has been told that the sender hung up.
+    finished: Cell<bool>,
+}
+
+impl<'a> Lane<'a> {
+    pub(crate) fn new(way: Way, stats: &'a FlowStats) -> Self {
+        Self {
+            way,
+            stats,
+            items: RefCell::default(),
+            kept: Cell::new(0),
+            filled: Notify::new(),
+            drained: Notify::new(),
+            finished: Cell::new(false),
+        }
+    }
+
+    fn push(&self, deed: Deed, luck: f64) {
+        if let Deed::Bytes(bytes) = &deed {
+            self.kept.set(self.kept.get() + bytes.len());
+        }
+        let arrived = Instant::now();
+        self.items.borrow_mut().push_back(Item {
+            arrived,
+            luck,
+            deed,
+        });
+        self.filled.notify_one();
+    }
+
+    /// Removes the first `n` bytes of the head, or all of it.
+    fn pop(&self, n: usize) {
+        let mut items = self.items.borrow_mut();
+        if let Some(Item {
+            deed: Deed::Bytes(bytes),
+            ..
+        }) = items.front_mut()
+        {
+            let n = n.min(bytes.len());
+            self.kept.set(self.kept.get() - n);
+            self.drained.notify_one();
+            if n < bytes.len() {
+                bytes.drain(..n);
+                return;
+            }
+        }
+        items.pop_front();
+    }
+
+    /// Reads what the sender does until it hangs up.
+    pub(crate) async fn take_in(&self, from: Option<ReadHalf<'_>>, mut rng: StdRng) {
+        let Some(mut from) = from else {
+            return self.push(Deed::Reset, rng.random());
+        };
+        let mut buffer = vec![0; 16 << 10];
+        loop {
+            while self.kept.get() >= LANE_ROOM {
+                self.drained.notified().await;
+            }
+            let deed = match from.read(&mut buffer).await {
+                Ok(0) => Deed::HangUp,
+                Ok(n) => {
+                    self.stats.received.fetch_add(n as u64, Ordering::Relaxed);
+                    Deed::Bytes(buffer[..n].to_vec())
+                }
+                Err(_) => Deed::Reset,
+            };
+            match deed {
+                Deed::Bytes(_) => self.push(deed, rng.random()),
+                Deed::Reset => return self.push(deed, rng.random()),
+                Deed::HangUp => break,
+            }
+        }
+        self.push(Deed::HangUp, rng.random());
+        // Who has hung up may still reset: the answer of a closed socket to whatever it is sent.
+        if from.ready(Interest::ERROR).await.is_ok() {
+            self.push(Deed::Reset, rng.random());
+        }
+    }
+
+    /// Hands over what is due, until the connection ends.
+    pub(crate) async fn deliver(
+        &self,
+        mut to: Option<WriteHalf<'_>>,
+        back: &Lane<'_>,
+        born: Era,
+        mut view: watch::Receiver<Rules>,
+    ) -> End {
+        let mut last_write = None;
+        let mut countdown = Countdown::default();
+        loop {
+            if self.items.borrow().is_empty() {
+                self.filled.notified().await;
+                continue;
+            }
+            let step = {
+                // The rules stay locked over the write: what `inject` has returned from is in force.
+                let rules = view.borrow_and_update();
+                if rules.era == born {
+                    self.step(&rules, to.as_ref(), last_write, &mut countdown)
+                } else {
+                    Step::Wait(None) // `serve` is about to end this
+                }
+            };
+            match step {
+                Step::Wrote(n) => last_write = Some((Instant::now(), n)),
+                Step::Lost => {}
+                Step::Wait(due) => tokio::select! {
+                    () = sleep_or_forever(due) => {}
+                    _ = view.changed() => {}
+                },
+                // The receiver does not read. Meanwhile the rules may change.
+                Step::Full => tokio::select! {
+                    () = writable(to.as_ref()) => {}
+                    _ = view.changed() => {}
+                },
+                // The receiver is gone. Its kernel answers each segment with a reset, which may be held or
+                // lost on the way back like everything else; so it is sent anew for each.
+                Step::Gone => {
+                    self.lose();
+                    back.push(Deed::Reset, 0.0);
+                }
+                Step::HangUp => {
+                    self.pop(usize::MAX);
+                    if let Some(to) = &mut to {
+                        let _ = to.shutdown().await;
+                    }
+                    self.finished.set(true);
+                    if back.finished.get() {
+                        return End::Closed;
+                    }
+                }
+                Step::Reset => return End::Reset,
+            }
+        }
+    }
+
+    /// Does with the head what the rules say.
+    fn step(
+        &self,
+        rules: &Rules,
+        to: Option<&WriteHalf<'_>>,
+        last_write: Option<(Instant, usize)>,
+        countdown: &mut Countdown,
+    ) -> Step {
+        countdown.follow(rules.reset_after.filter(|_| self.way == Way::ToClient));
+        let shape = rules.shape(self.way);
+        if shape.drop {
+            self.lose();
+            return Step::Lost;
+        }
+        if let Err(due) = self.due(shape, last_write) {
+            return Step::Wait(due);
+        }
+        let written = match &self.items.borrow()[0].deed {
+            Deed::Reset => return Step::Reset,
+            Deed::HangUp => return Step::HangUp,
+            Deed::Bytes(_) if countdown.is_over() => return Step::Reset,
+            Deed::Bytes(bytes) => {
+                // A fiftieth of a second's worth at a time makes a trickle, not a second-long stutter.
+                let slice = shape
+                    .rate
+                    .map_or(usize::MAX, |rate| (rate / 50).max(1) as usize);
+                let most = bytes.len().min(slice).min(countdown.left());
+                match to {
+                    Some(to) => to.try_write(&bytes[..most]),
+                    None => Err(io::ErrorKind::BrokenPipe.into()),
+                }
+            }
+        };
+        match written {
+            Ok(n) => {
+                self.stats.delivered.fetch_add(n as u64, Ordering::Relaxed);
+                self.pop(n);
+                countdown.pass(n);
+                if countdown.is_over() {
+                    Step::Reset
+                } else {
+                    Step::Wrote(n)
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Step::Full,
+            Err(_) => Step::Gone,
+        }
+    }
+
+    /// `Err` with the time to wait for, or none to wait for a change of rules.
+    fn due(
+        &self,
+        shape: Shape,
+        last_write: Option<(Instant, usize)>,
+    ) -> Result<(), Option<Instant>> {
+        if shape.hold {
+            return Err(None);
+        }
+        let head = &self.items.borrow()[0];
+        let delay = shape
+            .latency
+            .saturating_add(shape.jitter.mul_f64(head.luck));
+        // Too late for the clock to tell is as good as never.
+        let mut due = head.arrived.checked_add(delay).ok_or(None)?;
+        if let (Some(rate), Some((at, n))) = (shape.rate, last_write) {
+            due = due.max(at + Duration::from_secs_f64(n as f64 / rate as f64));
+        }
+        if due <= Instant::now() {
+            Ok(())
+        } else {
+            Err(Some(due))
+        }
+    }
+
+    /// Throws the head away.
+    fn lose(&self) {
+        if let Deed::Bytes(bytes) = &self.items.borrow()[0].deed {
+            self.stats
+                .dropped
+                .fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        }
+        self.pop(usize::MAX);
+    }
+}
+
+/// Counts the bytes of one `ResetAfter`.
+#[derive(Default)]
+struct Countdown {
+    fault: Option<u64>,
+    bytes: u64,
+}
+
+impl Countdown {
+    fn follow(&mut self, rule: Option<(u64, u64)>) {
+        let fault = rule.map(|(id, _)| id);
+        if fault != self.fault {
+            self.fault = fault;
+            self.bytes = rule.map_or(0, |(_, bytes)| bytes);
+        }
+    }
+
+    fn left(&self) -> usize {
+        self.fault.map_or(usize::MAX, |_| {
+            usize::try_from(self.bytes).unwrap_or(usize::MAX)
+        })
+    }
+
+    fn pass(&mut self, n: usize) {
+        self.bytes = self.bytes.saturating_sub(n as u64);
+    }
+
+    fn is_over(&self) -> bool {
+        self.left() == 0
+    }
+}
+
+async fn writable(to: Option<&WriteHalf<'_>>) {
+    match to {
+        Some(to) => drop(to.writable().await),
+        None => pending().await,
+    }
+}
+
+async fn sleep_or_forever(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => pending().await,
+    }
+}

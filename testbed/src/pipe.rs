@@ -1,0 +1,139 @@
+//! One proxied connection: two sockets, a lane each way, and the ways it may end.
+
+use std::future::pending;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use socket2::SockRef;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::watch;
+
+use crate::counters::Stats;
+use crate::fault::{Era, Rules, Way};
+use crate::lane::{End, Lane};
+
+type View = watch::Receiver<Rules>;
+
+/// Carries one connection until it ends.
+pub(crate) async fn serve(
+    mut client: TcpStream,
+    target: SocketAddr,
+    born: Era,
+    view: View,
+    stats: Arc<Stats>,
+    seed: u64,
+) {
+    stats.open.fetch_add(1, Ordering::Relaxed);
+    let _open = Decrement(&stats.open);
+    let _ = client.set_nodelay(true);
+    let mut server = None;
+    let end = tokio::select! {
+        biased;
+        () = until(view.clone(), |rules| rules.era.reset > born.reset) => End::Reset,
+        end = async {
+            tokio::select! {
+                biased;
+                () = until(view.clone(), |rules| rules.era.severed > born.severed) => {}
+                end = async {
+                    server = connect(target).await.ok();
+                    relay(&mut client, server.as_mut(), born, &view, &stats, seed).await
+                } => return end,
+            }
+            server = None;
+            orphan(&mut client, view.clone(), &stats).await
+        } => end,
+    };
+    if matches!(end, End::Reset) {
+        for socket in [Some(client), server].into_iter().flatten() {
+            let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+        }
+    }
+}
+
+async fn connect(target: SocketAddr) -> io::Result<TcpStream> {
+    let socket = match target {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    // The server may have accepted before we are told so; if a reset falls into that moment, the socket is
+    // dropped half-made and must still leave with a reset.
+    SockRef::from(&socket).set_linger(Some(Duration::ZERO))?;
+    let stream = socket.connect(target).await?;
+    SockRef::from(&stream).set_linger(None)?;
+    Ok(stream)
+}
+
+/// Carries bytes both ways. Without a server it is as if the server had reset the connection.
+async fn relay(
+    client: &mut TcpStream,
+    server: Option<&mut TcpStream>,
+    born: Era,
+    view: &View,
+    stats: &Stats,
+    seed: u64,
+) -> End {
+    let (client_in, client_out) = client.split();
+    let (server_in, server_out) = server
+        .map(|server| {
+            let _ = server.set_nodelay(true);
+            server.split()
+        })
+        .unzip();
+    let up = Lane::new(Way::ToServer, &stats.to_server);
+    let down = Lane::new(Way::ToClient, &stats.to_client);
+    let (luck_up, luck_down) = (StdRng::seed_from_u64(seed), StdRng::seed_from_u64(!seed));
+    tokio::select! {
+        biased;
+        end = up.deliver(server_out, &down, born, view.clone()) => end,
+        end = down.deliver(Some(client_out), &up, born, view.clone()) => end,
+        end = async {
+            tokio::join!(up.take_in(Some(client_in), luck_up), down.take_in(server_in, luck_down));
+            pending().await
+        } => end,
+    }
+}
+
+/// A client whose server is gone and who has not been told.
+async fn orphan(client: &mut TcpStream, mut view: View, stats: &Stats) -> End {
+    let mut buffer = vec![0; 4096];
+    let mut has_sent = false;
+    loop {
+        let half_open = view.borrow_and_update().half_open;
+        if has_sent && !half_open {
+            return End::Reset;
+        }
+        tokio::select! {
+            _ = view.changed() => {}
+            read = client.read(&mut buffer) => match read {
+                Ok(0) | Err(_) => return End::Closed,
+                Ok(n) => {
+                    stats.to_server.received.fetch_add(n as u64, Ordering::Relaxed);
+                    stats.to_server.dropped.fetch_add(n as u64, Ordering::Relaxed);
+                    has_sent = true;
+                }
+            },
+        }
+    }
+}
+
+/// Waits until the rules are so. When the proxy is gone its tasks are about to be dropped, so waits then, too.
+async fn until(mut view: View, so: impl FnMut(&Rules) -> bool) {
+    if view.wait_for(so).await.is_err() {
+        pending::<()>().await;
+    }
+}
+
+/// Counts down when dropped, however the task ends.
+struct Decrement<'a>(&'a AtomicU64);
+
+impl Drop for Decrement<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

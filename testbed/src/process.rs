@@ -1,0 +1,43 @@
+//! Signals to a process group, and looking whether they have worked.
+
+use std::fs;
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::Error;
+
+/// Signals the server and the helpers it forked to save or rewrite its data.
+pub(crate) fn signal_group(process: &Child, signal: Signal) -> Result<(), Error> {
+    let group = Pid::from_raw(process.id().cast_signed()).ok_or(Error::NotRunning)?;
+    kill_process_group(group, signal).map_err(Error::io("signal the server"))
+}
+
+/// The state letter of a process: from /proc where there is one, else from `ps`.
+pub(crate) fn process_state(pid: u32) -> Option<char> {
+    if let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) {
+        // The name in parentheses may hold anything, so look behind its end.
+        return stat.rsplit_once(')')?.1.trim_start().chars().next();
+    }
+    let ps = Command::new("ps")
+        .args(["-o", "state=", "-p", &pid.to_string()])
+        .output()
+        .ok()?;
+    String::from_utf8_lossy(&ps.stdout).trim().chars().next()
+}
+
+/// Whether `done` came true before the time was over; asked every millisecond.
+pub(crate) fn within(patience: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let started = Instant::now();
+    loop {
+        if done() {
+            return true;
+        }
+        if started.elapsed() >= patience {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,248 @@
+//! A TCP proxy on loopback that misbehaves on request.
+//!
+//! It works in user space and needs no root. Its price: connections are accepted by the kernel before the
+//! proxy can have an opinion, so a SYN is never lost or delayed, and a server that is down shows as a
+//! connection that opens and is then reset.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::LocalSet;
+
+use crate::counters::{Counters, Stats};
+use crate::fault::{Era, Fault, Injected, Rules};
+use crate::pipe::serve;
+
+/// A proxy in front of one address.
+///
+/// It runs on a thread of its own, so it works the same under any runtime, and under none: blocking calls
+/// through it from a test's only thread do not starve it. Dropping it closes its port and all its connections.
+///
+/// ```no_run
+/// use quorate_testbed::{Fault, Proxy, Server, ServerOptions, Way};
+///
+/// let server = Server::start(ServerOptions::new())?;
+/// let proxy = Proxy::start(server.addr())?;
+/// let url = server.url_at(proxy.addr());
+/// let partition = Fault::Hold(Way::Both).inject(&proxy);
+/// // .. what does a client of `url` do now?
+/// partition.heal();
+/// # let _ = url;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping the proxy closes it"]
+pub struct Proxy {
+    address: SocketAddr,
+    target: SocketAddr,
+    rules: Arc<watch::Sender<Rules>>,
+    stats: Arc<Stats>,
+    seen: Arc<SeenEra>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Proxy {
+    /// Opens a proxy to `target` on a free port of 127.0.0.1. Nothing need listen there yet.
+    ///
+    /// # Errors
+    ///
+    /// When there is no port, thread or file handle to be had.
+    pub fn start(target: SocketAddr) -> io::Result<Self> {
+        Self::seeded(target, 0)
+    }
+
+    /// As [`start`](Self::start), with a seed for the jitter. The draws are the same for the same seed,
+    /// connection and chunk; how TCP cuts the bytes into chunks is not ours to repeat.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    pub fn seeded(target: SocketAddr, seed: u64) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let (rules, view) = watch::channel(Rules::default());
+        let stats = Arc::new(Stats::default());
+        let seen = Arc::new(SeenEra::default());
+        let door = Door {
+            listener,
+            target,
+            seed,
+            view,
+            stats: stats.clone(),
+            seen: seen.clone(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let thread = std::thread::Builder::new()
+            .name(format!("proxy-{}", address.port()))
+            .spawn(move || LocalSet::new().block_on(&runtime, door.keep()))?;
+        Ok(Self {
+            address,
+            target,
+            rules: Arc::new(rules),
+            stats,
+            seen,
+            thread: Some(thread),
+        })
+    }
+
+    /// Where clients connect to.
+    pub fn addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where their bytes go.
+    pub fn target(&self) -> SocketAddr {
+        self.target
+    }
+
+    /// Puts a fault in force until the guard is dropped; the same as [`Fault::inject`].
+    pub fn inject(&self, fault: Fault) -> Injected {
+        let mut id = 0;
+        self.change(|rules| id = rules.insert(fault));
+        Injected {
+            rules: Arc::downgrade(&self.rules),
+            id,
+        }
+    }
+
+    /// Heals all faults, whoever holds their guards.
+    pub fn heal(&self) {
+        self.rules.send_modify(Rules::clear);
+    }
+
+    /// Resets (RST) every connection that was made before this call, towards both sides. Faults in force do
+    /// not delay it. The proxy goes on and takes new connections.
+    pub fn reset_all(&self) {
+        self.change(|rules| rules.era.reset += 1);
+    }
+
+    /// What the proxy has carried so far. A count may be a moment behind the bytes it counts.
+    pub fn counters(&self) -> Counters {
+        self.stats.read()
+    }
+}
+
+impl Proxy {
+    /// Changes the rules and, if that began a new era, waits until the door goes by it: a connection made
+    /// after this call must not be taken for one of before.
+    fn change(&self, by: impl FnOnce(&mut Rules)) {
+        let mut era = Era::default();
+        let mut is_new = false;
+        self.rules.send_modify(|rules| {
+            let old = rules.era;
+            by(rules);
+            era = rules.era;
+            is_new = era != old;
+        });
+        if is_new {
+            self.seen.wait_for(era);
+        }
+    }
+}
+
+/// The era by which the door admits connections now.
+#[derive(Debug, Default)]
+struct SeenEra {
+    era: Mutex<Era>,
+    changed: Condvar,
+}
+
+impl SeenEra {
+    fn tell(&self, era: Era) {
+        *self.era.lock().unwrap_or_else(PoisonError::into_inner) = era;
+        self.changed.notify_all();
+    }
+
+    fn wait_for(&self, wanted: Era) {
+        let era = self.era.lock().unwrap_or_else(PoisonError::into_inner);
+        // The door answers in microseconds; the limit is for the case that its thread has died.
+        let _ = self
+            .changed
+            .wait_timeout_while(era, Duration::from_secs(5), |era| {
+                era.severed < wanted.severed || era.reset < wanted.reset
+            });
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.rules.send_modify(|rules| rules.closed = true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The accepting side.
+struct Door {
+    listener: TcpListener,
+    target: SocketAddr,
+    seed: u64,
+    view: watch::Receiver<Rules>,
+    stats: Arc<Stats>,
+    seen: Arc<SeenEra>,
+}
+
+impl Door {
+    /// Accepts until the proxy is dropped. Its tasks end with the runtime they run on.
+    async fn keep(mut self) {
+        // The same socket twice: once to wait for, once to ask without waiting.
+        let Ok(waiting) = self
+            .listener
+            .try_clone()
+            .and_then(tokio::net::TcpListener::from_std)
+        else {
+            return;
+        };
+        let mut era = Era::default();
+        loop {
+            tokio::select! {
+                biased;
+                change = self.view.changed() => {
+                    let (told, closed) = {
+                        let rules = self.view.borrow_and_update();
+                        (rules.era, rules.closed)
+                    };
+                    if change.is_err() || closed {
+                        return;
+                    }
+                    // Who knocked before `reset_all` or a half-open fault must not slip through behind it,
+                    // even if it was still in the kernel's queue: let those in under the old era.
+                    while let Ok((client, _)) = self.listener.accept() {
+                        let admitted = client.set_nonblocking(true).and_then(|()| TcpStream::from_std(client));
+                        if let Ok(client) = admitted {
+                            self.admit(client, era);
+                        }
+                    }
+                    era = told;
+                    self.seen.tell(era);
+                }
+                knock = waiting.accept() => match knock {
+                    Ok((client, _)) => self.admit(client, era),
+                    // Out of file handles, most likely; it may pass.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                },
+            }
+        }
+    }
+
+    fn admit(&self, client: TcpStream, era: Era) {
+        let number = self.stats.accepted.fetch_add(1, Ordering::Relaxed);
+        if self.view.borrow().refuse {
+            self.stats.refused.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let seed = self.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let (view, stats) = (self.view.clone(), self.stats.clone());
+        tokio::task::spawn_local(serve(client, self.target, era, view, stats, seed));
+    }
+}

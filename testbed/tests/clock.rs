@@ -1,0 +1,107 @@
+//! The clock of one server jumps, and its keys with it.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use quorate_testbed::{ClockShim, OffsetFile, Reply, Server, ServerOptions, Skew};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A server whose clock can be set. The shim goes at once: the server must keep what it needs of it.
+fn server() -> (Server, OffsetFile) {
+    let shim = ClockShim::build().expect("these tests need Linux and a C compiler");
+    let offset = shim.offset_file().unwrap();
+    let server = Server::start(ServerOptions::new().clock(&shim, &offset));
+    (server.unwrap_or_else(|error| panic!("{error}")), offset)
+}
+
+fn set_for_a_minute(server: &Server) {
+    assert!(
+        server
+            .command(&["SET", "a", "b", "PX", "60000"])
+            .unwrap()
+            .is_ok()
+    );
+}
+
+fn pttl(server: &Server) -> i64 {
+    server.command(&["PTTL", "a"]).unwrap().int().unwrap()
+}
+
+fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "not seen: {what}"
+        );
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_jump_ahead_expires_a_key_at_once() {
+    let (server, offset) = server();
+    set_for_a_minute(&server);
+    assert!((1..=60_000).contains(&pttl(&server)));
+    offset.set(HOUR, Skew::Ahead).unwrap();
+    eventually("the expiry", || {
+        server.command(&["GET", "a"]).unwrap() == Reply::Nil
+    });
+}
+
+#[test]
+fn a_jump_back_prolongs_a_key() {
+    let (server, offset) = server();
+    set_for_a_minute(&server);
+    offset.set(HOUR, Skew::Behind).unwrap();
+    eventually("a longer life", || pttl(&server) > 3_000_000);
+    offset.clear().unwrap();
+    eventually("the true life", || pttl(&server) <= 60_000);
+}
+
+#[test]
+fn the_clock_of_another_server_stays_true() {
+    let shim = ClockShim::build().unwrap();
+    let (wrong, right) = (shim.offset_file().unwrap(), shim.offset_file().unwrap());
+    let skewed = Server::start(ServerOptions::new().clock(&shim, &wrong)).unwrap();
+    let other = Server::start(ServerOptions::new().clock(&shim, &right)).unwrap();
+    set_for_a_minute(&skewed);
+    set_for_a_minute(&other);
+    wrong.set(HOUR, Skew::Ahead).unwrap();
+    eventually("the expiry", || pttl(&skewed) == -2);
+    assert!(pttl(&other) > 0);
+}
+
+#[test]
+fn a_restarted_server_still_tells_its_time_by_the_offset() {
+    let (server, offset) = server();
+    offset.set(HOUR, Skew::Ahead).unwrap();
+    server.restart().unwrap();
+    let Reply::Array(time) = server.command(&["TIME"]).unwrap() else {
+        panic!("TIME is an array");
+    };
+    let shown = time[0].int().unwrap();
+    let truth = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    assert!(shown > i64::try_from(truth).unwrap() + 3_000);
+}
+
+#[test]
+fn a_server_without_its_offset_file_does_not_start_on_the_true_clock() {
+    let shim = ClockShim::build().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let offset = OffsetFile::create(dir.path()).unwrap();
+    drop(dir);
+    let error = Server::start(ServerOptions::new().clock(&shim, &offset)).unwrap_err();
+    assert!(
+        error.to_string().contains("QUORATE_CLOCK_OFFSET_FILE"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_offset_beyond_the_clock_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let offset = OffsetFile::create(dir.path()).unwrap();
+    offset.set(Duration::MAX, Skew::Ahead).unwrap_err();
+}

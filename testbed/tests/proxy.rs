@@ -1,0 +1,429 @@
+//! Each promise of `Proxy` and its faults: against a real server where a reply matters, against a plain
+//! listener where single bytes do.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use quorate_testbed::{Connection, Fault, Proxy, Reply, Server, ServerOptions, Way};
+
+const LONG: Duration = Duration::from_secs(20);
+/// Long enough for bytes that nothing holds up to have arrived.
+const SHORT: Duration = Duration::from_millis(60);
+
+/// A real server behind a proxy.
+fn scene() -> (Server, Proxy) {
+    let server = Server::start(ServerOptions::new()).unwrap_or_else(|error| panic!("{error}"));
+    let proxy = Proxy::start(server.addr()).unwrap();
+    (server, proxy)
+}
+
+fn dial(proxy: &Proxy) -> Connection {
+    let mut connection = Connection::tcp(proxy.addr(), LONG).unwrap();
+    ping(&mut connection);
+    connection
+}
+
+fn ping(connection: &mut Connection) {
+    let reply = connection.command(&["PING"]).unwrap();
+    assert_eq!(reply, Reply::Status("PONG".into()));
+}
+
+/// Both ends of one raw connection through a proxy: client, server.
+fn raw(proxy: &Proxy, listener: &TcpListener) -> (TcpStream, TcpStream) {
+    let client = TcpStream::connect(proxy.addr()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    for end in [&client, &server] {
+        end.set_read_timeout(Some(LONG)).unwrap();
+    }
+    (client, server)
+}
+
+fn raw_scene() -> (TcpListener, Proxy) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = Proxy::start(listener.local_addr().unwrap()).unwrap();
+    (listener, proxy)
+}
+
+fn is_silent(stream: &mut TcpStream) -> bool {
+    stream.set_read_timeout(Some(SHORT)).unwrap();
+    let read = stream.read(&mut [0; 16]);
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+}
+
+fn is_reset(stream: &mut TcpStream) -> bool {
+    let read = stream.read(&mut [0; 16]);
+    read.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset)
+}
+
+fn is_over(stream: &mut TcpStream) -> bool {
+    let read = stream.read(&mut [0; 16]);
+    read.map_or_else(
+        |error| error.kind() == ErrorKind::ConnectionReset,
+        |n| n == 0,
+    )
+}
+
+fn expect(stream: &mut TcpStream, bytes: &[u8]) {
+    let mut got = vec![0; bytes.len()];
+    stream.read_exact(&mut got).unwrap();
+    assert!(got == bytes, "other bytes came out");
+}
+
+fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed() < LONG, "not seen: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Bytes of which no part looks like another.
+fn noise(len: u32) -> Vec<u8> {
+    (0..len)
+        .flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes())
+        .collect()
+}
+
+#[test]
+fn a_healthy_proxy_passes_everything_and_counts_it() {
+    let (server, proxy) = scene();
+    let mut client = dial(&proxy);
+    let value = "v".repeat(1_000_000);
+    assert!(client.command(&["SET", "a", &value]).unwrap().is_ok());
+    assert_eq!(
+        client.command(&["GET", "a"]).unwrap(),
+        Reply::from(value.as_str())
+    );
+    let counters = proxy.counters();
+    assert_eq!((counters.accepted, counters.open), (1, 1));
+    eventually("all bytes counted", || {
+        let counters = proxy.counters();
+        [counters.to_server, counters.to_client].iter().all(|flow| {
+            flow.delivered > 1_000_000 && flow.received == flow.delivered && flow.dropped == 0
+        })
+    });
+    assert_eq!(
+        server.url_at(proxy.addr()),
+        format!("redis://{}", proxy.addr())
+    );
+    drop(client);
+    eventually("the end of the connection", || proxy.counters().open == 0);
+}
+
+#[test]
+fn latency_delays_at_least_that_long_and_ends_with_its_guard() {
+    let (_server, proxy) = scene();
+    let mut client = dial(&proxy);
+    let delay = Duration::from_millis(50);
+    let slow = Fault::latency(Way::Both, delay).inject(&proxy);
+    let started = Instant::now();
+    ping(&mut client);
+    assert!(started.elapsed() >= 2 * delay);
+    drop(slow);
+    let forever = Fault::latency(Way::ToClient, Duration::from_secs(3600)).inject(&proxy);
+    client.send(&["PING"]).unwrap();
+    eventually("a reply on its way", || {
+        proxy.counters().to_client.received >= 21
+    });
+    forever.heal();
+    assert_eq!(client.receive().unwrap(), Reply::Status("PONG".into()));
+}
+
+#[test]
+fn latency_may_be_endless() {
+    let (listener, proxy) = raw_scene();
+    let (mut client, mut server) = raw(&proxy, &listener);
+    for _ in 0..2 {
+        Fault::Latency {
+            way: Way::Both,
+            base: Duration::MAX,
+            jitter: Duration::MAX,
+        }
+        .inject(&proxy)
+        .keep();
+    }
+    client.write_all(b"x").unwrap();
+    assert!(is_silent(&mut server));
+    proxy.heal();
+    expect(&mut server, b"x");
+}
+
+#[test]
+fn jitter_keeps_the_order_of_bytes() {
+    let (listener, proxy) = raw_scene();
+    let (mut client, mut server) = raw(&proxy, &listener);
+    let _jitter = Fault::Latency {
+        way: Way::ToServer,
+        base: Duration::ZERO,
+        jitter: Duration::from_millis(5),
+    }
+    .inject(&proxy);
+    let bytes = noise(50_000);
+    let sent = bytes.clone();
+    let sender = thread::spawn(move || {
+        for chunk in sent.chunks(4_000) {
+            client.write_all(chunk).unwrap();
+            thread::sleep(Duration::from_micros(200));
+        }
+        client
+    });
+    expect(&mut server, &bytes);
+    sender.join().unwrap();
+}
+
+#[test]
+fn hold_delivers_on_heal_what_was_sent_meanwhile() {
+    let (listener, proxy) = raw_scene();
+    let (mut client, mut server) = raw(&proxy, &listener);
+    let hold = Fault::Hold(Way::ToServer).inject(&proxy);
+    client.write_all(b"one ").unwrap();
+    client.write_all(b"two").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert!(is_silent(&mut server));
+    server.write_all(b"back").unwrap();
+    expect(&mut client, b"back");
+    hold.heal();
+    let mut all = String::new();
+    server.read_to_string(&mut all).unwrap();
+    assert_eq!(all, "one two");
+}
+
+#[test]
+fn hold_also_holds_the_news_of_a_dead_server() {
+    let (server, proxy) = scene();
+    dial(&proxy);
+    let mut client = TcpStream::connect(proxy.addr()).unwrap();
+    client.set_read_timeout(Some(LONG)).unwrap();
+    client.write_all(b"PING\r\n").unwrap();
+    expect(&mut client, b"+PONG\r\n");
+    let hold = Fault::Hold(Way::ToClient).inject(&proxy);
+    server.kill().unwrap();
+    client.write_all(b"PING\r\n").unwrap();
+    assert!(is_silent(&mut client));
+    hold.heal();
+    assert!(is_over(&mut client));
+}
+
+#[test]
+fn hold_on_a_new_connection_keeps_its_first_request() {
+    let (_server, proxy) = scene();
+    let hold = Fault::Hold(Way::Both).inject(&proxy);
+    let mut client = Connection::tcp(proxy.addr(), LONG).unwrap();
+    client.send(&["PING"]).unwrap();
+    eventually("the request in the proxy", || {
+        proxy.counters().to_server.received > 0
+    });
+    assert_eq!(proxy.counters().to_server.delivered, 0);
+    drop(hold);
+    assert_eq!(client.receive().unwrap(), Reply::Status("PONG".into()));
+}
+
+#[test]
+fn a_long_hold_keeps_megabytes_in_order_and_then_holds_back_the_sender() {
+    let (listener, proxy) = raw_scene();
+    let (mut client, mut server) = raw(&proxy, &listener);
+    let hold = Fault::Hold(Way::ToServer).inject(&proxy);
+    let bytes = noise(8 << 20);
+    let sent = bytes.clone();
+    let sender = thread::spawn(move || client.write_all(&sent).map(|()| client));
+    let full = 16 << 20;
+    eventually("a full lane", || {
+        proxy.counters().to_server.received >= full
+    });
+    thread::sleep(SHORT);
+    assert!(proxy.counters().to_server.received < full + (1 << 20));
+    drop(hold);
+    expect(&mut server, &bytes);
+    sender.join().unwrap().unwrap();
+}
+
+#[test]
+fn drop_loses_for_good_what_was_sent_meanwhile() {
+    let (listener, proxy) = raw_scene();
+    let (mut client, mut server) = raw(&proxy, &listener);
+    let hole = Fault::Drop(Way::ToServer).inject(&proxy);
+    client.write_all(b"lost").unwrap();
+    eventually("the loss", || proxy.counters().to_server.dropped == 4);
+    hole.heal();
+    client.write_all(b"found").unwrap();
+    expect(&mut server, b"found");
+    eventually("the count", || proxy.counters().to_server.delivered == 5);
+}
+
+#[test]
+fn drop_loses_what_is_already_on_its_way_and_the_news_of_a_hang_up() {
+    let (listener, proxy) = raw_scene();
+    let (mut client, mut server) = raw(&proxy, &listener);
+    let slow = Fault::latency(Way::ToServer, Duration::from_secs(3600)).inject(&proxy);
+    client.write_all(b"slow").unwrap();
+    eventually("bytes on their way", || {
+        proxy.counters().to_server.received == 4
+    });
+    let hole = proxy.inject(Fault::Drop(Way::ToServer));
+    drop(client);
+    eventually("the loss", || proxy.counters().to_server.dropped == 4);
+    assert!(is_silent(&mut server));
+    drop((slow, hole));
+    assert!(is_silent(&mut server));
+    // The first answer meets a client that is gone, and its reset comes back.
+    server.write_all(b"anyone there?").unwrap();
+    assert!(is_reset(&mut server));
+}
+
+#[test]
+fn a_rate_lets_no_more_than_that_pass() {
+    let (listener, proxy) = raw_scene();
+    let (mut client, mut server) = raw(&proxy, &listener);
+    let rate = Fault::Rate {
+        way: Way::ToServer,
+        bytes_per_second: 5_000,
+    };
+    let trickle = rate.inject(&proxy);
+    let started = Instant::now();
+    let bytes = noise(250_000);
+    client.write_all(&bytes[..1_100]).unwrap();
+    expect(&mut server, &bytes[..1_100]);
+    assert!(started.elapsed() >= Duration::from_millis(200));
+    let rest = bytes[1_100..].to_vec();
+    let sender = thread::spawn(move || client.write_all(&rest).map(|()| client));
+    thread::sleep(SHORT);
+    // At the old rate the rest of the megabyte would take minutes.
+    trickle.heal();
+    expect(&mut server, &bytes[1_100..]);
+    sender.join().unwrap().unwrap();
+}
+
+#[test]
+fn reset_all_resets_both_sides_of_old_connections_only() {
+    let (listener, proxy) = raw_scene();
+    for _ in 0..50 {
+        let (mut client, mut server) = raw(&proxy, &listener);
+        proxy.reset_all();
+        // Made at once, it must not be taken for an old one.
+        let (mut next, mut next_server) = raw(&proxy, &listener);
+        assert!(is_reset(&mut client));
+        assert!(is_reset(&mut server));
+        next.write_all(b"fine").unwrap();
+        expect(&mut next_server, b"fine");
+    }
+}
+
+#[test]
+fn reset_all_goes_through_a_hold() {
+    let (listener, proxy) = raw_scene();
+    let (mut client, _server) = raw(&proxy, &listener);
+    let _hold = Fault::Hold(Way::Both).inject(&proxy);
+    client.write_all(b"held").unwrap();
+    proxy.reset_all();
+    assert!(is_reset(&mut client));
+}
+
+#[test]
+fn a_reset_can_come_in_the_middle_of_a_reply() {
+    let (listener, proxy) = raw_scene();
+    let (mut client, mut server) = raw(&proxy, &listener);
+    server.write_all(b"before").unwrap();
+    expect(&mut client, b"before");
+    let _tear = Fault::ResetAfter(3).inject(&proxy);
+    server.write_all(b"+PONG\r\n").unwrap();
+    expect(&mut client, b"+PO");
+    assert!(is_reset(&mut client));
+    assert!(is_reset(&mut server));
+
+    let (mut another, mut server) = raw(&proxy, &listener);
+    let _at_once = Fault::ResetAfter(0).inject(&proxy);
+    server.write_all(b"+PONG\r\n").unwrap();
+    assert!(is_reset(&mut another));
+}
+
+#[test]
+fn refuse_closes_new_connections_and_spares_old_ones() {
+    let (_server, proxy) = scene();
+    let mut old = dial(&proxy);
+    let refuse = Fault::Refuse.inject(&proxy);
+    let new = Connection::tcp(proxy.addr(), LONG).and_then(|mut new| new.command(&["PING"]));
+    let kind = new.unwrap_err().kind();
+    let refused = [
+        ErrorKind::BrokenPipe,
+        ErrorKind::ConnectionReset,
+        ErrorKind::UnexpectedEof,
+    ];
+    assert!(refused.contains(&kind), "{kind:?}");
+    assert_eq!(proxy.counters().refused, 1);
+    ping(&mut old);
+    refuse.heal();
+    dial(&proxy);
+}
+
+#[test]
+fn a_half_open_connection_is_closed_to_the_server_and_silent_to_the_client() {
+    let (listener, proxy) = raw_scene();
+    let (mut client, mut server) = raw(&proxy, &listener);
+    let (mut quiet, _quiet_server) = raw(&proxy, &listener);
+    let half_open = Fault::HalfOpen.inject(&proxy);
+    assert!(is_over(&mut server));
+    client.write_all(b"hello?").unwrap();
+    assert!(is_silent(&mut client));
+    let (mut fresh, mut fresh_server) = raw(&proxy, &listener);
+    fresh.write_all(b"works").unwrap();
+    expect(&mut fresh_server, b"works");
+    eventually("swallowed bytes", || {
+        proxy.counters().to_server.dropped == 6
+    });
+    half_open.heal();
+    assert!(is_reset(&mut client));
+    assert!(is_silent(&mut quiet));
+    quiet.write_all(b"hello?").unwrap();
+    assert!(is_reset(&mut quiet));
+    fresh.write_all(b"still").unwrap();
+    expect(&mut fresh_server, b"still");
+}
+
+#[test]
+fn a_server_that_is_down_shows_as_a_reset_and_its_return_as_a_connection() {
+    let (server, proxy) = scene();
+    server.kill().unwrap();
+    let mut client = TcpStream::connect(proxy.addr()).unwrap();
+    client.set_read_timeout(Some(LONG)).unwrap();
+    assert!(is_reset(&mut client));
+    server.restart().unwrap();
+    dial(&proxy);
+}
+
+#[test]
+fn a_killed_server_hangs_up_through_the_proxy() {
+    let (server, proxy) = scene();
+    let mut client = dial(&proxy);
+    server.kill().unwrap();
+    client.receive().unwrap_err();
+}
+
+#[test]
+fn a_fault_outlives_a_kept_guard_and_ends_with_heal() {
+    let (listener, proxy) = raw_scene();
+    let (mut client, mut server) = raw(&proxy, &listener);
+    proxy.inject(Fault::Hold(Way::ToServer)).keep();
+    let other = proxy.inject(Fault::Hold(Way::Both));
+    drop(other);
+    client.write_all(b"x").unwrap();
+    assert!(is_silent(&mut server));
+    proxy.heal();
+    expect(&mut server, b"x");
+}
+
+#[test]
+fn dropping_the_proxy_ends_its_connections_and_frees_its_port() {
+    let (listener, proxy) = raw_scene();
+    let (mut client, mut server) = raw(&proxy, &listener);
+    let guard = Fault::Hold(Way::Both).inject(&proxy);
+    let address: SocketAddr = proxy.addr();
+    drop(proxy);
+    assert!(is_over(&mut client));
+    assert!(is_over(&mut server));
+    let refused = TcpStream::connect(address).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    drop(guard);
+}
