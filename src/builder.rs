@@ -1,0 +1,396 @@
+//! Settings with their defaults, checked once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::coordinator::Coordinator;
+use crate::error::BuildError;
+use crate::node::Node;
+use crate::node::redis::{Address, NodeOptions, RedisNode};
+use crate::protocol::instant::Instant;
+use crate::protocol::validity::Drift;
+use crate::redlock::Redlock;
+use crate::retry::Retry;
+use crate::runtime::{Runtime, Tokio};
+#[cfg(feature = "tls-rustls")]
+use crate::tls::Tls;
+
+/// How long [`acquire`](crate::Redlock::acquire) waits for a lock that another holds, or for a
+/// quorum that is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wait {
+    /// Not at all: one attempt.
+    None,
+    /// At most this long. However short, one attempt is made in full.
+    For(Duration),
+    /// Until it is there, however long that takes.
+    Forever,
+}
+
+impl Wait {
+    pub(crate) fn deadline(self, began: Instant) -> Instant {
+        match self {
+            Self::None => began,
+            Self::For(time) => began + time,
+            Self::Forever => Instant::NEVER,
+        }
+    }
+}
+
+/// Whether a master that restarted lately may vote.
+///
+/// A master that lost its memory has forgotten who holds a lock. With the guard on its votes are
+/// left out until every lock that it can have forgotten has expired: until
+/// [`max_ttl`](RedlockBuilder::max_ttl) after its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RestartGuard {
+    /// Every master that started less than `max_ttl` ago does not vote. The default.
+    #[default]
+    On,
+    /// The first connection to each master is trusted whatever its age; restarts seen after that
+    /// are guarded. For programs that have just started the masters themselves.
+    AfterFirstContact,
+    /// Never. Right only for masters that lose nothing: `appendonly yes` with
+    /// `appendfsync always`.
+    Off,
+}
+
+/// Settings of a [`Redlock`], with their defaults. [`build`](Self::build) checks them and never
+/// connects.
+///
+/// | setting | default | change it when |
+/// |---|---|---|
+/// | `ttl` | 10 s | a crashed holder must be replaced sooner, or masters are far away |
+/// | `max_ttl` | 30 s | you need longer leases; the same on every client |
+/// | `node_timeout` | 50 ms, at most a tenth of the ttl | masters are more than 20 ms away |
+/// | `connect_timeout` | 500 ms | TLS over slow lines |
+/// | `drift` | 1 % + 2 ms | clocks run badly |
+/// | `wait` | 30 s | you would rather give up sooner, or never |
+/// | `retry` | 10 ms growing to 250 ms | locks are held for a few milliseconds only |
+/// | `prefix` | none | several deployments share masters |
+/// | `max_hold` | none | a stuck holder must not hold for ever |
+/// | `fencing` | on | you want literally `SET key value NX PX ttl` |
+/// | `restart_guard` | on | masters with `appendfsync always` |
+#[derive(Clone)]
+#[must_use = "a builder does nothing until build() is called"]
+pub struct RedlockBuilder {
+    masters: Vec<String>,
+    ttl: Duration,
+    max_ttl: Duration,
+    node_timeout: Option<Duration>,
+    connect_timeout: Duration,
+    drift: Drift,
+    wait: Wait,
+    retry: Retry,
+    prefix: String,
+    max_hold: Option<Duration>,
+    fencing: bool,
+    restart_guard: RestartGuard,
+    #[cfg(feature = "tls-rustls")]
+    tls: Tls,
+    runtime: Option<Arc<dyn Runtime>>,
+    nodes: Vec<Arc<dyn Node>>,
+}
+
+/// What every lock of one `Redlock` goes by.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) ttl: Duration,
+    pub(crate) max_ttl: Duration,
+    pub(crate) node_timeout: Duration,
+    pub(crate) drift: Drift,
+    pub(crate) wait: Wait,
+    pub(crate) retry: Retry,
+    pub(crate) max_hold: Option<Duration>,
+}
+
+/// The most masters that are supported. Far more than helps: each costs a message per step.
+const MAX_MASTERS: usize = 64;
+
+const DEFAULT_NODE_TIMEOUT: Duration = Duration::from_millis(50);
+
+impl Default for RedlockBuilder {
+    fn default() -> Self {
+        Self {
+            masters: Vec::new(),
+            ttl: Duration::from_secs(10),
+            max_ttl: Duration::from_secs(30),
+            node_timeout: None,
+            connect_timeout: Duration::from_millis(500),
+            drift: Drift::default(),
+            wait: Wait::For(Duration::from_secs(30)),
+            retry: Retry::default(),
+            prefix: String::new(),
+            max_hold: None,
+            fencing: true,
+            restart_guard: RestartGuard::On,
+            #[cfg(feature = "tls-rustls")]
+            tls: Tls::default(),
+            runtime: None,
+            nodes: Vec::new(),
+        }
+    }
+}
+
+impl RedlockBuilder {
+    /// Adds one master: `redis://[user[:password]@]host[:port][/db]`, `rediss://..` for TLS
+    /// (feature `tls-rustls`), or `unix:///path/to.sock[?db=N&user=U&pass=P]`.
+    ///
+    /// Masters must be independent servers: not replicas of each other, not nodes of a cluster.
+    pub fn master(mut self, url: impl Into<String>) -> Self {
+        self.masters.push(url.into());
+        self
+    }
+
+    /// Adds several masters.
+    pub fn masters<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
+        self.masters.extend(urls.into_iter().map(Into::into));
+        self
+    }
+
+    /// How long the masters keep a lock that is not renewed. Renewal comes at a third of it.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// The longest ttl that any client of these masters uses. The restart guard waits this long,
+    /// so it must be the same everywhere.
+    pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
+        self.max_ttl = max_ttl;
+        self
+    }
+
+    /// How long one master may take to answer. Default: 50 ms, at most a tenth of the ttl. At
+    /// most a quarter of the ttl is accepted.
+    pub fn node_timeout(mut self, node_timeout: Duration) -> Self {
+        self.node_timeout = Some(node_timeout);
+        self
+    }
+
+    /// How long connecting to one master may take, handshake included. It happens in the
+    /// background; only the very first request to a master waits for it.
+    pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
+        self.connect_timeout = connect_timeout;
+        self
+    }
+
+    /// How far clocks may run apart while a lease lasts.
+    pub fn drift(mut self, drift: Drift) -> Self {
+        self.drift = drift;
+        self
+    }
+
+    /// How long [`acquire`](Redlock::acquire) waits.
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// The pauses between attempts.
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// What stands before the resource in the lock key, as it is: `"lock:"` makes `lock:nightly`.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// The longest any lock is held, renewals included: a stuck holder loses it then.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Off: the classic algorithm, literally `SET key value NX PX ttl` on every master, with no
+    /// counter, and [`fencing_token`](crate::LockGuard::fencing_token) is `None`.
+    pub fn fencing(mut self, fencing: bool) -> Self {
+        self.fencing = fencing;
+        self
+    }
+
+    /// Whether masters that restarted lately may vote.
+    pub fn restart_guard(mut self, restart_guard: RestartGuard) -> Self {
+        self.restart_guard = restart_guard;
+        self
+    }
+
+    /// Roots and client certificate for `rediss://` masters.
+    #[cfg(feature = "tls-rustls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tls-rustls")))]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = tls;
+        self
+    }
+
+    /// Masters in memory instead of servers.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn in_memory(mut self, masters: usize) -> Self {
+        let node = |n| crate::node::memory::MemoryNode::new(&format!("memory-{n}"));
+        self.nodes = (1..=masters).map(|n| Arc::new(node(n)) as Arc<dyn Node>).collect();
+        self
+    }
+
+    /// Masters of your own making.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn nodes(mut self, nodes: Vec<Arc<dyn Node>>) -> Self {
+        self.nodes = nodes;
+        self
+    }
+
+    /// Clocks, timers, tasks and random bytes of your own making.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn runtime(mut self, runtime: Arc<dyn Runtime>) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
+    /// Checks the settings. Never connects, and needs no runtime: a service starts while a
+    /// minority of its masters is down, or all of them.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`], which says what to change.
+    pub fn build(self) -> Result<Redlock, BuildError> {
+        let node_timeout =
+            self.node_timeout.unwrap_or_else(|| DEFAULT_NODE_TIMEOUT.min(self.ttl / 10));
+        let options = Options {
+            ttl: self.ttl,
+            max_ttl: self.max_ttl,
+            node_timeout,
+            drift: self.drift,
+            wait: self.wait,
+            retry: self.retry,
+            max_hold: self.max_hold,
+        };
+        options.check()?;
+        if self.prefix.starts_with("quorate:") {
+            return Err(BuildError::ReservedPrefix(self.prefix));
+        }
+        let nodes = if self.nodes.is_empty() {
+            let options = Arc::new(NodeOptions {
+                node_timeout,
+                connect_timeout: self.connect_timeout,
+                max_ttl: self.max_ttl,
+                restart_guard: self.restart_guard,
+                #[cfg(feature = "tls-rustls")]
+                tls: self.tls.client_config(&self.masters)?,
+            });
+            addresses(&self.masters)?
+                .into_iter()
+                .map(|address| Arc::new(RedisNode::new(address, options.clone())) as Arc<dyn Node>)
+                .collect()
+        } else {
+            self.nodes
+        };
+        if nodes.len() > MAX_MASTERS {
+            return Err(BuildError::TooManyMasters(nodes.len()));
+        }
+        if nodes.len() % 2 == 0 {
+            tracing::warn!(
+                masters = nodes.len(),
+                "an even number of masters survives no more failures than one fewer would"
+            );
+        }
+        let runtime = self.runtime.unwrap_or_else(|| Arc::new(Tokio::default()));
+        let coordinator =
+            Coordinator::new(nodes, runtime, self.drift, &self.prefix, self.fencing);
+        Ok(Redlock::new(coordinator, options))
+    }
+}
+
+impl std::fmt::Debug for RedlockBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Addresses may hold passwords: they are counted, not shown.
+        f.debug_struct("RedlockBuilder")
+            .field("masters", &self.masters.len())
+            .field("ttl", &self.ttl)
+            .field("wait", &self.wait)
+            .finish_non_exhaustive()
+    }
+}
+
+fn addresses(urls: &[String]) -> Result<Vec<Address>, BuildError> {
+    if urls.is_empty() {
+        return Err(BuildError::NoMasters);
+    }
+    let mut seen: Vec<Address> = Vec::with_capacity(urls.len());
+    for (index, url) in urls.iter().enumerate() {
+        let address = Address::parse(url).map_err(|bad| BuildError::BadMaster {
+            master: bad.shown.unwrap_or_else(|| format!("number {}", index + 1)),
+            why: bad.why,
+        })?;
+        if seen.iter().any(|other| other.same_server(&address)) {
+            return Err(BuildError::SameMasterTwice(address.name().to_string()));
+        }
+        seen.push(address);
+    }
+    Ok(seen)
+}
+
+fn bad(what: &'static str, value: Duration, why: impl Into<String>) -> BuildError {
+    BuildError::BadDuration { what, value, why: why.into() }
+}
+
+fn text(duration: Duration) -> String {
+    humantime::format_duration(duration).to_string()
+}
+
+pub(crate) fn check_max_hold(max_hold: Duration) -> Result<(), BuildError> {
+    if max_hold.is_zero() {
+        return Err(bad("max_hold", max_hold, "would end every lock at once; leave it out for none"));
+    }
+    Ok(())
+}
+
+impl Options {
+    fn check(&self) -> Result<(), BuildError> {
+        if !(0.0..1.0).contains(&self.drift.factor) {
+            let why = format!("has a factor of {}, it must be from 0 to below 1", self.drift.factor);
+            return Err(bad("drift floor", self.drift.floor, why));
+        }
+        if self.node_timeout.is_zero() {
+            return Err(bad("node_timeout", self.node_timeout, "leaves no time to answer"));
+        }
+        self.check_ttl(self.ttl)?;
+        self.max_hold.map_or(Ok(()), check_max_hold)
+    }
+
+    /// Whether a lock can live on this ttl.
+    pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<(), BuildError> {
+        if ttl > self.max_ttl {
+            let why = format!(
+                "is above max_ttl ({}): lower it, or raise max_ttl on every client",
+                text(self.max_ttl)
+            );
+            return Err(bad("ttl", ttl, why));
+        }
+        let drift = self.drift.of(ttl);
+        if ttl <= drift {
+            let why = format!("is used up by the clock drift of {} alone: raise it", text(drift));
+            return Err(bad("ttl", ttl, why));
+        }
+        if self.node_timeout > ttl / 4 {
+            let why = format!(
+                "is too short for a node_timeout of {}: raise it to {} or lower node_timeout",
+                text(self.node_timeout),
+                text(self.node_timeout * 4)
+            );
+            return Err(bad("ttl", ttl, why));
+        }
+        if ttl - drift <= 2 * self.node_timeout {
+            let why = format!(
+                "leaves nothing after two rounds of {} and a drift of {}: raise it",
+                text(self.node_timeout),
+                text(drift)
+            );
+            return Err(bad("ttl", ttl, why));
+        }
+        Ok(())
+    }
+}

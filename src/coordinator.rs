@@ -1,0 +1,461 @@
+//! The only driver of a round: asks all masters at once, counts, agrees on the fencing token, and
+//! undoes what was not won. Nothing else decides that a lock is held.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use crate::gather::{Board, From, Gather};
+use crate::node::{
+    Answer, Claim, Fault, KeyState, Node, NodeName, Phase, Reply, ReplySink, Request, Token,
+};
+use crate::protocol::fencing::{Agreement, ClockOffset};
+use crate::protocol::instant::Instant;
+use crate::protocol::quorum::{Quorum, Reason, Tally, Verdict};
+use crate::protocol::round::{Round, Vote};
+use crate::protocol::validity::{Drift, valid_until};
+use crate::report::{NodeReport, Slot, reports};
+use crate::runtime::Runtime;
+
+/// How often the fencing number may be raised within one acquire before it is given up. One
+/// raise already needs a master that granted late with a counter of its own.
+const CONFIRM_ROUNDS: usize = 3;
+
+/// All masters, and what every round needs to know.
+pub(crate) struct Coordinator {
+    nodes: Box<[Arc<dyn Node>]>,
+    pub(crate) quorum: Quorum,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) drift: Drift,
+    pub(crate) prefix: Box<str>,
+    pub(crate) fencing: bool,
+    /// Learned distance of our wall clock from the masters', for proposals.
+    offset: AtomicI64,
+}
+
+/// A lock that a majority granted and confirmed, with validity left.
+pub(crate) struct Won {
+    pub(crate) claim: Arc<Claim>,
+    pub(crate) started: Instant,
+    pub(crate) valid_until: Instant,
+    pub(crate) fencing: Option<u64>,
+    pub(crate) round: Arc<AcquireRound>,
+}
+
+/// Why an attempt came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Another holder stands in the way.
+    Contention,
+    /// Fewer masters than a majority can answer.
+    Outage,
+    /// A majority granted, but the validity was used up.
+    Late,
+}
+
+impl Failure {
+    /// A word for trace fields.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Contention => "held_by_other",
+            Self::Outage => "no_quorum",
+            Self::Late => "too_late",
+        }
+    }
+}
+
+/// A lost attempt, with its releases on their way.
+pub(crate) struct Missed {
+    pub(crate) failure: Failure,
+    pub(crate) round: Arc<AcquireRound>,
+    pub(crate) undo: Undoing,
+}
+
+pub(crate) type AcquireRound = Gather<AcquireBoard>;
+
+impl Coordinator {
+    pub(crate) fn new(
+        nodes: Vec<Arc<dyn Node>>,
+        runtime: Arc<dyn Runtime>,
+        drift: Drift,
+        prefix: &str,
+        fencing: bool,
+    ) -> Self {
+        let quorum = Quorum::of(nodes.len());
+        let nodes = nodes.into();
+        let prefix = prefix.into();
+        Self { nodes, quorum, runtime, drift, prefix, fencing, offset: AtomicI64::new(0) }
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &NodeName> {
+        self.nodes.iter().map(|node| node.name())
+    }
+
+    pub(crate) fn nodes(&self) -> &[Arc<dyn Node>] {
+        &self.nodes
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.runtime.now()
+    }
+
+    /// One attempt: one round of acquires, and confirmations where the counters differ.
+    ///
+    /// Cancel safety: dropped at any point, everything that may have been granted is released in
+    /// the background, behind its own acquire.
+    pub(crate) async fn attempt(&self, resource: &[u8], ttl: Duration) -> Result<Won, Missed> {
+        let mut bytes = [0; 16];
+        self.runtime.random(&mut bytes);
+        let token = Token::from_bytes(bytes);
+        let claim = Arc::new(Claim::new(&self.prefix, resource, token, self.fencing));
+        let wall = self.runtime.wall_micros();
+        let offset = ClockOffset::from_micros(self.offset.load(Ordering::Relaxed));
+        let proposal = offset.proposal(wall);
+
+        // The lease starts here, before the first byte leaves.
+        let started = self.now();
+        let round = Gather::new(self.runtime.clone(), AcquireBoard::open(self.quorum, started));
+        let mut cleanup = Cleanup {
+            coordinator: self,
+            round: round.clone(),
+            claim: claim.clone(),
+            armed: true,
+        };
+        self.ask_all(&round, Phase::Acquire, || Request::Acquire {
+            claim: claim.clone(),
+            ttl,
+            proposal,
+        });
+
+        let failure = match round.until(|board| board.verdict()).await {
+            Verdict::Won => match self.agree(&round, &claim, offset, wall).await {
+                Ok(fencing) => {
+                    // Read after the last round: what has passed is gone.
+                    let valid_until = valid_until(started, ttl, self.drift);
+                    if self.now() < valid_until {
+                        cleanup.armed = false;
+                        return Ok(Won { claim, started, valid_until, fencing, round });
+                    }
+                    Some(Failure::Late)
+                }
+                Err(failure) => Some(failure),
+            },
+            _ => None,
+        };
+        let undo = cleanup.run();
+        let failure = match failure {
+            Some(failure) => failure,
+            // The verdict is certain, its reason may need another answer: each node answers
+            // within its own timeout.
+            None => match round.until(|board| board.round.reason()).await {
+                Reason::Contention => Failure::Contention,
+                Reason::Outage => Failure::Outage,
+            },
+        };
+        Err(Missed { failure, round, undo })
+    }
+
+    /// Settles the fencing token of a won round, by a second round where the counters differ.
+    async fn agree(
+        &self,
+        round: &AcquireRound,
+        claim: &Arc<Claim>,
+        offset: ClockOffset,
+        wall: u64,
+    ) -> Result<Option<u64>, Failure> {
+        if !claim.fenced() {
+            return Ok(None);
+        }
+        let agreement = round.board().round.agreement();
+        let mut token = match agreement {
+            Agreement::Agreed(token) => {
+                self.learn(offset, wall, token);
+                return Ok(Some(token));
+            }
+            Agreement::WriteBack(largest) => largest,
+        };
+        self.learn(offset, wall, token);
+        for _ in 0..CONFIRM_ROUNDS {
+            // A board of its own for each number: confirmations of another are forgotten.
+            let confirm = Gather::new(self.runtime.clone(), ConfirmBoard::open(self.quorum));
+            self.ask_all(&confirm, Phase::Confirm, || Request::Confirm {
+                claim: claim.clone(),
+                token,
+            });
+            let (verdict, reason, above) = confirm.until(ConfirmBoard::decided).await;
+            if verdict == Verdict::Won {
+                tracing::debug!(token, "fencing token confirmed by a second round");
+                return Ok(Some(token));
+            }
+            match above {
+                Some(above) => token = above.max(token),
+                None if reason == Some(Reason::Outage) => return Err(Failure::Outage),
+                None => return Err(Failure::Contention),
+            }
+        }
+        Err(Failure::Contention)
+    }
+
+    fn learn(&self, offset: ClockOffset, wall: u64, granted: u64) {
+        let learned = offset.learn(wall, granted);
+        if learned != offset {
+            self.offset.store(learned.as_micros(), Ordering::Relaxed);
+        }
+    }
+
+    /// Queues one request at every node before anything is awaited.
+    pub(crate) fn ask_all<B: Board>(
+        &self,
+        sink: &Arc<Gather<B>>,
+        phase: Phase,
+        request: impl Fn() -> Request,
+    ) {
+        for (index, node) in self.nodes.iter().enumerate() {
+            node.send(request(), Reply::new(sink.clone() as Arc<dyn ReplySink>, index, phase));
+        }
+    }
+
+    /// Deletes the key of `claim` on every master: with an answer to wait for.
+    pub(crate) fn release(&self, claim: &Arc<Claim>) -> Arc<Gather<ReleaseBoard>> {
+        claim.withdraw();
+        let board = ReleaseBoard::open(self.quorum, self.quorum.nodes(), self.now());
+        let gather = Gather::new(self.runtime.clone(), board);
+        self.ask_all(&gather, Phase::Release, || Request::Release { claim: claim.clone() });
+        gather
+    }
+
+    /// The same in the background.
+    pub(crate) fn release_unheard(&self, claim: &Arc<Claim>) {
+        claim.withdraw();
+        for node in &self.nodes {
+            node.send(Request::Release { claim: claim.clone() }, Reply::ignored());
+        }
+    }
+
+    /// Reads or breaks a lock on every master and waits for all of them.
+    pub(crate) async fn look(&self, request: Request) -> Vec<(Result<KeyState, Fault>, Duration)> {
+        let started = self.now();
+        let board = LookBoard { answers: vec![None; self.nodes.len()], started };
+        let gather = Gather::new(self.runtime.clone(), board);
+        self.ask_all(&gather, Phase::Look, || request.clone());
+        gather.until(LookBoard::complete).await
+    }
+}
+
+/// Undoes an attempt that was not won, also when its future is dropped.
+struct Cleanup<'a> {
+    coordinator: &'a Coordinator,
+    round: Arc<AcquireRound>,
+    claim: Arc<Claim>,
+    armed: bool,
+}
+
+impl Cleanup<'_> {
+    fn run(&mut self) -> Undoing {
+        self.armed = false;
+        // First of all: from here on no node sends anything but releases for this claim.
+        self.claim.withdraw();
+        let coordinator = self.coordinator;
+        let undo: Vec<usize> = {
+            let board = self.round.board();
+            (0..coordinator.nodes.len()).filter(|&node| board.round.must_undo(node)).collect()
+        };
+        let board = ReleaseBoard::open(coordinator.quorum, undo.len(), coordinator.now());
+        let gather = Gather::new(coordinator.runtime.clone(), board);
+        for node in undo {
+            let reply = Reply::new(gather.clone(), node, Phase::Release);
+            coordinator.nodes[node].send(Request::Release { claim: self.claim.clone() }, reply);
+        }
+        Undoing(gather)
+    }
+}
+
+impl Drop for Cleanup<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            let _in_the_background = self.run();
+        }
+    }
+}
+
+/// Releases under way. They go on when this is dropped.
+pub(crate) struct Undoing(Arc<Gather<ReleaseBoard>>);
+
+impl Undoing {
+    /// Waits until every node has acknowledged or failed: the next attempt of the same waiter
+    /// must not meet its own remains, and three waiters must not chase each other for ever.
+    pub(crate) async fn done(&self) {
+        self.0.until(|board| board.complete().then_some(())).await;
+    }
+}
+
+/// The votes of an acquire, and what each node said for the report.
+pub(crate) struct AcquireBoard {
+    pub(crate) round: Round,
+    slots: Box<[Slot]>,
+    started: Instant,
+    /// The longest that any refusing node will keep the holder's key.
+    pub(crate) ttl_left: Option<Duration>,
+    decided: bool,
+}
+
+impl AcquireBoard {
+    fn open(quorum: Quorum, started: Instant) -> Self {
+        let slots = vec![Slot::default(); quorum.nodes()].into();
+        Self { round: Round::open(quorum), slots, started, ttl_left: None, decided: false }
+    }
+
+    fn verdict(&self) -> Option<Verdict> {
+        Some(self.round.verdict()).filter(|verdict| *verdict != Verdict::Pending)
+    }
+
+    pub(crate) fn reports<'a>(
+        &self,
+        names: impl Iterator<Item = &'a NodeName>,
+    ) -> Vec<NodeReport> {
+        reports(names, &self.slots, Phase::Acquire)
+    }
+}
+
+impl Board for AcquireBoard {
+    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
+        if let Some(slot) = self.slots.get_mut(from.node) {
+            slot.note(&answer, self.started, from.now, self.decided);
+        }
+        let vote = match answer {
+            Ok(Answer::Granted { counter }) => Vote::Granted(counter),
+            Ok(Answer::Refused { ttl_left }) => {
+                self.ttl_left = self.ttl_left.max(ttl_left);
+                Vote::Refused
+            }
+            Ok(_) => Vote::Fault { sent: true },
+            Err(fault) => Vote::Fault { sent: !fault.left_nothing() },
+        };
+        let verdict = self.round.record(from.node, vote);
+        let fell = verdict != Verdict::Pending && !self.decided;
+        self.decided |= fell;
+        fell || (verdict == Verdict::Lost && self.round.reason().is_some())
+    }
+
+    fn late(&mut self, from: From, answer: &Result<Answer, Fault>) {
+        if let Some(slot) = self.slots.get_mut(from.node) {
+            slot.note(answer, self.started, from.now, true);
+        }
+    }
+}
+
+/// The votes on one fencing number.
+struct ConfirmBoard {
+    tally: Tally,
+    /// The largest counter seen above the number.
+    above: Option<u64>,
+}
+
+impl ConfirmBoard {
+    fn open(quorum: Quorum) -> Self {
+        Self { tally: Tally::new(quorum), above: None }
+    }
+
+    fn decided(&mut self) -> Option<(Verdict, Option<Reason>, Option<u64>)> {
+        let verdict = self.tally.verdict();
+        (verdict != Verdict::Pending).then(|| (verdict, self.tally.reason(), self.above))
+    }
+}
+
+impl Board for ConfirmBoard {
+    fn count(&mut self, _: From, answer: Result<Answer, Fault>) -> bool {
+        match answer {
+            Ok(Answer::Confirmed) => self.tally.yes(),
+            Ok(Answer::CounterAbove(counter)) => {
+                self.above = self.above.max(Some(counter));
+                self.tally.no();
+            }
+            Ok(_) => self.tally.no(),
+            Err(_) => self.tally.fault(),
+        }
+        self.tally.verdict() != Verdict::Pending
+    }
+}
+
+/// The answers to a release.
+pub(crate) struct ReleaseBoard {
+    quorum: Quorum,
+    asked: usize,
+    started: Instant,
+    slots: Box<[Slot]>,
+    deleted: usize,
+    gone: usize,
+    faults: usize,
+}
+
+impl ReleaseBoard {
+    fn open(quorum: Quorum, asked: usize, started: Instant) -> Self {
+        let slots = vec![Slot::default(); quorum.nodes()].into();
+        Self { quorum, asked, started, slots, deleted: 0, gone: 0, faults: 0 }
+    }
+
+    /// Deleted, already gone, and failed.
+    pub(crate) fn counts(&self) -> (usize, usize, usize) {
+        (self.deleted, self.gone, self.faults)
+    }
+
+    fn answers(&self) -> usize {
+        self.deleted + self.gone + self.faults
+    }
+
+    fn complete(&self) -> bool {
+        self.answers() >= self.asked
+    }
+
+    /// A majority has let go, so the next holder can have it; or nobody else will answer.
+    pub(crate) fn settled(&self) -> bool {
+        self.deleted + self.gone >= self.quorum.size() || self.complete()
+    }
+
+    pub(crate) fn reports<'a>(
+        &self,
+        names: impl Iterator<Item = &'a NodeName>,
+    ) -> Vec<NodeReport> {
+        reports(names, &self.slots, Phase::Release)
+    }
+}
+
+impl Board for ReleaseBoard {
+    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
+        let late = self.settled();
+        if let Some(slot) = self.slots.get_mut(from.node) {
+            slot.note(&answer, self.started, from.now, late);
+        }
+        match answer {
+            Ok(Answer::Released(true)) => self.deleted += 1,
+            Ok(_) => self.gone += 1,
+            Err(_) => self.faults += 1,
+        }
+        (self.settled() && !late) || self.complete()
+    }
+}
+
+struct LookBoard {
+    answers: Vec<Option<(Result<KeyState, Fault>, Duration)>>,
+    started: Instant,
+}
+
+impl LookBoard {
+    fn complete(&mut self) -> Option<Vec<(Result<KeyState, Fault>, Duration)>> {
+        self.answers.iter().cloned().collect()
+    }
+}
+
+impl Board for LookBoard {
+    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
+        let state = match answer {
+            Ok(Answer::State(state)) => Ok(state),
+            Ok(_) => Err(Fault::Server("an answer of another kind".into())),
+            Err(fault) => Err(fault),
+        };
+        if let Some(slot) = self.answers.get_mut(from.node) {
+            *slot = Some((state, from.now.saturating_since(self.started)));
+        }
+        self.answers.iter().all(Option::is_some)
+    }
+}

@@ -1,0 +1,180 @@
+//! One error a verb. Each says what happened, on which master, and what is still true.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::held::LossCause;
+use crate::report::{Line, NodeReport};
+
+/// A builder's settings do not fit together. Nothing has been contacted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// No master was named.
+    #[error("no master given: name at least one, for example redis://10.0.0.1:6379")]
+    NoMasters,
+    /// More masters than a quorum is good for.
+    #[error("{0} masters given, at most 64 are supported; 3 or 5 are usual")]
+    TooManyMasters(usize),
+    /// An address that cannot be understood; credentials are left out.
+    #[error("master {master:?}: {why}")]
+    BadMaster {
+        /// The address without credentials, or its place in the list.
+        master: String,
+        /// What is wrong, and what would be right.
+        why: String,
+    },
+    /// One server twice: its single memory would count as two votes.
+    #[error(
+        "master {0} is listed twice: each master must be a server of its own, \
+         another database number on the same server is not"
+    )]
+    SameMasterTwice(String),
+    /// A duration that cannot work together with the others.
+    #[error("{what} of {} {why}", humantime::format_duration(*.value))]
+    BadDuration {
+        /// Which setting.
+        what: &'static str,
+        /// Its value.
+        value: Duration,
+        /// What is wrong, and what would be right.
+        why: String,
+    },
+    /// A prefix that would collide with quorate's own keys.
+    #[error("key prefix {0:?} is reserved: keys that begin with \"quorate:\" are quorate's own")]
+    ReservedPrefix(String),
+    /// A TLS setting that cannot be used.
+    #[error("TLS: {0}")]
+    Tls(String),
+}
+
+/// A resource name that cannot be locked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidResource {
+    /// The name is empty.
+    #[error("the resource name is empty")]
+    Empty,
+    /// The name is too long.
+    #[error("the resource name is {0} bytes long, at most {max} are allowed", max = crate::MAX_RESOURCE_LEN)]
+    TooLong(usize),
+    /// The name, with its prefix, would be one of quorate's own keys.
+    #[error("resource names that begin with \"quorate:\" are reserved")]
+    Reserved,
+}
+
+/// The lock was not acquired. Nothing is held; what a master may have granted is being released,
+/// and where that fails it expires with the ttl.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// Contention: another holder had it until the wait was over.
+    HeldByOther(Missed),
+    /// Outage: fewer masters than a majority of the configured ones answered.
+    NoQuorum(Missed),
+    /// Lateness: a majority granted it, but so slowly that no validity was left.
+    TooLate(Missed),
+    /// The resource name cannot be locked. Nothing was sent.
+    InvalidResource(InvalidResource),
+    /// The options of this lock do not fit together. Nothing was sent.
+    InvalidOptions(BuildError),
+}
+
+/// The last round of a lock that was not acquired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Missed {
+    /// The resource, as text.
+    pub resource: String,
+    /// How long it was tried.
+    pub waited: Duration,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// What each master said in the last round.
+    pub reports: Vec<NodeReport>,
+}
+
+impl AcquireError {
+    /// What each master said in the last round; empty when nothing was sent.
+    pub fn reports(&self) -> &[NodeReport] {
+        match self {
+            Self::HeldByOther(missed) | Self::NoQuorum(missed) | Self::TooLate(missed) => {
+                &missed.reports
+            }
+            Self::InvalidResource(_) | Self::InvalidOptions(_) => &[],
+        }
+    }
+}
+
+impl fmt::Display for AcquireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (missed, what) = match self {
+            Self::HeldByOther(missed) => (missed, "is held by another"),
+            Self::NoQuorum(missed) => {
+                (missed, "could not be decided: too few masters answered for a majority")
+            }
+            Self::TooLate(missed) => (missed, "was granted too slowly, no validity was left"),
+            Self::InvalidResource(why) => return why.fmt(f),
+            Self::InvalidOptions(why) => return why.fmt(f),
+        };
+        let waited = Duration::from_millis(missed.waited.as_millis() as u64);
+        write!(
+            f,
+            "lock {:?} {what} (waited {}, attempts: {}); nothing is held",
+            missed.resource,
+            humantime::format_duration(waited),
+            missed.attempts
+        )?;
+        let line = Line(&missed.reports).to_string();
+        if line.is_empty() { Ok(()) } else { write!(f, " [{line}]") }
+    }
+}
+
+impl std::error::Error for AcquireError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::InvalidResource(why) => Some(why),
+            Self::InvalidOptions(why) => Some(why),
+            _ => None,
+        }
+    }
+}
+
+impl From<InvalidResource> for AcquireError {
+    fn from(why: InvalidResource) -> Self {
+        Self::InvalidResource(why)
+    }
+}
+
+impl From<BuildError> for AcquireError {
+    fn from(why: BuildError) -> Self {
+        Self::InvalidOptions(why)
+    }
+}
+
+/// The lock was not extended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExtendError {
+    /// The lock is no longer held. Acquire it anew: that gives a new fencing token.
+    #[error("the lock is lost: {0}")]
+    Lost(LossCause),
+    /// No majority answered in time. The old validity still stands.
+    #[error("too few masters answered to extend; the old validity stands [{}]", Line(.0))]
+    NoQuorum(Vec<NodeReport>),
+    /// The ttl asked for cannot be used. Nothing was sent.
+    #[error(transparent)]
+    InvalidTtl(BuildError),
+}
+
+/// A [`scope`](crate::Redlock::scope) did not run to its end under the lock.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScopeError {
+    /// The lock was not acquired; the body was not started.
+    #[error(transparent)]
+    NotAcquired(#[from] AcquireError),
+    /// The lock was lost while the body ran; the body was dropped.
+    #[error("the body was stopped because the lock was lost: {0}")]
+    Lost(LossCause),
+}

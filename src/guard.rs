@@ -1,0 +1,277 @@
+//! The guard of a held lock.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::coordinator::ReleaseBoard;
+use crate::error::ExtendError;
+use crate::gather::{Board, From, Gather};
+use crate::held::{Held, LossCause};
+use crate::node::{Answer, ExtendItem, Extended, Fault, Phase, Request, Token};
+use crate::protocol::instant::Instant;
+use crate::protocol::lease::{Ballot, Extension, Kept, Terms};
+use crate::redlock::Core;
+use crate::renewal::Seat;
+use crate::report::{NodeReport, Slot, reports};
+
+/// A held lock. While it lives and [`is_valid`](Self::is_valid), no other client that follows the
+/// protocol holds the same resource.
+///
+/// Unless it was taken with a fixed lease, it is renewed in the background at a third of its ttl,
+/// until it is released, dropped, lost, or `max_hold` is over. Work that must not go on without
+/// the lock watches [`lost`](Self::lost), and hands [`fencing_token`](Self::fencing_token) to the
+/// resource it writes to: that protects even against a process that was paused past its lease.
+///
+/// Dropping it releases in the background: the releases are queued at once, and sent as long as
+/// the runtime lives. Without a running runtime the keys expire with their ttl.
+#[must_use = "dropping the guard releases the lock"]
+pub struct LockGuard {
+    held: Arc<Held>,
+    core: Arc<Core>,
+    seat: Seat,
+    released: bool,
+}
+
+impl LockGuard {
+    pub(crate) fn new(held: Arc<Held>, core: Arc<Core>, seat: Seat) -> Self {
+        Self { held, core, seat, released: false }
+    }
+
+    /// The resource that is locked, without the key prefix.
+    pub fn resource(&self) -> &[u8] {
+        self.held.claim.resource()
+    }
+
+    /// The random value of this lock, as it stands in the lock key on the masters.
+    pub fn token(&self) -> Token {
+        self.held.claim.token()
+    }
+
+    /// The fencing number: larger than that of every earlier holder of this resource, agreed by a
+    /// majority. Stays the same through renewals. `None` with `fencing(false)`.
+    pub fn fencing_token(&self) -> Option<u64> {
+        self.held.fencing
+    }
+
+    /// Until when the lock may be counted on, if nothing renews it.
+    pub fn valid_until(&self) -> Instant {
+        self.held.valid_until()
+    }
+
+    /// How long the lock may still be counted on; zero once it has ended.
+    pub fn remaining(&self) -> Duration {
+        let now = self.core.coordinator.now();
+        match self.held.ended(now) {
+            Some(_) => Duration::ZERO,
+            None => self.held.valid_until().saturating_since(now),
+        }
+    }
+
+    /// Whether the lock is held now. Look right before each step that needs it: a moment later
+    /// the answer may be another, and only the fencing token protects against that.
+    pub fn is_valid(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// Resolves when the lock is no longer held, with the cause: at the deadline even when a
+    /// renewal hangs, and at once when a majority of masters says that it is not ours.
+    ///
+    /// The future stands on its own: it may outlive the guard and then resolves to
+    /// [`LossCause::Released`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it loses nothing; call it again.
+    pub fn lost(&self) -> impl Future<Output = LossCause> + Send + use<> {
+        let held = self.held.clone();
+        let runtime = self.core.coordinator.runtime.clone();
+        async move { held.lost(&*runtime).await }
+    }
+
+    /// Prolongs the lock to `ttl` from now, once; never shortens it. Renewal goes on beside it.
+    /// The fencing token stays.
+    ///
+    /// # Errors
+    ///
+    /// [`ExtendError::Lost`] when the lock has ended, or ends before a majority has answered;
+    /// [`ExtendError::NoQuorum`] when too few answered: the old validity stands, and it may be
+    /// tried again; [`ExtendError::InvalidTtl`] when `ttl` is above the `max_ttl`, or so short
+    /// that nothing would be left of it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped midway, masters may keep the key longer than the guard knows; the guard's
+    /// validity is never wrong, and release works as ever.
+    pub async fn extend(&self, ttl: Duration) -> Result<(), ExtendError> {
+        self.core.options.check_ttl(ttl).map_err(ExtendError::InvalidTtl)?;
+        let coordinator = &self.core.coordinator;
+        let started = coordinator.now();
+        if let Some(cause) = self.held.ended(started) {
+            return Err(ExtendError::Lost(cause));
+        }
+        let items: Arc<[ExtendItem]> = [ExtendItem { claim: self.held.claim.clone(), ttl }].into();
+        let board = ExtendBoard {
+            ballot: Ballot::new(coordinator.quorum),
+            terms: Terms { started, ttl, drift: coordinator.drift },
+            held: self.held.clone(),
+            slots: vec![Slot::default(); coordinator.quorum.nodes()].into(),
+            outcome: Extension::Pending,
+        };
+        let gather = Gather::new(coordinator.runtime.clone(), board);
+        coordinator.ask_all(&gather, Phase::Extend, || Request::Extend { items: items.clone() });
+        let outcome = gather
+            .until(|board| Some(board.outcome).filter(|outcome| *outcome != Extension::Pending))
+            .await;
+        match outcome {
+            Extension::Renewed(_) => Ok(()),
+            Extension::Lost => {
+                self.held.end(LossCause::TakenAway);
+                Err(ExtendError::Lost(LossCause::TakenAway))
+            }
+            Extension::TooLate => {
+                let cause = self.held.ended(coordinator.now()).unwrap_or(LossCause::Expired);
+                Err(ExtendError::Lost(cause))
+            }
+            Extension::Unknown | Extension::Pending => {
+                let slots = &gather.board().slots;
+                Err(ExtendError::NoQuorum(reports(coordinator.names(), slots, Phase::Extend)))
+            }
+        }
+    }
+
+    /// Gives the lock back, and waits until a majority of masters has let go: then the next
+    /// holder can have it. The others are released in the background.
+    ///
+    /// Releasing a lock that has already expired is an outcome, not an error.
+    ///
+    /// # Cancel safety
+    ///
+    /// The releases are queued before the first await; dropping the future only drops the answer.
+    pub async fn release(mut self) -> Released {
+        let was_valid = self.is_valid();
+        self.stop();
+        let gather = self.core.coordinator.release(&self.held.claim);
+        gather.until(|board| board.settled().then_some(())).await;
+        let (on, expired_on, unreachable) = gather.board().counts();
+        let pending = self.core.coordinator.quorum.nodes() - (on + expired_on + unreachable);
+        let core = self.core.clone();
+        let released =
+            Released { was_valid, on, expired_on, unreachable, pending, round: gather, core };
+        tracing::debug!(
+            resource = %String::from_utf8_lossy(self.resource()),
+            on = released.on,
+            expired_on = released.expired_on,
+            unreachable = released.unreachable,
+            "lock released"
+        );
+        released
+    }
+
+    /// What each master answered to the acquire, how fast, and who was late: answers that come
+    /// after the verdict are added as they arrive.
+    pub fn report(&self) -> Vec<NodeReport> {
+        self.held.round.board().reports(self.core.coordinator.names())
+    }
+
+    /// Stops the renewal, ends the lease for whoever watches it, and takes over the release.
+    fn stop(&mut self) {
+        self.released = true;
+        self.core.renewal.forget(&self.seat);
+        self.held.end(LossCause::Released);
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        if !self.released {
+            self.stop();
+            self.core.coordinator.release_unheard(&self.held.claim);
+        }
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockGuard")
+            .field("resource", &String::from_utf8_lossy(self.resource()))
+            .field("fencing_token", &self.fencing_token())
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a release found on the masters when a majority had let go.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Released {
+    /// Whether the lock was still validly held when the release began.
+    pub was_valid: bool,
+    /// Masters that held the key and deleted it.
+    pub on: usize,
+    /// Masters on which it was no longer ours: expired, or never granted there.
+    pub expired_on: usize,
+    /// Masters that failed. Their key is deleted when they answer again, or expires.
+    pub unreachable: usize,
+    /// Masters that had not answered yet when a majority had; their release is on its way.
+    pub pending: usize,
+    round: Arc<Gather<ReleaseBoard>>,
+    core: Arc<Core>,
+}
+
+impl Released {
+    /// What each master answered so far, how fast, and who was late.
+    pub fn reports(&self) -> Vec<NodeReport> {
+        self.round.board().reports(self.core.coordinator.names())
+    }
+}
+
+impl fmt::Debug for Released {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Released")
+            .field("was_valid", &self.was_valid)
+            .field("on", &self.on)
+            .field("expired_on", &self.expired_on)
+            .field("unreachable", &self.unreachable)
+            .field("pending", &self.pending)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The votes on an extension that its caller waits for.
+struct ExtendBoard {
+    ballot: Ballot,
+    terms: Terms,
+    held: Arc<Held>,
+    slots: Box<[Slot]>,
+    outcome: Extension,
+}
+
+impl Board for ExtendBoard {
+    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
+        if let Some(slot) = self.slots.get_mut(from.node) {
+            slot.note(&answer, self.terms.started, from.now, false);
+        }
+        let kept = match answer {
+            Ok(Answer::Extended(said)) => match said.first() {
+                Some(Extended::Kept | Extended::Restored) => Kept::Yes,
+                Some(Extended::NotOurs) => Kept::No,
+                Some(Extended::Withdrawn) | None => Kept::Unknown,
+            },
+            _ => Kept::Unknown,
+        };
+        let outcome = self.ballot.record(kept, from.now, self.held.valid_until(), self.terms);
+        if let Extension::Renewed(until) = outcome {
+            // Counted here and not by the waiting future, which may look much later.
+            if !self.held.prolong(until, self.held.ttl(), from.now) {
+                self.outcome = Extension::TooLate;
+                return true;
+            }
+        }
+        if outcome != Extension::Pending {
+            self.outcome = outcome;
+        }
+        outcome != Extension::Pending
+    }
+}

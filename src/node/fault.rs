@@ -1,0 +1,113 @@
+//! Why one master gave no usable answer.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Why one master gave no usable answer. A fault is not a refusal: it earns nothing.
+///
+/// Texts come from the master or from the operating system; they never hold a password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// No connection; the request was not sent.
+    Down(Arc<str>),
+    /// The master has stopped answering; the request was not sent.
+    Stalled,
+    /// Too many requests are queued for this master; this one was not sent.
+    Overloaded,
+    /// The restart guard: the master restarted lately and may have forgotten a lock. Its vote
+    /// does not count for this much longer; the request was not sent.
+    Quarantined(Duration),
+    /// The caller had given up before the request was sent.
+    Withdrawn,
+    /// Sent, but no answer came within the node timeout: whether it took effect is unknown.
+    Timeout(Duration),
+    /// Sent, but the connection broke before the answer: whether it took effect is unknown.
+    Disconnected(Arc<str>),
+    /// The master is loading its data set (`-LOADING`).
+    Loading,
+    /// The master is a replica or has been made read-only (`-READONLY`).
+    ReadOnly,
+    /// The master is out of memory (`-OOM`).
+    OutOfMemory,
+    /// The master cannot write to its disk and therefore refuses writes (`-MISCONF`).
+    Misconf,
+    /// The master is busy running somebody's long script (`-BUSY`).
+    Busy,
+    /// The key holds another type of value (`-WRONGTYPE`). It has not been touched.
+    WrongType,
+    /// User or password were refused, or a command is not permitted (`-NOAUTH`, `-WRONGPASS`,
+    /// `-NOPERM`).
+    Denied(Arc<str>),
+    /// Any other error that the master returned.
+    Server(Arc<str>),
+}
+
+impl Fault {
+    /// Whether the request certainly left nothing on the master: it was never sent, or refused
+    /// as a whole before anything ran.
+    pub fn left_nothing(&self) -> bool {
+        matches!(
+            self,
+            Self::Down(_)
+                | Self::Stalled
+                | Self::Overloaded
+                | Self::Quarantined(_)
+                | Self::Withdrawn
+                | Self::Loading
+        )
+    }
+
+    /// A word for fields and machine-readable output; stable across versions.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Down(_) => "down",
+            Self::Stalled => "stalled",
+            Self::Overloaded => "overloaded",
+            Self::Quarantined(_) => "quarantined",
+            Self::Withdrawn => "withdrawn",
+            Self::Timeout(_) => "timeout",
+            Self::Disconnected(_) => "disconnected",
+            Self::Loading => "loading",
+            Self::ReadOnly => "read_only",
+            Self::OutOfMemory => "out_of_memory",
+            Self::Misconf => "misconf",
+            Self::Busy => "busy",
+            Self::WrongType => "wrong_type",
+            Self::Denied(_) => "denied",
+            Self::Server(_) => "server_error",
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Down(why) => write!(f, "down ({why})"),
+            Self::Stalled => f.write_str("not answering"),
+            Self::Overloaded => f.write_str("too many requests queued"),
+            Self::Quarantined(left) => {
+                let left = humantime::format_duration(Duration::from_secs(left.as_secs() + 1));
+                write!(f, "restarted lately, does not vote for another {left} (restart guard)")
+            }
+            Self::Withdrawn => f.write_str("withdrawn before it was sent"),
+            Self::Timeout(after) => {
+                write!(f, "no answer within {}", humantime::format_duration(*after))
+            }
+            Self::Disconnected(why) => write!(f, "connection lost ({why})"),
+            Self::Loading => f.write_str("loading its data set (LOADING)"),
+            Self::ReadOnly => f.write_str("read-only, probably a replica (READONLY)"),
+            Self::OutOfMemory => f.write_str("out of memory (OOM)"),
+            Self::Misconf => f.write_str("cannot persist and refuses writes (MISCONF)"),
+            Self::Busy => f.write_str("busy with a long script (BUSY)"),
+            Self::WrongType => {
+                f.write_str("the key holds another type of value, left alone (WRONGTYPE)")
+            }
+            Self::Denied(why) => write!(f, "access denied ({why})"),
+            Self::Server(why) => write!(f, "error from the server ({why})"),
+        }
+    }
+}
+
+impl std::error::Error for Fault {}

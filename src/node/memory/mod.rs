@@ -1,0 +1,105 @@
+//! Masters in memory that keep the contract of a real one, for tests of your own code.
+//!
+//! [`MemoryNode`] answers at once, from a [`Master`] that follows the scripts reply by reply. It
+//! has no network and no persistence; its faults are switched by hand.
+
+mod master;
+
+pub use master::Master;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::{Answer, Fault, Node, NodeName, Reply, Request};
+use crate::clock;
+use crate::runtime::BoxFuture;
+
+/// How an in-memory master behaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// It answers.
+    #[default]
+    Up,
+    /// It refuses connections: every request fails at once, unsent.
+    Down,
+    /// It executes what it is sent, but no answer ever arrives.
+    Mute,
+}
+
+/// One master in memory.
+///
+/// ```
+/// use quorate::node::memory::{MemoryNode, Mode};
+///
+/// let node = MemoryNode::new("memory-1");
+/// node.set_mode(Mode::Down);   // a dead master
+/// node.set_mode(Mode::Up);     // it is back, with all it had
+/// node.forget();               // it restarted empty
+/// ```
+#[derive(Clone, Debug)]
+pub struct MemoryNode {
+    name: NodeName,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    master: Master,
+    mode: Mode,
+}
+
+impl MemoryNode {
+    /// An empty master.
+    pub fn new(name: &str) -> Self {
+        Self { name: NodeName::new(name), state: Arc::default() }
+    }
+
+    /// Changes how it behaves from the next request on.
+    pub fn set_mode(&self, mode: Mode) {
+        self.state().mode = mode;
+    }
+
+    /// Loses every key, as a restart without persistence does.
+    pub fn forget(&self) {
+        self.state().master = Master::default();
+    }
+
+    /// Reads or changes the keys.
+    pub fn with_master<T>(&self, read: impl FnOnce(&mut Master, u64) -> T) -> T {
+        read(&mut self.state().master, clock::wall_micros())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn answer(&self, request: &Request) -> Result<Answer, Fault> {
+        let mut state = self.state();
+        match state.mode {
+            _ if request.is_withdrawn() => Err(Fault::Withdrawn),
+            Mode::Up => state.master.apply(clock::wall_micros(), request),
+            Mode::Down => Err(Fault::Down("switched off".into())),
+            Mode::Mute => {
+                // It acts; only the answer is lost.
+                let _ = state.master.apply(clock::wall_micros(), request);
+                Err(Fault::Timeout(Duration::ZERO))
+            }
+        }
+    }
+}
+
+impl Node for MemoryNode {
+    fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        let answer = self.answer(&request);
+        reply.answer(answer);
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+}

@@ -1,0 +1,68 @@
+//! What a coordinator may ask of one master, and what a master may answer.
+//!
+//! A [`Node`] is asked by messages, not by futures: a request is queued at once and in order, the
+//! answer comes to a [`Reply`]. So a caller can be dropped at any point without pulling a request
+//! out of the middle of a queue, and a release always stays behind its own acquire. A node never
+//! decides that a lock is held; it has one vote.
+
+mod fault;
+#[cfg(any(test, feature = "testing"))]
+pub mod memory;
+pub(crate) mod redis;
+pub(crate) mod request;
+
+pub use fault::Fault;
+pub use request::{
+    Answer, Claim, ExtendItem, Extended, KeyState, Phase, Reply, ReplySink, Request, Token,
+};
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The name of a master as it stands in reports and errors: its address without credentials.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeName(Arc<str>);
+
+impl NodeName {
+    /// A name, as given.
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self(name.into())
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &*self.0)
+    }
+}
+
+/// One independent master.
+///
+/// The contract, held by one test suite for every implementation:
+///
+/// - Requests of one handle take effect in the order in which they were sent.
+/// - Every request is answered once, within the node's own timeout; where the master stays
+///   silent the answer is a [`Fault`].
+/// - [`send`](Self::send) never blocks and never waits.
+/// - A fault for which [`Fault::left_nothing`] holds has left nothing on the master.
+pub trait Node: Send + Sync + 'static {
+    /// The master's name for reports.
+    fn name(&self) -> &NodeName;
+
+    /// Queues `request`; `reply` is answered later, or before this returns.
+    fn send(&self, request: Request, reply: Reply);
+
+    /// Resolves when nothing that was sent so far is under way any more.
+    fn idle(&self) -> crate::runtime::BoxFuture<()>;
+}

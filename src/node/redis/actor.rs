@@ -1,0 +1,421 @@
+//! The task that owns one master: it connects, sends what has gathered, keeps the deadlines.
+//!
+//! While the master is down it answers at once and connects again in the background. A master
+//! that stops answering is asked nothing more until it answers or is reached anew, so it costs
+//! its callers one node timeout and a bounded amount of memory. Releases that could not be
+//! delivered are kept and sent first on the next connection.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use redis::{RedisResult, Value};
+use tokio::time::{Instant as Tick, Sleep};
+
+use super::Shared;
+use super::connect::{Link, connect};
+use super::mailbox::Letter;
+use super::wire::{Scripts, decode, driver_fault, is_noscript};
+use crate::node::{Claim, Fault, Reply, Request};
+use crate::protocol::instant::Instant;
+use crate::retry::Retry;
+
+/// Pipelines under way on one connection. More than one, so that far masters are kept busy;
+/// below the driver's queue of 50, so that sending never waits.
+const FLIGHTS: usize = 16;
+
+/// The most requests in one pipeline.
+const PIPELINE: usize = 512;
+
+/// Undelivered releases that are kept; beyond that the ttl does it.
+const OWED: usize = 4096;
+
+/// Pauses between connection attempts.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(150);
+
+/// How long after its last answer a stalled connection is given up for a new one.
+const STALL: Duration = Duration::from_millis(500);
+
+/// How long a closed actor goes on trying to deliver releases.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Runs until the handle is gone and nothing is left to deliver.
+pub(super) async fn run(shared: Arc<Shared>) {
+    let mut actor = Actor { shared, owed: VecDeque::new(), closed_at: None, batch: Vec::new() };
+    let pauses = || Retry::new(FIRST_PAUSE, LONGEST_PAUSE).delays(Instant::now().as_nanos());
+    let mut pause = pauses();
+    // The first request waits for the first connection; after a failure nobody waits.
+    let mut patience = actor.shared.options.connect_timeout;
+    let mut fault = Fault::Down("connecting".into());
+    while !actor.done_offline() {
+        match actor.offline(Box::pin(connect_owned(actor.shared.clone())), patience, &fault).await
+        {
+            Some(Ok(link)) => {
+                tracing::debug!(node = %actor.shared.address.name(), "connected");
+                pause = pauses();
+                fault = match actor.online(link).await {
+                    Some(fault) => fault,
+                    None => return,
+                };
+                tracing::warn!(node = %actor.shared.address.name(), %fault, "connection lost");
+                // A restart is over in a moment, a stall is not.
+                let stalled = matches!(fault, Fault::Stalled);
+                let brief = actor.shared.options.node_timeout;
+                patience = if stalled { Duration::ZERO } else { brief };
+                continue;
+            }
+            Some(Err(failed)) => {
+                if failed != fault {
+                    tracing::warn!(
+                        node = %actor.shared.address.name(), fault = %failed, "no connection"
+                    );
+                }
+                fault = failed;
+            }
+            None => return,
+        }
+        patience = Duration::ZERO;
+        let pause = pause.next().unwrap_or(LONGEST_PAUSE);
+        let sleep = async move {
+            tokio::time::sleep(pause).await;
+            Err(Fault::Stalled)
+        };
+        if actor.offline(Box::pin(sleep), Duration::ZERO, &fault).await.is_none() {
+            return;
+        }
+    }
+}
+
+async fn connect_owned(shared: Arc<Shared>) -> Result<Link, Fault> {
+    connect(&shared).await
+}
+
+type Connecting = Pin<Box<dyn Future<Output = Result<Link, Fault>> + Send>>;
+
+struct Actor {
+    shared: Arc<Shared>,
+    /// Releases that no answer confirms, for the next connection.
+    owed: VecDeque<Arc<Claim>>,
+    /// When the handle was seen to be gone.
+    closed_at: Option<Tick>,
+    batch: Vec<Letter>,
+}
+
+/// What is left is answered, and the mailbox is without a reader again: also when the runtime is
+/// shut down under the task.
+impl Drop for Actor {
+    fn drop(&mut self) {
+        self.shared.mailbox.fail(&Fault::Down("its connection was shut down".into()));
+    }
+}
+
+impl Actor {
+    /// Notes that the handle is gone; true when nothing more can be expected of this actor.
+    fn closed_for_good(&mut self) -> bool {
+        let at = *self.closed_at.get_or_insert_with(Tick::now);
+        self.owed.is_empty() || at.elapsed() > LINGER
+    }
+
+    fn done_offline(&self) -> bool {
+        self.closed_at.is_some_and(|at| at.elapsed() > LINGER || self.owed.is_empty())
+    }
+
+    fn owe(&mut self, claim: Arc<Claim>) {
+        if self.owed.len() >= OWED {
+            self.owed.pop_front();
+        }
+        self.owed.push_back(claim);
+    }
+
+    /// Answers a letter that is not sent.
+    fn refuse(&mut self, letter: Letter, fault: &Fault) {
+        if let Request::Release { claim } = &letter.request {
+            self.owe(claim.clone());
+        }
+        letter.answer(Err(fault.clone()));
+    }
+
+    /// Waits for `work`, holding letters back for `patience` and refusing them with `fault`
+    /// after that. `None` when the handle is gone and nothing is left to do.
+    async fn offline(
+        &mut self,
+        mut work: Connecting,
+        patience: Duration,
+        fault: &Fault,
+    ) -> Option<Result<Link, Fault>> {
+        let mut held: Vec<Letter> = Vec::new();
+        let mut patience = Some(Box::pin(tokio::time::sleep(patience)));
+        let outcome = std::future::poll_fn(|cx| {
+            if let Poll::Ready(done) = work.as_mut().poll(cx) {
+                return Poll::Ready(Some(done));
+            }
+            if patience.as_mut().is_some_and(|sleep| sleep.as_mut().poll(cx).is_ready()) {
+                patience = None;
+            }
+            self.shared.mailbox.register(cx.waker());
+            self.shared.mailbox.take(usize::MAX, &mut held);
+            if patience.is_none() {
+                for letter in held.drain(..) {
+                    self.refuse(letter, fault);
+                }
+                self.shared.mailbox.rest();
+            }
+            if self.shared.mailbox.is_over() && held.is_empty() && self.closed_for_good() {
+                return Poll::Ready(None);
+            }
+            Poll::Pending
+        })
+        .await;
+        match &outcome {
+            // In front of whatever has come in since.
+            Some(Ok(_)) => self.batch = held,
+            Some(Err(fault)) => {
+                for letter in held {
+                    self.refuse(letter, fault);
+                }
+                self.shared.mailbox.rest();
+            }
+            None => {}
+        }
+        outcome
+    }
+
+    /// Serves one connection until it breaks or stalls (a fault), or the handle is gone (`None`).
+    async fn online(&mut self, link: Link) -> Option<Fault> {
+        let mut timer = Box::pin(tokio::time::sleep(Duration::ZERO));
+        let mut line = Line {
+            link,
+            flights: VecDeque::new(),
+            again: Vec::new(),
+            stalled_since: None,
+            armed: None,
+        };
+        let ended = std::future::poll_fn(|cx| line.poll(self, timer.as_mut(), cx)).await;
+        line.hang_up(self, ended.as_ref());
+        self.shared.mailbox.rest();
+        ended
+    }
+}
+
+/// One connection at work.
+struct Line {
+    link: Link,
+    flights: VecDeque<Flight>,
+    /// Letters that came back because the master had lost its scripts; sent before all others.
+    again: Vec<Letter>,
+    /// Since when an answer is overdue. Nothing but what is under way is asked meanwhile.
+    stalled_since: Option<Tick>,
+    /// What the timer is set to.
+    armed: Option<Tick>,
+}
+
+type Replies = Pin<Box<dyn Future<Output = RedisResult<Vec<Value>>> + Send>>;
+
+/// One pipeline under way.
+struct Flight {
+    replies: Replies,
+    letters: Vec<Letter>,
+    /// Replies in front of the letters' own: to script loads.
+    loads: usize,
+    sent: Tick,
+}
+
+impl Line {
+    fn poll(
+        &mut self,
+        actor: &mut Actor,
+        mut timer: Pin<&mut Sleep>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Fault>> {
+        loop {
+            let broken = self.link.driver.as_mut().poll(cx).is_ready();
+            if let Err(fault) = self.land(cx) {
+                return Poll::Ready(Some(fault));
+            }
+            if broken {
+                return Poll::Ready(Some(Fault::Down("connection closed".into())));
+            }
+            actor.shared.mailbox.register(cx.waker());
+            if !self.take_off(actor, cx) {
+                break;
+            }
+            // Something was queued at the driver: let it write before this task rests.
+        }
+        if self.flights.is_empty() && self.again.is_empty() {
+            actor.shared.mailbox.rest();
+            if actor.shared.mailbox.is_over() {
+                return Poll::Ready(None);
+            }
+        }
+        self.keep_time(actor, timer.as_mut(), cx)
+    }
+
+    /// Takes in the answers that have come, oldest first.
+    fn land(&mut self, cx: &mut Context<'_>) -> Result<(), Fault> {
+        while let Some(flight) = self.flights.front_mut() {
+            let Poll::Ready(replies) = flight.replies.as_mut().poll(cx) else { break };
+            let replies = match replies {
+                Ok(replies) => replies,
+                Err(error) => return Err(driver_fault(&error)),
+            };
+            let Some(flight) = self.flights.pop_front() else { break };
+            self.stalled_since = None;
+            let mut replies = replies.into_iter();
+            if flight.loads > 0 {
+                let loads: Vec<Value> = replies.by_ref().take(flight.loads).collect();
+                if let Err(fault) = Scripts::loaded(&loads) {
+                    self.again.extend(flight.letters);
+                    return Err(fault);
+                }
+            }
+            for (mut letter, value) in flight.letters.into_iter().zip(replies) {
+                if is_noscript(&value) && !letter.resent {
+                    letter.resent = true;
+                    self.again.push(letter);
+                } else {
+                    let answer = decode(&letter.request, value);
+                    letter.answer(answer);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what has gathered; true when something went out.
+    fn take_off(&mut self, actor: &mut Actor, cx: &mut Context<'_>) -> bool {
+        if self.stalled_since.is_some() {
+            let mut letters = std::mem::take(&mut actor.batch);
+            actor.shared.mailbox.take(usize::MAX, &mut letters);
+            for letter in letters.drain(..) {
+                actor.refuse(letter, &Fault::Stalled);
+            }
+            actor.batch = letters;
+            return false;
+        }
+        if self.flights.len() >= FLIGHTS {
+            return false;
+        }
+        let mut pipeline = redis::Pipeline::with_capacity(8);
+        let mut letters = std::mem::take(&mut actor.batch);
+        let mut loads = 0;
+        if !self.again.is_empty() {
+            // Order is kept: nothing overtakes what came back, so wait until all has landed.
+            if !self.flights.is_empty() {
+                actor.batch = letters;
+                return false;
+            }
+            for load in Scripts::load(actor.shared.options.max_ttl) {
+                pipeline.add_command(load);
+                loads += 1;
+            }
+            letters.splice(0..0, self.again.drain(..));
+        }
+        if !actor.owed.is_empty() {
+            let owed = actor.owed.drain(..actor.owed.len().min(PIPELINE));
+            let release = |claim| Letter::new(Request::Release { claim }, Reply::ignored());
+            letters.splice(0..0, owed.map(release));
+        }
+        if letters.len() < PIPELINE {
+            actor.shared.mailbox.take(PIPELINE - letters.len(), &mut letters);
+        }
+        let now = Instant::now();
+        let guarded = now < self.link.quarantined_until;
+        let mut sent = Vec::with_capacity(letters.len());
+        for letter in letters.drain(..) {
+            if guarded && letter.request.is_vote() {
+                let left = self.link.quarantined_until.saturating_since(now);
+                letter.answer(Err(Fault::Quarantined(left)));
+                continue;
+            }
+            match self.link.scripts.encode(&letter.request) {
+                Some(cmd) => {
+                    pipeline.add_command(cmd);
+                    sent.push(letter);
+                }
+                None => letter.answer(Err(Fault::Withdrawn)),
+            }
+        }
+        actor.batch = letters;
+        if sent.is_empty() && loads == 0 {
+            return false;
+        }
+        let mut connection = self.link.connection.clone();
+        let count = pipeline.len();
+        // Without tokio's budget: a poll that is put off would put this one behind the next.
+        let mut replies: Replies = Box::pin(tokio::task::unconstrained(async move {
+            connection.send_packed_commands(&pipeline, 0, count).await
+        }));
+        // The first poll puts it into the driver's queue: in order, and without waiting, because
+        // that queue is longer than our flights.
+        let early = replies.as_mut().poll(cx);
+        if let Poll::Ready(outcome) = early {
+            replies = Box::pin(std::future::ready(outcome));
+        }
+        self.flights.push_back(Flight {
+            replies,
+            letters: sent,
+            loads,
+            sent: Tick::now(),
+        });
+        true
+    }
+
+    /// Reports what is overdue, gives up a stalled connection, and sets the timer.
+    fn keep_time(
+        &mut self,
+        actor: &mut Actor,
+        mut timer: Pin<&mut Sleep>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Fault>> {
+        let limit = actor.shared.options.node_timeout;
+        loop {
+            let next = match (self.stalled_since, self.flights.front()) {
+                (Some(since), _) => since + STALL.max(4 * limit),
+                (None, Some(oldest)) => oldest.sent + limit,
+                (None, None) => {
+                    self.armed = None;
+                    return Poll::Pending;
+                }
+            };
+            // An earlier alarm is left standing: it rings, looks here, and is set anew. So most
+            // requests do not touch the timer at all.
+            if self.armed.is_none_or(|armed| armed > next) {
+                self.armed = Some(next);
+                timer.as_mut().reset(next);
+            }
+            if timer.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            self.armed = None;
+            let now = Tick::now();
+            if now < next {
+                continue;
+            }
+            if self.stalled_since.is_some() {
+                return Poll::Ready(Some(Fault::Stalled));
+            }
+            self.stalled_since = Some(now);
+            for flight in &mut self.flights {
+                for letter in &mut flight.letters {
+                    letter.time_out(Fault::Timeout(limit));
+                }
+            }
+            // What is queued or comes in from now on is refused until the master answers.
+            self.take_off(actor, cx);
+        }
+    }
+
+    /// Answers what is still open when the connection ends, and keeps its releases.
+    fn hang_up(self, actor: &mut Actor, ended: Option<&Fault>) {
+        let why = ended.map_or_else(|| "shut down".to_owned(), ToString::to_string);
+        let fault = Fault::Disconnected(why.into());
+        let open = self.flights.into_iter().flat_map(|flight| flight.letters);
+        for letter in open.chain(self.again) {
+            actor.refuse(letter, &fault);
+        }
+    }
+}

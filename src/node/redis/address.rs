@@ -1,0 +1,130 @@
+//! Where a master is, and what it is called in reports.
+
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+
+use crate::node::NodeName;
+
+/// A parsed master URL.
+#[derive(Clone)]
+pub(crate) struct Address {
+    pub(super) info: ConnectionInfo,
+    pub(super) tls: bool,
+    name: NodeName,
+}
+
+/// Why a URL was not understood. `shown` is the URL without credentials, if that much is clear.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct BadAddress {
+    pub(crate) shown: Option<String>,
+    pub(crate) why: String,
+}
+
+const SCHEMES: &str = "expected redis://host:port, rediss://host:port (TLS) or unix:///path";
+
+impl Address {
+    pub(crate) fn parse(url: &str) -> Result<Self, BadAddress> {
+        let url = url.trim();
+        let bad = |why: String| BadAddress { shown: shown(url), why };
+        let Some((scheme, rest)) = url.split_once("://") else {
+            return Err(bad(format!("no scheme: {SCHEMES}")));
+        };
+        let tls = match scheme {
+            "redis" | "unix" | "redis+unix" => false,
+            "rediss" if cfg!(feature = "tls-rustls") => true,
+            "rediss" => {
+                let why = "TLS is not built in: turn on the feature \"tls-rustls\"";
+                return Err(bad(why.to_owned()));
+            }
+            _ => return Err(bad(format!("unknown scheme {scheme:?}: {SCHEMES}"))),
+        };
+        if rest.is_empty() || rest.starts_with('?') {
+            return Err(bad(format!("no address after the scheme: {SCHEMES}")));
+        }
+        // TLS is spoken by our own stream, so the URL is parsed as a plain one.
+        let plain = if tls { format!("redis://{rest}") } else { url.to_owned() };
+        // The parser's own message may quote the URL and with it the password.
+        let unclear = || bad(format!("not understood as a URL: {SCHEMES}[/db]"));
+        let info = plain.into_connection_info().map_err(|_| unclear())?;
+        let name = match info.addr() {
+            ConnectionAddr::Tcp(host, _) if host.is_empty() => {
+                return Err(bad(format!("no host: {SCHEMES}")));
+            }
+            ConnectionAddr::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
+            ConnectionAddr::Tcp(host, port) => format!("{host}:{port}"),
+            ConnectionAddr::Unix(path) => path.display().to_string(),
+            _ => return Err(unclear()),
+        };
+        let settings =
+            info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_lib_name(
+                "quorate",
+                env!("CARGO_PKG_VERSION"),
+            );
+        let info = info.set_redis_settings(settings);
+        Ok(Self { info, tls, name: NodeName::new(name) })
+    }
+
+    pub(crate) fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    /// One server, whatever the database number, the user, or the spelling of the loopback.
+    pub(crate) fn same_server(&self, other: &Self) -> bool {
+        let plain = |name: &str| name.to_ascii_lowercase().replace("localhost:", "127.0.0.1:");
+        plain(self.name.as_str()) == plain(other.name.as_str())
+    }
+}
+
+/// The URL without user and password; nothing when it has no recognisable shape.
+fn shown(url: &str) -> Option<String> {
+    match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+            // A unix URL may carry its password in the query.
+            let rest = rest.split_once('?').map_or(rest, |(path, _)| path);
+            Some(format!("{scheme}://{rest}"))
+        }
+        // Without a scheme it may be anything, also "user:password@host".
+        None if url.is_empty() => Some(String::new()),
+        None => (!url.contains('@')).then(|| url.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(url: &str) -> String {
+        Address::parse(url).map_or_else(|bad| bad.why, |address| address.name().to_string())
+    }
+
+    #[test]
+    fn names_have_no_credentials() {
+        assert_eq!(name("redis://user:s3cret@example.org/2"), "example.org:6379");
+        assert_eq!(name("redis://:s3cret@[::1]:7000"), "[::1]:7000");
+        assert_eq!(name("unix:///run/redis.sock?db=2&pass=s3cret"), "/run/redis.sock");
+    }
+
+    #[test]
+    fn bad_addresses_say_what_would_be_right_and_hide_the_password() {
+        for url in [
+            "",
+            "10.0.0.1:6379",
+            "http://user:s3cret@host",
+            "redis://",
+            "redis://user:s3cret@host:notaport",
+            "redis://user:s3cret@host/notadb",
+            "user:s3cret@host",
+        ] {
+            let bad = Address::parse(url).err().unwrap_or_else(|| panic!("{url:?} was accepted"));
+            assert!(bad.why.contains("redis://host:port"), "{url:?}: {bad:?}");
+            assert!(!format!("{bad:?}").contains("s3cret"), "{url:?}: {bad:?}");
+        }
+    }
+
+    #[test]
+    fn one_server_is_recognised_behind_another_database_or_user() {
+        let a = Address::parse("redis://LOCALHOST:7000/0").ok();
+        let b = Address::parse("redis://user:pw@127.0.0.1:7000/3").ok();
+        assert!(a.zip(b).is_some_and(|(a, b)| a.same_server(&b)));
+    }
+}

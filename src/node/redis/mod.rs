@@ -1,0 +1,85 @@
+//! A Redis or Valkey master: one actor that owns the connection, the queue and the deadlines.
+//!
+//! Nothing outside this folder names the `redis` crate.
+
+mod actor;
+mod address;
+mod connect;
+mod mailbox;
+mod wire;
+
+pub(crate) use address::Address;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use self::mailbox::{Letter, Mailbox};
+use super::{Fault, Node, NodeName, Reply, Request};
+use crate::builder::RestartGuard;
+use crate::runtime::BoxFuture;
+
+/// What every master of one `Redlock` goes by.
+pub(crate) struct NodeOptions {
+    pub(crate) node_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) max_ttl: Duration,
+    pub(crate) restart_guard: RestartGuard,
+    #[cfg(feature = "tls-rustls")]
+    pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
+}
+
+/// The handle of one master. Dropping it closes the queue; the actor sends what is left and ends.
+pub(crate) struct RedisNode {
+    shared: Arc<Shared>,
+}
+
+/// What handle and actor share.
+struct Shared {
+    address: Address,
+    options: Arc<NodeOptions>,
+    mailbox: Mailbox,
+    /// The run id of the first contact, for [`RestartGuard::AfterFirstContact`].
+    first_run: Mutex<Option<String>>,
+}
+
+impl RedisNode {
+    pub(crate) fn new(address: Address, options: Arc<NodeOptions>) -> Self {
+        let mailbox = Mailbox::new();
+        let first_run = Mutex::new(None);
+        Self { shared: Arc::new(Shared { address, options, mailbox, first_run }) }
+    }
+}
+
+impl Node for RedisNode {
+    fn name(&self) -> &NodeName {
+        self.shared.address.name()
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        let mailbox = &self.shared.mailbox;
+        match mailbox.push(Letter::new(request, reply)) {
+            Ok(false) => {}
+            // Nobody reads the mailbox yet, or its reader went down with its runtime.
+            Ok(true) => match Handle::try_current() {
+                Ok(runtime) => {
+                    runtime.spawn(actor::run(self.shared.clone()));
+                }
+                Err(_) => mailbox.fail(&Fault::Down("no tokio runtime is running".into())),
+            },
+            Err(letter) => letter.answer(Err(Fault::Overloaded)),
+        }
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        let shared = self.shared.clone();
+        Box::pin(async move { shared.mailbox.idle().await })
+    }
+}
+
+impl Drop for RedisNode {
+    fn drop(&mut self) {
+        self.shared.mailbox.close();
+    }
+}

@@ -1,0 +1,315 @@
+//! The messages between coordinator and node.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::Fault;
+
+/// The random value of one attempt: 128 bits from the operating system's generator, written to
+/// the lock key as 32 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Token([u8; 16]);
+
+impl Token {
+    /// A token of these bytes.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The value as it stands in the lock key.
+    pub fn to_hex(self) -> [u8; 32] {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut hex = [0; 32];
+        for (pair, byte) in hex.chunks_exact_mut(2).zip(self.0) {
+            pair[0] = DIGITS[usize::from(byte >> 4)];
+            pair[1] = DIGITS[usize::from(byte & 15)];
+        }
+        hex
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// One attempt on one resource: what every message about it names.
+#[derive(Debug)]
+pub struct Claim {
+    key: Box<[u8]>,
+    prefix: u16,
+    token: Token,
+    fenced: bool,
+    withdrawn: AtomicBool,
+}
+
+impl Claim {
+    /// A claim on `prefix` + `resource`.
+    pub fn new(prefix: &str, resource: &[u8], token: Token, fenced: bool) -> Self {
+        let key = [prefix.as_bytes(), resource].concat().into();
+        let prefix = u16::try_from(prefix.len()).unwrap_or(u16::MAX);
+        Self { key, prefix, token, fenced, withdrawn: AtomicBool::new(false) }
+    }
+
+    /// The lock key on every master.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// The resource: the key without the prefix.
+    pub fn resource(&self) -> &[u8] {
+        self.key.get(usize::from(self.prefix)..).unwrap_or_default()
+    }
+
+    /// The value of this attempt.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Whether a fencing counter goes with the lock.
+    pub fn fenced(&self) -> bool {
+        self.fenced
+    }
+
+    /// Says that nothing but releases may be sent for this claim from now on. Set before the
+    /// releases are queued, so that no node sends an acquire or an extension behind them.
+    pub fn withdraw(&self) {
+        self.withdrawn.store(true, Ordering::Release);
+    }
+
+    /// Whether the claim has been withdrawn.
+    pub fn is_withdrawn(&self) -> bool {
+        self.withdrawn.load(Ordering::Acquire)
+    }
+}
+
+/// One lock within an extension of many.
+#[derive(Clone, Debug)]
+pub struct ExtendItem {
+    /// The lock.
+    pub claim: Arc<Claim>,
+    /// The expiry it is raised to, if it is lower.
+    pub ttl: Duration,
+}
+
+/// What a coordinator asks of one master.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Request {
+    /// Take the lock if it is free (protocol, section 2).
+    Acquire {
+        /// The attempt.
+        claim: Arc<Claim>,
+        /// How long the master keeps the key.
+        ttl: Duration,
+        /// The proposed fencing number, in microseconds of wall clock.
+        proposal: u64,
+    },
+    /// Set the fencing counter to exactly this number, if the lock is ours and the counter is not
+    /// above it.
+    Confirm {
+        /// The attempt.
+        claim: Arc<Claim>,
+        /// The number.
+        token: u64,
+    },
+    /// Delete the lock if it is ours.
+    Release {
+        /// The attempt.
+        claim: Arc<Claim>,
+    },
+    /// Raise the expiry of many locks; put a missing one back.
+    Extend {
+        /// The locks.
+        items: Arc<[ExtendItem]>,
+    },
+    /// Read a lock.
+    Look {
+        /// The lock key.
+        key: Arc<[u8]>,
+    },
+    /// Delete a lock whoever holds it: an operator's last resort.
+    Break {
+        /// The lock key.
+        key: Arc<[u8]>,
+    },
+}
+
+impl Request {
+    /// Whether the caller has given up on this request. Releases are never given up.
+    pub fn is_withdrawn(&self) -> bool {
+        match self {
+            Self::Acquire { claim, .. } | Self::Confirm { claim, .. } => claim.is_withdrawn(),
+            Self::Extend { items } => items.iter().all(|item| item.claim.is_withdrawn()),
+            Self::Release { .. } | Self::Look { .. } | Self::Break { .. } => false,
+        }
+    }
+
+    /// Whether the restart guard keeps this request from a master: everything that is a vote.
+    pub fn is_vote(&self) -> bool {
+        matches!(self, Self::Acquire { .. } | Self::Confirm { .. } | Self::Extend { .. })
+    }
+}
+
+/// A lock as one master sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyState {
+    /// The value of the lock key, where there is one.
+    pub holder: Option<Vec<u8>>,
+    /// How long the master will keep it; `None` for a key without expiry, or no key.
+    pub ttl_left: Option<Duration>,
+    /// The fencing counter, where there is one.
+    pub counter: Option<u64>,
+}
+
+/// What happened to one lock of an extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extended {
+    /// It was ours, and its expiry is at least what was asked for.
+    Kept,
+    /// It was missing and has been put back.
+    Restored,
+    /// It is somebody else's.
+    NotOurs,
+    /// The claim had been withdrawn before the message was sent.
+    Withdrawn,
+}
+
+/// What a master answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Answer {
+    /// The lock is ours on this master.
+    Granted {
+        /// The fencing counter, where one is kept.
+        counter: Option<u64>,
+    },
+    /// Somebody else has it.
+    Refused {
+        /// How long the holder's key lives on, where the master says.
+        ttl_left: Option<Duration>,
+    },
+    /// The counter now stands at the number asked for.
+    Confirmed,
+    /// The counter stands above the number asked for, here.
+    CounterAbove(u64),
+    /// The lock is not ours on this master.
+    NotOurs,
+    /// Released; `true` when the key was there and ours.
+    Released(bool),
+    /// What became of each lock, in the order asked.
+    Extended(Vec<Extended>),
+    /// The lock as it stands, or as it stood before it was broken.
+    State(KeyState),
+}
+
+/// Which part of a lock's life a message belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Phase {
+    /// Taking the lock.
+    Acquire,
+    /// Agreeing on the fencing token.
+    Confirm,
+    /// Giving it back.
+    Release,
+    /// Prolonging it.
+    Extend,
+    /// Looking at it.
+    Look,
+}
+
+impl Phase {
+    /// A word for fields and machine-readable output; stable across versions.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Acquire => "acquire",
+            Self::Confirm => "confirm",
+            Self::Release => "release",
+            Self::Extend => "extend",
+            Self::Look => "look",
+        }
+    }
+}
+
+/// Takes the answers of a fan-out.
+pub trait ReplySink: Send + Sync + 'static {
+    /// `node`'s answer to the message of `phase`. Called once per message, from any task; must
+    /// not block.
+    fn answered(&self, node: usize, phase: Phase, answer: Result<Answer, Fault>);
+
+    /// An answer that came after its timeout had been reported; for reports only.
+    fn late(&self, _node: usize, _phase: Phase, _answer: &Result<Answer, Fault>) {}
+}
+
+/// Where one answer goes. Dropped unanswered, it reports [`Fault::Disconnected`], so that no
+/// caller waits for a node that is gone.
+pub struct Reply {
+    sink: Option<Arc<dyn ReplySink>>,
+    node: u16,
+    phase: Phase,
+    answered: bool,
+}
+
+impl Reply {
+    /// A reply to `sink`, for the message of `phase` to `node`.
+    pub fn new(sink: Arc<dyn ReplySink>, node: usize, phase: Phase) -> Self {
+        let node = u16::try_from(node).unwrap_or(u16::MAX);
+        Self { sink: Some(sink), node, phase, answered: false }
+    }
+
+    /// A reply that nobody waits for.
+    pub fn ignored() -> Self {
+        Self { sink: None, node: 0, phase: Phase::Release, answered: true }
+    }
+
+    /// Answers; after [`time_out`](Self::time_out) the answer is passed on as late.
+    pub fn answer(mut self, answer: Result<Answer, Fault>) {
+        let Some(sink) = self.sink.take() else { return };
+        if self.answered {
+            sink.late(self.node.into(), self.phase, &answer);
+        } else {
+            self.answered = true;
+            sink.answered(self.node.into(), self.phase, answer);
+        }
+    }
+
+    /// Reports `fault` now, and keeps the reply for the late answer.
+    pub fn time_out(&mut self, fault: Fault) {
+        if let (Some(sink), false) = (&self.sink, self.answered) {
+            self.answered = true;
+            sink.answered(self.node.into(), self.phase, Err(fault));
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let (Some(sink), false) = (self.sink.take(), self.answered) {
+            let gone = Fault::Disconnected(Arc::from("the node was shut down"));
+            sink.answered(self.node.into(), self.phase, Err(gone));
+        }
+    }
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reply")
+            .field("node", &self.node)
+            .field("phase", &self.phase)
+            .field("answered", &self.answered)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What stands before the lock key in the name of its fencing counter.
+pub(crate) const FENCE_PREFIX: &[u8] = b"quorate:fence:";

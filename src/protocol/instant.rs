@@ -1,0 +1,53 @@
+//! A point on the suspend-aware monotonic clock.
+
+use std::ops::Add;
+use std::time::Duration;
+
+/// A point in time on a monotonic clock that goes on while the machine sleeps.
+///
+/// On Linux this is `CLOCK_BOOTTIME`. [`std::time::Instant`] stands still during a suspend, so a
+/// lease measured with it would look young after the lid was opened again.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let now = quorate::Instant::now();
+/// let deadline = now + Duration::from_secs(1);
+/// assert!(deadline > now);
+/// assert_eq!(deadline.saturating_since(now), Duration::from_secs(1));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The far end of the clock, for "never".
+    pub(crate) const NEVER: Self = Self(u64::MAX);
+
+    /// A point `nanos` nanoseconds after the clock's origin.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the clock's origin (on Linux: since boot).
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The time from `earlier` to here, zero when `earlier` is the later one.
+    pub const fn saturating_since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+
+    /// Saturates at the far end of the clock instead of panicking.
+    fn add(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(by)))
+    }
+}
+
+fn nanos(of: Duration) -> u64 {
+    u64::try_from(of.as_nanos()).unwrap_or(u64::MAX)
+}

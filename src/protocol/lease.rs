@@ -1,0 +1,146 @@
+//! When to renew, when it ends, and what the votes of one extension mean.
+
+use std::time::Duration;
+
+use super::instant::Instant;
+use super::quorum::{Quorum, Tally, Verdict};
+use super::validity::{Drift, valid_until};
+
+/// Renewal starts a third of the ttl after the last one did: two more chances before the end.
+const RENEWALS_PER_TTL: u32 = 3;
+
+/// When the next renewal of a lease that was (re)started at `started` is due.
+pub(crate) fn renew_at(started: Instant, ttl: Duration) -> Instant {
+    started + ttl / RENEWALS_PER_TTL
+}
+
+/// When to try again after a renewal that found no quorum: soon, but not in a tight loop.
+pub(crate) fn retry_at(now: Instant, ttl: Duration) -> Instant {
+    now + (ttl / (RENEWALS_PER_TTL * 5)).max(Duration::from_millis(5))
+}
+
+/// One node's word on an extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// Still ours, or put back where it was missing.
+    Yes,
+    /// Somebody else's, or gone and not to be put back.
+    No,
+    /// A fault: unknown, and unknown renews nothing.
+    Unknown,
+}
+
+/// What an extension came to (protocol, section 4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extension {
+    /// Answers are still out.
+    Pending,
+    /// A majority kept it in time: valid until then.
+    Renewed(Instant),
+    /// A majority kept it, but only after the old validity had ended: it counts for nothing.
+    TooLate,
+    /// A majority says that the lock is not ours: lost now, whatever time was left.
+    Lost,
+    /// No majority either way: the old validity stands.
+    Unknown,
+}
+
+/// The votes of one extension of one lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ballot {
+    tally: Tally,
+    settled: bool,
+}
+
+impl Ballot {
+    pub(crate) fn new(quorum: Quorum) -> Self {
+        Self { tally: Tally::new(quorum), settled: false }
+    }
+
+    /// Counts one vote, at `now`, of an extension to `ttl` that was sent from `started` on, while
+    /// the lease was valid until `old_end`. Anything but `Pending` is said once.
+    pub(crate) fn record(
+        &mut self,
+        kept: Kept,
+        now: Instant,
+        old_end: Instant,
+        terms: Terms,
+    ) -> Extension {
+        match kept {
+            Kept::Yes => self.tally.yes(),
+            Kept::No => self.tally.no(),
+            Kept::Unknown => self.tally.fault(),
+        }
+        if self.settled {
+            return Extension::Pending;
+        }
+        let outcome = if self.tally.verdict() == Verdict::Won {
+            let end = valid_until(terms.started, terms.ttl, terms.drift);
+            // An extension that is counted after the old end can jump over another holder.
+            if now < old_end { Extension::Renewed(end.max(old_end)) } else { Extension::TooLate }
+        } else if self.tally.majority_said_no() {
+            Extension::Lost
+        } else if self.tally.complete() {
+            Extension::Unknown
+        } else {
+            Extension::Pending
+        };
+        self.settled = outcome != Extension::Pending;
+        outcome
+    }
+}
+
+/// What an extension asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) started: Instant,
+    pub(crate) ttl: Duration,
+    pub(crate) drift: Drift,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    const TERMS: Terms = Terms {
+        started: Instant::from_nanos(3_000_000_000),
+        ttl: Duration::from_secs(10),
+        drift: Drift { factor: 0.01, floor: Duration::from_millis(2) },
+    };
+
+    fn votes(votes: &[(Kept, u64)]) -> Vec<Extension> {
+        let mut ballot = Ballot::new(Quorum::of(3));
+        votes.iter().map(|&(kept, ms)| ballot.record(kept, at(ms), at(9_898), TERMS)).collect()
+    }
+
+    #[test]
+    fn a_majority_in_time_renews_from_the_start_of_the_extension() {
+        let said = votes(&[(Kept::Yes, 3_001), (Kept::Yes, 3_002), (Kept::No, 3_003)]);
+        assert_eq!(said, [Extension::Pending, Extension::Renewed(at(12_898)), Extension::Pending]);
+    }
+
+    #[test]
+    fn a_majority_after_the_old_end_counts_for_nothing() {
+        let said = votes(&[(Kept::Yes, 3_001), (Kept::Yes, 9_898)]);
+        assert_eq!(said[1], Extension::TooLate);
+    }
+
+    #[test]
+    fn a_majority_of_not_yours_is_a_loss_now_and_silence_is_not() {
+        assert_eq!(votes(&[(Kept::No, 4_000), (Kept::No, 4_000)])[1], Extension::Lost);
+        let said = votes(&[(Kept::No, 4_000), (Kept::Unknown, 4_000), (Kept::Unknown, 4_000)]);
+        assert_eq!(said, [Extension::Pending, Extension::Pending, Extension::Unknown]);
+    }
+
+    #[test]
+    fn an_extension_never_shortens() {
+        let mut ballot = Ballot::new(Quorum::of(1));
+        let terms = Terms { ttl: Duration::from_secs(1), ..TERMS };
+        let said = ballot.record(Kept::Yes, at(3_001), at(9_898), terms);
+        assert_eq!(said, Extension::Renewed(at(9_898)));
+    }
+}

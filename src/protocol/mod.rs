@@ -1,0 +1,12 @@
+//! The rules of the lock as pure decisions: votes and times go in, verdicts come out.
+//!
+//! Nothing here awaits, reads a clock, draws a random number or talks to a master, so every rule
+//! can be tested with plain values. The rules are those of `docs/protocol.md`; the section is
+//! named where a rule is applied.
+
+pub(crate) mod fencing;
+pub(crate) mod instant;
+pub(crate) mod lease;
+pub(crate) mod quorum;
+pub(crate) mod round;
+pub(crate) mod validity;

@@ -1,0 +1,62 @@
+//! How long a holder may count on the lock.
+
+use std::time::Duration;
+
+use super::instant::Instant;
+
+/// How far the clocks of two machines may run apart while a lease lasts: a share of the ttl, and
+/// a fixed part for timer granularity.
+///
+/// Default: 1 % of the ttl and 2 ms, the values of the Redlock description. Raise the share only
+/// for machines whose clocks are known to run badly.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let drift = quorate::Drift::default();
+/// assert_eq!(drift.of(Duration::from_secs(10)), Duration::from_millis(102));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Drift {
+    /// The share of the ttl, 0.01 by default.
+    pub factor: f64,
+    /// The fixed part, 2 ms by default.
+    pub floor: Duration,
+}
+
+impl Default for Drift {
+    fn default() -> Self {
+        Self { factor: 0.01, floor: Duration::from_millis(2) }
+    }
+}
+
+impl Drift {
+    /// The drift allowed over a lease of `ttl`.
+    pub fn of(self, ttl: Duration) -> Duration {
+        ttl.mul_f64(self.factor.clamp(0.0, 1.0)) + self.floor
+    }
+}
+
+/// The end of a lease whose first message went out at `started`: `started + ttl - drift`.
+/// Counted from before the send, because a master may have started the ttl as early as that.
+pub(crate) fn valid_until(started: Instant, ttl: Duration, drift: Drift) -> Instant {
+    started + ttl.saturating_sub(drift.of(ttl))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn validity_is_counted_from_before_the_send_and_gives_up_the_drift() {
+        let started = Instant::from_nanos(1_000_000_000);
+        let until = valid_until(started, Duration::from_secs(10), Drift::default());
+        assert_eq!(until.saturating_since(started), Duration::from_millis(9_898));
+    }
+
+    #[test]
+    fn a_ttl_below_the_drift_gives_no_validity() {
+        let started = Instant::from_nanos(5);
+        assert_eq!(valid_until(started, Duration::from_millis(1), Drift::default()), started);
+    }
+}

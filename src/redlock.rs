@@ -1,0 +1,532 @@
+//! The lock factory and its verbs.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::Either;
+use tracing::Instrument;
+
+use crate::builder::{Options, RedlockBuilder, Wait, check_max_hold};
+use crate::coordinator::{AcquireRound, Coordinator, Failure, Missed as MissedRound, Won};
+use crate::error::{AcquireError, InvalidResource, Missed, ScopeError};
+use crate::guard::LockGuard;
+use crate::held::Held;
+use crate::node::{Fault, KeyState, NodeName, Request};
+use crate::protocol::instant::Instant;
+use crate::renewal::{Renewal, Seat};
+use crate::report::NodeReport;
+
+/// How far an attempt that was begun in time may outlast the wait.
+const LAST_LOOK: Duration = Duration::from_millis(2);
+
+/// The longest resource name, in bytes.
+pub const MAX_RESOURCE_LEN: usize = 1024;
+
+/// Locks over one set of masters. Cheap to clone; share one per process, so that all its locks
+/// share connections and the renewal task.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let redlock = quorate::Redlock::builder()
+///     .masters(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
+///     .build()?;
+/// let guard = redlock.acquire("invoice-42").await?;
+/// println!("mine, with fencing token {:?}", guard.fencing_token());
+/// guard.release().await;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Redlock {
+    core: Arc<Core>,
+}
+
+/// What all locks of one `Redlock` share.
+pub(crate) struct Core {
+    pub(crate) coordinator: Arc<Coordinator>,
+    pub(crate) renewal: Arc<Renewal>,
+    pub(crate) options: Options,
+}
+
+/// What [`Redlock::try_acquire`] found.
+#[derive(Debug)]
+#[must_use = "dropping the guard releases the lock"]
+pub enum TryAcquire {
+    /// The lock is ours.
+    Acquired(LockGuard),
+    /// Another holder has it: an answer, not an error.
+    Held(Refusal),
+}
+
+impl TryAcquire {
+    /// The guard, if the lock is ours.
+    pub fn acquired(self) -> Option<LockGuard> {
+        match self {
+            Self::Acquired(guard) => Some(guard),
+            Self::Held(_) => None,
+        }
+    }
+}
+
+/// Another holder stands in the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refusal {
+    /// The longest that any master will keep the holder's key without a renewal, where one said.
+    pub ttl_left: Option<Duration>,
+    /// What each master said.
+    pub reports: Vec<NodeReport>,
+}
+
+impl Redlock {
+    /// Settings, with their defaults.
+    pub fn builder() -> RedlockBuilder {
+        RedlockBuilder::default()
+    }
+
+    pub(crate) fn new(coordinator: Coordinator, options: Options) -> Self {
+        let coordinator = Arc::new(coordinator);
+        Self { core: Arc::new(Core { coordinator, renewal: Renewal::new(), options }) }
+    }
+
+    /// Locks over `masters` masters in memory: for tests of your own code, without a server.
+    ///
+    /// # Panics
+    ///
+    /// With no master, or more than 64.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn in_memory(masters: usize) -> Self {
+        Self::builder().in_memory(masters).build().expect("between 1 and 64 masters")
+    }
+
+    /// Takes the lock on `resource`, waiting as the builder's `wait` allows.
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError`]; contention, outage and lateness are told apart.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, it leaves nothing that a background release does not remove.
+    pub async fn acquire(&self, resource: impl AsRef<[u8]>) -> Result<LockGuard, AcquireError> {
+        self.lock(resource).acquire().await
+    }
+
+    /// One attempt, without waiting. That another has it is data and not an error.
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError::NoQuorum`] when too few masters answered to say who holds it,
+    /// [`AcquireError::TooLate`] and the errors of bad input.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire(
+        &self,
+        resource: impl AsRef<[u8]>,
+    ) -> Result<TryAcquire, AcquireError> {
+        self.lock(resource).try_acquire().await
+    }
+
+    /// A lock with options of its own.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use quorate::Wait;
+    /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
+    /// let guard = redlock
+    ///     .lock("nightly")
+    ///     .ttl(Duration::from_secs(20))
+    ///     .wait(Wait::For(Duration::from_secs(60)))
+    ///     .max_hold(Duration::from_secs(3600))
+    ///     .acquire()
+    ///     .await?;
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
+    pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest<'_> {
+        let options = &self.core.options;
+        LockRequest {
+            redlock: self,
+            resource: resource.as_ref().into(),
+            ttl: options.ttl,
+            wait: options.wait,
+            max_hold: options.max_hold,
+            renew: true,
+        }
+    }
+
+    /// Runs `body` while the lock is held: takes the lock, drops the body when the lock is lost,
+    /// releases at the end, and returns the body's value.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::ScopeError> {
+    /// let sum = redlock
+    ///     .scope("report", async |guard| {
+    ///         println!("fencing token {:?}", guard.fencing_token());
+    ///         20 + 22
+    ///     })
+    ///     .await?;
+    /// assert_eq!(sum, 42);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ScopeError::NotAcquired`] before the body has started, [`ScopeError::Lost`] when it was
+    /// dropped because the lock was lost. A body that has finished before the loss was noticed
+    /// has still run under the lock: its value is returned.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it drops the body and releases in the background.
+    pub async fn scope<T>(
+        &self,
+        resource: impl AsRef<[u8]>,
+        body: impl AsyncFnOnce(&LockGuard) -> T,
+    ) -> Result<T, ScopeError> {
+        self.lock(resource).scope(body).await
+    }
+
+    /// What every master knows of `resource`, without touching it.
+    ///
+    /// # Errors
+    ///
+    /// Only for a resource name that cannot be locked; faults of masters are part of the answer.
+    pub async fn status(&self, resource: impl AsRef<[u8]>) -> Result<Status, InvalidResource> {
+        let key = self.key(resource.as_ref())?;
+        Ok(self.look(Request::Look { key }).await)
+    }
+
+    /// Deletes the lock on `resource` on every master, whoever holds it, and says what was
+    /// there. An operator's last resort: the holder is told only by its next renewal, and until
+    /// then two may believe to hold it. The fencing counter is kept.
+    ///
+    /// # Errors
+    ///
+    /// Only for a resource name that cannot be locked; faults of masters are part of the answer.
+    pub async fn break_lock(&self, resource: impl AsRef<[u8]>) -> Result<Status, InvalidResource> {
+        let key = self.key(resource.as_ref())?;
+        Ok(self.look(Request::Break { key }).await)
+    }
+
+    /// Waits until nothing that was sent to any master is under way any more: the releases of
+    /// dropped guards, above all. For programs that are about to end; bound it with a timeout.
+    pub async fn flush(&self) {
+        let idle = self.core.coordinator.nodes().iter().map(|node| node.idle());
+        futures::future::join_all(idle).await;
+    }
+
+    /// The masters' names, in the order of the builder, without credentials.
+    pub fn masters(&self) -> impl Iterator<Item = &NodeName> {
+        self.core.coordinator.names()
+    }
+
+    fn key(&self, resource: &[u8]) -> Result<Arc<[u8]>, InvalidResource> {
+        let prefix = &self.core.coordinator.prefix;
+        check_resource(prefix, resource)?;
+        Ok([prefix.as_bytes(), resource].concat().into())
+    }
+
+    async fn look(&self, request: Request) -> Status {
+        let coordinator = &self.core.coordinator;
+        let answers = coordinator.look(request).await;
+        let nodes = coordinator
+            .names()
+            .zip(answers)
+            .map(|(node, (state, latency))| NodeStatus { node: node.clone(), state, latency })
+            .collect();
+        Status { nodes, quorum: coordinator.quorum.size() }
+    }
+}
+
+impl fmt::Debug for Redlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redlock")
+            .field("masters", &self.masters().collect::<Vec<_>>())
+            .field("options", &self.core.options)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One lock with its options; see [`Redlock::lock`].
+#[derive(Debug)]
+#[must_use = "a lock request does nothing until it is awaited with acquire()"]
+pub struct LockRequest<'a> {
+    redlock: &'a Redlock,
+    resource: Box<[u8]>,
+    ttl: Duration,
+    wait: Wait,
+    max_hold: Option<Duration>,
+    renew: bool,
+}
+
+impl LockRequest<'_> {
+    /// How long the masters keep the lock without a renewal. Default: the builder's.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long to wait for it. Default: the builder's.
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// The longest it is held, renewals included. Default: the builder's.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Turns the renewal off: the lock ends after one ttl, unless extended by hand.
+    pub fn fixed_lease(mut self) -> Self {
+        self.renew = false;
+        self
+    }
+
+    /// Takes the lock; see [`Redlock::acquire`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Redlock::acquire`].
+    pub async fn acquire(self) -> Result<LockGuard, AcquireError> {
+        let span = self.span();
+        self.run().instrument(span).await
+    }
+
+    /// One attempt; see [`Redlock::try_acquire`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Redlock::try_acquire`].
+    pub async fn try_acquire(mut self) -> Result<TryAcquire, AcquireError> {
+        self.wait = Wait::None;
+        let span = self.span();
+        let (round, error) = match self.attempt_until_deadline().instrument(span).await {
+            Ok(guard) => return Ok(TryAcquire::Acquired(guard)),
+            Err(Ended::Invalid(error)) => return Err(error),
+            Err(Ended::Missed { round, error }) => (round, error),
+        };
+        match error {
+            AcquireError::HeldByOther(missed) => Ok(TryAcquire::Held(Refusal {
+                ttl_left: round.board().ttl_left,
+                reports: missed.reports,
+            })),
+            error => Err(error),
+        }
+    }
+
+    /// Runs `body` under this lock; see [`Redlock::scope`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Redlock::scope`].
+    pub async fn scope<T>(
+        self,
+        body: impl AsyncFnOnce(&LockGuard) -> T,
+    ) -> Result<T, ScopeError> {
+        let guard = self.acquire().await?;
+        let outcome = {
+            let lost = std::pin::pin!(guard.lost());
+            let body = std::pin::pin!(body(&guard));
+            // The body is polled first: what has finished is not thrown away.
+            match futures::future::select(body, lost).await {
+                Either::Left((value, _)) => Ok(value),
+                Either::Right((cause, _)) => Err(ScopeError::Lost(cause)),
+            }
+        };
+        guard.release().await;
+        outcome
+    }
+
+    fn check(&self) -> Result<(), AcquireError> {
+        let core = &self.redlock.core;
+        check_resource(&core.coordinator.prefix, &self.resource)?;
+        core.options.check_ttl(self.ttl)?;
+        if let Some(max_hold) = self.max_hold {
+            check_max_hold(max_hold)?;
+        }
+        Ok(())
+    }
+
+    fn span(&self) -> tracing::Span {
+        tracing::debug_span!(
+            "acquire",
+            resource = %String::from_utf8_lossy(&self.resource),
+            attempts = tracing::field::Empty,
+            outcome = tracing::field::Empty,
+            fencing_token = tracing::field::Empty,
+        )
+    }
+
+    async fn run(self) -> Result<LockGuard, AcquireError> {
+        self.attempt_until_deadline().await.map_err(Ended::into_error)
+    }
+
+    /// Attempts until it is won or the wait is over. The only loop of an acquire.
+    async fn attempt_until_deadline(self) -> Result<LockGuard, Ended> {
+        let core = &self.redlock.core;
+        let coordinator = &core.coordinator;
+        self.check().map_err(Ended::Invalid)?;
+        let began = coordinator.now();
+        let deadline = self.wait.deadline(began);
+        let mut delays = core.options.retry.delays(self.seed());
+        let mut last = match coordinator.attempt(&self.resource, self.ttl).await {
+            Ok(won) => return Ok(self.won(won, 1)),
+            Err(missed) => missed,
+        };
+        for attempt in 2.. {
+            tracing::debug!(attempts = attempt - 1, failure = last.failure.as_str(), "missed");
+            let now = coordinator.now();
+            if now >= deadline {
+                return Err(self.missed(last, began, attempt - 1));
+            }
+            // Awaited, so that the next attempt does not meet the remains of this one.
+            last.undo.done().await;
+            let again = coordinator.now() + delays.next().unwrap_or_default();
+            coordinator.runtime.sleep_until(again.min(deadline)).await;
+            // The first attempt is always made in full; later ones end with the wait.
+            let next = std::pin::pin!(coordinator.attempt(&self.resource, self.ttl));
+            let over = coordinator.runtime.sleep_until(deadline + LAST_LOOK);
+            last = match futures::future::select(next, over).await {
+                Either::Left((Ok(won), _)) => return Ok(self.won(won, attempt)),
+                Either::Left((Err(missed), _)) => missed,
+                Either::Right(_) => return Err(self.missed(last, began, attempt)),
+            };
+        }
+        unreachable!("the loop ends by returning")
+    }
+
+    fn won(&self, won: Won, attempts: u32) -> LockGuard {
+        let core = &self.redlock.core;
+        let span = tracing::Span::current();
+        span.record("attempts", attempts).record("outcome", "acquired");
+        if let Some(token) = won.fencing {
+            span.record("fencing_token", token);
+        }
+        let started = won.started;
+        tracing::debug!(fencing_token = won.fencing, "lock acquired");
+        let held = Arc::new(Held::new(won, self.ttl, self.max_hold));
+        let seat = Seat::default();
+        if self.renew {
+            core.renewal.watch(&core.coordinator, &held, &seat, started);
+        }
+        LockGuard::new(held, core.clone(), seat)
+    }
+
+    fn missed(&self, round: MissedRound, began: Instant, attempts: u32) -> Ended {
+        let coordinator = &self.redlock.core.coordinator;
+        let missed = Missed {
+            resource: String::from_utf8_lossy(&self.resource).into_owned(),
+            waited: coordinator.now().saturating_since(began),
+            attempts,
+            reports: round.round.board().reports(coordinator.names()),
+        };
+        let span = tracing::Span::current();
+        span.record("attempts", attempts).record("outcome", round.failure.as_str());
+        let error = match round.failure {
+            Failure::Contention => AcquireError::HeldByOther(missed),
+            Failure::Outage => AcquireError::NoQuorum(missed),
+            Failure::Late => AcquireError::TooLate(missed),
+        };
+        Ended::Missed { round: round.round, error }
+    }
+
+    /// Seeds the jitter where the user fixed no seed.
+    fn seed(&self) -> u64 {
+        let mut seed = [0; 8];
+        self.redlock.core.coordinator.runtime.random(&mut seed);
+        u64::from_le_bytes(seed)
+    }
+}
+
+/// How an acquire came to nothing.
+enum Ended {
+    Invalid(AcquireError),
+    Missed { round: Arc<AcquireRound>, error: AcquireError },
+}
+
+impl Ended {
+    fn into_error(self) -> AcquireError {
+        match self {
+            Self::Invalid(error) | Self::Missed { error, .. } => error,
+        }
+    }
+}
+
+/// What the masters know of one resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// Each master, in the order of the builder.
+    pub nodes: Vec<NodeStatus>,
+    /// How many masters make a majority.
+    pub quorum: usize,
+}
+
+/// What one master knows of one resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeStatus {
+    /// The master's address, without credentials.
+    pub node: NodeName,
+    /// The lock there, or why it did not say.
+    pub state: Result<KeyState, Fault>,
+    /// How long the answer took.
+    pub latency: Duration,
+}
+
+/// What the masters' answers come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StatusVerdict {
+    /// A majority names the same holder.
+    Held(Vec<u8>),
+    /// A majority answered, and so many are free that somebody could take it.
+    Free,
+    /// A majority answered, but keys of several holders, or of one without a majority, are left.
+    Split,
+    /// Fewer than a majority answered.
+    Unknown,
+}
+
+impl Status {
+    /// What the answers come to over the quorum.
+    pub fn verdict(&self) -> StatusVerdict {
+        let known: Vec<&KeyState> =
+            self.nodes.iter().filter_map(|node| node.state.as_ref().ok()).collect();
+        if known.len() < self.quorum {
+            return StatusVerdict::Unknown;
+        }
+        let held_by = |value: &[u8]| {
+            known.iter().filter(|state| state.holder.as_deref() == Some(value)).count()
+        };
+        let holders = known.iter().filter_map(|state| state.holder.as_deref());
+        match holders.clone().find(|value| held_by(value) >= self.quorum) {
+            Some(value) => StatusVerdict::Held(value.to_vec()),
+            None if known.len() - holders.count() >= self.quorum => StatusVerdict::Free,
+            None => StatusVerdict::Split,
+        }
+    }
+}
+
+fn check_resource(prefix: &str, resource: &[u8]) -> Result<(), InvalidResource> {
+    if resource.is_empty() {
+        return Err(InvalidResource::Empty);
+    }
+    if resource.len() > MAX_RESOURCE_LEN {
+        return Err(InvalidResource::TooLong(resource.len()));
+    }
+    // The whole key counts: an empty prefix, or one that ends in the middle of the word.
+    let key_start = prefix.as_bytes().iter().chain(resource).take(RESERVED.len());
+    if key_start.eq(RESERVED) || resource.starts_with(RESERVED) {
+        return Err(InvalidResource::Reserved);
+    }
+    Ok(())
+}
+
+/// What the names of quorate's own keys begin with.
+const RESERVED: &[u8] = b"quorate:";

@@ -1,0 +1,68 @@
+//! How long to wait between two attempts: an iterator of delays with seeded jitter.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+/// How long an unordered waiter pauses between attempts, and how waiters of a broken quorum do.
+///
+/// Delays grow from `first` by `factor` up to `most`; each is drawn at random between half and
+/// the whole of its step, so that two clients that collided once do not collide again.
+///
+/// Defaults: first 10 ms, factor 1.6, most 250 ms. Lower them for locks that are held for a few
+/// milliseconds, raise them when many clients wait long for few locks.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let retry = quorate::Retry::new(Duration::from_millis(10), Duration::from_millis(80)).seed(7);
+/// let delays: Vec<Duration> = retry.delays(0).take(6).collect();
+/// assert_eq!(delays, retry.delays(0).take(6).collect::<Vec<_>>(), "the same seed, the same delays");
+/// assert!(delays.iter().all(|delay| *delay <= Duration::from_millis(80)));
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Retry {
+    pub(crate) first: Duration,
+    pub(crate) most: Duration,
+    factor: f64,
+    seed: Option<u64>,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self::new(Duration::from_millis(10), Duration::from_millis(250))
+    }
+}
+
+impl Retry {
+    /// Delays from `first` up to `most`.
+    pub fn new(first: Duration, most: Duration) -> Self {
+        Self { first, most: most.max(first), factor: 1.6, seed: None }
+    }
+
+    /// By how much each delay is longer than the one before; at least 1.
+    #[must_use]
+    pub fn factor(mut self, factor: f64) -> Self {
+        self.factor = if factor.is_finite() { factor.max(1.0) } else { 1.0 };
+        self
+    }
+
+    /// Fixes the jitter, for tests that must repeat. Without it every attempt draws its own.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// The delays of one waiter; `fallback` seeds the jitter where no seed was fixed.
+    pub fn delays(&self, fallback: u64) -> impl Iterator<Item = Duration> + Send + use<> {
+        let mut rng = StdRng::seed_from_u64(self.seed.unwrap_or(fallback));
+        let (mut step, most, factor) = (self.first, self.most, self.factor);
+        std::iter::from_fn(move || {
+            let delay = step.mul_f64(rng.random_range(0.5..=1.0));
+            step = step.mul_f64(factor).min(most);
+            Some(delay)
+        })
+    }
+}

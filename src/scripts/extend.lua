@@ -1,0 +1,22 @@
+-- EXTEND (protocol, section 4), for many locks at once. Never shortens; puts a missing lock back.
+-- KEYS: locks. ARGV: value and ttl ms of each; a ttl of 0 means withdrawn, leave it alone.
+-- Reply: one digit a lock: 1 (ours), 2 (was missing, put back), 3 (withdrawn), 0 (somebody else's).
+local said = {}
+for i = 1, #KEYS do
+  local value, ttl = ARGV[2 * i - 1], ARGV[2 * i]
+  local held = ttl ~= '0' and redis.pcall('GET', KEYS[i])
+  if ttl == '0' then
+    said[i] = '3'
+  elseif held == value then
+    if redis.call('PTTL', KEYS[i]) < tonumber(ttl) then
+      redis.call('PEXPIRE', KEYS[i], ttl)
+    end
+    said[i] = '1'
+  elseif held == false then
+    redis.call('SET', KEYS[i], value, 'PX', ttl)
+    said[i] = '2'
+  else
+    said[i] = '0'
+  end
+end
+return table.concat(said)
