@@ -232,7 +232,9 @@ impl RedlockBuilder {
     #[cfg(any(test, feature = "testing"))]
     pub fn in_memory(mut self, masters: usize) -> Self {
         let node = |n| crate::node::memory::MemoryNode::new(&format!("memory-{n}"));
-        self.nodes = (1..=masters).map(|n| Arc::new(node(n)) as Arc<dyn Node>).collect();
+        self.nodes = (1..=masters)
+            .map(|n| Arc::new(node(n)) as Arc<dyn Node>)
+            .collect();
         self
     }
 
@@ -256,37 +258,25 @@ impl RedlockBuilder {
     /// # Errors
     ///
     /// [`BuildError`], which says what to change.
-    pub fn build(self) -> Result<Redlock, BuildError> {
-        let node_timeout =
-            self.node_timeout.unwrap_or_else(|| DEFAULT_NODE_TIMEOUT.min(self.ttl / 10));
+    pub fn build(mut self) -> Result<Redlock, BuildError> {
+        let node_timeout = self.effective_node_timeout();
         let options = Options {
             ttl: self.ttl,
             max_ttl: self.max_ttl,
             node_timeout,
             drift: self.drift,
             wait: self.wait,
-            retry: self.retry,
+            retry: self.retry.clone(),
             max_hold: self.max_hold,
         };
         options.check()?;
         if self.prefix.starts_with("quorate:") {
-            return Err(BuildError::ReservedPrefix(self.prefix));
+            return Err(BuildError::ReservedPrefix(std::mem::take(&mut self.prefix)));
         }
         let nodes = if self.nodes.is_empty() {
-            let options = Arc::new(NodeOptions {
-                node_timeout,
-                connect_timeout: self.connect_timeout,
-                max_ttl: self.max_ttl,
-                restart_guard: self.restart_guard,
-                #[cfg(feature = "tls-rustls")]
-                tls: self.tls.client_config(&self.masters)?,
-            });
-            addresses(&self.masters)?
-                .into_iter()
-                .map(|address| Arc::new(RedisNode::new(address, options.clone())) as Arc<dyn Node>)
-                .collect()
+            self.redis_nodes(node_timeout)?
         } else {
-            self.nodes
+            std::mem::take(&mut self.nodes)
         };
         if nodes.len() > MAX_MASTERS {
             return Err(BuildError::TooManyMasters(nodes.len()));
@@ -298,9 +288,33 @@ impl RedlockBuilder {
             );
         }
         let runtime = self.runtime.unwrap_or_else(|| Arc::new(Tokio::default()));
-        let coordinator =
-            Coordinator::new(nodes, runtime, self.drift, &self.prefix, self.fencing);
+        let coordinator = Coordinator::new(nodes, runtime, self.drift, &self.prefix, self.fencing);
         Ok(Redlock::new(coordinator, options))
+    }
+
+    fn effective_node_timeout(&self) -> Duration {
+        self.node_timeout
+            .unwrap_or_else(|| DEFAULT_NODE_TIMEOUT.min(self.ttl / 10))
+    }
+
+    fn redis_nodes(&self, node_timeout: Duration) -> Result<Vec<Arc<dyn Node>>, BuildError> {
+        let options = Arc::new(NodeOptions {
+            node_timeout,
+            connect_timeout: self.connect_timeout,
+            max_ttl: self.max_ttl,
+            restart_guard: self.restart_guard,
+            #[cfg(feature = "tls-rustls")]
+            tls: self.tls.client_config(&self.masters)?,
+        });
+        let node = |address| Arc::new(RedisNode::new(address, options.clone())) as Arc<dyn Node>;
+        Ok(addresses(&self.masters)?.into_iter().map(node).collect())
+    }
+
+    /// The only master of this builder, for contract tests.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn single_node(self) -> Result<Arc<dyn Node>, BuildError> {
+        let nodes = self.redis_nodes(self.effective_node_timeout())?;
+        nodes.into_iter().next().ok_or(BuildError::NoMasters)
     }
 }
 
@@ -334,7 +348,11 @@ fn addresses(urls: &[String]) -> Result<Vec<Address>, BuildError> {
 }
 
 fn bad(what: &'static str, value: Duration, why: impl Into<String>) -> BuildError {
-    BuildError::BadDuration { what, value, why: why.into() }
+    BuildError::BadDuration {
+        what,
+        value,
+        why: why.into(),
+    }
 }
 
 fn text(duration: Duration) -> String {
@@ -343,7 +361,11 @@ fn text(duration: Duration) -> String {
 
 pub(crate) fn check_max_hold(max_hold: Duration) -> Result<(), BuildError> {
     if max_hold.is_zero() {
-        return Err(bad("max_hold", max_hold, "would end every lock at once; leave it out for none"));
+        return Err(bad(
+            "max_hold",
+            max_hold,
+            "would end every lock at once; leave it out for none",
+        ));
     }
     Ok(())
 }
@@ -351,11 +373,18 @@ pub(crate) fn check_max_hold(max_hold: Duration) -> Result<(), BuildError> {
 impl Options {
     fn check(&self) -> Result<(), BuildError> {
         if !(0.0..1.0).contains(&self.drift.factor) {
-            let why = format!("has a factor of {}, it must be from 0 to below 1", self.drift.factor);
+            let why = format!(
+                "has a factor of {}, it must be from 0 to below 1",
+                self.drift.factor
+            );
             return Err(bad("drift floor", self.drift.floor, why));
         }
         if self.node_timeout.is_zero() {
-            return Err(bad("node_timeout", self.node_timeout, "leaves no time to answer"));
+            return Err(bad(
+                "node_timeout",
+                self.node_timeout,
+                "leaves no time to answer",
+            ));
         }
         self.check_ttl(self.ttl)?;
         self.max_hold.map_or(Ok(()), check_max_hold)
@@ -372,7 +401,10 @@ impl Options {
         }
         let drift = self.drift.of(ttl);
         if ttl <= drift {
-            let why = format!("is used up by the clock drift of {} alone: raise it", text(drift));
+            let why = format!(
+                "is used up by the clock drift of {} alone: raise it",
+                text(drift)
+            );
             return Err(bad("ttl", ttl, why));
         }
         if self.node_timeout > ttl / 4 {

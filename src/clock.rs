@@ -31,6 +31,8 @@ fn monotonic() -> Instant {
 
 /// The wall clock in microseconds since 1970, only ever used to propose fencing numbers.
 pub(crate) fn wall_micros() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }

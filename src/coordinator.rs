@@ -84,7 +84,15 @@ impl Coordinator {
         let quorum = Quorum::of(nodes.len());
         let nodes = nodes.into();
         let prefix = prefix.into();
-        Self { nodes, quorum, runtime, drift, prefix, fencing, offset: AtomicI64::new(0) }
+        Self {
+            nodes,
+            quorum,
+            runtime,
+            drift,
+            prefix,
+            fencing,
+            offset: AtomicI64::new(0),
+        }
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &NodeName> {
@@ -114,7 +122,10 @@ impl Coordinator {
 
         // The lease starts here, before the first byte leaves.
         let started = self.now();
-        let round = Gather::new(self.runtime.clone(), AcquireBoard::open(self.quorum, started));
+        let round = Gather::new(
+            self.runtime.clone(),
+            AcquireBoard::open(self.quorum, started),
+        );
         let mut cleanup = Cleanup {
             coordinator: self,
             round: round.clone(),
@@ -134,7 +145,13 @@ impl Coordinator {
                     let valid_until = valid_until(started, ttl, self.drift);
                     if self.now() < valid_until {
                         cleanup.armed = false;
-                        return Ok(Won { claim, started, valid_until, fencing, round });
+                        return Ok(Won {
+                            claim,
+                            started,
+                            valid_until,
+                            fencing,
+                            round,
+                        });
                     }
                     Some(Failure::Late)
                 }
@@ -152,7 +169,11 @@ impl Coordinator {
                 Reason::Outage => Failure::Outage,
             },
         };
-        Err(Missed { failure, round, undo })
+        Err(Missed {
+            failure,
+            round,
+            undo,
+        })
     }
 
     /// Settles the fencing token of a won round, by a second round where the counters differ.
@@ -211,7 +232,10 @@ impl Coordinator {
         request: impl Fn() -> Request,
     ) {
         for (index, node) in self.nodes.iter().enumerate() {
-            node.send(request(), Reply::new(sink.clone() as Arc<dyn ReplySink>, index, phase));
+            node.send(
+                request(),
+                Reply::new(sink.clone() as Arc<dyn ReplySink>, index, phase),
+            );
         }
     }
 
@@ -220,7 +244,9 @@ impl Coordinator {
         claim.withdraw();
         let board = ReleaseBoard::open(self.quorum, self.quorum.nodes(), self.now());
         let gather = Gather::new(self.runtime.clone(), board);
-        self.ask_all(&gather, Phase::Release, || Request::Release { claim: claim.clone() });
+        self.ask_all(&gather, Phase::Release, || Request::Release {
+            claim: claim.clone(),
+        });
         gather
     }
 
@@ -228,14 +254,22 @@ impl Coordinator {
     pub(crate) fn release_unheard(&self, claim: &Arc<Claim>) {
         claim.withdraw();
         for node in &self.nodes {
-            node.send(Request::Release { claim: claim.clone() }, Reply::ignored());
+            node.send(
+                Request::Release {
+                    claim: claim.clone(),
+                },
+                Reply::ignored(),
+            );
         }
     }
 
     /// Reads or breaks a lock on every master and waits for all of them.
     pub(crate) async fn look(&self, request: Request) -> Vec<(Result<KeyState, Fault>, Duration)> {
         let started = self.now();
-        let board = LookBoard { answers: vec![None; self.nodes.len()], started };
+        let board = LookBoard {
+            answers: vec![None; self.nodes.len()],
+            started,
+        };
         let gather = Gather::new(self.runtime.clone(), board);
         self.ask_all(&gather, Phase::Look, || request.clone());
         gather.until(LookBoard::complete).await
@@ -258,13 +292,20 @@ impl Cleanup<'_> {
         let coordinator = self.coordinator;
         let undo: Vec<usize> = {
             let board = self.round.board();
-            (0..coordinator.nodes.len()).filter(|&node| board.round.must_undo(node)).collect()
+            (0..coordinator.nodes.len())
+                .filter(|&node| board.round.must_undo(node))
+                .collect()
         };
         let board = ReleaseBoard::open(coordinator.quorum, undo.len(), coordinator.now());
         let gather = Gather::new(coordinator.runtime.clone(), board);
         for node in undo {
             let reply = Reply::new(gather.clone(), node, Phase::Release);
-            coordinator.nodes[node].send(Request::Release { claim: self.claim.clone() }, reply);
+            coordinator.nodes[node].send(
+                Request::Release {
+                    claim: self.claim.clone(),
+                },
+                reply,
+            );
         }
         Undoing(gather)
     }
@@ -302,17 +343,20 @@ pub(crate) struct AcquireBoard {
 impl AcquireBoard {
     fn open(quorum: Quorum, started: Instant) -> Self {
         let slots = vec![Slot::default(); quorum.nodes()].into();
-        Self { round: Round::open(quorum), slots, started, ttl_left: None, decided: false }
+        Self {
+            round: Round::open(quorum),
+            slots,
+            started,
+            ttl_left: None,
+            decided: false,
+        }
     }
 
     fn verdict(&self) -> Option<Verdict> {
         Some(self.round.verdict()).filter(|verdict| *verdict != Verdict::Pending)
     }
 
-    pub(crate) fn reports<'a>(
-        &self,
-        names: impl Iterator<Item = &'a NodeName>,
-    ) -> Vec<NodeReport> {
+    pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
         reports(names, &self.slots, Phase::Acquire)
     }
 }
@@ -329,7 +373,9 @@ impl Board for AcquireBoard {
                 Vote::Refused
             }
             Ok(_) => Vote::Fault { sent: true },
-            Err(fault) => Vote::Fault { sent: !fault.left_nothing() },
+            Err(fault) => Vote::Fault {
+                sent: !fault.left_nothing(),
+            },
         };
         let verdict = self.round.record(from.node, vote);
         let fell = verdict != Verdict::Pending && !self.decided;
@@ -353,7 +399,10 @@ struct ConfirmBoard {
 
 impl ConfirmBoard {
     fn open(quorum: Quorum) -> Self {
-        Self { tally: Tally::new(quorum), above: None }
+        Self {
+            tally: Tally::new(quorum),
+            above: None,
+        }
     }
 
     fn decided(&mut self) -> Option<(Verdict, Option<Reason>, Option<u64>)> {
@@ -391,7 +440,15 @@ pub(crate) struct ReleaseBoard {
 impl ReleaseBoard {
     fn open(quorum: Quorum, asked: usize, started: Instant) -> Self {
         let slots = vec![Slot::default(); quorum.nodes()].into();
-        Self { quorum, asked, started, slots, deleted: 0, gone: 0, faults: 0 }
+        Self {
+            quorum,
+            asked,
+            started,
+            slots,
+            deleted: 0,
+            gone: 0,
+            faults: 0,
+        }
     }
 
     /// Deleted, already gone, and failed.
@@ -412,10 +469,7 @@ impl ReleaseBoard {
         self.deleted + self.gone >= self.quorum.size() || self.complete()
     }
 
-    pub(crate) fn reports<'a>(
-        &self,
-        names: impl Iterator<Item = &'a NodeName>,
-    ) -> Vec<NodeReport> {
+    pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
         reports(names, &self.slots, Phase::Release)
     }
 }

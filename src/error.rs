@@ -110,9 +110,10 @@ impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (missed, what) = match self {
             Self::HeldByOther(missed) => (missed, "is held by another"),
-            Self::NoQuorum(missed) => {
-                (missed, "could not be decided: too few masters answered for a majority")
-            }
+            Self::NoQuorum(missed) => (
+                missed,
+                "could not be decided: too few masters answered for a majority",
+            ),
             Self::TooLate(missed) => (missed, "was granted too slowly, no validity was left"),
             Self::InvalidResource(why) => return why.fmt(f),
             Self::InvalidOptions(why) => return why.fmt(f),
@@ -126,7 +127,11 @@ impl fmt::Display for AcquireError {
             missed.attempts
         )?;
         let line = Line(&missed.reports).to_string();
-        if line.is_empty() { Ok(()) } else { write!(f, " [{line}]") }
+        if line.is_empty() {
+            Ok(())
+        } else {
+            write!(f, " [{line}]")
+        }
     }
 }
 

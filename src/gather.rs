@@ -37,7 +37,11 @@ pub(crate) struct Gather<B> {
 
 impl<B: Board> Gather<B> {
     pub(crate) fn new(runtime: Arc<dyn Runtime>, board: B) -> Arc<Self> {
-        Arc::new(Self { runtime, board: Mutex::new(board), waker: AtomicWaker::new() })
+        Arc::new(Self {
+            runtime,
+            board: Mutex::new(board),
+            waker: AtomicWaker::new(),
+        })
     }
 
     /// The board. The lock is never held across an await.
@@ -61,7 +65,10 @@ impl<B: Board> Gather<B> {
 
 impl<B: Board> ReplySink for Gather<B> {
     fn answered(&self, node: usize, _: Phase, answer: Result<Answer, Fault>) {
-        let from = From { node, now: self.runtime.now() };
+        let from = From {
+            node,
+            now: self.runtime.now(),
+        };
         let wake = self.board().count(from, answer);
         if wake {
             self.waker.wake();
@@ -69,7 +76,10 @@ impl<B: Board> ReplySink for Gather<B> {
     }
 
     fn late(&self, node: usize, _: Phase, answer: &Result<Answer, Fault>) {
-        let from = From { node, now: self.runtime.now() };
+        let from = From {
+            node,
+            now: self.runtime.now(),
+        };
         self.board().late(from, answer);
     }
 }

@@ -36,7 +36,12 @@ pub struct LockGuard {
 
 impl LockGuard {
     pub(crate) fn new(held: Arc<Held>, core: Arc<Core>, seat: Seat) -> Self {
-        Self { held, core, seat, released: false }
+        Self {
+            held,
+            core,
+            seat,
+            released: false,
+        }
     }
 
     /// The resource that is locked, without the key prefix.
@@ -105,22 +110,35 @@ impl LockGuard {
     /// Dropped midway, masters may keep the key longer than the guard knows; the guard's
     /// validity is never wrong, and release works as ever.
     pub async fn extend(&self, ttl: Duration) -> Result<(), ExtendError> {
-        self.core.options.check_ttl(ttl).map_err(ExtendError::InvalidTtl)?;
+        self.core
+            .options
+            .check_ttl(ttl)
+            .map_err(ExtendError::InvalidTtl)?;
         let coordinator = &self.core.coordinator;
         let started = coordinator.now();
         if let Some(cause) = self.held.ended(started) {
             return Err(ExtendError::Lost(cause));
         }
-        let items: Arc<[ExtendItem]> = [ExtendItem { claim: self.held.claim.clone(), ttl }].into();
+        let items: Arc<[ExtendItem]> = [ExtendItem {
+            claim: self.held.claim.clone(),
+            ttl,
+        }]
+        .into();
         let board = ExtendBoard {
             ballot: Ballot::new(coordinator.quorum),
-            terms: Terms { started, ttl, drift: coordinator.drift },
+            terms: Terms {
+                started,
+                ttl,
+                drift: coordinator.drift,
+            },
             held: self.held.clone(),
             slots: vec![Slot::default(); coordinator.quorum.nodes()].into(),
             outcome: Extension::Pending,
         };
         let gather = Gather::new(coordinator.runtime.clone(), board);
-        coordinator.ask_all(&gather, Phase::Extend, || Request::Extend { items: items.clone() });
+        coordinator.ask_all(&gather, Phase::Extend, || Request::Extend {
+            items: items.clone(),
+        });
         let outcome = gather
             .until(|board| Some(board.outcome).filter(|outcome| *outcome != Extension::Pending))
             .await;
@@ -131,12 +149,19 @@ impl LockGuard {
                 Err(ExtendError::Lost(LossCause::TakenAway))
             }
             Extension::TooLate => {
-                let cause = self.held.ended(coordinator.now()).unwrap_or(LossCause::Expired);
+                let cause = self
+                    .held
+                    .ended(coordinator.now())
+                    .unwrap_or(LossCause::Expired);
                 Err(ExtendError::Lost(cause))
             }
             Extension::Unknown | Extension::Pending => {
                 let slots = &gather.board().slots;
-                Err(ExtendError::NoQuorum(reports(coordinator.names(), slots, Phase::Extend)))
+                Err(ExtendError::NoQuorum(reports(
+                    coordinator.names(),
+                    slots,
+                    Phase::Extend,
+                )))
             }
         }
     }
@@ -157,8 +182,15 @@ impl LockGuard {
         let (on, expired_on, unreachable) = gather.board().counts();
         let pending = self.core.coordinator.quorum.nodes() - (on + expired_on + unreachable);
         let core = self.core.clone();
-        let released =
-            Released { was_valid, on, expired_on, unreachable, pending, round: gather, core };
+        let released = Released {
+            was_valid,
+            on,
+            expired_on,
+            unreachable,
+            pending,
+            round: gather,
+            core,
+        };
         tracing::debug!(
             resource = %String::from_utf8_lossy(self.resource()),
             on = released.on,
@@ -172,7 +204,10 @@ impl LockGuard {
     /// What each master answered to the acquire, how fast, and who was late: answers that come
     /// after the verdict are added as they arrive.
     pub fn report(&self) -> Vec<NodeReport> {
-        self.held.round.board().reports(self.core.coordinator.names())
+        self.held
+            .round
+            .board()
+            .reports(self.core.coordinator.names())
     }
 
     /// Stops the renewal, ends the lease for whoever watches it, and takes over the release.
@@ -261,7 +296,9 @@ impl Board for ExtendBoard {
             },
             _ => Kept::Unknown,
         };
-        let outcome = self.ballot.record(kept, from.now, self.held.valid_until(), self.terms);
+        let outcome = self
+            .ballot
+            .record(kept, from.now, self.held.valid_until(), self.terms);
         if let Extension::Renewed(until) = outcome {
             // Counted here and not by the waiting future, which may look much later.
             if !self.held.prolong(until, self.held.ttl(), from.now) {

@@ -104,7 +104,11 @@ impl Held {
     }
 
     fn deadline_cause(&self, now: Instant) -> LossCause {
-        if now >= self.hold_end { LossCause::MaxHold } else { LossCause::Expired }
+        if now >= self.hold_end {
+            LossCause::MaxHold
+        } else {
+            LossCause::Expired
+        }
     }
 
     /// Ends it, unless it has ended already. True for the one call that ended it.

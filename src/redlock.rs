@@ -86,7 +86,13 @@ impl Redlock {
 
     pub(crate) fn new(coordinator: Coordinator, options: Options) -> Self {
         let coordinator = Arc::new(coordinator);
-        Self { core: Arc::new(Core { coordinator, renewal: Renewal::new(), options }) }
+        Self {
+            core: Arc::new(Core {
+                coordinator,
+                renewal: Renewal::new(),
+                options,
+            }),
+        }
     }
 
     /// Locks over `masters` masters in memory: for tests of your own code, without a server.
@@ -96,7 +102,10 @@ impl Redlock {
     /// With no master, or more than 64.
     #[cfg(any(test, feature = "testing"))]
     pub fn in_memory(masters: usize) -> Self {
-        Self::builder().in_memory(masters).build().expect("between 1 and 64 masters")
+        Self::builder()
+            .in_memory(masters)
+            .build()
+            .expect("between 1 and 64 masters")
     }
 
     /// Takes the lock on `resource`, waiting as the builder's `wait` allows.
@@ -235,9 +244,16 @@ impl Redlock {
         let nodes = coordinator
             .names()
             .zip(answers)
-            .map(|(node, (state, latency))| NodeStatus { node: node.clone(), state, latency })
+            .map(|(node, (state, latency))| NodeStatus {
+                node: node.clone(),
+                state,
+                latency,
+            })
             .collect();
-        Status { nodes, quorum: coordinator.quorum.size() }
+        Status {
+            nodes,
+            quorum: coordinator.quorum.size(),
+        }
     }
 }
 
@@ -324,10 +340,7 @@ impl LockRequest<'_> {
     /// # Errors
     ///
     /// As [`Redlock::scope`].
-    pub async fn scope<T>(
-        self,
-        body: impl AsyncFnOnce(&LockGuard) -> T,
-    ) -> Result<T, ScopeError> {
+    pub async fn scope<T>(self, body: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T, ScopeError> {
         let guard = self.acquire().await?;
         let outcome = {
             let lost = std::pin::pin!(guard.lost());
@@ -363,7 +376,9 @@ impl LockRequest<'_> {
     }
 
     async fn run(self) -> Result<LockGuard, AcquireError> {
-        self.attempt_until_deadline().await.map_err(Ended::into_error)
+        self.attempt_until_deadline()
+            .await
+            .map_err(Ended::into_error)
     }
 
     /// Attempts until it is won or the wait is over. The only loop of an acquire.
@@ -379,7 +394,11 @@ impl LockRequest<'_> {
             Err(missed) => missed,
         };
         for attempt in 2.. {
-            tracing::debug!(attempts = attempt - 1, failure = last.failure.as_str(), "missed");
+            tracing::debug!(
+                attempts = attempt - 1,
+                failure = last.failure.as_str(),
+                "missed"
+            );
             let now = coordinator.now();
             if now >= deadline {
                 return Err(self.missed(last, began, attempt - 1));
@@ -403,7 +422,8 @@ impl LockRequest<'_> {
     fn won(&self, won: Won, attempts: u32) -> LockGuard {
         let core = &self.redlock.core;
         let span = tracing::Span::current();
-        span.record("attempts", attempts).record("outcome", "acquired");
+        span.record("attempts", attempts)
+            .record("outcome", "acquired");
         if let Some(token) = won.fencing {
             span.record("fencing_token", token);
         }
@@ -426,13 +446,17 @@ impl LockRequest<'_> {
             reports: round.round.board().reports(coordinator.names()),
         };
         let span = tracing::Span::current();
-        span.record("attempts", attempts).record("outcome", round.failure.as_str());
+        span.record("attempts", attempts)
+            .record("outcome", round.failure.as_str());
         let error = match round.failure {
             Failure::Contention => AcquireError::HeldByOther(missed),
             Failure::Outage => AcquireError::NoQuorum(missed),
             Failure::Late => AcquireError::TooLate(missed),
         };
-        Ended::Missed { round: round.round, error }
+        Ended::Missed {
+            round: round.round,
+            error,
+        }
     }
 
     /// Seeds the jitter where the user fixed no seed.
@@ -446,7 +470,10 @@ impl LockRequest<'_> {
 /// How an acquire came to nothing.
 enum Ended {
     Invalid(AcquireError),
-    Missed { round: Arc<AcquireRound>, error: AcquireError },
+    Missed {
+        round: Arc<AcquireRound>,
+        error: AcquireError,
+    },
 }
 
 impl Ended {
@@ -496,13 +523,19 @@ pub enum StatusVerdict {
 impl Status {
     /// What the answers come to over the quorum.
     pub fn verdict(&self) -> StatusVerdict {
-        let known: Vec<&KeyState> =
-            self.nodes.iter().filter_map(|node| node.state.as_ref().ok()).collect();
+        let known: Vec<&KeyState> = self
+            .nodes
+            .iter()
+            .filter_map(|node| node.state.as_ref().ok())
+            .collect();
         if known.len() < self.quorum {
             return StatusVerdict::Unknown;
         }
         let held_by = |value: &[u8]| {
-            known.iter().filter(|state| state.holder.as_deref() == Some(value)).count()
+            known
+                .iter()
+                .filter(|state| state.holder.as_deref() == Some(value))
+                .count()
         };
         let holders = known.iter().filter_map(|state| state.holder.as_deref());
         match holders.clone().find(|value| held_by(value) >= self.quorum) {
@@ -521,7 +554,11 @@ fn check_resource(prefix: &str, resource: &[u8]) -> Result<(), InvalidResource> 
         return Err(InvalidResource::TooLong(resource.len()));
     }
     // The whole key counts: an empty prefix, or one that ends in the middle of the word.
-    let key_start = prefix.as_bytes().iter().chain(resource).take(RESERVED.len());
+    let key_start = prefix
+        .as_bytes()
+        .iter()
+        .chain(resource)
+        .take(RESERVED.len());
     if key_start.eq(RESERVED) || resource.starts_with(RESERVED) {
         return Err(InvalidResource::Reserved);
     }

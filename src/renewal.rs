@@ -36,7 +36,10 @@ pub(crate) struct Seat(AtomicU64);
 
 impl Renewal {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { wheel: Mutex::new(Wheel::default()), sooner: Arc::default() })
+        Arc::new(Self {
+            wheel: Mutex::new(Wheel::default()),
+            sooner: Arc::default(),
+        })
     }
 
     fn wheel(&self) -> MutexGuard<'_, Wheel> {
@@ -55,13 +58,17 @@ impl Renewal {
         let due = renew_at(started, held.ttl()).min(held.hold_end);
         let (start, wake) = {
             let mut wheel = self.wheel();
-            seat.0.store(wheel.insert(held.clone(), due), Ordering::Relaxed);
+            seat.0
+                .store(wheel.insert(held.clone(), due), Ordering::Relaxed);
             let start = !std::mem::replace(&mut wheel.running, true);
             (start, due < wheel.wakes_at)
         };
         if start {
-            let task =
-                run(Arc::downgrade(self), Arc::downgrade(coordinator), self.sooner.clone());
+            let task = run(
+                Arc::downgrade(self),
+                Arc::downgrade(coordinator),
+                self.sooner.clone(),
+            );
             let spawned = coordinator.runtime.spawn(Box::pin(task));
             self.wheel().running &= spawned;
             return spawned;
@@ -140,7 +147,10 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, batch: &[Due], n
             continue;
         }
         let ttl = held.ttl();
-        items.push(ExtendItem { claim: held.claim.clone(), ttl });
+        items.push(ExtendItem {
+            claim: held.claim.clone(),
+            ttl,
+        });
         entries.push(Entry {
             held: held.clone(),
             seat: due.seat,
@@ -159,17 +169,13 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, batch: &[Due], n
         coordinator: Arc::downgrade(coordinator),
     };
     let gather = Gather::new(coordinator.runtime.clone(), board);
-    coordinator.ask_all(&gather, Phase::Extend, || Request::Extend { items: items.clone() });
+    coordinator.ask_all(&gather, Phase::Extend, || Request::Extend {
+        items: items.clone(),
+    });
 }
 
 /// Ends a lock that is lost and lets go of what is left of it, so that nobody waits for our ttl.
-fn end(
-    renewal: &Renewal,
-    coordinator: &Coordinator,
-    held: &Held,
-    seat: u64,
-    cause: LossCause,
-) {
+fn end(renewal: &Renewal, coordinator: &Coordinator, held: &Held, seat: u64, cause: LossCause) {
     renewal.wheel().remove(seat);
     if cause == LossCause::Released || held.claim.is_withdrawn() {
         return;
@@ -217,9 +223,15 @@ impl Board for RenewBoard {
                 let resource = String::from_utf8_lossy(held.claim.resource());
                 tracing::debug!(%resource, node = from.node, "put a missing key back");
             }
-            let terms =
-                Terms { started: self.started, ttl: entry.ttl, drift: coordinator.drift };
-            match entry.ballot.record(kept, from.now, held.valid_until(), terms) {
+            let terms = Terms {
+                started: self.started,
+                ttl: entry.ttl,
+                drift: coordinator.drift,
+            };
+            match entry
+                .ballot
+                .record(kept, from.now, held.valid_until(), terms)
+            {
                 Extension::Pending => {}
                 Extension::Renewed(until) => {
                     held.prolong(until, entry.ttl, from.now);
@@ -229,7 +241,13 @@ impl Board for RenewBoard {
                     );
                 }
                 Extension::Lost => {
-                    end(&renewal, &coordinator, held, entry.seat, LossCause::TakenAway);
+                    end(
+                        &renewal,
+                        &coordinator,
+                        held,
+                        entry.seat,
+                        LossCause::TakenAway,
+                    );
                 }
                 Extension::TooLate => {
                     let cause = held.ended(from.now).unwrap_or(LossCause::Expired);
@@ -329,7 +347,9 @@ impl Wheel {
 
     /// Makes `id` due at `at`, if that is sooner.
     fn hasten(&mut self, id: u64, at: Instant) -> bool {
-        let Some(seat) = self.seat(id) else { return false };
+        let Some(seat) = self.seat(id) else {
+            return false;
+        };
         if seat.due.is_some_and(|due| due <= at) {
             return false;
         }
@@ -354,7 +374,14 @@ impl Wheel {
             };
             let Some(held) = seat.held.clone() else { break };
             let together = held.ttl() / 60;
-            if due > now + if taken.is_empty() { Duration::ZERO } else { together } {
+            if due
+                > now
+                    + if taken.is_empty() {
+                        Duration::ZERO
+                    } else {
+                        together
+                    }
+            {
                 break;
             }
             let next = renew_at(now, held.ttl()).min(held.hold_end.max(now + together));

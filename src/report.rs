@@ -61,7 +61,11 @@ impl fmt::Display for NodeReport {
             (NodeOutcome::No, _) => f.write_str("not ours")?,
             (NodeOutcome::Fault(fault), _) => write!(f, "{fault}")?,
         }
-        if self.late { f.write_str(" (late)") } else { Ok(()) }
+        if self.late {
+            f.write_str(" (late)")
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -116,9 +120,15 @@ impl Slot {
             (Said::No, _) => NodeOutcome::No,
             _ => NodeOutcome::Silent,
         };
-        let latency = (self.said != Said::Silent)
-            .then(|| Duration::from_micros(self.micros.into()));
-        NodeReport { node: node.clone(), phase, outcome, latency, late: self.late }
+        let latency =
+            (self.said != Said::Silent).then(|| Duration::from_micros(self.micros.into()));
+        NodeReport {
+            node: node.clone(),
+            phase,
+            outcome,
+            latency,
+            late: self.late,
+        }
     }
 }
 
@@ -128,7 +138,10 @@ pub(crate) fn reports<'a>(
     slots: &[Slot],
     phase: Phase,
 ) -> Vec<NodeReport> {
-    names.zip(slots).map(|(name, slot)| slot.report(name, phase)).collect()
+    names
+        .zip(slots)
+        .map(|(name, slot)| slot.report(name, phase))
+        .collect()
 }
 
 /// Reports on one line, for error texts: only those that did not simply say yes.
@@ -136,7 +149,10 @@ pub(crate) struct Line<'a>(pub(crate) &'a [NodeReport]);
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rest = self.0.iter().filter(|report| report.outcome != NodeOutcome::Yes);
+        let mut rest = self
+            .0
+            .iter()
+            .filter(|report| report.outcome != NodeOutcome::Yes);
         if let Some(first) = rest.next() {
             write!(f, "{first}")?;
         }

@@ -38,13 +38,22 @@ impl Default for Retry {
 impl Retry {
     /// Delays from `first` up to `most`.
     pub fn new(first: Duration, most: Duration) -> Self {
-        Self { first, most: most.max(first), factor: 1.6, seed: None }
+        Self {
+            first,
+            most: most.max(first),
+            factor: 1.6,
+            seed: None,
+        }
     }
 
     /// By how much each delay is longer than the one before; at least 1.
     #[must_use]
     pub fn factor(mut self, factor: f64) -> Self {
-        self.factor = if factor.is_finite() { factor.max(1.0) } else { 1.0 };
+        self.factor = if factor.is_finite() {
+            factor.max(1.0)
+        } else {
+            1.0
+        };
         self
     }
 

@@ -68,7 +68,10 @@ impl Runtime for Tokio {
 
     fn spawn(&self, task: BoxFuture<()>) -> bool {
         let current = Handle::try_current().ok();
-        let mut last = self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut last = self
+            .last
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(current) = current {
             *last = Some(current);
         }
@@ -85,6 +88,8 @@ impl Runtime for Tokio {
     fn random(&self, bytes: &mut [u8]) {
         // The operating system's generator fails only before it is seeded, at boot. A lock value
         // that could repeat is worse than no process: there is nothing sensible to go on with.
-        SysRng.try_fill_bytes(bytes).expect("the operating system has random bytes");
+        SysRng
+            .try_fill_bytes(bytes)
+            .expect("the operating system has random bytes");
     }
 }

@@ -48,7 +48,10 @@ impl Tls {
         &self,
         masters: &[String],
     ) -> Result<Option<Arc<ClientConfig>>, BuildError> {
-        if !masters.iter().any(|url| url.trim().starts_with("rediss://")) {
+        if !masters
+            .iter()
+            .any(|url| url.trim().starts_with("rediss://"))
+        {
             return Ok(None);
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -62,7 +65,9 @@ impl Tls {
                 let chain = certificates(chain)?;
                 let key = PrivateKeyDer::from_pem_slice(key)
                     .map_err(|_| wrong(&"the client key is not a PEM private key"))?;
-                config.with_client_auth_cert(chain, key).map_err(|error| wrong(&error))?
+                config
+                    .with_client_auth_cert(chain, key)
+                    .map_err(|error| wrong(&error))?
             }
         };
         Ok(Some(Arc::new(config)))
@@ -74,7 +79,9 @@ impl Tls {
             let native = rustls_native_certs::load_native_certs();
             store.add_parsable_certificates(native.certs);
             if store.is_empty() {
-                return Err(wrong(&"the operating system has no root certificates: name some"));
+                return Err(wrong(
+                    &"the operating system has no root certificates: name some",
+                ));
             }
         }
         for pem in &self.roots {

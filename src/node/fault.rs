@@ -89,7 +89,10 @@ impl fmt::Display for Fault {
             Self::Overloaded => f.write_str("too many requests queued"),
             Self::Quarantined(left) => {
                 let left = humantime::format_duration(Duration::from_secs(left.as_secs() + 1));
-                write!(f, "restarted lately, does not vote for another {left} (restart guard)")
+                write!(
+                    f,
+                    "restarted lately, does not vote for another {left} (restart guard)"
+                )
             }
             Self::Withdrawn => f.write_str("withdrawn before it was sent"),
             Self::Timeout(after) => {

@@ -66,3 +66,16 @@ pub trait Node: Send + Sync + 'static {
     /// Resolves when nothing that was sent so far is under way any more.
     fn idle(&self) -> crate::runtime::BoxFuture<()>;
 }
+
+/// A Redis or Valkey master by its URL, with the defaults of a builder: for contract tests.
+///
+/// # Errors
+///
+/// As [`RedlockBuilder::build`](crate::RedlockBuilder::build).
+#[cfg(any(test, feature = "testing"))]
+pub fn connect(
+    url: &str,
+    settings: &crate::RedlockBuilder,
+) -> Result<Arc<dyn Node>, crate::BuildError> {
+    settings.clone().master(url).single_node()
+}

@@ -57,7 +57,13 @@ impl Claim {
     pub fn new(prefix: &str, resource: &[u8], token: Token, fenced: bool) -> Self {
         let key = [prefix.as_bytes(), resource].concat().into();
         let prefix = u16::try_from(prefix.len()).unwrap_or(u16::MAX);
-        Self { key, prefix, token, fenced, withdrawn: AtomicBool::new(false) }
+        Self {
+            key,
+            prefix,
+            token,
+            fenced,
+            withdrawn: AtomicBool::new(false),
+        }
     }
 
     /// The lock key on every master.
@@ -156,7 +162,10 @@ impl Request {
 
     /// Whether the restart guard keeps this request from a master: everything that is a vote.
     pub fn is_vote(&self) -> bool {
-        matches!(self, Self::Acquire { .. } | Self::Confirm { .. } | Self::Extend { .. })
+        matches!(
+            self,
+            Self::Acquire { .. } | Self::Confirm { .. } | Self::Extend { .. }
+        )
     }
 }
 
@@ -264,12 +273,22 @@ impl Reply {
     /// A reply to `sink`, for the message of `phase` to `node`.
     pub fn new(sink: Arc<dyn ReplySink>, node: usize, phase: Phase) -> Self {
         let node = u16::try_from(node).unwrap_or(u16::MAX);
-        Self { sink: Some(sink), node, phase, answered: false }
+        Self {
+            sink: Some(sink),
+            node,
+            phase,
+            answered: false,
+        }
     }
 
     /// A reply that nobody waits for.
     pub fn ignored() -> Self {
-        Self { sink: None, node: 0, phase: Phase::Release, answered: true }
+        Self {
+            sink: None,
+            node: 0,
+            phase: Phase::Release,
+            answered: true,
+        }
     }
 
     /// Answers; after [`time_out`](Self::time_out) the answer is passed on as late.

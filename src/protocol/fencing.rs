@@ -102,7 +102,10 @@ mod tests {
                 offset = offset.learn(wall, v);
             }
             let p = offset.proposal(wall);
-            assert!(p.abs_diff(master) <= PROPOSAL_SLACK_US, "offset {off}: {p} against {master}");
+            assert!(
+                p.abs_diff(master) <= PROPOSAL_SLACK_US,
+                "offset {off}: {p} against {master}"
+            );
         }
     }
 }

@@ -54,7 +54,10 @@ pub(crate) struct Ballot {
 
 impl Ballot {
     pub(crate) fn new(quorum: Quorum) -> Self {
-        Self { tally: Tally::new(quorum), settled: false }
+        Self {
+            tally: Tally::new(quorum),
+            settled: false,
+        }
     }
 
     /// Counts one vote, at `now`, of an extension to `ttl` that was sent from `started` on, while
@@ -77,7 +80,11 @@ impl Ballot {
         let outcome = if self.tally.verdict() == Verdict::Won {
             let end = valid_until(terms.started, terms.ttl, terms.drift);
             // An extension that is counted after the old end can jump over another holder.
-            if now < old_end { Extension::Renewed(end.max(old_end)) } else { Extension::TooLate }
+            if now < old_end {
+                Extension::Renewed(end.max(old_end))
+            } else {
+                Extension::TooLate
+            }
         } else if self.tally.majority_said_no() {
             Extension::Lost
         } else if self.tally.complete() {
@@ -109,18 +116,31 @@ mod tests {
     const TERMS: Terms = Terms {
         started: Instant::from_nanos(3_000_000_000),
         ttl: Duration::from_secs(10),
-        drift: Drift { factor: 0.01, floor: Duration::from_millis(2) },
+        drift: Drift {
+            factor: 0.01,
+            floor: Duration::from_millis(2),
+        },
     };
 
     fn votes(votes: &[(Kept, u64)]) -> Vec<Extension> {
         let mut ballot = Ballot::new(Quorum::of(3));
-        votes.iter().map(|&(kept, ms)| ballot.record(kept, at(ms), at(9_898), TERMS)).collect()
+        votes
+            .iter()
+            .map(|&(kept, ms)| ballot.record(kept, at(ms), at(9_898), TERMS))
+            .collect()
     }
 
     #[test]
     fn a_majority_in_time_renews_from_the_start_of_the_extension() {
         let said = votes(&[(Kept::Yes, 3_001), (Kept::Yes, 3_002), (Kept::No, 3_003)]);
-        assert_eq!(said, [Extension::Pending, Extension::Renewed(at(12_898)), Extension::Pending]);
+        assert_eq!(
+            said,
+            [
+                Extension::Pending,
+                Extension::Renewed(at(12_898)),
+                Extension::Pending
+            ]
+        );
     }
 
     #[test]
@@ -131,15 +151,28 @@ mod tests {
 
     #[test]
     fn a_majority_of_not_yours_is_a_loss_now_and_silence_is_not() {
-        assert_eq!(votes(&[(Kept::No, 4_000), (Kept::No, 4_000)])[1], Extension::Lost);
-        let said = votes(&[(Kept::No, 4_000), (Kept::Unknown, 4_000), (Kept::Unknown, 4_000)]);
-        assert_eq!(said, [Extension::Pending, Extension::Pending, Extension::Unknown]);
+        assert_eq!(
+            votes(&[(Kept::No, 4_000), (Kept::No, 4_000)])[1],
+            Extension::Lost
+        );
+        let said = votes(&[
+            (Kept::No, 4_000),
+            (Kept::Unknown, 4_000),
+            (Kept::Unknown, 4_000),
+        ]);
+        assert_eq!(
+            said,
+            [Extension::Pending, Extension::Pending, Extension::Unknown]
+        );
     }
 
     #[test]
     fn an_extension_never_shortens() {
         let mut ballot = Ballot::new(Quorum::of(1));
-        let terms = Terms { ttl: Duration::from_secs(1), ..TERMS };
+        let terms = Terms {
+            ttl: Duration::from_secs(1),
+            ..TERMS
+        };
         let said = ballot.record(Kept::Yes, at(3_001), at(9_898), terms);
         assert_eq!(said, Extension::Renewed(at(9_898)));
     }

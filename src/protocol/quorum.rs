@@ -53,7 +53,12 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) const fn new(quorum: Quorum) -> Self {
-        Self { quorum, yes: 0, no: 0, faults: 0 }
+        Self {
+            quorum,
+            yes: 0,
+            no: 0,
+            faults: 0,
+        }
     }
 
     pub(crate) fn yes(&mut self) {
@@ -108,7 +113,6 @@ impl Tally {
         let (yes, no, faults) = self.counts();
         yes + no + faults >= self.quorum.nodes()
     }
-
 }
 
 #[cfg(test)]

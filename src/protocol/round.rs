@@ -25,7 +25,11 @@ pub(crate) struct Round {
 
 impl Round {
     pub(crate) fn open(quorum: Quorum) -> Self {
-        Self { votes: vec![None; quorum.nodes()].into(), tally: Tally::new(quorum), quorum }
+        Self {
+            votes: vec![None; quorum.nodes()].into(),
+            tally: Tally::new(quorum),
+            quorum,
+        }
     }
 
     /// Counts `node`'s vote and says where the round stands.
@@ -49,7 +53,6 @@ impl Round {
     pub(crate) fn reason(&self) -> Option<Reason> {
         self.tally.reason()
     }
-
 
     /// The fencing number of a won round.
     pub(crate) fn agreement(&self) -> Agreement {

@@ -26,7 +26,10 @@ pub struct Drift {
 
 impl Default for Drift {
     fn default() -> Self {
-        Self { factor: 0.01, floor: Duration::from_millis(2) }
+        Self {
+            factor: 0.01,
+            floor: Duration::from_millis(2),
+        }
     }
 }
 
@@ -51,12 +54,18 @@ mod tests {
     fn validity_is_counted_from_before_the_send_and_gives_up_the_drift() {
         let started = Instant::from_nanos(1_000_000_000);
         let until = valid_until(started, Duration::from_secs(10), Drift::default());
-        assert_eq!(until.saturating_since(started), Duration::from_millis(9_898));
+        assert_eq!(
+            until.saturating_since(started),
+            Duration::from_millis(9_898)
+        );
     }
 
     #[test]
     fn a_ttl_below_the_drift_gives_no_validity() {
         let started = Instant::from_nanos(5);
-        assert_eq!(valid_until(started, Duration::from_millis(1), Drift::default()), started);
+        assert_eq!(
+            valid_until(started, Duration::from_millis(1), Drift::default()),
+            started
+        );
     }
 }

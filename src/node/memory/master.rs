@@ -39,7 +39,11 @@ impl Master {
     /// The fault that a real master's error would be, [`Fault::WrongType`] for example.
     pub fn apply(&mut self, now: u64, request: &Request) -> Outcome<Answer> {
         match request {
-            Request::Acquire { claim, ttl, proposal } => self.acquire(now, claim, *ttl, *proposal),
+            Request::Acquire {
+                claim,
+                ttl,
+                proposal,
+            } => self.acquire(now, claim, *ttl, *proposal),
             Request::Confirm { claim, token } => self.confirm(now, claim, *token),
             Request::Release { claim } => self.release(now, claim),
             Request::Extend { items } => {
@@ -68,7 +72,13 @@ impl Master {
 
     /// Puts a value of another type under `key`.
     pub fn put_foreign(&mut self, key: &[u8]) {
-        self.keys.insert(key.to_vec(), Entry { value: Value::Foreign, expires: None });
+        self.keys.insert(
+            key.to_vec(),
+            Entry {
+                value: Value::Foreign,
+                expires: None,
+            },
+        );
     }
 
     /// Puts a string under `key`, as any other client might.
@@ -76,7 +86,13 @@ impl Master {
         self.set(now, key, value.to_vec(), ttl);
     }
 
-    fn acquire(&mut self, now: u64, claim: &Claim, ttl: Duration, proposal: u64) -> Outcome<Answer> {
+    fn acquire(
+        &mut self,
+        now: u64,
+        claim: &Claim,
+        ttl: Duration,
+        proposal: u64,
+    ) -> Outcome<Answer> {
         if !claim.fenced() {
             // Literally SET NX PX: it does not look at what stands there.
             if self.entry(now, claim.key()).is_some() {
@@ -87,13 +103,17 @@ impl Master {
         }
         let counter = self.counter(now, claim.key())?;
         match self.text(now, claim.key())? {
-            Some(held) if held == claim.token().to_hex() => {
-                Ok(Answer::Granted { counter: Some(counter) })
-            }
-            Some(_) => Ok(Answer::Refused { ttl_left: self.ttl_left(now, claim.key()) }),
+            Some(held) if held == claim.token().to_hex() => Ok(Answer::Granted {
+                counter: Some(counter),
+            }),
+            Some(_) => Ok(Answer::Refused {
+                ttl_left: self.ttl_left(now, claim.key()),
+            }),
             None => {
                 let slack = PROPOSAL_SLACK_US;
-                let v = proposal.clamp(now.saturating_sub(slack), now + slack).max(counter + 1);
+                let v = proposal
+                    .clamp(now.saturating_sub(slack), now + slack)
+                    .max(counter + 1);
                 self.set_counter(now, claim.key(), v);
                 self.set(now, claim.key(), claim.token().to_hex().to_vec(), Some(ttl));
                 Ok(Answer::Granted { counter: Some(v) })
@@ -130,12 +150,22 @@ impl Master {
             Ok(Some(held)) if held == claim.token().to_hex() => {
                 let left = self.ttl_left(now, claim.key());
                 if left.is_none_or(|left| left < item.ttl) {
-                    self.set(now, claim.key(), claim.token().to_hex().to_vec(), Some(item.ttl));
+                    self.set(
+                        now,
+                        claim.key(),
+                        claim.token().to_hex().to_vec(),
+                        Some(item.ttl),
+                    );
                 }
                 Extended::Kept
             }
             Ok(None) => {
-                self.set(now, claim.key(), claim.token().to_hex().to_vec(), Some(item.ttl));
+                self.set(
+                    now,
+                    claim.key(),
+                    claim.token().to_hex().to_vec(),
+                    Some(item.ttl),
+                );
                 Extended::Restored
             }
             Ok(Some(_)) | Err(_) => Extended::NotOurs,
@@ -146,7 +176,11 @@ impl Master {
         let holder = self.text(now, key)?.map(<[u8]>::to_vec);
         let ttl_left = self.ttl_left(now, key);
         let counter = self.text(now, &fence_key(key))?.and_then(parse);
-        Ok(KeyState { holder, ttl_left, counter })
+        Ok(KeyState {
+            holder,
+            ttl_left,
+            counter,
+        })
     }
 
     fn is_ours(&mut self, now: u64, claim: &Claim) -> Outcome<bool> {
@@ -154,7 +188,10 @@ impl Master {
     }
 
     fn counter(&mut self, now: u64, key: &[u8]) -> Outcome<u64> {
-        Ok(self.text(now, &fence_key(key))?.and_then(parse).unwrap_or(0))
+        Ok(self
+            .text(now, &fence_key(key))?
+            .and_then(parse)
+            .unwrap_or(0))
     }
 
     fn set_counter(&mut self, now: u64, key: &[u8], value: u64) {
@@ -164,7 +201,13 @@ impl Master {
 
     fn set(&mut self, now: u64, key: &[u8], value: Vec<u8>, ttl: Option<Duration>) {
         let expires = ttl.map(|ttl| now + u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX / 2));
-        self.keys.insert(key.to_vec(), Entry { value: Value::Text(value), expires });
+        self.keys.insert(
+            key.to_vec(),
+            Entry {
+                value: Value::Text(value),
+                expires,
+            },
+        );
     }
 
     fn entry(&mut self, now: u64, key: &[u8]) -> Option<&Entry> {

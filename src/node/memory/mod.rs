@@ -52,7 +52,10 @@ struct State {
 impl MemoryNode {
     /// An empty master.
     pub fn new(name: &str) -> Self {
-        Self { name: NodeName::new(name), state: Arc::default() }
+        Self {
+            name: NodeName::new(name),
+            state: Arc::default(),
+        }
     }
 
     /// Changes how it behaves from the next request on.

@@ -45,14 +45,25 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// Runs until the handle is gone and nothing is left to deliver.
 pub(super) async fn run(shared: Arc<Shared>) {
-    let mut actor = Actor { shared, owed: VecDeque::new(), closed_at: None, batch: Vec::new() };
+    let mut actor = Actor {
+        shared,
+        owed: VecDeque::new(),
+        closed_at: None,
+        batch: Vec::new(),
+    };
     let pauses = || Retry::new(FIRST_PAUSE, LONGEST_PAUSE).delays(Instant::now().as_nanos());
     let mut pause = pauses();
     // The first request waits for the first connection; after a failure nobody waits.
     let mut patience = actor.shared.options.connect_timeout;
     let mut fault = Fault::Down("connecting".into());
     while !actor.done_offline() {
-        match actor.offline(Box::pin(connect_owned(actor.shared.clone())), patience, &fault).await
+        match actor
+            .offline(
+                Box::pin(connect_owned(actor.shared.clone())),
+                patience,
+                &fault,
+            )
+            .await
         {
             Some(Ok(link)) => {
                 tracing::debug!(node = %actor.shared.address.name(), "connected");
@@ -84,7 +95,11 @@ pub(super) async fn run(shared: Arc<Shared>) {
             tokio::time::sleep(pause).await;
             Err(Fault::Stalled)
         };
-        if actor.offline(Box::pin(sleep), Duration::ZERO, &fault).await.is_none() {
+        if actor
+            .offline(Box::pin(sleep), Duration::ZERO, &fault)
+            .await
+            .is_none()
+        {
             return;
         }
     }
@@ -109,7 +124,9 @@ struct Actor {
 /// shut down under the task.
 impl Drop for Actor {
     fn drop(&mut self) {
-        self.shared.mailbox.fail(&Fault::Down("its connection was shut down".into()));
+        self.shared
+            .mailbox
+            .fail(&Fault::Down("its connection was shut down".into()));
     }
 }
 
@@ -121,7 +138,8 @@ impl Actor {
     }
 
     fn done_offline(&self) -> bool {
-        self.closed_at.is_some_and(|at| at.elapsed() > LINGER || self.owed.is_empty())
+        self.closed_at
+            .is_some_and(|at| at.elapsed() > LINGER || self.owed.is_empty())
     }
 
     fn owe(&mut self, claim: Arc<Claim>) {
@@ -153,7 +171,10 @@ impl Actor {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(Some(done));
             }
-            if patience.as_mut().is_some_and(|sleep| sleep.as_mut().poll(cx).is_ready()) {
+            if patience
+                .as_mut()
+                .is_some_and(|sleep| sleep.as_mut().poll(cx).is_ready())
+            {
                 patience = None;
             }
             self.shared.mailbox.register(cx.waker());
@@ -257,12 +278,16 @@ impl Line {
     /// Takes in the answers that have come, oldest first.
     fn land(&mut self, cx: &mut Context<'_>) -> Result<(), Fault> {
         while let Some(flight) = self.flights.front_mut() {
-            let Poll::Ready(replies) = flight.replies.as_mut().poll(cx) else { break };
+            let Poll::Ready(replies) = flight.replies.as_mut().poll(cx) else {
+                break;
+            };
             let replies = match replies {
                 Ok(replies) => replies,
                 Err(error) => return Err(driver_fault(&error)),
             };
-            let Some(flight) = self.flights.pop_front() else { break };
+            let Some(flight) = self.flights.pop_front() else {
+                break;
+            };
             self.stalled_since = None;
             let mut replies = replies.into_iter();
             if flight.loads > 0 {
@@ -320,7 +345,10 @@ impl Line {
             letters.splice(0..0, owed.map(release));
         }
         if letters.len() < PIPELINE {
-            actor.shared.mailbox.take(PIPELINE - letters.len(), &mut letters);
+            actor
+                .shared
+                .mailbox
+                .take(PIPELINE - letters.len(), &mut letters);
         }
         let now = Instant::now();
         let guarded = now < self.link.quarantined_until;

@@ -24,7 +24,10 @@ const SCHEMES: &str = "expected redis://host:port, rediss://host:port (TLS) or u
 impl Address {
     pub(crate) fn parse(url: &str) -> Result<Self, BadAddress> {
         let url = url.trim();
-        let bad = |why: String| BadAddress { shown: shown(url), why };
+        let bad = |why: String| BadAddress {
+            shown: shown(url),
+            why,
+        };
         let Some((scheme, rest)) = url.split_once("://") else {
             return Err(bad(format!("no scheme: {SCHEMES}")));
         };
@@ -41,7 +44,11 @@ impl Address {
             return Err(bad(format!("no address after the scheme: {SCHEMES}")));
         }
         // TLS is spoken by our own stream, so the URL is parsed as a plain one.
-        let plain = if tls { format!("redis://{rest}") } else { url.to_owned() };
+        let plain = if tls {
+            format!("redis://{rest}")
+        } else {
+            url.to_owned()
+        };
         // The parser's own message may quote the URL and with it the password.
         let unclear = || bad(format!("not understood as a URL: {SCHEMES}[/db]"));
         let info = plain.into_connection_info().map_err(|_| unclear())?;
@@ -54,13 +61,17 @@ impl Address {
             ConnectionAddr::Unix(path) => path.display().to_string(),
             _ => return Err(unclear()),
         };
-        let settings =
-            info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_lib_name(
-                "quorate",
-                env!("CARGO_PKG_VERSION"),
-            );
+        let settings = info
+            .redis_settings()
+            .clone()
+            .set_protocol(ProtocolVersion::RESP3)
+            .set_lib_name("quorate", env!("CARGO_PKG_VERSION"));
         let info = info.set_redis_settings(settings);
-        Ok(Self { info, tls, name: NodeName::new(name) })
+        Ok(Self {
+            info,
+            tls,
+            name: NodeName::new(name),
+        })
     }
 
     pub(crate) fn name(&self) -> &NodeName {
@@ -69,7 +80,10 @@ impl Address {
 
     /// One server, whatever the database number, the user, or the spelling of the loopback.
     pub(crate) fn same_server(&self, other: &Self) -> bool {
-        let plain = |name: &str| name.to_ascii_lowercase().replace("localhost:", "127.0.0.1:");
+        let plain = |name: &str| {
+            name.to_ascii_lowercase()
+                .replace("localhost:", "127.0.0.1:")
+        };
         plain(self.name.as_str()) == plain(other.name.as_str())
     }
 }
@@ -99,9 +113,15 @@ mod tests {
 
     #[test]
     fn names_have_no_credentials() {
-        assert_eq!(name("redis://user:s3cret@example.org/2"), "example.org:6379");
+        assert_eq!(
+            name("redis://user:s3cret@example.org/2"),
+            "example.org:6379"
+        );
         assert_eq!(name("redis://:s3cret@[::1]:7000"), "[::1]:7000");
-        assert_eq!(name("unix:///run/redis.sock?db=2&pass=s3cret"), "/run/redis.sock");
+        assert_eq!(
+            name("unix:///run/redis.sock?db=2&pass=s3cret"),
+            "/run/redis.sock"
+        );
     }
 
     #[test]
@@ -115,7 +135,9 @@ mod tests {
             "redis://user:s3cret@host/notadb",
             "user:s3cret@host",
         ] {
-            let bad = Address::parse(url).err().unwrap_or_else(|| panic!("{url:?} was accepted"));
+            let bad = Address::parse(url)
+                .err()
+                .unwrap_or_else(|| panic!("{url:?} was accepted"));
             assert!(bad.why.contains("redis://host:port"), "{url:?}: {bad:?}");
             assert!(!format!("{bad:?}").contains("s3cret"), "{url:?}: {bad:?}");
         }

@@ -57,7 +57,9 @@ async fn attempt(shared: &Shared) -> Result<Link, Fault> {
 async fn dial(shared: &Shared) -> Result<(MultiplexedConnection, Driver), Fault> {
     match shared.address.info.addr() {
         ConnectionAddr::Tcp(host, port) => {
-            let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(io_fault)?;
+            let stream = TcpStream::connect((host.as_str(), *port))
+                .await
+                .map_err(io_fault)?;
             tune(&stream, shared.options.connect_timeout).map_err(io_fault)?;
             if shared.address.tls {
                 return tls(shared, host, stream).await;
@@ -83,16 +85,16 @@ async fn tls(
     let name = rustls::pki_types::ServerName::try_from(host.to_owned())
         .map_err(|_| Fault::Down("not a host name that TLS can check".into()))?;
     let connector = tokio_rustls::TlsConnector::from(config);
-    greet(shared, connector.connect(name, stream).await.map_err(io_fault)?).await
+    greet(
+        shared,
+        connector.connect(name, stream).await.map_err(io_fault)?,
+    )
+    .await
 }
 
 #[cfg(not(feature = "tls-rustls"))]
 #[expect(clippy::unused_async, reason = "the same shape as with the feature")]
-async fn tls(
-    _: &Shared,
-    _: &str,
-    _: TcpStream,
-) -> Result<(MultiplexedConnection, Driver), Fault> {
+async fn tls(_: &Shared, _: &str, _: TcpStream) -> Result<(MultiplexedConnection, Driver), Fault> {
     Err(Fault::Down("TLS is not built in".into()))
 }
 
@@ -117,11 +119,13 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     // Deadlines are the actor's; the driver's own would cancel nothing.
-    let config =
-        AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+    let config = AsyncConnectionConfig::new()
+        .set_response_timeout(None)
+        .set_connection_timeout(None);
     let settings = shared.address.info.redis_settings();
-    let (connection, driver) =
-        MultiplexedConnection::new_with_config(settings, stream, config).await.map_err(down)?;
+    let (connection, driver) = MultiplexedConnection::new_with_config(settings, stream, config)
+        .await
+        .map_err(down)?;
     Ok((connection, Box::pin(driver)))
 }
 
@@ -134,7 +138,9 @@ async fn shake(shared: &Shared, link: &mut Link) -> Result<(), Fault> {
     }
     let asked = Instant::now();
     let replies = drive(&mut link.driver, async {
-        link.connection.send_packed_commands(&hello, 0, 1 + Scripts::COUNT).await
+        link.connection
+            .send_packed_commands(&hello, 0, 1 + Scripts::COUNT)
+            .await
     })
     .await
     .map_err(down)?;
@@ -172,15 +178,23 @@ fn quarantine(shared: &Shared, info: &Value, asked: Instant) -> Result<Instant, 
         _ => "",
     };
     let field = |name: &str| {
-        info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+        info.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .map(str::trim)
     };
-    let (Some(run), Some(uptime)) =
-        (field("run_id"), field("uptime_in_seconds").and_then(|text| text.parse::<u64>().ok()))
-    else {
-        return Err(Fault::Server("INFO names no run_id and uptime for the restart guard".into()));
+    let (Some(run), Some(uptime)) = (
+        field("run_id"),
+        field("uptime_in_seconds").and_then(|text| text.parse::<u64>().ok()),
+    ) else {
+        return Err(Fault::Server(
+            "INFO names no run_id and uptime for the restart guard".into(),
+        ));
     };
     if shared.options.restart_guard == RestartGuard::AfterFirstContact {
-        let mut first = shared.first_run.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut first = shared
+            .first_run
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         if first.get_or_insert_with(|| run.to_owned()) == run {
             return Ok(NONE);
         }

@@ -28,7 +28,11 @@ pub(super) struct Letter {
 
 impl Letter {
     pub(super) fn new(request: Request, reply: Reply) -> Self {
-        Self { request, reply, resent: false }
+        Self {
+            request,
+            reply,
+            resent: false,
+        }
     }
 
     pub(super) fn answer(self, answer: Result<Answer, Fault>) {
@@ -60,7 +64,11 @@ struct Inbox {
 
 impl Mailbox {
     pub(super) fn new() -> Self {
-        Self { inbox: Mutex::default(), reader: AtomicWaker::new(), rested: Notify::new() }
+        Self {
+            inbox: Mutex::default(),
+            reader: AtomicWaker::new(),
+            rested: Notify::new(),
+        }
     }
 
     fn inbox(&self) -> MutexGuard<'_, Inbox> {

@@ -48,7 +48,14 @@ impl RedisNode {
     pub(crate) fn new(address: Address, options: Arc<NodeOptions>) -> Self {
         let mailbox = Mailbox::new();
         let first_run = Mutex::new(None);
-        Self { shared: Arc::new(Shared { address, options, mailbox, first_run }) }
+        Self {
+            shared: Arc::new(Shared {
+                address,
+                options,
+                mailbox,
+                first_run,
+            }),
+        }
     }
 }
 

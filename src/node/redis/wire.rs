@@ -68,7 +68,9 @@ impl Scripts {
 
     fn call(&self, script: Script, keys: usize, args: usize) -> Cmd {
         let mut cmd = Cmd::with_capacity(3 + keys + args, 96 + 64 * (keys + args));
-        cmd.arg("EVALSHA").arg(&self.shas[script as usize][..]).arg(keys);
+        cmd.arg("EVALSHA")
+            .arg(&self.shas[script as usize][..])
+            .arg(keys);
         cmd
     }
 
@@ -78,15 +80,23 @@ impl Scripts {
             return None;
         }
         Some(match request {
-            Request::Acquire { claim, ttl, proposal } => {
+            Request::Acquire {
+                claim,
+                ttl,
+                proposal,
+            } => {
                 if claim.fenced() {
                     let mut cmd = self.call(Script::Acquire, 2, 3);
                     cmd.arg(claim.key()).arg(fence_key(claim.key()));
-                    cmd.arg(&claim.token().to_hex()[..]).arg(millis(*ttl)).arg(*proposal);
+                    cmd.arg(&claim.token().to_hex()[..])
+                        .arg(millis(*ttl))
+                        .arg(*proposal);
                     cmd
                 } else {
                     let mut cmd = Cmd::with_capacity(6, 64 + claim.key().len());
-                    cmd.arg("SET").arg(claim.key()).arg(&claim.token().to_hex()[..]);
+                    cmd.arg("SET")
+                        .arg(claim.key())
+                        .arg(&claim.token().to_hex()[..]);
                     cmd.arg("NX").arg("PX").arg(millis(*ttl));
                     cmd
                 }
@@ -147,7 +157,9 @@ pub(super) fn decode(request: &Request, value: Value) -> Result<Answer, Fault> {
     }
     Ok(match (request, value) {
         (Request::Acquire { claim, .. }, Value::Int(counter)) if claim.fenced() => {
-            Answer::Granted { counter: Some(counter.unsigned_abs()) }
+            Answer::Granted {
+                counter: Some(counter.unsigned_abs()),
+            }
         }
         (Request::Acquire { .. }, Value::Array(refused)) => {
             let ttl_left = refused.first().and_then(as_millis);
@@ -184,7 +196,11 @@ fn key_state(state: &[Value]) -> KeyState {
         _ => None,
     };
     let counter = bytes(2).and_then(|text| std::str::from_utf8(&text).ok()?.parse().ok());
-    KeyState { holder: bytes(0), ttl_left: state.get(1).and_then(as_millis), counter }
+    KeyState {
+        holder: bytes(0),
+        ttl_left: state.get(1).and_then(as_millis),
+        counter,
+    }
 }
 
 /// A PTTL reply; negative means no expiry, or no key.

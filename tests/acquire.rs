@@ -1,0 +1,76 @@
+//! Taking, keeping and giving back one lock on real masters, some of them dying.
+
+use std::time::Duration;
+
+use quorate::{AcquireError, LossCause, Redlock, RestartGuard, TryAcquire, Wait};
+use quorate_testbed::Masters;
+
+fn redlock(masters: &Masters) -> Redlock {
+    Redlock::builder()
+        .masters(masters.urls())
+        .restart_guard(RestartGuard::Off)
+        .build()
+        .expect("good settings")
+}
+
+#[tokio::test]
+async fn a_lock_is_taken_seen_and_given_back() {
+    let masters = Masters::start(5).expect("five masters");
+    let redlock = redlock(&masters);
+    let guard = redlock.acquire("nightly").await.expect("free");
+    assert!(guard.is_valid());
+    assert!(guard.fencing_token().is_some());
+    let other = redlock.try_acquire("nightly").await.expect("a quorum");
+    assert!(matches!(other, TryAcquire::Held(_)), "{other:?}");
+    let released = guard.release().await;
+    assert_eq!(released.unreachable, 0, "{released:?}");
+    redlock.flush().await;
+    for master in &masters {
+        let reply = master.command(&["EXISTS", "nightly"]).expect("alive");
+        assert_eq!(reply.int(), Some(0));
+    }
+    let again = redlock.acquire("nightly").await.expect("free again");
+    drop(again);
+}
+
+#[tokio::test]
+async fn a_lock_survives_a_dead_and_a_stopped_minority_but_not_a_majority() {
+    let masters = Masters::start(5).expect("five masters");
+    let redlock = redlock(&masters);
+    drop(redlock.acquire("job").await.expect("all up"));
+    masters[0].kill().expect("killed");
+    masters[1].stop().expect("stopped");
+    for n in 0..5 {
+        let guard = redlock
+            .acquire("job")
+            .await
+            .unwrap_or_else(|error| panic!("{n}: {error}"));
+        guard.release().await;
+    }
+    masters[2].kill().expect("killed");
+    let error = redlock
+        .lock("job")
+        .wait(Wait::For(Duration::from_millis(300)))
+        .acquire()
+        .await
+        .expect_err("no quorum");
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+    println!("{error}");
+}
+
+#[tokio::test]
+async fn a_broken_lock_is_told_to_its_holder() {
+    let masters = Masters::start(3).expect("three masters");
+    let redlock = redlock(&masters);
+    let guard = redlock
+        .lock("x")
+        .ttl(Duration::from_secs(1))
+        .acquire()
+        .await
+        .expect("free");
+    redlock.break_lock("x").await.expect("a good name");
+    let thief = redlock.acquire("x").await.expect("broken open");
+    let cause = guard.lost().await;
+    assert_eq!(cause, LossCause::TakenAway);
+    assert!(thief.fencing_token() > guard.fencing_token());
+}
