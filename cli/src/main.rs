@@ -1,2 +1,39 @@
-//! The `quorate` command line.
-fn main() {}
+//! `quorate`: run a command under a Redlock quorum lock, and look after the masters.
+
+#![allow(
+    clippy::format_push_string,
+    reason = "texts for people, once per command"
+)]
+
+mod args;
+mod break_;
+mod config;
+mod deadline;
+mod exit;
+mod manual;
+mod output;
+mod process;
+mod run;
+mod status;
+
+use std::process::ExitCode;
+
+use args::Command;
+
+fn main() -> ExitCode {
+    // Started by ourselves, as one of the helpers of `run`?
+    if let Some(code) = process::helper::main() {
+        return code;
+    }
+    let command = match args::parse() {
+        Ok(command) => command,
+        Err(error) => return exit::from_clap(&error),
+    };
+    exit::finish(match command {
+        Command::Run(args) => run::run(args),
+        Command::Status(args) => status::run(args),
+        Command::Break(args) => break_::run(args),
+        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args),
+    })
+}

@@ -1,0 +1,108 @@
+//! The command line as a whole: the commands and their help.
+
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::{break_, exit, manual, run, status};
+
+/// Run commands under a lock that a majority of independent Redis or Valkey masters agrees on.
+#[derive(Debug, Parser)]
+#[command(
+    name = "quorate",
+    version,
+    long_about = "Run commands under a lock that a majority of independent Redis or Valkey masters agrees on.\n\n\
+        The lock holds while any majority of the masters lives; it is renewed while the command runs; \
+        and the command is stopped before the lock ends, never after. What the command writes to should \
+        refuse smaller fencing tokens than it has seen: that protects even against a machine that stood still.",
+    after_help = "The common case:  quorate run nightly-report -- ./report.sh",
+    after_long_help = manual::AFTER_HELP,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Take a lock, run a command, give the lock back
+    #[command(after_help = exit::TABLE, after_long_help = run::AFTER_HELP)]
+    Run(run::RunArgs),
+    /// Show who holds a lock, master by master
+    #[command(after_help = exit::TABLE, after_long_help = status::AFTER_HELP)]
+    Status(status::StatusArgs),
+    /// Delete a lock everywhere, whoever holds it: the last resort
+    #[command(after_help = exit::TABLE, after_long_help = break_::AFTER_HELP)]
+    Break(break_::BreakArgs),
+    /// Print a completion script for a shell
+    #[command(after_help = manual::COMPLETIONS_HELP)]
+    Completions(manual::CompletionArgs),
+    /// Print or write the manual pages
+    Man(manual::ManArgs),
+}
+
+/// Parses the command line and the variables.
+///
+/// # Errors
+///
+/// As the argument parser says; help and version are errors to it as well.
+pub(crate) fn parse() -> Result<Command, clap::Error> {
+    let matches = Cli::command().try_get_matches()?;
+    let mut command = Cli::from_arg_matches(&matches)?.command;
+    if let (Command::Run(run), Some(("run", matches))) = (&mut command, matches.subcommand()) {
+        let typed = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
+        match (typed("try_once"), typed("wait")) {
+            (true, true) => {
+                return Err(Cli::command().error(
+                    ErrorKind::ArgumentConflict,
+                    "--try does not wait and --wait does: give one of them",
+                ));
+            }
+            // What was typed wins over the variable of the other.
+            (false, true) => run.do_wait(),
+            _ => {}
+        }
+    }
+    Ok(command)
+}
+
+/// The command line for completions and manual pages.
+pub(crate) fn description() -> clap::Command {
+    Cli::command()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        description().debug_assert();
+    }
+
+    #[test]
+    fn every_option_with_a_value_has_a_variable() {
+        for command in description().get_subcommands() {
+            if matches!(command.get_name(), "completions" | "man") {
+                continue;
+            }
+            for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {
+                let long = arg.get_long().unwrap_or_default();
+                if matches!(long, "help" | "version" | "yes") {
+                    continue; // consent is given each time
+                }
+                let variable = format!("QUORATE_{}", long.replace('-', "_").to_uppercase());
+                assert_eq!(
+                    arg.get_env().and_then(|env| env.to_str()),
+                    Some(variable.as_str()),
+                    "{} --{long}",
+                    command.get_name()
+                );
+            }
+        }
+    }
+}

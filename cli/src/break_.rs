@@ -1,0 +1,106 @@
+//! `quorate break`: delete a lock everywhere, whoever holds it, and say what was there.
+//!
+//! The operator's last resort, so it asks for consent in so many words. The JSON form is one object
+//! as `status` prints it, with what was there before.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use clap::Args;
+
+use crate::config::{self, MasterOptions};
+use crate::exit::{self, Failure, Outcome};
+use crate::output;
+use crate::status::{ResourceStatus, no_quorum, wrong_name};
+
+/// What stands below `quorate break --help`.
+pub(crate) const AFTER_HELP: &str = "\
+The holder is not asked. It learns of its loss with its next renewal, within a third of its ttl;
+until then two may believe to hold the lock, and only the fencing token protects what they write.
+A lock whose holder is dead needs no breaking: it is free after its ttl.
+
+The fencing counter is kept, so tokens keep rising. A key of another type is never deleted.
+
+Examples:
+    quorate status nightly-report
+    quorate break nightly-report --yes
+
+JSON fields (stable): as one element of status --json, describing what was there before.
+
+Exit codes:
+    0       a majority of masters was reached
+    64      wrong usage, or --yes is missing; nothing was touched
+    69      no quorum of masters: the lock may still be held";
+
+/// Arguments of `break`.
+#[derive(Debug, Args)]
+pub(crate) struct BreakArgs {
+    /// The resource whose lock to delete
+    resource: OsString,
+
+    /// Yes, delete it, whoever holds it
+    #[arg(long)]
+    yes: bool,
+
+    /// Print JSON
+    #[arg(long, env = "QUORATE_JSON", value_parser = clap::builder::BoolishValueParser::new())]
+    json: bool,
+
+    #[command(flatten)]
+    masters: MasterOptions,
+}
+
+/// Breaks the lock.
+pub(crate) fn run(args: BreakArgs) -> Outcome {
+    let name = args.resource.as_bytes();
+    if !args.yes {
+        return Err(Failure::usage(format!(
+            "breaking '{}' takes the lock from whoever holds it: say --yes if that is what you want \
+             (quorate status shows the holder)",
+            output::bytes(name)
+        )));
+    }
+    let (masters, _) = args.masters.complete()?;
+    let redlock = config::redlock(&masters, None)?;
+    let status = config::block_on(async {
+        redlock
+            .break_lock(name)
+            .await
+            .map_err(|why| wrong_name(&args.resource, why))
+    })?;
+    let before = ResourceStatus::new(name, &status);
+    if args.json {
+        output::print_json(&before)?;
+    } else {
+        output::print(&page(&before))?;
+    }
+    if before.answered < before.quorum {
+        return Err(no_quorum(&before));
+    }
+    Ok(exit::OK)
+}
+
+/// One line per master.
+fn page(before: &ResourceStatus) -> String {
+    let mut text = String::new();
+    for master in &before.masters {
+        let words = match (&master.token, &master.error) {
+            (Some(token), _) => {
+                let left = master.ttl_left_ms.map_or_else(
+                    || "no expiry".to_owned(),
+                    |ms| {
+                        format!(
+                            "{} left",
+                            output::human(std::time::Duration::from_millis(ms))
+                        )
+                    },
+                );
+                format!("deleted {token} ({left})")
+            }
+            (None, Some(error)) => format!("not reached: {error}"),
+            (None, None) => "nothing was there".to_owned(),
+        };
+        text += &format!("{}: {words}\n", master.master);
+    }
+    text
+}

@@ -1,0 +1,456 @@
+//! Options: flags over `QUORATE_*` variables over the TOML file over the library's defaults.
+//!
+//! Flags and variables are merged by the argument parser; this file adds the TOML file underneath
+//! and hands the result to the library's builder, which validates it once.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use quorate::{Redlock, RestartGuard, Tls};
+use serde::Deserialize;
+use serde::de::{self, Deserializer, Visitor};
+
+use crate::exit::Failure;
+
+/// The file that is read when no other is named and it exists.
+const DEFAULT_FILE: &str = "quorate.toml";
+
+/// How to reach the masters, and the rules of the lock. Every command takes these.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Masters")]
+pub(crate) struct MasterOptions {
+    /// The masters, separated by commas: redis://, rediss:// or unix:// URLs
+    ///
+    /// Every URL names one independent master, never a replica or a node of a cluster. Use an odd
+    /// number of them. A user, a password and a database number may be part of the URL:
+    /// redis://user:password@host:6379/0
+    #[arg(
+        long,
+        value_name = "URL,URL,..",
+        env = "QUORATE_MASTERS",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
+    pub(crate) masters: Option<Vec<String>>,
+
+    /// A TOML file with any of these options [default: quorate.toml, when it exists]
+    ///
+    /// Its keys are the long options with underscores: masters = ["redis://a", ..], ttl = "10s".
+    #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// How long a master may take to answer before its vote is left out
+    #[arg(long, value_name = "TIME", env = "QUORATE_NODE_TIMEOUT", value_parser = duration)]
+    pub(crate) node_timeout: Option<Duration>,
+
+    /// How long a connection may take to be made
+    #[arg(long, value_name = "TIME", env = "QUORATE_CONNECT_TIMEOUT", value_parser = duration)]
+    pub(crate) connect_timeout: Option<Duration>,
+
+    /// The longest ttl that anybody uses on these masters; the same everywhere [default: 30s]
+    #[arg(long, value_name = "TIME", env = "QUORATE_MAX_TTL", value_parser = duration)]
+    pub(crate) max_ttl: Option<Duration>,
+
+    /// Text in front of every resource name in the key on the masters
+    #[arg(long, value_name = "TEXT", env = "QUORATE_PREFIX")]
+    pub(crate) prefix: Option<String>,
+
+    /// Whether a master that restarted sits out until the longest ttl has passed [default: on]
+    #[arg(long, value_name = "MODE", env = "QUORATE_RESTART_GUARD")]
+    pub(crate) restart_guard: Option<GuardMode>,
+
+    /// Whether to number the acquisitions [default: on]
+    ///
+    /// `off` is the classic algorithm: SET key value NX PX ttl and nothing else.
+    #[arg(long, value_name = "on|off", env = "QUORATE_FENCING", value_parser = switch)]
+    pub(crate) fencing: Option<bool>,
+
+    /// For rediss://: trust the certificates in this PEM file instead of the system's
+    #[arg(long, value_name = "FILE", env = "QUORATE_CA_FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
+
+    /// For rediss://: show the masters this certificate (PEM)
+    #[arg(long, value_name = "FILE", env = "QUORATE_CLIENT_CERT")]
+    pub(crate) client_cert: Option<PathBuf>,
+
+    /// For rediss://: the private key of --client-cert (PEM)
+    #[arg(long, value_name = "FILE", env = "QUORATE_CLIENT_KEY")]
+    pub(crate) client_key: Option<PathBuf>,
+}
+
+/// When a master that came back counts again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum GuardMode {
+    /// Not before the longest ttl has passed since it started
+    On,
+    /// The same, except for the state in which it is met first
+    AfterFirstContact,
+    /// At once: only for masters that lose nothing (appendfsync always)
+    Off,
+}
+
+/// How long to wait for a lock that somebody else holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Until it is free.
+    Forever,
+    /// Not at all.
+    None,
+    /// At most this long.
+    For(Duration),
+}
+
+/// Everything the TOML file may say.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct File {
+    masters: Option<List>,
+    #[serde(deserialize_with = "duration_text")]
+    node_timeout: Option<Duration>,
+    #[serde(deserialize_with = "duration_text")]
+    connect_timeout: Option<Duration>,
+    #[serde(deserialize_with = "duration_text")]
+    max_ttl: Option<Duration>,
+    prefix: Option<String>,
+    restart_guard: Option<GuardMode>,
+    #[serde(deserialize_with = "switch_value")]
+    fencing: Option<bool>,
+    ca_file: Option<PathBuf>,
+    client_cert: Option<PathBuf>,
+    client_key: Option<PathBuf>,
+    /// How long a grant lasts without renewal.
+    #[serde(deserialize_with = "duration_text")]
+    pub(crate) ttl: Option<Duration>,
+    /// How long `run` waits for the lock.
+    #[serde(deserialize_with = "patience_text")]
+    pub(crate) wait: Option<Patience>,
+    /// How long `run` holds the lock at most.
+    #[serde(deserialize_with = "duration_text")]
+    pub(crate) max_hold: Option<Duration>,
+    /// How long `run` keeps the lock at least.
+    #[serde(deserialize_with = "duration_text")]
+    pub(crate) keep_for: Option<Duration>,
+    /// The time between SIGTERM and SIGKILL when the lock ends.
+    #[serde(deserialize_with = "duration_text")]
+    pub(crate) grace: Option<Duration>,
+}
+
+impl MasterOptions {
+    /// Reads the file and fills in what neither a flag nor a variable said.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read, is no TOML, has an unknown key or a wrong value, or when nobody
+    /// named a master.
+    pub(crate) fn complete(mut self) -> Result<(Self, File), Failure> {
+        let file = match &self.config {
+            Some(path) => File::load(path)?,
+            None if Path::new(DEFAULT_FILE).exists() => File::load(Path::new(DEFAULT_FILE))?,
+            None => File::default(),
+        };
+        let rest = file.clone();
+        self.masters = self.masters.or(file.masters.map(|List(urls)| urls));
+        self.node_timeout = self.node_timeout.or(file.node_timeout);
+        self.connect_timeout = self.connect_timeout.or(file.connect_timeout);
+        self.max_ttl = self.max_ttl.or(file.max_ttl);
+        self.prefix = self.prefix.or(file.prefix);
+        self.restart_guard = self.restart_guard.or(file.restart_guard);
+        self.fencing = self.fencing.or(file.fencing);
+        self.ca_file = self.ca_file.or(file.ca_file);
+        self.client_cert = self.client_cert.or(file.client_cert);
+        self.client_key = self.client_key.or(file.client_key);
+        let urls = self.masters.get_or_insert_default();
+        for url in urls.iter_mut() {
+            *url = url.trim().to_owned();
+        }
+        if urls.iter().all(String::is_empty) {
+            return Err(Failure::usage(
+                "no masters: name them with --masters URL,URL,.. or QUORATE_MASTERS \
+                 or masters = [..] in quorate.toml, for example --masters redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3",
+            ));
+        }
+        if let Some(at) = urls.iter().position(String::is_empty) {
+            return Err(Failure::usage(format!(
+                "master {} of {} is empty: remove the comma too many, or fill in its URL",
+                at + 1,
+                urls.len()
+            )));
+        }
+        Ok((self, rest))
+    }
+}
+
+impl File {
+    fn load(path: &Path) -> Result<Self, Failure> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Failure::usage(format!(
+                "cannot read the configuration {}: {error}",
+                path.display()
+            ))
+        })?;
+        Self::parse(&text)
+            .map_err(|what| Failure::usage(format!("configuration {}: {what}", path.display())))
+    }
+
+    /// Parses; the error is one line with the place and the key, and no other value of the file.
+    fn parse(text: &str) -> Result<Self, String> {
+        toml::from_str(text).map_err(|error| {
+            let what = error.message().replace('\n', " ");
+            match error.span() {
+                Some(span) => {
+                    let start = span.start.min(text.len());
+                    let number = text[..start].matches('\n').count() + 1;
+                    let line = text.lines().nth(number - 1).unwrap_or_default();
+                    match line.split_once('=') {
+                        Some((key, _)) => format!("line {number}, {}: {what}", key.trim()),
+                        None => format!("line {number}: {what}"),
+                    }
+                }
+                None => what,
+            }
+        })
+    }
+}
+
+/// The lock as the options describe it. Connects to nothing.
+///
+/// # Errors
+///
+/// When the library refuses the options: its line names the culprit and what would be right.
+pub(crate) fn redlock(options: &MasterOptions, ttl: Option<Duration>) -> Result<Redlock, Failure> {
+    let mut builder = Redlock::builder().masters(options.masters.iter().flatten());
+    if let Some(ttl) = ttl {
+        builder = builder.ttl(ttl);
+    }
+    if let Some(timeout) = options.node_timeout {
+        builder = builder.node_timeout(timeout);
+    }
+    if let Some(timeout) = options.connect_timeout {
+        builder = builder.connect_timeout(timeout);
+    }
+    if let Some(max_ttl) = options.max_ttl {
+        builder = builder.max_ttl(max_ttl);
+    }
+    if let Some(prefix) = &options.prefix {
+        builder = builder.prefix(prefix);
+    }
+    if let Some(mode) = options.restart_guard {
+        builder = builder.restart_guard(mode.into());
+    }
+    if let Some(fencing) = options.fencing {
+        builder = builder.fencing(fencing);
+    }
+    builder.tls(tls(options)?).build().map_err(Failure::usage)
+}
+
+/// Reads the certificates.
+fn tls(options: &MasterOptions) -> Result<Tls, Failure> {
+    let read = |option: &str, path: &Path| {
+        std::fs::read(path).map_err(|error| {
+            Failure::usage(format!(
+                "cannot read --{option} {}: {error}",
+                path.display()
+            ))
+        })
+    };
+    let mut tls = Tls::default();
+    if let Some(path) = &options.ca_file {
+        tls = tls.root_pem(read("ca-file", path)?);
+    }
+    match (&options.client_cert, &options.client_key) {
+        (Some(cert), Some(key)) => {
+            Ok(tls.client_pem(read("client-cert", cert)?, read("client-key", key)?))
+        }
+        (None, None) => Ok(tls),
+        _ => Err(Failure::usage(
+            "--client-cert and --client-key belong together: give both or neither",
+        )),
+    }
+}
+
+/// Runs a future that talks to masters to its end.
+///
+/// # Errors
+///
+/// Those of the future, or that no runtime could be made.
+pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::internal)?
+        .block_on(future)
+}
+
+impl From<GuardMode> for RestartGuard {
+    fn from(mode: GuardMode) -> Self {
+        match mode {
+            GuardMode::On => Self::On,
+            GuardMode::AfterFirstContact => Self::AfterFirstContact,
+            GuardMode::Off => Self::Off,
+        }
+    }
+}
+
+/// Parses a duration as people write it.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text.trim()).map_err(|_| {
+        format!("'{text}' is no duration; write it with a unit: 500ms, 10s, 5m, 1h 30m")
+    })
+}
+
+/// Parses how long to wait.
+pub(crate) fn patience(text: &str) -> Result<Patience, String> {
+    match text.trim() {
+        "forever" => Ok(Patience::Forever),
+        "none" => Ok(Patience::None),
+        text => match humantime::parse_duration(text) {
+            Ok(Duration::ZERO) => Ok(Patience::None),
+            Ok(wait) => Ok(Patience::For(wait)),
+            Err(_) => Err(format!(
+                "'{text}' is no duration; write 30s, 5m, 1h 30m, forever or none"
+            )),
+        },
+    }
+}
+
+/// Parses `on` and `off`.
+pub(crate) fn switch(text: &str) -> Result<bool, String> {
+    match text.trim() {
+        "on" | "true" | "yes" | "1" => Ok(true),
+        "off" | "false" | "no" | "0" => Ok(false),
+        other => Err(format!("'{other}' is neither on nor off")),
+    }
+}
+
+/// A list of URLs, also as one text with commas.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct List(Vec<String>);
+
+impl<'de> Deserialize<'de> for List {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Urls;
+        impl<'de> Visitor<'de> for Urls {
+            type Value = List;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a list of URLs")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<List, E> {
+                Ok(List(text.split(',').map(str::to_owned).collect()))
+            }
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<List, A::Error> {
+                let mut urls = Vec::new();
+                while let Some(url) = seq.next_element()? {
+                    urls.push(url);
+                }
+                Ok(List(urls))
+            }
+        }
+        deserializer.deserialize_any(Urls)
+    }
+}
+
+fn text_with<'de, D: Deserializer<'de>, T>(
+    deserializer: D,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    parse(&text).map(Some).map_err(de::Error::custom)
+}
+
+fn duration_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    text_with(deserializer, duration)
+}
+
+fn patience_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Patience>, D::Error> {
+    text_with(deserializer, patience)
+}
+
+fn switch_value<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<bool>, D::Error> {
+    struct OnOff;
+    impl Visitor<'_> for OnOff {
+        type Value = bool;
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("true, false, \"on\" or \"off\"")
+        }
+        fn visit_bool<E: de::Error>(self, value: bool) -> Result<bool, E> {
+            Ok(value)
+        }
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<bool, E> {
+            switch(text).map_err(E::custom)
+        }
+    }
+    deserializer.deserialize_any(OnOff).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_may_say_everything() {
+        let file = File::parse(
+            "masters = ['redis://a', 'redis://b']\nttl = '10s'\nwait = '5m'\nfencing = 'off'\n\
+             restart_guard = 'after-first-contact'\nkeep_for = '1m 30s'\n",
+        )
+        .unwrap();
+        assert_eq!(
+            file.masters,
+            Some(List(vec!["redis://a".into(), "redis://b".into()]))
+        );
+        assert_eq!(file.ttl, Some(Duration::from_secs(10)));
+        assert_eq!(file.wait, Some(Patience::For(Duration::from_secs(300))));
+        assert_eq!(file.fencing, Some(false));
+        assert_eq!(file.restart_guard, Some(GuardMode::AfterFirstContact));
+        assert_eq!(file.keep_for, Some(Duration::from_secs(90)));
+        assert_eq!(
+            File::parse("masters = 'redis://a,redis://b'")
+                .unwrap()
+                .masters,
+            file.masters
+        );
+    }
+
+    #[test]
+    fn a_wrong_file_is_answered_with_the_place_and_the_key() {
+        for (text, parts) in [
+            ("\ntll = '10s'\n", &["line 2", "tll", "expected one of"][..]),
+            (
+                "ttl = 'ten'",
+                &["line 1, ttl", "'ten' is no duration", "10s"],
+            ),
+            ("ttl = 10", &["line 1, ttl", "integer"]),
+            ("wait = 'soon'", &["line 1, wait", "forever"]),
+            (
+                "restart_guard = 'maybe'",
+                &["restart_guard", "maybe", "off"],
+            ),
+            ("masters = [", &["line 1"]),
+        ] {
+            let error = File::parse(text).unwrap_err();
+            assert!(!error.contains('\n'), "{error}");
+            for part in parts {
+                assert!(
+                    error.contains(part),
+                    "{text:?} gave {error:?} without {part:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_file_never_shows_the_other_values() {
+        let error = File::parse("masters = ['redis://:s3cret@a']\ntll = '1s'\n").unwrap_err();
+        assert!(!error.contains("s3cret"), "{error}");
+    }
+
+    #[test]
+    fn waiting_is_a_duration_or_a_word() {
+        assert_eq!(patience("forever"), Ok(Patience::Forever));
+        assert_eq!(patience("none"), Ok(Patience::None));
+        assert_eq!(patience("0s"), Ok(Patience::None));
+        assert_eq!(patience("5m"), Ok(Patience::For(Duration::from_secs(300))));
+        assert!(patience("5").unwrap_err().contains("'5' is no duration"));
+    }
+}

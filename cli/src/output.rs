@@ -1,0 +1,259 @@
+//! Words for people on stderr, data on stdout: lines, tables, JSON.
+//!
+//! Colour only where the stream is a terminal and `NO_COLOR` is not set, and never as the only sign.
+//! Everything that goes to stderr passes [`redact`], so that no message can carry a password.
+
+use std::borrow::Cow;
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+use serde::Serialize;
+
+use crate::exit::Failure;
+
+/// Good news.
+pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
+/// Worth a look.
+pub(crate) const YELLOW: Style = AnsiColor::Yellow.on_default();
+/// Bad news.
+pub(crate) const RED: Style = AnsiColor::Red.on_default();
+/// Headings.
+pub(crate) const BOLD: Style = Style::new().bold();
+
+/// One line for the person at the terminal.
+pub(crate) fn say(line: impl Display) {
+    let line = line.to_string();
+    let _ = writeln!(anstream::stderr(), "quorate: {}", flat(&redact(&line)));
+}
+
+/// One line about what went wrong.
+pub(crate) fn complain(line: &str) {
+    let _ = writeln!(
+        anstream::stderr(),
+        "{RED}quorate:{RED:#} {}",
+        flat(&redact(line))
+    );
+}
+
+/// Writes data to stdout. A reader that has gone away is not an error worth words.
+///
+/// # Errors
+///
+/// When stdout cannot be written for another reason.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = anstream::stdout().lock();
+    written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// Writes bytes to stdout as they are.
+///
+/// # Errors
+///
+/// As [`print`].
+pub(crate) fn print_raw(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    written(out.write_all(bytes).and_then(|()| out.flush()))
+}
+
+fn written(result: io::Result<()>) -> Result<(), Failure> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::internal(format!(
+            "cannot write to stdout: {error}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Writes one JSON document to stdout.
+///
+/// # Errors
+///
+/// As [`print`].
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let mut text = serde_json::to_string_pretty(value).map_err(Failure::internal)?;
+    text.push('\n');
+    print(&text)
+}
+
+/// A cell of a table: text and how to show it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Cell {
+    text: String,
+    style: Style,
+}
+
+impl<T: Into<String>> From<T> for Cell {
+    fn from(text: T) -> Self {
+        Self {
+            text: text.into(),
+            style: Style::new(),
+        }
+    }
+}
+
+impl Cell {
+    /// A cell in a style.
+    pub(crate) fn styled(text: impl Into<String>, style: Style) -> Self {
+        Self {
+            text: text.into(),
+            style,
+        }
+    }
+}
+
+/// Columns as wide as their widest cell, two spaces apart, the heading in bold.
+pub(crate) fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
+    let heading: Vec<Cell> = heading.iter().map(|&h| Cell::styled(h, BOLD)).collect();
+    let width = |text: &str| text.chars().count();
+    let widths: Vec<usize> = (0..heading.len())
+        .map(|column| {
+            std::iter::once(&heading)
+                .chain(rows)
+                .filter_map(|row| row.get(column))
+                .map(|cell| width(&cell.text))
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    let mut text = String::new();
+    for row in std::iter::once(&heading).chain(rows) {
+        for (column, cell) in row.iter().enumerate() {
+            let style = cell.style;
+            text += &format!("{style}{}{style:#}", cell.text);
+            if column + 1 < row.len() {
+                text.push_str(&" ".repeat(widths[column] - width(&cell.text) + 2));
+            }
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// A duration as people read it: milliseconds at most, microseconds below one.
+pub(crate) fn human(duration: Duration) -> String {
+    let rounded = if duration >= Duration::from_secs(60) {
+        Duration::from_secs(duration.as_secs())
+    } else if duration >= Duration::from_millis(1) {
+        Duration::from_millis(duration.as_millis() as u64)
+    } else {
+        Duration::from_micros(duration.as_micros() as u64)
+    };
+    humantime::format_duration(rounded).to_string()
+}
+
+/// Bytes as text: as they are when they are printable, `\xNN` where they are not.
+pub(crate) fn bytes(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if c.is_control() || c == '\\' {
+                text.extend(c.escape_default());
+            } else {
+                text.push(c);
+            }
+        }
+        for byte in chunk.invalid() {
+            text += &format!("\\x{byte:02x}");
+        }
+    }
+    text
+}
+
+/// Takes user names and passwords out of the URLs in a text.
+pub(crate) fn redact(text: &str) -> Cow<'_, str> {
+    if !text.contains('@') && !text.contains("pass=") {
+        return Cow::Borrowed(text);
+    }
+    let is_edge = |c: char| c.is_whitespace() || matches!(c, '\'' | '"' | '`' | ',');
+    let mut clean = String::with_capacity(text.len());
+    for piece in text.split_inclusive(is_edge) {
+        let (word, edge) = match piece.char_indices().next_back() {
+            Some((at, c)) if is_edge(c) => piece.split_at(at),
+            _ => (piece, ""),
+        };
+        clean.push_str(&redact_word(word));
+        clean.push_str(edge);
+    }
+    Cow::Owned(clean)
+}
+
+fn redact_word(word: &str) -> String {
+    let mut word = word.to_owned();
+    let start = match word.find("://") {
+        Some(at) => at + 3,
+        None if word.starts_with("redis") || word.starts_with("unix") => 0,
+        None => return word,
+    };
+    if let Some(at) = word.rfind('@').filter(|&at| at >= start) {
+        word.replace_range(start..at, "***");
+    }
+    if let Some(at) = word.find("pass=").map(|at| at + "pass=".len()) {
+        let end = word[at..].find('&').map_or(word.len(), |n| at + n);
+        word.replace_range(at..end, "***");
+    }
+    word
+}
+
+/// Bytes in hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+fn flat(text: &str) -> String {
+    text.trim().replace(['\n', '\r'], " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_password_survives() {
+        for (text, clean) in [
+            (
+                "cannot use 'redis://bob:s3cret@10.0.0.1:6379/2': no",
+                "cannot use 'redis://***@10.0.0.1:6379/2': no",
+            ),
+            ("redis://:p@ss@host", "redis://***@host"),
+            ("redis//:s3cret@host", "***@host"),
+            (
+                "unix:///run/r.sock?user=a&pass=s3cret&db=1",
+                "unix:///run/r.sock?user=a&pass=***&db=1",
+            ),
+            (
+                "redis://a:b@h1,redis://c:d@h2",
+                "redis://***@h1,redis://***@h2",
+            ),
+            ("mail to bob@example.org", "mail to bob@example.org"),
+        ] {
+            assert_eq!(redact(text), clean);
+        }
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let rows = vec![
+            vec![Cell::from("a"), Cell::from("first")],
+            vec![Cell::from("longer"), Cell::from("ünd")],
+        ];
+        let plain = anstream::adapter::strip_str(&table(&["name", "what"], &rows)).to_string();
+        assert_eq!(plain, "name    what\na       first\nlonger  ünd\n");
+    }
+
+    #[test]
+    fn any_bytes_can_be_shown() {
+        assert_eq!(bytes("ä {x}".as_bytes()), "ä {x}");
+        assert_eq!(bytes(b"a\xff\n\\"), "a\\xff\\n\\\\");
+    }
+
+    #[test]
+    fn durations_are_short() {
+        assert_eq!(human(Duration::from_micros(9_872_123)), "9s 872ms");
+        assert_eq!(human(Duration::from_nanos(412_345)), "412us");
+        assert_eq!(human(Duration::from_millis(61_500)), "1m 1s");
+    }
+}

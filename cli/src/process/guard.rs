@@ -1,0 +1,87 @@
+//! The parent's handle on the guard process.
+
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::unistd::Pid;
+
+use super::helper;
+
+/// A running guard. Dropping it ends the guard **without** ending the group.
+#[derive(Debug)]
+pub(super) struct Guard {
+    child: Child,
+    orders: Option<ChildStdin>,
+    group: Option<Pid>,
+}
+
+impl Guard {
+    /// Starts a guard that does not answer for anything yet.
+    pub(super) fn start() -> io::Result<Self> {
+        let mut child = Command::new(super::own_binary())
+            .arg0("quorate")
+            .arg(helper::GUARD)
+            .stdin(Stdio::piped())
+            // Nobody who reads our output to its end should have to wait for the guard.
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .current_dir("/")
+            .process_group(0)
+            .spawn()?;
+        let orders = child.stdin.take();
+        if let Some(pipe) = &orders {
+            // A guard that somebody stopped must not be able to stop us.
+            fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        }
+        Ok(Self {
+            child,
+            orders,
+            group: None,
+        })
+    }
+
+    /// Makes the guard answer for `group`.
+    pub(super) fn watch(&mut self, group: Pid) -> io::Result<()> {
+        self.group = Some(group);
+        self.send(&helper::group_order(group))
+    }
+
+    /// Moves the guard's deadlines: `terminate` and `kill` from `now` on.
+    pub(super) fn until(
+        &mut self,
+        now: Duration,
+        terminate: Duration,
+        kill: Duration,
+    ) -> io::Result<()> {
+        let order = helper::until_order(now + terminate, now + kill);
+        if self.send(&order).is_ok() {
+            return Ok(());
+        }
+        // Somebody killed or stopped the guard: a new one takes over.
+        let group = self.group;
+        *self = Self::start()?;
+        if let Some(group) = group {
+            self.watch(group)?;
+        }
+        self.send(&order)
+    }
+
+    fn send(&mut self, order: &str) -> io::Result<()> {
+        match &mut self.orders {
+            Some(pipe) => pipe.write_all(order.as_bytes()),
+            None => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // Killed before its pipe closes, so that it never mistakes an orderly end for our death.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.orders = None;
+    }
+}

@@ -1,0 +1,219 @@
+//! Two tiny processes that `quorate` starts from its own binary: the **trampoline**, which turns into
+//! the command, and the **guard**, which outlives a `quorate` that was killed.
+//!
+//! The trampoline exists because the parent-death signal and the stop before the start have to be set
+//! up in the child itself, and the hook of the standard library for that is unsafe code. It costs one
+//! extra `exec`, about a millisecond.
+//!
+//! The guard exists because the parent-death signal reaches the direct child only. It knows the
+//! command's process group and reads a pipe whose other end only `quorate` holds: the end of the
+//! pipe is the end of `quorate`, however that came about. Over the same pipe it is told until when
+//! the lock is valid; when nobody moves that time forward (because `quorate` was stopped, or starved),
+//! the guard ends the group itself. It is a dead man's switch: it never decides that a lock is held.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal, killpg, raise};
+use nix::unistd::{Pid, getppid, read};
+
+use crate::exit;
+
+/// First argument of the trampoline; then the pid of its parent and the command.
+pub(super) const TRAMPOLINE: &str = "__exec";
+/// First and only argument of the guard.
+pub(super) const GUARD: &str = "__guard";
+
+/// Runs as one of the helpers when the arguments say so; `None` for every ordinary start.
+pub(crate) fn main() -> Option<ExitCode> {
+    let mut args = std::env::args_os().skip(1);
+    match args.next()?.to_str()? {
+        TRAMPOLINE => Some(trampoline(args)),
+        GUARD => Some(guard()),
+        _ => None,
+    }
+}
+
+/// The time base of the deadlines that travel over the pipe: it goes on while the machine sleeps.
+pub(super) fn now() -> Duration {
+    #[cfg(target_os = "linux")]
+    let clock = nix::time::ClockId::CLOCK_BOOTTIME;
+    #[cfg(not(target_os = "linux"))]
+    let clock = nix::time::ClockId::CLOCK_MONOTONIC;
+    nix::time::clock_gettime(clock).map_or(Duration::ZERO, Duration::from)
+}
+
+fn trampoline(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
+    let parent = args
+        .next()
+        .and_then(|pid| pid.to_str()?.parse().ok())
+        .map(Pid::from_raw);
+    let Some(program) = args.next() else {
+        return ExitCode::from(exit::USAGE);
+    };
+    #[cfg(target_os = "linux")]
+    if let Err(error) = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL) {
+        crate::output::complain(&format!("cannot tie the command to its parent: {error}"));
+        return ExitCode::from(exit::SOFTWARE);
+    }
+    // A parent that died before the line above sends no signal any more.
+    if parent != Some(getppid()) {
+        return ExitCode::from(exit::SOFTWARE);
+    }
+    // The parent continues us once the guard knows our group: from the first instruction of the
+    // command on there is nobody whose death goes unnoticed.
+    if raise(Signal::SIGSTOP).is_err() {
+        return ExitCode::from(exit::SOFTWARE);
+    }
+    let error = Command::new(&program).args(args).exec();
+    let (code, what) = match error.kind() {
+        io::ErrorKind::NotFound => (exit::NOT_FOUND, "command not found".to_owned()),
+        _ => (exit::NOT_EXECUTABLE, error.to_string()),
+    };
+    crate::output::complain(&format!("{}: {what}", program.to_string_lossy()));
+    ExitCode::from(code)
+}
+
+/// What the guard has been told so far.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Orders {
+    group: Option<i32>,
+    terminate_at: Option<Duration>,
+    kill_at: Option<Duration>,
+}
+
+impl Orders {
+    /// Takes one line of the pipe. Unknown lines are ignored.
+    fn take(&mut self, line: &str) {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("group") => {
+                // 0 and 1 would mean our own group and everybody.
+                self.group = words.next().and_then(|w| w.parse().ok()).filter(|&g| g > 1);
+            }
+            Some("until") => {
+                let mut time = || words.next()?.parse().ok().map(Duration::from_nanos);
+                (self.terminate_at, self.kill_at) = (time(), time());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The line that tells the guard which group it answers for.
+pub(super) fn group_order(group: Pid) -> String {
+    format!("group {group}\n")
+}
+
+/// The line that tells the guard when to ask and when to end, on the clock of [`now`].
+pub(super) fn until_order(terminate_at: Duration, kill_at: Duration) -> String {
+    format!("until {} {}\n", terminate_at.as_nanos(), kill_at.as_nanos())
+}
+
+fn guard() -> ExitCode {
+    // Nothing short of SIGKILL ends a guard before its pipe does.
+    let _ = SigSet::all().thread_block();
+    // Another name, so that `pkill -9 quorate` does not take the guard along.
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_name(c"qr-guard");
+
+    let stdin = io::stdin();
+    let mut orders = Orders::default();
+    let mut text = Vec::new();
+    loop {
+        let now = now();
+        let group = orders.group.map(Pid::from_raw);
+        if orders.kill_at.is_some_and(|at| at <= now) {
+            return end(group);
+        }
+        if orders.terminate_at.is_some_and(|at| at <= now) {
+            orders.terminate_at = None;
+            if let Some(group) = group {
+                let _ = killpg(group, Signal::SIGTERM);
+                let _ = killpg(group, Signal::SIGCONT);
+            }
+        }
+        match wait(&stdin, nap(&orders, now)) {
+            Ok(false) => {}
+            Ok(true) => {
+                let mut chunk = [0; 512];
+                match read(&stdin, &mut chunk) {
+                    Ok(0) => return end(orders.group.map(Pid::from_raw)),
+                    Ok(n) => text.extend_from_slice(&chunk[..n]),
+                    Err(Errno::EINTR | Errno::EAGAIN) => {}
+                    Err(_) => return end(orders.group.map(Pid::from_raw)),
+                }
+                while let Some(end) = text.iter().position(|&byte| byte == b'\n') {
+                    let line: Vec<u8> = text.drain(..=end).collect();
+                    orders.take(&String::from_utf8_lossy(&line));
+                }
+            }
+            Err(()) => return end(group),
+        }
+    }
+}
+
+/// How long the guard may sleep: to the next deadline, and never so long that a machine that slept
+/// in between is noticed late (poll's own clock stands still meanwhile).
+fn nap(orders: &Orders, now: Duration) -> Option<Duration> {
+    let next = orders.terminate_at.or(orders.kill_at)?;
+    Some(next.saturating_sub(now).min(Duration::from_millis(250)))
+}
+
+/// Whether there is something to read before `nap` is over.
+fn wait(stdin: &io::Stdin, nap: Option<Duration>) -> Result<bool, ()> {
+    use std::os::fd::AsFd;
+    let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+    let timeout = nap.map_or(PollTimeout::NONE, |nap| {
+        // Rounded up, so that the last millisecond is not spent spinning.
+        PollTimeout::try_from(nap + Duration::from_millis(1)).unwrap_or(PollTimeout::ZERO)
+    });
+    match poll(&mut fds, timeout) {
+        Ok(n) => Ok(n > 0),
+        Err(Errno::EINTR | Errno::EAGAIN) => Ok(false),
+        Err(_) => Err(()),
+    }
+}
+
+fn end(group: Option<Pid>) -> ExitCode {
+    if let Some(group) = group {
+        let _ = killpg(group, Signal::SIGKILL);
+    }
+    ExitCode::SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_survive_the_pipe() {
+        let mut orders = Orders::default();
+        orders.take(&group_order(Pid::from_raw(4711)));
+        orders.take(&until_order(
+            Duration::from_millis(5),
+            Duration::from_millis(9),
+        ));
+        assert_eq!(
+            orders,
+            Orders {
+                group: Some(4711),
+                terminate_at: Some(Duration::from_millis(5)),
+                kill_at: Some(Duration::from_millis(9)),
+            }
+        );
+    }
+
+    #[test]
+    fn a_guard_never_answers_for_its_own_group_or_for_everybody() {
+        for group in ["0", "1", "-1", "x", ""] {
+            let mut orders = Orders::default();
+            orders.take(&format!("group {group}\n"));
+            assert_eq!(orders.group, None, "{group:?}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! `quorate run`: take the lock, run the command, keep the lock, give it back.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use quorate::{AcquireError, LockGuard, Redlock, Wait};
+
+use crate::config::{self, MasterOptions, Patience, duration, patience};
+use crate::deadline::Deadline;
+use crate::exit::{self, Failure, Outcome};
+use crate::output::{self, human};
+use crate::process::{self, Ended, Job, Lease, Signals};
+
+/// What stands below `quorate run --help`.
+pub(crate) const AFTER_HELP: &str = "\
+The command sees QUORATE_RESOURCE, QUORATE_TOKEN (the value of the lock key on the masters) and
+QUORATE_FENCING_TOKEN (a number larger than every earlier holder's: hand it to what you write to, and
+let that refuse smaller ones).
+
+The command runs without a shell, in a process group of its own; signals are passed on to the group.
+When the lock cannot be renewed, the group gets SIGTERM a grace period before the lock ends and SIGKILL
+just before; when a majority of masters says that the lock is gone, SIGKILL at once. If quorate itself
+is killed or stopped, the group is ended as well. Processes that leave the group are on their own.
+
+Examples:
+    quorate run nightly-report -- ./report.sh --full
+    quorate run --wait 5m --max-hold 1h deploy:web -- make deploy
+    quorate run --try --keep-for 30s cron:rotate -- rotate-logs
+    quorate run db:migrate -- sh -c 'migrate --fence \"$QUORATE_FENCING_TOKEN\"'
+
+Exit codes:
+    n       the command's own code
+    64      wrong usage; nothing was touched
+    69      no quorum of masters; the command did not run
+    70      an internal failure
+    74      the lock was lost; the command was stopped
+    75      held by somebody else until the wait was over; the command did not run
+    126     the command cannot be executed
+    127     the command was not found
+    128+n   signal n ended the command, or the wait for the lock";
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// What to lock: any text that all parties agree on
+    resource: OsString,
+
+    /// The command to run, with its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+
+    /// Do not wait: exit with 75 when somebody else holds the lock; the same as --wait none
+    #[arg(long = "try", env = "QUORATE_TRY", value_parser = clap::builder::BoolishValueParser::new())]
+    try_once: bool,
+
+    /// How long to wait for the lock: a duration, `forever` or `none` [default: forever]
+    #[arg(long, value_name = "TIME", env = "QUORATE_WAIT", value_parser = patience)]
+    wait: Option<Patience>,
+
+    /// How long a grant lasts without renewal; it is renewed at a third of it [default: 10s]
+    #[arg(long, value_name = "TIME", env = "QUORATE_TTL", value_parser = duration)]
+    ttl: Option<Duration>,
+
+    /// Stop the command when it has held the lock for this long [default: no limit]
+    #[arg(long, value_name = "TIME", env = "QUORATE_MAX_HOLD", value_parser = duration)]
+    max_hold: Option<Duration>,
+
+    /// Keep the lock at least this long, however short the command
+    ///
+    /// Machines whose clocks differ by less than this do not run a cron job twice.
+    #[arg(long, value_name = "TIME", env = "QUORATE_KEEP_FOR", value_parser = duration)]
+    keep_for: Option<Duration>,
+
+    /// The time between SIGTERM and SIGKILL when the lock ends [default: 5s, or what fits the ttl]
+    #[arg(long, value_name = "TIME", env = "QUORATE_GRACE", value_parser = duration)]
+    grace: Option<Duration>,
+
+    #[command(flatten)]
+    masters: MasterOptions,
+}
+
+impl RunArgs {
+    /// Lets `--wait` stand against the variable of `--try`.
+    pub(crate) fn do_wait(&mut self) {
+        self.try_once = false;
+    }
+}
+
+/// The options with the file filled in.
+struct Plan {
+    resource: OsString,
+    command: Vec<OsString>,
+    wait: Patience,
+    ttl: Duration,
+    max_hold: Option<Duration>,
+    keep_for: Duration,
+    deadline: Deadline,
+}
+
+const DEFAULT_TTL: Duration = Duration::from_secs(10);
+/// How long releases may still take when we are about to end; the ttl does the rest.
+const PARTING: Duration = Duration::from_millis(300);
+const DEFAULT_GRACE: Duration = Duration::from_secs(5);
+
+/// Runs a command under a lock.
+pub(crate) fn run(args: RunArgs) -> Outcome {
+    let (masters, file) = args.masters.complete()?;
+    let ttl = args.ttl.or(file.ttl).unwrap_or(DEFAULT_TTL);
+    let grace = args.grace.or(file.grace).unwrap_or(DEFAULT_GRACE);
+    let plan = Plan {
+        resource: args.resource,
+        command: args.command,
+        wait: if args.try_once {
+            Patience::None
+        } else {
+            args.wait.or(file.wait).unwrap_or(Patience::Forever)
+        },
+        ttl,
+        max_hold: args.max_hold.or(file.max_hold),
+        keep_for: args.keep_for.or(file.keep_for).unwrap_or_default(),
+        deadline: Deadline::new(ttl, grace),
+    };
+    let redlock = config::redlock(&masters, Some(ttl))?;
+    let fits = plan.deadline.grace();
+    if fits < grace && (args.grace.is_some() || file.grace.is_some()) {
+        output::say(format!(
+            "a grace of {} does not fit into a ttl of {}: using {}",
+            human(grace),
+            human(ttl),
+            human(fits)
+        ));
+    }
+    // On this thread: the parent-death signal of the command belongs to the thread that starts it.
+    config::block_on(under_the_lock(&redlock, &plan))
+}
+
+async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Outcome {
+    let mut signals = Signals::hear().map_err(Failure::internal)?;
+    let guard = tokio::select! {
+        guard = acquire(redlock, plan) => guard?,
+        sig = signals.next_that_ends() => {
+            settle(redlock).await;
+            output::say(format!("{sig} while waiting for the lock; nothing is held"));
+            return Ok(exit::signalled(sig as i32));
+        }
+    };
+    let since = Instant::now();
+    let env = [
+        ("QUORATE_RESOURCE", Some(plan.resource.clone())),
+        ("QUORATE_TOKEN", Some(guard.token().to_string().into())),
+        (
+            "QUORATE_FENCING_TOKEN",
+            guard.fencing_token().map(|token| token.to_string().into()),
+        ),
+    ];
+    let job = Job {
+        argv: &plan.command,
+        env: &env,
+    };
+    let ended = process::supervise(job, &guard, plan.deadline, &mut signals).await;
+    let outcome = match ended {
+        Ok(Ended::ByItself(code)) => {
+            keep(
+                &guard,
+                plan.keep_for.saturating_sub(since.elapsed()),
+                &mut signals,
+            )
+            .await;
+            Ok(code)
+        }
+        Ok(Ended::Lost(cause)) => Err(Failure::new(
+            exit::LOST,
+            format!(
+                "the lock on '{}' was lost and the command stopped: {cause}",
+                output::bytes(plan.resource.as_bytes())
+            ),
+        )),
+        Err(error) if error.kind() == std::io::ErrorKind::ArgumentListTooLong => {
+            Err(Failure::new(exit::NOT_EXECUTABLE, error))
+        }
+        Err(error) => Err(Failure::internal(format!(
+            "cannot run the command: {error}"
+        ))),
+    };
+    guard.release().await;
+    settle(redlock).await;
+    outcome
+}
+
+/// Takes the lock, as patiently as the plan says.
+async fn acquire(redlock: &Redlock, plan: &Plan) -> Result<LockGuard, Failure> {
+    let mut lock = redlock.lock(plan.resource.as_bytes()).ttl(plan.ttl);
+    lock = lock.wait(match plan.wait {
+        Patience::Forever => Wait::Forever,
+        Patience::None => Wait::None,
+        Patience::For(wait) => Wait::For(wait),
+    });
+    if let Some(max_hold) = plan.max_hold {
+        lock = lock.max_hold(max_hold);
+    }
+    lock.acquire().await.map_err(refused)
+}
+
+/// Contention, outage and wrong names are different exits.
+fn refused(error: AcquireError) -> Failure {
+    let code = match error {
+        AcquireError::HeldByOther(_) => exit::HELD,
+        AcquireError::InvalidResource(_) | AcquireError::InvalidOptions(_) => exit::USAGE,
+        _ => exit::UNAVAILABLE,
+    };
+    Failure::new(code, error)
+}
+
+/// Lets the lock outlive a short command, unless a signal or a loss cuts it short.
+async fn keep(guard: &LockGuard, rest: Duration, signals: &mut Signals) {
+    if rest.is_zero() {
+        return;
+    }
+    output::say(format!(
+        "the command has ended; keeping the lock for another {}",
+        human(rest)
+    ));
+    tokio::select! {
+        () = tokio::time::sleep(rest) => {}
+        sig = signals.next_that_ends() => output::say(format!("{sig}: giving the lock back now")),
+        cause = guard.lost() => output::say(format!("the lock was lost after the command had ended: {cause}")),
+    }
+}
+
+/// Gives releases that are still on their way a moment to leave.
+async fn settle(redlock: &Redlock) {
+    let _ = tokio::time::timeout(PARTING, redlock.flush()).await;
+}
+
+impl Lease for LockGuard {
+    fn remaining(&self) -> Duration {
+        Self::remaining(self)
+    }
+
+    async fn lost(&self) -> String {
+        Self::lost(self).await.to_string()
+    }
+}

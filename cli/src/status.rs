@@ -1,0 +1,245 @@
+//! `quorate status`: what every master knows of a resource, and what that comes to.
+//!
+//! It only looks. The JSON form is an object `{"resources": [..]}` of [`ResourceStatus`].
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use clap::Args;
+use quorate::{NodeStatus, Redlock, Status, StatusVerdict};
+use serde::Serialize;
+
+use crate::config::{self, MasterOptions};
+use crate::exit::{self, Failure, Outcome};
+use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
+
+/// What stands below `quorate status --help`.
+pub(crate) const AFTER_HELP: &str = "\
+The verdict over the quorum is one of
+    held       a majority names the same holder
+    free       so many masters are free that somebody could take it
+    split      keys are left, but no holder has a majority: they expire with their ttl
+    unknown    fewer than a majority answered
+
+Examples:
+    quorate status nightly-report
+    quorate status --json deploy:web deploy:api | jq '.resources[].verdict'
+
+JSON fields (stable): resources[]: resource, resource_hex (only for names that are no UTF-8), verdict,
+holder, quorum, answered, masters[]: master, state (held, free, error), token, ttl_left_ms,
+fencing_counter, latency_ms, error, error_kind. Absent values are null.
+
+Exit codes:
+    0       a majority of masters answered, whatever they said
+    64      wrong usage
+    69      no quorum of masters for at least one resource";
+
+/// Arguments of `status`.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// The resources to look at
+    #[arg(required = true)]
+    resource: Vec<OsString>,
+
+    /// Print JSON
+    #[arg(long, env = "QUORATE_JSON", value_parser = clap::builder::BoolishValueParser::new())]
+    json: bool,
+
+    #[command(flatten)]
+    masters: MasterOptions,
+}
+
+/// One resource in the JSON form.
+#[derive(Debug, Serialize)]
+pub(crate) struct ResourceStatus {
+    /// The name; bytes that are no UTF-8 are written as `\xNN`.
+    pub(crate) resource: String,
+    /// The name in hexadecimal, only where it is no UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) resource_hex: Option<String>,
+    /// `held`, `free`, `split` or `unknown`.
+    pub(crate) verdict: &'static str,
+    /// The token that a majority names.
+    pub(crate) holder: Option<String>,
+    /// How many masters are a majority.
+    pub(crate) quorum: usize,
+    /// How many answered.
+    pub(crate) answered: usize,
+    /// What each said.
+    pub(crate) masters: Vec<MasterStatus>,
+}
+
+/// One master in the JSON form.
+#[derive(Debug, Serialize)]
+pub(crate) struct MasterStatus {
+    /// The address, without credentials.
+    pub(crate) master: String,
+    /// `held`, `free` or `error`.
+    pub(crate) state: &'static str,
+    /// The value of the lock key.
+    pub(crate) token: Option<String>,
+    /// How long the master will keep it; null for a key without expiry.
+    pub(crate) ttl_left_ms: Option<u64>,
+    /// The fencing counter.
+    pub(crate) fencing_counter: Option<u64>,
+    /// How long the answer took.
+    pub(crate) latency_ms: f64,
+    /// What went wrong, for people.
+    pub(crate) error: Option<String>,
+    /// What went wrong, for programs.
+    pub(crate) error_kind: Option<&'static str>,
+}
+
+/// Looks and prints.
+pub(crate) fn run(args: StatusArgs) -> Outcome {
+    let (masters, _) = args.masters.complete()?;
+    let redlock = config::redlock(&masters, None)?;
+    let statuses = config::block_on(look(&redlock, &args.resource))?;
+    if args.json {
+        output::print_json(&serde_json::json!({ "resources": statuses }))?;
+    } else {
+        let texts: Vec<String> = statuses.iter().map(page).collect();
+        output::print(&texts.join("\n"))?;
+    }
+    match statuses.iter().find(|status| status.verdict == "unknown") {
+        Some(status) => Err(no_quorum(status)),
+        None => Ok(exit::OK),
+    }
+}
+
+async fn look(redlock: &Redlock, names: &[OsString]) -> Result<Vec<ResourceStatus>, Failure> {
+    let mut statuses = Vec::with_capacity(names.len());
+    for name in names {
+        let status = redlock
+            .status(name.as_bytes())
+            .await
+            .map_err(|why| wrong_name(name, why))?;
+        statuses.push(ResourceStatus::new(name.as_bytes(), &status));
+    }
+    Ok(statuses)
+}
+
+/// The failure for a name that cannot be locked.
+pub(crate) fn wrong_name(name: &OsString, why: impl std::fmt::Display) -> Failure {
+    let mut shown = output::bytes(name.as_bytes());
+    if shown.chars().count() > 40 {
+        shown = shown.chars().take(40).chain(['…']).collect();
+    }
+    Failure::usage(format!("cannot lock '{shown}': {why}"))
+}
+
+/// The failure for a look without a majority.
+pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
+    Failure::new(
+        exit::UNAVAILABLE,
+        format!(
+            "no quorum: {} of {} masters answered, {} are needed",
+            status.answered,
+            status.masters.len(),
+            status.quorum
+        ),
+    )
+}
+
+impl ResourceStatus {
+    /// The JSON form of what the library says.
+    pub(crate) fn new(name: &[u8], status: &Status) -> Self {
+        let (verdict, holder) = match status.verdict() {
+            StatusVerdict::Held(holder) => ("held", Some(output::bytes(&holder))),
+            StatusVerdict::Free => ("free", None),
+            StatusVerdict::Split => ("split", None),
+            _ => ("unknown", None),
+        };
+        Self {
+            resource: output::bytes(name),
+            resource_hex: std::str::from_utf8(name)
+                .is_err()
+                .then(|| output::hex(name)),
+            verdict,
+            holder,
+            quorum: status.quorum,
+            answered: status.nodes.iter().filter(|n| n.state.is_ok()).count(),
+            masters: status.nodes.iter().map(MasterStatus::new).collect(),
+        }
+    }
+}
+
+impl MasterStatus {
+    fn new(node: &NodeStatus) -> Self {
+        let mut status = Self {
+            master: node.node.to_string(),
+            state: "error",
+            token: None,
+            ttl_left_ms: None,
+            fencing_counter: None,
+            latency_ms: (node.latency.as_secs_f64() * 1e6).round() / 1e3,
+            error: None,
+            error_kind: None,
+        };
+        match &node.state {
+            Ok(state) => {
+                status.state = if state.holder.is_some() {
+                    "held"
+                } else {
+                    "free"
+                };
+                status.token = state.holder.as_deref().map(output::bytes);
+                status.ttl_left_ms = state.ttl_left.map(|left| left.as_millis() as u64);
+                status.fencing_counter = state.counter;
+            }
+            Err(fault) => {
+                status.error = Some(output::redact(&fault.to_string()).into_owned());
+                status.error_kind = Some(fault.kind());
+            }
+        }
+        status
+    }
+
+    fn row(&self) -> Vec<Cell> {
+        let or_dash = |value: Option<String>| Cell::from(value.unwrap_or_else(|| "-".to_owned()));
+        let state = match self.state {
+            "held" => Cell::styled("held", YELLOW),
+            "free" => Cell::styled("free", GREEN),
+            other => Cell::styled(other, RED),
+        };
+        let ttl_left = match (self.ttl_left_ms, self.state) {
+            (Some(ms), _) => Some(human(Duration::from_millis(ms))),
+            (None, "held") => Some("no expiry".to_owned()),
+            _ => None,
+        };
+        vec![
+            self.master.clone().into(),
+            state,
+            or_dash(self.token.clone()),
+            or_dash(ttl_left),
+            or_dash(self.fencing_counter.map(|counter| counter.to_string())),
+            human(Duration::from_secs_f64(self.latency_ms / 1e3)).into(),
+            or_dash(self.error.clone()),
+        ]
+    }
+}
+
+/// One resource for people: the verdict, then a table.
+fn page(status: &ResourceStatus) -> String {
+    let (style, words) = match (status.verdict, &status.holder) {
+        ("held", Some(holder)) => (YELLOW, format!("held by {holder}")),
+        ("free", _) => (GREEN, "free".to_owned()),
+        ("split", _) => (YELLOW, "split: no holder has a majority".to_owned()),
+        _ => (RED, "unknown: no majority answered".to_owned()),
+    };
+    let rows: Vec<Vec<Cell>> = status.masters.iter().map(MasterStatus::row).collect();
+    format!(
+        "{}: {style}{words}{style:#} ({} of {} masters answered, {} are a majority)\n{}",
+        status.resource,
+        status.answered,
+        status.masters.len(),
+        status.quorum,
+        output::table(
+            &[
+                "MASTER", "STATE", "TOKEN", "TTL LEFT", "FENCING", "LATENCY", "ERROR"
+            ],
+            &rows
+        )
+    )
+}

@@ -1,0 +1,135 @@
+//! A small stage for the tests of the command line: real masters, real processes.
+#![allow(dead_code, reason = "every test file uses its own part")]
+
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use quorate_testbed::Masters;
+
+/// `n` masters, or a panic that says why not.
+pub(crate) fn masters(n: usize) -> Masters {
+    Masters::start(n).expect("masters start")
+}
+
+/// The binary under test with no configuration but what the test gives it.
+pub(crate) fn bare() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("QUORATE_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .current_dir(env!("CARGO_TARGET_TMPDIR"))
+        .stdin(Stdio::null());
+    command
+}
+
+/// The binary over these masters, which are young and may vote nevertheless.
+pub(crate) fn quorate(masters: &Masters) -> Command {
+    let mut command = bare();
+    command
+        .env("QUORATE_MASTERS", masters.urls().join(","))
+        .env("QUORATE_RESTART_GUARD", "off");
+    command
+}
+
+/// `quorate run`, with options and the command in one text.
+pub(crate) fn run(masters: &Masters, options: &[&str], command: &[&str]) -> Command {
+    let mut quorate = quorate(masters);
+    quorate
+        .arg("run")
+        .args(options)
+        .arg("--")
+        .args(command)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    quorate
+}
+
+/// What a finished process said and did.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+    pub(crate) took: Duration,
+}
+
+/// Runs to the end.
+pub(crate) fn done(command: &mut Command) -> Done {
+    let started = Instant::now();
+    let output = command.output().expect("quorate starts");
+    Done::new(output, started)
+}
+
+/// Waits for a child to end.
+pub(crate) fn end(child: Child) -> Done {
+    let started = Instant::now();
+    Done::new(child.wait_with_output().expect("quorate ends"), started)
+}
+
+impl Done {
+    fn new(output: Output, started: Instant) -> Self {
+        Self {
+            code: output.status.code(),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+            took: started.elapsed(),
+        }
+    }
+}
+
+/// Sends a signal by name.
+pub(crate) fn signal(child: &Child, name: &str) {
+    let pid = i32::try_from(child.id()).expect("a pid");
+    let sig: nix::sys::signal::Signal = format!("SIG{name}").parse().expect("a signal");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), sig).expect("the process is there");
+}
+
+/// A number of seconds that no other process sleeps: marks the processes of one test.
+pub(crate) fn mark() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("1000.{:07}{n:03}", std::process::id())
+}
+
+/// How many living processes carry the mark, the `quorate` that started them left out.
+pub(crate) fn alive(mark: &str) -> usize {
+    let processes = std::fs::read_dir("/proc").expect("proc");
+    processes
+        .flatten()
+        .filter(|entry| {
+            let of = |file: &str| std::fs::read(entry.path().join(file)).unwrap_or_default();
+            let (line, stat) = (of("cmdline"), of("stat"));
+            let line = String::from_utf8_lossy(&line).into_owned();
+            let stat = String::from_utf8_lossy(&stat).into_owned();
+            let state = stat
+                .rsplit(") ")
+                .next()
+                .and_then(|rest| rest.chars().next());
+            line.contains(mark) && !line.contains("quorate") && state != Some('Z')
+        })
+        .count()
+}
+
+/// Waits until `ready` says yes.
+pub(crate) fn until(what: &str, mut ready: impl FnMut() -> bool) {
+    let patience = Instant::now() + Duration::from_secs(10);
+    while !ready() {
+        assert!(Instant::now() < patience, "timed out waiting until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until a master has the lock key.
+pub(crate) fn until_held(masters: &Masters, resource: &str) {
+    until("the lock is held", || {
+        masters.iter().any(|master| {
+            master
+                .command(&["EXISTS", resource])
+                .is_ok_and(|reply| reply.int() == Some(1))
+        })
+    });
+}
