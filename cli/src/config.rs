@@ -105,7 +105,7 @@ pub(crate) enum Patience {
 /// Everything the TOML file may say.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct File {
+pub(crate) struct FileOptions {
     masters: Option<List>,
     #[serde(deserialize_with = "duration_text")]
     node_timeout: Option<Duration>,
@@ -144,11 +144,11 @@ impl MasterOptions {
     ///
     /// When the file cannot be read, is no TOML, has an unknown key or a wrong value, or when nobody
     /// named a master.
-    pub(crate) fn complete(mut self) -> Result<(Self, File), Failure> {
+    pub(crate) fn complete(mut self) -> Result<(Self, FileOptions), Failure> {
         let file = match &self.config {
-            Some(path) => File::load(path)?,
-            None if Path::new(DEFAULT_FILE).exists() => File::load(Path::new(DEFAULT_FILE))?,
-            None => File::default(),
+            Some(path) => FileOptions::load(path)?,
+            None if Path::new(DEFAULT_FILE).exists() => FileOptions::load(Path::new(DEFAULT_FILE))?,
+            None => FileOptions::default(),
         };
         let rest = file.clone();
         self.masters = self.masters.or(file.masters.map(|List(urls)| urls));
@@ -182,7 +182,7 @@ impl MasterOptions {
     }
 }
 
-impl File {
+impl FileOptions {
     fn load(path: &Path) -> Result<Self, Failure> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             Failure::usage(format!(
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_file_may_say_everything() {
-        let file = File::parse(
+        let file = FileOptions::parse(
             "masters = ['redis://a', 'redis://b']\nttl = '10s'\nwait = '5m'\nfencing = 'off'\n\
              restart_guard = 'after-first-contact'\nkeep_for = '1m 30s'\n",
         )
@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(file.restart_guard, Some(GuardMode::AfterFirstContact));
         assert_eq!(file.keep_for, Some(Duration::from_secs(90)));
         assert_eq!(
-            File::parse("masters = 'redis://a,redis://b'")
+            FileOptions::parse("masters = 'redis://a,redis://b'")
                 .unwrap()
                 .masters,
             file.masters
@@ -428,7 +428,7 @@ mod tests {
             ),
             ("masters = [", &["line 1"]),
         ] {
-            let error = File::parse(text).unwrap_err();
+            let error = FileOptions::parse(text).unwrap_err();
             assert!(!error.contains('\n'), "{error}");
             for part in parts {
                 assert!(
@@ -441,7 +441,8 @@ mod tests {
 
     #[test]
     fn a_wrong_file_never_shows_the_other_values() {
-        let error = File::parse("masters = ['redis://:s3cret@a']\ntll = '1s'\n").unwrap_err();
+        let error =
+            FileOptions::parse("masters = ['redis://:s3cret@a']\ntll = '1s'\n").unwrap_err();
         assert!(!error.contains("s3cret"), "{error}");
     }
 

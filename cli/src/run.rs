@@ -108,6 +108,11 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 pub(crate) fn run(args: RunArgs) -> Outcome {
     let (masters, file) = args.masters.complete()?;
     let ttl = args.ttl.or(file.ttl).unwrap_or(DEFAULT_TTL);
+    if ttl.is_zero() {
+        return Err(Failure::usage(
+            "a ttl of 0s leaves no validity: write --ttl 10s, for example",
+        ));
+    }
     let grace = args.grace.or(file.grace).unwrap_or(DEFAULT_GRACE);
     let plan = Plan {
         resource: args.resource,

@@ -17,7 +17,7 @@ fn the_command_runs_under_the_lock_and_sees_it() {
     assert_eq!(words[..2], ["a", "b{c}"]);
     assert_eq!(words[2].len(), 32, "{run:?}");
     assert_eq!(run.err, "");
-    for master in masters.iter() {
+    for master in &masters {
         let left = master.command(&["EXISTS", "a b{c}"]).expect("alive");
         assert_eq!(left.int(), Some(0), "released");
     }
@@ -207,7 +207,7 @@ fn a_command_that_will_not_end_is_killed_before_the_validity_ends() {
     .spawn()
     .expect("starts");
     until("the command runs", || alive(&mark) == 2);
-    for master in masters.iter() {
+    for master in &masters {
         master.kill().expect("killed");
     }
     let holder = end(holder);
@@ -224,7 +224,7 @@ fn a_lock_that_is_taken_away_ends_the_command_at_once() {
         .spawn()
         .expect("starts");
     until("the command runs", || alive(&mark) == 1);
-    for master in masters.iter() {
+    for master in &masters {
         master
             .command(&["SET", "r", "somebody else"])
             .expect("alive");

@@ -1,0 +1,140 @@
+//! `status` and `break` on real masters, and the manual.
+
+mod common;
+
+use common::{done, end, mark, masters, quorate, run, signal, until_held};
+use serde_json::Value;
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+#[test]
+fn status_tells_held_from_free_from_unknown() {
+    let masters = masters(3);
+    let free = done(quorate(&masters).args(["status", "--json", "r", "s"]));
+    assert_eq!(free.code, Some(0), "{free:?}");
+    let free = json(&free.out);
+    assert_eq!(free["resources"][1]["resource"], "s");
+    assert_eq!(free["resources"][0]["verdict"], "free");
+    assert_eq!(free["resources"][0]["quorum"], 2);
+
+    let holder = run(&masters, &["r"], &["sleep", &mark()])
+        .spawn()
+        .expect("starts");
+    until_held(&masters, "r");
+    masters[2].kill().expect("killed");
+    let held = done(quorate(&masters).args(["status", "--json", "r"]));
+    let held = json(&held.out);
+    let held = &held["resources"][0];
+    assert_eq!(held["verdict"], "held");
+    assert_eq!(held["answered"], 2);
+    assert_eq!(held["masters"][0]["token"], held["holder"]);
+    assert_eq!(held["masters"][0]["state"], "held");
+    assert!(
+        held["masters"][0]["ttl_left_ms"]
+            .as_u64()
+            .is_some_and(|ms| ms <= 10_000)
+    );
+    assert!(held["masters"][0]["fencing_counter"].as_u64().is_some());
+    assert_eq!(held["masters"][2]["state"], "error");
+    let text = done(quorate(&masters).args(["status", "r"]));
+    assert!(
+        text.out.contains("held by") && text.out.contains("2 of 3"),
+        "{text:?}"
+    );
+    assert!(
+        !text.out.contains('\u{1b}'),
+        "no colour in a pipe: {text:?}"
+    );
+
+    masters[1].kill().expect("killed");
+    let unknown = done(quorate(&masters).args(["status", "--json", "r"]));
+    assert_eq!(unknown.code, Some(69), "{unknown:?}");
+    assert_eq!(json(&unknown.out)["resources"][0]["verdict"], "unknown");
+    signal(&holder, "KILL");
+    end(holder);
+}
+
+#[test]
+fn a_key_of_another_type_is_that_masters_fault_and_is_left_alone() {
+    let masters = masters(3);
+    masters[0].command(&["LPUSH", "r", "mine"]).expect("alive");
+    let status = json(&done(quorate(&masters).args(["status", "--json", "r"])).out);
+    assert_eq!(
+        status["resources"][0]["masters"][0]["error_kind"],
+        "wrong_type"
+    );
+    assert_eq!(status["resources"][0]["verdict"], "free");
+    let ran = done(&mut run(&masters, &["r"], &["true"]));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let broken = done(quorate(&masters).args(["break", "r", "--yes"]));
+    assert_eq!(broken.code, Some(0), "{broken:?}");
+    let left = masters[0].command(&["LLEN", "r"]).expect("alive");
+    assert_eq!(left.int(), Some(1));
+}
+
+#[test]
+fn break_asks_for_consent_then_deletes_and_says_what_was_there() {
+    let masters = masters(3);
+    let holder = run(&masters, &["--ttl", "3s", "r"], &["sleep", &mark()])
+        .spawn()
+        .expect("starts");
+    until_held(&masters, "r");
+    let unasked = done(quorate(&masters).args(["break", "r"]));
+    assert_eq!(unasked.code, Some(64));
+    assert!(
+        unasked.err.contains("--yes") && unasked.err.lines().count() == 1,
+        "{unasked:?}"
+    );
+    let exists = masters[0].command(&["EXISTS", "r"]).expect("alive");
+    assert_eq!(exists.int(), Some(1), "nothing was touched");
+
+    let broken = done(quorate(&masters).args(["break", "r", "--yes", "--json"]));
+    assert_eq!(broken.code, Some(0), "{broken:?}");
+    let broken = json(&broken.out);
+    assert_eq!(broken["verdict"], "held");
+    assert_eq!(broken["masters"][0]["token"], broken["holder"]);
+    let next = done(&mut run(&masters, &["--try", "r"], &["true"]));
+    assert_eq!(next.code, Some(0), "{next:?}");
+    let again = done(quorate(&masters).args(["break", "r", "--yes"]));
+    assert!(again.out.contains("nothing was there"), "{again:?}");
+    signal(&holder, "TERM");
+    end(holder);
+}
+
+#[test]
+fn the_manual_is_complete() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let man = done(common::bare().args(["man", "--out"]).arg(dir.path()));
+    assert_eq!(man.code, Some(0), "{man:?}");
+    for page in [
+        "quorate.1",
+        "quorate-run.1",
+        "quorate-status.1",
+        "quorate-break.1",
+    ] {
+        assert!(dir.path().join(page).exists(), "{page}");
+    }
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = done(common::bare().args(["completions", shell]));
+        assert!(
+            script.code == Some(0) && script.out.contains("max-hold"),
+            "{shell}"
+        );
+    }
+    for command in [
+        &["--help"][..],
+        &["run", "--help"],
+        &["status", "--help"],
+        &["break", "--help"],
+    ] {
+        let help = done(common::bare().args(command));
+        assert_eq!(help.code, Some(0));
+        assert!(
+            help.out.contains("Exit codes:") && help.out.contains("Examples:"),
+            "{command:?}"
+        );
+    }
+    assert_eq!(done(&mut common::bare()).code, Some(64));
+}
