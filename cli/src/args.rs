@@ -4,7 +4,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::{break_, exit, manual, run, status};
+use crate::{break_, demo, exit, manual, run, status};
 
 /// Run commands under a lock that a majority of independent Redis or Valkey masters agrees on.
 #[derive(Debug, Parser)]
@@ -15,7 +15,7 @@ use crate::{break_, exit, manual, run, status};
         The lock holds while any majority of the masters lives; it is renewed while the command runs; \
         and the command is stopped before the lock ends, never after. What the command writes to should \
         refuse smaller fencing tokens than it has seen: that protects even against a machine that stood still.",
-    after_help = "The common case:  quorate run nightly-report -- ./report.sh",
+    after_help = "Try it with nothing prepared:  quorate demo\nThe common case:               quorate run nightly-report -- ./report.sh",
     after_long_help = manual::AFTER_HELP,
     arg_required_else_help = true,
     disable_help_subcommand = true,
@@ -38,6 +38,9 @@ pub(crate) enum Command {
     /// Delete a lock everywhere, whoever holds it: the last resort
     #[command(after_help = exit::TABLE, after_long_help = break_::AFTER_HELP)]
     Break(break_::BreakArgs),
+    /// See it work: workers share one lock while masters die
+    #[command(after_help = demo::AFTER_HELP)]
+    Demo(demo::DemoArgs),
     /// Print a completion script for a shell
     #[command(after_help = manual::COMPLETIONS_HELP)]
     Completions(manual::CompletionArgs),

@@ -9,10 +9,12 @@ mod args;
 mod break_;
 mod config;
 mod deadline;
+mod demo;
 mod exit;
 mod manual;
 mod output;
 mod process;
+mod progress;
 mod run;
 mod status;
 
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Status(args) => status::run(args),
         Command::Break(args) => break_::run(args),
+        Command::Demo(args) => demo::run(args),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
     })

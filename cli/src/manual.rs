@@ -11,6 +11,8 @@ use crate::{args, output};
 /// What stands below `quorate --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
+    quorate demo
+        See it work, with nothing prepared.
     export QUORATE_MASTERS=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3
     quorate run nightly-report -- ./report.sh --full
         Run the report, on one machine at a time.

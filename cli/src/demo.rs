@@ -1,0 +1,418 @@
+//! `quorate demo`: the main job with nothing prepared, while masters die.
+//!
+//! Eight workers sell ten prizes. A sale is a read, some talk and a write, which goes wrong whenever
+//! two workers do it at once; the lock is all that stands between them. The story is told on stderr, the
+//! result is printed to stdout.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use quorate::node::Node;
+use quorate::node::memory::{MemoryNode, Mode};
+use quorate::{AcquireError, LockGuard, Redlock, RedlockBuilder, RestartGuard, Wait};
+use quorate_testbed::Masters;
+use serde::Serialize;
+use tokio::sync::{Mutex, Notify};
+
+use crate::exit::{self, Failure, Outcome};
+use crate::output::{self, Cell, GREEN, RED, human};
+use crate::process::Signals;
+use crate::{config, progress::Progress};
+
+/// What stands below `quorate demo --help`.
+pub(crate) const AFTER_HELP: &str = "\
+Five masters are started on free ports, with redis-server or valkey-server if one is on the PATH (or
+named by QUORATE_SERVER); otherwise they live in memory. They vanish with the demo. Nothing else is
+touched, and QUORATE_MASTERS is not used.
+
+JSON fields (stable): masters (redis-server, valkey-server, .. or memory), prizes_sold, acquisitions,
+overlaps, stale_writes_refused, fencing_tokens[], tokens_rising, longest_gap_ms, took_ms.
+
+Exit codes:
+    0       exactly ten prizes were sold, never two workers at once, the tokens rose
+    70      they were not, or the masters could not be started";
+
+const WORKERS: usize = 8;
+const PRIZES: usize = 10;
+const MASTERS: usize = 5;
+const RESOURCE: &str = "demo:prizes";
+const TTL: Duration = Duration::from_millis(800);
+/// Also how long the master that comes back sits out: short enough for it to vote again in time.
+const MAX_TTL: Duration = Duration::from_secs(1);
+
+/// Arguments of `demo`.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Print the result as JSON
+    #[arg(long, env = "QUORATE_JSON", value_parser = clap::builder::BoolishValueParser::new())]
+    json: bool,
+}
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+struct Summary {
+    masters: String,
+    prizes_sold: usize,
+    acquisitions: usize,
+    overlaps: usize,
+    stale_writes_refused: usize,
+    fencing_tokens: Vec<u64>,
+    #[serde(skip)]
+    workers: Vec<usize>,
+    tokens_rising: bool,
+    longest_gap_ms: u64,
+    took_ms: u64,
+}
+
+/// The masters, and what can be done to them.
+enum Stage {
+    Real(String, Arc<Masters>),
+    Memory(Vec<MemoryNode>),
+}
+
+/// What the workers share: a shop that knows nothing of locks, and the witnesses.
+struct Shop {
+    /// The prizes left. Read and written in two steps, with time between them.
+    left: Mutex<usize>,
+    inside: AtomicUsize,
+    overlaps: AtomicUsize,
+    acquisitions: AtomicUsize,
+    refused: AtomicUsize,
+    sales: Mutex<Vec<Sale>>,
+    /// When the lock was last given back, and the longest time until the next had it.
+    gap: Mutex<(Option<Instant>, Duration)>,
+    sold_one: Notify,
+    started: Instant,
+}
+
+struct Sale {
+    worker: usize,
+    token: u64,
+    at: Duration,
+}
+
+/// Runs the demo.
+pub(crate) fn run(args: DemoArgs) -> Outcome {
+    let stage = Arc::new(Stage::set()?);
+    output::say(stage.describe());
+    let progress = Arc::new(Progress::new(PRIZES));
+    let summary = config::block_on(async {
+        let mut signals = Signals::hear().map_err(Failure::internal)?;
+        tokio::select! {
+            summary = sell_out(&stage, &progress) => summary,
+            sig = signals.next_that_ends() => Err(Failure::new(
+                exit::signalled(sig as i32),
+                format!("{sig}: the demo was cut short"),
+            )),
+        }
+    })?;
+    progress.finish();
+    if args.json {
+        output::print_json(&summary)?;
+    } else {
+        output::print(&summary.table())?;
+    }
+    if summary.is_right() {
+        Ok(exit::OK)
+    } else {
+        Err(Failure::internal(
+            "the demo went wrong: this should not happen, please report it",
+        ))
+    }
+}
+
+async fn sell_out(stage: &Arc<Stage>, progress: &Arc<Progress>) -> Result<Summary, Failure> {
+    let shop = Arc::new(Shop::open());
+    let mut workers = tokio::task::JoinSet::new();
+    for worker in 1..=WORKERS {
+        // Each worker is a client of its own, as on eight machines.
+        let redlock = stage.redlock()?;
+        let (shop, progress) = (shop.clone(), progress.clone());
+        workers.spawn(async move { work(worker, &redlock, &shop, &progress).await });
+    }
+    let faults = tokio::spawn(trouble(stage.clone(), shop.clone(), progress.clone()));
+    while let Some(worker) = workers.join_next().await {
+        worker.map_err(Failure::internal)??;
+    }
+    faults.await.map_err(Failure::internal)??;
+    Ok(shop.close(stage.kind()).await)
+}
+
+/// One worker: takes the lock, sells, gives it back, until nothing is left.
+async fn work(
+    worker: usize,
+    redlock: &Redlock,
+    shop: &Shop,
+    progress: &Progress,
+) -> Result<(), Failure> {
+    loop {
+        let guard = match redlock.acquire(RESOURCE).await {
+            Ok(guard) => guard,
+            // Slow for once, or unlucky with the quorum: as in real life, try again.
+            Err(error @ (AcquireError::NoQuorum(_) | AcquireError::TooLate(_))) => {
+                progress.line(&shop.stamp(&format!("worker {worker}: {error}")));
+                continue;
+            }
+            Err(error) => return Err(Failure::internal(error)),
+        };
+        let more = shop.sell(worker, &guard, progress).await;
+        shop.gap.lock().await.0 = Some(Instant::now());
+        guard.release().await;
+        if !more {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(5 + worker as u64)).await;
+    }
+}
+
+/// Two masters are killed, one comes back: each after some prizes.
+async fn trouble(
+    stage: Arc<Stage>,
+    shop: Arc<Shop>,
+    progress: Arc<Progress>,
+) -> Result<(), Failure> {
+    for (after, master, up) in [(2, 1, false), (4, 3, false), (5, 1, true)] {
+        while shop.sales.lock().await.len() < after {
+            // The timer stands underneath, should a notice be missed.
+            let notice = shop.sold_one.notified();
+            let _ = tokio::time::timeout(Duration::from_millis(20), notice).await;
+        }
+        let words = if up { stage.homecoming() } else { "is killed" };
+        progress.line(&shop.stamp(&format!("master {} {words}", master + 1)));
+        let stage = stage.clone();
+        tokio::task::spawn_blocking(move || stage.change(master, up))
+            .await
+            .map_err(Failure::internal)??;
+    }
+    Ok(())
+}
+
+impl Stage {
+    /// Real masters where a server is installed, masters in memory otherwise.
+    fn set() -> Result<Self, Failure> {
+        let Some(program) = quorate_testbed::available() else {
+            let nodes = (1..=MASTERS).map(|n| MemoryNode::new(&format!("memory-{n}")));
+            return Ok(Self::Memory(nodes.collect()));
+        };
+        let name = program
+            .file_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let masters = Masters::start(MASTERS)
+            .map_err(|error| Failure::internal(format!("cannot start {name}: {error}")))?;
+        Ok(Self::Real(name, Arc::new(masters)))
+    }
+
+    fn kind(&self) -> &str {
+        match self {
+            Self::Real(name, _) => name,
+            Self::Memory(_) => "memory",
+        }
+    }
+
+    fn homecoming(&self) -> &'static str {
+        match self {
+            Self::Real(..) => {
+                "comes back empty: it sits out until nothing it forgot can still count"
+            }
+            Self::Memory(_) => "comes back",
+        }
+    }
+
+    fn describe(&self) -> String {
+        let masters = match self {
+            Self::Real(name, masters) => {
+                let ports: Vec<String> = masters.iter().map(|m| m.port().to_string()).collect();
+                format!("five {name} masters on ports {}", ports.join(", "))
+            }
+            Self::Memory(_) => {
+                "five masters in memory (no redis-server or valkey-server found)".to_owned()
+            }
+        };
+        format!("{masters}; {WORKERS} workers sell {PRIZES} prizes under one lock")
+    }
+
+    fn redlock(&self) -> Result<Redlock, Failure> {
+        self.options(Redlock::builder())
+            .ttl(TTL)
+            .max_ttl(MAX_TTL)
+            .wait(Wait::For(Duration::from_secs(30)))
+            // We have just started these masters ourselves: they have forgotten nothing.
+            .restart_guard(RestartGuard::AfterFirstContact)
+            .build()
+            .map_err(Failure::internal)
+    }
+
+    fn options(&self, builder: RedlockBuilder) -> RedlockBuilder {
+        match self {
+            Self::Real(_, masters) => builder.masters(masters.urls()),
+            Self::Memory(nodes) => builder.nodes(
+                nodes
+                    .iter()
+                    .map(|node| Arc::new(node.clone()) as Arc<dyn Node>)
+                    .collect(),
+            ),
+        }
+    }
+
+    fn change(&self, master: usize, up: bool) -> Result<(), Failure> {
+        match (self, up) {
+            (Self::Real(_, masters), false) => masters[master].kill().map_err(Failure::internal),
+            (Self::Real(_, masters), true) => {
+                masters[master].restart_empty().map_err(Failure::internal)
+            }
+            (Self::Memory(nodes), false) => {
+                nodes[master].set_mode(Mode::Down);
+                Ok(())
+            }
+            (Self::Memory(nodes), true) => {
+                // Masters in memory have no restart guard, so this one has to keep what it knew.
+                nodes[master].set_mode(Mode::Up);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Shop {
+    fn open() -> Self {
+        Self {
+            left: Mutex::new(PRIZES),
+            inside: AtomicUsize::new(0),
+            overlaps: AtomicUsize::new(0),
+            acquisitions: AtomicUsize::new(0),
+            refused: AtomicUsize::new(0),
+            sales: Mutex::new(Vec::new()),
+            gap: Mutex::new((None, Duration::ZERO)),
+            sold_one: Notify::new(),
+            started: Instant::now(),
+        }
+    }
+
+    /// Sells one prize, if there is one: reads, talks, writes. Says whether there may be more.
+    async fn sell(&self, worker: usize, guard: &LockGuard, progress: &Progress) -> bool {
+        self.acquisitions.fetch_add(1, Ordering::Relaxed);
+        {
+            let mut gap = self.gap.lock().await;
+            if let Some(since) = gap.0.take() {
+                gap.1 = gap.1.max(since.elapsed());
+            }
+        }
+        if self.inside.fetch_add(1, Ordering::SeqCst) > 0 {
+            self.overlaps.fetch_add(1, Ordering::Relaxed);
+        }
+        let left = *self.left.lock().await;
+        if left > 0 {
+            tokio::time::sleep(Duration::from_millis(120 + 30 * worker as u64)).await;
+            self.write(
+                worker,
+                guard.fencing_token().unwrap_or(0),
+                left - 1,
+                progress,
+            )
+            .await;
+        }
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        left > 0
+    }
+
+    /// Writes what is left, unless a later holder has written already.
+    async fn write(&self, worker: usize, token: u64, left: usize, progress: &Progress) {
+        let mut sales = self.sales.lock().await;
+        if sales.last().is_some_and(|last| last.token >= token) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            progress.line(&self.stamp(&format!("worker {worker} came too late: refused")));
+            return;
+        }
+        *self.left.lock().await = left;
+        sales.push(Sale {
+            worker,
+            token,
+            at: self.started.elapsed(),
+        });
+        progress.advance(&self.stamp(&format!(
+            "worker {worker} sold prize {} of {PRIZES} (fencing token {token})",
+            sales.len()
+        )));
+        self.sold_one.notify_one();
+    }
+
+    fn stamp(&self, line: &str) -> String {
+        format!("{:6.2}s  {line}", self.started.elapsed().as_secs_f64())
+    }
+
+    async fn close(&self, masters: &str) -> Summary {
+        let sales = self.sales.lock().await;
+        let tokens: Vec<u64> = sales.iter().map(|sale| sale.token).collect();
+        Summary {
+            masters: masters.to_owned(),
+            prizes_sold: sales.len(),
+            acquisitions: self.acquisitions.load(Ordering::Relaxed),
+            overlaps: self.overlaps.load(Ordering::Relaxed),
+            stale_writes_refused: self.refused.load(Ordering::Relaxed),
+            tokens_rising: tokens.is_sorted_by(|a, b| a < b),
+            fencing_tokens: tokens,
+            workers: sales.iter().map(|sale| sale.worker).collect(),
+            longest_gap_ms: self.gap.lock().await.1.as_millis() as u64,
+            took_ms: sales.last().map_or(0, |sale| sale.at.as_millis() as u64),
+        }
+    }
+}
+
+impl Summary {
+    fn is_right(&self) -> bool {
+        self.prizes_sold == PRIZES && self.overlaps == 0 && self.tokens_rising
+    }
+
+    fn table(&self) -> String {
+        let ok = |right: bool, text: String| Cell::styled(text, if right { GREEN } else { RED });
+        let ms = |ms| human(Duration::from_millis(ms));
+        let mut rows: Vec<Vec<Cell>> = vec![
+            vec![
+                "masters".into(),
+                format!("{MASTERS} x {}, 2 killed, 1 came back", self.masters).into(),
+            ],
+            vec![
+                "prizes sold".into(),
+                ok(
+                    self.prizes_sold == PRIZES,
+                    format!("{} of {PRIZES}", self.prizes_sold),
+                ),
+            ],
+            vec!["acquisitions".into(), self.acquisitions.to_string().into()],
+            vec![
+                "overlaps seen".into(),
+                ok(self.overlaps == 0, self.overlaps.to_string()),
+            ],
+            vec![
+                "stale writes refused".into(),
+                self.stale_writes_refused.to_string().into(),
+            ],
+            vec![
+                "fencing tokens".into(),
+                ok(
+                    self.tokens_rising,
+                    if self.tokens_rising {
+                        "rising, every one larger than the last"
+                    } else {
+                        "NOT RISING"
+                    }
+                    .to_owned(),
+                ),
+            ],
+        ];
+        for (n, (token, worker)) in self.fencing_tokens.iter().zip(&self.workers).enumerate() {
+            rows.push(vec![
+                format!("  prize {}, worker {worker}", n + 1).into(),
+                token.to_string().into(),
+            ]);
+        }
+        rows.push(vec![
+            "longest time without service".into(),
+            ms(self.longest_gap_ms).into(),
+        ]);
+        rows.push(vec!["took".into(), ms(self.took_ms).into()]);
+        output::table(&["RESULT", ""], &rows)
+    }
+}

@@ -1,0 +1,52 @@
+//! Live progress: a bar under the story on a terminal, the story alone elsewhere.
+
+use std::io::{IsTerminal, stderr};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::output;
+
+/// The progress of a job with a known number of steps.
+pub(crate) struct Progress {
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// Starts, on stderr.
+    pub(crate) fn new(steps: usize) -> Self {
+        let bar = stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(steps as u64);
+            if let Ok(style) =
+                ProgressStyle::with_template("[{bar:30}] {pos}/{len} sold, {elapsed}")
+            {
+                bar.set_style(style.progress_chars("=> "));
+            }
+            bar.enable_steady_tick(std::time::Duration::from_millis(100));
+            bar
+        });
+        Self { bar }
+    }
+
+    /// Tells the next line of the story.
+    pub(crate) fn line(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| output::say(line)),
+            None => output::say(line),
+        }
+    }
+
+    /// Tells a line, one step further.
+    pub(crate) fn advance(&self, line: &str) {
+        self.line(line);
+        if let Some(bar) = &self.bar {
+            bar.inc(1);
+        }
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! `quorate demo` does what it says, on real masters and in memory.
+
+mod common;
+
+use common::{bare, done};
+use serde_json::Value;
+
+fn sells_ten(masters: &str, run: &common::Done) {
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let result: Value = serde_json::from_str(&run.out).expect("JSON");
+    assert_eq!(result["prizes_sold"], 10, "{run:?}");
+    assert_eq!(result["overlaps"], 0, "{run:?}");
+    assert_eq!(result["tokens_rising"], true, "{run:?}");
+    assert_eq!(result["masters"], masters);
+    for story in [
+        "master 2 is killed",
+        "master 4 is killed",
+        "master 2 comes back",
+    ] {
+        assert!(run.err.contains(story), "{run:?}");
+    }
+}
+
+#[test]
+fn ten_prizes_are_sold_on_real_masters() {
+    let server = quorate_testbed::available().expect("a server is installed");
+    let name = server
+        .file_name()
+        .expect("a name")
+        .to_string_lossy()
+        .into_owned();
+    sells_ten(&name, &done(bare().args(["demo", "--json"])));
+}
+
+#[test]
+fn ten_prizes_are_sold_in_memory_where_no_server_is_installed() {
+    let run = done(
+        bare()
+            .args(["demo", "--json"])
+            .env("QUORATE_SERVER", "/no/such/server"),
+    );
+    sells_ten("memory", &run);
+}
+
+#[test]
+fn the_result_is_a_table_on_stdout_and_the_story_stays_on_stderr() {
+    let run = done(bare().arg("demo"));
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(
+        run.out.contains("prizes sold") && run.out.contains("10 of 10"),
+        "{run:?}"
+    );
+    assert!(
+        !run.out.contains("is killed") && !run.err.contains("RESULT"),
+        "{run:?}"
+    );
+}
