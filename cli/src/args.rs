@@ -4,7 +4,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::{break_, demo, exit, manual, run, status};
+use crate::{break_, demo, doctor, exit, manual, run, status};
 
 /// Run commands under a lock that a majority of independent Redis or Valkey masters agrees on.
 #[derive(Debug, Parser)]
@@ -38,6 +38,9 @@ pub(crate) enum Command {
     /// Delete a lock everywhere, whoever holds it: the last resort
     #[command(after_help = exit::TABLE, after_long_help = break_::AFTER_HELP)]
     Break(break_::BreakArgs),
+    /// Check whether the masters are fit to hold locks
+    #[command(after_help = exit::TABLE, after_long_help = doctor::AFTER_HELP)]
+    Doctor(doctor::DoctorArgs),
     /// See it work: workers share one lock while masters die
     #[command(after_help = demo::AFTER_HELP)]
     Demo(demo::DemoArgs),

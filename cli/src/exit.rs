@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 /// Everything is well.
 pub(crate) const OK: u8 = 0;
+/// `doctor` found something to put right.
+pub(crate) const FINDINGS: u8 = 1;
 /// The command line, a variable, the configuration file or the resource name is wrong.
 pub(crate) const USAGE: u8 = 64;
 /// No quorum of masters answered.
@@ -24,6 +26,7 @@ pub(crate) const NOT_FOUND: u8 = 127;
 pub(crate) const TABLE: &str = "\
 Exit codes:
     0       success (run: the command's own code, whatever it is)
+    1       doctor found something to put right
     64      wrong usage: an argument, a variable, the configuration file
     69      no quorum of masters
     70      an internal failure

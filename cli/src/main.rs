@@ -10,9 +10,12 @@ mod break_;
 mod config;
 mod deadline;
 mod demo;
+mod doctor;
 mod exit;
+mod findings;
 mod manual;
 mod output;
+mod probe;
 mod process;
 mod progress;
 mod run;
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Status(args) => status::run(args),
         Command::Break(args) => break_::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),

@@ -14,6 +14,8 @@ Examples:
     quorate demo
         See it work, with nothing prepared.
     export QUORATE_MASTERS=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3
+    quorate doctor
+        Are these masters fit to hold locks?
     quorate run nightly-report -- ./report.sh --full
         Run the report, on one machine at a time.
     quorate run --try --keep-for 30s cron:rotate -- rotate-logs
@@ -27,6 +29,7 @@ QUORATE_CONFIG names, or quorate.toml in the working directory. Durations are wr
 
 Exit codes:
     0       success (run: the command's own code, whatever it is)
+    1       doctor found something to put right
     64      wrong usage: an argument, a variable, the configuration file
     69      no quorum of masters
     70      an internal failure
