@@ -72,6 +72,8 @@ pub enum RestartGuard {
 /// | `prefix` | none | several deployments share masters |
 /// | `max_hold` | none | a stuck holder must not hold for ever |
 /// | `fencing` | on | you want literally `SET key value NX PX ttl` |
+/// | `fair` | on | you want raw Redlock with jittered retries: `unordered()` |
+/// | `heartbeat` | half the ttl, at most the wait | a crashed waiter must be passed over sooner |
 /// | `restart_guard` | on | masters with `appendfsync always` |
 #[derive(Clone)]
 #[must_use = "a builder does nothing until build() is called"]
@@ -87,6 +89,8 @@ pub struct RedlockBuilder {
     prefix: String,
     max_hold: Option<Duration>,
     fencing: bool,
+    fair: bool,
+    heartbeat: Option<Duration>,
     restart_guard: RestartGuard,
     #[cfg(feature = "tls-rustls")]
     tls: Tls,
@@ -104,6 +108,11 @@ pub(crate) struct Options {
     pub(crate) wait: Wait,
     pub(crate) retry: Retry,
     pub(crate) max_hold: Option<Duration>,
+    /// First come, first served.
+    pub(crate) fair: bool,
+    pub(crate) heartbeat: Duration,
+    /// This `Redlock` on wake channels and in waiter ids: 16 hexadecimal digits.
+    pub(crate) process: Arc<str>,
 }
 
 /// The most masters that are supported. Far more than helps: each costs a message per step.
@@ -125,6 +134,8 @@ impl Default for RedlockBuilder {
             prefix: String::new(),
             max_hold: None,
             fencing: true,
+            fair: true,
+            heartbeat: None,
             restart_guard: RestartGuard::On,
             #[cfg(feature = "tls-rustls")]
             tls: Tls::default(),
@@ -207,8 +218,30 @@ impl RedlockBuilder {
         self
     }
 
+    /// First come, first served, over all processes and machines that wait for a lock in order:
+    /// the default. Waiters stand in line on every master and are woken one at a time.
+    pub fn fair(mut self) -> Self {
+        self.fair = true;
+        self
+    }
+
+    /// Raw Redlock: whoever asks at the right moment, with jittered pauses in between, and no
+    /// queue keys on the masters. Such clients may overtake those that wait in order.
+    pub fn unordered(mut self) -> Self {
+        self.fair = false;
+        self
+    }
+
+    /// How long a waiter's place is kept without a sign of life: a crashed waiter delays those
+    /// behind it by this much at most. Default: half the ttl, and not more than the wait.
+    pub fn heartbeat(mut self, heartbeat: Duration) -> Self {
+        self.heartbeat = Some(heartbeat);
+        self
+    }
+
     /// Off: the classic algorithm, literally `SET key value NX PX ttl` on every master, with no
-    /// counter, and [`fencing_token`](crate::LockGuard::fencing_token) is `None`.
+    /// counter and no queue, and [`fencing_token`](crate::LockGuard::fencing_token) is `None`.
+    /// It includes [`unordered`](Self::unordered).
     pub fn fencing(mut self, fencing: bool) -> Self {
         self.fencing = fencing;
         self
@@ -260,7 +293,16 @@ impl RedlockBuilder {
     /// [`BuildError`], which says what to change.
     pub fn build(mut self) -> Result<Redlock, BuildError> {
         let node_timeout = self.effective_node_timeout();
+        let runtime = self
+            .runtime
+            .take()
+            .unwrap_or_else(|| Arc::new(Tokio::default()));
+        let mut process = [0; 8];
+        runtime.random(&mut process);
         let options = Options {
+            fair: self.fair && self.fencing,
+            heartbeat: self.effective_heartbeat()?,
+            process: format!("{:016x}", u64::from_be_bytes(process)).into(),
             ttl: self.ttl,
             max_ttl: self.max_ttl,
             node_timeout,
@@ -287,7 +329,6 @@ impl RedlockBuilder {
                 "an even number of masters survives no more failures than one fewer would"
             );
         }
-        let runtime = self.runtime.unwrap_or_else(|| Arc::new(Tokio::default()));
         let coordinator = Coordinator::new(nodes, runtime, self.drift, &self.prefix, self.fencing);
         Ok(Redlock::new(coordinator, options))
     }
@@ -295,6 +336,31 @@ impl RedlockBuilder {
     fn effective_node_timeout(&self) -> Duration {
         self.node_timeout
             .unwrap_or_else(|| DEFAULT_NODE_TIMEOUT.min(self.ttl / 10))
+    }
+
+    fn effective_heartbeat(&self) -> Result<Duration, BuildError> {
+        let wait = match self.wait {
+            Wait::For(wait) if !wait.is_zero() => wait,
+            _ => Duration::MAX,
+        };
+        let Some(heartbeat) = self.heartbeat else {
+            // Short waits are no reason for a flood of signs of life.
+            return Ok((self.ttl / 2).min(wait).max(Duration::from_millis(30)));
+        };
+        let why = if heartbeat < Duration::from_millis(30) {
+            "is below 30ms: signs of life would be a flood".to_owned()
+        } else if heartbeat > self.ttl {
+            let ttl = text(self.ttl);
+            format!(
+                "is above the ttl ({ttl}): a dead waiter must not delay longer than a dead holder"
+            )
+        } else if heartbeat > wait {
+            let wait = text(wait);
+            format!("is above the wait ({wait}): a dead waiter would outlive everybody behind it")
+        } else {
+            return Ok(heartbeat);
+        };
+        Err(bad("heartbeat", heartbeat, why))
     }
 
     fn redis_nodes(&self, node_timeout: Duration) -> Result<Vec<Arc<dyn Node>>, BuildError> {
@@ -415,7 +481,7 @@ impl Options {
             );
             return Err(bad("ttl", ttl, why));
         }
-        if ttl - drift <= 2 * self.node_timeout {
+        if ttl <= drift + 2 * self.node_timeout {
             let why = format!(
                 "leaves nothing after two rounds of {} and a drift of {}: raise it",
                 text(self.node_timeout),

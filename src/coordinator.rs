@@ -1,13 +1,15 @@
 //! The only driver of a round: asks all masters at once, counts, agrees on the fencing token, and
 //! undoes what was not won. Nothing else decides that a lock is held.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use crate::gather::{Board, From, Gather};
 use crate::node::{
-    Answer, Claim, Fault, KeyState, Node, NodeName, Phase, Reply, ReplySink, Request, Token,
+    Answer, Claim, Fault, KeyState, Line, Node, NodeName, Order, Phase, Reply, ReplySink, Request,
+    Token,
 };
 use crate::protocol::fencing::{Agreement, ClockOffset};
 use crate::protocol::instant::Instant;
@@ -111,11 +113,17 @@ impl Coordinator {
     ///
     /// Cancel safety: dropped at any point, everything that may have been granted is released in
     /// the background, behind its own acquire.
-    pub(crate) async fn attempt(&self, resource: &[u8], ttl: Duration) -> Result<Won, Missed> {
+    pub(crate) async fn attempt(
+        &self,
+        resource: &[u8],
+        ttl: Duration,
+        order: Order,
+    ) -> Result<Won, Missed> {
         let mut bytes = [0; 16];
         self.runtime.random(&mut bytes);
         let token = Token::from_bytes(bytes);
-        let claim = Arc::new(Claim::new(&self.prefix, resource, token, self.fencing));
+        let claim = Claim::new(&self.prefix, resource, token, self.fencing).with_order(order);
+        let claim = Arc::new(claim);
         let wall = self.runtime.wall_micros();
         let offset = ClockOffset::from_micros(self.offset.load(Ordering::Relaxed));
         let proposal = offset.proposal(wall);
@@ -246,6 +254,7 @@ impl Coordinator {
         let gather = Gather::new(self.runtime.clone(), board);
         self.ask_all(&gather, Phase::Release, || Request::Release {
             claim: claim.clone(),
+            leave: true,
         });
         gather
     }
@@ -257,10 +266,22 @@ impl Coordinator {
             node.send(
                 Request::Release {
                     claim: claim.clone(),
+                    leave: true,
                 },
                 Reply::ignored(),
             );
         }
+    }
+
+    /// Gives up a place in line on every master.
+    pub(crate) fn leave(&self, claim: &Arc<Claim>) -> Undoing {
+        let board = ReleaseBoard::open(self.quorum, self.quorum.nodes(), self.now());
+        let gather = Gather::new(self.runtime.clone(), board);
+        self.ask_all(&gather, Phase::Release, || Request::Release {
+            claim: claim.clone(),
+            leave: true,
+        });
+        Undoing(gather)
     }
 
     /// Reads or breaks a lock on every master and waits for all of them.
@@ -301,8 +322,10 @@ impl Cleanup<'_> {
         for node in undo {
             let reply = Reply::new(gather.clone(), node, Phase::Release);
             coordinator.nodes[node].send(
+                // The place in line is kept: only the attempt was lost.
                 Request::Release {
                     claim: self.claim.clone(),
+                    leave: false,
                 },
                 reply,
             );
@@ -325,8 +348,9 @@ pub(crate) struct Undoing(Arc<Gather<ReleaseBoard>>);
 impl Undoing {
     /// Waits until every node has acknowledged or failed: the next attempt of the same waiter
     /// must not meet its own remains, and three waiters must not chase each other for ever.
-    pub(crate) async fn done(&self) {
-        self.0.until(|board| board.complete().then_some(())).await;
+    pub(crate) fn done(&self) -> impl Future<Output = ()> + Send + use<> {
+        let gather = self.0.clone();
+        async move { gather.until(|board| board.complete().then_some(())).await }
     }
 }
 
@@ -335,9 +359,21 @@ pub(crate) struct AcquireBoard {
     pub(crate) round: Round,
     slots: Box<[Slot]>,
     started: Instant,
-    /// The longest that any refusing node will keep the holder's key.
-    pub(crate) ttl_left: Option<Duration>,
     decided: bool,
+    /// What refusing nodes said; most rounds meet none.
+    refusals: Option<Box<Refusals>>,
+}
+
+/// What refusing nodes said of holder and line.
+#[derive(Default)]
+pub(crate) struct Refusals {
+    /// The largest ticket drawn anywhere.
+    pub(crate) ticket: u64,
+    /// The most waiters before us on any node.
+    pub(crate) ahead: u64,
+    pub(crate) holder: Option<Vec<u8>>,
+    /// When each node may be free, as it said.
+    free_in: Vec<Option<Duration>>,
 }
 
 impl AcquireBoard {
@@ -347,8 +383,41 @@ impl AcquireBoard {
             round: Round::open(quorum),
             slots,
             started,
-            ttl_left: None,
+            refusals: None,
             decided: false,
+        }
+    }
+
+    pub(crate) fn sight(&self) -> Option<&Refusals> {
+        self.refusals.as_deref()
+    }
+
+    /// The longest that any refusing node will keep the holder's key.
+    pub(crate) fn ttl_left(&self) -> Option<Duration> {
+        self.sight()?.free_in.iter().flatten().max().copied()
+    }
+
+    /// The nodes that granted, as bits.
+    pub(crate) fn free(&self) -> u64 {
+        self.round.granted().fold(0, |bits, node| bits | 1 << node)
+    }
+
+    /// When a majority may have become free: the q-th soonest of the nodes that answered.
+    pub(crate) fn free_in(&self) -> Option<Duration> {
+        let granted = self.round.granted().map(|_| Duration::ZERO);
+        let refused = self.sight().into_iter().flat_map(|sight| &sight.free_in);
+        let mut times: Vec<_> = granted.chain(refused.flatten().copied()).collect();
+        times.sort_unstable();
+        times.get(self.slots.len() / 2).copied() // the q-th of N
+    }
+
+    fn refused(&mut self, ttl_left: Option<Duration>, line: Option<Box<Line>>) {
+        let refusals = self.refusals.get_or_insert_default();
+        refusals.free_in.push(ttl_left);
+        if let Some(line) = line {
+            refusals.ticket = refusals.ticket.max(line.ticket);
+            refusals.ahead = refusals.ahead.max(line.ahead);
+            refusals.holder = refusals.holder.take().or(line.holder);
         }
     }
 
@@ -368,8 +437,8 @@ impl Board for AcquireBoard {
         }
         let vote = match answer {
             Ok(Answer::Granted { counter }) => Vote::Granted(counter),
-            Ok(Answer::Refused { ttl_left }) => {
-                self.ttl_left = self.ttl_left.max(ttl_left);
+            Ok(Answer::Refused { ttl_left, line }) => {
+                self.refused(ttl_left, line);
                 Vote::Refused
             }
             Ok(_) => Vote::Fault { sent: true },

@@ -176,8 +176,10 @@ impl LockGuard {
     /// The releases are queued before the first await; dropping the future only drops the answer.
     pub async fn release(mut self) -> Released {
         let was_valid = self.is_valid();
-        self.stop();
+        self.released = true;
+        self.core.renewal.forget(&self.seat);
         let gather = self.core.coordinator.release(&self.held.claim);
+        self.held.end(LossCause::Released);
         gather.until(|board| board.settled().then_some(())).await;
         let (on, expired_on, unreachable) = gather.board().counts();
         let pending = self.core.coordinator.quorum.nodes() - (on + expired_on + unreachable);
@@ -209,20 +211,14 @@ impl LockGuard {
             .board()
             .reports(self.core.coordinator.names())
     }
-
-    /// Stops the renewal, ends the lease for whoever watches it, and takes over the release.
-    fn stop(&mut self) {
-        self.released = true;
-        self.core.renewal.forget(&self.seat);
-        self.held.end(LossCause::Released);
-    }
 }
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if !self.released {
-            self.stop();
+            self.core.renewal.forget(&self.seat);
             self.core.coordinator.release_unheard(&self.held.claim);
+            self.held.end(LossCause::Released);
         }
     }
 }

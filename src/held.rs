@@ -10,6 +10,7 @@ use crate::coordinator::{AcquireRound, Won};
 use crate::node::Claim;
 use crate::protocol::instant::Instant;
 use crate::runtime::Runtime;
+use crate::waiting::Place;
 
 /// Why a lock is no longer held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,8 @@ pub(crate) struct Held {
     pub(crate) round: Arc<AcquireRound>,
     /// When `max_hold` is over; `NEVER` without one.
     pub(crate) hold_end: Instant,
+    /// Whether it is renewed in the background.
+    pub(crate) renews: bool,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -63,20 +66,30 @@ struct State {
     valid_until: Instant,
     ttl: Duration,
     end: Option<LossCause>,
+    /// The turn in the local line, passed on when the lock has ended.
+    place: Option<Place>,
 }
 
 impl Held {
-    pub(crate) fn new(won: Won, ttl: Duration, max_hold: Option<Duration>) -> Self {
+    pub(crate) fn new(
+        won: Won,
+        ttl: Duration,
+        max_hold: Option<Duration>,
+        renews: bool,
+        place: Option<Place>,
+    ) -> Self {
         let hold_end = max_hold.map_or(Instant::NEVER, |most| won.started + most);
         Self {
             claim: won.claim,
             fencing: won.fencing,
             round: won.round,
             hold_end,
+            renews,
             state: Mutex::new(State {
                 valid_until: won.valid_until.min(hold_end),
                 ttl,
                 end: None,
+                place,
             }),
             changed: Notify::new(),
         }
@@ -96,11 +109,19 @@ impl Held {
 
     /// How it ended, if it has: also when the deadline has passed and nobody had looked yet.
     pub(crate) fn ended(&self, now: Instant) -> Option<LossCause> {
-        let mut state = self.state();
-        if state.end.is_none() && now >= state.valid_until {
-            state.end = Some(self.deadline_cause(now));
-        }
-        state.end
+        let (end, _passed_on) = {
+            let mut state = self.state();
+            if state.end.is_none() && now >= state.valid_until {
+                state.end = Some(self.deadline_cause(now));
+            }
+            let place = if state.end.is_some() {
+                state.place.take()
+            } else {
+                None
+            };
+            (state.end, place)
+        };
+        end
     }
 
     fn deadline_cause(&self, now: Instant) -> LossCause {
@@ -111,18 +132,18 @@ impl Held {
         }
     }
 
-    /// Ends it, unless it has ended already. True for the one call that ended it.
-    pub(crate) fn end(&self, cause: LossCause) -> bool {
-        let mut state = self.state();
-        let first = state.end.is_none();
-        if first {
-            state.end = Some(cause);
-        }
-        drop(state);
+    /// Ends it, unless it has ended already, and passes the local turn on. Releases must have
+    /// been queued before: the next in line sends right behind them.
+    pub(crate) fn end(&self, cause: LossCause) {
+        let (first, _passed_on) = {
+            let mut state = self.state();
+            let first = state.end.is_none();
+            state.end.get_or_insert(cause);
+            (first, state.place.take())
+        };
         if first {
             self.changed.notify_waiters();
         }
-        first
     }
 
     /// Moves the deadline after a renewal that a majority confirmed in time; never back, never

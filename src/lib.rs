@@ -21,6 +21,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod builder;
+mod campaign;
 mod clock;
 mod coordinator;
 mod error;
@@ -36,12 +37,13 @@ mod retry;
 pub mod runtime;
 #[cfg(feature = "tls-rustls")]
 mod tls;
+mod waiting;
 
 pub use builder::{RedlockBuilder, RestartGuard, Wait};
 pub use error::{AcquireError, BuildError, ExtendError, InvalidResource, Missed, ScopeError};
 pub use guard::{LockGuard, Released};
 pub use held::LossCause;
-pub use node::{Fault, KeyState, NodeName, Phase, Token};
+pub use node::{Fault, KeyState, NodeName, Phase, Token, Waiter};
 pub use protocol::instant::Instant;
 pub use protocol::validity::Drift;
 pub use redlock::{
@@ -51,3 +53,4 @@ pub use report::{NodeOutcome, NodeReport};
 pub use retry::Retry;
 #[cfg(feature = "tls-rustls")]
 pub use tls::Tls;
+pub use waiting::Waiting;

@@ -8,17 +8,15 @@ use futures::future::Either;
 use tracing::Instrument;
 
 use crate::builder::{Options, RedlockBuilder, Wait, check_max_hold};
-use crate::coordinator::{AcquireRound, Coordinator, Failure, Missed as MissedRound, Won};
+use crate::campaign::{Campaign, Defeat, Observer, Victory};
+use crate::coordinator::{Coordinator, Failure};
 use crate::error::{AcquireError, InvalidResource, Missed, ScopeError};
 use crate::guard::LockGuard;
 use crate::held::Held;
-use crate::node::{Fault, KeyState, NodeName, Request};
-use crate::protocol::instant::Instant;
+use crate::node::{Ear, Fault, KeyState, NodeName, Request};
 use crate::renewal::{Renewal, Seat};
 use crate::report::NodeReport;
-
-/// How far an attempt that was begun in time may outlast the wait.
-const LAST_LOOK: Duration = Duration::from_millis(2);
+use crate::waiting::{Lines, Waiting};
 
 /// The longest resource name, in bytes.
 pub const MAX_RESOURCE_LEN: usize = 1024;
@@ -45,6 +43,7 @@ pub struct Redlock {
 pub(crate) struct Core {
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) renewal: Arc<Renewal>,
+    pub(crate) lines: Arc<Lines>,
     pub(crate) options: Options,
 }
 
@@ -85,11 +84,23 @@ impl Redlock {
     }
 
     pub(crate) fn new(coordinator: Coordinator, options: Options) -> Self {
-        let coordinator = Arc::new(coordinator);
+        let lines = Lines::new();
+        if options.fair {
+            for (node, master) in coordinator.nodes().iter().enumerate() {
+                let process = options.process.clone();
+                let sink = lines.clone();
+                master.listen(Ear {
+                    process,
+                    node,
+                    sink,
+                });
+            }
+        }
         Self {
             core: Arc::new(Core {
-                coordinator,
+                coordinator: Arc::new(coordinator),
                 renewal: Renewal::new(),
+                lines,
                 options,
             }),
         }
@@ -163,6 +174,7 @@ impl Redlock {
             wait: options.wait,
             max_hold: options.max_hold,
             renew: true,
+            observer: None,
         }
     }
 
@@ -267,7 +279,6 @@ impl fmt::Debug for Redlock {
 }
 
 /// One lock with its options; see [`Redlock::lock`].
-#[derive(Debug)]
 #[must_use = "a lock request does nothing until it is awaited with acquire()"]
 pub struct LockRequest<'a> {
     redlock: &'a Redlock,
@@ -276,6 +287,7 @@ pub struct LockRequest<'a> {
     wait: Wait,
     max_hold: Option<Duration>,
     renew: bool,
+    observer: Option<Observer>,
 }
 
 impl LockRequest<'_> {
@@ -303,6 +315,24 @@ impl LockRequest<'_> {
         self
     }
 
+    /// Calls `observer` after every missed attempt, and once when it takes a place behind others
+    /// of its own process: for progress lines and metrics. It must not block.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
+    /// let guard = redlock
+    ///     .lock("nightly")
+    ///     .waiting(|seen| eprintln!("{:?} ahead of us, waited {:?}", seen.ahead, seen.waited))
+    ///     .acquire()
+    ///     .await?;
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
+    pub fn waiting(mut self, observer: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
+    }
+
     /// Takes the lock; see [`Redlock::acquire`].
     ///
     /// # Errors
@@ -321,14 +351,13 @@ impl LockRequest<'_> {
     pub async fn try_acquire(mut self) -> Result<TryAcquire, AcquireError> {
         self.wait = Wait::None;
         let span = self.span();
-        let (round, error) = match self.attempt_until_deadline().instrument(span).await {
+        let defeat = match self.campaign().instrument(span).await? {
             Ok(guard) => return Ok(TryAcquire::Acquired(guard)),
-            Err(Ended::Invalid(error)) => return Err(error),
-            Err(Ended::Missed { round, error }) => (round, error),
+            Err(defeat) => defeat,
         };
-        match error {
+        match self.error(&defeat) {
             AcquireError::HeldByOther(missed) => Ok(TryAcquire::Held(Refusal {
-                ttl_left: round.board().ttl_left,
+                ttl_left: defeat.round.and_then(|round| round.board().ttl_left()),
                 reports: missed.reports,
             })),
             error => Err(error),
@@ -376,110 +405,70 @@ impl LockRequest<'_> {
     }
 
     async fn run(self) -> Result<LockGuard, AcquireError> {
-        self.attempt_until_deadline()
-            .await
-            .map_err(Ended::into_error)
+        self.campaign().await?.map_err(|defeat| self.error(&defeat))
     }
 
-    /// Attempts until it is won or the wait is over. The only loop of an acquire.
-    async fn attempt_until_deadline(self) -> Result<LockGuard, Ended> {
+    async fn campaign(&self) -> Result<Result<LockGuard, Defeat>, AcquireError> {
+        self.check()?;
         let core = &self.redlock.core;
-        let coordinator = &core.coordinator;
-        self.check().map_err(Ended::Invalid)?;
-        let began = coordinator.now();
-        let deadline = self.wait.deadline(began);
-        let mut delays = core.options.retry.delays(self.seed());
-        let mut last = match coordinator.attempt(&self.resource, self.ttl).await {
-            Ok(won) => return Ok(self.won(won, 1)),
-            Err(missed) => missed,
+        let began = core.coordinator.now();
+        let campaign = Campaign {
+            core,
+            resource: &self.resource,
+            ttl: self.ttl,
+            once: self.wait == Wait::None,
+            began,
+            deadline: self.wait.deadline(began),
+            observer: self.observer.as_ref(),
         };
-        for attempt in 2.. {
-            tracing::debug!(
-                attempts = attempt - 1,
-                failure = last.failure.as_str(),
-                "missed"
-            );
-            let now = coordinator.now();
-            if now >= deadline {
-                return Err(self.missed(last, began, attempt - 1));
-            }
-            // Awaited, so that the next attempt does not meet the remains of this one.
-            last.undo.done().await;
-            let again = coordinator.now() + delays.next().unwrap_or_default();
-            coordinator.runtime.sleep_until(again.min(deadline)).await;
-            // The first attempt is always made in full; later ones end with the wait.
-            let next = std::pin::pin!(coordinator.attempt(&self.resource, self.ttl));
-            let over = coordinator.runtime.sleep_until(deadline + LAST_LOOK);
-            last = match futures::future::select(next, over).await {
-                Either::Left((Ok(won), _)) => return Ok(self.won(won, attempt)),
-                Either::Left((Err(missed), _)) => missed,
-                Either::Right(_) => return Err(self.missed(last, began, attempt)),
-            };
-        }
-        unreachable!("the loop ends by returning")
+        Ok(campaign
+            .run()
+            .await
+            .map(|victory| self.won(victory))
+            .inspect_err(|defeat| {
+                let span = tracing::Span::current();
+                span.record("attempts", defeat.attempts)
+                    .record("outcome", defeat.failure.as_str());
+            }))
     }
 
-    fn won(&self, won: Won, attempts: u32) -> LockGuard {
+    fn won(&self, victory: Victory) -> LockGuard {
         let core = &self.redlock.core;
+        let Victory {
+            won,
+            place,
+            attempts,
+        } = victory;
         let span = tracing::Span::current();
         span.record("attempts", attempts)
             .record("outcome", "acquired");
         if let Some(token) = won.fencing {
             span.record("fencing_token", token);
         }
-        let started = won.started;
         tracing::debug!(fencing_token = won.fencing, "lock acquired");
-        let held = Arc::new(Held::new(won, self.ttl, self.max_hold));
+        let started = won.started;
+        let held = Arc::new(Held::new(won, self.ttl, self.max_hold, self.renew, place));
         let seat = Seat::default();
-        if self.renew {
-            core.renewal.watch(&core.coordinator, &held, &seat, started);
-        }
+        core.renewal.watch(&core.coordinator, &held, &seat, started);
         LockGuard::new(held, core.clone(), seat)
     }
 
-    fn missed(&self, round: MissedRound, began: Instant, attempts: u32) -> Ended {
+    fn error(&self, defeat: &Defeat) -> AcquireError {
         let coordinator = &self.redlock.core.coordinator;
+        let reports = defeat
+            .round
+            .as_ref()
+            .map(|round| round.board().reports(coordinator.names()));
         let missed = Missed {
             resource: String::from_utf8_lossy(&self.resource).into_owned(),
-            waited: coordinator.now().saturating_since(began),
-            attempts,
-            reports: round.round.board().reports(coordinator.names()),
+            waited: defeat.waited,
+            attempts: defeat.attempts,
+            reports: reports.unwrap_or_default(),
         };
-        let span = tracing::Span::current();
-        span.record("attempts", attempts)
-            .record("outcome", round.failure.as_str());
-        let error = match round.failure {
+        match defeat.failure {
             Failure::Contention => AcquireError::HeldByOther(missed),
             Failure::Outage => AcquireError::NoQuorum(missed),
             Failure::Late => AcquireError::TooLate(missed),
-        };
-        Ended::Missed {
-            round: round.round,
-            error,
-        }
-    }
-
-    /// Seeds the jitter where the user fixed no seed.
-    fn seed(&self) -> u64 {
-        let mut seed = [0; 8];
-        self.redlock.core.coordinator.runtime.random(&mut seed);
-        u64::from_le_bytes(seed)
-    }
-}
-
-/// How an acquire came to nothing.
-enum Ended {
-    Invalid(AcquireError),
-    Missed {
-        round: Arc<AcquireRound>,
-        error: AcquireError,
-    },
-}
-
-impl Ended {
-    fn into_error(self) -> AcquireError {
-        match self {
-            Self::Invalid(error) | Self::Missed { error, .. } => error,
         }
     }
 }

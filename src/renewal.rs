@@ -1,4 +1,5 @@
-//! One task that renews all held locks, in batches, each lock on its own votes.
+//! One task that renews all held locks, in batches, each lock on its own votes, and ends those
+//! whose time is over.
 //!
 //! The task only keeps time: it sends, and never waits for an answer. Answers come to a board a
 //! batch, so a slow master delays no lock that has its majority. The end of a lease does not
@@ -55,7 +56,7 @@ impl Renewal {
         seat: &Seat,
         started: Instant,
     ) -> bool {
-        let due = renew_at(started, held.ttl()).min(held.hold_end);
+        let due = next_due(held, started);
         let (start, wake) = {
             let mut wheel = self.wheel();
             seat.0
@@ -146,6 +147,9 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, batch: &[Due], n
             end(renewal, coordinator, held, due.seat, cause);
             continue;
         }
+        if !held.renews {
+            continue;
+        }
         let ttl = held.ttl();
         items.push(ExtendItem {
             claim: held.claim.clone(),
@@ -180,8 +184,8 @@ fn end(renewal: &Renewal, coordinator: &Coordinator, held: &Held, seat: u64, cau
     if cause == LossCause::Released || held.claim.is_withdrawn() {
         return;
     }
-    held.end(cause);
     coordinator.release_unheard(&held.claim);
+    held.end(cause);
     let resource = String::from_utf8_lossy(held.claim.resource());
     tracing::warn!(%resource, cause = cause.as_str(), "lock lost");
 }
@@ -264,6 +268,15 @@ impl Board for RenewBoard {
             }
         }
         false
+    }
+}
+
+/// When to look at a lock again: for its renewal, or for its end.
+fn next_due(held: &Held, from: Instant) -> Instant {
+    if held.renews {
+        renew_at(from, held.ttl()).min(held.hold_end)
+    } else {
+        held.valid_until()
     }
 }
 
@@ -374,17 +387,15 @@ impl Wheel {
             };
             let Some(held) = seat.held.clone() else { break };
             let together = held.ttl() / 60;
-            if due
-                > now
-                    + if taken.is_empty() {
-                        Duration::ZERO
-                    } else {
-                        together
-                    }
-            {
+            let horizon = if taken.is_empty() {
+                now
+            } else {
+                now + together
+            };
+            if due > horizon {
                 break;
             }
-            let next = renew_at(now, held.ttl()).min(held.hold_end.max(now + together));
+            let next = next_due(&held, now).max(now + together);
             seat.due = Some(next);
             self.times.pop();
             self.times.push(Reverse((next, id)));

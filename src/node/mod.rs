@@ -13,7 +13,8 @@ pub(crate) mod request;
 
 pub use fault::Fault;
 pub use request::{
-    Answer, Claim, ExtendItem, Extended, KeyState, Phase, Reply, ReplySink, Request, Token,
+    Answer, Claim, Ear, ExtendItem, Extended, KeyState, Line, Order, Phase, Place, Reply,
+    ReplySink, Request, Token, Waiter, WakeSink,
 };
 
 use std::fmt;
@@ -62,6 +63,12 @@ pub trait Node: Send + Sync + 'static {
 
     /// Queues `request`; `reply` is answered later, or before this returns.
     fn send(&self, request: Request, reply: Reply);
+
+    /// Delivers wake-ups for the ear's process from now on. Called at most once, before the first
+    /// request; an implementation without wake-ups leaves the waiters to their timers.
+    fn listen(&self, ear: Ear) {
+        drop(ear);
+    }
 
     /// Resolves when nothing that was sent so far is under way any more.
     fn idle(&self) -> crate::runtime::BoxFuture<()>;

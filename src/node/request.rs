@@ -42,6 +42,26 @@ impl fmt::Debug for Token {
     }
 }
 
+/// A waiter's place in line: the same ticket on every master, for its whole wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Who waits: 16 hexadecimal digits of its process, a colon, and a number of its own.
+    pub waiter: Arc<str>,
+    /// Its rank; ties are broken by the waiter id.
+    pub ticket: u64,
+    /// For how long each sign of life keeps the place.
+    pub heartbeat: Duration,
+}
+
+/// How a claim stands to others that wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// First come, first served, with a place in line; without one, a try that takes none.
+    Fair(Option<Place>),
+    /// Whoever comes at the right moment: no queue keys are read or written.
+    Unordered,
+}
+
 /// One attempt on one resource: what every message about it names.
 #[derive(Debug)]
 pub struct Claim {
@@ -49,6 +69,7 @@ pub struct Claim {
     prefix: u16,
     token: Token,
     fenced: bool,
+    order: Order,
     withdrawn: AtomicBool,
 }
 
@@ -62,8 +83,21 @@ impl Claim {
             prefix,
             token,
             fenced,
+            order: Order::Unordered,
             withdrawn: AtomicBool::new(false),
         }
+    }
+
+    /// The same claim, standing to others as `order` says.
+    #[must_use]
+    pub fn with_order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// How it stands to others that wait.
+    pub fn order(&self) -> &Order {
+        &self.order
     }
 
     /// The lock key on every master.
@@ -128,10 +162,12 @@ pub enum Request {
         /// The number.
         token: u64,
     },
-    /// Delete the lock if it is ours.
+    /// Delete the lock if it is ours, and wake who is next in line.
     Release {
         /// The attempt.
         claim: Arc<Claim>,
+        /// Whether to leave the line as well; an attempt that was merely lost keeps its place.
+        leave: bool,
     },
     /// Raise the expiry of many locks; put a missing one back.
     Extend {
@@ -178,6 +214,36 @@ pub struct KeyState {
     pub ttl_left: Option<Duration>,
     /// The fencing counter, where there is one.
     pub counter: Option<u64>,
+    /// The line, its head first; at most 100 waiters.
+    pub queue: Vec<Waiter>,
+}
+
+/// One waiter in line, as one master sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Waiter {
+    /// The waiter's id: the same on every master.
+    pub id: String,
+    /// How long its place is kept without another sign of life.
+    pub lives: Duration,
+}
+
+impl Waiter {
+    /// A waiter as a node reports it.
+    pub fn new(id: String, lives: Duration) -> Self {
+        Self { id, lives }
+    }
+}
+
+/// What a refusing master says of the line (only to a claim in order).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Line {
+    /// How many waiters stand before this one.
+    pub ahead: u64,
+    /// The largest ticket drawn.
+    pub ticket: u64,
+    /// The value of the lock key, where there is one.
+    pub holder: Option<Vec<u8>>,
 }
 
 /// What happened to one lock of an extension.
@@ -202,10 +268,13 @@ pub enum Answer {
         /// The fencing counter, where one is kept.
         counter: Option<u64>,
     },
-    /// Somebody else has it.
+    /// Somebody else has it, or stands before us.
     Refused {
-        /// How long the holder's key lives on, where the master says.
+        /// How long the holder's key lives on, or the place of who is first in line; where the
+        /// master says.
         ttl_left: Option<Duration>,
+        /// What it says of the line.
+        line: Option<Box<Line>>,
     },
     /// The counter now stands at the number asked for.
     Confirmed,
@@ -330,5 +399,41 @@ impl fmt::Debug for Reply {
     }
 }
 
-/// What stands before the lock key in the name of its fencing counter.
+/// What stands before the lock key in the names of the keys that go with it.
 pub(crate) const FENCE_PREFIX: &[u8] = b"quorate:fence:";
+pub(crate) const QUEUE_PREFIX: &[u8] = b"quorate:queue:";
+pub(crate) const ALIVE_PREFIX: &[u8] = b"quorate:alive:";
+pub(crate) const BROKEN_PREFIX: &[u8] = b"quorate:broken:";
+pub(crate) const TICKET_PREFIX: &[u8] = b"quorate:ticket:";
+
+/// What stands before the process id in the name of its wake channel.
+pub(crate) const WAKE_PREFIX: &str = "quorate:wake:";
+
+/// The length of a process id: what a waiter id begins with.
+pub(crate) const PROCESS_LEN: usize = 16;
+
+/// Who hears the wake-ups of one process from one master.
+#[derive(Clone)]
+pub struct Ear {
+    /// The process: 16 hexadecimal digits.
+    pub process: Arc<str>,
+    /// Which master this ear is for.
+    pub node: usize,
+    /// Where wake-ups go.
+    pub sink: Arc<dyn WakeSink>,
+}
+
+impl fmt::Debug for Ear {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ear")
+            .field("process", &self.process)
+            .field("node", &self.node)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Takes wake-ups. A wake-up is a hint: it may be lost, come twice, or come too late.
+pub trait WakeSink: Send + Sync + 'static {
+    /// `node` says that `key` may be free. Must not block.
+    fn woken(&self, node: usize, key: &[u8]);
+}

@@ -108,6 +108,11 @@ impl Tally {
         usize::from(self.no) >= self.quorum.size()
     }
 
+    /// How many answered, yes or no.
+    pub(crate) fn answered(&self) -> usize {
+        usize::from(self.yes) + usize::from(self.no)
+    }
+
     /// Every node has been counted.
     pub(crate) fn complete(&self) -> bool {
         let (yes, no, faults) = self.counts();

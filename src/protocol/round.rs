@@ -54,6 +54,19 @@ impl Round {
         self.tally.reason()
     }
 
+    /// The nodes that granted.
+    pub(crate) fn granted(&self) -> impl Iterator<Item = usize> {
+        let votes = self.votes.iter().enumerate();
+        votes
+            .filter(|(_, vote)| matches!(vote, Some(Vote::Granted(_))))
+            .map(|(node, _)| node)
+    }
+
+    /// How many nodes answered, yes or no.
+    pub(crate) fn answered(&self) -> usize {
+        self.tally.answered()
+    }
+
     /// The fencing number of a won round.
     pub(crate) fn agreement(&self) -> Agreement {
         let granted = self.votes.iter().filter_map(|vote| match vote {

@@ -1,4 +1,5 @@
--- EXTEND (protocol, section 4), for many locks at once. Never shortens; puts a missing lock back.
+-- EXTEND (protocol, section 4), for many locks at once. Never shortens; puts a missing lock back,
+-- unless an operator has broken it.
 -- KEYS: locks. ARGV: value and ttl ms of each; a ttl of 0 means withdrawn, leave it alone.
 -- Reply: one digit a lock: 1 (ours), 2 (was missing, put back), 3 (withdrawn), 0 (somebody else's).
 local said = {}
@@ -12,7 +13,7 @@ for i = 1, #KEYS do
       redis.call('PEXPIRE', KEYS[i], ttl)
     end
     said[i] = '1'
-  elseif held == false then
+  elseif held == false and redis.call('GET', 'quorate:broken:' .. KEYS[i]) ~= value then
     redis.call('SET', KEYS[i], value, 'PX', ttl)
     said[i] = '2'
   else

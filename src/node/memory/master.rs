@@ -1,9 +1,13 @@
 //! The scripts' exact semantics without a server: a pure state machine over keys and a clock.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::node::{Answer, Claim, ExtendItem, Extended, Fault, KeyState, Request};
+use crate::node::request::PROCESS_LEN;
+use crate::node::{
+    Answer, Claim, ExtendItem, Extended, Fault, KeyState, Line, Order, Place, Request, Waiter,
+};
 use crate::protocol::fencing::PROPOSAL_SLACK_US;
 
 /// How long a fencing counter outlives its last grant.
@@ -13,6 +17,19 @@ const FENCE_TTL_US: u64 = 86_400_000_000;
 #[derive(Clone, Debug, Default)]
 pub struct Master {
     keys: HashMap<Vec<u8>, Entry>,
+    lines: HashMap<Vec<u8>, Waiting>,
+    published: Vec<(Arc<str>, Vec<u8>)>,
+}
+
+/// The line before one lock: what a real master keeps in its queue, alive and ticket keys.
+#[derive(Clone, Debug, Default)]
+struct Waiting {
+    /// In order of ticket and id, as a sorted set is.
+    queue: BTreeSet<(u64, Arc<str>)>,
+    /// Milliseconds on the master's clock.
+    alive: HashMap<Arc<str>, u64>,
+    ticket: u64,
+    expires: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -45,7 +62,7 @@ impl Master {
                 proposal,
             } => self.acquire(now, claim, *ttl, *proposal),
             Request::Confirm { claim, token } => self.confirm(now, claim, *token),
-            Request::Release { claim } => self.release(now, claim),
+            Request::Release { claim, leave } => self.release(now, claim, *leave),
             Request::Extend { items } => {
                 let said = items.iter().map(|item| self.extend(now, item));
                 Ok(Answer::Extended(said.collect()))
@@ -53,16 +70,16 @@ impl Master {
             Request::Look { key } => Ok(Answer::State(self.look(now, key)?)),
             Request::Break { key } => {
                 let was = self.look(now, key)?;
-                self.keys.remove(&**key);
-                Ok(Answer::State(was))
+                Ok(Answer::State(self.break_lock(now, key, was)))
             }
         }
     }
 
-    /// The number of keys that have not expired.
+    /// The number of keys that have not expired; a line counts as one.
     pub fn len(&mut self, now: u64) -> usize {
         self.keys.retain(|_, entry| entry.lives(now));
-        self.keys.len()
+        self.lines.retain(|_, line| now / 1000 < line.expires);
+        self.keys.len() + self.lines.len()
     }
 
     /// Whether no key is left.
@@ -93,10 +110,16 @@ impl Master {
         ttl: Duration,
         proposal: u64,
     ) -> Outcome<Answer> {
+        if let Order::Fair(place) = claim.order() {
+            return self.acquire_fair(now, claim, place.as_ref(), ttl, proposal);
+        }
         if !claim.fenced() {
             // Literally SET NX PX: it does not look at what stands there.
             if self.entry(now, claim.key()).is_some() {
-                return Ok(Answer::Refused { ttl_left: None });
+                return Ok(Answer::Refused {
+                    ttl_left: None,
+                    line: None,
+                });
             }
             self.set(now, claim.key(), claim.token().to_hex().to_vec(), Some(ttl));
             return Ok(Answer::Granted { counter: None });
@@ -106,19 +129,104 @@ impl Master {
             Some(held) if held == claim.token().to_hex() => Ok(Answer::Granted {
                 counter: Some(counter),
             }),
-            Some(_) => Ok(Answer::Refused {
-                ttl_left: self.ttl_left(now, claim.key()),
-            }),
-            None => {
-                let slack = PROPOSAL_SLACK_US;
-                let v = proposal
-                    .clamp(now.saturating_sub(slack), now + slack)
-                    .max(counter + 1);
-                self.set_counter(now, claim.key(), v);
-                self.set(now, claim.key(), claim.token().to_hex().to_vec(), Some(ttl));
-                Ok(Answer::Granted { counter: Some(v) })
+            Some(_) => {
+                let ttl_left = self.ttl_left(now, claim.key());
+                Ok(Answer::Refused {
+                    ttl_left,
+                    line: None,
+                })
             }
+            None => Ok(self.grant(now, claim, ttl, proposal, counter)),
         }
+    }
+
+    fn grant(
+        &mut self,
+        now: u64,
+        claim: &Claim,
+        ttl: Duration,
+        proposal: u64,
+        counter: u64,
+    ) -> Answer {
+        let slack = PROPOSAL_SLACK_US;
+        let v = proposal
+            .clamp(now.saturating_sub(slack), now + slack)
+            .max(counter + 1);
+        self.set_counter(now, claim.key(), v);
+        self.set(now, claim.key(), claim.token().to_hex().to_vec(), Some(ttl));
+        Answer::Granted { counter: Some(v) }
+    }
+
+    fn acquire_fair(
+        &mut self,
+        now: u64,
+        claim: &Claim,
+        place: Option<&Place>,
+        ttl: Duration,
+        proposal: u64,
+    ) -> Outcome<Answer> {
+        let ms = now / 1000;
+        let me = place.map(|place| &place.waiter);
+        if let Some(place) = place {
+            self.line(ms, claim.key()).stand(place, ms);
+        }
+        let line = self.line(ms, claim.key());
+        if line.head() != me {
+            line.purge(ms);
+        }
+        let (head, ticket) = (line.head().cloned(), line.ticket);
+        let ahead = line.ahead(me);
+        let lives = head.as_ref().and_then(|head| line.alive.get(head)).copied();
+        let counter = self.counter(now, claim.key())?;
+        // As the script's SET NX: a foreign value stands in the way before it is looked at.
+        let free = matches!(self.text(now, claim.key()), Ok(None));
+        self.sweep(claim.key());
+        if free && head.as_ref().is_none_or(|head| Some(head) == me) {
+            return Ok(self.grant(now, claim, ttl, proposal, counter));
+        }
+        let holder = self.text(now, claim.key())?.map(<[u8]>::to_vec);
+        if holder.as_deref() == Some(&claim.token().to_hex()) {
+            return Ok(Answer::Granted {
+                counter: Some(counter),
+            });
+        }
+        let ttl_left = match holder {
+            Some(_) => self.ttl_left(now, claim.key()),
+            None => Some(Duration::from_millis(
+                lives.unwrap_or(ms).saturating_sub(ms),
+            )),
+        };
+        let line = Some(Box::new(Line {
+            ahead,
+            ticket,
+            holder,
+        }));
+        Ok(Answer::Refused { ttl_left, line })
+    }
+
+    /// The line before `key`, empty where its keys have expired.
+    fn line(&mut self, ms: u64, key: &[u8]) -> &mut Waiting {
+        let line = self.lines.entry(key.to_vec()).or_default();
+        if line.expires <= ms {
+            *line = Waiting::default();
+        }
+        line
+    }
+
+    /// Drops a line that nobody has stood in since its keys expired.
+    fn sweep(&mut self, key: &[u8]) {
+        if self
+            .lines
+            .get(key)
+            .is_some_and(|line| line.queue.is_empty() && line.ticket == 0)
+        {
+            self.lines.remove(key);
+        }
+    }
+
+    /// Takes the wake-ups published since the last call: process and lock key of each.
+    pub fn take_published(&mut self) -> Vec<(Arc<str>, Vec<u8>)> {
+        std::mem::take(&mut self.published)
     }
 
     fn confirm(&mut self, now: u64, claim: &Claim, token: u64) -> Outcome<Answer> {
@@ -133,12 +241,38 @@ impl Master {
         Ok(Answer::Confirmed)
     }
 
-    fn release(&mut self, now: u64, claim: &Claim) -> Outcome<Answer> {
+    fn release(&mut self, now: u64, claim: &Claim, leave: bool) -> Outcome<Answer> {
         let ours = self.is_ours(now, claim)?;
         if ours {
             self.keys.remove(claim.key());
         }
+        if let Order::Fair(place) = claim.order() {
+            let me = place.as_ref().map(|place| place.waiter.clone());
+            self.leave_and_wake(now, claim.key(), me, leave, ours);
+        }
         Ok(Answer::Released(ours))
+    }
+
+    fn leave_and_wake(
+        &mut self,
+        now: u64,
+        key: &[u8],
+        me: Option<Arc<str>>,
+        leave: bool,
+        ours: bool,
+    ) {
+        let ms = now / 1000;
+        let line = self.line(ms, key);
+        let left = leave && me.as_ref().is_some_and(|me| line.remove(me));
+        if (ours || left) && line.head().is_some() && line.head() != me.as_ref() {
+            line.purge(ms);
+            if let Some(head) = line.head().cloned()
+                && (ours || self.entry(now, key).is_none())
+            {
+                self.publish(&head, key);
+            }
+        }
+        self.sweep(key);
     }
 
     fn extend(&mut self, now: u64, item: &ExtendItem) -> Extended {
@@ -146,6 +280,7 @@ impl Master {
         if claim.is_withdrawn() {
             return Extended::Withdrawn;
         }
+        let broken = self.is_broken(now, claim);
         match self.text(now, claim.key()) {
             Ok(Some(held)) if held == claim.token().to_hex() => {
                 let left = self.ttl_left(now, claim.key());
@@ -159,6 +294,7 @@ impl Master {
                 }
                 Extended::Kept
             }
+            Ok(None) if broken => Extended::NotOurs,
             Ok(None) => {
                 self.set(
                     now,
@@ -176,11 +312,46 @@ impl Master {
         let holder = self.text(now, key)?.map(<[u8]>::to_vec);
         let ttl_left = self.ttl_left(now, key);
         let counter = self.text(now, &fence_key(key))?.and_then(parse);
+        let ms = now / 1000;
+        let line = self.line(ms, key);
+        let lives = |id: &Arc<str>| {
+            Duration::from_millis(line.alive.get(id).map_or(0, |at| at.saturating_sub(ms)))
+        };
+        let queue = line.queue.iter().take(100);
+        let queue = queue
+            .map(|(_, id)| Waiter::new(id.to_string(), lives(id)))
+            .collect();
+        self.sweep(key);
         Ok(KeyState {
             holder,
             ttl_left,
             counter,
+            queue,
         })
+    }
+
+    fn break_lock(&mut self, now: u64, key: &[u8], was: KeyState) -> KeyState {
+        if let Some(holder) = &was.holder {
+            if let Some(left) = was.ttl_left {
+                self.set(now, &broken_key(key), holder.clone(), Some(left));
+            }
+            self.keys.remove(key);
+            if let Some(head) = was.queue.first() {
+                self.publish(&head.id, key);
+            }
+        }
+        let queue = Vec::new();
+        KeyState { queue, ..was }
+    }
+
+    fn is_broken(&mut self, now: u64, claim: &Claim) -> bool {
+        let note = self.text(now, &broken_key(claim.key()));
+        matches!(note, Ok(Some(value)) if value == claim.token().to_hex())
+    }
+
+    fn publish(&mut self, waiter: &str, key: &[u8]) {
+        let process = waiter.get(..PROCESS_LEN).unwrap_or(waiter).into();
+        self.published.push((process, key.to_vec()));
     }
 
     fn is_ours(&mut self, now: u64, claim: &Claim) -> Outcome<bool> {
@@ -231,6 +402,45 @@ impl Master {
     }
 }
 
+impl Waiting {
+    /// Takes or keeps a place, and shows a sign of life.
+    fn stand(&mut self, place: &Place, ms: u64) {
+        let beat = u64::try_from(place.heartbeat.as_nanos().div_ceil(1_000_000)).unwrap_or(0);
+        let known = self.alive.insert(place.waiter.clone(), ms + beat).is_some();
+        if !known {
+            self.queue.insert((place.ticket, place.waiter.clone()));
+            self.ticket = self.ticket.max(place.ticket);
+        }
+        self.expires = self.expires.max(ms + beat);
+    }
+
+    fn head(&self) -> Option<&Arc<str>> {
+        self.queue.first().map(|(_, waiter)| waiter)
+    }
+
+    fn ahead(&self, me: Option<&Arc<str>>) -> u64 {
+        let before = self
+            .queue
+            .iter()
+            .take_while(|(_, waiter)| Some(waiter) != me);
+        before.count() as u64
+    }
+
+    fn purge(&mut self, ms: u64) {
+        let alive = &mut self.alive;
+        alive.retain(|_, until| *until > ms);
+        self.queue.retain(|(_, waiter)| alive.contains_key(waiter));
+    }
+
+    fn remove(&mut self, waiter: &Arc<str>) -> bool {
+        let was = self.alive.remove(waiter).is_some();
+        if was {
+            self.queue.retain(|(_, other)| other != waiter);
+        }
+        was
+    }
+}
+
 impl Entry {
     fn lives(&self, now: u64) -> bool {
         self.expires.is_none_or(|at| now < at)
@@ -239,6 +449,10 @@ impl Entry {
 
 fn fence_key(key: &[u8]) -> Vec<u8> {
     [crate::node::request::FENCE_PREFIX, key].concat()
+}
+
+fn broken_key(key: &[u8]) -> Vec<u8> {
+    [crate::node::request::BROKEN_PREFIX, key].concat()
 }
 
 fn parse(text: &[u8]) -> Option<u64> {

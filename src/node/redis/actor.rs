@@ -114,7 +114,7 @@ type Connecting = Pin<Box<dyn Future<Output = Result<Link, Fault>> + Send>>;
 struct Actor {
     shared: Arc<Shared>,
     /// Releases that no answer confirms, for the next connection.
-    owed: VecDeque<Arc<Claim>>,
+    owed: VecDeque<(Arc<Claim>, bool)>,
     /// When the handle was seen to be gone.
     closed_at: Option<Tick>,
     batch: Vec<Letter>,
@@ -142,17 +142,17 @@ impl Actor {
             .is_some_and(|at| at.elapsed() > LINGER || self.owed.is_empty())
     }
 
-    fn owe(&mut self, claim: Arc<Claim>) {
+    fn owe(&mut self, claim: Arc<Claim>, leave: bool) {
         if self.owed.len() >= OWED {
             self.owed.pop_front();
         }
-        self.owed.push_back(claim);
+        self.owed.push_back((claim, leave));
     }
 
     /// Answers a letter that is not sent.
     fn refuse(&mut self, letter: Letter, fault: &Fault) {
-        if let Request::Release { claim } = &letter.request {
-            self.owe(claim.clone());
+        if let Request::Release { claim, leave } = &letter.request {
+            self.owe(claim.clone(), *leave);
         }
         letter.answer(Err(fault.clone()));
     }
@@ -341,7 +341,8 @@ impl Line {
         }
         if !actor.owed.is_empty() {
             let owed = actor.owed.drain(..actor.owed.len().min(PIPELINE));
-            let release = |claim| Letter::new(Request::Release { claim }, Reply::ignored());
+            let release =
+                |(claim, leave)| Letter::new(Request::Release { claim, leave }, Reply::ignored());
             letters.splice(0..0, owed.map(release));
         }
         if letters.len() < PIPELINE {

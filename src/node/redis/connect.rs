@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use futures::future::{Either, select};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ConnectionAddr, RedisError, RedisResult, Value};
+use redis::{
+    AsyncConnectionConfig, ConnectionAddr, PushInfo, PushKind, RedisError, RedisResult, Value,
+};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -15,6 +17,7 @@ use super::Shared;
 use super::wire::{Scripts, driver_fault, server_fault};
 use crate::builder::RestartGuard;
 use crate::node::Fault;
+use crate::node::request::WAKE_PREFIX;
 use crate::protocol::instant::Instant;
 
 /// The driver of a connection: the actor polls it in its own task, so that a request costs no
@@ -33,13 +36,11 @@ pub(super) struct Link {
 /// Connects, loads the scripts and reads what the restart guard needs to know.
 pub(super) async fn connect(shared: &Shared) -> Result<Link, Fault> {
     let limit = shared.options.connect_timeout;
-    match tokio::time::timeout(limit, attempt(shared)).await {
-        Ok(outcome) => outcome,
-        Err(_) => {
-            let limit = humantime::format_duration(limit);
-            Err(Fault::Down(format!("no connection within {limit}").into()))
-        }
-    }
+    let outcome = tokio::time::timeout(limit, attempt(shared)).await;
+    outcome.unwrap_or_else(|_| {
+        let limit = humantime::format_duration(limit);
+        Err(Fault::Down(format!("no connection within {limit}").into()))
+    })
 }
 
 async fn attempt(shared: &Shared) -> Result<Link, Fault> {
@@ -119,9 +120,18 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     // Deadlines are the actor's; the driver's own would cancel nothing.
-    let config = AsyncConnectionConfig::new()
+    let mut config = AsyncConnectionConfig::new()
         .set_response_timeout(None)
         .set_connection_timeout(None);
+    if let Some(ear) = shared.ear.get().cloned() {
+        config = config.set_push_sender(move |push: PushInfo| {
+            if let (PushKind::Message, Some(Value::BulkString(key))) = (push.kind, push.data.get(1))
+            {
+                ear.sink.woken(ear.node, key);
+            }
+            Ok::<(), ()>(())
+        });
+    }
     let settings = shared.address.info.redis_settings();
     let (connection, driver) = MultiplexedConnection::new_with_config(settings, stream, config)
         .await
@@ -149,6 +159,18 @@ async fn shake(shared: &Shared, link: &mut Link) -> Result<(), Fault> {
     };
     link.scripts = Scripts::loaded(loads)?;
     link.quarantined_until = quarantine(shared, info, asked)?;
+    if let Some(ear) = shared.ear.get() {
+        let channel = format!("{WAKE_PREFIX}{}", ear.process);
+        let heard = drive(&mut link.driver, link.connection.subscribe(channel)).await;
+        // A user who may not subscribe still locks; waiters then go by their timers.
+        match heard.map_err(down) {
+            Err(Fault::Denied(why)) => {
+                tracing::warn!(node = %shared.address.name(), %why, "no wake-ups, only timers");
+            }
+            Err(fault) => return Err(fault),
+            Ok(()) => {}
+        }
+    }
     Ok(())
 }
 
@@ -172,9 +194,8 @@ fn quarantine(shared: &Shared, info: &Value, asked: Instant) -> Result<Instant, 
     }
     let info = match info {
         Value::ServerError(error) => return Err(server_fault(error)),
-        Value::VerbatimString { text, .. } => text.as_str(),
+        Value::VerbatimString { text, .. } | Value::SimpleString(text) => text.as_str(),
         Value::BulkString(bytes) => std::str::from_utf8(bytes).unwrap_or_default(),
-        Value::SimpleString(text) => text.as_str(),
         _ => "",
     };
     let field = |name: &str| {

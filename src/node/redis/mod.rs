@@ -10,13 +10,13 @@ mod wire;
 
 pub(crate) use address::Address;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
 use self::mailbox::{Letter, Mailbox};
-use super::{Fault, Node, NodeName, Reply, Request};
+use super::{Ear, Fault, Node, NodeName, Reply, Request};
 use crate::builder::RestartGuard;
 use crate::runtime::BoxFuture;
 
@@ -42,6 +42,8 @@ struct Shared {
     mailbox: Mailbox,
     /// The run id of the first contact, for [`RestartGuard::AfterFirstContact`].
     first_run: Mutex<Option<String>>,
+    /// Who hears the wake-ups; unset where nobody waits in order.
+    ear: OnceLock<Ear>,
 }
 
 impl RedisNode {
@@ -54,6 +56,7 @@ impl RedisNode {
                 options,
                 mailbox,
                 first_run,
+                ear: OnceLock::new(),
             }),
         }
     }
@@ -77,6 +80,11 @@ impl Node for RedisNode {
             },
             Err(letter) => letter.answer(Err(Fault::Overloaded)),
         }
+    }
+
+    fn listen(&self, ear: Ear) {
+        // A second ear is ignored, as the contract says.
+        let _ = self.shared.ear.set(ear);
     }
 
     fn idle(&self) -> BoxFuture<()> {

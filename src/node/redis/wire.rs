@@ -5,20 +5,24 @@ use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, RedisError, ServerError, Value};
 
-use crate::node::request::FENCE_PREFIX;
-use crate::node::{Answer, Claim, Extended, Fault, KeyState, Request};
+use crate::node::request::{
+    ALIVE_PREFIX, BROKEN_PREFIX, FENCE_PREFIX, QUEUE_PREFIX, TICKET_PREFIX,
+};
+use crate::node::{Answer, Claim, Extended, Fault, KeyState, Line, Order, Place, Request, Waiter};
 
 /// How long a fencing counter outlives its last grant: a day, so that counters do not pile up.
 const FENCE_TTL: Duration = Duration::from_secs(86_400);
 
 /// The scripts, in the order of [`Script`].
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 8] = [
     include_str!("../../scripts/acquire.lua"),
     include_str!("../../scripts/confirm.lua"),
     include_str!("../../scripts/release.lua"),
     include_str!("../../scripts/extend.lua"),
     include_str!("../../scripts/look.lua"),
     include_str!("../../scripts/break.lua"),
+    include_str!("../../scripts/acquire_fair.lua"),
+    include_str!("../../scripts/release_fair.lua"),
 ];
 
 #[derive(Clone, Copy)]
@@ -29,6 +33,8 @@ enum Script {
     Extend,
     Look,
     Break,
+    AcquireFair,
+    ReleaseFair,
 }
 
 /// The names under which a master knows the scripts.
@@ -85,9 +91,11 @@ impl Scripts {
                 ttl,
                 proposal,
             } => {
-                if claim.fenced() {
+                if let Order::Fair(place) = claim.order() {
+                    self.acquire_fair(claim, place.as_ref(), *ttl, *proposal)
+                } else if claim.fenced() {
                     let mut cmd = self.call(Script::Acquire, 2, 3);
-                    cmd.arg(claim.key()).arg(fence_key(claim.key()));
+                    cmd.arg(claim.key()).arg(beside(FENCE_PREFIX, claim.key()));
                     cmd.arg(&claim.token().to_hex()[..])
                         .arg(millis(*ttl))
                         .arg(*proposal);
@@ -103,11 +111,11 @@ impl Scripts {
             }
             Request::Confirm { claim, token } => {
                 let mut cmd = self.call(Script::Confirm, 2, 2);
-                cmd.arg(claim.key()).arg(fence_key(claim.key()));
+                cmd.arg(claim.key()).arg(beside(FENCE_PREFIX, claim.key()));
                 cmd.arg(&claim.token().to_hex()[..]).arg(*token);
                 cmd
             }
-            Request::Release { claim } => self.release(claim),
+            Request::Release { claim, leave } => self.release(claim, *leave),
             Request::Extend { items } => {
                 let count = items.len();
                 let mut cmd = self.call(Script::Extend, count, 2 * count);
@@ -128,21 +136,63 @@ impl Scripts {
         })
     }
 
-    pub(super) fn release(&self, claim: &Claim) -> Cmd {
-        let mut cmd = self.call(Script::Release, 1, 1);
-        cmd.arg(claim.key()).arg(&claim.token().to_hex()[..]);
+    fn acquire_fair(
+        &self,
+        claim: &Claim,
+        place: Option<&Place>,
+        ttl: Duration,
+        proposal: u64,
+    ) -> Cmd {
+        let mut cmd = self.call(Script::AcquireFair, 5, 6);
+        cmd.arg(claim.key());
+        for prefix in [FENCE_PREFIX, QUEUE_PREFIX, ALIVE_PREFIX, TICKET_PREFIX] {
+            cmd.arg(beside(prefix, claim.key()));
+        }
+        cmd.arg(&claim.token().to_hex()[..])
+            .arg(millis(ttl))
+            .arg(proposal);
+        match place {
+            Some(Place {
+                waiter,
+                ticket,
+                heartbeat,
+            }) => cmd.arg(&**waiter).arg(*ticket).arg(millis(*heartbeat)),
+            None => cmd.arg("").arg(0).arg(0),
+        };
+        cmd
+    }
+
+    fn release(&self, claim: &Claim, leave: bool) -> Cmd {
+        let Order::Fair(place) = claim.order() else {
+            let mut cmd = self.call(Script::Release, 1, 1);
+            cmd.arg(claim.key()).arg(&claim.token().to_hex()[..]);
+            return cmd;
+        };
+        let mut cmd = self.call(Script::ReleaseFair, 3, 3);
+        cmd.arg(claim.key());
+        for prefix in [QUEUE_PREFIX, ALIVE_PREFIX] {
+            cmd.arg(beside(prefix, claim.key()));
+        }
+        let waiter = place.as_ref().map_or("", |place| &place.waiter);
+        let leave = leave && place.is_some();
+        cmd.arg(&claim.token().to_hex()[..])
+            .arg(waiter)
+            .arg(u8::from(leave));
         cmd
     }
 
     fn look(&self, script: Script, key: &[u8]) -> Cmd {
-        let mut cmd = self.call(script, 2, 0);
-        cmd.arg(key).arg(fence_key(key));
+        let mut cmd = self.call(script, 5, 0);
+        cmd.arg(key);
+        for prefix in [FENCE_PREFIX, QUEUE_PREFIX, ALIVE_PREFIX, BROKEN_PREFIX] {
+            cmd.arg(beside(prefix, key));
+        }
         cmd
     }
 }
 
-fn fence_key(key: &[u8]) -> Vec<u8> {
-    [FENCE_PREFIX, key].concat()
+fn beside(prefix: &[u8], key: &[u8]) -> Vec<u8> {
+    [prefix, key].concat()
 }
 
 /// Whole milliseconds, rounded up: a master must never keep a key for less than we count on.
@@ -161,18 +211,24 @@ pub(super) fn decode(request: &Request, value: Value) -> Result<Answer, Fault> {
                 counter: Some(counter.unsigned_abs()),
             }
         }
-        (Request::Acquire { .. }, Value::Array(refused)) => {
+        (Request::Acquire { claim, .. }, Value::Array(refused)) => {
             let ttl_left = refused.first().and_then(as_millis);
-            Answer::Refused { ttl_left }
+            Answer::Refused {
+                ttl_left,
+                line: line(claim, &refused),
+            }
         }
         (Request::Acquire { .. }, Value::Okay) => Answer::Granted { counter: None },
-        (Request::Acquire { .. }, Value::Nil) => Answer::Refused { ttl_left: None },
+        (Request::Acquire { .. }, Value::Nil) => Answer::Refused {
+            ttl_left: None,
+            line: None,
+        },
         (Request::Confirm { .. }, Value::Int(0)) => Answer::NotOurs,
         (Request::Confirm { .. }, Value::Int(1)) => Answer::Confirmed,
         (Request::Confirm { .. }, Value::Int(above)) => Answer::CounterAbove(above.unsigned_abs()),
         (Request::Release { .. }, Value::Int(deleted)) => Answer::Released(deleted > 0),
         (Request::Extend { items }, Value::BulkString(said)) if said.len() == items.len() => {
-            Answer::Extended(said.iter().map(extended).collect())
+            Answer::Extended(said.into_iter().map(extended).collect())
         }
         (Request::Look { .. } | Request::Break { .. }, Value::Array(state)) => {
             Answer::State(key_state(&state))
@@ -181,7 +237,7 @@ pub(super) fn decode(request: &Request, value: Value) -> Result<Answer, Fault> {
     })
 }
 
-fn extended(digit: &u8) -> Extended {
+fn extended(digit: u8) -> Extended {
     match digit {
         b'1' => Extended::Kept,
         b'2' => Extended::Restored,
@@ -190,17 +246,52 @@ fn extended(digit: &u8) -> Extended {
     }
 }
 
+/// What the reply to a claim in order says of the line.
+fn line(claim: &Claim, refused: &[Value]) -> Option<Box<Line>> {
+    let Order::Fair(_) = claim.order() else {
+        return None;
+    };
+    let number = |index: usize| match refused.get(index) {
+        Some(Value::Int(number)) => u64::try_from(*number).unwrap_or(0),
+        _ => 0,
+    };
+    let holder = match refused.get(3) {
+        Some(Value::BulkString(value)) if !value.is_empty() => Some(value.clone()),
+        _ => None,
+    };
+    Some(Box::new(Line {
+        ahead: number(1),
+        ticket: number(2),
+        holder,
+    }))
+}
+
 fn key_state(state: &[Value]) -> KeyState {
     let bytes = |index: usize| match state.get(index) {
         Some(Value::BulkString(bytes)) => Some(bytes.clone()),
         _ => None,
     };
     let counter = bytes(2).and_then(|text| std::str::from_utf8(&text).ok()?.parse().ok());
+    let queue = match (state.get(3), state.get(4)) {
+        (Some(Value::Array(line)), Some(Value::Array(lives))) => {
+            line.iter().zip(lives).filter_map(waiter).collect()
+        }
+        _ => Vec::new(),
+    };
     KeyState {
         holder: bytes(0),
         ttl_left: state.get(1).and_then(as_millis),
         counter,
+        queue,
     }
+}
+
+fn waiter((id, lives): (&Value, &Value)) -> Option<Waiter> {
+    let Value::BulkString(id) = id else {
+        return None;
+    };
+    let id = String::from_utf8_lossy(id).into_owned();
+    Some(Waiter::new(id, as_millis(lives).unwrap_or_default()))
 }
 
 /// A PTTL reply; negative means no expiry, or no key.

@@ -1,0 +1,351 @@
+//! Taking one lock, from the first attempt to the last: the only loop of an acquire.
+//!
+//! In order (the default): wait for the local turn, try; if somebody else has it or stands before
+//! us, draw a ticket and stand in line on every master, and attempt again when woken, or when the
+//! timer underneath says so. Unordered: attempt again after jittered pauses, with no queue keys.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::future::{Either, select};
+
+use crate::coordinator::{AcquireRound, Coordinator, Failure, Missed, Won};
+use crate::node::{Claim, Order, Place as Ticket, Token};
+use crate::protocol::instant::Instant;
+use crate::redlock::Core;
+use crate::waiting::{Place, Waiting};
+
+/// How far an attempt that was begun in time may outlast the wait.
+const LAST_LOOK: Duration = Duration::from_millis(2);
+
+/// By how much each place further back in line looks later, when only a timer wakes it.
+const STAGGER: Duration = Duration::from_millis(10);
+
+/// A sign of life goes out this often within the time that one keeps the place.
+const BEATS: u32 = 3;
+
+/// Sees what the waiter sees.
+pub(crate) type Observer = Arc<dyn Fn(&Waiting) + Send + Sync>;
+
+/// One acquire.
+pub(crate) struct Campaign<'a> {
+    pub(crate) core: &'a Core,
+    pub(crate) resource: &'a [u8],
+    pub(crate) ttl: Duration,
+    /// One attempt only.
+    pub(crate) once: bool,
+    pub(crate) deadline: Instant,
+    pub(crate) began: Instant,
+    pub(crate) observer: Option<&'a Observer>,
+}
+
+/// A lock, with the local turn that goes with it.
+pub(crate) struct Victory {
+    pub(crate) won: Won,
+    pub(crate) place: Option<Place>,
+    pub(crate) attempts: u32,
+}
+
+/// What the last attempt found; no round where this process itself was in the way.
+pub(crate) struct Defeat {
+    pub(crate) failure: Failure,
+    pub(crate) round: Option<Arc<AcquireRound>>,
+    pub(crate) attempts: u32,
+    pub(crate) waited: Duration,
+}
+
+impl Campaign<'_> {
+    pub(crate) async fn run(self) -> Result<Victory, Defeat> {
+        if self.core.options.fair {
+            self.in_order().await
+        } else {
+            self.unordered().await
+        }
+    }
+
+    async fn unordered(self) -> Result<Victory, Defeat> {
+        let mut delays = self.core.options.retry.delays(self.seed());
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let missed = match self.attempt(Order::Unordered, attempts).await {
+                Ok(won) => {
+                    return Ok(Victory {
+                        won,
+                        place: None,
+                        attempts,
+                    });
+                }
+                Err(Some(missed)) => missed,
+                Err(None) => return Err(self.defeat(Failure::Contention, None, attempts)),
+            };
+            self.show(&missed, attempts);
+            if self.is_over() {
+                return Err(self.defeat(missed.failure, Some(missed.round), attempts));
+            }
+            // Awaited, so that the next attempt does not meet the remains of this one.
+            missed.undo.done().await;
+            self.pause(delays.next()).await;
+            if self.is_over() {
+                return Err(self.defeat(missed.failure, Some(missed.round), attempts));
+            }
+        }
+    }
+
+    async fn in_order(self) -> Result<Victory, Defeat> {
+        let coordinator = &*self.core.coordinator;
+        let key: Arc<[u8]> = [coordinator.prefix.as_bytes(), self.resource]
+            .concat()
+            .into();
+        let place = self.local_turn(&key).await?;
+        let mut delays = self.core.options.retry.delays(self.seed());
+        let mut line: Option<InLine<'_>> = None;
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            if let Some(place) = &place {
+                place.forget_wakes();
+            }
+            let order = Order::Fair(line.as_ref().map(|line| line.ticket.clone()));
+            let missed = match self.attempt(order, attempts).await {
+                Ok(won) => {
+                    if let Some(line) = line {
+                        // The place stays with the lock and leaves with its release.
+                        line.keep();
+                    }
+                    return Ok(Victory {
+                        won,
+                        place,
+                        attempts,
+                    });
+                }
+                Err(Some(missed)) => missed,
+                Err(None) => {
+                    let told = place.as_ref().and_then(Place::told);
+                    let (failure, round) = told.unzip();
+                    let failure = failure.unwrap_or(Failure::Contention);
+                    return Err(self.defeat(failure, round, attempts));
+                }
+            };
+            self.show(&missed, attempts);
+            let over = self.is_over();
+            let Some(place) = place.as_ref().filter(|_| !over) else {
+                return Err(self.defeat(missed.failure, Some(missed.round), attempts));
+            };
+            place.tell(missed.failure, &missed.round);
+            // Awaited, or three waiters can chase each other for ever.
+            missed.undo.done().await;
+            match (missed.failure, &line) {
+                (Failure::Contention, None) => {
+                    let drawn = missed.round.board().sight().map_or(0, |sight| sight.ticket);
+                    line = Some(InLine::draw(self.core, self.resource, drawn + 1));
+                }
+                (Failure::Contention, Some(line)) => self.wait(place, line, &missed).await,
+                (Failure::Outage | Failure::Late, _) => {
+                    // Waiters that reach only a minority would starve those behind them.
+                    if let Some(line) = &line {
+                        line.step_out().await;
+                    }
+                    self.pause(delays.next()).await;
+                }
+            }
+            if self.is_over() {
+                return Err(self.defeat(missed.failure, Some(missed.round), attempts));
+            }
+        }
+    }
+
+    /// Waits for this process' own line. None for a try behind a local holder.
+    async fn local_turn(&self, key: &Arc<[u8]>) -> Result<Option<Place>, Defeat> {
+        let lines = &self.core.lines;
+        if self.once {
+            return lines
+                .enter_if_free(key)
+                .map_err(|()| self.defeat(Failure::Contention, None, 0));
+        }
+        let place = lines.enter(key);
+        if !place.is_front() {
+            if let Some(observer) = self.observer {
+                observer(&self.behind(&place));
+            }
+            let over = self.core.coordinator.runtime.sleep_until(self.deadline);
+            if let Either::Right(_) = select(std::pin::pin!(place.front()), over).await {
+                let (failure, round) = place.told().unzip();
+                return Err(self.defeat(failure.unwrap_or(Failure::Contention), round, 0));
+            }
+        }
+        Ok(Some(place))
+    }
+
+    /// One attempt. The first is made in full, however short the wait; later ones end with it.
+    async fn attempt(&self, order: Order, number: u32) -> Result<Won, Option<Missed>> {
+        let coordinator = &self.core.coordinator;
+        let attempt = coordinator.attempt(self.resource, self.ttl, order);
+        if number == 1 {
+            return attempt.await.map_err(Some);
+        }
+        let over = coordinator.runtime.sleep_until(self.deadline + LAST_LOOK);
+        match select(std::pin::pin!(attempt), over).await {
+            Either::Left((outcome, _)) => outcome.map_err(Some),
+            Either::Right(_) => Err(None),
+        }
+    }
+
+    /// Waits for a wake-up, with a timer underneath: when a majority may have become free, or
+    /// when the next sign of life is due.
+    async fn wait(&self, place: &Place, line: &InLine<'_>, missed: &Missed) {
+        let coordinator = &self.core.coordinator;
+        let quorum = coordinator.quorum.size();
+        let now = coordinator.now();
+        let (free, free_in, ahead) = {
+            let board = missed.round.board();
+            (
+                board.free(),
+                board.free_in(),
+                board.sight().map_or(0, |sight| sight.ahead),
+            )
+        };
+        let stagger = STAGGER * u32::try_from(ahead.min(100)).unwrap_or(100);
+        let beat = now + line.ticket.heartbeat / BEATS;
+        let timer = free_in.map_or(beat, |free_in| {
+            (now + free_in + STAGGER / 5 + stagger).min(beat)
+        });
+        place
+            .woken(
+                &*coordinator.runtime,
+                free,
+                quorum,
+                timer.min(self.deadline),
+            )
+            .await;
+    }
+
+    async fn pause(&self, delay: Option<Duration>) {
+        let coordinator = &self.core.coordinator;
+        let again = coordinator.now() + delay.unwrap_or_default();
+        coordinator
+            .runtime
+            .sleep_until(again.min(self.deadline))
+            .await;
+    }
+
+    fn is_over(&self) -> bool {
+        self.once || self.core.coordinator.now() >= self.deadline
+    }
+
+    fn show(&self, missed: &Missed, attempts: u32) {
+        tracing::debug!(
+            attempts,
+            failure = missed.failure.as_str(),
+            "attempt missed"
+        );
+        let Some(observer) = self.observer else {
+            return;
+        };
+        let coordinator = &self.core.coordinator;
+        let waiting = {
+            let board = missed.round.board();
+            let sight = board.sight();
+            Waiting {
+                ahead: sight.map(|sight| sight.ahead),
+                holder: sight.and_then(|sight| sight.holder.clone()),
+                ttl_left: board.ttl_left(),
+                answering: board.round.answered(),
+                masters: coordinator.quorum.nodes(),
+                waited: coordinator.now().saturating_since(self.began),
+                attempts,
+            }
+        };
+        // Outside of the lock: it is the user's code.
+        observer(&waiting);
+    }
+
+    /// What a waiter behind others of its own process sees.
+    fn behind(&self, place: &Place) -> Waiting {
+        let coordinator = &self.core.coordinator;
+        Waiting {
+            ahead: Some(place.ahead()),
+            holder: None,
+            ttl_left: None,
+            answering: 0,
+            masters: coordinator.quorum.nodes(),
+            waited: coordinator.now().saturating_since(self.began),
+            attempts: 0,
+        }
+    }
+
+    fn defeat(&self, failure: Failure, round: Option<Arc<AcquireRound>>, attempts: u32) -> Defeat {
+        let waited = self.core.coordinator.now().saturating_since(self.began);
+        Defeat {
+            failure,
+            round,
+            attempts,
+            waited,
+        }
+    }
+
+    /// Seeds the jitter where the user fixed no seed.
+    fn seed(&self) -> u64 {
+        let mut seed = [0; 8];
+        self.core.coordinator.runtime.random(&mut seed);
+        u64::from_le_bytes(seed)
+    }
+}
+
+/// A place in line on the masters. Dropped, it is given up on all of them at once.
+struct InLine<'a> {
+    coordinator: &'a Coordinator,
+    ticket: Ticket,
+    /// Names the place in releases; it never held anything.
+    claim: Arc<Claim>,
+    kept: bool,
+}
+
+/// Numbers the waiters of this process.
+static WAITERS: AtomicU64 = AtomicU64::new(0);
+
+impl<'a> InLine<'a> {
+    fn draw(core: &'a Core, resource: &[u8], ticket: u64) -> Self {
+        let coordinator = &*core.coordinator;
+        let number = WAITERS.fetch_add(1, Ordering::Relaxed);
+        let waiter = format!("{}:{number}", core.options.process).into();
+        let ticket = Ticket {
+            waiter,
+            ticket,
+            heartbeat: core.options.heartbeat,
+        };
+        let claim = Claim::new(
+            &coordinator.prefix,
+            resource,
+            Token::from_bytes([0; 16]),
+            true,
+        )
+        .with_order(Order::Fair(Some(ticket.clone())));
+        tracing::debug!(ticket = ticket.ticket, "standing in line");
+        Self {
+            coordinator,
+            ticket,
+            claim: Arc::new(claim),
+            kept: false,
+        }
+    }
+
+    fn keep(mut self) {
+        self.kept = true;
+    }
+
+    /// Leaves the line everywhere and waits for it, to come back with the same ticket later.
+    fn step_out(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.coordinator.leave(&self.claim).done()
+    }
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            let _in_the_background = self.coordinator.leave(&self.claim);
+        }
+    }
+}

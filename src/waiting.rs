@@ -1,0 +1,225 @@
+//! The local line of each resource, and the wake-ups of the masters.
+//!
+//! Within one process the waiters of one resource stand in line here, and only the first goes to
+//! the masters: a thousand waiters cost no more messages than one. The first keeps its turn while
+//! it holds the lock, so the next one's requests go out right behind its releases, on the same
+//! connections, without waiting for an answer in between.
+//!
+//! It does not decide anything: whose turn it is here says only who may ask.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::coordinator::{AcquireRound, Failure};
+use crate::node::WakeSink;
+use crate::protocol::instant::Instant;
+use crate::runtime::Runtime;
+
+/// How long the first wake-up waits for those of the other masters: releases reach them all
+/// within about a round trip of each other.
+const GRACE: Duration = Duration::from_millis(2);
+
+/// What a waiter sees while it waits; see [`LockRequest::waiting`](crate::LockRequest::waiting).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Waiting {
+    /// How many stand before this waiter, in this process or at the masters, where known.
+    pub ahead: Option<u64>,
+    /// The value of the lock key: the holder's token.
+    pub holder: Option<Vec<u8>>,
+    /// How long the holder's key lives on without a renewal.
+    pub ttl_left: Option<Duration>,
+    /// How many masters answered the last attempt.
+    pub answering: usize,
+    /// How many masters are configured.
+    pub masters: usize,
+    /// How long it has waited so far.
+    pub waited: Duration,
+    /// How many attempts it has made.
+    pub attempts: u32,
+}
+
+/// The lines of all resources of one process.
+pub(crate) struct Lines {
+    map: Mutex<HashMap<Arc<[u8]>, Line>>,
+}
+
+#[derive(Default)]
+struct Line {
+    /// The front holds the turn: it asks the masters, or it holds the lock.
+    turns: VecDeque<Arc<Turn>>,
+    /// What the front last heard, for those behind it whose wait ends.
+    last: Option<(Failure, Arc<AcquireRound>)>,
+}
+
+/// One waiter in a line.
+struct Turn {
+    /// Masters that said the lock may be free, as bits, since the last attempt was sent.
+    woken: AtomicU64,
+    /// Its turn has come, or a master woke it.
+    called: Notify,
+}
+
+/// A place in a local line; dropping it passes the turn on.
+pub(crate) struct Place {
+    lines: Arc<Lines>,
+    key: Arc<[u8]>,
+    turn: Arc<Turn>,
+}
+
+impl Lines {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            map: Mutex::default(),
+        })
+    }
+
+    fn map(&self) -> MutexGuard<'_, HashMap<Arc<[u8]>, Line>> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a place at the end of the line.
+    pub(crate) fn enter(self: &Arc<Self>, key: &Arc<[u8]>) -> Place {
+        let turn = Arc::new(Turn {
+            woken: AtomicU64::new(0),
+            called: Notify::new(),
+        });
+        self.map()
+            .entry(key.clone())
+            .or_default()
+            .turns
+            .push_back(turn.clone());
+        Place {
+            lines: self.clone(),
+            key: key.clone(),
+            turn,
+        }
+    }
+
+    /// For a try, which waits for nobody: a place if the line is empty, none behind a lone front
+    /// (the masters will say), and an error if somebody waits here already.
+    pub(crate) fn enter_if_free(self: &Arc<Self>, key: &Arc<[u8]>) -> Result<Option<Place>, ()> {
+        match self.map().get(key).map_or(0, |line| line.turns.len()) {
+            0 => {}
+            1 => return Ok(None),
+            _ => return Err(()),
+        }
+        // Between the look and the entry another may have come: then this is not the front, and
+        // a try does not wait.
+        let place = self.enter(key);
+        if place.is_front() {
+            Ok(Some(place))
+        } else {
+            Err(())
+        }
+    }
+}
+
+impl WakeSink for Lines {
+    fn woken(&self, node: usize, key: &[u8]) {
+        let front = self
+            .map()
+            .get(key)
+            .and_then(|line| line.turns.front().cloned());
+        if let (Some(front), true) = (front, node < 64) {
+            front.woken.fetch_or(1 << node, Ordering::AcqRel);
+            front.called.notify_one();
+        }
+    }
+}
+
+impl Place {
+    pub(crate) fn is_front(&self) -> bool {
+        let map = self.lines.map();
+        let front = map.get(&self.key).and_then(|line| line.turns.front());
+        front.is_some_and(|front| Arc::ptr_eq(front, &self.turn))
+    }
+
+    /// How many stand before it in this process.
+    pub(crate) fn ahead(&self) -> u64 {
+        let map = self.lines.map();
+        let turns = map.get(&self.key).map(|line| line.turns.iter());
+        let before = turns.into_iter().flatten();
+        before
+            .take_while(|turn| !Arc::ptr_eq(turn, &self.turn))
+            .count() as u64
+    }
+
+    /// Waits for its turn.
+    pub(crate) async fn front(&self) {
+        while !self.is_front() {
+            // A call that comes first is kept by the Notify.
+            self.turn.called.notified().await;
+        }
+    }
+
+    /// Leaves word for those behind.
+    pub(crate) fn tell(&self, failure: Failure, round: &Arc<AcquireRound>) {
+        if let Some(line) = self.lines.map().get_mut(&self.key)
+            && line.turns.len() > 1
+        {
+            line.last = Some((failure, round.clone()));
+        }
+    }
+
+    /// What the front last heard.
+    pub(crate) fn told(&self) -> Option<(Failure, Arc<AcquireRound>)> {
+        self.lines.map().get(&self.key)?.last.clone()
+    }
+
+    /// Forgets the wake-ups so far: right before an attempt is sent, which sees what they saw.
+    pub(crate) fn forget_wakes(&self) {
+        self.turn.woken.store(0, Ordering::Release);
+    }
+
+    /// Waits until so many masters may be free that a majority of `quorum` is possible, counting
+    /// those that were `free` at the last attempt; or, with fewer wake-ups, a moment after the
+    /// first; at the latest until `at`.
+    pub(crate) async fn woken(&self, runtime: &dyn Runtime, free: u64, quorum: usize, at: Instant) {
+        let mut limit = at;
+        let mut sleep = runtime.sleep_until(limit);
+        loop {
+            let woken = self.turn.woken.load(Ordering::Acquire);
+            if woken != 0 && (woken | free).count_ones() as usize >= quorum {
+                return;
+            }
+            let now = runtime.now();
+            if woken != 0 && now + GRACE < limit {
+                limit = now + GRACE;
+                sleep = runtime.sleep_until(limit);
+            }
+            if now >= limit {
+                return;
+            }
+            let called = std::pin::pin!(self.turn.called.notified());
+            futures::future::select(called, &mut sleep).await;
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut map = self.lines.map();
+        let Entry::Occupied(mut line) = map.entry(self.key.clone()) else {
+            return;
+        };
+        let turns = &mut line.get_mut().turns;
+        let was_front = turns
+            .front()
+            .is_some_and(|front| Arc::ptr_eq(front, &self.turn));
+        turns.retain(|turn| !Arc::ptr_eq(turn, &self.turn));
+        let next = turns.front().filter(|_| was_front).cloned();
+        if turns.is_empty() {
+            line.remove();
+        }
+        drop(map);
+        if let Some(next) = next {
+            next.called.notify_one();
+        }
+    }
+}

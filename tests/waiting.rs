@@ -1,0 +1,162 @@
+//! First come, first served, over tasks and over processes' worth of separate `Redlock`s.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use quorate::{AcquireError, Redlock, RestartGuard, TryAcquire, Wait};
+use quorate_testbed::Masters;
+
+fn redlock(masters: &Masters) -> Redlock {
+    Redlock::builder()
+        .masters(masters.urls())
+        .restart_guard(RestartGuard::Off)
+        .ttl(Duration::from_secs(4))
+        .wait(Wait::For(Duration::from_secs(20)))
+        .build()
+        .expect("good settings")
+}
+
+/// The keys on one master that belong to a queue.
+fn queue_keys(masters: &Masters) -> usize {
+    masters
+        .into_iter()
+        .filter(|master| master.is_alive())
+        .map(|master| {
+            ["quorate:queue:*", "quorate:alive:*", "quorate:ticket:*"]
+                .iter()
+                .map(|pattern| match master.command(&["KEYS", pattern]) {
+                    Ok(quorate_testbed::Reply::Array(keys)) => keys.len(),
+                    other => panic!("KEYS answered {other:?}"),
+                })
+                .sum::<usize>()
+        })
+        .sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_of_one_process_are_served_in_order() {
+    let masters = Masters::start(3).expect("three masters");
+    let redlock = redlock(&masters);
+    let first = redlock.acquire("one").await.expect("free");
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for n in 0..10 {
+        let (redlock, order) = (redlock.clone(), order.clone());
+        tasks.push(tokio::spawn(async move {
+            let guard = redlock.acquire("one").await.expect("its turn");
+            order.lock().expect("not poisoned").push(n);
+            guard.release().await;
+        }));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    first.release().await;
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    assert_eq!(
+        *order.lock().expect("not poisoned"),
+        (0..10).collect::<Vec<_>>()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys() {
+    let masters = Masters::start(5).expect("five masters");
+    let holder = redlock(&masters);
+    let first = holder.acquire("many").await.expect("free");
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for n in 0..8 {
+        let redlock = redlock(&masters);
+        let order = order.clone();
+        tasks.push(tokio::spawn(async move {
+            let guard = redlock.acquire("many").await.expect("its turn");
+            order
+                .lock()
+                .expect("not poisoned")
+                .push((n, guard.fencing_token()));
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            guard.release().await;
+            redlock.flush().await;
+        }));
+        tokio::time::sleep(Duration::from_millis(40)).await;
+    }
+    let status = holder.status("many").await.expect("a good name");
+    let queue = status.nodes[0].state.as_ref().expect("alive").queue.len();
+    assert_eq!(queue, 8, "{status:?}");
+    let began = Instant::now();
+    first.release().await;
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    println!("8 hand-overs in {:?}", began.elapsed());
+    let order = std::mem::take(&mut *order.lock().expect("not poisoned"));
+    assert_eq!(
+        order.iter().map(|(n, _)| *n).collect::<Vec<_>>(),
+        (0..8).collect::<Vec<_>>()
+    );
+    assert!(
+        order.windows(2).all(|pair| pair[0].1 < pair[1].1),
+        "{order:?}"
+    );
+    holder.flush().await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(queue_keys(&masters), 0);
+}
+
+#[tokio::test]
+async fn a_try_does_not_overtake_and_a_dropped_waiter_leaves_the_line_at_once() {
+    let masters = Masters::start(3).expect("three masters");
+    let (holder, waiter, third) = (redlock(&masters), redlock(&masters), redlock(&masters));
+    let guard = holder.acquire("x").await.expect("free");
+    let waiting = tokio::spawn(async move { waiter.acquire("x").await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(queue_keys(&masters) > 0);
+    // The lock is freed behind the waiter's back, without a wake-up.
+    for master in &masters {
+        master.command(&["DEL", "x"]).expect("alive");
+    }
+    let tried = third.try_acquire("x").await.expect("a quorum");
+    assert!(
+        matches!(tried, TryAcquire::Held(_)),
+        "a try overtook a live waiter"
+    );
+    waiting.abort();
+    let _ = waiting.await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let tried = third.try_acquire("x").await.expect("a quorum");
+    assert!(
+        matches!(tried, TryAcquire::Acquired(_)),
+        "the ghost of a waiter is in the way"
+    );
+    drop(guard);
+}
+
+#[tokio::test]
+async fn a_wait_ends_on_time_and_an_outage_is_told_from_contention() {
+    let masters = Masters::start(3).expect("three masters");
+    let (holder, waiter) = (redlock(&masters), redlock(&masters));
+    let guard = holder.acquire("x").await.expect("free");
+    let began = Instant::now();
+    let wait = Wait::For(Duration::from_millis(300));
+    let error = waiter
+        .lock("x")
+        .wait(wait)
+        .acquire()
+        .await
+        .expect_err("held");
+    let waited = began.elapsed();
+    assert!(matches!(error, AcquireError::HeldByOther(_)), "{error}");
+    assert!(waited >= Duration::from_millis(295), "{waited:?}");
+    assert!(waited < Duration::from_millis(600), "{waited:?}");
+    masters[0].kill().expect("killed");
+    masters[1].kill().expect("killed");
+    let error = waiter
+        .lock("x")
+        .wait(wait)
+        .acquire()
+        .await
+        .expect_err("no quorum");
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+    drop(guard);
+}
