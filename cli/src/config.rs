@@ -24,7 +24,8 @@ pub(crate) struct MasterOptions {
     ///
     /// Every URL names one independent master, never a replica or a node of a cluster. Use an odd
     /// number of them. A user, a password and a database number may be part of the URL:
-    /// redis://user:password@host:6379/0
+    /// redis://user:password@host:6379/0. A password typed here is visible in the list of processes:
+    /// prefer the variable or the file.
     #[arg(
         long,
         value_name = "URL,URL,..",

@@ -51,7 +51,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 ///
 /// # Errors
 ///
-/// As [`print`].
+/// As [`print()`].
 pub(crate) fn print_raw(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     written(out.write_all(bytes).and_then(|()| out.flush()))
@@ -70,7 +70,7 @@ fn written(result: io::Result<()>) -> Result<(), Failure> {
 ///
 /// # Errors
 ///
-/// As [`print`].
+/// As [`print()`].
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let mut text = serde_json::to_string_pretty(value).map_err(Failure::internal)?;
     text.push('\n');

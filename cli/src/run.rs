@@ -99,6 +99,21 @@ struct Plan {
     deadline: Deadline,
 }
 
+impl Plan {
+    /// Says why the command was stopped: the end of `max_hold` is seen coming, so that the library's
+    /// own word for it comes too late.
+    fn why_lost(&self, held_for: Duration, cause: &str) -> String {
+        let (notice, _) = self.deadline.backstop();
+        match self.max_hold {
+            Some(most) if held_for + 2 * notice >= most => format!(
+                "was held for its maximum of {}: the command was stopped",
+                human(most)
+            ),
+            _ => format!("was lost and the command stopped: {cause}"),
+        }
+    }
+}
+
 const DEFAULT_TTL: Duration = Duration::from_secs(10);
 /// How long releases may still take when we are about to end; the ttl does the rest.
 const PARTING: Duration = Duration::from_millis(300);
@@ -178,8 +193,9 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Outcome {
         Ok(Ended::Lost(cause)) => Err(Failure::new(
             exit::LOST,
             format!(
-                "the lock on '{}' was lost and the command stopped: {cause}",
-                output::bytes(plan.resource.as_bytes())
+                "the lock on '{}' {}",
+                output::bytes(plan.resource.as_bytes()),
+                plan.why_lost(since.elapsed(), &cause)
             ),
         )),
         Err(error) if error.kind() == std::io::ErrorKind::ArgumentListTooLong => {

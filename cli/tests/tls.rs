@@ -1,0 +1,97 @@
+//! `rediss://` masters that trust an authority of their own and ask for client certificates.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::{bare, done};
+use quorate_testbed::{Error, Masters, ServerOptions, Tls};
+
+/// Runs `openssl`; false where it is missing or refuses.
+fn openssl(dir: &Path, line: &str) -> bool {
+    Command::new("openssl")
+        .args(line.split_whitespace())
+        .current_dir(dir)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// An authority, and one certificate for servers and clients on loopback.
+fn certificates(dir: &Path) -> bool {
+    std::fs::write(
+        dir.join("ext"),
+        "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\nbasicConstraints=CA:FALSE\n",
+    )
+    .expect("written");
+    let curve = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2";
+    [
+        format!("req -x509 {curve} -keyout ca.key -out ca.pem -subj /CN=authority"),
+        format!("req {curve} -keyout one.key -out one.csr -subj /CN=one"),
+        "x509 -req -in one.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out one.pem"
+            .to_owned(),
+    ]
+    .iter()
+    .all(|line| openssl(dir, line))
+}
+
+#[test]
+fn masters_with_tls_and_client_certificates_hold_locks() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = |name: &str| dir.path().join(name);
+    if !certificates(dir.path()) {
+        eprintln!("skipped: no openssl here");
+        return;
+    }
+    let tls = Tls {
+        cert: file("one.pem"),
+        key: file("one.key"),
+        ca: file("ca.pem"),
+        client_certs: true,
+    };
+    let masters = match Masters::start_with(3, |_| ServerOptions::new().tls(tls.clone())) {
+        Ok(masters) => masters,
+        Err(Error::Exited { log, .. })
+            if log.contains("tls-port") || log.contains("TLS support") =>
+        {
+            eprintln!("skipped: this server speaks no TLS");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let quorate = |certificates: bool, args: &[&str]| {
+        let mut command = bare();
+        command
+            .env("QUORATE_MASTERS", masters.urls().join(","))
+            .env("QUORATE_RESTART_GUARD", "off");
+        if certificates {
+            command
+                .env("QUORATE_CA_FILE", file("ca.pem"))
+                .env("QUORATE_CLIENT_CERT", file("one.pem"))
+                .env("QUORATE_CLIENT_KEY", file("one.key"));
+        }
+        done(command.args(args))
+    };
+    assert!(masters.urls()[0].starts_with("rediss://"));
+    let run = quorate(true, &["run", "--wait", "5s", "r", "--", "true"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let doctor = quorate(true, &["doctor"]);
+    assert!(doctor.out.contains("noeviction"), "{doctor:?}");
+    assert!(!doctor.out.contains("reachable"), "{doctor:?}");
+    let stranger = quorate(false, &["run", "--wait", "500ms", "r", "--", "true"]);
+    assert_eq!(stranger.code, Some(69), "{stranger:?}");
+    let half = done(bare().args([
+        "run",
+        "--masters",
+        "rediss://127.0.0.1:1",
+        "--client-cert",
+        "/x",
+        "r",
+        "--",
+        "true",
+    ]));
+    assert_eq!(half.code, Some(64), "{half:?}");
+    assert!(half.err.contains("--client-key"), "{half:?}");
+}
