@@ -1,0 +1,295 @@
+//! Waiting in order under contention, measured side by side in one run: what an acquisition costs
+//! beyond the hold itself, how fair it is, how fast the lock changes hands, and what the masters
+//! have to do for it.
+//!
+//! `cargo bench --bench contention` starts five masters of its own and prints one table. Worker
+//! processes are this same program, started again with `--worker`.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use quorate::{Instant, Redlock, RestartGuard, Wait};
+use quorate_testbed::{Masters, Reply};
+
+const RESOURCE: &str = "contended";
+const HOLD: Duration = Duration::from_millis(5);
+
+/// One acquisition as its task saw it, in nanoseconds on the clock that all processes share.
+#[derive(Clone, Copy)]
+struct Turn {
+    task: usize,
+    obtained: u64,
+    releasing: u64,
+    order: u64,
+}
+
+/// What one arrangement came to.
+struct Figures {
+    name: &'static str,
+    beyond_hold: f64,
+    most: usize,
+    fewest: usize,
+    handover_p50: f64,
+    handover_p99: f64,
+    sent: f64,
+    all: f64,
+    rate: f64,
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    if let Some(at) = args.iter().position(|arg| arg == "--worker") {
+        return worker(&args[at + 1..]);
+    }
+    if args.iter().any(|arg| arg == "--test") {
+        return; // `cargo test --benches` only builds it.
+    }
+    let masters = Masters::start(5).expect("five masters (is redis-server installed?)");
+    let rounds = 3;
+    let mut table = Vec::new();
+    let mut best = |name, make: &dyn Fn() -> Figures| {
+        // The median of the rounds by cost: neighbours on this machine are noisy.
+        let mut rounds: Vec<Figures> = (0..rounds).map(|_| make()).collect();
+        rounds.sort_by(|a, b| a.beyond_hold.total_cmp(&b.beyond_hold));
+        let middle = rounds.swap_remove(rounds.len() / 2);
+        table.push(Figures { name, ..middle });
+    };
+    best("in order, 1 process x 16 tasks", &|| {
+        measure(&masters, 1, 16, 200, "fair")
+    });
+    best("in order, 4 processes x 4 tasks", &|| {
+        measure(&masters, 4, 4, 200, "fair")
+    });
+    best("unordered, 1 process x 16 tasks", &|| {
+        measure(&masters, 1, 16, 200, "unordered")
+    });
+    best("unordered, 4 processes x 4 tasks", &|| {
+        measure(&masters, 4, 4, 200, "unordered")
+    });
+    best("in order, 1 process x 1000 tasks", &|| {
+        measure(&masters, 1, 1000, 1000, "fair")
+    });
+    masters[3].stop().expect("stopped");
+    masters[4].stop().expect("stopped");
+    best("in order, 4 x 4, two of five stopped", &|| {
+        measure(&masters, 4, 4, 200, "fair")
+    });
+    print(&table);
+}
+
+fn print(table: &[Figures]) {
+    println!(
+        "{:38} {:>10} {:>11} {:>9} {:>9} {:>9} {:>8} {:>8}",
+        "", "beyond", "most/fewest", "hand-over", "", "commands", "incl. in", "turns/s"
+    );
+    println!(
+        "{:38} {:>10} {:>11} {:>9} {:>9} {:>9} {:>8} {:>8}",
+        "", "hold ms", "per task", "p50 ms", "p99 ms", "sent", "scripts", ""
+    );
+    for row in table {
+        println!(
+            "{:38} {:>10.3} {:>11} {:>9.3} {:>9.3} {:>9.1} {:>8.1} {:>8.1}",
+            row.name,
+            row.beyond_hold,
+            format!("{} / {}", row.most, row.fewest),
+            row.handover_p50,
+            row.handover_p99,
+            row.sent,
+            row.all,
+            row.rate
+        );
+    }
+}
+
+/// Runs `processes` workers of `tasks` tasks each until `turns` acquisitions have been made.
+fn measure(masters: &Masters, processes: usize, tasks: usize, turns: usize, mode: &str) -> Figures {
+    let before = commands(masters);
+    let urls = masters.urls().join(",");
+    let program = std::env::current_exe().expect("this program");
+    let mut children: Vec<_> = (0..processes)
+        .map(|_| {
+            let share = (turns / processes).to_string();
+            Command::new(&program)
+                .args(["--worker", &urls, &tasks.to_string(), &share, mode])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("a worker")
+        })
+        .collect();
+    // All connect first and begin together.
+    let mut readers = Vec::new();
+    for child in &mut children {
+        let mut reader = std::io::BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut reader, &mut line).expect("ready");
+        readers.push(reader);
+    }
+    for child in &mut children {
+        child
+            .stdin
+            .take()
+            .expect("piped")
+            .write_all(b"go\n")
+            .expect("begins");
+    }
+    let mut seen: Vec<Turn> = Vec::new();
+    for (process, reader) in readers.into_iter().enumerate() {
+        for line in std::io::BufRead::lines(reader) {
+            let line = line.expect("text");
+            let mut fields = line
+                .split(' ')
+                .map(|field| field.parse::<u64>().expect("a number"));
+            let mut next = || fields.next().expect("four fields");
+            let task = process * tasks + usize::try_from(next()).expect("small");
+            seen.push(Turn {
+                task,
+                obtained: next(),
+                releasing: next(),
+                order: next(),
+            });
+        }
+    }
+    for child in &mut children {
+        assert!(child.wait().expect("ends").success());
+    }
+    let (sent, all) = commands(masters);
+    let (sent, all) = (sent - before.0, all - before.1);
+    figures(seen, processes * tasks, sent, all)
+}
+
+fn figures(mut seen: Vec<Turn>, tasks: usize, sent: u64, all: u64) -> Figures {
+    seen.sort_by_key(|turn| turn.order);
+    let count = seen.len();
+    let first = seen.iter().map(|turn| turn.obtained).min().unwrap_or(0);
+    let last = seen.iter().map(|turn| turn.releasing).max().unwrap_or(0);
+    let held: u64 = seen.iter().map(|turn| turn.releasing - turn.obtained).sum();
+    let mut gaps: Vec<u64> = seen
+        .windows(2)
+        .filter(|pair| pair[0].task != pair[1].task)
+        .map(|pair| pair[1].obtained.saturating_sub(pair[0].releasing))
+        .collect();
+    gaps.sort_unstable();
+    let gap = |share: f64| {
+        let at = ((gaps.len() as f64 * share) as usize).min(gaps.len().saturating_sub(1));
+        gaps.get(at).map_or(f64::NAN, |nanos| *nanos as f64 / 1e6)
+    };
+    let mut per_task = vec![0usize; tasks];
+    for turn in &seen {
+        per_task[turn.task] += 1;
+    }
+    Figures {
+        name: "",
+        beyond_hold: (last - first - held) as f64 / 1e6 / (count - 1) as f64,
+        most: per_task.iter().copied().max().unwrap_or(0),
+        fewest: per_task.iter().copied().min().unwrap_or(0),
+        handover_p50: gap(0.5),
+        handover_p99: gap(0.99),
+        sent: sent as f64 / count as f64,
+        all: all as f64 / count as f64,
+        rate: count as f64 / ((last - first) as f64 / 1e9),
+    }
+}
+
+/// Commands that clients sent to the running masters, and all that were executed, scripts included.
+fn commands(masters: &Masters) -> (u64, u64) {
+    let mut totals = (0, 0);
+    for master in masters {
+        let Ok(reply) = master.command(&["INFO", "commandstats"]) else {
+            continue;
+        };
+        let Reply::Bulk(text) = reply else { continue };
+        for line in String::from_utf8_lossy(&text).lines() {
+            let Some((name, rest)) = line
+                .strip_prefix("cmdstat_")
+                .and_then(|l| l.split_once(':'))
+            else {
+                continue;
+            };
+            let calls = rest
+                .split(['=', ','])
+                .nth(1)
+                .and_then(|n| n.parse::<u64>().ok());
+            let calls = calls.unwrap_or(0);
+            if ["info", "config|get", "client|setinfo", "hello", "ping"].contains(&name) {
+                continue;
+            }
+            totals.1 += calls;
+            // In this benchmark clients send scripts, subscriptions and script loads only.
+            if name == "evalsha" || name.starts_with("script") || name.contains("subscribe") {
+                totals.0 += calls;
+            }
+        }
+    }
+    totals
+}
+
+/// Takes `turns` turns with `tasks` tasks and prints each.
+fn worker(args: &[String]) {
+    let [urls, tasks, turns, mode] = args else {
+        panic!("--worker URLS TASKS TURNS MODE")
+    };
+    let tasks: usize = tasks.parse().expect("a number");
+    let turns: usize = turns.parse().expect("a number");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let taken = runtime.block_on(async {
+        let builder = Redlock::builder()
+            .masters(urls.split(','))
+            .restart_guard(RestartGuard::Off)
+            .wait(Wait::For(Duration::from_secs(120)));
+        let builder = if mode == "unordered" {
+            builder.unordered()
+        } else {
+            builder
+        };
+        let redlock = builder.build().expect("good settings");
+        redlock
+            .acquire("warm-up")
+            .await
+            .expect("a quorum")
+            .release()
+            .await;
+        println!("ready");
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).expect("go");
+        let left = std::sync::Arc::new(std::sync::atomic::AtomicIsize::new(turns as isize));
+        let mut running = tokio::task::JoinSet::new();
+        for task in 0..tasks {
+            let (redlock, left) = (redlock.clone(), left.clone());
+            running.spawn(async move {
+                let mut taken = Vec::new();
+                while left.fetch_sub(1, std::sync::atomic::Ordering::Relaxed) > 0 {
+                    let guard = redlock.acquire(RESOURCE).await.expect("its turn");
+                    let obtained = Instant::now().as_nanos();
+                    tokio::time::sleep(HOLD).await;
+                    let order = guard.fencing_token().unwrap_or(0);
+                    let releasing = Instant::now().as_nanos();
+                    guard.release().await;
+                    taken.push(Turn {
+                        task,
+                        obtained,
+                        releasing,
+                        order,
+                    });
+                }
+                taken
+            });
+        }
+        let taken = running.join_all().await.concat();
+        redlock.flush().await;
+        taken
+    });
+    let mut out = std::io::stdout().lock();
+    for turn in taken {
+        writeln!(
+            out,
+            "{} {} {} {}",
+            turn.task, turn.obtained, turn.releasing, turn.order
+        )
+        .expect("written");
+    }
+}
