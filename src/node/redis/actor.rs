@@ -44,13 +44,19 @@ const STALL: Duration = Duration::from_millis(500);
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Runs until the handle is gone and nothing is left to deliver.
-pub(super) async fn run(shared: Arc<Shared>) {
-    let mut actor = Actor {
+pub(super) fn run(shared: Arc<Shared>) -> impl Future<Output = ()> + Send + 'static {
+    // Made here and not when first polled: a runtime that is shutting down drops the task
+    // without a poll, and who waits in the mailbox must hear of that as well
+    // (`a_redlock_goes_on_in_another_runtime`).
+    serve(Actor {
         shared,
         owed: VecDeque::new(),
         closed_at: None,
         batch: Vec::new(),
-    };
+    })
+}
+
+async fn serve(mut actor: Actor) {
     let pauses = || Retry::new(FIRST_PAUSE, LONGEST_PAUSE).delays(Instant::now().as_nanos());
     let mut pause = pauses();
     // The first request waits for the first connection; after a failure nobody waits.
@@ -91,9 +97,10 @@ pub(super) async fn run(shared: Arc<Shared>) {
         }
         patience = Duration::ZERO;
         let pause = pause.next().unwrap_or(LONGEST_PAUSE);
+        let still = fault.clone();
         let sleep = async move {
             tokio::time::sleep(pause).await;
-            Err(Fault::Stalled)
+            Err(still)
         };
         if actor
             .offline(Box::pin(sleep), Duration::ZERO, &fault)
@@ -165,44 +172,42 @@ impl Actor {
         patience: Duration,
         fault: &Fault,
     ) -> Option<Result<Link, Fault>> {
-        let mut held: Vec<Letter> = Vec::new();
         let mut patience = Some(Box::pin(tokio::time::sleep(patience)));
-        let outcome = std::future::poll_fn(|cx| {
+        std::future::poll_fn(|cx| {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
+                if let Err(fault) = &done {
+                    self.refuse_all(fault);
+                    self.shared.mailbox.rest();
+                }
                 return Poll::Ready(Some(done));
             }
+            self.shared.mailbox.register(cx.waker());
+            // Until then they wait in the mailbox, where their number is bounded and their
+            // place in the order is kept.
             if patience
                 .as_mut()
-                .is_some_and(|sleep| sleep.as_mut().poll(cx).is_ready())
+                .is_none_or(|sleep| sleep.as_mut().poll(cx).is_ready())
             {
                 patience = None;
-            }
-            self.shared.mailbox.register(cx.waker());
-            self.shared.mailbox.take(usize::MAX, &mut held);
-            if patience.is_none() {
-                for letter in held.drain(..) {
-                    self.refuse(letter, fault);
-                }
+                self.refuse_all(fault);
                 self.shared.mailbox.rest();
             }
-            if self.shared.mailbox.is_over() && held.is_empty() && self.closed_for_good() {
+            if self.shared.mailbox.is_over() && self.closed_for_good() {
                 return Poll::Ready(None);
             }
             Poll::Pending
         })
-        .await;
-        match &outcome {
-            // In front of whatever has come in since.
-            Some(Ok(_)) => self.batch = held,
-            Some(Err(fault)) => {
-                for letter in held {
-                    self.refuse(letter, fault);
-                }
-                self.shared.mailbox.rest();
-            }
-            None => {}
+        .await
+    }
+
+    /// Answers everything that waits with `fault`.
+    fn refuse_all(&mut self, fault: &Fault) {
+        let mut letters = std::mem::take(&mut self.batch);
+        self.shared.mailbox.take(usize::MAX, &mut letters);
+        for letter in letters.drain(..) {
+            self.refuse(letter, fault);
         }
-        outcome
+        self.batch = letters;
     }
 
     /// Serves one connection until it breaks or stalls (a fault), or the handle is gone (`None`).
@@ -310,15 +315,10 @@ impl Line {
         Ok(())
     }
 
-    /// Sends what has gathered; true when something went out.
+    /// Sends what has gathered; true when there may be more.
     fn take_off(&mut self, actor: &mut Actor, cx: &mut Context<'_>) -> bool {
         if self.stalled_since.is_some() {
-            let mut letters = std::mem::take(&mut actor.batch);
-            actor.shared.mailbox.take(usize::MAX, &mut letters);
-            for letter in letters.drain(..) {
-                actor.refuse(letter, &Fault::Stalled);
-            }
-            actor.batch = letters;
+            actor.refuse_all(&Fault::Stalled);
             return false;
         }
         if self.flights.len() >= FLIGHTS {
@@ -351,6 +351,7 @@ impl Line {
                 .mailbox
                 .take(PIPELINE - letters.len(), &mut letters);
         }
+        let took = !letters.is_empty();
         let now = Instant::now();
         let guarded = now < self.link.quarantined_until;
         let mut sent = Vec::with_capacity(letters.len());
@@ -370,7 +371,10 @@ impl Line {
         }
         actor.batch = letters;
         if sent.is_empty() && loads == 0 {
-            return false;
+            // A whole pipeline's worth may have been withdrawn or guarded. What waits behind it
+            // rings no bell of its own, the queue was never empty: look again
+            // (`every_request_is_answered_once`).
+            return took;
         }
         let mut connection = self.link.connection.clone();
         let count = pipeline.len();
@@ -428,10 +432,12 @@ impl Line {
                 return Poll::Ready(Some(Fault::Stalled));
             }
             self.stalled_since = Some(now);
-            for flight in &mut self.flights {
-                for letter in &mut flight.letters {
-                    letter.time_out(Fault::Timeout(limit));
-                }
+            let flying = self
+                .flights
+                .iter_mut()
+                .flat_map(|flight| &mut flight.letters);
+            for letter in flying.chain(&mut self.again) {
+                letter.time_out(Fault::Timeout(limit));
             }
             // What is queued or comes in from now on is refused until the master answers.
             self.take_off(actor, cx);

@@ -1,0 +1,147 @@
+//! Asking one node one thing, as a coordinator would.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use quorate::Token;
+use quorate::node::{Answer, Claim, ExtendItem, Fault, Node, Phase, Reply, ReplySink, Request};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::PATIENCE;
+
+pub(crate) type Said = Result<Answer, Fault>;
+
+/// Collects answers, each with the number that its question was given.
+pub(crate) struct Ears {
+    sender: UnboundedSender<(usize, Said)>,
+    receiver: UnboundedReceiver<(usize, Said)>,
+}
+
+struct Ear(UnboundedSender<(usize, Said)>);
+
+impl ReplySink for Ear {
+    fn answered(&self, number: usize, _: Phase, said: Said) {
+        let _ = self.0.send((number, said));
+    }
+}
+
+impl Ears {
+    pub(crate) fn new() -> Self {
+        let (sender, receiver) = unbounded_channel();
+        Self { sender, receiver }
+    }
+
+    /// Sends a request; `number` comes back with the answer.
+    pub(crate) fn ask(&self, node: &dyn Node, number: usize, request: Request) {
+        let ear = Arc::new(Ear(self.sender.clone()));
+        node.send(request, Reply::new(ear, number, Phase::Look));
+    }
+
+    /// The next answer.
+    pub(crate) async fn next(&mut self) -> (usize, Said) {
+        tokio::time::timeout(PATIENCE, self.receiver.recv())
+            .await
+            .expect("every request is answered")
+            .expect("this end keeps a sender")
+    }
+
+    /// The next `count` answers.
+    pub(crate) async fn all(&mut self, count: usize) -> Vec<(usize, Said)> {
+        let mut said = Vec::with_capacity(count);
+        while said.len() < count {
+            said.push(self.next().await);
+        }
+        said
+    }
+
+    /// Whether an answer has come that nobody has taken.
+    pub(crate) fn is_silent(&mut self) -> bool {
+        self.receiver.try_recv().is_err()
+    }
+}
+
+/// Asks and waits for the answer.
+pub(crate) async fn ask(node: &dyn Node, request: Request) -> Said {
+    let mut ears = Ears::new();
+    ears.ask(node, 0, request);
+    let (_, said) = ears.next().await;
+    tokio::task::yield_now().await;
+    assert!(ears.is_silent(), "answered twice");
+    said
+}
+
+/// Counts answers and the largest number of questions that were open at one time.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) answers: AtomicUsize,
+    pub(crate) faults: Mutex<Vec<(Fault, usize)>>,
+}
+
+impl ReplySink for Tally {
+    fn answered(&self, _: usize, _: Phase, said: Said) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
+        if let Err(fault) = said {
+            let mut faults = self.faults.lock().expect("no panic");
+            match faults.iter_mut().find(|(known, _)| *known == fault) {
+                Some((_, count)) => *count += 1,
+                None => faults.push((fault, 1)),
+            }
+        }
+    }
+}
+
+/// A token that is easy to tell from others.
+pub(crate) fn token(n: u8) -> Token {
+    Token::from_bytes([n; 16])
+}
+
+/// A fenced claim with token `n`.
+pub(crate) fn claim(key: &[u8], n: u8) -> Arc<Claim> {
+    Arc::new(Claim::new("", key, token(n), true))
+}
+
+/// A claim without a fencing counter.
+pub(crate) fn classic(key: &[u8], n: u8) -> Arc<Claim> {
+    Arc::new(Claim::new("", key, token(n), false))
+}
+
+pub(crate) fn acquire(claim: &Arc<Claim>, ttl: Duration, proposal: u64) -> Request {
+    Request::Acquire {
+        claim: claim.clone(),
+        ttl,
+        proposal,
+    }
+}
+
+pub(crate) fn confirm(claim: &Arc<Claim>, token: u64) -> Request {
+    Request::Confirm {
+        claim: claim.clone(),
+        token,
+    }
+}
+
+pub(crate) fn release(claim: &Arc<Claim>) -> Request {
+    Request::Release {
+        claim: claim.clone(),
+        leave: true,
+    }
+}
+
+pub(crate) fn extend(items: &[(&Arc<Claim>, Duration)]) -> Request {
+    let item = |&(claim, ttl): &(&Arc<Claim>, Duration)| ExtendItem {
+        claim: claim.clone(),
+        ttl,
+    };
+    Request::Extend {
+        items: items.iter().map(item).collect(),
+    }
+}
+
+pub(crate) fn look(key: &[u8]) -> Request {
+    Request::Look { key: key.into() }
+}
+
+pub(crate) fn smash(key: &[u8]) -> Request {
+    Request::Break { key: key.into() }
+}

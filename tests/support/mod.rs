@@ -1,0 +1,81 @@
+//! Scenes that many tests share: masters, their clients, and what they look like afterwards.
+//!
+//! Each test binary uses a part of it.
+#![allow(dead_code)]
+
+pub(crate) mod asking;
+pub(crate) mod seed;
+pub(crate) mod slow;
+
+use std::time::{Duration, Instant};
+
+use quorate::{LockGuard, Redlock, RedlockBuilder, RestartGuard};
+use quorate_testbed::{Masters, Reply, Server};
+
+pub(crate) const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+pub(crate) const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+/// How long anything that must come to pass may take, on a machine that does other work as well.
+pub(crate) const PATIENCE: Duration = secs(20);
+
+pub(crate) fn masters(n: usize) -> Masters {
+    Masters::start(n).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Settings for `urls`, which are masters that the test has just started.
+pub(crate) fn settings<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> RedlockBuilder {
+    Redlock::builder()
+        .masters(urls)
+        .restart_guard(RestartGuard::Off)
+}
+
+pub(crate) fn redlock(masters: &Masters) -> Redlock {
+    settings(masters.urls()).build().expect("good settings")
+}
+
+/// Takes a lock that must be free.
+pub(crate) async fn take(redlock: &Redlock, resource: &str) -> LockGuard {
+    redlock
+        .acquire(resource)
+        .await
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Waits until `seen` is true; a test that waits in vain names `what`.
+pub(crate) async fn eventually(what: &str, mut seen: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !seen() {
+        assert!(started.elapsed() < PATIENCE, "not seen: {what}");
+        tokio::time::sleep(ms(5)).await;
+    }
+}
+
+/// Asks a server that must be alive.
+pub(crate) fn ask_server(server: &Server, command: &[&str]) -> Reply {
+    server
+        .command(command)
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+pub(crate) fn has_key(server: &Server, key: &str) -> bool {
+    ask_server(server, &["EXISTS", key]).int() == Some(1)
+}
+
+/// How many masters hold `key`.
+pub(crate) fn holders(masters: &Masters, key: &str) -> usize {
+    masters.iter().filter(|server| has_key(server, key)).count()
+}
+
+/// The connections of this library on a server, by the name that they give themselves.
+pub(crate) fn connections(server: &Server) -> usize {
+    let list = ask_server(server, &["CLIENT", "LIST", "TYPE", "normal"]);
+    let list = list.text().unwrap_or_default().into_owned();
+    // The asking connection itself came over the Unix socket.
+    let tcp = |line: &&str| line.contains("addr=127.0.0.1:");
+    list.lines().filter(tcp).count()
+}

@@ -1,0 +1,14 @@
+//! Randomness that can be replayed.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The seed of this run: `QUORATE_SEED`, or a new one. A test that fails prints it, so that the
+/// same run can be had again.
+pub(crate) fn seed() -> u64 {
+    match std::env::var("QUORATE_SEED") {
+        Ok(text) => text.parse().expect("QUORATE_SEED is a number"),
+        Err(_) => SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_nanos() as u64),
+    }
+}

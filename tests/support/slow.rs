@@ -1,0 +1,69 @@
+//! A master in memory whose requests and answers take their time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate::node::memory::MemoryNode;
+use quorate::node::{Node, NodeName, Reply, Request};
+use quorate::runtime::BoxFuture;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+
+/// A node that carries every request out `there` after it was sent and hands the answer over
+/// `back` after that, in order, as one connection to a far master does.
+///
+/// It deliberately honours a withdrawn claim only when the request arrives at the master: so it
+/// is the case that the coordinator must survive, a request that was sent before it was undone.
+pub(crate) struct SlowNode {
+    pub(crate) master: MemoryNode,
+    post: UnboundedSender<(Request, Reply)>,
+    under_way: watch::Sender<usize>,
+}
+
+impl SlowNode {
+    /// Needs a tokio runtime.
+    pub(crate) fn new(name: &str, there: Duration, back: Duration) -> Arc<Self> {
+        let master = MemoryNode::new(name);
+        let (post, mut letters) = unbounded_channel::<(Request, Reply)>();
+        let under_way = watch::Sender::new(0);
+        let (executor, counter) = (master.clone(), under_way.clone());
+        let (answers, mut ready) = unbounded_channel::<(Request, Reply)>();
+        tokio::spawn(async move {
+            while let Some((request, reply)) = letters.recv().await {
+                tokio::time::sleep(there).await;
+                let _ = answers.send((request, reply));
+            }
+        });
+        tokio::spawn(async move {
+            while let Some((request, reply)) = ready.recv().await {
+                let said = executor.with_master(|master, now| master.apply(now, &request));
+                tokio::time::sleep(back).await;
+                reply.answer(said);
+                counter.send_modify(|count| *count -= 1);
+            }
+        });
+        Arc::new(Self {
+            master,
+            post,
+            under_way,
+        })
+    }
+}
+
+impl Node for SlowNode {
+    fn name(&self) -> &NodeName {
+        self.master.name()
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        self.under_way.send_modify(|count| *count += 1);
+        let _ = self.post.send((request, reply));
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        let mut under_way = self.under_way.subscribe();
+        Box::pin(async move {
+            let _ = under_way.wait_for(|count| *count == 0).await;
+        })
+    }
+}
