@@ -32,8 +32,16 @@ pub(crate) struct Renewal {
 }
 
 /// Where a lock stands in the wheel. Packed into one word: slot and generation.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Seat(AtomicU64);
+
+impl Default for Seat {
+    /// Nowhere: the seat of a lock that nobody watches. Not 0, which is somebody's seat
+    /// (`a_fixed_lease_that_ends_does_not_end_the_renewal_of_another_lock`).
+    fn default() -> Self {
+        Self(AtomicU64::new(u64::MAX))
+    }
+}
 
 impl Renewal {
     pub(crate) fn new() -> Arc<Self> {
@@ -66,7 +74,7 @@ impl Renewal {
         };
         if start {
             let task = run(
-                Arc::downgrade(self),
+                Ends(Arc::downgrade(self)),
                 Arc::downgrade(coordinator),
                 self.sooner.clone(),
             );
@@ -94,7 +102,7 @@ impl Drop for Renewal {
 }
 
 /// Marks the task as ended however it ends, so that the next lock starts a new one: also when
-/// its runtime was shut down under it.
+/// its runtime was shut down under it, or before it was polled at all.
 struct Ends(Weak<Renewal>);
 
 impl Drop for Ends {
@@ -105,10 +113,9 @@ impl Drop for Ends {
     }
 }
 
-async fn run(renewal: Weak<Renewal>, coordinator: Weak<Coordinator>, sooner: Arc<Notify>) {
-    let _ends = Ends(renewal.clone());
+async fn run(mut renewal: Ends, coordinator: Weak<Coordinator>, sooner: Arc<Notify>) {
     loop {
-        let (Some(owner), Some(driver)) = (renewal.upgrade(), coordinator.upgrade()) else {
+        let (Some(owner), Some(driver)) = (renewal.0.upgrade(), coordinator.upgrade()) else {
             return;
         };
         let now = driver.now();
@@ -127,6 +134,9 @@ async fn run(renewal: Weak<Renewal>, coordinator: Weak<Coordinator>, sooner: Arc
             // Looked at again under the lock, so that no lock is seated between look and end.
             if wheel.next().is_none() {
                 wheel.running = false;
+                // The next lock may have started another task before this one is gone: that
+                // one's mark is not ours to take away.
+                renewal.0 = Weak::new();
                 return;
             }
             continue;
