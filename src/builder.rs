@@ -9,7 +9,7 @@ use crate::node::Node;
 use crate::node::redis::{Address, NodeOptions, RedisNode};
 use crate::protocol::instant::Instant;
 use crate::protocol::validity::Drift;
-use crate::redlock::Redlock;
+use crate::redlock::{MAX_RESOURCE_LEN, Redlock};
 use crate::retry::Retry;
 use crate::runtime::{Runtime, Tokio};
 #[cfg(feature = "tls-rustls")]
@@ -118,6 +118,9 @@ pub(crate) struct Options {
 /// The most masters that are supported. Far more than helps: each costs a message per step.
 const MAX_MASTERS: usize = 64;
 
+/// The life of a fencing counter.
+const LONGEST_TTL: Duration = Duration::from_secs(86_400);
+
 const DEFAULT_NODE_TIMEOUT: Duration = Duration::from_millis(50);
 
 impl Default for RedlockBuilder {
@@ -168,7 +171,7 @@ impl RedlockBuilder {
     }
 
     /// The longest ttl that any client of these masters uses. The restart guard waits this long,
-    /// so it must be the same everywhere.
+    /// so it must be the same everywhere. At most one day, the life of a fencing counter.
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.max_ttl = max_ttl;
         self
@@ -312,6 +315,13 @@ impl RedlockBuilder {
             max_hold: self.max_hold,
         };
         options.check()?;
+        if self.connect_timeout.is_zero() {
+            let why = "leaves no time to connect; 500ms is the default";
+            return Err(bad("connect_timeout", self.connect_timeout, why));
+        }
+        if self.prefix.len() > MAX_RESOURCE_LEN {
+            return Err(BuildError::PrefixTooLong(self.prefix.len()));
+        }
         if self.prefix.starts_with("quorate:") {
             return Err(BuildError::ReservedPrefix(std::mem::take(&mut self.prefix)));
         }
@@ -445,14 +455,20 @@ impl Options {
             );
             return Err(bad("drift floor", self.drift.floor, why));
         }
+        // Beyond that a lock would outlive its fencing counter, and its number could come again.
+        if self.max_ttl > LONGEST_TTL {
+            let why = format!("is too long: at most {} is allowed", text(LONGEST_TTL));
+            return Err(bad("max_ttl", self.max_ttl, why));
+        }
+        // Before the node timeout, whose default follows from it.
+        self.check_ttl(self.ttl)?;
         if self.node_timeout.is_zero() {
             return Err(bad(
                 "node_timeout",
                 self.node_timeout,
-                "leaves no time to answer",
+                "leaves no time to answer; 50ms is the default",
             ));
         }
-        self.check_ttl(self.ttl)?;
         self.max_hold.map_or(Ok(()), check_max_hold)
     }
 
@@ -477,7 +493,7 @@ impl Options {
             let why = format!(
                 "is too short for a node_timeout of {}: raise it to {} or lower node_timeout",
                 text(self.node_timeout),
-                text(self.node_timeout * 4)
+                text(self.node_timeout.saturating_mul(4))
             );
             return Err(bad("ttl", ttl, why));
         }

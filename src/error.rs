@@ -43,6 +43,9 @@ pub enum BuildError {
     /// A prefix that would collide with quorate's own keys.
     #[error("key prefix {0:?} is reserved: keys that begin with \"quorate:\" are quorate's own")]
     ReservedPrefix(String),
+    /// A prefix that leaves no sensible key.
+    #[error("the key prefix is {0} bytes long, at most {max} are allowed", max = crate::MAX_RESOURCE_LEN)]
+    PrefixTooLong(usize),
     /// A TLS setting that cannot be used.
     #[error("TLS: {0}")]
     Tls(String),

@@ -69,9 +69,15 @@ impl Retry {
         let mut rng = StdRng::seed_from_u64(self.seed.unwrap_or(fallback));
         let (mut step, most, factor) = (self.first, self.most, self.factor);
         std::iter::from_fn(move || {
-            let delay = step.mul_f64(rng.random_range(0.5..=1.0));
-            step = step.mul_f64(factor).min(most);
+            let delay = times(step, rng.random_range(0.5..=1.0));
+            step = times(step, factor).min(most);
             Some(delay)
         })
     }
+}
+
+/// The product, or the longest there is: `mul_f64` would panic on what a user may well set
+/// (`pauses_of_any_length_are_survived`).
+fn times(step: Duration, factor: f64) -> Duration {
+    Duration::try_from_secs_f64(step.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }

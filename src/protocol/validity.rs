@@ -36,7 +36,8 @@ impl Default for Drift {
 impl Drift {
     /// The drift allowed over a lease of `ttl`.
     pub fn of(self, ttl: Duration) -> Duration {
-        ttl.mul_f64(self.factor.clamp(0.0, 1.0)) + self.floor
+        ttl.mul_f64(self.factor.clamp(0.0, 1.0))
+            .saturating_add(self.floor)
     }
 }
 
