@@ -1,0 +1,136 @@
+//! Taking a lock on one master.
+
+use quorate::node::{Answer, Fault};
+
+use crate::arm::{Arm, LONG, assert_about, fence, hex, now};
+use crate::support::asking::{acquire, claim, release};
+use crate::support::{ms, secs};
+
+const KEY: &[u8] = b"job";
+const DAY: std::time::Duration = secs(86_400);
+
+pub(crate) async fn a_free_lock_is_granted_and_its_key_holds_the_token(arm: &Arm) {
+    let counter = arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
+    assert_eq!(arm.read(KEY), Some(hex(1)));
+    assert_eq!(arm.counter(KEY), Some(counter));
+    assert_eq!(arm.keys(), 2);
+}
+
+pub(crate) async fn a_held_lock_is_refused_with_the_time_that_is_left(arm: &Arm) {
+    let counter = arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
+    let said = arm.ask(acquire(&claim(KEY, 2), secs(1), now())).await;
+    let Ok(Answer::Refused { ttl_left, line }) = said else {
+        panic!("{said:?}")
+    };
+    assert_about(ttl_left, LONG);
+    assert_eq!(line, None, "only claims in order hear of it");
+    assert_eq!(arm.read(KEY), Some(hex(1)));
+    assert_about(arm.ttl(KEY), LONG);
+    assert_eq!(arm.counter(KEY), Some(counter));
+}
+
+pub(crate) async fn a_key_without_expiry_is_refused_without_a_time(arm: &Arm) {
+    arm.put(KEY, b"somebody", None);
+    let said = arm.ask(acquire(&claim(KEY, 1), LONG, now())).await;
+    let (ttl_left, line) = (None, None);
+    assert_eq!(said, Ok(Answer::Refused { ttl_left, line }));
+    assert_eq!(arm.read(KEY).as_deref(), Some(&b"somebody"[..]));
+    assert_eq!(arm.counter(KEY), None);
+}
+
+pub(crate) async fn a_repeated_acquire_is_granted_again_and_changes_nothing(arm: &Arm) {
+    let claim = claim(KEY, 1);
+    let first = arm.granted(acquire(&claim, secs(60), now())).await;
+    let again = arm.granted(acquire(&claim, LONG, now() + 500_000)).await;
+    assert_eq!(again, first);
+    assert_eq!(arm.counter(KEY), Some(first));
+    assert_about(arm.ttl(KEY), secs(60));
+}
+
+pub(crate) async fn the_counter_rises_with_every_grant_also_over_a_release(arm: &Arm) {
+    let proposal = now();
+    let mut last = 0;
+    for n in 1..=20 {
+        let claim = claim(KEY, n);
+        let counter = arm.granted(acquire(&claim, LONG, proposal)).await;
+        assert!(counter > last, "{counter} after {last}");
+        last = counter;
+        let released = arm.ask(release(&claim)).await;
+        assert_eq!(released, Ok(Answer::Released(true)));
+    }
+}
+
+pub(crate) async fn a_proposal_near_the_masters_clock_is_taken_as_it_is(arm: &Arm) {
+    let proposal = now() + 300_000;
+    let counter = arm.granted(acquire(&claim(KEY, 1), LONG, proposal)).await;
+    assert_eq!(counter, proposal);
+}
+
+pub(crate) async fn a_proposal_from_the_future_is_held_to_one_second_ahead(arm: &Arm) {
+    let before = now();
+    let far = before + 3_600_000_000;
+    let counter = arm.granted(acquire(&claim(KEY, 1), LONG, far)).await;
+    let allowed = before + 1_000_000..=now() + 1_000_000;
+    assert!(
+        allowed.contains(&counter),
+        "{counter} is not in {allowed:?}"
+    );
+}
+
+pub(crate) async fn a_proposal_from_the_past_is_held_to_one_second_behind(arm: &Arm) {
+    let before = now();
+    let counter = arm.granted(acquire(&claim(KEY, 1), LONG, 0)).await;
+    let allowed = before - 1_000_000..=now() - 1_000_000;
+    assert!(
+        allowed.contains(&counter),
+        "{counter} is not in {allowed:?}"
+    );
+}
+
+pub(crate) async fn a_counter_above_the_proposal_wins(arm: &Arm) {
+    let high = now() + 5_000_000;
+    arm.put(&fence(KEY), high.to_string().as_bytes(), Some(LONG));
+    let counter = arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
+    assert_eq!(counter, high + 1);
+    assert_eq!(arm.counter(KEY), Some(high + 1));
+}
+
+pub(crate) async fn an_expired_lock_is_free(arm: &Arm) {
+    let first = arm.granted(acquire(&claim(KEY, 1), ms(20), now())).await;
+    tokio::time::sleep(ms(60)).await;
+    let second = arm.granted(acquire(&claim(KEY, 2), LONG, now())).await;
+    assert!(second > first);
+    assert_eq!(arm.read(KEY), Some(hex(2)));
+}
+
+pub(crate) async fn the_lock_lives_its_ttl_and_the_counter_a_day(arm: &Arm) {
+    arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
+    assert_about(arm.ttl(KEY), LONG);
+    assert_about(arm.ttl(&fence(KEY)), DAY);
+}
+
+pub(crate) async fn another_type_on_the_lock_key_is_a_fault_and_left_alone(arm: &Arm) {
+    arm.put_foreign(KEY);
+    let said = arm.ask(acquire(&claim(KEY, 1), LONG, now())).await;
+    assert_eq!(said, Err(Fault::WrongType));
+    assert_eq!(arm.read(KEY).as_deref(), Some(&b"foreign"[..]));
+    assert_eq!(arm.ttl(KEY), None);
+    assert_eq!(arm.keys(), 1, "the counter has not moved");
+}
+
+pub(crate) async fn another_type_on_the_counter_key_is_a_fault_and_nothing_is_taken(arm: &Arm) {
+    arm.put_foreign(&fence(KEY));
+    let said = arm.ask(acquire(&claim(KEY, 1), LONG, now())).await;
+    assert_eq!(said, Err(Fault::WrongType));
+    assert_eq!(arm.read(KEY), None);
+    assert_eq!(arm.read(&fence(KEY)).as_deref(), Some(&b"foreign"[..]));
+}
+
+pub(crate) async fn a_withdrawn_acquire_takes_nothing(arm: &Arm) {
+    let claim = claim(KEY, 1);
+    claim.withdraw();
+    let said = arm.ask(acquire(&claim, LONG, now())).await;
+    assert_eq!(said, Err(Fault::Withdrawn));
+    assert!(Fault::Withdrawn.left_nothing());
+    assert_eq!(arm.keys(), 0);
+}

@@ -1,0 +1,218 @@
+//! One implementation under test, with a side entrance to its keys.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use quorate::node::memory::MemoryNode;
+use quorate::node::{self, Answer, Fault, Node, Request};
+use quorate_testbed::{Reply, Server, ServerOptions};
+
+use crate::support::asking::{self, Said};
+use crate::support::{secs, settings};
+
+/// A ttl that no test outlives.
+pub(crate) const LONG: Duration = secs(600);
+
+/// A node and the master behind it.
+pub(crate) struct Arm {
+    pub(crate) node: Arc<dyn Node>,
+    pub(crate) master: Master,
+}
+
+pub(crate) enum Master {
+    Memory(MemoryNode),
+    Server(Box<Server>),
+}
+
+impl Arm {
+    pub(crate) fn memory() -> Self {
+        let master = MemoryNode::new("memory");
+        let node = Arc::new(master.clone());
+        Self {
+            node,
+            master: Master::Memory(master),
+        }
+    }
+
+    /// A server of `program`, or of the one that the machine has.
+    pub(crate) fn server(program: Option<PathBuf>) -> Self {
+        let mut options = ServerOptions::new();
+        if let Some(program) = program {
+            options = options.program(program);
+        }
+        let server = Server::start(options).unwrap_or_else(|error| panic!("{error}"));
+        // The contract is about answers, not about speed: a busy machine may take its time.
+        let patient = settings([""; 0]).node_timeout(secs(10)).max_ttl(LONG);
+        let patient = patient.connect_timeout(secs(10));
+        let node = node::connect(&server.url(), &patient).expect("a good address");
+        Self {
+            node,
+            master: Master::Server(Box::new(server)),
+        }
+    }
+
+    pub(crate) fn others() -> impl Iterator<Item = Self> {
+        let named = std::env::var("QUORATE_TEST_SERVERS").unwrap_or_default();
+        let paths: Vec<PathBuf> = named
+            .split(',')
+            .map(str::trim)
+            .filter(|path| !path.is_empty())
+            .map(PathBuf::from)
+            .collect();
+        paths.into_iter().map(|path| Self::server(Some(path)))
+    }
+
+    pub(crate) async fn ask(&self, request: Request) -> Said {
+        asking::ask(&*self.node, request).await
+    }
+
+    /// Asks for a lock that must be granted, and returns the counter.
+    pub(crate) async fn granted(&self, request: Request) -> u64 {
+        match self.ask(request).await {
+            Ok(Answer::Granted { counter: Some(v) }) => v,
+            other => panic!("not granted with a counter: {other:?}"),
+        }
+    }
+
+    fn command(server: &Server, args: &[&[u8]]) -> Reply {
+        server.command(args).expect("the server is alive")
+    }
+
+    /// A string, as another client would write it.
+    pub(crate) fn put(&self, key: &[u8], value: &[u8], ttl: Option<Duration>) {
+        match &self.master {
+            Master::Memory(memory) => {
+                memory.with_master(|master, now| master.put_text(now, key, value, ttl));
+            }
+            Master::Server(server) => {
+                let reply = match ttl {
+                    None => Self::command(server, &[b"SET", key, value]),
+                    Some(ttl) => {
+                        let ttl = ttl.as_millis().to_string();
+                        Self::command(server, &[b"SET", key, value, b"PX", ttl.as_bytes()])
+                    }
+                };
+                assert!(reply.is_ok(), "{reply:?}");
+            }
+        }
+    }
+
+    /// A value of another type.
+    pub(crate) fn put_foreign(&self, key: &[u8]) {
+        match &self.master {
+            Master::Memory(memory) => memory.with_master(|master, _| master.put_foreign(key)),
+            Master::Server(server) => {
+                Self::command(server, &[b"DEL", key]);
+                Self::command(server, &[b"RPUSH", key, b"foreign"]);
+            }
+        }
+    }
+
+    pub(crate) fn delete(&self, key: &[u8]) {
+        match &self.master {
+            Master::Memory(memory) => memory.with_master(|master, now| {
+                // Nothing lives for no time.
+                master.put_text(now, key, b"", Some(Duration::ZERO));
+            }),
+            Master::Server(server) => drop(Self::command(server, &[b"DEL", key])),
+        }
+    }
+
+    /// The string under `key`; a value of another type reads as `foreign`.
+    pub(crate) fn read(&self, key: &[u8]) -> Option<Vec<u8>> {
+        match &self.master {
+            Master::Memory(_) => match self.peek(key) {
+                Ok(state) => state.holder,
+                Err(Fault::WrongType) => Some(b"foreign".to_vec()),
+                Err(fault) => panic!("{fault}"),
+            },
+            Master::Server(server) => match Self::command(server, &[b"GET", key]) {
+                Reply::Bulk(value) => Some(value),
+                Reply::Error(why) if why.starts_with("WRONGTYPE") => {
+                    let first = Self::command(server, &[b"LINDEX", key, b"0"]);
+                    assert_eq!(first, Reply::from("foreign"));
+                    Some(b"foreign".to_vec())
+                }
+                Reply::Nil => None,
+                other => panic!("{other:?}"),
+            },
+        }
+    }
+
+    /// How long `key` lives on; `None` without an expiry or without a key.
+    pub(crate) fn ttl(&self, key: &[u8]) -> Option<Duration> {
+        match &self.master {
+            Master::Memory(_) => self.peek(key).ok()?.ttl_left,
+            Master::Server(server) => {
+                let left = Self::command(server, &[b"PTTL", key]).int()?;
+                u64::try_from(left).ok().map(Duration::from_millis)
+            }
+        }
+    }
+
+    fn peek(&self, key: &[u8]) -> Result<node::KeyState, Fault> {
+        let Master::Memory(memory) = &self.master else {
+            panic!("only for memory")
+        };
+        let said = memory.with_master(|master, now| {
+            // A look fails over a strange counter as well: that is put aside, in a copy.
+            let mut copy = master.clone();
+            copy.put_text(now, &fence(key), b"0", None);
+            copy.apply(now, &asking::look(key))
+        });
+        match said? {
+            Answer::State(state) => Ok(state),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The counter that goes with a lock key.
+    pub(crate) fn counter(&self, key: &[u8]) -> Option<u64> {
+        let text = self.read(&fence(key))?;
+        Some(String::from_utf8(text).ok()?.parse().expect("digits"))
+    }
+
+    /// Every key there is.
+    pub(crate) fn keys(&self) -> usize {
+        match &self.master {
+            Master::Memory(memory) => memory.with_master(quorate::node::memory::Master::len),
+            Master::Server(server) => {
+                let size = Self::command(server, &[b"DBSIZE"]).int();
+                usize::try_from(size.expect("a number")).expect("not negative")
+            }
+        }
+    }
+
+    pub(crate) fn clear(&self) {
+        match &self.master {
+            Master::Memory(memory) => memory.forget(),
+            Master::Server(server) => drop(Self::command(server, &[b"FLUSHALL"])),
+        }
+    }
+}
+
+pub(crate) fn fence(key: &[u8]) -> Vec<u8> {
+    [b"quorate:fence:", key].concat()
+}
+
+/// The wall clock, which is also the masters' own: they run on this machine.
+pub(crate) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.expect("after 1970").as_micros() as u64
+}
+
+/// The value of token `n` in a lock key.
+pub(crate) fn hex(n: u8) -> Vec<u8> {
+    asking::token(n).to_hex().to_vec()
+}
+
+/// Whether `left` is what a ttl looks like soon after it was set.
+#[track_caller]
+pub(crate) fn assert_about(left: Option<Duration>, ttl: Duration) {
+    let left = left.unwrap_or_else(|| panic!("no expiry, expected {ttl:?}"));
+    assert!(
+        left <= ttl && left + secs(60) > ttl,
+        "{left:?} is not about {ttl:?}"
+    );
+}

@@ -1,0 +1,90 @@
+//! Agreeing on the fencing token, on one master.
+
+use quorate::node::{Answer, Fault};
+
+use crate::arm::{Arm, LONG, assert_about, fence, now};
+use crate::support::asking::{acquire, claim, confirm};
+use crate::support::secs;
+
+const KEY: &[u8] = b"job";
+
+pub(crate) async fn a_holder_sets_the_counter_to_exactly_the_number(arm: &Arm) {
+    let claim = claim(KEY, 1);
+    let counter = arm.granted(acquire(&claim, LONG, now())).await;
+    let said = arm.ask(confirm(&claim, counter + 7)).await;
+    assert_eq!(said, Ok(Answer::Confirmed));
+    assert_eq!(arm.counter(KEY), Some(counter + 7));
+}
+
+pub(crate) async fn a_counter_at_the_number_is_confirmed(arm: &Arm) {
+    let claim = claim(KEY, 1);
+    let counter = arm.granted(acquire(&claim, LONG, now())).await;
+    for _ in 0..2 {
+        let said = arm.ask(confirm(&claim, counter)).await;
+        assert_eq!(said, Ok(Answer::Confirmed));
+        assert_eq!(arm.counter(KEY), Some(counter));
+    }
+}
+
+pub(crate) async fn a_counter_above_the_number_is_answered_and_kept(arm: &Arm) {
+    let claim = claim(KEY, 1);
+    let counter = arm.granted(acquire(&claim, LONG, now())).await;
+    let said = arm.ask(confirm(&claim, counter - 1)).await;
+    assert_eq!(said, Ok(Answer::CounterAbove(counter)));
+    assert_eq!(arm.counter(KEY), Some(counter));
+}
+
+pub(crate) async fn only_the_holder_confirms(arm: &Arm) {
+    let counter = arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
+    let said = arm.ask(confirm(&claim(KEY, 2), counter + 1)).await;
+    assert_eq!(said, Ok(Answer::NotOurs));
+    assert_eq!(arm.counter(KEY), Some(counter));
+    // Not even for a number that fits, and not for a lock that is free.
+    let said = arm.ask(confirm(&claim(KEY, 2), counter)).await;
+    assert_eq!(said, Ok(Answer::NotOurs));
+    let said = arm.ask(confirm(&claim(b"free", 1), 7)).await;
+    assert_eq!(said, Ok(Answer::NotOurs));
+    assert_eq!(arm.keys(), 2);
+}
+
+pub(crate) async fn a_confirmation_gives_the_counter_another_day_and_the_lock_nothing(arm: &Arm) {
+    let claim = claim(KEY, 1);
+    let counter = arm.granted(acquire(&claim, LONG, now())).await;
+    arm.put(&fence(KEY), counter.to_string().as_bytes(), Some(secs(600)));
+    let said = arm.ask(confirm(&claim, counter + 1)).await;
+    assert_eq!(said, Ok(Answer::Confirmed));
+    assert_about(arm.ttl(&fence(KEY)), secs(86_400));
+    assert_about(arm.ttl(KEY), LONG);
+}
+
+pub(crate) async fn a_lost_counter_is_set_anew(arm: &Arm) {
+    let claim = claim(KEY, 1);
+    let counter = arm.granted(acquire(&claim, LONG, now())).await;
+    arm.delete(&fence(KEY));
+    let said = arm.ask(confirm(&claim, counter)).await;
+    assert_eq!(said, Ok(Answer::Confirmed));
+    assert_eq!(arm.counter(KEY), Some(counter));
+}
+
+pub(crate) async fn another_type_stands_in_the_way_of_a_confirmation(arm: &Arm) {
+    let first = claim(KEY, 1);
+    let counter = arm.granted(acquire(&first, LONG, now())).await;
+    arm.put_foreign(&fence(KEY));
+    let said = arm.ask(confirm(&first, counter)).await;
+    assert_eq!(said, Err(Fault::WrongType));
+    assert_eq!(arm.read(&fence(KEY)).as_deref(), Some(&b"foreign"[..]));
+    let second = claim(b"other", 1);
+    arm.put_foreign(b"other");
+    let said = arm.ask(confirm(&second, counter)).await;
+    assert_eq!(said, Err(Fault::WrongType));
+    assert_eq!(arm.counter(b"other"), None);
+}
+
+pub(crate) async fn a_withdrawn_confirmation_changes_nothing(arm: &Arm) {
+    let claim = claim(KEY, 1);
+    let counter = arm.granted(acquire(&claim, LONG, now())).await;
+    claim.withdraw();
+    let said = arm.ask(confirm(&claim, counter + 1)).await;
+    assert_eq!(said, Err(Fault::Withdrawn));
+    assert_eq!(arm.counter(KEY), Some(counter));
+}

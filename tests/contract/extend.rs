@@ -1,0 +1,119 @@
+//! Prolonging locks on one master.
+
+use quorate::node::{Answer, Extended, Fault};
+
+use crate::arm::{Arm, LONG, assert_about, hex, now};
+use crate::support::asking::{acquire, claim, extend};
+use crate::support::secs;
+
+const KEY: &[u8] = b"job";
+const SHORT: std::time::Duration = secs(120);
+
+fn each(said: &[Extended]) -> Answer {
+    Answer::Extended(said.to_vec())
+}
+
+pub(crate) async fn an_extension_raises_the_expiry(arm: &Arm) {
+    let claim = claim(KEY, 1);
+    arm.granted(acquire(&claim, SHORT, now())).await;
+    let said = arm.ask(extend(&[(&claim, LONG)])).await;
+    assert_eq!(said, Ok(each(&[Extended::Kept])));
+    assert_about(arm.ttl(KEY), LONG);
+    assert_eq!(arm.read(KEY), Some(hex(1)));
+}
+
+pub(crate) async fn an_extension_never_shortens(arm: &Arm) {
+    let claim = claim(KEY, 1);
+    arm.granted(acquire(&claim, LONG, now())).await;
+    let said = arm.ask(extend(&[(&claim, SHORT)])).await;
+    assert_eq!(said, Ok(each(&[Extended::Kept])));
+    assert_about(arm.ttl(KEY), LONG);
+}
+
+pub(crate) async fn a_key_without_expiry_is_given_one(arm: &Arm) {
+    arm.put(KEY, &hex(1), None);
+    let said = arm.ask(extend(&[(&claim(KEY, 1), LONG)])).await;
+    assert_eq!(said, Ok(each(&[Extended::Kept])));
+    assert_about(arm.ttl(KEY), LONG);
+}
+
+pub(crate) async fn a_missing_key_is_put_back(arm: &Arm) {
+    let said = arm.ask(extend(&[(&claim(KEY, 1), LONG)])).await;
+    assert_eq!(said, Ok(each(&[Extended::Restored])));
+    assert_eq!(arm.read(KEY), Some(hex(1)));
+    assert_about(arm.ttl(KEY), LONG);
+}
+
+pub(crate) async fn another_holders_key_is_not_extended(arm: &Arm) {
+    arm.granted(acquire(&claim(KEY, 1), SHORT, now())).await;
+    let said = arm.ask(extend(&[(&claim(KEY, 2), LONG)])).await;
+    assert_eq!(said, Ok(each(&[Extended::NotOurs])));
+    assert_eq!(arm.read(KEY), Some(hex(1)));
+    assert_about(arm.ttl(KEY), SHORT);
+}
+
+pub(crate) async fn another_type_is_not_ours_to_extend(arm: &Arm) {
+    arm.put_foreign(KEY);
+    let other = claim(b"other", 1);
+    let said = arm
+        .ask(extend(&[(&claim(KEY, 1), LONG), (&other, LONG)]))
+        .await;
+    assert_eq!(said, Ok(each(&[Extended::NotOurs, Extended::Restored])));
+    assert_eq!(arm.read(KEY).as_deref(), Some(&b"foreign"[..]));
+    assert_eq!(arm.ttl(KEY), None);
+}
+
+pub(crate) async fn an_extension_does_not_touch_the_counter(arm: &Arm) {
+    let claim = claim(KEY, 1);
+    let counter = arm.granted(acquire(&claim, SHORT, now())).await;
+    arm.ask(extend(&[(&claim, LONG)])).await.expect("kept");
+    arm.delete(KEY);
+    arm.ask(extend(&[(&claim, LONG)])).await.expect("restored");
+    assert_eq!(arm.counter(KEY), Some(counter));
+}
+
+pub(crate) async fn a_withdrawn_lock_among_many_is_left_alone(arm: &Arm) {
+    let (a, b, c) = (claim(b"a", 1), claim(b"b", 1), claim(b"c", 1));
+    arm.granted(acquire(&b, SHORT, now())).await;
+    b.withdraw();
+    c.withdraw();
+    let said = arm.ask(extend(&[(&a, LONG), (&b, LONG), (&c, LONG)])).await;
+    assert_eq!(
+        said,
+        Ok(each(&[
+            Extended::Restored,
+            Extended::Withdrawn,
+            Extended::Withdrawn
+        ]))
+    );
+    assert_about(arm.ttl(b"b"), SHORT);
+    assert_eq!(arm.read(b"c"), None, "an extension behind a release");
+}
+
+pub(crate) async fn an_extension_of_withdrawn_locks_only_is_not_sent(arm: &Arm) {
+    let claim = claim(KEY, 1);
+    claim.withdraw();
+    let said = arm.ask(extend(&[(&claim, LONG)])).await;
+    assert_eq!(said, Err(Fault::Withdrawn));
+    assert_eq!(arm.keys(), 0);
+}
+
+pub(crate) async fn many_locks_are_answered_in_the_order_asked(arm: &Arm) {
+    let name = |n: usize| format!("job {n}").into_bytes();
+    let claims: Vec<_> = (0..600).map(|n| claim(&name(n), 1)).collect();
+    let mut wanted = Vec::new();
+    for n in 0..600 {
+        match n % 3 {
+            0 => arm.put(&name(n), &hex(1), Some(SHORT)),
+            1 => arm.put(&name(n), b"another", Some(SHORT)),
+            _ => {}
+        }
+        wanted.push([Extended::Kept, Extended::NotOurs, Extended::Restored][n % 3]);
+    }
+    let items: Vec<_> = claims.iter().map(|claim| (claim, LONG)).collect();
+    assert_eq!(arm.ask(extend(&items)).await, Ok(each(&wanted)));
+    for n in 0..600 {
+        let ttl = if n % 3 == 1 { SHORT } else { LONG };
+        assert_about(arm.ttl(&name(n)), ttl);
+    }
+}

@@ -1,0 +1,76 @@
+//! Looking at a lock on one master, and breaking it.
+
+use quorate::node::{Answer, Fault, KeyState};
+
+use crate::arm::{Arm, LONG, assert_about, fence, hex, now};
+use crate::support::asking::{acquire, claim, look, smash};
+
+const KEY: &[u8] = b"job";
+
+async fn state(arm: &Arm) -> KeyState {
+    match arm.ask(look(KEY)).await {
+        Ok(Answer::State(state)) => state,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) async fn a_look_at_nothing_finds_nothing(arm: &Arm) {
+    assert_eq!(state(arm).await, KeyState::default());
+}
+
+pub(crate) async fn a_look_tells_holder_time_and_counter(arm: &Arm) {
+    let counter = arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
+    let found = state(arm).await;
+    assert_eq!(found.holder, Some(hex(1)));
+    assert_about(found.ttl_left, LONG);
+    assert_eq!(found.counter, Some(counter));
+    arm.delete(KEY);
+    let found = state(arm).await;
+    assert_eq!((found.holder, found.ttl_left), (None, None));
+    assert_eq!(found.counter, Some(counter), "it outlives the lock");
+    arm.put(KEY, b"somebody", None);
+    let found = state(arm).await;
+    assert_eq!(found.holder.as_deref(), Some(&b"somebody"[..]));
+    assert_eq!(found.ttl_left, None);
+}
+
+pub(crate) async fn a_look_changes_nothing(arm: &Arm) {
+    arm.put(KEY, b"somebody", Some(LONG));
+    let before = (arm.read(KEY), arm.keys());
+    state(arm).await;
+    assert_eq!((arm.read(KEY), arm.keys()), before);
+}
+
+pub(crate) async fn a_look_at_another_type_is_a_fault(arm: &Arm) {
+    arm.put_foreign(KEY);
+    assert_eq!(arm.ask(look(KEY)).await, Err(Fault::WrongType));
+}
+
+pub(crate) async fn a_break_deletes_the_lock_and_tells_what_was_there(arm: &Arm) {
+    let counter = arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
+    let said = arm.ask(smash(KEY)).await;
+    let Ok(Answer::State(was)) = said else {
+        panic!("{said:?}")
+    };
+    assert_eq!(was.holder, Some(hex(1)));
+    assert_about(was.ttl_left, LONG);
+    assert_eq!(was.counter, Some(counter));
+    assert_eq!(arm.read(KEY), None);
+    assert_eq!(arm.counter(KEY), Some(counter), "tokens go on rising");
+}
+
+pub(crate) async fn a_break_of_nothing_is_no_fault(arm: &Arm) {
+    let said = arm.ask(smash(KEY)).await;
+    assert_eq!(said, Ok(Answer::State(KeyState::default())));
+}
+
+pub(crate) async fn a_break_leaves_another_type_alone(arm: &Arm) {
+    arm.put_foreign(KEY);
+    assert_eq!(arm.ask(smash(KEY)).await, Err(Fault::WrongType));
+    assert_eq!(arm.read(KEY).as_deref(), Some(&b"foreign"[..]));
+    // Also where only the counter is another's: then nothing is done at all.
+    arm.put(b"second", b"holder", None);
+    arm.put_foreign(&fence(b"second"));
+    assert_eq!(arm.ask(smash(b"second")).await, Err(Fault::WrongType));
+    assert_eq!(arm.read(b"second").as_deref(), Some(&b"holder"[..]));
+}

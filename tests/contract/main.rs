@@ -1,0 +1,106 @@
+//! One contract, every implementation of `Node`: a master in memory, a real server, and every
+//! further server program that `QUORATE_TEST_SERVERS` names (paths with commas between).
+
+mod acquire;
+mod agreement;
+mod arm;
+mod classic;
+mod confirm;
+mod extend;
+mod look;
+mod names;
+mod order;
+mod release;
+#[path = "../support/mod.rs"]
+mod support;
+
+/// Runs each case on every arm.
+macro_rules! contract {
+    ($($module:ident: $($case:ident)*;)*) => {
+        mod memory {
+            $($(#[tokio::test]
+            async fn $case() {
+                crate::$module::$case(&crate::arm::Arm::memory()).await;
+            })*)*
+        }
+        mod server {
+            $($(#[tokio::test]
+            async fn $case() {
+                crate::$module::$case(&crate::arm::Arm::server(None)).await;
+            })*)*
+        }
+        mod other_servers {
+            $($(#[tokio::test]
+            async fn $case() {
+                for arm in crate::arm::Arm::others() {
+                    crate::$module::$case(&arm).await;
+                }
+            })*)*
+        }
+    };
+}
+
+contract! {
+    acquire:
+        a_free_lock_is_granted_and_its_key_holds_the_token
+        a_held_lock_is_refused_with_the_time_that_is_left
+        a_key_without_expiry_is_refused_without_a_time
+        a_repeated_acquire_is_granted_again_and_changes_nothing
+        the_counter_rises_with_every_grant_also_over_a_release
+        a_proposal_near_the_masters_clock_is_taken_as_it_is
+        a_proposal_from_the_future_is_held_to_one_second_ahead
+        a_proposal_from_the_past_is_held_to_one_second_behind
+        a_counter_above_the_proposal_wins
+        an_expired_lock_is_free
+        the_lock_lives_its_ttl_and_the_counter_a_day
+        another_type_on_the_lock_key_is_a_fault_and_left_alone
+        another_type_on_the_counter_key_is_a_fault_and_nothing_is_taken
+        a_withdrawn_acquire_takes_nothing;
+    confirm:
+        a_holder_sets_the_counter_to_exactly_the_number
+        a_counter_at_the_number_is_confirmed
+        a_counter_above_the_number_is_answered_and_kept
+        only_the_holder_confirms
+        a_confirmation_gives_the_counter_another_day_and_the_lock_nothing
+        a_lost_counter_is_set_anew
+        another_type_stands_in_the_way_of_a_confirmation
+        a_withdrawn_confirmation_changes_nothing;
+    release:
+        a_holder_deletes_its_key_and_keeps_the_counter
+        a_second_release_finds_nothing
+        another_holders_key_is_left_alone
+        another_type_is_left_alone_by_a_release
+        a_withdrawn_claim_is_still_released
+        an_expired_lock_is_no_longer_there_to_release;
+    extend:
+        an_extension_raises_the_expiry
+        an_extension_never_shortens
+        a_key_without_expiry_is_given_one
+        a_missing_key_is_put_back
+        another_holders_key_is_not_extended
+        another_type_is_not_ours_to_extend
+        an_extension_does_not_touch_the_counter
+        a_withdrawn_lock_among_many_is_left_alone
+        an_extension_of_withdrawn_locks_only_is_not_sent
+        many_locks_are_answered_in_the_order_asked;
+    look:
+        a_look_at_nothing_finds_nothing
+        a_look_tells_holder_time_and_counter
+        a_look_changes_nothing
+        a_look_at_another_type_is_a_fault
+        a_break_deletes_the_lock_and_tells_what_was_there
+        a_break_of_nothing_is_no_fault
+        a_break_leaves_another_type_alone;
+    classic:
+        a_classic_lock_keeps_no_counter
+        a_classic_lock_is_refused_whatever_stands_there
+        a_classic_and_a_fenced_lock_exclude_each_other
+        a_classic_lock_is_extended_put_back_and_released;
+    names:
+        any_bytes_make_a_name
+        names_that_differ_by_a_byte_are_different_locks;
+    order:
+        requests_take_effect_in_the_order_sent
+        every_request_is_answered_once
+        a_node_is_idle_when_all_is_answered;
+}

@@ -1,0 +1,75 @@
+//! What a node promises beside the single answers: order, and one answer each.
+
+use quorate::node::{Answer, Fault};
+
+use crate::arm::{Arm, LONG, now};
+use crate::support::PATIENCE;
+use crate::support::asking::{Ears, acquire, claim, look, release};
+
+const KEY: &[u8] = b"job";
+
+/// More than a node sends at a time.
+const MANY: usize = 3_000;
+
+pub(crate) async fn requests_take_effect_in_the_order_sent(arm: &Arm) {
+    let mut ears = Ears::new();
+    // Nothing is awaited in between: each acquire is granted only because the release of the one
+    // before has come first.
+    for n in 0..MANY / 2 {
+        let claim = claim(KEY, n as u8);
+        ears.ask(&*arm.node, 2 * n, acquire(&claim, LONG, now()));
+        ears.ask(&*arm.node, 2 * n + 1, release(&claim));
+    }
+    let mut last = 0;
+    for (place, (number, said)) in ears.all(MANY).await.into_iter().enumerate() {
+        assert_eq!(number, place, "answers come in order");
+        match said {
+            Ok(Answer::Granted { counter: Some(v) }) if place % 2 == 0 && v > last => last = v,
+            Ok(Answer::Released(true)) if place % 2 == 1 => {}
+            other => panic!("{place}: {other:?}"),
+        }
+    }
+}
+
+pub(crate) async fn every_request_is_answered_once(arm: &Arm) {
+    let mut ears = Ears::new();
+    // Connected first: what gathers before that goes another way.
+    arm.ask(look(KEY)).await.expect("it answers");
+    let mut wanted = Vec::new();
+    for n in 0..MANY {
+        // Long runs of withdrawn ones: there, nothing is left to send.
+        let withdrawn = n % 1_500 < 1_200;
+        let claim = claim(format!("job {n}").as_bytes(), 1);
+        if withdrawn {
+            claim.withdraw();
+        }
+        wanted.push(withdrawn);
+        ears.ask(&*arm.node, n, acquire(&claim, LONG, now()));
+    }
+    let mut seen = vec![false; MANY];
+    for (number, said) in ears.all(MANY).await {
+        assert!(
+            !std::mem::replace(&mut seen[number], true),
+            "twice: {number}"
+        );
+        assert_eq!(said == Err(Fault::Withdrawn), wanted[number], "{said:?}");
+    }
+    arm.ask(look(KEY)).await.expect("it still answers");
+    assert!(ears.is_silent());
+}
+
+pub(crate) async fn a_node_is_idle_when_all_is_answered(arm: &Arm) {
+    let mut ears = Ears::new();
+    for round in 0..3 {
+        for n in 0..100 {
+            ears.ask(&*arm.node, n, look(KEY));
+        }
+        let idle = tokio::time::timeout(PATIENCE, arm.node.idle()).await;
+        assert!(idle.is_ok(), "round {round}");
+        // Everything that had been sent has been answered by then.
+        for _ in 0..100 {
+            assert!(!ears.is_silent(), "round {round}");
+        }
+        assert!(ears.is_silent(), "round {round}");
+    }
+}
