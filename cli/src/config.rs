@@ -67,6 +67,10 @@ pub(crate) struct MasterOptions {
     #[arg(long, value_name = "on|off", env = "QUORATE_FENCING", value_parser = switch)]
     pub(crate) fencing: Option<bool>,
 
+    /// Who is next when the lock is free [default: fair]
+    #[arg(long, value_name = "ORDER", env = "QUORATE_ORDER")]
+    pub(crate) order: Option<Order>,
+
     /// For rediss://: trust the certificates in this PEM file instead of the system's
     #[arg(long, value_name = "FILE", env = "QUORATE_CA_FILE")]
     pub(crate) ca_file: Option<PathBuf>,
@@ -90,6 +94,16 @@ pub(crate) enum GuardMode {
     AfterFirstContact,
     /// At once: only for masters that lose nothing (appendfsync always)
     Off,
+}
+
+/// Who is next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Order {
+    /// First come, first served, over all machines; the masters keep the line
+    Fair,
+    /// Whoever asks at the right moment
+    Unordered,
 }
 
 /// How long to wait for a lock that somebody else holds.
@@ -118,6 +132,7 @@ pub(crate) struct FileOptions {
     restart_guard: Option<GuardMode>,
     #[serde(deserialize_with = "switch_value")]
     fencing: Option<bool>,
+    order: Option<Order>,
     ca_file: Option<PathBuf>,
     client_cert: Option<PathBuf>,
     client_key: Option<PathBuf>,
@@ -159,6 +174,7 @@ impl MasterOptions {
         self.prefix = self.prefix.or(file.prefix);
         self.restart_guard = self.restart_guard.or(file.restart_guard);
         self.fencing = self.fencing.or(file.fencing);
+        self.order = self.order.or(file.order);
         self.ca_file = self.ca_file.or(file.ca_file);
         self.client_cert = self.client_cert.or(file.client_cert);
         self.client_key = self.client_key.or(file.client_key);
@@ -242,6 +258,9 @@ pub(crate) fn redlock(options: &MasterOptions, ttl: Option<Duration>) -> Result<
     }
     if let Some(fencing) = options.fencing {
         builder = builder.fencing(fencing);
+    }
+    if options.order == Some(Order::Unordered) {
+        builder = builder.unordered();
     }
     builder.tls(tls(options)?).build().map_err(Failure::usage)
 }

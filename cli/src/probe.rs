@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use redis::aio::MultiplexedConnection;
 use redis::{Client, ClientTlsConfig, ErrorKind, RedisError, ServerErrorKind, TlsCertificates};
 
-use crate::config::MasterOptions;
+use crate::config::{MasterOptions, Order};
 use crate::findings::Facts;
 
 /// How often clock and latency are measured; the fastest answer counts.
@@ -34,6 +34,7 @@ pub(crate) struct Prober {
     certificates: Option<TlsCertificates>,
     patience: Duration,
     prefix: String,
+    fair: bool,
 }
 
 impl Prober {
@@ -56,6 +57,7 @@ impl Prober {
             certificates: any.then_some(certificates),
             patience: options.connect_timeout.unwrap_or(DEFAULT_PATIENCE),
             prefix: options.prefix.clone().unwrap_or_default(),
+            fair: options.order != Some(Order::Unordered) && options.fencing != Some(false),
         }
     }
 
@@ -117,7 +119,7 @@ impl Prober {
     ) -> Result<Vec<String>, RedisError> {
         let lock = format!("{}quorate-doctor-{}", self.prefix, std::process::id());
         let fence = format!("quorate:fence:{lock}");
-        let calls: [(&str, &[&str]); 12] = [
+        let plain: &[(&str, &[&str])] = &[
             ("INFO", &["server"]),
             ("SCRIPT", &["LOAD", "return 1"]),
             (
@@ -134,10 +136,21 @@ impl Prober {
             ("DEL", &[&lock]),
             ("TIME", &[]),
         ];
+        let queue = format!("quorate:queue:{lock}");
+        let in_line: &[(&str, &[&str])] = &[
+            ("ZADD", &[&queue, "XX", "1", "x"]), // as above
+            ("ZCARD", &[&queue]),
+            ("ZRANGE", &[&queue, "0", "0"]),
+            ("ZRANGEBYSCORE", &[&queue, "0", "0"]),
+            ("ZRANK", &[&queue, "x"]),
+            ("ZREM", &[&queue, "x"]),
+            ("ZSCORE", &[&queue, "x"]),
+        ];
+        let in_line = if self.fair { in_line } else { &[] };
         let mut denied: Vec<String> = Vec::new();
-        for (name, args) in calls {
+        for (name, args) in plain.iter().chain(in_line) {
             let outcome = redis::cmd(name)
-                .arg(args)
+                .arg(*args)
                 .query_async::<redis::Value>(connection)
                 .await;
             let Err(error) = outcome else { continue };
@@ -145,7 +158,7 @@ impl Prober {
                 return Err(error);
             }
             if is_denial(&error) {
-                let mut what = name.to_owned();
+                let mut what = (*name).to_owned();
                 if told(&error).contains(" key") {
                     let _ = write!(what, " on keys like '{}'", args[0]);
                 }

@@ -28,7 +28,7 @@ Examples:
 
 JSON fields (stable): resources[]: resource, resource_hex (only for names that are no UTF-8), verdict,
 holder, quorum, answered, masters[]: master, state (held, free, error), token, ttl_left_ms,
-fencing_counter, latency_ms, error, error_kind. Absent values are null.
+fencing_counter, waiting[] (id, lives_ms), latency_ms, error, error_kind. Absent values are null.
 
 Exit codes:
     0       a majority of masters answered, whatever they said
@@ -83,12 +83,23 @@ pub(crate) struct MasterStatus {
     pub(crate) ttl_left_ms: Option<u64>,
     /// The fencing counter.
     pub(crate) fencing_counter: Option<u64>,
+    /// Who waits, the head of the line first.
+    pub(crate) waiting: Vec<WaiterStatus>,
     /// How long the answer took.
     pub(crate) latency_ms: f64,
     /// What went wrong, for people.
     pub(crate) error: Option<String>,
     /// What went wrong, for programs.
     pub(crate) error_kind: Option<&'static str>,
+}
+
+/// One waiter in the JSON form.
+#[derive(Debug, Serialize)]
+pub(crate) struct WaiterStatus {
+    /// The same on every master.
+    pub(crate) id: String,
+    /// How long its place is kept without another sign of life.
+    pub(crate) lives_ms: u64,
 }
 
 /// Looks and prints.
@@ -173,6 +184,7 @@ impl MasterStatus {
             token: None,
             ttl_left_ms: None,
             fencing_counter: None,
+            waiting: Vec::new(),
             latency_ms: (node.latency.as_secs_f64() * 1e6).round() / 1e3,
             error: None,
             error_kind: None,
@@ -187,6 +199,14 @@ impl MasterStatus {
                 status.token = state.holder.as_deref().map(output::bytes);
                 status.ttl_left_ms = state.ttl_left.map(|left| left.as_millis() as u64);
                 status.fencing_counter = state.counter;
+                status.waiting = state
+                    .queue
+                    .iter()
+                    .map(|waiter| WaiterStatus {
+                        id: output::bytes(waiter.id.as_bytes()),
+                        lives_ms: waiter.lives.as_millis() as u64,
+                    })
+                    .collect();
             }
             Err(fault) => {
                 status.error = Some(output::redact(&fault.to_string()).into_owned());
@@ -214,6 +234,7 @@ impl MasterStatus {
             or_dash(self.token.clone()),
             or_dash(ttl_left),
             or_dash(self.fencing_counter.map(|counter| counter.to_string())),
+            or_dash((self.state != "error").then(|| self.waiting.len().to_string())),
             human(Duration::from_secs_f64(self.latency_ms / 1e3)).into(),
             or_dash(self.error.clone()),
         ]
@@ -237,7 +258,7 @@ fn page(status: &ResourceStatus) -> String {
         status.quorum,
         output::table(
             &[
-                "MASTER", "STATE", "TOKEN", "TTL LEFT", "FENCING", "LATENCY", "ERROR"
+                "MASTER", "STATE", "TOKEN", "TTL LEFT", "FENCING", "WAITING", "LATENCY", "ERROR"
             ],
             &rows
         )

@@ -23,6 +23,14 @@ fn status_tells_held_from_free_from_unknown() {
         .spawn()
         .expect("starts");
     until_held(&masters, "r");
+    let waiter = run(&masters, &["r"], &["true"]).spawn().expect("starts");
+    common::until("somebody waits", || {
+        let status = json(&done(quorate(&masters).args(["status", "--json", "r"])).out);
+        let line = &status["resources"][0]["masters"][0]["waiting"];
+        line.as_array().map(Vec::len) == Some(1) && line[0]["lives_ms"].as_u64().is_some()
+    });
+    signal(&waiter, "HUP");
+    assert_eq!(end(waiter).code, Some(129));
     masters[2].kill().expect("killed");
     let held = done(quorate(&masters).args(["status", "--json", "r"]));
     let held = json(&held.out);
