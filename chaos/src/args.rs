@@ -1,0 +1,193 @@
+//! The command line.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use clap::{Parser, Subcommand};
+use quorate_chaos::faults::Kind;
+use quorate_chaos::scenario::{Locker, Order, Scenario, Workload};
+
+/// Try to break the lock: real masters, real processes, real faults, and a verdict.
+#[derive(Debug, Parser)]
+#[command(
+    name = "quorate-chaos",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start masters and clients, inject faults, and check what was seen
+    Run(RunArgs),
+    /// Run the checkers again on a stored history
+    Recheck {
+        /// The directory that a run has written
+        dir: PathBuf,
+    },
+    /// List the kinds of faults
+    Faults,
+    /// A client process of a run
+    #[command(hide = true)]
+    Client,
+    /// A process under `quorate run`
+    #[command(hide = true)]
+    Child {
+        /// Where the time base begins.
+        #[arg(long)]
+        origin: u64,
+        /// How long it works.
+        #[arg(long, value_parser = humantime::parse_duration)]
+        works: Duration,
+        /// What it changes.
+        #[arg(long)]
+        state: PathBuf,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    /// What all draws come from [default: from the clock]
+    #[arg(long)]
+    seed: Option<u64>,
+
+    /// How long faults are injected; the calm after it comes on top
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    duration: Duration,
+
+    /// How many masters
+    #[arg(long, default_value_t = 5)]
+    masters: usize,
+
+    /// How many client processes
+    #[arg(long, default_value_t = 8)]
+    clients: usize,
+
+    /// Which faults, by name, or `mixed`, or `none`; `quorate-chaos faults` lists them
+    #[arg(long, value_delimiter = ',', default_value = "mixed")]
+    faults: Vec<String>,
+
+    /// What clients do: file, register, prizes, handover, many, run [default: all]
+    #[arg(long, value_delimiter = ',')]
+    workloads: Vec<String>,
+
+    /// Who locks: quorate, or one that is wrong on purpose: half-quorum, no-undo, ignores-loss
+    #[arg(long, default_value = "quorate")]
+    locker: Locker,
+
+    /// How waiters are ordered: fair or unordered
+    #[arg(long, default_value = "unordered")]
+    order: Order,
+
+    /// Whether masters that restarted sit out: on or off [default: on, off for amnesia]
+    #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new())]
+    restart_guard: Option<bool>,
+
+    /// How many locks each client holds at once in the workload `many`
+    #[arg(long, default_value_t = 40)]
+    many: usize,
+
+    /// The longest pause of a client between two attempts
+    #[arg(long, value_name = "TIME", default_value = "120ms", value_parser = humantime::parse_duration)]
+    pause: Duration,
+
+    /// The server program [default: QUORATE_SERVER, redis-server or valkey-server]
+    #[arg(long, value_name = "PATH")]
+    server: Option<PathBuf>,
+
+    /// Where the report goes [default: a new directory in target/chaos]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+impl RunArgs {
+    /// What is to be run.
+    pub(crate) fn scenario(&self) -> anyhow::Result<Scenario> {
+        let mut faults: Vec<Kind> = Vec::new();
+        for name in &self.faults {
+            match name.as_str() {
+                "mixed" => faults.extend(Kind::mixed()),
+                "none" => {}
+                name => faults.push(name.parse().map_err(anyhow::Error::msg)?),
+            }
+        }
+        let mut workloads = Vec::new();
+        for name in &self.workloads {
+            let found = Workload::ALL.into_iter().find(|one| one.name() == name);
+            workloads.push(found.ok_or_else(|| anyhow::anyhow!("no workload is called {name:?}"))?);
+        }
+        if workloads.is_empty() {
+            workloads = Workload::ALL.to_vec();
+        }
+        let scenario = Scenario {
+            seed: self.seed.unwrap_or_else(seed_from_clock),
+            duration: self.duration,
+            masters: self.masters,
+            clients: self.clients,
+            guarded: self
+                .restart_guard
+                .unwrap_or(!faults.contains(&Kind::Amnesia)),
+            faults,
+            workloads,
+            locker: self.locker,
+            order: self.order,
+            many: self.many,
+            pause: self.pause,
+            server: self.server.clone(),
+            ..Scenario::default()
+        };
+        scenario.check()?;
+        Ok(scenario)
+    }
+
+    /// Where its report goes.
+    pub(crate) fn out(&self, scenario: &Scenario) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| {
+            let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+            let name = format!("{}-seed-{}", now.replace(':', ""), scenario.seed);
+            PathBuf::from("target/chaos").join(name)
+        })
+    }
+}
+
+/// The command that runs this scenario once more.
+pub(crate) fn again(scenario: &Scenario) -> String {
+    let names: Vec<&str> = scenario.faults.iter().map(|kind| kind.name()).collect();
+    let faults = match scenario.faults == Kind::mixed() {
+        true => "mixed".to_owned(),
+        false if names.is_empty() => "none".to_owned(),
+        false => names.join(","),
+    };
+    let workloads: Vec<&str> = scenario.workloads.iter().map(|one| one.name()).collect();
+    let mut command = format!(
+        "cargo run --release -p quorate-chaos -- run --seed {} --duration {} --masters {} --clients {} --faults {faults} --workloads {} --locker {} --order {} --restart-guard {} --many {} --pause {}",
+        scenario.seed,
+        humantime::format_duration(scenario.duration)
+            .to_string()
+            .replace(' ', ""),
+        scenario.masters,
+        scenario.clients,
+        workloads.join(","),
+        scenario.locker.name(),
+        scenario.order.name(),
+        if scenario.guarded { "on" } else { "off" },
+        scenario.many,
+        humantime::format_duration(scenario.pause)
+            .to_string()
+            .replace(' ', ""),
+    );
+    if let Some(server) = &scenario.server {
+        let _ = write!(command, " --server {}", server.display());
+    }
+    command
+}
+
+fn seed_from_clock() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(1, |since| since.as_millis() as u64 % 1_000_000)
+}

@@ -1,0 +1,94 @@
+//! What is left on the masters: right after the last client has given everything back, nothing that
+//! a living client was answerable for; one ttl later, nothing at all. And no key without an expiry.
+
+use super::{Case, Finding, Verdict, Violation};
+use crate::event::Event;
+
+pub(super) fn check(case: &Case<'_>) -> Finding {
+    let mut violations = Vec::new();
+    let mut bad = |t: u64, who: &str, what: String| {
+        violations.push(Violation {
+            checker: "litter".into(),
+            from: t,
+            to: t,
+            who: vec![who.to_owned()],
+            what,
+            excused: None,
+        });
+    };
+    let (mut at_once, mut after) = (0, 0);
+    for line in &case.history.lines {
+        let Event::Keys {
+            when,
+            left,
+            eternal,
+        } = &line.what
+        else {
+            continue;
+        };
+        if !eternal.is_empty() {
+            let what = format!("keys that never expire: {}", few(eternal));
+            bad(line.t, &line.who, what);
+        }
+        if when == "at-once" {
+            at_once += 1;
+            // A killed client and its like could not give back; their keys may wait for the ttl.
+            let left: Vec<String> = left
+                .iter()
+                .filter(|key| !case.abandoned(key))
+                .cloned()
+                .collect();
+            if !left.is_empty() {
+                let what = format!("given back by everybody, and still there: {}", few(&left));
+                bad(line.t, &line.who, what);
+            }
+        } else {
+            after += 1;
+            if !left.is_empty() {
+                bad(
+                    line.t,
+                    &line.who,
+                    format!("left after the ttl: {}", few(left)),
+                );
+            }
+        }
+    }
+    let looked_at = format!("keys of {at_once} masters at once, of {after} after the ttl");
+    let finding = Finding::of("litter", looked_at, violations);
+    if at_once == 0 || after < case.scenario.masters {
+        return finding.at_least(Verdict::Unknown);
+    }
+    finding
+}
+
+impl Case<'_> {
+    /// Whether some client that ended without giving back may have left this key, shortly before
+    /// the end.
+    fn abandoned(&self, key: &str) -> bool {
+        let recent = self
+            .history
+            .finish()
+            .unwrap_or(self.end)
+            .saturating_sub(2 * self.scenario.max_ttl.as_nanos() as u64);
+        self.history.lines.iter().any(|line| {
+            let ended = matches!(&line.what, Event::Gone { how, .. } if how != "exit status: 0");
+            ended
+                && line.t >= recent
+                && self
+                    .attempts
+                    .iter()
+                    .any(|attempt| attempt.who == line.who && attempt.resource == key)
+        }) || self.faults.iter().any(|fault| {
+            // The clock runs behind what the key was given, or a release met a deaf master.
+            fault.healed.unwrap_or(self.end) >= recent
+        })
+    }
+}
+
+fn few(keys: &[String]) -> String {
+    let shown: Vec<&str> = keys.iter().take(5).map(String::as_str).collect();
+    match keys.len() {
+        0..=5 => shown.join(", "),
+        more => format!("{} and {} more", shown.join(", "), more - 5),
+    }
+}

@@ -1,0 +1,70 @@
+//! Once all faults have healed, everybody gets every lock that they want, within a bounded time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use super::{Case, Finding, Verdict, Violation, seconds};
+use crate::recorder::client_index;
+use crate::scenario::{Locker, Workload};
+
+pub(super) fn check(case: &Case<'_>) -> Finding {
+    let (Some(calm), Some(finish)) = (case.history.calm(), case.history.finish()) else {
+        let nothing = "there was no calm".to_owned();
+        return Finding::of("liveness", nothing, Vec::new()).at_least(Verdict::Unknown);
+    };
+    let mut got: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
+    let mut first = None;
+    for attempt in &case.attempts {
+        if let Some(at) = attempt.obtained
+            && at > calm
+            && let Some(client) = client_index(&attempt.who)
+        {
+            got.entry(&attempt.resource).or_default().insert(client);
+            first = Some(first.map_or(at, |first: u64| first.min(at)));
+        }
+    }
+    let mut violations = Vec::new();
+    for workload in &case.scenario.workloads {
+        let Some(resource) = shared(*workload, case) else {
+            continue;
+        };
+        for client in 0..case.scenario.clients {
+            if got.get(resource).is_some_and(|who| who.contains(&client)) {
+                continue;
+            }
+            violations.push(Violation {
+                checker: "liveness".into(),
+                from: calm,
+                to: finish,
+                who: vec![format!("c{}", client + 1)],
+                what: format!(
+                    "c{} did not get {resource:?} in the {} after the last fault had healed",
+                    client + 1,
+                    seconds(finish - calm)
+                ),
+                excused: None,
+            });
+        }
+    }
+    let mut looked_at = format!("everybody, in the {} after healing", seconds(finish - calm));
+    if let Some(first) = first {
+        let _ = write!(looked_at, "; the first after {}", seconds(first - calm));
+    }
+    // A wrong locker without undo lives from expiries; that is for the checker of litter.
+    let finding = Finding::of("liveness", looked_at, violations);
+    if first.is_none() && case.scenario.locker == Locker::Quorate {
+        return finding.at_least(Verdict::Invalid);
+    }
+    finding
+}
+
+/// The resource that all clients share in a workload; the workload of many has none.
+fn shared(workload: Workload, case: &Case<'_>) -> Option<&'static str> {
+    let unavailable = case.history.lines.iter().any(|line| {
+        matches!(
+            &line.what,
+            crate::event::Event::Unavailable { kind, .. } if kind == workload.name()
+        )
+    });
+    (workload != Workload::Many && !unavailable).then(|| workload.name())
+}

@@ -1,0 +1,193 @@
+//! The checkers. Each looks at a whole history and gives a verdict; the worst one counts, and
+//! "unknown" is not "valid".
+
+mod assumptions;
+mod effects;
+mod exclusion;
+mod fencing;
+mod litter;
+mod liveness;
+mod told;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::history::{Attempt, FaultSpan, History};
+use crate::scenario::{Exclusion, Scenario};
+
+/// What a checker says, from good to bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It was looked at, and it is right.
+    Valid,
+    /// The history does not say enough.
+    Unknown,
+    /// A promise was broken.
+    Invalid,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Valid => "valid",
+            Self::Unknown => "unknown",
+            Self::Invalid => "INVALID",
+        })
+    }
+}
+
+/// Something that should not have happened, or that the scenario allows to happen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Violation {
+    /// Which checker saw it.
+    pub checker: String,
+    /// From when.
+    pub from: u64,
+    /// Until when.
+    pub to: u64,
+    /// Who is concerned: clients and masters.
+    pub who: Vec<String>,
+    /// In words.
+    pub what: String,
+    /// Why the scenario allows it, if it does.
+    pub excused: Option<String>,
+}
+
+/// What one checker found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// The checker.
+    pub checker: String,
+    /// Its verdict.
+    pub verdict: Verdict,
+    /// What it looked at, in a few words.
+    pub looked_at: String,
+    /// What it saw.
+    pub violations: Vec<Violation>,
+}
+
+impl Finding {
+    /// Invalid if there is a violation without excuse.
+    fn of(checker: &str, looked_at: String, violations: Vec<Violation>) -> Self {
+        let broken = violations.iter().any(|one| one.excused.is_none());
+        Self {
+            checker: checker.to_owned(),
+            verdict: if broken {
+                Verdict::Invalid
+            } else {
+                Verdict::Valid
+            },
+            looked_at,
+            violations,
+        }
+    }
+
+    /// A finding that is at least this bad.
+    fn at_least(mut self, verdict: Verdict) -> Self {
+        self.verdict = self.verdict.max(verdict);
+        self
+    }
+}
+
+/// What all checkers found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Findings {
+    /// The worst verdict.
+    pub verdict: Verdict,
+    /// One entry a checker.
+    pub findings: Vec<Finding>,
+}
+
+impl Findings {
+    /// All violations, in order of time.
+    pub fn violations(&self) -> Vec<&Violation> {
+        let mut all: Vec<&Violation> = self
+            .findings
+            .iter()
+            .flat_map(|finding| &finding.violations)
+            .collect();
+        all.sort_by_key(|violation| violation.from);
+        all
+    }
+
+    /// What one checker found.
+    pub fn by(&self, checker: &str) -> Option<&Finding> {
+        self.findings
+            .iter()
+            .find(|finding| finding.checker == checker)
+    }
+}
+
+/// What the checkers look at, worked out once.
+pub(crate) struct Case<'a> {
+    scenario: &'a Scenario,
+    history: &'a History,
+    attempts: Vec<Attempt>,
+    faults: Vec<FaultSpan>,
+    end: u64,
+}
+
+impl Case<'_> {
+    /// Whether two holders are allowed at some point from `from` to `to`, and by which fault: from
+    /// its beginning until every lock that it can have touched has run out.
+    fn excuse(&self, from: u64, to: u64) -> Option<String> {
+        if self.scenario.exclusion() == Exclusion::Holds {
+            return None;
+        }
+        let after = self.scenario.max_ttl.as_nanos() as u64 + 1_000_000_000;
+        let near = |fault: &&FaultSpan| {
+            fault
+                .kind()
+                .is_some_and(|kind| kind.breaks_exclusion(self.scenario.guarded))
+                && fault.from <= to
+                && from <= fault.healed.unwrap_or(self.end).saturating_add(after)
+        };
+        let fault = self.faults.iter().find(near)?;
+        Some(format!("{} on {}", fault.kind, fault.targets.join(", ")))
+    }
+
+    /// Whether this client was kept from running at some point from `from` to `to`: stopped, or
+    /// its threads blocked.
+    fn was_paused(&self, who: &str, from: u64, to: u64) -> bool {
+        let name = who.split('.').next().unwrap_or(who);
+        self.faults.iter().any(|fault| {
+            matches!(fault.kind.as_str(), "client-sigstop" | "client-starve")
+                && fault.targets.iter().any(|target| target == name)
+                && fault.from <= to
+                && from <= fault.healed.unwrap_or(self.end)
+        })
+    }
+}
+
+/// Runs all checkers.
+pub fn check(scenario: &Scenario, history: &History) -> Findings {
+    let case = Case {
+        scenario,
+        history,
+        attempts: history.attempts(),
+        faults: history.faults(),
+        end: history.end(),
+    };
+    let findings = vec![
+        assumptions::check(&case),
+        exclusion::check(&case),
+        effects::check(&case),
+        fencing::check(&case),
+        liveness::check(&case),
+        litter::check(&case),
+        told::check(&case),
+    ];
+    let verdict = findings
+        .iter()
+        .map(|finding| finding.verdict)
+        .max()
+        .unwrap_or(Verdict::Unknown);
+    Findings { verdict, findings }
+}
+
+/// Nanoseconds as seconds for people.
+pub(crate) fn seconds(t: u64) -> String {
+    format!("{:.3} s", t as f64 / 1e9)
+}

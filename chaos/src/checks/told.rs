@@ -1,0 +1,56 @@
+//! A holder whose lock has ended is told in time: at the deadline, also while masters are silent.
+
+use super::{Case, Finding, Violation, seconds};
+
+/// How much later than the deadline the news may reach a client's own log: the machine is shared by
+/// masters, proxies and clients, and its cores are busy.
+const SLACK: u64 = 250_000_000;
+
+pub(super) fn check(case: &Case<'_>) -> Finding {
+    let mut violations = Vec::new();
+    let (mut told, mut worst) = (0, 0);
+    for attempt in &case.attempts {
+        let (Some(_), Some(until)) = (attempt.obtained, attempt.until) else {
+            continue;
+        };
+        let news = attempt.told.as_ref().map(|(t, _)| *t);
+        told += usize::from(news.is_some());
+        // Whatever ended the hold: had it gone past the deadline by then?
+        let ended = match (attempt.release, news) {
+            (Some(release), Some(news)) => release.min(news),
+            (Some(t), None) | (None, Some(t)) => t,
+            // A client that was killed, or is only partly known.
+            (None, None) => continue,
+        };
+        let late = ended.saturating_sub(until);
+        let paused = case.was_paused(&attempt.who, until, ended);
+        if !paused {
+            worst = worst.max(late);
+        }
+        if late > SLACK && !paused {
+            violations.push(Violation {
+                checker: "told".into(),
+                from: until,
+                to: ended,
+                who: vec![attempt.who.clone()],
+                what: format!(
+                    "{} worked on {:?} for {} after its lock had ended, and was {}",
+                    attempt.name(),
+                    attempt.resource,
+                    seconds(late),
+                    if news.is_some() {
+                        "told only then"
+                    } else {
+                        "never told"
+                    }
+                ),
+                excused: None,
+            });
+        }
+    }
+    let looked_at = format!(
+        "{told} losses told, the latest {} ms late",
+        worst / 1_000_000
+    );
+    Finding::of("told", looked_at, violations)
+}

@@ -1,0 +1,313 @@
+//! The client processes, as the driver sees them: started, killed, stopped, told things.
+//!
+//! A client is this program again, with a hidden command. It reads its settings and orders from its
+//! standard input, ends when that ends, and writes its events to its standard output.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::client::{Guarding, Order, Settings};
+use crate::event::{Event, Line};
+use crate::faults::within;
+use crate::recorder::Recorder;
+
+/// All client processes; killed when dropped.
+#[derive(Debug)]
+pub struct Fleet {
+    recorder: Recorder,
+    program: PathBuf,
+    logs: PathBuf,
+    members: Vec<Member>,
+}
+
+#[derive(Debug)]
+struct Member {
+    settings: Settings,
+    index: usize,
+    life: u32,
+    child: Child,
+    orders: Option<ChildStdin>,
+    reader: Option<JoinHandle<()>>,
+    running: bool,
+}
+
+impl Fleet {
+    /// Starts one process for each of the settings and waits until all are ready. What they say on
+    /// standard error goes to files in `logs`.
+    ///
+    /// # Errors
+    ///
+    /// When one does not start. All are killed then.
+    pub fn start(
+        recorder: &Recorder,
+        settings: Vec<Settings>,
+        logs: &Path,
+    ) -> anyhow::Result<Self> {
+        let program = match std::env::var_os("QUORATE_CHAOS_PROGRAM") {
+            Some(path) => path.into(),
+            None => std::env::current_exe().context("find this program")?,
+        };
+        let mut fleet = Self {
+            recorder: recorder.clone(),
+            program,
+            logs: logs.to_owned(),
+            members: Vec::new(),
+        };
+        for (index, settings) in settings.into_iter().enumerate() {
+            let member = fleet.launch(settings, index, 1)?;
+            fleet.members.push(member);
+        }
+        for member in &fleet.members {
+            fleet.await_ready(member, Duration::from_secs(10))?;
+        }
+        Ok(fleet)
+    }
+
+    /// What the clients have told so far.
+    pub fn seen(&self) -> Recorder {
+        self.recorder.clone()
+    }
+
+    /// The names and process ids of those that run.
+    pub fn pids(&self) -> Vec<(String, u32)> {
+        let running = self.members.iter().filter(|member| member.running);
+        running
+            .map(|member| (member.name(), member.child.id()))
+            .collect()
+    }
+
+    /// Kills one with SIGKILL, and says how it ended.
+    ///
+    /// # Errors
+    ///
+    /// When it had ended before.
+    pub fn kill(&mut self, index: usize) -> anyhow::Result<String> {
+        let member = self.member(index)?;
+        ensure!(
+            member.child.try_wait()?.is_none(),
+            "it had ended by itself before"
+        );
+        member.child.kill()?;
+        let status = member.child.wait()?;
+        member.running = false;
+        member.orders = None;
+        if let Some(reader) = member.reader.take() {
+            let _ = reader.join();
+        }
+        let (name, how) = (member.name(), status.to_string());
+        let meant = Event::Gone {
+            meant: true,
+            how: how.clone(),
+        };
+        self.recorder.note(name, meant);
+        Ok(how)
+    }
+
+    /// Starts the killed one anew. It did not live through restarts that masters may have had, so
+    /// it may not trust them at first contact: it goes by the full restart guard.
+    ///
+    /// # Errors
+    ///
+    /// When it does not start.
+    pub fn respawn(&mut self, index: usize) -> anyhow::Result<()> {
+        let member = self.member(index)?;
+        ensure!(!member.running, "it still runs");
+        let (mut settings, life) = (member.settings.clone(), member.life + 1);
+        if settings.guarding == Guarding::AfterFirstContact {
+            settings.guarding = Guarding::On;
+        }
+        let fresh = self.launch(settings, index, life)?;
+        self.await_ready(&fresh, Duration::from_secs(5))?;
+        self.members[index] = fresh;
+        Ok(())
+    }
+
+    /// Stops one with SIGSTOP and waits until it is seen stopped.
+    ///
+    /// # Errors
+    ///
+    /// When it is not.
+    pub fn stop(&mut self, index: usize) -> anyhow::Result<()> {
+        self.signal(index, Signal::STOP)?;
+        self.await_state(index, "stopped", |state| state == 'T')
+    }
+
+    /// Lets a stopped one go on.
+    ///
+    /// # Errors
+    ///
+    /// When it does not.
+    pub fn cont(&mut self, index: usize) -> anyhow::Result<()> {
+        self.signal(index, Signal::CONT)?;
+        self.await_state(index, "running", |state| state != 'T')
+    }
+
+    /// Tells one something.
+    ///
+    /// # Errors
+    ///
+    /// When it does not listen any more.
+    pub fn order(&mut self, index: usize, order: &Order) -> anyhow::Result<()> {
+        let member = self.member(index)?;
+        let Some(orders) = &mut member.orders else {
+            bail!("it has ended");
+        };
+        writeln!(orders, "{}", serde_json::to_string(order)?)?;
+        Ok(orders.flush()?)
+    }
+
+    /// Asks all to finish what they are at, and waits until they have ended. Returns whether all
+    /// did so in order; the others are killed.
+    pub fn finish(&mut self, patience: Duration) -> bool {
+        for index in 0..self.members.len() {
+            let _ = self.cont(index);
+            let _ = self.order(index, &Order::Finish);
+        }
+        let ended = within(patience, || {
+            self.members
+                .iter_mut()
+                .all(|member| !member.running || matches!(member.child.try_wait(), Ok(Some(_))))
+        });
+        for member in &mut self.members {
+            if !member.running {
+                continue;
+            }
+            let in_time = matches!(member.child.try_wait(), Ok(Some(_)));
+            let _ = member.child.kill();
+            let how = member
+                .child
+                .wait()
+                .map_or_else(|error| error.to_string(), |status| status.to_string());
+            member.running = false;
+            member.orders = None;
+            if let Some(reader) = member.reader.take() {
+                let _ = reader.join();
+            }
+            let meant = in_time && how == "exit status: 0";
+            self.recorder
+                .note(member.name(), Event::Gone { meant, how });
+        }
+        ended
+    }
+
+    fn member(&mut self, index: usize) -> anyhow::Result<&mut Member> {
+        self.members.get_mut(index).context("no such client")
+    }
+
+    fn signal(&mut self, index: usize, signal: Signal) -> anyhow::Result<()> {
+        let member = self.member(index)?;
+        ensure!(member.child.try_wait()?.is_none(), "it has ended");
+        // Not reaped, so the number is still its own.
+        let pid = Pid::from_raw(member.child.id().cast_signed()).context("no process id")?;
+        Ok(kill_process(pid, signal)?)
+    }
+
+    fn await_state(
+        &mut self,
+        index: usize,
+        wanted: &str,
+        is: impl Fn(char) -> bool,
+    ) -> anyhow::Result<()> {
+        let pid = self.member(index)?.child.id();
+        let there = within(Duration::from_secs(3), || state(pid).is_some_and(&is));
+        ensure!(there, "process {pid} was not seen {wanted}");
+        Ok(())
+    }
+
+    fn launch(&self, settings: Settings, index: usize, life: u32) -> anyhow::Result<Member> {
+        let mut settings = settings;
+        settings.name = name(index, life);
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.logs.join(format!("client-{}.log", index + 1)))?;
+        let mut child = Command::new(&self.program)
+            .arg("client")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .context("start a client process")?;
+        let (Some(mut orders), Some(events)) = (child.stdin.take(), child.stdout.take()) else {
+            bail!("no pipes to the client")
+        };
+        writeln!(orders, "{}", serde_json::to_string(&settings)?)?;
+        orders.flush()?;
+        let recorder = self.recorder.clone();
+        let reader = thread::spawn(move || {
+            for line in BufReader::new(events).lines() {
+                let Ok(line) = line else { break };
+                // A line that a kill has cut short is lost; everything before it is whole.
+                if let Ok(line) = serde_json::from_str::<Line>(&line) {
+                    recorder.push(line);
+                }
+            }
+        });
+        Ok(Member {
+            settings,
+            index,
+            life,
+            child,
+            orders: Some(orders),
+            reader: Some(reader),
+            running: true,
+        })
+    }
+
+    fn await_ready(&self, member: &Member, patience: Duration) -> anyhow::Result<()> {
+        let name = member.name();
+        let ready = within(patience, || self.recorder.ready(&name).is_some());
+        ensure!(
+            ready,
+            "client {name} was not ready in time; see its log in {}",
+            self.logs.display()
+        );
+        Ok(())
+    }
+}
+
+impl Member {
+    fn name(&self) -> String {
+        name(self.index, self.life)
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        for member in &mut self.members {
+            let _ = member.child.kill();
+            let _ = member.child.wait();
+        }
+    }
+}
+
+fn name(index: usize, life: u32) -> String {
+    match life {
+        1 => format!("c{}", index + 1),
+        _ => format!("c{}.{life}", index + 1),
+    }
+}
+
+/// The state letter of a process.
+fn state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// The resident memory in bytes and the number of open file handles of a process.
+pub fn usage(pid: u32) -> Option<(u64, u64)> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let resident = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kilobytes: u64 = resident.trim().trim_end_matches(" kB").parse().ok()?;
+    let handles = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count();
+    Some((kilobytes * 1024, handles as u64))
+}

@@ -1,0 +1,253 @@
+//! The history of one run: its lines in order of time, and the attempts that they tell of.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::event::{Event, Line};
+use crate::faults::Kind;
+
+/// Everything that was written down, in order of time.
+#[derive(Debug, Default)]
+pub struct History {
+    /// The lines.
+    pub lines: Vec<Line>,
+}
+
+impl History {
+    /// A history from lines in any order.
+    pub fn new(mut lines: Vec<Line>) -> Self {
+        lines.sort_by_key(|line| line.t);
+        Self { lines }
+    }
+
+    /// Reads a stored history.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read or a line is not one of ours.
+    pub fn load(path: &Path) -> anyhow::Result<Self> {
+        let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
+        let mut lines = Vec::new();
+        for (number, line) in BufReader::new(file).lines().enumerate() {
+            let line = serde_json::from_str(&line?)
+                .with_context(|| format!("{}, line {}", path.display(), number + 1))?;
+            lines.push(line);
+        }
+        Ok(Self::new(lines))
+    }
+
+    /// Stores it.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub fn store(&self, path: &Path) -> anyhow::Result<()> {
+        let file = File::create(path).with_context(|| format!("create {}", path.display()))?;
+        let mut out = BufWriter::new(file);
+        for line in &self.lines {
+            serde_json::to_writer(&mut out, line)?;
+            out.write_all(b"\n")?;
+        }
+        out.flush()?;
+        Ok(())
+    }
+
+    /// The time of the last line.
+    pub fn end(&self) -> u64 {
+        self.lines.last().map_or(0, |line| line.t)
+    }
+
+    /// When the calm began, if it did.
+    pub fn calm(&self) -> Option<u64> {
+        self.lines
+            .iter()
+            .find(|line| line.what == Event::Calm)
+            .map(|line| line.t)
+    }
+
+    /// When the clients were asked to finish.
+    pub fn finish(&self) -> Option<u64> {
+        self.lines
+            .iter()
+            .find(|line| line.what == Event::Finish)
+            .map(|line| line.t)
+    }
+
+    /// All attempts, in order of their beginning.
+    pub fn attempts(&self) -> Vec<Attempt> {
+        let mut open: BTreeMap<(&str, u64), Attempt> = BTreeMap::new();
+        let mut gone: BTreeMap<&str, u64> = BTreeMap::new();
+        for Line { t, who, what } in &self.lines {
+            if let Event::Gone { .. } = what {
+                gone.insert(who, *t);
+            }
+            let Some(op) = what.op() else { continue };
+            if let Event::Wait { resource, .. } = what {
+                open.insert((who, op), Attempt::begun(who, op, resource, *t));
+            }
+            let Some(attempt) = open.get_mut(&(who.as_str(), op)) else {
+                continue;
+            };
+            attempt.note(*t, what);
+        }
+        let mut attempts: Vec<Attempt> = open.into_values().collect();
+        for attempt in &mut attempts {
+            attempt.gone = gone.get(attempt.who.as_str()).copied();
+        }
+        attempts.sort_by_key(|attempt| attempt.began);
+        attempts
+    }
+
+    /// All faults of the schedule that were begun.
+    pub fn faults(&self) -> Vec<FaultSpan> {
+        let mut spans: BTreeMap<usize, FaultSpan> = BTreeMap::new();
+        for Line { t, what, .. } in &self.lines {
+            match what {
+                Event::Inject {
+                    fault,
+                    kind,
+                    targets,
+                } => {
+                    let span = FaultSpan {
+                        kind: kind.clone(),
+                        targets: targets.clone(),
+                        from: *t,
+                        landed: None,
+                        healed: None,
+                        failed: None,
+                    };
+                    spans.insert(*fault, span);
+                }
+                Event::Landed { fault, .. } => {
+                    if let Some(span) = spans.get_mut(fault) {
+                        span.landed = Some(*t);
+                    }
+                }
+                Event::Healed { fault } => {
+                    if let Some(span) = spans.get_mut(fault) {
+                        span.healed = Some(*t);
+                    }
+                }
+                Event::Failed { fault, why } => {
+                    if let Some(span) = spans.get_mut(fault) {
+                        span.failed = Some(why.clone());
+                    }
+                }
+                _ => {}
+            }
+        }
+        spans.into_values().collect()
+    }
+}
+
+/// One attempt to hold a lock, and the hold that came of it.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// Which life of which client.
+    pub who: String,
+    /// Its number there.
+    pub op: u64,
+    /// What was to be locked.
+    pub resource: String,
+    /// When it began.
+    pub began: u64,
+    /// When it won.
+    pub obtained: Option<u64>,
+    /// The fencing token.
+    pub token: Option<u64>,
+    /// The latest end of validity that was seen; `None`: without end.
+    pub until: Option<u64>,
+    /// When the release was sent.
+    pub release: Option<u64>,
+    /// When the loss was told, and why.
+    pub told: Option<(u64, String)>,
+    /// When it ended without the lock.
+    pub missed: Option<u64>,
+    /// When its client ended, if it did.
+    pub gone: Option<u64>,
+}
+
+impl Attempt {
+    fn begun(who: &str, op: u64, resource: &str, began: u64) -> Self {
+        Self {
+            who: who.to_owned(),
+            op,
+            resource: resource.to_owned(),
+            began,
+            obtained: None,
+            token: None,
+            until: None,
+            release: None,
+            told: None,
+            missed: None,
+            gone: None,
+        }
+    }
+
+    fn note(&mut self, t: u64, what: &Event) {
+        match what {
+            Event::Obtained { token, until, .. } => {
+                self.obtained = Some(t);
+                self.token = *token;
+                self.until = *until;
+            }
+            Event::Renewed { until, .. } => self.until = Some(*until),
+            Event::Release { until, .. } => {
+                self.release = Some(t);
+                self.until = until.or(self.until);
+            }
+            Event::Told { cause, until, .. } => {
+                self.told = Some((t, cause.clone()));
+                self.until = until.or(self.until);
+            }
+            Event::Missed { .. } | Event::Dropped { .. } => self.missed = Some(t),
+            _ => {}
+        }
+    }
+
+    /// From when to when the client certainly believed to hold it: until it sent the release, its
+    /// validity ended, it was told, or it died; `end` where none of that was seen.
+    ///
+    /// A killed client's last renewals may not have been written down; the belief is then only
+    /// counted as far as is known.
+    pub fn belief(&self, end: u64) -> Option<(u64, u64)> {
+        let from = self.obtained?;
+        let told = self.told.as_ref().map(|(t, _)| *t);
+        let ends = [self.until, self.release, told, self.gone];
+        let to = ends.into_iter().flatten().min().unwrap_or(end);
+        Some((from, to.max(from)))
+    }
+
+    /// How a person calls it.
+    pub fn name(&self) -> String {
+        format!("{}#{}", self.who, self.op)
+    }
+}
+
+/// One fault, from its beginning to its end.
+#[derive(Clone, Debug)]
+pub struct FaultSpan {
+    /// Its kind.
+    pub kind: String,
+    /// The masters and clients it is about.
+    pub targets: Vec<String>,
+    /// When it was begun.
+    pub from: u64,
+    /// When it was seen to have landed.
+    pub landed: Option<u64>,
+    /// When it was seen to be over.
+    pub healed: Option<u64>,
+    /// Why it could not be done.
+    pub failed: Option<String>,
+}
+
+impl FaultSpan {
+    /// The kind as a value, if it is one of ours.
+    pub fn kind(&self) -> Option<Kind> {
+        self.kind.parse().ok()
+    }
+}

@@ -1,0 +1,31 @@
+//! Real masters, real processes, real faults, and a verdict that can be read.
+//!
+//! A run starts servers and client processes, injects faults from a seeded schedule, writes down what
+//! every client saw, heals, and checks the history. It uses the public API of `quorate` alone.
+//!
+//! - [`scenario`]: what a run is to be, what it promises, and its schedule
+//! - [`faults`]: what can go wrong, injected and healed and seen both times
+//! - [`world`], [`fleet`], [`register`]: masters and network, client processes, the fenced resource
+//! - [`client`]: what runs in a client process
+//! - [`event`], [`recorder`], [`history`]: what is written down
+//! - [`checks`]: the verdict; [`report`]: what is left for readers
+//! - [`run`]: all of it in order
+//!
+//! # What it deliberately does not do
+//!
+//! It is not an API: the program is the interface, the library is there for the tests. It does not
+//! repeat a run event by event: the same seed gives the same schedule, and real processes do the rest.
+
+pub mod checks;
+pub mod client;
+pub mod event;
+pub mod faults;
+pub mod fleet;
+pub mod history;
+pub mod progress;
+pub mod recorder;
+pub mod register;
+pub mod report;
+pub mod run;
+pub mod scenario;
+pub mod world;

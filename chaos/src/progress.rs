@@ -1,0 +1,85 @@
+//! What the terminal shows while a run goes on.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use crate::recorder::Totals;
+
+/// One line that is renewed on a terminal, and a line now and then elsewhere.
+#[derive(Debug)]
+pub struct Progress {
+    shown: bool,
+    rewrites: bool,
+    phase: String,
+    last: Option<Instant>,
+}
+
+impl Progress {
+    /// Shows what goes on on standard error.
+    pub fn shown() -> Self {
+        Self {
+            shown: true,
+            rewrites: std::io::stderr().is_terminal(),
+            phase: "faults".into(),
+            last: None,
+        }
+    }
+
+    /// Shows nothing.
+    pub fn hidden() -> Self {
+        Self {
+            shown: false,
+            rewrites: false,
+            phase: String::new(),
+            last: None,
+        }
+    }
+
+    /// A new part of the run begins.
+    pub fn phase(&mut self, name: &str) {
+        name.clone_into(&mut self.phase);
+        self.last = None;
+    }
+
+    /// Something that should stay on the screen.
+    pub fn say(&mut self, text: &str) {
+        if self.shown {
+            let clear = if self.rewrites { "\r\x1b[K" } else { "" };
+            eprintln!("{clear}{text}");
+        }
+    }
+
+    /// Shows the sums, if it is time to.
+    pub fn tick(&mut self, totals: Totals, left: Duration) {
+        let every = Duration::from_millis(if self.rewrites { 200 } else { 10_000 });
+        if !self.shown || self.last.is_some_and(|last| last.elapsed() < every) {
+            return;
+        }
+        self.last = Some(Instant::now());
+        let text = format!(
+            "{}: {} s left | {} obtained, {} missed, {} losses told, {} stale writes refused | {} faults landed, {} failed",
+            self.phase,
+            left.as_secs(),
+            totals.obtained,
+            totals.missed,
+            totals.told,
+            totals.refused,
+            totals.landed,
+            totals.failed
+        );
+        let mut out = std::io::stderr();
+        let _ = if self.rewrites {
+            write!(out, "\r\x1b[K{text}")
+        } else {
+            writeln!(out, "{text}")
+        };
+        let _ = out.flush();
+    }
+
+    /// The last word.
+    pub fn done(&mut self) {
+        if self.shown && self.rewrites {
+            eprint!("\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Collects the history while the run goes on, and what the driver needs to know of it at once.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::event::{Clock, Event, Line};
+use crate::history::History;
+
+/// Where all lines of a run go. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    clock: Clock,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    lines: Vec<Line>,
+    totals: Totals,
+    suffered: HashMap<usize, u64>,
+    ready: HashMap<String, u32>,
+    last: HashMap<(usize, String), u64>,
+    waiting: HashMap<(String, u64), String>,
+}
+
+/// What the terminal shows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    /// Attempts that won.
+    pub obtained: u64,
+    /// Attempts that did not.
+    pub missed: u64,
+    /// Holders that were told of a loss.
+    pub told: u64,
+    /// Stale writes that the register refused.
+    pub refused: u64,
+    /// Faults that were seen to land.
+    pub landed: u64,
+    /// Faults that could not be done.
+    pub failed: u64,
+}
+
+impl Recorder {
+    /// An empty history on this time base.
+    pub fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            state: Arc::default(),
+        }
+    }
+
+    /// The time base.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Writes down something that happens now.
+    pub fn note(&self, who: impl Into<String>, what: Event) {
+        let line = Line {
+            t: self.clock.now(),
+            who: who.into(),
+            what,
+        };
+        self.push(line);
+    }
+
+    /// Writes down something that somebody else has seen.
+    pub fn push(&self, line: Line) {
+        let mut state = self.state();
+        state.count(&line);
+        state.lines.push(line);
+    }
+
+    /// The sums so far.
+    pub fn totals(&self) -> Totals {
+        self.state().totals
+    }
+
+    /// How often the client of this index has gone through something it was ordered to.
+    pub fn suffered(&self, client: usize) -> u64 {
+        self.state().suffered.get(&client).copied().unwrap_or(0)
+    }
+
+    /// The process id of this life of a client, once it is ready.
+    pub fn ready(&self, who: &str) -> Option<u32> {
+        self.state().ready.get(who).copied()
+    }
+
+    /// When the client of this index last obtained this resource.
+    pub fn last_obtained(&self, client: usize, resource: &str) -> Option<u64> {
+        self.state()
+            .last
+            .get(&(client, resource.to_owned()))
+            .copied()
+    }
+
+    /// Everything so far, in order of time.
+    pub fn history(&self) -> History {
+        History::new(self.state().lines.clone())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn count(&mut self, line: &Line) {
+        let client = client_index(&line.who);
+        match &line.what {
+            Event::Ready { pid } => {
+                self.ready.insert(line.who.clone(), *pid);
+            }
+            Event::Wait { op, resource } => {
+                let key = (line.who.clone(), *op);
+                self.waiting.insert(key, resource.clone());
+            }
+            Event::Obtained { op, .. } => {
+                self.totals.obtained += 1;
+                let resource = self.waiting.remove(&(line.who.clone(), *op));
+                if let (Some(client), Some(resource)) = (client, resource) {
+                    self.last.insert((client, resource), line.t);
+                }
+            }
+            Event::Missed { op, .. } | Event::Dropped { op } => {
+                self.totals.missed += 1;
+                self.waiting.remove(&(line.who.clone(), *op));
+            }
+            Event::Told { .. } => self.totals.told += 1,
+            Event::Refused { .. } => self.totals.refused += 1,
+            Event::Landed { .. } => self.totals.landed += 1,
+            Event::Failed { .. } => self.totals.failed += 1,
+            Event::Suffered { .. } => {
+                if let Some(client) = client {
+                    *self.suffered.entry(client).or_default() += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The index of `c3` or `c3.2` is 2.
+pub fn client_index(who: &str) -> Option<usize> {
+    let number = who.strip_prefix('c')?;
+    let number = number.split('.').next()?;
+    number.parse::<usize>().ok()?.checked_sub(1)
+}

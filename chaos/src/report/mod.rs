@@ -1,0 +1,65 @@
+//! What a run leaves: `scenario.json` and `history.jsonl` to check it again, `summary.json` for
+//! programs, `timeline.html` for people, and a table for the terminal.
+
+mod summary;
+mod table;
+mod timeline;
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+
+pub use summary::{FaultCount, Gauged, Summary};
+pub use table::table;
+
+use crate::checks::Findings;
+use crate::history::History;
+use crate::scenario::Scenario;
+
+const SCENARIO: &str = "scenario.json";
+const HISTORY: &str = "history.jsonl";
+
+/// Stores what the checkers need.
+///
+/// # Errors
+///
+/// When the files cannot be written.
+pub fn store(scenario: &Scenario, history: &History, out: &Path) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(scenario)?;
+    fs::write(out.join(SCENARIO), text).with_context(|| format!("write to {}", out.display()))?;
+    history.store(&out.join(HISTORY))
+}
+
+/// Reads what was stored.
+///
+/// # Errors
+///
+/// When there is nothing, or it is not ours.
+pub fn load(out: &Path) -> anyhow::Result<(Scenario, History)> {
+    let path = out.join(SCENARIO);
+    let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    Ok((
+        serde_json::from_str(&text)?,
+        History::load(&out.join(HISTORY))?,
+    ))
+}
+
+/// Writes what follows from the history.
+///
+/// # Errors
+///
+/// When the files cannot be written.
+pub fn write(
+    scenario: &Scenario,
+    history: &History,
+    findings: &Findings,
+    out: &Path,
+) -> anyhow::Result<()> {
+    let summary = Summary::of(scenario, history, findings);
+    let text = serde_json::to_string_pretty(&summary)?;
+    fs::write(out.join("summary.json"), text)?;
+    let page = timeline::page(&summary, history, findings);
+    fs::write(out.join("timeline.html"), page)?;
+    Ok(())
+}

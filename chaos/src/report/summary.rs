@@ -1,0 +1,153 @@
+//! The run in numbers.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use crate::checks::{Findings, Verdict};
+use crate::event::Event;
+use crate::history::History;
+use crate::scenario::{Exclusion, Scenario};
+
+/// The run in numbers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Summary {
+    /// When it was written, UTC.
+    pub date: String,
+    /// The version of this program and the library.
+    pub version: String,
+    /// What was run.
+    pub scenario: Scenario,
+    /// What the scenario says about exclusion.
+    pub exclusion: Exclusion,
+    /// The verdict on the whole.
+    pub verdict: Verdict,
+    /// The verdict and the view of each checker.
+    pub findings: Findings,
+    /// What was injected, by kind.
+    pub faults: BTreeMap<String, FaultCount>,
+    /// What this machine could not do, and why.
+    pub unavailable: BTreeMap<String, String>,
+    /// Attempts that won, by resource; the locks of the workload of many count as one.
+    pub obtained: BTreeMap<String, usize>,
+    /// Attempts that did not, by reason.
+    pub missed: BTreeMap<String, usize>,
+    /// Losses that holders were told, by cause.
+    pub told: BTreeMap<String, usize>,
+    /// Violations without an excuse.
+    pub violations: usize,
+    /// Violations that the scenario allows.
+    pub excused: usize,
+    /// Memory and handles at the first and the last look.
+    pub gauges: BTreeMap<String, Gauged>,
+}
+
+/// One kind of fault in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultCount {
+    /// Seen to have landed.
+    pub landed: usize,
+    /// Seen to have ended.
+    pub healed: usize,
+    /// Could not be done.
+    pub failed: usize,
+}
+
+/// What a process used, first and last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gauged {
+    /// Bytes at the first look.
+    pub memory_first: u64,
+    /// Bytes at the last look.
+    pub memory_last: u64,
+    /// The most bytes at any look.
+    pub memory_most: u64,
+    /// Open handles (a master: clients) at the first look.
+    pub handles_first: u64,
+    /// At the last look.
+    pub handles_last: u64,
+    /// The most at any look.
+    pub handles_most: u64,
+}
+
+impl Summary {
+    /// Works it out.
+    pub fn of(scenario: &Scenario, history: &History, findings: &Findings) -> Self {
+        let mut faults: BTreeMap<String, FaultCount> = BTreeMap::new();
+        for span in history.faults() {
+            let count = faults.entry(span.kind).or_default();
+            count.landed += usize::from(span.landed.is_some());
+            count.healed += usize::from(span.healed.is_some());
+            count.failed += usize::from(span.failed.is_some());
+        }
+        let mut summary = Self {
+            date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            scenario: scenario.clone(),
+            exclusion: scenario.exclusion(),
+            verdict: findings.verdict,
+            findings: findings.clone(),
+            faults,
+            unavailable: BTreeMap::new(),
+            obtained: BTreeMap::new(),
+            missed: BTreeMap::new(),
+            told: BTreeMap::new(),
+            violations: 0,
+            excused: 0,
+            gauges: BTreeMap::new(),
+        };
+        for violation in findings.violations() {
+            match violation.excused {
+                None => summary.violations += 1,
+                Some(_) => summary.excused += 1,
+            }
+        }
+        for attempt in history.attempts() {
+            if attempt.obtained.is_some() {
+                let name = attempt.resource.split('-').next().unwrap_or_default();
+                *summary.obtained.entry(name.to_owned()).or_default() += 1;
+            }
+        }
+        for line in &history.lines {
+            match &line.what {
+                Event::Unavailable { kind, why } => {
+                    summary.unavailable.insert(kind.clone(), why.clone());
+                }
+                Event::Missed { why, .. } => *summary.missed.entry(why.clone()).or_default() += 1,
+                Event::Dropped { .. } => {
+                    *summary.missed.entry("dropped".into()).or_default() += 1;
+                }
+                Event::Told { cause, .. } => *summary.told.entry(cause.clone()).or_default() += 1,
+                Event::Gauge { memory, handles } => {
+                    summary.gauge(&line.who, *memory, *handles);
+                }
+                _ => {}
+            }
+        }
+        summary
+    }
+
+    fn gauge(&mut self, who: &str, memory: u64, handles: u64) {
+        let first = Gauged {
+            memory_first: memory,
+            handles_first: handles,
+            ..Gauged::default()
+        };
+        let gauged = self.gauges.entry(who.to_owned()).or_insert(first);
+        gauged.memory_last = memory;
+        gauged.handles_last = handles;
+        gauged.memory_most = gauged.memory_most.max(memory);
+        gauged.handles_most = gauged.handles_most.max(handles);
+    }
+
+    /// All attempts that won.
+    pub fn acquisitions(&self) -> usize {
+        self.obtained.values().sum()
+    }
+
+    /// All faults that landed.
+    pub fn landed(&self) -> usize {
+        self.faults.values().map(|count| count.landed).sum()
+    }
+}

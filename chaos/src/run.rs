@@ -1,0 +1,403 @@
+//! One run, from the first server to the verdict.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use quorate_testbed::ClockShim;
+
+use crate::checks::{self, Findings};
+use crate::client::{Guarding, Settings};
+use crate::event::{Clock, Event};
+use crate::faults::{Family, Fault, Kind, Landed};
+use crate::fleet::{self, Fleet};
+use crate::history::History;
+use crate::progress::Progress;
+use crate::recorder::Recorder;
+use crate::register::Register;
+use crate::report;
+use crate::scenario::{Planned, Scenario, Workload};
+use crate::world::{self, Ground, World};
+
+/// How long all is left alone before the first fault.
+const WARM: Duration = Duration::from_millis(300);
+/// How often memory and handles are looked at.
+const GAUGE_EVERY: Duration = Duration::from_secs(20);
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What was run: with the faults that could be had.
+    pub scenario: Scenario,
+    /// What was seen.
+    pub history: History,
+    /// What the checkers say.
+    pub findings: Findings,
+    /// Where the report is.
+    pub out: PathBuf,
+}
+
+/// Runs the scenario and writes the report to `out`. Ends early, with what there is by then, when
+/// `stop` becomes true.
+///
+/// # Errors
+///
+/// When the servers or clients cannot be started, or the report cannot be written. Whatever the run has seen
+/// is part of the outcome, and no error.
+pub fn run(
+    scenario: &Scenario,
+    out: &Path,
+    progress: Progress,
+    stop: &AtomicBool,
+) -> anyhow::Result<Outcome> {
+    scenario.check()?;
+    std::fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
+    let recorder = Recorder::new(Clock::start());
+    let driven = Driver::set_out(scenario, out, &recorder, progress)?.drive(stop);
+    // Also a run that went wrong midway leaves its history.
+    let history = recorder.history();
+    report::store(scenario, &history, out)?;
+    driven?;
+    let findings = checks::check(scenario, &history);
+    report::write(scenario, &history, &findings, out)?;
+    Ok(Outcome {
+        scenario: scenario.clone(),
+        history,
+        findings,
+        out: out.to_owned(),
+    })
+}
+
+struct Driver<'a> {
+    scenario: &'a Scenario,
+    recorder: Recorder,
+    progress: Progress,
+    world: World,
+    plan: Vec<Planned>,
+    gauged: Option<Instant>,
+    /// Shared files of the clients; goes last.
+    _dir: tempfile::TempDir,
+}
+
+/// A fault in force.
+struct Active {
+    number: usize,
+    fault: Fault,
+    until: Instant,
+    landed: Landed,
+}
+
+impl Active {
+    /// Whether the other one is about one of our targets. The network between one client and all masters
+    /// is in nobody's way.
+    fn meets(&self, other: &Fault) -> bool {
+        let masters = |fault: &Fault| match fault.kind {
+            Kind::PartitionClient => Vec::new(),
+            _ => fault.masters.clone(),
+        };
+        let ours = masters(&self.fault);
+        masters(other).iter().any(|master| ours.contains(master))
+            || other
+                .clients
+                .iter()
+                .any(|client| self.fault.clients.contains(client))
+    }
+}
+
+impl<'a> Driver<'a> {
+    fn set_out(
+        scenario: &'a Scenario,
+        out: &Path,
+        recorder: &Recorder,
+        progress: Progress,
+    ) -> anyhow::Result<Self> {
+        let clocks = scenario
+            .faults
+            .iter()
+            .any(|kind| kind.family() == Family::Clock);
+        let shim = clocks.then(ClockShim::build);
+        let (shim, why) = match shim {
+            None => (None, String::new()),
+            Some(Ok(shim)) => (Some(shim), String::new()),
+            Some(Err(error)) => (None, error.to_string()),
+        };
+        let missing = |kind: &Kind| {
+            world::unavailable(*kind, scenario.masters, shim.as_ref().ok_or(why.as_str()))
+        };
+        let mut possible = scenario.clone();
+        possible.faults.retain(|kind| missing(kind).is_none());
+        for kind in &scenario.faults {
+            if let Some(why) = missing(kind) {
+                let kind = kind.name().to_owned();
+                recorder.note("chaos", Event::Unavailable { kind, why });
+            }
+        }
+        let quorate = find_quorate();
+        if quorate.is_none() && scenario.workloads.contains(&Workload::Run) {
+            let (kind, why) = (
+                Workload::Run.name().to_owned(),
+                "no `quorate` program: build it, or name it in QUORATE_CLI".to_owned(),
+            );
+            recorder.note("chaos", Event::Unavailable { kind, why });
+        }
+        // A short path, because a socket lives in it.
+        let dir = tempfile::Builder::new()
+            .prefix("quorate-chaos-")
+            .tempdir()?;
+        let ground = Ground::prepare(&possible, shim.as_ref())?;
+        let register = Register::open(dir.path(), recorder)?;
+        let settings = (0..scenario.clients).map(|client| Settings {
+            name: String::new(),
+            origin: recorder.clock().origin(),
+            masters: ground.urls(client),
+            guarding: if scenario.guarded {
+                Guarding::AfterFirstContact
+            } else {
+                Guarding::Off
+            },
+            locker: scenario.locker,
+            waiting: scenario.order,
+            workloads: scenario.workloads.clone(),
+            ttl: scenario.ttl,
+            max_ttl: scenario.max_ttl,
+            pause: scenario.pause,
+            many: scenario.many,
+            dir: dir.path().to_owned(),
+            register: register.path().to_owned(),
+            quorate: quorate.clone(),
+        });
+        let clients = Fleet::start(recorder, settings.collect(), out)?;
+        let Ground {
+            masters,
+            proxies,
+            offsets,
+        } = ground;
+        Ok(Self {
+            scenario,
+            recorder: recorder.clone(),
+            progress,
+            world: World {
+                masters,
+                proxies,
+                offsets,
+                clients,
+            },
+            plan: possible.schedule(),
+            gauged: None,
+            _dir: dir,
+        })
+    }
+
+    fn drive(mut self, stop: &AtomicBool) -> anyhow::Result<()> {
+        wait(WARM, stop);
+        self.gauge();
+        self.storm(stop);
+        if !stop.load(Ordering::Relaxed) {
+            self.recorder.note("chaos", Event::Calm);
+            self.calm(stop);
+        }
+        self.gauge();
+        if !stop.load(Ordering::Relaxed) {
+            self.recorder.note("chaos", Event::Finish);
+        }
+        self.progress.phase("finishing");
+        self.world.clients.finish(Duration::from_secs(12));
+        self.litter()?;
+        self.progress.done();
+        Ok(())
+    }
+
+    /// Injects and heals as planned.
+    fn storm(&mut self, stop: &AtomicBool) {
+        let began = Instant::now();
+        let end = began + self.scenario.duration;
+        let mut plan = std::mem::take(&mut self.plan)
+            .into_iter()
+            .enumerate()
+            .peekable();
+        let mut active: Vec<Active> = Vec::new();
+        while Instant::now() < end && !stop.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            let due;
+            (due, active) = active.into_iter().partition(|one| one.until <= now);
+            for one in due {
+                self.heal(one);
+            }
+            // Injecting takes its time, so the plan runs late: a target may still be busy.
+            let free = |planned: &Planned| !active.iter().any(|one| one.meets(&planned.fault));
+            let ready = |planned: &Planned| began + planned.at <= now && free(planned);
+            if let Some((number, planned)) = plan.next_if(|(_, planned)| ready(planned)) {
+                active.extend(self.inject(number, &planned));
+            }
+            self.tick(end.saturating_duration_since(Instant::now()));
+            thread::sleep(Duration::from_millis(3));
+        }
+        for one in active {
+            self.heal(one);
+        }
+    }
+
+    fn inject(&mut self, number: usize, planned: &Planned) -> Option<Active> {
+        let fault = &planned.fault;
+        let kind = fault.kind.name().to_owned();
+        let targets = fault.targets();
+        let begin = Event::Inject {
+            fault: number,
+            kind,
+            targets,
+        };
+        self.recorder.note("chaos", begin);
+        match fault.inject(&mut self.world) {
+            Ok(landed) => {
+                let seen = landed.seen.clone();
+                let fault_landed = Event::Landed {
+                    fault: number,
+                    seen,
+                };
+                self.recorder.note("chaos", fault_landed);
+                Some(Active {
+                    number,
+                    fault: fault.clone(),
+                    until: Instant::now() + fault.lasts,
+                    landed,
+                })
+            }
+            Err(error) => {
+                self.fail(number, &error);
+                None
+            }
+        }
+    }
+
+    fn heal(&mut self, one: Active) {
+        let fault = one.number;
+        match one.landed.heal(&mut self.world) {
+            Ok(()) => self.recorder.note("chaos", Event::Healed { fault }),
+            Err(error) => self.fail(fault, &error),
+        }
+    }
+
+    fn fail(&mut self, fault: usize, error: &anyhow::Error) {
+        let why = format!("{error:#}");
+        self.progress.say(&format!("fault {fault} failed: {why}"));
+        self.recorder.note("chaos", Event::Failed { fault, why });
+    }
+
+    /// Waits until every client has got on with everything that it does.
+    fn calm(&mut self, stop: &AtomicBool) {
+        let since = self.recorder.clock().now();
+        let end = Instant::now() + self.scenario.patience;
+        let resources: Vec<&str> = self
+            .scenario
+            .workloads
+            .iter()
+            .filter(|workload| match workload {
+                Workload::Many => false,
+                Workload::Run => find_quorate().is_some(),
+                _ => true,
+            })
+            .map(|workload| workload.name())
+            .collect();
+        self.progress.phase("healed; everybody must get on");
+        while Instant::now() < end && !stop.load(Ordering::Relaxed) {
+            let all = (0..self.scenario.clients).all(|client| {
+                resources.iter().all(|resource| {
+                    self.recorder
+                        .last_obtained(client, resource)
+                        .is_some_and(|at| at > since)
+                })
+            });
+            if all {
+                return;
+            }
+            self.tick(end.saturating_duration_since(Instant::now()));
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// What is left on the masters, at once and after the ttl.
+    fn litter(&mut self) -> anyhow::Result<()> {
+        let scenario = self.scenario;
+        self.keys("at-once")?;
+        let mut most = scenario.ttl + Duration::from_millis(500);
+        if scenario
+            .faults
+            .iter()
+            .any(|kind| kind.family() == Family::Clock)
+        {
+            // What was set under a clock ahead lives longer by as much.
+            most += Duration::from_secs(4);
+        }
+        let end = Instant::now() + most;
+        while Instant::now() < end && self.left() {
+            thread::sleep(Duration::from_millis(50));
+        }
+        self.keys("after-ttl")
+    }
+
+    fn left(&self) -> bool {
+        (0..self.world.masters.len()).any(|master| {
+            self.world
+                .keys(master)
+                .is_ok_and(|(left, _)| !left.is_empty())
+        })
+    }
+
+    fn keys(&self, when: &str) -> anyhow::Result<()> {
+        for master in 0..self.world.masters.len() {
+            let (left, eternal) = self
+                .world
+                .keys(master)
+                .with_context(|| format!("look at the keys of m{}", master + 1))?;
+            let keys = Event::Keys {
+                when: when.to_owned(),
+                left,
+                eternal,
+            };
+            self.recorder.note(format!("m{}", master + 1), keys);
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, left: Duration) {
+        self.progress.tick(self.recorder.totals(), left);
+        if self.gauged.is_some_and(|at| at.elapsed() >= GAUGE_EVERY) {
+            self.gauge();
+        }
+    }
+
+    /// Memory and handles of all processes that can be asked now.
+    fn gauge(&mut self) {
+        self.gauged = Some(Instant::now());
+        for (name, pid) in self.world.clients.pids() {
+            if let Some((memory, handles)) = fleet::usage(pid) {
+                self.recorder.note(name, Event::Gauge { memory, handles });
+            }
+        }
+        for master in 0..self.world.masters.len() {
+            // A stopped one would keep us waiting.
+            if self.world.answers(master)
+                && let Some((memory, handles)) = self.world.gauge(master)
+            {
+                let name = format!("m{}", master + 1);
+                self.recorder.note(name, Event::Gauge { memory, handles });
+            }
+        }
+    }
+}
+
+/// The command line program, for the workload that runs it: from `QUORATE_CLI`, or beside us.
+fn find_quorate() -> Option<PathBuf> {
+    let named = std::env::var_os("QUORATE_CLI").map(PathBuf::from);
+    let beside = || Some(std::env::current_exe().ok()?.with_file_name("quorate"));
+    named.or_else(beside).filter(|path| path.is_file())
+}
+
+fn wait(time: Duration, stop: &AtomicBool) {
+    let end = Instant::now() + time;
+    while Instant::now() < end && !stop.load(Ordering::Relaxed) {
+        thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,197 @@
+//! What a run consists of: masters, a proxy for every client and master, and the client processes.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::Context;
+use quorate_testbed::{ClockShim, OffsetFile, Persistence, Proxy, Reply, Server, ServerOptions};
+
+use crate::faults::{Family, Kind};
+use crate::fleet::Fleet;
+use crate::scenario::Scenario;
+
+/// The password of the masters, while it has not been changed.
+pub const PASSWORD: &str = "thrown-away";
+
+/// Masters, network and clients.
+#[derive(Debug)]
+pub struct World {
+    /// The masters.
+    pub masters: Vec<Arc<Server>>,
+    /// One proxy for each client and master: `proxies[client][master]`.
+    pub proxies: Vec<Vec<Proxy>>,
+    /// What moves the masters' clocks; empty where no fault needs it.
+    pub offsets: Vec<OffsetFile>,
+    /// The client processes.
+    pub clients: Fleet,
+}
+
+/// Masters and network, before there are clients.
+#[derive(Debug)]
+pub struct Ground {
+    /// The masters.
+    pub masters: Vec<Arc<Server>>,
+    /// The proxies.
+    pub proxies: Vec<Vec<Proxy>>,
+    /// What moves the masters' clocks.
+    pub offsets: Vec<OffsetFile>,
+}
+
+impl Ground {
+    /// Starts the masters as the scenario's faults need them, and the proxies.
+    ///
+    /// # Errors
+    ///
+    /// When a server or a proxy does not start. Nothing is left running then.
+    pub fn prepare(scenario: &Scenario, shim: Option<&ClockShim>) -> anyhow::Result<Self> {
+        let mut offsets = Vec::new();
+        if let Some(shim) = shim {
+            for _ in 0..scenario.masters {
+                offsets.push(shim.offset_file().context("make a clock file")?);
+            }
+        }
+        let options = (0..scenario.masters).map(|index| {
+            let mut options = ServerOptions::new().persistence(scenario.persistence(index));
+            if let Some(program) = &scenario.server {
+                options = options.program(program);
+            }
+            if scenario.faults.contains(&Kind::Password) {
+                options = options.password(PASSWORD);
+            }
+            if scenario.faults.contains(&Kind::Loading)
+                && scenario.persistence(index) == Persistence::Rdb
+            {
+                // A millisecond a key, and clients are heard in between: so that loading can be met.
+                options = options
+                    .arg("--key-load-delay")
+                    .arg("1000")
+                    .arg("--loading-process-events-interval-bytes")
+                    .arg("1024");
+            }
+            if let (Some(shim), Some(offset)) = (shim, offsets.get(index)) {
+                options = options.clock(shim, offset);
+            }
+            options
+        });
+        let options: Vec<ServerOptions> = options.collect();
+        let started: Vec<_> = thread::scope(|scope| {
+            let starts: Vec<_> = options
+                .into_iter()
+                .map(|options| scope.spawn(move || Server::start(options)))
+                .collect();
+            starts
+                .into_iter()
+                .map(|start| {
+                    start
+                        .join()
+                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+                .collect()
+        });
+        let mut masters = Vec::new();
+        for server in started {
+            masters.push(Arc::new(server.context("start a master")?));
+        }
+        let mut proxies = Vec::new();
+        for client in 0..scenario.clients {
+            let mut row = Vec::new();
+            for (index, master) in masters.iter().enumerate() {
+                let seed = scenario.seed ^ ((client * 64 + index) as u64);
+                row.push(Proxy::seeded(master.addr(), seed).context("start a proxy")?);
+            }
+            proxies.push(row);
+        }
+        Ok(Self {
+            masters,
+            proxies,
+            offsets,
+        })
+    }
+
+    /// The masters' addresses as this client is to see them.
+    pub fn urls(&self, client: usize) -> Vec<String> {
+        self.masters
+            .iter()
+            .zip(&self.proxies[client])
+            .map(|(master, proxy)| master.url_at(proxy.addr()))
+            .collect()
+    }
+}
+
+impl World {
+    /// The keys on a master: those of locks and queues, and those that never expire.
+    ///
+    /// # Errors
+    ///
+    /// When the master does not answer.
+    pub fn keys(&self, master: usize) -> anyhow::Result<(Vec<String>, Vec<String>)> {
+        let mut connection = self.masters[master].connect(std::time::Duration::from_secs(2))?;
+        let (mut left, mut eternal) = (Vec::new(), Vec::new());
+        let Reply::Array(keys) = connection.command(&["KEYS", "*"])? else {
+            anyhow::bail!("no answer to KEYS")
+        };
+        for key in keys {
+            let key = key.text().unwrap_or_default().into_owned();
+            if key.starts_with("chaos:") {
+                continue;
+            }
+            let ttl = connection.command(&["PTTL", &key])?.int().unwrap_or(-2);
+            if ttl == -1 {
+                eternal.push(key.clone());
+            }
+            // The counters are meant to stay, for a day.
+            if ttl != -2 && !key.starts_with("quorate:fence:") {
+                left.push(key);
+            }
+        }
+        Ok((left, eternal))
+    }
+
+    /// Whether a master answers at once.
+    pub fn answers(&self, master: usize) -> bool {
+        let patience = std::time::Duration::from_millis(50);
+        let probe = self.masters[master].connect(patience);
+        probe.is_ok_and(|mut connection| connection.command(&["PING"]).is_ok())
+    }
+
+    /// What a master says that it uses: bytes and connected clients.
+    pub fn gauge(&self, master: usize) -> Option<(u64, u64)> {
+        let server = &self.masters[master];
+        let number = |section: &str, name: &str| {
+            let info = server.command(&["INFO", section]).ok()?;
+            let text = info.text()?.into_owned();
+            text.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?
+                .trim()
+                .parse()
+                .ok()
+        };
+        Some((
+            number("memory", "used_memory")?,
+            number("clients", "connected_clients")?,
+        ))
+    }
+}
+
+/// Why a kind of fault cannot be had here, if it cannot.
+pub fn unavailable(kind: Kind, masters: usize, shim: Result<&ClockShim, &str>) -> Option<String> {
+    if !kind.fits(masters) {
+        return Some("needs at least 3 masters".into());
+    }
+    if kind.family() == Family::Clock
+        && let Err(why) = shim
+    {
+        return Some(format!("no clock shim: {why}"));
+    }
+    None
+}
+
+/// Whether this directory holds a server that runs: for messages.
+pub fn describe(server: &Path) -> String {
+    let output = std::process::Command::new(server).arg("--version").output();
+    output.map_or_else(
+        |error| format!("{}: {error}", server.display()),
+        |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+    )
+}
