@@ -23,6 +23,9 @@ use crate::protocol::lease::{Ballot, Extension, Kept, Terms, renew_at, retry_at}
 /// The most locks in one message: one script call must not keep a master busy for long.
 const BATCH: usize = 256;
 
+/// The shortest time between two looks at one lock.
+const SOON: Duration = Duration::from_millis(1);
+
 /// The held locks that are to be renewed, and the task that does it.
 pub(crate) struct Renewal {
     wheel: Mutex<Wheel>,
@@ -396,16 +399,15 @@ impl Wheel {
                 continue;
             };
             let Some(held) = seat.held.clone() else { break };
-            let together = held.ttl() / 60;
-            let horizon = if taken.is_empty() {
-                now
-            } else {
-                now + together
-            };
+            // Renewals may come a little early, ends may not.
+            let is_end = !held.renews || due >= held.hold_end;
+            let early = !is_end && !taken.is_empty();
+            let horizon = if early { now + held.ttl() / 60 } else { now };
             if due > horizon {
                 break;
             }
-            let next = next_due(&held, now).max(now + together);
+            // Always later than now: what was taken is not taken again in this loop.
+            let next = next_due(&held, now).max(now + SOON);
             seat.due = Some(next);
             self.times.pop();
             self.times.push(Reverse((next, id)));

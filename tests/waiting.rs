@@ -132,6 +132,27 @@ async fn a_try_does_not_overtake_and_a_dropped_waiter_leaves_the_line_at_once() 
     drop(guard);
 }
 
+/// The task that ends leases once took the same lease again and again, for ever.
+#[tokio::test]
+async fn a_lock_whose_fixed_lease_has_ended_can_be_taken_by_the_same_process() {
+    let redlock = Redlock::in_memory(3);
+    let ttl = Duration::from_millis(500);
+    let guard = redlock
+        .lock("x")
+        .ttl(ttl)
+        .fixed_lease()
+        .acquire()
+        .await
+        .expect("free");
+    guard.lost().await;
+    let again = redlock
+        .lock("x")
+        .wait(Wait::For(Duration::from_secs(5)))
+        .acquire()
+        .await;
+    assert!(again.expect("expired").fencing_token() > guard.fencing_token());
+}
+
 #[tokio::test]
 async fn a_wait_ends_on_time_and_an_outage_is_told_from_contention() {
     let masters = Masters::start(3).expect("three masters");

@@ -1,0 +1,43 @@
+//! Take a lock, do the work, give it back.
+//!
+//! `cargo run --example basic -- redis://127.0.0.1:7001 redis://127.0.0.1:7002 redis://127.0.0.1:7003`
+//! (without addresses: three masters in memory)
+
+use std::time::Duration;
+
+use quorate::{Redlock, TryAcquire, Wait};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let masters: Vec<String> = std::env::args().skip(1).collect();
+    let redlock = if masters.is_empty() {
+        Redlock::in_memory(3)
+    } else {
+        Redlock::builder().masters(masters).build()?
+    };
+
+    let guard = redlock
+        .lock("nightly-report")
+        .wait(Wait::For(Duration::from_secs(5)))
+        .acquire()
+        .await?;
+    println!("held, fencing token {:?}", guard.fencing_token());
+
+    // That another holds it is an answer, not an error.
+    match redlock.try_acquire("nightly-report").await? {
+        TryAcquire::Acquired(_) => println!("this cannot be: we hold it"),
+        TryAcquire::Held(refusal) => {
+            println!(
+                "a second try is refused; the key lives on for {:?}",
+                refusal.ttl_left
+            );
+        }
+    }
+
+    for report in guard.report() {
+        println!("  {report} after {:?}", report.latency.unwrap_or_default());
+    }
+    let released = guard.release().await;
+    println!("released on {} masters", released.on);
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! Run a body only while the lock is held: it is dropped at its next await when the lock is lost.
+//!
+//! `cargo run --example scope`
+
+use std::time::Duration;
+
+use quorate::{Redlock, ScopeError};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let redlock = Redlock::in_memory(5);
+
+    let sum = redlock
+        .scope("sum", async |guard| {
+            println!("inside, fencing token {:?}", guard.fencing_token());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            20 + 22
+        })
+        .await?;
+    println!("the body returned {sum}");
+
+    // An operator breaks the lock while a body runs: the body is stopped, and the caller is told.
+    let other = redlock.clone();
+    let breaker = async move {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        other.break_lock("stubborn").await
+    };
+    let stubborn = redlock
+        .lock("stubborn")
+        .ttl(Duration::from_secs(1))
+        .scope(async |_| {
+            loop {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+    let (outcome, broken) = tokio::join!(stubborn, breaker);
+    broken?;
+    match outcome {
+        Err(ScopeError::Lost(cause)) => println!("the stubborn body was stopped: {cause}"),
+        other => println!("unexpected: {other:?}"),
+    }
+    Ok(())
+}
