@@ -37,7 +37,8 @@ impl FencedFile {
             .create(true)
             .truncate(false)
             .open(&self.path)?;
-        file.lock()?;
+        // Freed when the file is closed.
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
         let mut content = String::new();
         file.read_to_string(&mut content)?;
         let newest = content.lines().next().and_then(|line| line.parse().ok());
