@@ -6,7 +6,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::{Either, select};
@@ -303,13 +303,10 @@ struct InLine<'a> {
     kept: bool,
 }
 
-/// Numbers the waiters of this process.
-static WAITERS: AtomicU64 = AtomicU64::new(0);
-
 impl<'a> InLine<'a> {
     fn draw(core: &'a Core, resource: &[u8], ticket: u64) -> Self {
         let coordinator = &*core.coordinator;
-        let number = WAITERS.fetch_add(1, Ordering::Relaxed);
+        let number = core.waiters.fetch_add(1, Ordering::Relaxed);
         let waiter = format!("{}:{number}", core.options.process).into();
         let ticket = Ticket {
             waiter,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use futures::future::Either;
@@ -44,6 +45,9 @@ pub(crate) struct Core {
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) renewal: Arc<Renewal>,
     pub(crate) lines: Arc<Lines>,
+    /// Numbers the waiters. Here and not in a static, so that a run of its own starts from one
+    /// and can be repeated.
+    pub(crate) waiters: AtomicU64,
     pub(crate) options: Options,
 }
 
@@ -101,6 +105,7 @@ impl Redlock {
                 coordinator: Arc::new(coordinator),
                 renewal: Renewal::new(),
                 lines,
+                waiters: AtomicU64::new(0),
                 options,
             }),
         }
