@@ -32,6 +32,17 @@ struct Waiting {
     expires: u64,
 }
 
+/// A lock as it stands on a [`Master`], read without touching it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peek<'a> {
+    /// The value of the lock key.
+    pub holder: Option<&'a [u8]>,
+    /// When the lock key expires, in microseconds on the master's clock.
+    pub expires: Option<u64>,
+    /// The fencing counter.
+    pub counter: Option<u64>,
+}
+
 #[derive(Clone, Debug)]
 struct Entry {
     value: Value,
@@ -72,6 +83,17 @@ impl Master {
                 let was = self.look(now, key)?;
                 Ok(Answer::State(self.break_lock(now, key, was)))
             }
+        }
+    }
+
+    /// The lock under `key` as it stands: for observers, who must not disturb it.
+    pub fn peek(&self, now: u64, key: &[u8]) -> Peek<'_> {
+        let standing = |key: &[u8]| self.keys.get(key).filter(|entry| entry.lives(now));
+        let lock = standing(key);
+        Peek {
+            holder: lock.and_then(Entry::text),
+            expires: lock.and_then(|entry| entry.expires),
+            counter: standing(&fence_key(key)).and_then(Entry::text).and_then(parse),
         }
     }
 
@@ -444,6 +466,13 @@ impl Waiting {
 impl Entry {
     fn lives(&self, now: u64) -> bool {
         self.expires.is_none_or(|at| now < at)
+    }
+
+    fn text(&self) -> Option<&[u8]> {
+        match &self.value {
+            Value::Text(text) => Some(text),
+            Value::Foreign => None,
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 
 mod master;
 
-pub use master::Master;
+pub use master::{Master, Peek};
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
