@@ -93,7 +93,9 @@ impl Master {
         Peek {
             holder: lock.and_then(Entry::text),
             expires: lock.and_then(|entry| entry.expires),
-            counter: standing(&fence_key(key)).and_then(Entry::text).and_then(parse),
+            counter: standing(&fence_key(key))
+                .and_then(Entry::text)
+                .and_then(parse),
         }
     }
 

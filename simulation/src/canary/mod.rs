@@ -1,0 +1,102 @@
+//! Wrong lockers that the checkers must reject: a checker that lets one through is broken.
+//!
+//! Wrong scripts run under the real library: only the simulated masters, or the connection, do
+//! something else than they should. Wrong clients are variants of one small locker of this crate,
+//! [`WrongLocker`], whose sound variant must pass: so it is the flaw that is caught.
+
+mod locker;
+
+use std::fmt;
+
+pub(crate) use locker::WrongLocker;
+
+/// What is wrong with a canary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// Nothing, in the small locker: the control.
+    Sound,
+    /// N / 2 votes are thought to be enough.
+    HalfQuorum,
+    /// A majority of the masters that answered is thought to be enough.
+    ReachableQuorum,
+    /// The validity is counted from the last answer.
+    ValidityAfterReplies,
+    /// Nothing is taken off for drift.
+    NoDrift,
+    /// All attempts of one acquire have one value.
+    ReusedValue,
+    /// The fencing token is the largest counter granted, without a second round.
+    LargestCounter,
+    /// An extension counts whenever its votes come.
+    LateExtension,
+    /// The holder is told of a loss when the next renewal is due.
+    LossAtTick,
+    /// The release deletes whatever stands there.
+    UnconditionalDelete,
+    /// A counter above the token confirms it as well.
+    ConfirmAtLeast,
+    /// An extension sets the expiry also where it is later already.
+    ShorteningExtend,
+    /// Restarted masters vote at once.
+    GuardOff,
+}
+
+impl Flaw {
+    /// Every canary; the sound one is not among them.
+    pub const ALL: [Self; 12] = [
+        Self::HalfQuorum,
+        Self::ReachableQuorum,
+        Self::ValidityAfterReplies,
+        Self::NoDrift,
+        Self::ReusedValue,
+        Self::LargestCounter,
+        Self::LateExtension,
+        Self::LossAtTick,
+        Self::UnconditionalDelete,
+        Self::ConfirmAtLeast,
+        Self::ShorteningExtend,
+        Self::GuardOff,
+    ];
+
+    /// Its name, for commands and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sound => "sound",
+            Self::HalfQuorum => "half-quorum",
+            Self::ReachableQuorum => "reachable-quorum",
+            Self::ValidityAfterReplies => "validity-after-replies",
+            Self::NoDrift => "no-drift",
+            Self::ReusedValue => "reused-value",
+            Self::LargestCounter => "largest-counter",
+            Self::LateExtension => "late-extension",
+            Self::LossAtTick => "loss-at-tick",
+            Self::UnconditionalDelete => "unconditional-delete",
+            Self::ConfirmAtLeast => "confirm-at-least",
+            Self::ShorteningExtend => "shortening-extend",
+            Self::GuardOff => "guard-off",
+        }
+    }
+
+    /// The canary of that name.
+    pub fn by_name(name: &str) -> Option<Self> {
+        let all = Self::ALL.into_iter().chain([Self::Sound]);
+        all.into_iter().find(|flaw| flaw.name() == name)
+    }
+
+    /// Whether it takes the library's place.
+    pub(crate) fn is_locker(self) -> bool {
+        !matches!(
+            self,
+            Self::UnconditionalDelete
+                | Self::ConfirmAtLeast
+                | Self::ShorteningExtend
+                | Self::GuardOff
+        )
+    }
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

@@ -1,0 +1,60 @@
+//! Rule 4: on every master the counter rises with every grant and never falls between restarts.
+
+use super::{Check, Moment};
+use crate::facts::{Fact, Verb};
+use crate::scenario::Scenario;
+use quorate::node::Answer;
+
+pub(crate) struct Counters {
+    fencing: bool,
+    /// The largest counter since the last restart, per master and resource.
+    last: Vec<[u64; 2]>,
+}
+
+impl Counters {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        Self {
+            fencing: scenario.settings.fencing,
+            last: vec![[0; 2]; scenario.masters.len()],
+        }
+    }
+}
+
+impl Check for Counters {
+    const RULE: &'static str = "counters";
+
+    fn see(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        match fact {
+            Fact::Restarted { master } => self.last[*master] = [0; 2],
+            Fact::Applied {
+                master,
+                resource,
+                verb,
+                answer,
+                before,
+                after,
+                ..
+            } if self.fencing => {
+                let last = &mut self.last[*master][*resource];
+                if after.counter < *last {
+                    return Err(format!(
+                        "the counter of r{resource} on master {master} fell from {last} to {}",
+                        after.counter
+                    ));
+                }
+                *last = after.counter;
+                let fresh = *verb == Verb::Acquire
+                    && matches!(answer, Ok(Answer::Granted { .. }))
+                    && before.holder != after.holder;
+                if fresh && after.counter <= before.counter {
+                    return Err(format!(
+                        "master {master} granted r{resource} and left the counter at {}",
+                        after.counter
+                    ));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,56 @@
+//! Rule 7: no vote is counted from a master within `max_ttl` of its restart (guard on).
+
+use super::{Check, Moment};
+use crate::facts::Fact;
+use crate::scenario::Scenario;
+use quorate::node::{Answer, Extended};
+
+pub(crate) struct Guard {
+    max_ttl: u64,
+    restarted: Vec<Option<u64>>,
+}
+
+impl Guard {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        // Clocks may run apart by 1 % while it is measured, as everywhere else.
+        let max_ttl = scenario.settings.max_ttl / 100 * 99;
+        Self {
+            max_ttl,
+            restarted: vec![None; scenario.masters.len()],
+        }
+    }
+}
+
+impl Check for Guard {
+    const RULE: &'static str = "restart guard";
+
+    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        match fact {
+            Fact::Restarted { master } => self.restarted[*master] = Some(at.now),
+            Fact::Answered {
+                client,
+                master,
+                answer,
+            } if at.promises.guard => {
+                let Some(restarted) = self.restarted[*master] else {
+                    return Ok(());
+                };
+                let vote = match answer {
+                    Ok(Answer::Granted { .. } | Answer::Confirmed) => true,
+                    Ok(Answer::Extended(said)) => said
+                        .iter()
+                        .any(|said| matches!(said, Extended::Kept | Extended::Restored)),
+                    _ => false,
+                };
+                if vote && at.now < restarted + self.max_ttl {
+                    return Err(format!(
+                        "client {client} counted a vote of master {master} {} ms after its restart",
+                        (at.now - restarted) / 1_000_000
+                    ));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,32 @@
+//! Rule 8: every live waiter gets its lock once faults have healed, within a stated bound.
+
+use super::Violation;
+use crate::clock::BEGIN;
+use crate::scenario::Scenario;
+
+pub(crate) struct Healing {
+    /// The true time at which everybody must be done.
+    pub(crate) deadline: u64,
+}
+
+impl Healing {
+    pub(crate) const RULE: &'static str = "healing";
+
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        Self {
+            deadline: BEGIN + scenario.heal_at + scenario.bound(),
+        }
+    }
+
+    /// Complains about whoever is not done by the deadline.
+    pub(crate) fn overdue(&self, waiting: &[usize], bound: u64) -> Option<Violation> {
+        (!waiting.is_empty()).then(|| Violation {
+            rule: Self::RULE,
+            what: format!(
+                "clients {waiting:?} have no lock {} ms after the healing",
+                bound / 1_000_000
+            ),
+            at: self.deadline - BEGIN,
+        })
+    }
+}

@@ -1,0 +1,167 @@
+//! The checkers: section 8 of the protocol, one file a rule, asked after every event.
+//!
+//! A checker sees facts as they happen and answers with a complaint. It knows nothing of the
+//! library's insides: only what clients believe, what masters did and what travelled between.
+
+mod backing;
+mod counters;
+mod exclusion;
+mod extensions;
+mod guard;
+mod healing;
+mod loss;
+mod order;
+mod tokens;
+mod values;
+
+use std::fmt;
+
+pub(crate) use healing::Healing;
+
+use crate::facts::{Believer, Fact};
+use crate::scenario::{Promises, Scenario};
+
+/// A broken rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The checker that complains.
+    pub rule: &'static str,
+    /// What it saw.
+    pub what: String,
+    /// When, in nanoseconds of simulated time.
+    pub at: u64,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} at {:.3} ms: {}",
+            self.rule,
+            self.at as f64 / 1e6,
+            self.what
+        )
+    }
+}
+
+/// The rules whose breach does harm by itself. The others are broken earlier, and guard these.
+pub const HARM: [&str; 5] = [
+    "exclusion",
+    "tokens",
+    "loss told in time",
+    "healing",
+    "time goes on",
+];
+
+/// What every checker may look at.
+pub(crate) struct Moment<'a> {
+    /// The true time.
+    pub(crate) now: u64,
+    /// The number of the event.
+    pub(crate) event: u64,
+    pub(crate) believers: &'a [Believer],
+    /// Since when each client has been running; in the future for a paused one.
+    pub(crate) awake_since: &'a [u64],
+    pub(crate) promises: Promises,
+}
+
+/// One rule.
+pub(crate) trait Check {
+    /// What to call it.
+    const RULE: &'static str;
+
+    /// Looks at a fact.
+    fn see(&mut self, _at: &Moment<'_>, _fact: &Fact<'_>) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Looks at the world after an event.
+    fn after(&mut self, _at: &Moment<'_>) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+macro_rules! checkers {
+    ($($field:ident: $kind:ty,)*) => {
+        /// All rules at once.
+        pub(crate) struct Checkers {
+            $($field: $kind,)*
+            harm: bool,
+            pub(crate) violation: Option<Violation>,
+        }
+
+        impl Checkers {
+            pub(crate) fn new(scenario: &Scenario, harm: bool) -> Self {
+                Self { $($field: <$kind>::new(scenario),)* harm, violation: None }
+            }
+
+            pub(crate) fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) {
+                $({
+                    let said = self.$field.see(at, fact);
+                    self.note(<$kind as Check>::RULE, at.now, said);
+                })*
+            }
+
+            pub(crate) fn after(&mut self, at: &Moment<'_>) {
+                $({
+                    let said = self.$field.after(at);
+                    self.note(<$kind as Check>::RULE, at.now, said);
+                })*
+            }
+        }
+    };
+}
+
+checkers! {
+    exclusion: exclusion::Exclusion,
+    tokens: tokens::Tokens,
+    backing: backing::Backing,
+    counters: counters::Counters,
+    extensions: extensions::Extensions,
+    values: values::Values,
+    guard: guard::Guard,
+    loss: loss::Loss,
+    order: order::Line,
+}
+
+impl Checkers {
+    /// Tasks have been polled `polls` times and the time has not moved.
+    pub(crate) fn busy(&mut self, now: u64, polls: usize) {
+        let what = format!("tasks were polled {polls} times without end at one moment");
+        self.note("time goes on", now, Err(what));
+    }
+
+    /// The first complaint stands.
+    fn note(&mut self, rule: &'static str, now: u64, said: Result<(), String>) {
+        if let (Err(what), None) = (said, &self.violation) {
+            if self.harm && !HARM.contains(&rule) {
+                return;
+            }
+            let at = now - crate::clock::BEGIN;
+            self.violation = Some(Violation { rule, what, at });
+        }
+    }
+}
+
+/// Maps values of attempts; the keys are random already.
+pub(crate) type ByValue<T> =
+    std::collections::HashMap<[u8; 32], T, std::hash::BuildHasherDefault<FirstBytes>>;
+
+/// Takes the first eight bytes for the hash.
+#[derive(Default)]
+pub(crate) struct FirstBytes(u64);
+
+impl std::hash::Hasher for FirstBytes {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(head) = bytes.last_chunk::<8>().filter(|_| bytes.len() >= 16) {
+            // Hexadecimal digits have few bits each: spread them.
+            self.0 = u64::from_le_bytes(*head).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        }
+    }
+
+    fn write_usize(&mut self, _: usize) {}
+}

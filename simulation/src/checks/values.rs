@@ -1,0 +1,63 @@
+//! Rule 6: no release touches another value, and no value serves two attempts.
+
+use std::sync::Arc;
+
+use super::{ByValue, Check, Moment};
+use crate::facts::{Fact, Verb, short};
+use crate::scenario::Scenario;
+use quorate::node::{Claim, Request};
+
+pub(crate) struct Values {
+    /// The attempt that each value belongs to.
+    attempts: ByValue<Arc<Claim>>,
+}
+
+impl Values {
+    pub(crate) fn new(_: &Scenario) -> Self {
+        Self {
+            attempts: ByValue::default(),
+        }
+    }
+}
+
+impl Check for Values {
+    const RULE: &'static str = "values";
+
+    fn see(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        match fact {
+            Fact::Sent {
+                client,
+                request: Request::Acquire { claim, .. },
+            } => {
+                let hex = claim.token().to_hex();
+                let first = self.attempts.entry(hex).or_insert_with(|| claim.clone());
+                if !Arc::ptr_eq(first, claim) {
+                    return Err(format!(
+                        "client {client} uses value {} for a second attempt",
+                        short(&hex)
+                    ));
+                }
+            }
+            Fact::Applied {
+                master,
+                resource,
+                claim,
+                verb: Verb::Release,
+                before,
+                after,
+                ..
+            } => {
+                let stood = before.holder.filter(|_| before.holder != after.holder);
+                if let Some(other) = stood.filter(|held| *held != claim.token().to_hex()) {
+                    return Err(format!(
+                        "the release of {} removed {} from r{resource} on master {master}",
+                        short(&claim.token().to_hex()),
+                        short(&other)
+                    ));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,200 @@
+//! What a client process does: the steps of its plan, then one lock more once all is well again.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::{Either, select};
+use quorate::runtime::Runtime;
+
+use crate::clock::{BEGIN, MS};
+use crate::facts::Believer;
+use crate::locker::{Hold, Locker, Miss, Order};
+use crate::process::Process;
+use crate::scenario::Step;
+
+/// Works off the plan, from where the life before it was killed.
+pub(crate) async fn run(process: Arc<Process>, locker: Arc<dyn Locker>) {
+    let client = Client { process, locker };
+    while let Some(step) = client.next_step() {
+        client.sleep(step.think).await;
+        if client.process.shared.world().healed() {
+            break;
+        }
+        client.step(&step).await;
+    }
+    let heal_at = BEGIN + client.process.shared.world().scenario.heal_at;
+    client
+        .sleep(heal_at.saturating_sub(client.process.shared.now()))
+        .await;
+    client.last_one().await;
+    let mut world = client.process.shared.world();
+    world.processes[client.process.client].done = true;
+}
+
+struct Client {
+    process: Arc<Process>,
+    locker: Arc<dyn Locker>,
+}
+
+impl Client {
+    fn next_step(&self) -> Option<Step> {
+        let mut world = self.process.shared.world();
+        let client = self.process.client;
+        let process = &mut world.processes[client];
+        process.step += 1;
+        let index = process.step - 1;
+        world.scenario.clients[client].steps.get(index).copied()
+    }
+
+    async fn sleep(&self, nanos: u64) {
+        let at = self.process.now() + Duration::from_nanos(nanos);
+        self.process.sleep_until(at).await;
+    }
+
+    fn say(&self, line: impl FnOnce(usize) -> String) {
+        let client = self.process.client;
+        self.process.shared.world().say(|| line(client));
+    }
+
+    /// Every live waiter must get its lock once faults have healed.
+    async fn last_one(&self) {
+        let order = Order {
+            resource: 0,
+            wait: None,
+            renew: true,
+        };
+        if let Ok(hold) = self.locker.acquire(order).await {
+            let id = self.obtained(0, hold.clone());
+            self.sleep(2 * MS).await;
+            self.retire(id, "released");
+            hold.release().await;
+            let mut world = self.process.shared.world();
+            world.watch.coverage.waited_after_healing += 1;
+        }
+    }
+
+    async fn step(&self, step: &Step) {
+        let order = Order {
+            resource: step.resource,
+            wait: Some(Duration::from_nanos(step.wait)),
+            renew: step.renew,
+        };
+        let attempt = self.locker.acquire(order);
+        let outcome = match step.cut {
+            Some(polls) => Cut::after(attempt, polls).await,
+            None => Some(attempt.await),
+        };
+        let hold = match outcome {
+            Some(Ok(hold)) => hold,
+            Some(Err(miss)) => return self.missed(miss),
+            None => {
+                self.say(|client| format!("client {client} drops its acquire"));
+                self.process.shared.world().watch.coverage.cut += 1;
+                return;
+            }
+        };
+        let id = self.obtained(step.resource, hold.clone());
+        let lost = {
+            let lost = hold.lost();
+            let work = std::pin::pin!(self.work(step, &hold));
+            matches!(select(work, lost).await, Either::Right(_))
+        };
+        if lost {
+            self.retire(id, "lost");
+            self.process.shared.world().watch.coverage.lost += 1;
+            return drop(hold);
+        }
+        if step.drop {
+            self.retire(id, "dropped");
+            return drop(hold);
+        }
+        self.retire(id, "released");
+        let release = hold.release();
+        match step.cut_release {
+            None => release.await,
+            Some(polls) => {
+                if Cut::after(release, polls).await.is_none() {
+                    self.process.shared.world().watch.coverage.cut_releases += 1;
+                }
+            }
+        }
+    }
+
+    async fn work(&self, step: &Step, hold: &Arc<dyn Hold>) {
+        self.sleep(step.hold / 2).await;
+        if let Some(ttl) = step.extend {
+            hold.clone().extend(Duration::from_nanos(ttl)).await;
+        }
+        self.sleep(step.hold / 2).await;
+    }
+
+    fn missed(&self, miss: Miss) {
+        self.say(|client| format!("client {client} goes without: {miss:?}"));
+        let coverage = &mut self.process.shared.world().watch.coverage;
+        match miss {
+            Miss::HeldByOther => coverage.held_by_other += 1,
+            Miss::NoQuorum => coverage.no_quorum += 1,
+            Miss::TooLate => coverage.too_late += 1,
+        }
+    }
+
+    fn obtained(&self, resource: u8, hold: Arc<dyn Hold>) -> u64 {
+        let believer = Believer {
+            id: 0,
+            client: self.process.client,
+            resource: resource.into(),
+            value: hold.value(),
+            fencing: hold.fencing(),
+            since: 0,
+            until: hold.valid_until().as_nanos(),
+            clock: self.process.clock,
+            hold,
+        };
+        let mut world = self.process.shared.world();
+        let now = world.now;
+        world.watch.obtained(now, believer)
+    }
+
+    fn retire(&self, id: u64, why: &str) {
+        let mut world = self.process.shared.world();
+        let now = world.now;
+        let hold = world.watch.retire(now, id, why);
+        drop(world);
+        drop(hold);
+    }
+}
+
+/// A future that is dropped when it has been polled some times and is not ready.
+struct Cut<F> {
+    future: Option<Pin<Box<F>>>,
+    polls: u8,
+}
+
+impl<F: Future> Cut<F> {
+    fn after(future: F, polls: u8) -> Self {
+        let future = Some(Box::pin(future));
+        Self { future, polls }
+    }
+}
+
+impl<F: Future> Future for Cut<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(future) = &mut self.future else {
+            return Poll::Ready(None);
+        };
+        if let Poll::Ready(done) = future.as_mut().poll(cx) {
+            return Poll::Ready(Some(done));
+        }
+        self.polls -= 1;
+        if self.polls == 0 {
+            self.future = None;
+            return Poll::Ready(None);
+        }
+        Poll::Pending
+    }
+}

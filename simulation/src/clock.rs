@@ -1,0 +1,78 @@
+//! Clocks that stand wrong, run wrong and jump.
+
+/// Where simulated time begins, in nanoseconds: far enough from zero for clocks that lag.
+pub(crate) const BEGIN: u64 = 1_000_000_000_000;
+
+/// The wall clock's reading at [`BEGIN`], in microseconds since 1970.
+pub(crate) const EPOCH_US: u64 = 1_790_000_000_000_000;
+
+/// One millisecond of simulated time.
+pub(crate) const MS: u64 = 1_000_000;
+
+/// A clock in nanoseconds, by its distance from the true time and its rate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    /// The true time at which it was last set, and what it was set to.
+    set_at: u64,
+    set_to: u64,
+    ppm: i64,
+}
+
+impl Clock {
+    /// Shows `begins` at the beginning of time and gains `ppm` millionths.
+    pub(crate) fn new(begins: u64, ppm: i64) -> Self {
+        Self {
+            set_at: BEGIN,
+            set_to: begins,
+            ppm,
+        }
+    }
+
+    /// What it shows at the true time `now`.
+    pub(crate) fn read(&self, now: u64) -> u64 {
+        let passed = now.saturating_sub(self.set_at);
+        let gained = passed as i64 / 1000 * self.ppm / 1000;
+        self.set_to
+            .saturating_add(passed)
+            .saturating_add_signed(gained)
+    }
+
+    /// The first true time at which it shows `reading` or more; `None` for "never".
+    pub(crate) fn when(&self, reading: u64) -> Option<u64> {
+        let wanted = reading.saturating_sub(self.set_to);
+        if wanted > u64::MAX / 4 {
+            return None;
+        }
+        let rate = (1_000_000 + self.ppm) as u128;
+        let mut at = self.set_at + (u128::from(wanted) * 1_000_000 / rate) as u64;
+        while self.read(at) < reading {
+            at += (reading - self.read(at)).max(1);
+        }
+        Some(at)
+    }
+
+    /// Moves it by `by` nanoseconds at the true time `now`.
+    pub(crate) fn jump(&mut self, now: u64, by: i64) {
+        self.set_to = self.read(now).saturating_add_signed(by);
+        self.set_at = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fast_clock_is_there_early_and_a_slow_one_late() {
+        let (fast, slow) = (Clock::new(50, 4_000), Clock::new(50, -4_000));
+        let at = BEGIN + 1000 * MS;
+        assert_eq!(fast.read(at), 50 + 1004 * MS);
+        assert_eq!(slow.read(at), 50 + 996 * MS);
+        for clock in [fast, slow] {
+            let there = clock.when(50 + 777 * MS).expect("soon");
+            assert!(clock.read(there) >= 50 + 777 * MS);
+            assert!(clock.read(there - 1_000) < 50 + 777 * MS);
+        }
+        assert_eq!(fast.when(u64::MAX), None);
+    }
+}

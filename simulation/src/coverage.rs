@@ -1,0 +1,99 @@
+//! What a run has seen: a simulation in which nothing happens proves nothing.
+
+use std::fmt;
+
+macro_rules! counted {
+    ($($group:literal { $($name:ident: $text:literal,)* })*) => {
+        /// How often each thing happened.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct Coverage {
+            $($(#[doc = $text] pub $name: u64,)*)*
+        }
+
+        impl Coverage {
+            /// Adds what another run has seen.
+            pub fn add(&mut self, other: &Self) {
+                $($(self.$name += other.$name;)*)*
+            }
+
+            /// Everything that never happened.
+            pub fn missing(&self) -> Vec<&'static str> {
+                let mut missing = Vec::new();
+                $($(if self.$name == 0 { missing.push($text); })*)*
+                missing
+            }
+        }
+
+        impl fmt::Display for Coverage {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                $(
+                    writeln!(f, "{}", $group)?;
+                    $(writeln!(f, "  {:<34}{:>14}", $text, grouped(self.$name))?;)*
+                )*
+                Ok(())
+            }
+        }
+    };
+}
+
+counted! {
+    "the lock" {
+        acquired: "acquisitions",
+        held_by_other: "refusals: held by another",
+        no_quorum: "refusals: no quorum",
+        too_late: "refusals: too late",
+        cut: "acquires dropped midway",
+        cut_releases: "releases dropped midway",
+        hand_overs: "hand-overs to another client",
+        confirms: "slow fencing rounds: confirmations sent",
+        renewed: "validity prolonged",
+        restored: "keys put back (healed minorities)",
+        lost: "losses told to a holder",
+        lined_up: "attempts from a place in line: sent",
+        woken: "waiters woken",
+        waited_after_healing: "waiters served after healing",
+    }
+    "masters" {
+        crashes: "crashes",
+        empty_restarts: "restarts, empty",
+        stale_restarts: "restarts, stale disk",
+        full_restarts: "restarts, nothing lost",
+        stalls: "stalls",
+        jumps: "clock jumps",
+        quarantined: "votes left out by the restart guard",
+    }
+    "network" {
+        partitions: "partitions",
+        lost_packets: "packets lost and sent again",
+        duplicates: "messages executed twice",
+        leftovers: "messages after their connection",
+        resets: "connections reset",
+        reconnects: "connections made",
+        timeouts: "node timeouts",
+        refused_down: "requests refused: down or stalled",
+        owed: "releases delivered on a later connection",
+    }
+    "clients" {
+        pauses: "processes paused",
+        kills: "processes killed",
+        dozes: "tasks paused at an await",
+    }
+    "in all" {
+        messages: "messages executed by masters",
+        events: "events",
+        sim_ms: "simulated milliseconds",
+    }
+}
+
+/// Digits in groups of three.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}

@@ -1,0 +1,179 @@
+//! A single-threaded executor under simulated time.
+//!
+//! Tasks are polled one at a time; when nobody is ready the world's next event happens. Which of
+//! several ready tasks comes first, and whether one is kept waiting at its await, is drawn from
+//! the seed.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use quorate::runtime::BoxFuture;
+
+use crate::world::{Event, Shared};
+
+type Ready = Arc<Mutex<VecDeque<usize>>>;
+
+struct TaskWaker {
+    ready: Ready,
+    task: usize,
+    queued: AtomicBool,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.queued.swap(true, Ordering::Relaxed) {
+            let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+            ready.push_back(self.task);
+        }
+    }
+}
+
+struct Task {
+    client: usize,
+    future: BoxFuture<()>,
+    state: Arc<TaskWaker>,
+    waker: Waker,
+    /// It has been kept waiting once for this wake-up.
+    dozed: bool,
+}
+
+/// So many polls at one moment are no progress any more.
+const BUSY: usize = 100_000;
+
+/// The tasks of all processes.
+pub(crate) struct Executor {
+    shared: Arc<Shared>,
+    ready: Ready,
+    /// Never used twice, so that a late wake-up cannot meet another task.
+    tasks: Vec<Option<Task>>,
+}
+
+impl Executor {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let ready = shared.ready.clone();
+        Self {
+            shared,
+            ready,
+            tasks: Vec::new(),
+        }
+    }
+
+    pub(crate) fn spawn(&mut self, client: usize, future: BoxFuture<()>) {
+        let task = self.tasks.len();
+        let state = Arc::new(TaskWaker {
+            ready: self.ready.clone(),
+            task,
+            queued: AtomicBool::new(false),
+        });
+        let waker = Waker::from(state.clone());
+        state.wake_by_ref();
+        self.tasks.push(Some(Task {
+            client,
+            future,
+            state,
+            waker,
+            dozed: false,
+        }));
+    }
+
+    /// Polls until nobody is ready. False when a checker has complained, or when the tasks keep
+    /// each other busy without the time going on.
+    pub(crate) fn settle(&mut self) -> bool {
+        for _ in 0..BUSY {
+            let next = self.next_ready();
+            let Some(task) = next else { return true };
+            if !self.run(task) {
+                return false;
+            }
+        }
+        let mut world = self.shared.world();
+        let now = world.now;
+        world.watch.checkers.busy(now, BUSY);
+        false
+    }
+
+    fn next_ready(&self) -> Option<usize> {
+        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        if ready.len() > 1 {
+            let mut world = self.shared.world();
+            if world.scenario.net.shuffle {
+                let count = ready.len() as u64;
+                let chosen = world.rng.below(count) as usize;
+                ready.swap(0, chosen);
+            }
+        }
+        ready.pop_front()
+    }
+
+    fn run(&mut self, index: usize) -> bool {
+        let Some(task) = self.tasks[index].as_mut() else {
+            return true;
+        };
+        {
+            let mut world = self.shared.world();
+            let now = world.now;
+            let process = &mut world.processes[task.client];
+            if process.paused_until > now {
+                process.parked_tasks.push(index);
+                return true;
+            }
+            let net = world.scenario.net;
+            if net.doze_ppm > 0 && !task.dozed && !world.healed() && world.rng.chance(net.doze_ppm)
+            {
+                task.dozed = true;
+                let at = now + world.rng.below(net.doze);
+                world.watch.coverage.dozes += 1;
+                world.at(at, Event::Wake(index as u32));
+                return true;
+            }
+        }
+        task.dozed = false;
+        task.state.queued.store(false, Ordering::Relaxed);
+        let done = {
+            let mut cx = Context::from_waker(&task.waker);
+            Pin::new(&mut task.future).poll(&mut cx) == Poll::Ready(())
+        };
+        if done {
+            self.tasks[index] = None;
+        }
+        let spawned = {
+            let mut world = self.shared.world();
+            let now = world.now;
+            world.watch.after(now);
+            if world.watch.checkers.violation.is_some() {
+                return false;
+            }
+            std::mem::take(&mut world.spawned)
+        };
+        for (client, future) in spawned {
+            self.spawn(client, future);
+        }
+        true
+    }
+
+    /// Makes a task ready that was kept waiting.
+    pub(crate) fn wake(&mut self, tasks: impl IntoIterator<Item = usize>) {
+        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        ready.extend(tasks);
+    }
+
+    /// Takes all tasks of a process, to be dropped.
+    pub(crate) fn take(&mut self, client: usize) -> impl Sized + use<> {
+        let of = |task: &mut Option<Task>| {
+            if task.as_ref().is_some_and(|task| task.client == client) {
+                task.take()
+            } else {
+                None
+            }
+        };
+        self.tasks.iter_mut().filter_map(of).collect::<Vec<_>>()
+    }
+}

@@ -1,0 +1,88 @@
+//! What the checkers are told, as it happens.
+
+use std::sync::Arc;
+
+use quorate::node::{Answer, Claim, Fault, Request, Token};
+
+use crate::clock::Clock;
+use crate::locker::Hold;
+
+/// A lock as it stands on one master.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) holder: Option<[u8; 32]>,
+    /// Microseconds on the master's clock; zero without a key.
+    pub(crate) expires: u64,
+    pub(crate) counter: u64,
+}
+
+/// Something that happened.
+pub(crate) enum Fact<'a> {
+    /// A client queued a message for a master.
+    Sent { client: usize, request: &'a Request },
+    /// A master executed a message about one lock.
+    Applied {
+        master: usize,
+        /// On the master's clock.
+        now_ms: u64,
+        resource: usize,
+        claim: &'a Arc<Claim>,
+        verb: Verb,
+        answer: &'a Result<Answer, Fault>,
+        before: Seen,
+        after: Seen,
+    },
+    /// A master executed a message by which a waiter leaves the line.
+    Left {
+        master: usize,
+        claim: &'a Arc<Claim>,
+    },
+    /// A client was given an answer, in time to count it.
+    Answered {
+        client: usize,
+        master: usize,
+        answer: &'a Result<Answer, Fault>,
+    },
+    /// A client believes to hold a lock from now on.
+    Obtained { believer: &'a Believer },
+    /// A validity moved. `old` is where it stood.
+    Prolonged { believer: &'a Believer, old: u64 },
+    /// A master came back.
+    Restarted { master: usize },
+}
+
+/// What a message asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Acquire,
+    Confirm,
+    Release,
+    Extend,
+}
+
+/// Somebody who believes to hold a lock, until it is retired or its time is over.
+pub(crate) struct Believer {
+    pub(crate) id: u64,
+    pub(crate) client: usize,
+    pub(crate) resource: usize,
+    pub(crate) value: Token,
+    pub(crate) fencing: Option<u64>,
+    /// The number of the event with which it began.
+    pub(crate) since: u64,
+    /// The end of its validity on its own clock, as last seen.
+    pub(crate) until: u64,
+    pub(crate) clock: Clock,
+    pub(crate) hold: Arc<dyn Hold>,
+}
+
+impl Believer {
+    /// Whether it believes at the true time `now`.
+    pub(crate) fn believes(&self, now: u64) -> bool {
+        self.clock.read(now) < self.hold.valid_until().as_nanos() && self.hold.is_valid()
+    }
+}
+
+/// The first digits of a value, for traces.
+pub(crate) fn short(value: &[u8]) -> String {
+    String::from_utf8_lossy(&value[..value.len().min(6)]).into_owned()
+}

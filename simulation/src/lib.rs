@@ -1,0 +1,58 @@
+//! Deterministic simulation of quorate: millions of schedules, every one replayable.
+//!
+//! The **real** coordinator, renewal and guard code runs here, over simulated masters, a
+//! simulated network and clocks that stand wrong. One seed decides everything: [`Scenario::draw`]
+//! makes it into plain data, [`run`] plays it, and the checkers look after every event. The same
+//! seed gives the same run on every machine.
+//!
+//! Each run has two phases. In the first, faults happen and safety is checked all the time. Then
+//! everything heals, every client wants the lock once more, and all must have had it within a
+//! bound ([`Scenario::bound`]).
+//!
+//! # What is simulated
+//!
+//! - 1 to 9 masters with the scripts' semantics, each with a clock of its own (offset, rate,
+//!   jumps), a disk (none, stale, always), crashes, restarts, stalls.
+//! - Per client and master a connection with delay, jitter, lost packets, resets, partitions in
+//!   one or both directions; what was on its way may arrive after its connection, and messages
+//!   may be executed twice. On one connection nothing overtakes anything.
+//! - Client processes that pause, are killed, whose tasks are kept waiting at any await, and
+//!   whose futures are dropped at any await.
+//!
+//! # What is not
+//!
+//! TCP, RESP and the Redis driver: the connection in this crate is a model of the library's actor
+//! and keeps the same contract (see `quorate::node::Node`). Threads: everything runs on one.
+//!
+//! # Why a crate
+//!
+//! It is a library, a command line and tests at once: `scripts/simulate` plays a million seeds
+//! with both cores, and `cargo test` plays thousands of the same. A folder of `tests/` could be
+//! only the last of these.
+
+mod canary;
+mod checks;
+mod client;
+mod clock;
+mod coverage;
+mod executor;
+mod facts;
+mod locker;
+mod process;
+mod rng;
+mod run;
+mod scenario;
+mod shrink;
+mod sweep;
+mod world;
+
+pub use canary::Flaw;
+pub use checks::{HARM, Violation};
+pub use coverage::Coverage;
+pub use rng::Rng;
+pub use run::{Outcome, Play, run};
+pub use scenario::{
+    ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, Promises, Scenario, Settings, Step,
+};
+pub use shrink::shrink;
+pub use sweep::{Failure, Summary, Sweep, first_caught};

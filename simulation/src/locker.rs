@@ -1,0 +1,110 @@
+//! What a workload asks of a lock: the real library, or a canary in its place.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate::node::Token;
+use quorate::runtime::BoxFuture;
+use quorate::{AcquireError, Instant, LockGuard, Redlock, Wait};
+
+/// One acquire of a workload.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    pub(crate) resource: u8,
+    /// `None` for as long as it takes.
+    pub(crate) wait: Option<Duration>,
+    pub(crate) renew: bool,
+}
+
+/// Why there is no lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Miss {
+    HeldByOther,
+    NoQuorum,
+    TooLate,
+}
+
+/// Something that takes locks.
+pub(crate) trait Locker: Send + Sync {
+    fn acquire(&self, order: Order) -> BoxFuture<Result<Arc<dyn Hold>, Miss>>;
+}
+
+/// A held lock.
+pub(crate) trait Hold: Send + Sync {
+    fn value(&self) -> Token;
+    fn fencing(&self) -> Option<u64>;
+    fn valid_until(&self) -> Instant;
+    /// Whether the holder, asked now, believes to hold it.
+    fn is_valid(&self) -> bool;
+    /// Resolves when the holder is told that it is lost.
+    fn lost(&self) -> BoxFuture<()>;
+    fn extend(self: Arc<Self>, ttl: Duration) -> BoxFuture<()>;
+    fn release(self: Arc<Self>) -> BoxFuture<()>;
+}
+
+/// The resource's name.
+pub(crate) fn name(resource: u8) -> &'static str {
+    ["r0", "r1"][usize::from(resource)]
+}
+
+impl Locker for Redlock {
+    fn acquire(&self, order: Order) -> BoxFuture<Result<Arc<dyn Hold>, Miss>> {
+        let redlock = self.clone();
+        Box::pin(async move {
+            let mut request = redlock.lock(name(order.resource));
+            if !order.renew {
+                request = request.fixed_lease();
+            }
+            request = request.wait(match order.wait {
+                Some(Duration::ZERO) => Wait::None,
+                Some(wait) => Wait::For(wait),
+                None => Wait::Forever,
+            });
+            match request.acquire().await {
+                Ok(guard) => Ok(Arc::new(guard) as Arc<dyn Hold>),
+                Err(AcquireError::HeldByOther(_)) => Err(Miss::HeldByOther),
+                Err(AcquireError::NoQuorum(_)) => Err(Miss::NoQuorum),
+                Err(AcquireError::TooLate(_)) => Err(Miss::TooLate),
+                Err(error) => panic!("a scenario with bad input: {error}"),
+            }
+        })
+    }
+}
+
+impl Hold for LockGuard {
+    fn value(&self) -> Token {
+        self.token()
+    }
+
+    fn fencing(&self) -> Option<u64> {
+        self.fencing_token()
+    }
+
+    fn valid_until(&self) -> Instant {
+        LockGuard::valid_until(self)
+    }
+
+    fn is_valid(&self) -> bool {
+        LockGuard::is_valid(self)
+    }
+
+    fn lost(&self) -> BoxFuture<()> {
+        let lost = LockGuard::lost(self);
+        Box::pin(async move {
+            lost.await;
+        })
+    }
+
+    fn extend(self: Arc<Self>, ttl: Duration) -> BoxFuture<()> {
+        Box::pin(async move {
+            let _outcome = LockGuard::extend(&self, ttl).await;
+        })
+    }
+
+    fn release(self: Arc<Self>) -> BoxFuture<()> {
+        let guard = Arc::into_inner(self).expect("whoever looked at it has let go");
+        Box::pin(async move {
+            let _released = guard.release().await;
+        })
+    }
+}

@@ -1,0 +1,201 @@
+//! `scripts/simulate`: plays many seeds, or one again.
+
+use std::process::ExitCode;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use quorate_simulation::{Failure, Flaw, Play, Scenario, Summary, Sweep, first_caught, shrink};
+
+const HELP: &str = "\
+usage: scripts/simulate [--seeds N] [--first N] [--threads N] [--bench]
+       scripts/simulate --canaries [--seeds N]
+       scripts/simulate --canary NAME      the shrunk trace of how it is caught
+       QUORATE_SEED=N scripts/simulate     one seed again, with its trace";
+
+fn main() -> ExitCode {
+    let options = match Options::read() {
+        Ok(options) => options,
+        Err(message) => {
+            eprintln!("{message}\n{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match options.what {
+        What::Sweep => sweep(&options),
+        What::Replay(seed) => replay(seed, Play::default()),
+        What::Canaries => canaries(&options),
+        What::Canary(flaw) => canary(flaw, &options),
+    }
+}
+
+struct Options {
+    what: What,
+    seeds: u64,
+    first: u64,
+    threads: usize,
+    bench: bool,
+}
+
+enum What {
+    Sweep,
+    Replay(u64),
+    Canaries,
+    Canary(Flaw),
+}
+
+impl Options {
+    fn read() -> Result<Self, String> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut options = Self {
+            what: What::Sweep,
+            seeds: 20_000,
+            first: 0,
+            threads: cores,
+            bench: false,
+        };
+        if let Ok(seed) = std::env::var("QUORATE_SEED") {
+            options.what = What::Replay(number(&seed)?);
+        }
+        let mut args = std::env::args().skip(1);
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().ok_or(format!("{arg} needs a value"));
+            match arg.as_str() {
+                "--seeds" => options.seeds = number(&value()?)?,
+                "--first" => options.first = number(&value()?)?,
+                "--threads" => options.threads = number(&value()?)? as usize,
+                "--bench" => options.bench = true,
+                "--canaries" => options.what = What::Canaries,
+                "--canary" => {
+                    let name = value()?;
+                    let flaw = Flaw::by_name(&name).ok_or(format!("no canary is called {name}"))?;
+                    options.what = What::Canary(flaw);
+                }
+                _ => return Err(format!("unknown argument {arg}")),
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    let digits = text.replace('_', "");
+    digits
+        .parse()
+        .map_err(|_| format!("{text} is not a number"))
+}
+
+/// Many seeds, a bar and a table.
+fn sweep(options: &Options) -> ExitCode {
+    let bar = ProgressBar::new(options.seeds);
+    let style = "{bar:40} {human_pos}/{human_len} seeds  {per_sec}  {eta} left  {msg}";
+    if let Ok(style) = ProgressStyle::with_template(style) {
+        bar.set_style(style);
+    }
+    let sweep = Sweep {
+        first: options.first,
+        seeds: options.seeds,
+        threads: options.threads,
+        bench: options.bench,
+    };
+    let summary = sweep.run(|done, failed| {
+        bar.set_position(done);
+        if failed > 0 {
+            bar.set_message(format!("{failed} FAILED"));
+        }
+    });
+    bar.finish_and_clear();
+    table(options, &summary);
+    let Some(first) = summary.failures.first() else {
+        return ExitCode::SUCCESS;
+    };
+    for Failure { seed, violation } in &summary.failures {
+        println!("seed {seed}: {violation}");
+    }
+    if !options.bench {
+        replay(first.seed, Play::default());
+    }
+    ExitCode::FAILURE
+}
+
+fn table(options: &Options, summary: &Summary) {
+    print!("{}", summary.coverage);
+    let seconds = summary.took.as_secs_f64();
+    let per_core = summary.seeds as f64 / seconds / options.threads as f64;
+    println!(
+        "{} seeds from {} on in {seconds:.1} s on {} threads: {per_core:.0} a second and core, {} failed",
+        summary.seeds,
+        options.first,
+        options.threads,
+        summary.failures.len()
+    );
+    let missing = summary.coverage.missing();
+    if !missing.is_empty() && !options.bench {
+        println!("never happened: {}", missing.join(", "));
+    }
+}
+
+/// One seed again: what is wrong, in the smallest scenario found, and how it came to it.
+fn replay(seed: u64, play: Play) -> ExitCode {
+    let scenario = Scenario::draw(seed);
+    let outcome = play.run(&scenario);
+    let Some(violation) = outcome.violation else {
+        let traced = Play {
+            trace: true,
+            ..play
+        }
+        .run(&scenario);
+        println!(
+            "{scenario}\n{}\nseed {seed} passes",
+            traced.trace.join("\n")
+        );
+        return ExitCode::SUCCESS;
+    };
+    let small = shrink(&scenario, play, violation.rule);
+    let again = Play {
+        trace: true,
+        ..play
+    }
+    .run(&small);
+    println!("seed {seed} FAILS: {violation}\n\nshrunk to\n{small}\n");
+    println!("{}", again.trace.join("\n"));
+    if let Some(violation) = again.violation {
+        println!("\n{violation}\nQUORATE_SEED={seed} scripts/simulate");
+    }
+    ExitCode::FAILURE
+}
+
+/// Every canary, how many seeds it takes to catch it, and by which rule.
+fn canaries(options: &Options) -> ExitCode {
+    let mut code = ExitCode::SUCCESS;
+    println!(
+        "{:<24}{:>8}  {:<20}{:>12}  rule",
+        "canary", "seed", "rule", "harm at seed"
+    );
+    for flaw in Flaw::ALL {
+        let caught = |harm| first_caught(flaw, harm, options.seeds, options.threads);
+        let (any, harm) = (caught(false), caught(true));
+        let show = |failure: Option<Failure>| match failure {
+            Some(failure) => (failure.seed.to_string(), failure.violation.rule),
+            None => ("-".to_owned(), "not caught"),
+        };
+        if any.is_none() {
+            code = ExitCode::FAILURE;
+        }
+        let ((seed, rule), (harm_seed, harm_rule)) = (show(any), show(harm));
+        println!("{flaw:<24}{seed:>8}  {rule:<20}{harm_seed:>12}  {harm_rule}");
+    }
+    code
+}
+
+fn canary(flaw: Flaw, options: &Options) -> ExitCode {
+    let Some(caught) = first_caught(flaw, true, options.seeds, options.threads) else {
+        println!("{flaw} does no harm within {} seeds", options.seeds);
+        return ExitCode::FAILURE;
+    };
+    let play = Play {
+        flaw: Some(flaw),
+        harm: true,
+        ..Play::default()
+    };
+    replay(caught.seed, play);
+    ExitCode::SUCCESS
+}

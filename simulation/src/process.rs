@@ -1,0 +1,209 @@
+//! What a simulated client process gives to the library: clocks, timers, tasks, random bytes, and
+//! its connections to the masters.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+
+use quorate::Instant;
+use quorate::node::{Ear, Node, NodeName, Reply, Request};
+use quorate::runtime::{BoxFuture, Runtime};
+
+use crate::clock::{BEGIN, Clock, EPOCH_US};
+use crate::rng::Rng;
+use crate::world::{Effects, Event, Link, Shared};
+
+/// One life of a client process.
+pub(crate) struct Process {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) client: usize,
+    pub(crate) clock: Clock,
+    wall_us: i64,
+    random: AtomicU64,
+    dead: AtomicBool,
+}
+
+impl Process {
+    /// A new life of `client`, with connections to all masters.
+    pub(crate) fn boot(shared: &Arc<Shared>, client: usize) -> (Arc<Self>, Vec<Arc<dyn Node>>) {
+        let mut world = shared.world();
+        let process = &mut world.processes[client];
+        process.life += 1;
+        let (clock, wall_us) = (process.clock, process.wall_us);
+        let salt = (client as u64) << 32 | u64::from(process.life) << 8;
+        let seed = world.scenario.seed;
+        let first = world.links.len();
+        let masters = world.scenario.masters.len();
+        for master in 0..masters {
+            let rng = Rng::stream(seed, 1 << 48 | salt | master as u64);
+            world.links.push(Link::new(client, master, rng));
+        }
+        drop(world);
+        let process = Arc::new(Self {
+            shared: shared.clone(),
+            client,
+            clock,
+            wall_us,
+            random: AtomicU64::new(Rng::stream(seed, 2 << 48 | salt).draw()),
+            dead: AtomicBool::new(false),
+        });
+        let node = |master: usize| {
+            Arc::new(SimNode {
+                name: NodeName::new(NAMES[master]),
+                shared: shared.clone(),
+                link: first + master,
+            }) as Arc<dyn Node>
+        };
+        (process, (0..masters).map(node).collect())
+    }
+
+    /// From now on nothing of this life has any effect.
+    pub(crate) fn die(&self) {
+        self.dead.store(true, Ordering::Relaxed);
+    }
+
+    /// This life is over.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Relaxed)
+    }
+}
+
+const NAMES: [&str; 9] = ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"];
+
+impl Runtime for Process {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.clock.read(self.shared.now()))
+    }
+
+    fn wall_micros(&self) -> u64 {
+        let since = (self.shared.now() - BEGIN) / 1_000;
+        (EPOCH_US + since).saturating_add_signed(self.wall_us)
+    }
+
+    fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
+        Box::pin(Sleep {
+            shared: Arc::downgrade(&self.shared),
+            client: self.client,
+            at: self.clock.when(at.as_nanos()),
+            slot: None,
+        })
+    }
+
+    fn spawn(&self, task: BoxFuture<()>) -> bool {
+        if self.dead.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.shared.world().spawned.push((self.client, task));
+        true
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            let mut rng = Rng::new(self.random.load(Ordering::Relaxed));
+            let drawn = rng.draw().to_le_bytes();
+            self.random
+                .fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
+            chunk.copy_from_slice(&drawn[..chunk.len()]);
+        }
+    }
+}
+
+/// A timer of a process, on the true time at which its clock will show the reading.
+struct Sleep {
+    shared: Weak<Shared>,
+    client: usize,
+    /// `None` for never.
+    at: Option<u64>,
+    slot: Option<u32>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let (Some(shared), Some(at)) = (self.shared.upgrade(), self.at) else {
+            return Poll::Pending;
+        };
+        if shared.now() >= at {
+            return Poll::Ready(());
+        }
+        let mut world = shared.world();
+        if let Some(slot) = self.slot {
+            let slot = &mut world.timers[slot as usize].waker;
+            match slot {
+                Some(waker) if waker.will_wake(cx.waker()) => {}
+                slot => *slot = Some(cx.waker().clone()),
+            }
+            return Poll::Pending;
+        }
+        let slot = world.free_timers.pop().unwrap_or_else(|| {
+            world.timers.push(crate::world::TimerSlot::default());
+            world.timers.len() as u32 - 1
+        });
+        let timer = &mut world.timers[slot as usize];
+        timer.waker = Some(cx.waker().clone());
+        let (lap, client) = (timer.lap, self.client as u8);
+        world.at(at, Event::Timer { client, slot, lap });
+        self.slot = Some(slot);
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        let (Some(shared), Some(slot)) = (self.shared.upgrade(), self.slot) else {
+            return;
+        };
+        let mut world = shared.world();
+        // An emptied world has no timers left.
+        if let Some(timer) = world.timers.get_mut(slot as usize) {
+            timer.lap += 1;
+            let waker = timer.waker.take();
+            world.free_timers.push(slot);
+            drop(world);
+            drop(waker);
+        }
+    }
+}
+
+/// A master as one process reaches it.
+struct SimNode {
+    name: NodeName,
+    shared: Arc<Shared>,
+    link: usize,
+}
+
+impl Node for SimNode {
+    fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        let mut effects = Effects::default();
+        self.shared
+            .world()
+            .send(self.link, request, reply, &mut effects);
+        self.shared.carry_out(effects);
+    }
+
+    fn listen(&self, ear: Ear) {
+        self.shared.world().links[self.link].ear = Some(ear);
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        let (shared, link) = (Arc::downgrade(&self.shared), self.link);
+        // Looked at whenever the task is polled: no scenario waits for this alone.
+        Box::pin(std::future::poll_fn(move |cx| {
+            let idle = shared
+                .upgrade()
+                .is_none_or(|shared| shared.world().links[link].is_idle());
+            if idle {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }))
+    }
+}

@@ -1,0 +1,57 @@
+//! A small generator whose numbers are the same everywhere and for ever.
+//!
+//! Seeds are printed, kept as regression cases and replayed years later, so the stream must not
+//! change with a dependency. SplitMix64: one addition and three mixing steps a number.
+
+/// A stream of numbers from a seed.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// The stream of `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A stream of its own for one part of a run: what one part draws does not move the others,
+    /// so a scenario that has been shrunk stays close to the one it came from.
+    pub fn stream(seed: u64, part: u64) -> Self {
+        let mut rng = Self(seed ^ part.wrapping_mul(0xA076_1D64_78BD_642F));
+        rng.draw();
+        Self(rng.draw())
+    }
+
+    /// The next 64 bits.
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`; zero for a bound of zero.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// A number from `low` to `high`, both included.
+    pub fn range(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high.saturating_sub(low) + 1)
+    }
+
+    /// A number from `-most` to `most`.
+    pub fn around(&mut self, most: i64) -> i64 {
+        self.below(2 * most.unsigned_abs() + 1) as i64 - most
+    }
+
+    /// True in `ppm` of a million cases.
+    pub fn chance(&mut self, ppm: u32) -> bool {
+        ppm > 0 && self.below(1_000_000) < u64::from(ppm)
+    }
+
+    /// One of several.
+    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize]
+    }
+}

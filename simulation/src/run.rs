@@ -1,0 +1,234 @@
+//! One run: a scenario, a verdict.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate::{Redlock, Retry};
+
+use crate::canary::{self, Flaw};
+use crate::checks::{Healing, Violation};
+use crate::clock::{BEGIN, MS};
+use crate::coverage::Coverage;
+use crate::executor::Executor;
+use crate::locker::Locker;
+use crate::process::Process;
+use crate::scenario::Scenario;
+use crate::world::{Event, Shared};
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The first rule that was broken.
+    pub violation: Option<Violation>,
+    /// What happened on the way.
+    pub coverage: Coverage,
+    /// Who did what when, if it was asked for.
+    pub trace: Vec<String>,
+}
+
+/// How to play a scenario.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Play {
+    /// A wrong locker in the library's place.
+    pub flaw: Option<Flaw>,
+    /// Whether a trace is written.
+    pub trace: bool,
+    /// Only the rules are checked whose breach does harm by itself ([`HARM`](crate::HARM)).
+    pub harm: bool,
+}
+
+impl Play {
+    /// Plays `scenario`.
+    pub fn run(self, scenario: &Scenario) -> Outcome {
+        Run::new(scenario, self).finish()
+    }
+}
+
+/// Plays a scenario with the real library.
+pub fn run(scenario: &Scenario) -> Outcome {
+    Play::default().run(scenario)
+}
+
+struct Run {
+    shared: Arc<Shared>,
+    executor: Executor,
+    scenario: Arc<Scenario>,
+    flaw: Option<Flaw>,
+    lives: Vec<Arc<Process>>,
+}
+
+impl Run {
+    fn new(scenario: &Scenario, play: Play) -> Self {
+        let scenario = Arc::new(scenario.clone());
+        let shared = Shared::new(scenario.clone(), play);
+        let executor = Executor::new(shared.clone());
+        let mut run = Self {
+            shared,
+            executor,
+            scenario,
+            flaw: play.flaw,
+            lives: Vec::new(),
+        };
+        for client in 0..run.scenario.clients.len() {
+            let life = run.boot(client);
+            run.lives.push(life);
+        }
+        run
+    }
+
+    /// Starts a process with a lock factory of its own.
+    fn boot(&mut self, client: usize) -> Arc<Process> {
+        let (process, nodes) = Process::boot(&self.shared, client);
+        let settings = self.scenario.settings;
+        let flaw = self.flaw.filter(|flaw| flaw.is_locker());
+        let locker: Arc<dyn Locker> = if let Some(flaw) = flaw {
+            let process = process.clone();
+            Arc::new(canary::WrongLocker::new(flaw, process, nodes, settings))
+        } else {
+            let first = Duration::from_millis(4);
+            let builder = Redlock::builder()
+                .nodes(nodes)
+                .runtime(process.clone())
+                .ttl(settings.ttl())
+                .max_ttl(Duration::from_nanos(settings.max_ttl))
+                .node_timeout(Duration::from_nanos(settings.node_timeout))
+                .retry(Retry::new(first, Duration::from_nanos(settings.retry_most)))
+                .fencing(settings.fencing);
+            let builder = if settings.fair {
+                builder.fair()
+            } else {
+                builder.unordered()
+            };
+            Arc::new(builder.build().expect("settings that fit together"))
+        };
+        let script = crate::client::run(process.clone(), locker);
+        self.executor.spawn(client, Box::pin(script));
+        process
+    }
+
+    fn kill(&mut self, client: usize) {
+        self.lives[client].die();
+        let believers = {
+            let mut world = self.shared.world();
+            world.kill_links(client);
+            world.processes[client].parked_tasks.clear();
+            let all = std::mem::take(&mut world.watch.believers);
+            let (dead, alive) = all.into_iter().partition(|one| one.client == client);
+            world.watch.believers = alive;
+            let spawned = std::mem::take(&mut world.spawned);
+            let (of, rest): (Vec<_>, Vec<_>) =
+                spawned.into_iter().partition(|(of, _)| *of == client);
+            world.spawned = rest;
+            drop(world);
+            drop(of);
+            dead
+        };
+        let believers: Vec<crate::facts::Believer> = believers;
+        drop((self.executor.take(client), believers));
+    }
+
+    fn finish(mut self) -> Outcome {
+        let healing = Healing::new(&self.scenario);
+        let late = self.play(healing.deadline);
+        let mut outcome = {
+            let mut world = self.shared.world();
+            world.watch.coverage.sim_ms = (world.now - BEGIN) / MS;
+            Outcome {
+                violation: world.watch.checkers.violation.take(),
+                coverage: world.watch.coverage.clone(),
+                trace: world.watch.trace.take().unwrap_or_default(),
+            }
+        };
+        if outcome.violation.is_none() {
+            outcome.violation =
+                late.and_then(|waiting| healing.overdue(&waiting, self.scenario.bound()));
+        }
+        if outcome.violation.is_none() && outcome.coverage.acquired == 0 {
+            outcome.violation = Some(Violation {
+                rule: "something happens",
+                what: "nobody ever had a lock".into(),
+                at: self.scenario.heal_at,
+            });
+        }
+        for life in &self.lives {
+            life.die();
+        }
+        for client in 0..self.lives.len() {
+            self.kill(client);
+        }
+        self.shared.demolish();
+        outcome
+    }
+
+    /// Plays until everybody is done, a checker complains, or the time is over: then it tells
+    /// who is still waiting.
+    fn play(&mut self, deadline: u64) -> Option<Vec<usize>> {
+        loop {
+            if !self.executor.settle() {
+                return None;
+            }
+            let waiting: Vec<usize> = {
+                let world = self.shared.world();
+                let processes = world.processes.iter().enumerate();
+                processes
+                    .filter(|(_, process)| !process.done)
+                    .map(|(client, _)| client)
+                    .collect()
+            };
+            if waiting.is_empty() {
+                return None;
+            }
+            let Some(event) = self.shared.step(deadline) else {
+                return Some(waiting);
+            };
+            self.shared.happen(event);
+            self.follow_up(event);
+            let mut world = self.shared.world();
+            let now = world.now;
+            world.watch.after(now);
+            if world.watch.checkers.violation.is_some() {
+                return None;
+            }
+        }
+    }
+
+    /// The part of an event that concerns tasks.
+    fn follow_up(&mut self, event: Event) {
+        match event {
+            Event::Wake(task) => self.executor.wake([task as usize]),
+            Event::Resume(client) => {
+                let tasks = {
+                    let mut world = self.shared.world();
+                    let now = world.now;
+                    let process = &mut world.processes[usize::from(client)];
+                    if process.paused_until > now {
+                        return;
+                    }
+                    std::mem::take(&mut process.parked_tasks)
+                };
+                self.executor.wake(tasks);
+            }
+            Event::Fault(_) => {
+                let killed: Vec<usize> = {
+                    let world = self.shared.world();
+                    let processes = world.processes.iter().enumerate();
+                    processes
+                        .filter(|(client, process)| {
+                            process.killed && !self.lives[*client].is_dead()
+                        })
+                        .map(|(client, _)| client)
+                        .collect()
+                };
+                for client in killed {
+                    self.kill(client);
+                }
+            }
+            Event::Boot(client) => {
+                let client = usize::from(client);
+                self.shared.world().processes[client].killed = false;
+                self.lives[client] = self.boot(client);
+            }
+            _ => {}
+        }
+    }
+}

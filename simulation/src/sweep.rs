@@ -1,0 +1,139 @@
+//! Many seeds, on all cores. Each run is single-threaded and knows of no other, so what a sweep
+//! finds does not depend on how the seeds are dealt out.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::canary::Flaw;
+use crate::checks::Violation;
+use crate::coverage::Coverage;
+use crate::run::Play;
+use crate::scenario::Scenario;
+
+/// How many seeds a thread takes at a time.
+const BLOCK: u64 = 50;
+
+/// Which seeds, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Sweep {
+    /// The first seed.
+    pub first: u64,
+    /// How many.
+    pub seeds: u64,
+    /// On how many threads.
+    pub threads: usize,
+    /// The scenario of the speed figure instead of drawn ones.
+    pub bench: bool,
+}
+
+/// A seed that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// The rule that it breaks.
+    pub violation: Violation,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// How many seeds were played.
+    pub seeds: u64,
+    /// Those that failed, by seed; the first hundred.
+    pub failures: Vec<Failure>,
+    /// Everything that happened in all of them.
+    pub coverage: Coverage,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Sweep {
+    /// Plays all seeds; `progress` is told how many are done and how many have failed.
+    pub fn run(&self, progress: impl Fn(u64, u64) + Sync) -> Summary {
+        let began = Instant::now();
+        let next = AtomicU64::new(0);
+        let done = AtomicU64::new(0);
+        let summary = Mutex::new(Summary::default());
+        std::thread::scope(|scope| {
+            for _ in 0..self.threads.max(1) {
+                scope.spawn(|| {
+                    loop {
+                        let from = next.fetch_add(BLOCK, Ordering::Relaxed);
+                        if from >= self.seeds {
+                            return;
+                        }
+                        let block = from..(from + BLOCK).min(self.seeds);
+                        let count = block.end - block.start;
+                        let (coverage, failures) = self.block(block);
+                        let mut summary = summary.lock().unwrap_or_else(PoisonError::into_inner);
+                        summary.coverage.add(&coverage);
+                        summary.seeds += count;
+                        summary.failures.extend(failures);
+                        let done = done.fetch_add(count, Ordering::Relaxed) + count;
+                        progress(done, summary.failures.len() as u64);
+                    }
+                });
+            }
+        });
+        let mut summary = summary.into_inner().unwrap_or_else(PoisonError::into_inner);
+        summary.failures.sort_by_key(|failure| failure.seed);
+        summary.failures.truncate(100);
+        summary.took = began.elapsed();
+        summary
+    }
+
+    fn block(&self, seeds: std::ops::Range<u64>) -> (Coverage, Vec<Failure>) {
+        let mut coverage = Coverage::default();
+        let mut failures = Vec::new();
+        for seed in seeds.map(|offset| self.first + offset) {
+            let scenario = if self.bench {
+                Scenario::bench(seed)
+            } else {
+                Scenario::draw(seed)
+            };
+            let outcome = Play::default().run(&scenario);
+            coverage.add(&outcome.coverage);
+            failures.extend(
+                outcome
+                    .violation
+                    .map(|violation| Failure { seed, violation }),
+            );
+        }
+        (coverage, failures)
+    }
+}
+
+/// The first of the seeds from zero on at which the checkers reject a canary, and what they say.
+pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Option<Failure> {
+    let play = Play {
+        flaw: Some(flaw),
+        harm,
+        ..Play::default()
+    };
+    let next = AtomicU64::new(0);
+    let found = AtomicBool::new(false);
+    let first: Mutex<Option<Failure>> = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                while !found.load(Ordering::Relaxed) {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds {
+                        return;
+                    }
+                    // Every seed that was begun is finished, so the smallest is always found.
+                    if let Some(violation) = play.run(&Scenario::draw(seed)).violation {
+                        found.store(true, Ordering::Relaxed);
+                        let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
+                        if first.as_ref().is_none_or(|first| seed < first.seed) {
+                            *first = Some(Failure { seed, violation });
+                        }
+                    }
+                }
+            });
+        }
+    });
+    first.into_inner().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,253 @@
+//! One simulated master: the scripts' semantics from the library's own in-memory master, with a
+//! clock, a disk and a process around them.
+
+use std::sync::Arc;
+
+use quorate::node::memory::Master;
+use quorate::node::{Answer, Claim, Fault, Request};
+
+use super::{Event, World};
+use crate::canary::Flaw;
+use crate::clock::{BEGIN, Clock, EPOCH_US};
+use crate::facts::{Fact, Seen, Verb, short};
+use crate::scenario::{Disk, MasterPlan};
+
+pub(crate) struct SimMaster {
+    memory: Master,
+    /// What a stale disk would bring back.
+    disk: Master,
+    /// Its wall clock, in nanoseconds since 1970.
+    pub(crate) clock: Clock,
+    keeps: Disk,
+    /// Counts restarts; the run id.
+    pub(crate) run: u32,
+    pub(crate) up: bool,
+    /// What its clock showed when it started, in microseconds.
+    started_us: u64,
+    pub(crate) stalled_until: u64,
+}
+
+impl SimMaster {
+    pub(crate) fn new(plan: &MasterPlan) -> Self {
+        let begins = (EPOCH_US * 1_000).saturating_add_signed(plan.offset_us * 1_000);
+        Self {
+            memory: Master::default(),
+            disk: Master::default(),
+            clock: Clock::new(begins, plan.ppm),
+            keeps: plan.disk,
+            run: 0,
+            up: true,
+            // It has been running for a day.
+            started_us: begins / 1_000 - 86_400_000_000,
+            stalled_until: 0,
+        }
+    }
+
+    pub(crate) fn micros(&self, now: u64) -> u64 {
+        self.clock.read(now) / 1_000
+    }
+
+    /// `uptime_in_seconds` as a server reports it: both ends cut to whole seconds.
+    pub(crate) fn uptime(&self, now: u64) -> u64 {
+        (self.micros(now) / 1_000_000).saturating_sub(self.started_us / 1_000_000)
+    }
+
+    pub(crate) fn snapshot(&mut self) {
+        if self.keeps == Disk::Stale {
+            self.disk = self.memory.clone();
+        }
+    }
+
+    fn look(&self, now_us: u64, key: &[u8]) -> Seen {
+        let peek = self.memory.peek(now_us, key);
+        Seen {
+            holder: peek.holder.and_then(|holder| holder.try_into().ok()),
+            expires: peek.expires.unwrap_or(0),
+            counter: peek.counter.unwrap_or(0),
+        }
+    }
+
+    /// Executes a request by the scripts, or by a canary's wrong ones.
+    fn execute(
+        &mut self,
+        now_us: u64,
+        request: &Request,
+        flaw: Option<Flaw>,
+    ) -> Result<Answer, Fault> {
+        match (flaw, request) {
+            (Some(Flaw::UnconditionalDelete), Request::Release { claim, .. }) => {
+                if self.look(now_us, claim.key()).holder.is_some() {
+                    let (key, value) = (claim.key(), claim.token().to_hex());
+                    self.memory.put_text(now_us, key, &value, None);
+                }
+                self.memory.apply(now_us, request)
+            }
+            (Some(Flaw::ConfirmAtLeast), Request::Confirm { .. }) => {
+                match self.memory.apply(now_us, request) {
+                    Ok(Answer::CounterAbove(_)) => Ok(Answer::Confirmed),
+                    answer => answer,
+                }
+            }
+            (Some(Flaw::ShorteningExtend), Request::Extend { items }) => {
+                let answer = self.memory.apply(now_us, request);
+                for item in items.iter() {
+                    let value = item.claim.token().to_hex();
+                    let ours = self.look(now_us, item.claim.key()).holder == Some(value);
+                    if ours && !item.claim.is_withdrawn() {
+                        self.memory
+                            .put_text(now_us, item.claim.key(), &value, Some(item.ttl));
+                    }
+                }
+                answer
+            }
+            _ => self.memory.apply(now_us, request),
+        }
+    }
+}
+
+/// An answer on half a line.
+fn plain(answer: &Result<Answer, Fault>) -> String {
+    match answer {
+        Ok(Answer::Granted { .. }) => "granted".to_owned(),
+        Ok(Answer::Refused { line, .. }) => match line {
+            Some(line) => format!("refused, {} ahead, ticket {}", line.ahead, line.ticket),
+            None => "refused".to_owned(),
+        },
+        answer => format!("{answer:?}"),
+    }
+}
+
+/// The number of the resource that a key names.
+pub(crate) fn resource_of(key: &[u8]) -> usize {
+    usize::from(key.last().copied().unwrap_or(b'0') - b'0')
+}
+
+fn verb(request: &Request) -> Option<(&Arc<Claim>, Verb)> {
+    Some(match request {
+        Request::Acquire { claim, .. } => (claim, Verb::Acquire),
+        Request::Confirm { claim, .. } => (claim, Verb::Confirm),
+        Request::Release { claim, .. } => (claim, Verb::Release),
+        Request::Extend { items } => (&items.first()?.claim, Verb::Extend),
+        _ => return None,
+    })
+}
+
+impl World {
+    /// Lets a master execute a request, under the eyes of the checkers.
+    pub(super) fn apply(&mut self, index: usize, request: &Request) -> Result<Answer, Fault> {
+        let now = self.now;
+        let master = &mut self.masters[index];
+        let now_us = master.micros(now);
+        self.watch.coverage.messages += 1;
+        let Some((claim, verb)) = verb(request) else {
+            return master.execute(now_us, request, self.flaw);
+        };
+        if let Request::Extend { items } = request {
+            let before: Vec<Seen> = items
+                .iter()
+                .map(|item| master.look(now_us, item.claim.key()))
+                .collect();
+            let answer = master.execute(now_us, request, self.flaw);
+            for (item, before) in items.iter().zip(before) {
+                let after = self.masters[index].look(now_us, item.claim.key());
+                if before.holder.is_none() && after.holder.is_some() {
+                    self.watch.coverage.restored += 1;
+                }
+                self.applied(index, &item.claim, verb, &answer, before, after);
+            }
+            return answer;
+        }
+        let before = master.look(now_us, claim.key());
+        let answer = master.execute(now_us, request, self.flaw);
+        let after = master.look(now_us, claim.key());
+        let published = master.memory.take_published();
+        self.applied(index, claim, verb, &answer, before, after);
+        if let Request::Release { claim, leave: true } = request {
+            self.watch.fact(
+                now,
+                &Fact::Left {
+                    master: index,
+                    claim,
+                },
+            );
+        }
+        for (process, key) in published {
+            self.publish(index, &process, &key);
+        }
+        answer
+    }
+
+    fn applied(
+        &mut self,
+        master: usize,
+        claim: &Arc<Claim>,
+        verb: Verb,
+        answer: &Result<Answer, Fault>,
+        before: Seen,
+        after: Seen,
+    ) {
+        let now = self.now;
+        let resource = resource_of(claim.key());
+        self.watch.say(now, || {
+            let stands = after
+                .holder
+                .map_or_else(|| "free".to_owned(), |holder| short(&holder));
+            format!(
+                "master {master}: {verb:?} of {} on r{resource}: {}; now {stands}, counter {}",
+                short(&claim.token().to_hex()),
+                plain(answer),
+                after.counter
+            )
+        });
+        let now_ms = self.masters[master].micros(now) / 1_000;
+        self.watch.fact(
+            now,
+            &Fact::Applied {
+                master,
+                now_ms,
+                resource,
+                claim,
+                verb,
+                answer,
+                before,
+                after,
+            },
+        );
+    }
+
+    pub(super) fn crash(&mut self, index: usize, down: u64) {
+        if !self.masters[index].up {
+            return;
+        }
+        self.watch.coverage.crashes += 1;
+        self.masters[index].up = false;
+        self.cut_all(index, false);
+        self.at(self.now + down, Event::Restart(index as u8));
+    }
+
+    pub(super) fn restart(&mut self, index: usize) {
+        let now = self.now;
+        let coverage = &mut self.watch.coverage;
+        let master = &mut self.masters[index];
+        match master.keeps {
+            Disk::None => {
+                coverage.empty_restarts += 1;
+                master.memory = Master::default();
+            }
+            Disk::Stale => {
+                coverage.stale_restarts += 1;
+                master.memory = master.disk.clone();
+            }
+            Disk::Always => coverage.full_restarts += 1,
+        }
+        master.up = true;
+        master.run += 1;
+        master.stalled_until = 0;
+        master.started_us = master.micros(now);
+        let kept = master.keeps;
+        self.say(|| format!("master {index} is back, disk: {kept:?}"));
+        // A full disk keeps the counters, so they must not fall; the restart counts all the same.
+        self.watch.fact(now, &Fact::Restarted { master: index });
+        debug_assert!(now >= BEGIN);
+    }
+}

@@ -1,0 +1,150 @@
+//! Who believes what, and everybody who looks at it: checkers, coverage, trace.
+
+use std::sync::Arc;
+
+use crate::checks::{Checkers, Moment};
+use crate::clock::BEGIN;
+use crate::coverage::Coverage;
+use crate::facts::{Believer, Fact};
+use crate::locker::Hold;
+use crate::run::Play;
+use crate::scenario::{Promises, Scenario};
+
+pub(crate) struct Watch {
+    pub(crate) checkers: Checkers,
+    pub(crate) believers: Vec<Believer>,
+    pub(crate) awake_since: Vec<u64>,
+    pub(crate) coverage: Coverage,
+    pub(crate) event: u64,
+    /// Readable lines, when somebody wants to read them.
+    pub(crate) trace: Option<Vec<String>>,
+    promises: Promises,
+    last_holder: [Option<usize>; 2],
+    holds: u64,
+}
+
+impl Watch {
+    pub(crate) fn new(scenario: &Scenario, play: Play) -> Self {
+        Self {
+            checkers: Checkers::new(scenario, play.harm),
+            believers: Vec::new(),
+            awake_since: vec![0; scenario.clients.len()],
+            coverage: Coverage::default(),
+            event: 0,
+            trace: play.trace.then(Vec::new),
+            promises: scenario.promises(),
+            last_holder: [None; 2],
+            holds: 0,
+        }
+    }
+
+    pub(crate) fn fact(&mut self, now: u64, fact: &Fact<'_>) {
+        let moment = Moment {
+            now,
+            event: self.event,
+            believers: &self.believers,
+            awake_since: &self.awake_since,
+            promises: self.promises,
+        };
+        self.checkers.see(&moment, fact);
+    }
+
+    /// Looks at everything after an event.
+    pub(crate) fn after(&mut self, now: u64) {
+        for index in 0..self.believers.len() {
+            let believer = &mut self.believers[index];
+            let until = believer.hold.valid_until().as_nanos();
+            let old = std::mem::replace(&mut believer.until, until);
+            if until > old {
+                self.coverage.renewed += 1;
+                let believer = self.believers.swap_remove(index);
+                self.say(now, || {
+                    format!(
+                        "client {} has r{} for {:.3} ms longer",
+                        believer.client,
+                        believer.resource,
+                        (until - old) as f64 / 1e6
+                    )
+                });
+                self.fact(
+                    now,
+                    &Fact::Prolonged {
+                        believer: &believer,
+                        old,
+                    },
+                );
+                self.believers.push(believer);
+                let last = self.believers.len() - 1;
+                self.believers.swap(index, last);
+            }
+        }
+        if self.believers.is_empty() {
+            return;
+        }
+        let moment = Moment {
+            now,
+            event: self.event,
+            believers: &self.believers,
+            awake_since: &self.awake_since,
+            promises: self.promises,
+        };
+        self.checkers.after(&moment);
+    }
+
+    /// Somebody believes to hold a lock from now on.
+    pub(crate) fn obtained(&mut self, now: u64, mut believer: Believer) -> u64 {
+        self.coverage.acquired += 1;
+        let last = self.last_holder[believer.resource].replace(believer.client);
+        self.coverage.hand_overs += u64::from(last.is_some_and(|last| last != believer.client));
+        self.holds += 1;
+        self.event += 1;
+        believer.id = self.holds;
+        believer.since = self.event;
+        self.say(now, || {
+            format!(
+                "client {} HOLDS r{}, value {:.6}, token {:?}, for {:.3} ms",
+                believer.client,
+                believer.resource,
+                believer.value.to_string(),
+                believer.fencing,
+                believer.until.saturating_sub(believer.clock.read(now)) as f64 / 1e6
+            )
+        });
+        self.fact(
+            now,
+            &Fact::Obtained {
+                believer: &believer,
+            },
+        );
+        self.believers.push(believer);
+        self.holds
+    }
+
+    /// It believes no longer. The hold is handed back to be dropped with the world unlocked.
+    pub(crate) fn retire(&mut self, now: u64, id: u64, why: &str) -> Option<Arc<dyn Hold>> {
+        // One last look: what was prolonged must be seen before it is gone.
+        self.after(now);
+        let index = self
+            .believers
+            .iter()
+            .position(|believer| believer.id == id)?;
+        let believer = self.believers.remove(index);
+        self.say(now, || {
+            format!(
+                "client {} no longer holds r{}: {why}",
+                believer.client, believer.resource
+            )
+        });
+        Some(believer.hold)
+    }
+
+    pub(crate) fn say(&mut self, now: u64, line: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!(
+                "{:>12.3} ms  {}",
+                (now - BEGIN) as f64 / 1e6,
+                line()
+            ));
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! A stated number of seeds under `cargo test`, the seeds that once failed, and the speed.
+//!
+//! 20,000 seeds with optimizations (`cargo test --release -p quorate-simulation`, as
+//! `scripts/test` does), 1,000 without; `QUORATE_SEEDS` asks for another number.
+
+use quorate_simulation::{Flaw, Play, Scenario, Sweep, first_caught, run};
+
+fn seeds() -> u64 {
+    let asked = std::env::var("QUORATE_SEEDS").ok();
+    let usual = if cfg!(debug_assertions) {
+        1_000
+    } else {
+        20_000
+    };
+    asked.and_then(|seeds| seeds.parse().ok()).unwrap_or(usual)
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+#[test]
+fn every_seed_passes_and_everything_happens_in_some() {
+    let seeds = seeds();
+    let sweep = Sweep {
+        first: 0,
+        seeds,
+        threads: threads(),
+        bench: false,
+    };
+    let summary = sweep.run(|_, _| {});
+    println!("{}", summary.coverage);
+    println!("{seeds} seeds in {:.1} s", summary.took.as_secs_f64());
+    let failures: Vec<String> = summary
+        .failures
+        .iter()
+        .map(|failure| {
+            format!(
+                "QUORATE_SEED={} scripts/simulate: {}",
+                failure.seed, failure.violation
+            )
+        })
+        .collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    if seeds >= 500 {
+        assert_eq!(
+            summary.coverage.missing(),
+            Vec::<&str>::new(),
+            "never happened"
+        );
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    for seed in 0..20 {
+        let scenario = Scenario::draw(seed);
+        let play = Play {
+            trace: true,
+            ..Play::default()
+        };
+        assert_eq!(play.run(&scenario), play.run(&scenario), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_traced_run_is_the_same_run() {
+    for seed in 0..20 {
+        let scenario = Scenario::draw(seed);
+        let traced = Play {
+            trace: true,
+            ..Play::default()
+        };
+        assert_eq!(
+            run(&scenario).coverage,
+            traced.run(&scenario).coverage,
+            "seed {seed}"
+        );
+    }
+}
+
+/// Within how many seeds each canary must be caught.
+const CANARIES: [(Flaw, u64); 12] = [
+    (Flaw::HalfQuorum, 20),
+    (Flaw::ReachableQuorum, 20),
+    (Flaw::ValidityAfterReplies, 1_000),
+    (Flaw::NoDrift, 20_000),
+    (Flaw::ReusedValue, 20),
+    (Flaw::LargestCounter, 50),
+    (Flaw::LateExtension, 5_000),
+    (Flaw::LossAtTick, 20),
+    (Flaw::UnconditionalDelete, 20),
+    (Flaw::ConfirmAtLeast, 5_000),
+    (Flaw::ShorteningExtend, 50),
+    (Flaw::GuardOff, 100),
+];
+
+#[test]
+fn every_canary_is_caught_within_its_seeds() {
+    assert_eq!(CANARIES.map(|(flaw, _)| flaw), Flaw::ALL);
+    for (flaw, within) in CANARIES {
+        let within = within.min(seeds());
+        let caught = first_caught(flaw, false, within, threads());
+        match caught {
+            Some(caught) => println!("{flaw:<24} seed {:>6}  {}", caught.seed, caught.violation),
+            // Without optimizations the rare ones are left to the release run.
+            None if cfg!(debug_assertions) && within == seeds() => {}
+            None => panic!("{flaw} gets through {within} seeds"),
+        }
+    }
+}
+
+#[test]
+fn the_small_locker_without_a_flaw_passes() {
+    let caught = first_caught(Flaw::Sound, false, seeds() / 10, threads());
+    assert_eq!(caught, None);
+}
