@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod asking;
+pub(crate) mod listener;
 pub(crate) mod seed;
 pub(crate) mod slow;
 
@@ -71,11 +72,11 @@ pub(crate) fn holders(masters: &Masters, key: &str) -> usize {
     masters.iter().filter(|server| has_key(server, key)).count()
 }
 
-/// The connections of this library on a server, by the name that they give themselves.
+/// The connections of this library on a server: all over TCP.
 pub(crate) fn connections(server: &Server) -> usize {
-    let list = ask_server(server, &["CLIENT", "LIST", "TYPE", "normal"]);
+    let list = ask_server(server, &["CLIENT", "LIST"]);
     let list = list.text().unwrap_or_default().into_owned();
-    // The asking connection itself came over the Unix socket.
+    // The asking connection itself comes over the Unix socket.
     let tcp = |line: &&str| line.contains("addr=127.0.0.1:");
     list.lines().filter(tcp).count()
 }

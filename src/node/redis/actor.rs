@@ -19,7 +19,7 @@ use super::Shared;
 use super::connect::{Link, connect};
 use super::mailbox::Letter;
 use super::wire::{Scripts, decode, driver_fault, is_noscript};
-use crate::node::{Claim, Fault, Reply, Request};
+use crate::node::{Answer, Claim, Fault, Reply, Request};
 use crate::protocol::instant::Instant;
 use crate::retry::Retry;
 
@@ -30,12 +30,18 @@ const FLIGHTS: usize = 16;
 /// The most requests in one pipeline.
 const PIPELINE: usize = 512;
 
-/// Undelivered releases that are kept; beyond that the ttl does it.
-const OWED: usize = 4096;
+/// Undelivered releases that are kept; beyond that the ttl does it. Room for all that can be
+/// under way on a connection that breaks.
+const OWED: usize = 2 * FLIGHTS * PIPELINE;
 
 /// Pauses between connection attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(150);
+
+/// Pauses between deliveries of releases that the master refuses for the moment: it is busy,
+/// read-only, cannot save. They grow, for that may last.
+const FIRST_RESPITE: Duration = Duration::from_millis(50);
+const LONGEST_RESPITE: Duration = Duration::from_secs(2);
 
 /// How long after its last answer a stalled connection is given up for a new one.
 const STALL: Duration = Duration::from_millis(500);
@@ -51,6 +57,8 @@ pub(super) fn run(shared: Arc<Shared>) -> impl Future<Output = ()> + Send + 'sta
     serve(Actor {
         shared,
         owed: VecDeque::new(),
+        respite: FIRST_RESPITE,
+        respite_ends: None,
         closed_at: None,
         batch: Vec::new(),
     })
@@ -121,10 +129,21 @@ type Connecting = Pin<Box<dyn Future<Output = Result<Link, Fault>> + Send>>;
 struct Actor {
     shared: Arc<Shared>,
     /// Releases that no answer confirms, for the next connection.
-    owed: VecDeque<(Arc<Claim>, bool)>,
+    owed: VecDeque<Owed>,
+    /// The next pause before the owed releases are tried again, and the end of the present one.
+    respite: Duration,
+    respite_ends: Option<Tick>,
     /// When the handle was seen to be gone.
     closed_at: Option<Tick>,
     batch: Vec<Letter>,
+}
+
+/// A release that no answer confirms.
+struct Owed {
+    claim: Arc<Claim>,
+    leave: bool,
+    /// When the key has expired by itself, where the master refuses to delete it.
+    until: Option<Tick>,
 }
 
 /// What is left is answered, and the mailbox is without a reader again: also when the runtime is
@@ -149,17 +168,65 @@ impl Actor {
             .is_some_and(|at| at.elapsed() > LINGER || self.owed.is_empty())
     }
 
-    fn owe(&mut self, claim: Arc<Claim>, leave: bool) {
+    fn owe(&mut self, release: Owed) {
         if self.owed.len() >= OWED {
             self.owed.pop_front();
         }
-        self.owed.push_back((claim, leave));
+        self.owed.push_back(release);
+    }
+
+    /// Keeps a release that the master refused for the moment
+    /// (`a_release_that_a_master_refuses_for_the_moment_is_delivered_later`).
+    fn postpone(&mut self, letter: &Letter) {
+        let Request::Release { claim, leave } = &letter.request else {
+            return;
+        };
+        let now = Tick::now();
+        let until = letter.until.unwrap_or(now + self.shared.options.max_ttl);
+        self.owe(Owed {
+            claim: claim.clone(),
+            leave: *leave,
+            until: Some(until),
+        });
+        if self.respite_ends.is_none() {
+            self.respite_ends = Some(now + self.respite);
+            self.respite = (2 * self.respite).min(LONGEST_RESPITE);
+        }
+    }
+
+    /// The owed releases that are to be sent now.
+    fn take_owed(&mut self) -> impl Iterator<Item = Letter> {
+        let now = Tick::now();
+        let resting = self.respite_ends.is_some_and(|ends| now < ends);
+        if !resting {
+            self.respite_ends = None;
+        }
+        let count = if resting {
+            0
+        } else {
+            self.owed.len().min(PIPELINE)
+        };
+        let live = move |owed: &Owed| owed.until.is_none_or(|until| now < until);
+        self.owed.drain(..count).filter(live).map(|owed| {
+            let Owed {
+                claim,
+                leave,
+                until,
+            } = owed;
+            let mut letter = Letter::new(Request::Release { claim, leave }, Reply::ignored());
+            letter.until = until;
+            letter
+        })
     }
 
     /// Answers a letter that is not sent.
     fn refuse(&mut self, letter: Letter, fault: &Fault) {
         if let Request::Release { claim, leave } = &letter.request {
-            self.owe(claim.clone(), *leave);
+            self.owe(Owed {
+                claim: claim.clone(),
+                leave: *leave,
+                until: None,
+            });
         }
         letter.answer(Err(fault.clone()));
     }
@@ -259,7 +326,7 @@ impl Line {
     ) -> Poll<Option<Fault>> {
         loop {
             let broken = self.link.driver.as_mut().poll(cx).is_ready();
-            if let Err(fault) = self.land(cx) {
+            if let Err(fault) = self.land(actor, cx) {
                 return Poll::Ready(Some(fault));
             }
             if broken {
@@ -273,7 +340,7 @@ impl Line {
         }
         if self.flights.is_empty() && self.again.is_empty() {
             actor.shared.mailbox.rest();
-            if actor.shared.mailbox.is_over() {
+            if actor.shared.mailbox.is_over() && actor.closed_for_good() {
                 return Poll::Ready(None);
             }
         }
@@ -281,7 +348,7 @@ impl Line {
     }
 
     /// Takes in the answers that have come, oldest first.
-    fn land(&mut self, cx: &mut Context<'_>) -> Result<(), Fault> {
+    fn land(&mut self, actor: &mut Actor, cx: &mut Context<'_>) -> Result<(), Fault> {
         while let Some(flight) = self.flights.front_mut() {
             let Poll::Ready(replies) = flight.replies.as_mut().poll(cx) else {
                 break;
@@ -307,7 +374,13 @@ impl Line {
                     letter.resent = true;
                     self.again.push(letter);
                 } else {
+                    let forgotten = is_noscript(&value);
                     let answer = decode(&letter.request, value);
+                    match &answer {
+                        Err(fault) if forgotten || passes(fault) => actor.postpone(&letter),
+                        Ok(Answer::Released(_)) => actor.respite = FIRST_RESPITE,
+                        _ => {}
+                    }
                     letter.answer(answer);
                 }
             }
@@ -340,10 +413,7 @@ impl Line {
             letters.splice(0..0, self.again.drain(..));
         }
         if !actor.owed.is_empty() {
-            let owed = actor.owed.drain(..actor.owed.len().min(PIPELINE));
-            let release =
-                |(claim, leave)| Letter::new(Request::Release { claim, leave }, Reply::ignored());
-            letters.splice(0..0, owed.map(release));
+            letters.splice(0..0, actor.take_owed());
         }
         if letters.len() < PIPELINE {
             actor
@@ -406,13 +476,15 @@ impl Line {
     ) -> Poll<Option<Fault>> {
         let limit = actor.shared.options.node_timeout;
         loop {
+            let respite = actor.respite_ends.filter(|_| !actor.owed.is_empty());
             let next = match (self.stalled_since, self.flights.front()) {
-                (Some(since), _) => since + STALL.max(4 * limit),
-                (None, Some(oldest)) => oldest.sent + limit,
-                (None, None) => {
-                    self.armed = None;
-                    return Poll::Pending;
-                }
+                (Some(since), _) => Some(since + STALL.max(4 * limit)),
+                (None, Some(oldest)) => Some(oldest.sent + limit),
+                (None, None) => respite,
+            };
+            let Some(next) = next else {
+                self.armed = None;
+                return Poll::Pending;
             };
             // An earlier alarm is left standing: it rings, looks here, and is set anew. So most
             // requests do not touch the timer at all.
@@ -430,6 +502,11 @@ impl Line {
             }
             if self.stalled_since.is_some() {
                 return Poll::Ready(Some(Fault::Stalled));
+            }
+            if self.flights.is_empty() {
+                // The respite is over: to the start, where the owed releases are sent.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
             }
             self.stalled_since = Some(now);
             let flying = self
@@ -453,4 +530,12 @@ impl Line {
             actor.refuse(letter, &fault);
         }
     }
+}
+
+/// Whether a master that answered this may well say something else a while later.
+fn passes(fault: &Fault) -> bool {
+    matches!(
+        fault,
+        Fault::Loading | Fault::ReadOnly | Fault::OutOfMemory | Fault::Misconf | Fault::Busy
+    )
 }

@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures::task::AtomicWaker;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::node::{Answer, Fault, Reply, Request};
 
@@ -24,6 +25,8 @@ pub(super) struct Letter {
     reply: Reply,
     /// It has been sent once and came back because the master had lost its scripts.
     pub(super) resent: bool,
+    /// Of a release that the master refused before: when its key has expired by itself.
+    pub(super) until: Option<Instant>,
 }
 
 impl Letter {
@@ -32,6 +35,7 @@ impl Letter {
             request,
             reply,
             resent: false,
+            until: None,
         }
     }
 
