@@ -1,10 +1,10 @@
 //! A master in memory whose requests and answers take their time.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use quorate::node::memory::MemoryNode;
-use quorate::node::{Node, NodeName, Reply, Request};
+use quorate::node::{Ear, Node, NodeName, Reply, Request};
 use quorate::runtime::BoxFuture;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
@@ -18,6 +18,7 @@ pub(crate) struct SlowNode {
     pub(crate) master: MemoryNode,
     post: UnboundedSender<(Request, Reply)>,
     under_way: watch::Sender<usize>,
+    ear: Arc<OnceLock<Ear>>,
 }
 
 impl SlowNode {
@@ -27,6 +28,8 @@ impl SlowNode {
         let (post, mut letters) = unbounded_channel::<(Request, Reply)>();
         let under_way = watch::Sender::new(0);
         let (executor, counter) = (master.clone(), under_way.clone());
+        let ear: Arc<OnceLock<Ear>> = Arc::default();
+        let hears = ear.clone();
         let (answers, mut ready) = unbounded_channel::<(Request, Reply)>();
         tokio::spawn(async move {
             while let Some((request, reply)) = letters.recv().await {
@@ -36,9 +39,16 @@ impl SlowNode {
         });
         tokio::spawn(async move {
             while let Some((request, reply)) = ready.recv().await {
-                let said = executor.with_master(|master, now| master.apply(now, &request));
+                let (said, published) = executor.with_master(|master, now| {
+                    (master.apply(now, &request), master.take_published())
+                });
                 tokio::time::sleep(back).await;
                 reply.answer(said);
+                for (process, key) in published {
+                    if let Some(ear) = hears.get().filter(|ear| ear.process == process) {
+                        ear.sink.woken(ear.node, &key);
+                    }
+                }
                 counter.send_modify(|count| *count -= 1);
             }
         });
@@ -46,6 +56,7 @@ impl SlowNode {
             master,
             post,
             under_way,
+            ear,
         })
     }
 }
@@ -58,6 +69,10 @@ impl Node for SlowNode {
     fn send(&self, request: Request, reply: Reply) {
         self.under_way.send_modify(|count| *count += 1);
         let _ = self.post.send((request, reply));
+    }
+
+    fn listen(&self, ear: Ear) {
+        let _ = self.ear.set(ear);
     }
 
     fn idle(&self) -> BoxFuture<()> {
