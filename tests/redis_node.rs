@@ -121,7 +121,7 @@ async fn scripts_that_a_master_forgot_are_loaded_again() {
         flush();
         let guard = take(&redlock, "job").await;
         flush();
-        guard.extend(secs(20)).await.expect("extended");
+        guard.extend(secs(30)).await.expect("extended");
         flush();
         let status = redlock.status("job").await.expect("a good name");
         assert!(status.nodes.iter().all(|node| node.state.is_ok()));
@@ -562,7 +562,7 @@ async fn a_password_shows_nowhere() {
         ask_server(master, &["CONFIG", "SET", "requirepass", "another"]);
         master.kill().expect("killed");
     }
-    show(format!("{:?}", guard.extend(secs(20)).await));
+    show(format!("{:?}", guard.extend(secs(30)).await));
     let released = guard.release().await;
     show(format!("{released:?} {:?}", released.reports()));
     let error = redlock.try_acquire("job").await.expect_err("no quorum");

@@ -28,10 +28,12 @@ pub(crate) fn masters(n: usize) -> Masters {
     Masters::start(n).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Settings for `urls`, which are masters that the test has just started.
+/// Settings for `urls`, which are masters that the test has just started. The ttl is longer than
+/// any test waits, so that a key that is gone in time has been deleted.
 pub(crate) fn settings<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> RedlockBuilder {
     Redlock::builder()
         .masters(urls)
+        .ttl(secs(30))
         .restart_guard(RestartGuard::Off)
 }
 

@@ -169,10 +169,11 @@ impl Actor {
     }
 
     fn owe(&mut self, release: Owed) {
-        if self.owed.len() >= OWED {
-            self.owed.pop_front();
+        // The first are those that were under way when the trouble began; what came later was
+        // not sent, and its release finds nothing.
+        if self.owed.len() < OWED {
+            self.owed.push_back(release);
         }
-        self.owed.push_back(release);
     }
 
     /// Keeps a release that the master refused for the moment
