@@ -456,7 +456,8 @@ async fn with_the_guard_on_a_young_master_does_not_vote_at_all() {
     let masters = masters(3);
     let redlock = guarded(&masters, RestartGuard::On).build().expect("good");
     let error = redlock.acquire("job").await.expect_err("too young");
-    assert_eq!(quarantined(&error), 3, "{error}");
+    // Two settle it; the third may not have been heard by then.
+    assert!(quarantined(&error) >= 2, "{error}");
     let patient = redlock.lock("job").wait(Wait::For(PATIENCE)).acquire();
     patient.await.expect("they grow up").release().await;
     // Without it, or at first contact, they are trusted.

@@ -399,13 +399,6 @@ impl fmt::Debug for Reply {
     }
 }
 
-/// What stands before the lock key in the names of the keys that go with it.
-pub(crate) const FENCE_PREFIX: &[u8] = b"quorate:fence:";
-pub(crate) const QUEUE_PREFIX: &[u8] = b"quorate:queue:";
-pub(crate) const ALIVE_PREFIX: &[u8] = b"quorate:alive:";
-pub(crate) const BROKEN_PREFIX: &[u8] = b"quorate:broken:";
-pub(crate) const TICKET_PREFIX: &[u8] = b"quorate:ticket:";
-
 /// What stands before the process id in the name of its wake channel.
 pub(crate) const WAKE_PREFIX: &str = "quorate:wake:";
 

@@ -2,16 +2,16 @@
 -- fence counter stays, and so does a note for as long as the holder could still renew: without it
 -- the holder's next renewal would put the key back. A value of another type is never touched, for
 -- GET fails first.
--- KEYS: lock, fence counter, queue, alive, note. Reply as LOOK without the line, from before.
+-- KEYS: lock. Reply as LOOK without the line, from before.
 local held = redis.call('GET', KEYS[1])
 local left = redis.call('PTTL', KEYS[1])
-local was = {held, left, redis.call('GET', KEYS[2])}
+local was = {held, left, redis.call('GET', 'quorate:fence:' .. KEYS[1])}
 if held then
   if left > 0 then
-    redis.call('SET', KEYS[5], held, 'PX', left)
+    redis.call('SET', 'quorate:broken:' .. KEYS[1], held, 'PX', left)
   end
   redis.call('DEL', KEYS[1])
-  local head = redis.call('ZRANGE', KEYS[3], 0, 0)[1]
+  local head = redis.call('ZRANGE', 'quorate:queue:' .. KEYS[1], 0, 0)[1]
   if head then
     redis.pcall('PUBLISH', 'quorate:wake:' .. string.sub(head, 1, 16), KEYS[1])
   end

@@ -10,6 +10,10 @@ use crate::node::{
 };
 use crate::protocol::fencing::PROPOSAL_SLACK_US;
 
+/// What stands before the lock key in the names of the keys that go with it.
+const FENCE_PREFIX: &[u8] = b"quorate:fence:";
+const BROKEN_PREFIX: &[u8] = b"quorate:broken:";
+
 /// How long a fencing counter outlives its last grant.
 const FENCE_TTL_US: u64 = 86_400_000_000;
 
@@ -479,11 +483,11 @@ impl Entry {
 }
 
 fn fence_key(key: &[u8]) -> Vec<u8> {
-    [crate::node::request::FENCE_PREFIX, key].concat()
+    [FENCE_PREFIX, key].concat()
 }
 
 fn broken_key(key: &[u8]) -> Vec<u8> {
-    [crate::node::request::BROKEN_PREFIX, key].concat()
+    [BROKEN_PREFIX, key].concat()
 }
 
 fn parse(text: &[u8]) -> Option<u64> {

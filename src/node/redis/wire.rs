@@ -5,9 +5,6 @@ use std::time::Duration;
 
 use redis::{Cmd, ErrorKind, RedisError, ServerError, Value};
 
-use crate::node::request::{
-    ALIVE_PREFIX, BROKEN_PREFIX, FENCE_PREFIX, QUEUE_PREFIX, TICKET_PREFIX,
-};
 use crate::node::{Answer, Claim, Extended, Fault, KeyState, Line, Order, Place, Request, Waiter};
 
 /// How long a fencing counter outlives its last grant: a day, so that counters do not pile up.
@@ -51,7 +48,7 @@ impl Scripts {
         SOURCES.iter().map(move |source| {
             let mut cmd = redis::cmd("SCRIPT");
             cmd.arg("LOAD").arg(format!(
-                "local MAX_TTL, FENCE_TTL = {}, {}\n{source}",
+                "local MAX_TTL, FENCE_TTL = {}, '{}'\n{source}",
                 max_ttl.as_millis(),
                 FENCE_TTL.as_millis()
             ));
@@ -94,12 +91,7 @@ impl Scripts {
                 if let Order::Fair(place) = claim.order() {
                     self.acquire_fair(claim, place.as_ref(), *ttl, *proposal)
                 } else if claim.fenced() {
-                    let mut cmd = self.call(Script::Acquire, 2, 3);
-                    cmd.arg(claim.key()).arg(beside(FENCE_PREFIX, claim.key()));
-                    cmd.arg(&claim.token().to_hex()[..])
-                        .arg(millis(*ttl))
-                        .arg(*proposal);
-                    cmd
+                    self.acquire(Script::Acquire, claim, *ttl, *proposal)
                 } else {
                     let mut cmd = Cmd::with_capacity(6, 64 + claim.key().len());
                     cmd.arg("SET")
@@ -110,9 +102,10 @@ impl Scripts {
                 }
             }
             Request::Confirm { claim, token } => {
-                let mut cmd = self.call(Script::Confirm, 2, 2);
-                cmd.arg(claim.key()).arg(beside(FENCE_PREFIX, claim.key()));
-                cmd.arg(&claim.token().to_hex()[..]).arg(*token);
+                let mut cmd = self.call(Script::Confirm, 1, 2);
+                cmd.arg(claim.key())
+                    .arg(&claim.token().to_hex()[..])
+                    .arg(*token);
                 cmd
             }
             Request::Release { claim, leave } => self.release(claim, *leave),
@@ -136,6 +129,15 @@ impl Scripts {
         })
     }
 
+    fn acquire(&self, script: Script, claim: &Claim, ttl: Duration, proposal: u64) -> Cmd {
+        let mut cmd = self.call(script, 1, 6);
+        cmd.arg(claim.key())
+            .arg(&claim.token().to_hex()[..])
+            .arg(millis(ttl))
+            .arg(proposal);
+        cmd
+    }
+
     fn acquire_fair(
         &self,
         claim: &Claim,
@@ -143,56 +145,33 @@ impl Scripts {
         ttl: Duration,
         proposal: u64,
     ) -> Cmd {
-        let mut cmd = self.call(Script::AcquireFair, 5, 6);
-        cmd.arg(claim.key());
-        for prefix in [FENCE_PREFIX, QUEUE_PREFIX, ALIVE_PREFIX, TICKET_PREFIX] {
-            cmd.arg(beside(prefix, claim.key()));
+        let mut cmd = self.acquire(Script::AcquireFair, claim, ttl, proposal);
+        if let Some(place) = place {
+            cmd.arg(&*place.waiter)
+                .arg(place.ticket)
+                .arg(millis(place.heartbeat));
         }
-        cmd.arg(&claim.token().to_hex()[..])
-            .arg(millis(ttl))
-            .arg(proposal);
-        match place {
-            Some(Place {
-                waiter,
-                ticket,
-                heartbeat,
-            }) => cmd.arg(&**waiter).arg(*ticket).arg(millis(*heartbeat)),
-            None => cmd.arg("").arg(0).arg(0),
-        };
         cmd
     }
 
     fn release(&self, claim: &Claim, leave: bool) -> Cmd {
-        let Order::Fair(place) = claim.order() else {
-            let mut cmd = self.call(Script::Release, 1, 1);
-            cmd.arg(claim.key()).arg(&claim.token().to_hex()[..]);
-            return cmd;
+        let (script, place) = match claim.order() {
+            Order::Fair(place) => (Script::ReleaseFair, place.as_ref()),
+            Order::Unordered => (Script::Release, None),
         };
-        let mut cmd = self.call(Script::ReleaseFair, 3, 3);
-        cmd.arg(claim.key());
-        for prefix in [QUEUE_PREFIX, ALIVE_PREFIX] {
-            cmd.arg(beside(prefix, claim.key()));
+        let mut cmd = self.call(script, 1, 3);
+        cmd.arg(claim.key()).arg(&claim.token().to_hex()[..]);
+        if let Some(place) = place {
+            cmd.arg(&*place.waiter).arg(u8::from(leave));
         }
-        let waiter = place.as_ref().map_or("", |place| &place.waiter);
-        let leave = leave && place.is_some();
-        cmd.arg(&claim.token().to_hex()[..])
-            .arg(waiter)
-            .arg(u8::from(leave));
         cmd
     }
 
     fn look(&self, script: Script, key: &[u8]) -> Cmd {
-        let mut cmd = self.call(script, 5, 0);
+        let mut cmd = self.call(script, 1, 0);
         cmd.arg(key);
-        for prefix in [FENCE_PREFIX, QUEUE_PREFIX, ALIVE_PREFIX, BROKEN_PREFIX] {
-            cmd.arg(beside(prefix, key));
-        }
         cmd
     }
-}
-
-fn beside(prefix: &[u8], key: &[u8]) -> Vec<u8> {
-    [prefix, key].concat()
 }
 
 /// Whole milliseconds, rounded up: a master must never keep a key for less than we count on.
