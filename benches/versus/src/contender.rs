@@ -1,0 +1,161 @@
+//! Everything that is compared, behind one pair of verbs.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use quorate::{LockGuard, Redlock, RedlockBuilder, RestartGuard};
+use quorate_testbed::Masters;
+
+use crate::floor::Floor;
+use crate::wire::Wire;
+
+/// The ttl of every lock here.
+pub(crate) const TTL: Duration = Duration::from_secs(10);
+
+/// Who takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Name {
+    /// The least work with redis-rs: what everything is compared with
+    Floor,
+    /// The least work with hand-written RESP
+    Wire,
+    /// The peer from crates.io
+    Rslock,
+    /// quorate with `fencing(false)`: literally SET NX PX
+    Classic,
+    /// quorate with fencing tokens, `unordered()`
+    Fenced,
+    /// quorate as it comes: fencing tokens, first come first served
+    Default,
+}
+
+impl Name {
+    /// All of them, the floor first.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Floor,
+        Self::Wire,
+        Self::Rslock,
+        Self::Classic,
+        Self::Fenced,
+        Self::Default,
+    ];
+
+    /// As tables show it.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Floor => "floor (redis-rs)",
+            Self::Wire => "wire floor",
+            Self::Rslock => "rslock",
+            Self::Classic => "quorate classic",
+            Self::Fenced => "quorate fenced",
+            Self::Default => "quorate default",
+        }
+    }
+
+    /// What its resources begin with. Nobody meets what another has left behind: the floor goes
+    /// on at the q-th answer, and another connection may be faster than its last releases.
+    pub(crate) fn prefix(self) -> &'static str {
+        match self {
+            Self::Floor => "floor",
+            Self::Wire => "wire",
+            Self::Rslock => "rslock",
+            Self::Classic => "classic",
+            Self::Fenced => "fenced",
+            Self::Default => "default",
+        }
+    }
+
+    /// Whether it sends SET itself; the others call it from a script.
+    pub(crate) fn sends_set(self) -> bool {
+        !matches!(self, Self::Fenced | Self::Default)
+    }
+}
+
+/// Where the masters are, as one sees them: directly or through proxies.
+#[derive(Clone, Debug)]
+pub(crate) struct Addresses {
+    pub(crate) urls: Vec<String>,
+    pub(crate) sockets: Vec<SocketAddr>,
+}
+
+impl Addresses {
+    /// Straight to the masters.
+    pub(crate) fn of(masters: &Masters) -> Self {
+        Self {
+            urls: masters.urls(),
+            sockets: masters.iter().map(quorate_testbed::Server::addr).collect(),
+        }
+    }
+}
+
+/// One client, connected.
+pub(crate) enum Contender {
+    Floor(Floor),
+    Wire(Wire),
+    Rslock(rslock::LockManager),
+    Quorate(Redlock),
+}
+
+/// A lock that is held.
+pub(crate) enum Held {
+    Token(String),
+    Rslock(rslock::Lock),
+    Quorate(LockGuard),
+}
+
+/// Builds a `Redlock` in one of its settings.
+pub(crate) fn settings(name: Name, urls: &[String]) -> RedlockBuilder {
+    let builder = Redlock::builder()
+        .masters(urls.to_vec())
+        .ttl(TTL)
+        .restart_guard(RestartGuard::Off);
+    match name {
+        Name::Classic => builder.fencing(false).unordered(),
+        Name::Fenced => builder.unordered(),
+        _ => builder,
+    }
+}
+
+impl Contender {
+    /// Connects, and takes one lock so that nothing is left to be set up.
+    pub(crate) async fn connect(name: Name, at: &Addresses) -> Self {
+        let client = match name {
+            Name::Floor => Self::Floor(Floor::connect(&at.urls).await),
+            Name::Wire => Self::Wire(Wire::connect(&at.sockets).await),
+            Name::Rslock => Self::Rslock(rslock::LockManager::new(at.urls.clone())),
+            _ => Self::Quorate(settings(name, &at.urls).build().expect("good settings")),
+        };
+        let resource = format!("{}:warm-up", name.prefix());
+        let warm = client.acquire(&resource).await.expect("a healthy quorum");
+        client.release(&resource, warm).await;
+        client
+    }
+
+    /// Takes the lock; `None` when it was not granted, or something failed.
+    pub(crate) async fn acquire(&self, resource: &str) -> Option<Held> {
+        match self {
+            Self::Floor(floor) => floor.acquire(resource, TTL).await.map(Held::Token),
+            Self::Wire(wire) => wire.acquire(resource, TTL).await.map(Held::Token),
+            Self::Rslock(locks) => locks.lock(resource, TTL).await.ok().map(Held::Rslock),
+            Self::Quorate(redlock) => redlock.acquire(resource).await.ok().map(Held::Quorate),
+        }
+    }
+
+    /// Gives it back.
+    pub(crate) async fn release(&self, resource: &str, held: Held) {
+        match (self, held) {
+            (Self::Floor(floor), Held::Token(token)) => {
+                floor.release(resource, &token).await;
+            }
+            (Self::Wire(wire), Held::Token(token)) => {
+                wire.release(resource, &token).await;
+            }
+            (Self::Rslock(locks), Held::Rslock(lock)) => locks.unlock(&lock).await,
+            (_, Held::Quorate(guard)) => {
+                guard.release().await;
+            }
+            _ => unreachable!("held by another contender"),
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Latency, throughput and cost of everybody in one run.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use quorate_testbed::Masters;
+use serde::Serialize;
+use tokio::runtime::Runtime;
+
+use crate::contender::{Addresses, Contender, Name};
+use crate::measure::{Counts, Spread, masters_cpu, own_cpu, quantile};
+use crate::table::{Table, number, ratio};
+
+/// Arguments of `versus`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How many masters to start
+    #[arg(long, default_value_t = 5)]
+    pub(crate) masters: usize,
+    /// Fewer and shorter rounds
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// How many rounds; in each everybody has one turn
+    #[arg(long)]
+    pub(crate) rounds: Option<usize>,
+    /// Who takes part; the floor always does
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub(crate) only: Vec<Name>,
+    /// How many tasks, each with a resource of its own
+    #[arg(long, value_delimiter = ',', default_values_t = [64, 512])]
+    pub(crate) tasks: Vec<usize>,
+    /// One thread for the client instead of two
+    #[arg(long)]
+    pub(crate) current_thread: bool,
+    /// Print everything as JSON behind the tables
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The same runtime for everybody.
+pub(crate) fn runtime(current_thread: bool) -> Runtime {
+    let mut builder = if current_thread {
+        tokio::runtime::Builder::new_current_thread()
+    } else {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(2);
+        builder
+    };
+    builder.enable_all().build().expect("a runtime")
+}
+
+/// One client alone, one round. Nanoseconds, sorted.
+#[derive(Clone, Default)]
+pub(crate) struct Alone {
+    pub(crate) acquire: Vec<u64>,
+    pub(crate) release: Vec<u64>,
+    pub(crate) cycle: Vec<u64>,
+    pub(crate) failed: u64,
+}
+
+/// Many tasks, one round.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Crowd {
+    pub(crate) cycles: u64,
+    pub(crate) failed: u64,
+    pub(crate) per_second: f64,
+    pub(crate) client_us: f64,
+    pub(crate) servers_us: f64,
+    pub(crate) sent: f64,
+    pub(crate) ran: f64,
+    pub(crate) bytes: f64,
+}
+
+/// All rounds of one contender.
+#[derive(Default)]
+struct Rounds {
+    alone: Vec<Alone>,
+    crowds: HashMap<usize, Vec<Crowd>>,
+}
+
+/// One client takes and returns `cycles` locks, one after the other.
+pub(crate) async fn alone(client: &Arc<Contender>, name: Name, cycles: usize) -> Alone {
+    let client = client.clone();
+    let work = async move {
+        let mut seen = Alone::default();
+        for n in 0..cycles {
+            let resource = format!("{}:alone:{}", name.prefix(), n % 64);
+            let started = Instant::now();
+            let Some(held) = client.acquire(&resource).await else {
+                seen.failed += 1;
+                continue;
+            };
+            let acquired = Instant::now();
+            client.release(&resource, held).await;
+            let released = Instant::now();
+            seen.acquire.push((acquired - started).as_nanos() as u64);
+            seen.release.push((released - acquired).as_nanos() as u64);
+            seen.cycle.push((released - started).as_nanos() as u64);
+        }
+        seen.acquire.sort_unstable();
+        seen.release.sort_unstable();
+        seen.cycle.sort_unstable();
+        seen
+    };
+    // On a worker of the runtime, not on the thread that drives `block_on`.
+    tokio::spawn(work).await.expect("no panic")
+}
+
+/// `tasks` tasks take and return locks, each its own, for as long as `time`.
+pub(crate) async fn crowd(
+    client: &Arc<Contender>,
+    name: Name,
+    masters: &Masters,
+    tasks: usize,
+    time: Duration,
+) -> Crowd {
+    let cycles = Arc::new(AtomicU64::new(0));
+    let failed = Arc::new(AtomicU64::new(0));
+    let before = Counts::read(masters, name.sends_set());
+    let servers = masters_cpu(masters);
+    let cpu = own_cpu();
+    let started = Instant::now();
+    let mut running = tokio::task::JoinSet::new();
+    for task in 0..tasks {
+        let client = client.clone();
+        let (cycles, failed) = (cycles.clone(), failed.clone());
+        running.spawn(async move {
+            let resource = format!("{}:crowd:{task}", name.prefix());
+            let mut done = 0;
+            while started.elapsed() < time {
+                match client.acquire(&resource).await {
+                    Some(held) => {
+                        client.release(&resource, held).await;
+                        done += 1;
+                    }
+                    None => {
+                        failed.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }
+            cycles.fetch_add(done, Ordering::Relaxed);
+        });
+    }
+    running.join_all().await;
+    let took = started.elapsed();
+    let cpu = own_cpu().saturating_sub(cpu);
+    let servers = masters_cpu(masters).saturating_sub(servers);
+    let counts = Counts::read(masters, name.sends_set()).since(before);
+    let cycles = cycles.load(Ordering::Relaxed);
+    let each = |total: f64| total / cycles as f64;
+    Crowd {
+        cycles,
+        failed: failed.load(Ordering::Relaxed),
+        per_second: cycles as f64 / took.as_secs_f64(),
+        client_us: each(cpu.as_secs_f64() * 1e6),
+        servers_us: each(servers.as_secs_f64() * 1e6),
+        sent: each(counts.sent as f64),
+        ran: each(counts.ran as f64),
+        bytes: each(counts.bytes as f64),
+    }
+}
+
+/// Runs and prints.
+pub(crate) fn run(args: &Args) {
+    let masters = Masters::start(args.masters).expect("masters (is redis-server installed?)");
+    let runtime = runtime(args.current_thread);
+    let names: Vec<Name> = Name::ALL
+        .into_iter()
+        .filter(|name| args.only.is_empty() || args.only.contains(name) || *name == Name::Floor)
+        .collect();
+    let rounds = args.rounds.unwrap_or(if args.quick { 5 } else { 15 });
+    let (cycles, time) = if args.quick {
+        (600, Duration::from_millis(250))
+    } else {
+        (1500, Duration::from_millis(500))
+    };
+    let seen = runtime.block_on(async {
+        let at = Addresses::of(&masters);
+        let mut clients = Vec::new();
+        for &name in &names {
+            clients.push((name, Arc::new(Contender::connect(name, &at).await)));
+        }
+        let mut seen: Vec<Rounds> = names.iter().map(|_| Rounds::default()).collect();
+        // The first round warms everything up and is thrown away.
+        for round in 0..=rounds {
+            let kept = round > 0;
+            // Everybody is first, second, .. equally often.
+            let turns = |n: usize| (round + n) % clients.len();
+            for n in 0..clients.len() {
+                let (name, client) = &clients[turns(n)];
+                let result = alone(client, *name, if kept { cycles } else { 100 }).await;
+                if kept {
+                    seen[turns(n)].alone.push(result);
+                }
+            }
+            for &tasks in &args.tasks {
+                for n in 0..clients.len() {
+                    let (name, client) = &clients[turns(n)];
+                    let time = if kept { time } else { time / 5 };
+                    let result = crowd(client, *name, &masters, tasks, time).await;
+                    if kept {
+                        let rounds = seen[turns(n)].crowds.entry(tasks).or_default();
+                        rounds.push(result);
+                    }
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
+        }
+        seen
+    });
+    let flavour = if args.current_thread {
+        "current_thread"
+    } else {
+        "multi_thread, 2 workers"
+    };
+    println!(
+        "{} masters, {rounds} interleaved rounds, tokio {flavour}; x = ratio to the floor of the same round, \
+         median of the rounds [smallest-largest]",
+        args.masters
+    );
+    print_alone(&names, &seen);
+    for &tasks in &args.tasks {
+        print_crowd(tasks, &names, &seen);
+    }
+    if args.json {
+        print_json(args, rounds, &names, &seen);
+    }
+}
+
+/// One value of every round, over that of the first contender, which is the floor.
+fn over_floor(seen: &[Rounds], n: usize, value: impl Fn(&Rounds, usize) -> f64) -> Spread {
+    let rounds = seen[n].alone.len();
+    Spread::of((0..rounds).map(|round| value(&seen[n], round) / value(&seen[0], round)))
+}
+
+fn plain(seen: &[Rounds], n: usize, value: impl Fn(&Rounds, usize) -> f64) -> f64 {
+    Spread::of((0..seen[n].alone.len()).map(|round| value(&seen[n], round))).median
+}
+
+fn print_alone(names: &[Name], seen: &[Rounds]) {
+    let mut table = Table::new([
+        "one client",
+        "cycle p50 x",
+        "us",
+        "p99 x",
+        "us",
+        "p99.9 us",
+        "acquire p50 x",
+        "us",
+        "release p50 x",
+        "us",
+        "failed",
+    ]);
+    for (n, name) in names.iter().enumerate() {
+        let p50 = |r: &Rounds, at: usize| quantile(&r.alone[at].cycle, 0.5) / 1e3;
+        let p99 = |r: &Rounds, at: usize| quantile(&r.alone[at].cycle, 0.99) / 1e3;
+        let acquire = |r: &Rounds, at: usize| quantile(&r.alone[at].acquire, 0.5) / 1e3;
+        let release = |r: &Rounds, at: usize| quantile(&r.alone[at].release, 0.5) / 1e3;
+        table.row([
+            name.label().to_owned(),
+            ratio(over_floor(seen, n, p50)),
+            number(plain(seen, n, p50)),
+            ratio(over_floor(seen, n, p99)),
+            number(plain(seen, n, p99)),
+            number(pooled(&seen[n].alone, 0.999) / 1e3),
+            ratio(over_floor(seen, n, acquire)),
+            number(plain(seen, n, acquire)),
+            ratio(over_floor(seen, n, release)),
+            number(plain(seen, n, release)),
+            failures(seen[n].alone.iter().map(|round| round.failed)),
+        ]);
+    }
+    table.print("Latency of one client");
+}
+
+/// A quantile over the cycles of all rounds together: single rounds are too short for the tail.
+pub(crate) fn pooled(rounds: &[Alone], share: f64) -> f64 {
+    let mut all: Vec<u64> = rounds
+        .iter()
+        .flat_map(|round| round.cycle.iter().copied())
+        .collect();
+    all.sort_unstable();
+    quantile(&all, share)
+}
+
+fn failures(failed: impl Iterator<Item = u64>) -> String {
+    match failed.sum::<u64>() {
+        0 => String::new(),
+        failed => failed.to_string(),
+    }
+}
+
+fn print_crowd(tasks: usize, names: &[Name], seen: &[Rounds]) {
+    let mut table = Table::new([
+        format!("{tasks} tasks").as_str(),
+        "throughput x",
+        "cycles/s",
+        "client CPU x",
+        "us/cycle",
+        "server CPU x",
+        "us/cycle",
+        "commands",
+        "incl. scripts",
+        "bytes",
+        "failed",
+    ]);
+    for (n, name) in names.iter().enumerate() {
+        let of = |value: fn(&Crowd) -> f64| {
+            move |rounds: &Rounds, at: usize| value(&rounds.crowds[&tasks][at])
+        };
+        let (rate, client) = (of(|c| c.per_second), of(|c| c.client_us));
+        let servers = of(|c| c.servers_us);
+        table.row([
+            name.label().to_owned(),
+            ratio(over_floor(seen, n, rate)),
+            number(plain(seen, n, rate)),
+            ratio(over_floor(seen, n, client)),
+            number(plain(seen, n, client)),
+            ratio(over_floor(seen, n, servers)),
+            number(plain(seen, n, servers)),
+            number(plain(seen, n, of(|c| c.sent))),
+            number(plain(seen, n, of(|c| c.ran))),
+            number(plain(seen, n, of(|c| c.bytes))),
+            failures(seen[n].crowds[&tasks].iter().map(|round| round.failed)),
+        ]);
+    }
+    table.print(&format!("{tasks} tasks on distinct resources"));
+}
+
+fn print_json(args: &Args, rounds: usize, names: &[Name], seen: &[Rounds]) {
+    let contenders: Vec<_> = names
+        .iter()
+        .zip(seen)
+        .map(|(name, seen)| {
+            let quantiles = |pick: fn(&Alone) -> &Vec<u64>, share: f64| -> Vec<f64> {
+                let rounds = seen.alone.iter();
+                rounds.map(|r| quantile(pick(r), share) / 1e3).collect()
+            };
+            serde_json::json!({
+                "name": name,
+                "cycle_p50_us": quantiles(|r| &r.cycle, 0.5),
+                "cycle_p99_us": quantiles(|r| &r.cycle, 0.99),
+                "cycle_p999_us": pooled(&seen.alone, 0.999) / 1e3,
+                "acquire_p50_us": quantiles(|r| &r.acquire, 0.5),
+                "release_p50_us": quantiles(|r| &r.release, 0.5),
+                "crowds": seen.crowds,
+            })
+        })
+        .collect();
+    let all = serde_json::json!({
+        "masters": args.masters, "rounds": rounds, "contenders": contenders,
+    });
+    println!("\n{all:#}");
+}

@@ -1,0 +1,233 @@
+//! The wire floor: the same protocol as the floor with hand-written RESP over plain TCP.
+//!
+//! One task per connection drains a queue and writes what has gathered in one write. It shows
+//! what is left when the client library costs next to nothing, and it knows exactly the replies
+//! that the two commands get.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::task::AtomicWaker;
+use tokio::net::TcpStream;
+
+use crate::floor::{RELEASE, fresh_token};
+
+/// One connection per master.
+pub(crate) struct Wire {
+    lines: Vec<Arc<Line>>,
+    quorum: usize,
+    release: String,
+}
+
+/// What callers and the task of one connection share.
+#[derive(Default)]
+struct Line {
+    queue: Mutex<Queue>,
+    task: AtomicWaker,
+    closed: AtomicBool,
+}
+
+#[derive(Default)]
+struct Queue {
+    bytes: Vec<u8>,
+    rounds: Vec<Arc<Round>>,
+}
+
+/// One fan-out: answers in the lower half, those that said yes in the upper.
+struct Round {
+    votes: AtomicUsize,
+    quorum: usize,
+    masters: usize,
+    caller: AtomicWaker,
+}
+
+const YES: usize = 1 << 16;
+
+impl Round {
+    fn record(&self, yes: bool) {
+        let vote = if yes { YES + 1 } else { 1 };
+        let votes = self.votes.fetch_add(vote, Ordering::AcqRel) + vote;
+        if votes / YES == self.quorum || votes % YES == self.masters {
+            self.caller.wake();
+        }
+    }
+
+    fn poll(&self, cx: &Context<'_>) -> Poll<bool> {
+        self.caller.register(cx.waker());
+        let votes = self.votes.load(Ordering::Acquire);
+        if votes / YES >= self.quorum {
+            Poll::Ready(true)
+        } else if votes % YES >= self.masters {
+            Poll::Ready(false)
+        } else {
+            Poll::Pending
+        }
+    }
+}
+
+impl Wire {
+    /// Connects to all masters.
+    pub(crate) async fn connect(addresses: &[SocketAddr]) -> Self {
+        let mut lines = Vec::new();
+        let mut release = String::new();
+        for address in addresses {
+            let stream = TcpStream::connect(address).await.expect("connected");
+            stream.set_nodelay(true).expect("a socket option");
+            release = load(&stream).await.expect("a script that loads");
+            let line = Arc::new(Line::default());
+            tokio::spawn(serve(stream, line.clone()));
+            lines.push(line);
+        }
+        let quorum = lines.len() / 2 + 1;
+        Self {
+            lines,
+            quorum,
+            release,
+        }
+    }
+
+    /// The value under which the lock is held, if a majority granted it.
+    pub(crate) async fn acquire(&self, resource: &str, ttl: Duration) -> Option<String> {
+        let token = fresh_token();
+        let ttl = ttl.as_millis().to_string();
+        let request = encode(&["SET", resource, &token, "NX", "PX", &ttl]);
+        if self.ask(&request).await {
+            return Some(token);
+        }
+        self.release(resource, &token).await;
+        None
+    }
+
+    /// Gives it back; whether a majority has let go.
+    pub(crate) async fn release(&self, resource: &str, token: &str) -> bool {
+        self.ask(&encode(&["EVALSHA", &self.release, "1", resource, token]))
+            .await
+    }
+
+    async fn ask(&self, request: &[u8]) -> bool {
+        let round = Arc::new(Round {
+            votes: AtomicUsize::new(0),
+            quorum: self.quorum,
+            masters: self.lines.len(),
+            caller: AtomicWaker::new(),
+        });
+        for line in &self.lines {
+            let mut queue = line.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            let first = queue.rounds.is_empty();
+            queue.bytes.extend_from_slice(request);
+            queue.rounds.push(round.clone());
+            drop(queue);
+            if first {
+                line.task.wake();
+            }
+        }
+        poll_fn(|cx| round.poll(cx)).await
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        for line in &self.lines {
+            line.closed.store(true, Ordering::Release);
+            line.task.wake();
+        }
+    }
+}
+
+fn encode(args: &[&str]) -> Vec<u8> {
+    let mut request = Vec::with_capacity(160);
+    let _ = write!(request, "*{}\r\n", args.len());
+    for arg in args {
+        let _ = write!(request, "${}\r\n{arg}\r\n", arg.len());
+    }
+    request
+}
+
+async fn load(stream: &TcpStream) -> io::Result<String> {
+    stream.writable().await?;
+    let request = encode(&["SCRIPT", "LOAD", RELEASE]);
+    assert_eq!(stream.try_write(&request)?, request.len());
+    let mut reply = [0; 128];
+    loop {
+        stream.readable().await?;
+        match stream.try_read(&mut reply) {
+            Ok(len) => {
+                let text = String::from_utf8_lossy(&reply[..len]).into_owned();
+                let sha = text.lines().nth(1).unwrap_or_default();
+                assert_eq!(sha.len(), 40, "{text}");
+                return Ok(sha.to_owned());
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The task of one connection; ends with its `Wire`, or with the connection.
+async fn serve(stream: TcpStream, line: Arc<Line>) {
+    let mut sending: Vec<u8> = Vec::new();
+    let mut sent = 0;
+    let mut gathered: Vec<Arc<Round>> = Vec::new();
+    let mut waiting: VecDeque<Arc<Round>> = VecDeque::new();
+    let mut received = vec![0; 1 << 16];
+    let mut filled = 0;
+    poll_fn(|cx| {
+        line.task.register(cx.waker());
+        if line.closed.load(Ordering::Acquire) {
+            return Poll::Ready(());
+        }
+        // Out: what has gathered goes in one write.
+        loop {
+            if sent == sending.len() {
+                sending.clear();
+                sent = 0;
+                let mut queue = line.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                std::mem::swap(&mut sending, &mut queue.bytes);
+                std::mem::swap(&mut gathered, &mut queue.rounds);
+                drop(queue);
+                waiting.extend(gathered.drain(..));
+                if sending.is_empty() {
+                    break;
+                }
+            }
+            match stream.try_write(&sending[sent..]) {
+                Ok(len) => sent += len,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if stream.poll_write_ready(cx).is_pending() {
+                        break;
+                    }
+                }
+                Err(_) => return Poll::Ready(()),
+            }
+        }
+        // In: every reply here is one line.
+        while stream.poll_read_ready(cx).is_ready() {
+            match stream.try_read(&mut received[filled..]) {
+                Ok(0) => return Poll::Ready(()),
+                Ok(len) => {
+                    filled += len;
+                    let mut start = 0;
+                    while let Some(end) = received[start..filled].iter().position(|b| *b == b'\n') {
+                        let reply = &received[start..=start + end];
+                        if let Some(round) = waiting.pop_front() {
+                            round.record(matches!(reply[0], b'+' | b':'));
+                        }
+                        start += end + 1;
+                    }
+                    received.copy_within(start..filled, 0);
+                    filled -= start;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return Poll::Ready(()),
+            }
+        }
+        Poll::Pending
+    })
+    .await;
+}
