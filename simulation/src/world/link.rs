@@ -315,14 +315,15 @@ impl World {
         self.watch.coverage.reconnects += 1;
         let guard = self.scenario.settings.guard && self.flaw != Some(Flaw::GuardOff);
         let max_ttl = self.scenario.settings.max_ttl;
-        let shown = self.processes[self.links[index].client]
+        // Counted from the answer, as the actor does: a handshake may be slow.
+        let answered = self.processes[self.links[index].client]
             .clock
             .read(self.now);
         let link = &mut self.links[index];
         // Both ends of the uptime are cut to whole seconds, so it can be one too high.
         let up = link.found.saturating_sub(1) * 1_000 * MS;
         let left = max_ttl.saturating_sub(up);
-        link.quarantined_until = if guard && left > 0 { shown + left } else { 0 };
+        link.quarantined_until = if guard && left > 0 { answered + left } else { 0 };
         link.state = State::Online;
         link.stalled_since = None;
         link.pause = FIRST_PAUSE;

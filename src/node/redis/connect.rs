@@ -146,7 +146,6 @@ async fn shake(shared: &Shared, link: &mut Link) -> Result<(), Fault> {
     for load in Scripts::load(shared.options.max_ttl) {
         hello.add_command(load);
     }
-    let asked = Instant::now();
     let replies = drive(&mut link.driver, async {
         link.connection
             .send_packed_commands(&hello, 0, 1 + Scripts::COUNT)
@@ -158,7 +157,7 @@ async fn shake(shared: &Shared, link: &mut Link) -> Result<(), Fault> {
         return Err(Fault::Server("an empty handshake".into()));
     };
     link.scripts = Scripts::loaded(loads)?;
-    link.quarantined_until = quarantine(shared, info, asked)?;
+    link.quarantined_until = quarantine(shared, info, Instant::now())?;
     if let Some(ear) = shared.ear.get() {
         let channel = format!("{WAKE_PREFIX}{}", ear.process);
         let heard = drive(&mut link.driver, link.connection.subscribe(channel)).await;
@@ -187,7 +186,7 @@ async fn drive<T>(
 }
 
 /// Until when this master may have forgotten a lock (protocol, section 5).
-fn quarantine(shared: &Shared, info: &Value, asked: Instant) -> Result<Instant, Fault> {
+fn quarantine(shared: &Shared, info: &Value, answered: Instant) -> Result<Instant, Fault> {
     const NONE: Instant = Instant::from_nanos(0);
     if shared.options.restart_guard == RestartGuard::Off {
         return Ok(NONE);
@@ -220,6 +219,8 @@ fn quarantine(shared: &Shared, info: &Value, asked: Instant) -> Result<Instant, 
             return Ok(NONE);
         }
     }
+    // Counted from the answer: the master read its uptime after it was asked, and a slow
+    // handshake may take longer than what a ttl allows for drift (found by the simulation).
     // Both ends of the uptime are cut to whole seconds, so it can be one too high.
     let up = Duration::from_secs(uptime.saturating_sub(1));
     let left = shared.options.max_ttl.saturating_sub(up);
@@ -231,7 +232,7 @@ fn quarantine(shared: &Shared, info: &Value, asked: Instant) -> Result<Instant, 
         uptime_s = uptime,
         "master restarted lately and does not vote for a while (restart guard)"
     );
-    Ok(asked + left)
+    Ok(answered + left)
 }
 
 fn io_fault(error: std::io::Error) -> Fault {
