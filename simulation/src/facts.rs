@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quorate::node::{Answer, Claim, Fault, Request, Token};
+use quorate::node::{Answer, Claim, Fault, Token};
 
 use crate::clock::Clock;
 use crate::locker::Hold;
@@ -16,10 +16,27 @@ pub(crate) struct Seen {
     pub(crate) counter: u64,
 }
 
+impl Seen {
+    /// How it stands later, if nothing was said about it.
+    pub(crate) fn at(self, now_us: u64) -> Self {
+        if self.holder.is_some() && now_us < self.expires {
+            return self;
+        }
+        Self {
+            holder: None,
+            expires: 0,
+            counter: self.counter,
+        }
+    }
+}
+
 /// Something that happened.
 pub(crate) enum Fact<'a> {
-    /// A client queued a message for a master.
-    Sent { client: usize, request: &'a Request },
+    /// A client queued the first message of an attempt.
+    Started {
+        client: usize,
+        claim: &'a Arc<Claim>,
+    },
     /// A master executed a message about one lock.
     Applied {
         master: usize,

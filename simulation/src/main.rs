@@ -119,9 +119,12 @@ fn sweep(options: &Options) -> ExitCode {
 fn table(options: &Options, summary: &Summary) {
     print!("{}", summary.coverage);
     let seconds = summary.took.as_secs_f64();
-    let per_core = summary.seeds as f64 / seconds / options.threads as f64;
+    // Of processor time, not of time on the wall: the machine may have other work.
+    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    let cpu = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
+    let per_core = summary.seeds as f64 / cpu;
     println!(
-        "{} seeds from {} on in {seconds:.1} s on {} threads: {per_core:.0} a second and core, {} failed",
+        "{} seeds from {} on in {seconds:.1} s on {} threads: {per_core:.0} a second of one core, {} failed",
         summary.seeds,
         options.first,
         options.threads,

@@ -167,19 +167,17 @@ impl Run {
             if !self.executor.settle() {
                 return None;
             }
-            let waiting: Vec<usize> = {
-                let world = self.shared.world();
-                let processes = world.processes.iter().enumerate();
-                processes
-                    .filter(|(_, process)| !process.done)
-                    .map(|(client, _)| client)
-                    .collect()
-            };
-            if waiting.is_empty() {
-                return None;
-            }
-            let Some(event) = self.shared.step(deadline) else {
-                return Some(waiting);
+            let event = {
+                let mut world = self.shared.world();
+                if world.processes.iter().all(|process| process.done) {
+                    return None;
+                }
+                let Some(event) = self.shared.step(&mut world, deadline) else {
+                    let processes = world.processes.iter().enumerate();
+                    let waiting = processes.filter(|(_, process)| !process.done);
+                    return Some(waiting.map(|(client, _)| client).collect());
+                };
+                event
             };
             self.shared.happen(event);
             self.follow_up(event);

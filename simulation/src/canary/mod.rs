@@ -39,11 +39,13 @@ pub enum Flaw {
     ShorteningExtend,
     /// Restarted masters vote at once.
     GuardOff,
+    /// The restart guard is counted from the question about the uptime, not from the answer.
+    GuardFromQuestion,
 }
 
 impl Flaw {
     /// Every canary; the sound one is not among them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,
         Self::ValidityAfterReplies,
@@ -56,6 +58,7 @@ impl Flaw {
         Self::ConfirmAtLeast,
         Self::ShorteningExtend,
         Self::GuardOff,
+        Self::GuardFromQuestion,
     ];
 
     /// Its name, for commands and tables.
@@ -74,6 +77,7 @@ impl Flaw {
             Self::ConfirmAtLeast => "confirm-at-least",
             Self::ShorteningExtend => "shortening-extend",
             Self::GuardOff => "guard-off",
+            Self::GuardFromQuestion => "guard-from-question",
         }
     }
 
@@ -91,6 +95,7 @@ impl Flaw {
                 | Self::ConfirmAtLeast
                 | Self::ShorteningExtend
                 | Self::GuardOff
+                | Self::GuardFromQuestion
         )
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::{ByValue, Check, Moment};
 use crate::facts::{Fact, Verb};
 use crate::scenario::Scenario;
-use quorate::node::{Answer, Claim, Order, Place, Request};
+use quorate::node::{Answer, Claim, Order, Place};
 
 pub(crate) struct Line {
     fair: bool,
@@ -102,10 +102,7 @@ impl Check for Line {
             return Ok(());
         }
         match fact {
-            Fact::Sent {
-                request: Request::Acquire { claim, .. },
-                ..
-            } => {
+            Fact::Started { claim, .. } => {
                 self.started
                     .entry(claim.token().to_hex())
                     .or_insert_with(|| (at.event, place(claim).cloned()));

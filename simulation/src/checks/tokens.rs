@@ -6,7 +6,6 @@
 use super::{ByValue, Check, Moment};
 use crate::facts::Fact;
 use crate::scenario::Scenario;
-use quorate::node::Request;
 
 pub(crate) struct Tokens {
     started: ByValue<u64>,
@@ -31,10 +30,7 @@ impl Check for Tokens {
             return Ok(());
         }
         match fact {
-            Fact::Sent {
-                request: Request::Acquire { claim, .. },
-                ..
-            } => {
+            Fact::Started { claim, .. } => {
                 self.started
                     .entry(claim.token().to_hex())
                     .or_insert(at.event);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{ByValue, Check, Moment};
 use crate::facts::{Fact, Verb, short};
 use crate::scenario::Scenario;
-use quorate::node::{Claim, Request};
+use quorate::node::Claim;
 
 pub(crate) struct Values {
     /// The attempt that each value belongs to.
@@ -25,12 +25,9 @@ impl Check for Values {
 
     fn see(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            Fact::Sent {
-                client,
-                request: Request::Acquire { claim, .. },
-            } => {
+            Fact::Started { client, claim } => {
                 let hex = claim.token().to_hex();
-                let first = self.attempts.entry(hex).or_insert_with(|| claim.clone());
+                let first = self.attempts.entry(hex).or_insert_with(|| (*claim).clone());
                 if !Arc::ptr_eq(first, claim) {
                     return Err(format!(
                         "client {client} uses value {} for a second attempt",

@@ -91,6 +91,8 @@ pub(crate) struct Link {
     quarantined_until: u64,
     /// What the handshake will have found.
     found: u64,
+    /// When that was asked, on the client's clock.
+    asked: u64,
     pause: u64,
     rng: Rng,
 }
@@ -117,6 +119,7 @@ impl Link {
             armed: false,
             quarantined_until: 0,
             found: 0,
+            asked: 0,
             pause: FIRST_PAUSE,
             rng,
         }
@@ -222,13 +225,7 @@ impl World {
                 .push((reply, Err(Fault::Down("dead".into()))));
             return;
         }
-        self.watch.fact(
-            now,
-            &Fact::Sent {
-                client,
-                request: &request,
-            },
-        );
+        self.started(client, &request);
         let letter = Letter {
             request,
             reply,
@@ -255,6 +252,19 @@ impl World {
         }
     }
 
+    /// Tells the checkers of an attempt when its first message is queued.
+    fn started(&mut self, client: usize, request: &Request) {
+        let Request::Acquire { claim, .. } = request else {
+            return;
+        };
+        let last = &mut self.processes[client].attempt;
+        if last.as_ref().is_some_and(|last| Arc::ptr_eq(last, claim)) {
+            return;
+        }
+        *last = Some(claim.clone());
+        self.watch.fact(self.now, &Fact::Started { client, claim });
+    }
+
     /// Begins to connect, after a pause; requests wait for it until `patience` is over.
     fn start(&mut self, index: usize, patience: u64, pause: u64) {
         let now = self.now;
@@ -278,6 +288,8 @@ impl World {
         // Connection and greeting take round trips of their own before the question is asked.
         let trips = 2 * (self.scenario.net.delay + self.scenario.net.jitter / 2);
         let (id, epoch) = self.links[index].id(index);
+        let clock = self.processes[self.links[index].client].clock;
+        self.links[index].asked = clock.read(self.now + trips);
         let at = self.travel(index, Way::To) + trips;
         self.at(at, Event::Shake { link: id, epoch });
         self.at(self.now + CONNECT, Event::Failed { link: id, epoch });
@@ -319,11 +331,13 @@ impl World {
         let answered = self.processes[self.links[index].client]
             .clock
             .read(self.now);
+        let from_question = self.flaw == Some(Flaw::GuardFromQuestion);
         let link = &mut self.links[index];
+        let from = if from_question { link.asked } else { answered };
         // Both ends of the uptime are cut to whole seconds, so it can be one too high.
         let up = link.found.saturating_sub(1) * 1_000 * MS;
         let left = max_ttl.saturating_sub(up);
-        link.quarantined_until = if guard && left > 0 { answered + left } else { 0 };
+        link.quarantined_until = if guard && left > 0 { from + left } else { 0 };
         link.state = State::Online;
         link.stalled_since = None;
         link.pause = FIRST_PAUSE;

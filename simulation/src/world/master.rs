@@ -25,6 +25,8 @@ pub(crate) struct SimMaster {
     /// What its clock showed when it started, in microseconds.
     started_us: u64,
     pub(crate) stalled_until: u64,
+    /// How each lock stood after the last message about it.
+    seen: [Seen; 2],
 }
 
 impl SimMaster {
@@ -40,6 +42,7 @@ impl SimMaster {
             // It has been running for a day.
             started_us: begins / 1_000 - 86_400_000_000,
             stalled_until: 0,
+            seen: [Seen::default(); 2],
         }
     }
 
@@ -149,7 +152,9 @@ impl World {
                 .collect();
             let answer = master.execute(now_us, request, self.flaw);
             for (item, before) in items.iter().zip(before) {
-                let after = self.masters[index].look(now_us, item.claim.key());
+                let master = &mut self.masters[index];
+                let after = master.look(now_us, item.claim.key());
+                master.seen[resource_of(item.claim.key())] = after;
                 if before.holder.is_none() && after.holder.is_some() {
                     self.watch.coverage.restored += 1;
                 }
@@ -157,9 +162,10 @@ impl World {
             }
             return answer;
         }
-        let before = master.look(now_us, claim.key());
+        let before = master.seen[resource_of(claim.key())].at(now_us);
         let answer = master.execute(now_us, request, self.flaw);
         let after = master.look(now_us, claim.key());
+        master.seen[resource_of(claim.key())] = after;
         let published = master.memory.take_published();
         self.applied(index, claim, verb, &answer, before, after);
         if let Request::Release { claim, leave: true } = request {
@@ -239,6 +245,9 @@ impl World {
                 master.memory = master.disk.clone();
             }
             Disk::Always => coverage.full_restarts += 1,
+        }
+        for (resource, key) in ["r0", "r1"].into_iter().enumerate() {
+            master.seen[resource] = master.look(master.micros(now), key.as_bytes());
         }
         master.up = true;
         master.run += 1;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use quorate::node::{Answer, Ear, Fault as NodeFault, Reply, Request};
+use quorate::node::{Answer, Claim, Ear, Fault as NodeFault, Reply, Request};
 use quorate::runtime::BoxFuture;
 
 pub(crate) use link::Link;
@@ -53,8 +53,7 @@ impl Shared {
     }
 
     /// Takes the next event and moves the time to it. `None` at the end of time.
-    pub(crate) fn step(&self, deadline: u64) -> Option<Event> {
-        let mut world = self.world();
+    pub(crate) fn step(&self, world: &mut World, deadline: u64) -> Option<Event> {
         let Reverse(next) = world.events.pop()?;
         if next.at > deadline {
             return None;
@@ -198,6 +197,8 @@ pub(crate) struct Process {
     pub(crate) step: usize,
     pub(crate) done: bool,
     pub(crate) killed: bool,
+    /// The attempt that was begun last.
+    attempt: Option<Arc<Claim>>,
 }
 
 #[derive(Default)]
@@ -244,6 +245,7 @@ impl World {
             step: 0,
             done: false,
             killed: false,
+            attempt: None,
         };
         let mut world = Self {
             now: BEGIN,
