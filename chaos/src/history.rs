@@ -113,12 +113,14 @@ impl History {
                     targets,
                 } => {
                     let span = FaultSpan {
+                        number: *fault,
                         kind: kind.clone(),
                         targets: targets.clone(),
                         from: *t,
                         landed: None,
                         healed: None,
                         failed: None,
+                        over: None,
                     };
                     spans.insert(*fault, span);
                 }
@@ -130,11 +132,13 @@ impl History {
                 Event::Healed { fault } => {
                     if let Some(span) = spans.get_mut(fault) {
                         span.healed = Some(*t);
+                        span.over = Some(*t);
                     }
                 }
                 Event::Failed { fault, why } => {
                     if let Some(span) = spans.get_mut(fault) {
                         span.failed = Some(why.clone());
+                        span.over = Some(*t);
                     }
                 }
                 _ => {}
@@ -231,6 +235,8 @@ impl Attempt {
 /// One fault, from its beginning to its end.
 #[derive(Clone, Debug)]
 pub struct FaultSpan {
+    /// Its number in the schedule.
+    pub number: usize,
     /// Its kind.
     pub kind: String,
     /// The masters and clients it is about.
@@ -243,6 +249,8 @@ pub struct FaultSpan {
     pub healed: Option<u64>,
     /// Why it could not be done.
     pub failed: Option<String>,
+    /// When it was over, one way or the other.
+    pub over: Option<u64>,
 }
 
 impl FaultSpan {

@@ -15,6 +15,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             from: t,
             to: t,
             who: vec![who.to_owned()],
+            resource: None,
             what,
             excused: None,
         });

@@ -47,6 +47,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             from: *began,
             to: line.t,
             who: vec![who.to_owned(), line.who.clone()],
+            resource: Some(key.clone()),
             what: format!("both {who} and {} changed {key:?} from {from:?}", line.who),
             excused,
         });

@@ -36,13 +36,14 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
                     from,
                     to: overlap,
                     who: vec![other.who.clone(), attempt.who.clone()],
+                    resource: Some(resource.to_owned()),
                     what: format!(
-                        "{} and {} both held {resource:?} for {} (tokens {:?} and {:?})",
+                        "{} and {} both held {resource:?} for {} ({} and {})",
                         other.name(),
                         attempt.name(),
                         seconds(overlap - from),
-                        other.token,
-                        attempt.token
+                        token(other),
+                        token(attempt)
                     ),
                     excused: case.excuse(from, overlap),
                 });
@@ -63,4 +64,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         return finding.at_least(Verdict::Unknown);
     }
     finding
+}
+
+fn token(of: &Attempt) -> String {
+    of.token
+        .map_or_else(|| "no token".to_owned(), |token| format!("token {token}"))
 }

@@ -104,6 +104,7 @@ fn register(case: &Case<'_>, violations: &mut Vec<Violation>) -> (usize, usize) 
                         from: line.t,
                         to: line.t,
                         who: vec![name(seen.1), name(by)],
+                        resource: Some(key.clone()),
                         what: format!(
                             "the register took {token} of {by} after {} of {}",
                             seen.0, seen.1
@@ -126,6 +127,7 @@ fn violation(from: u64, to: u64, who: &[&Attempt], what: String) -> Violation {
         from,
         to,
         who: who.iter().map(|attempt| attempt.who.clone()).collect(),
+        resource: who.first().map(|attempt| attempt.resource.clone()),
         what,
         excused: None,
     }

@@ -37,6 +37,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
                 from: calm,
                 to: finish,
                 who: vec![format!("c{}", client + 1)],
+                resource: Some(resource.to_owned()),
                 what: format!(
                     "c{} did not get {resource:?} in the {} after the last fault had healed",
                     client + 1,

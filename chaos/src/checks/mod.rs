@@ -49,6 +49,8 @@ pub struct Violation {
     pub to: u64,
     /// Who is concerned: clients and masters.
     pub who: Vec<String>,
+    /// About which resource, if it is about one.
+    pub resource: Option<String>,
     /// In words.
     pub what: String,
     /// Why the scenario allows it, if it does.

@@ -33,6 +33,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
                 from: until,
                 to: ended,
                 who: vec![attempt.who.clone()],
+                resource: Some(attempt.resource.clone()),
                 what: format!(
                     "{} worked on {:?} for {} after its lock had ended, and was {}",
                     attempt.name(),

@@ -169,9 +169,14 @@ fn refused(server: &Server, code: &str) -> anyhow::Result<String> {
     }
 }
 
+/// Connections that have subscribed to anything are of another type than the rest.
 fn kill_clients(admin: &mut Connection) -> anyhow::Result<i64> {
-    let reply = admin.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])?;
-    Ok(reply.int().unwrap_or(0))
+    let mut killed = 0;
+    for kind in ["normal", "pubsub"] {
+        let reply = admin.command(&["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"])?;
+        killed += reply.int().unwrap_or(0);
+    }
+    Ok(killed)
 }
 
 /// What a new connection is told.

@@ -59,7 +59,7 @@ pub fn write(
     let summary = Summary::of(scenario, history, findings);
     let text = serde_json::to_string_pretty(&summary)?;
     fs::write(out.join("summary.json"), text)?;
-    let page = timeline::page(&summary, history, findings);
+    let page = timeline::page(&summary, history, findings)?;
     fs::write(out.join("timeline.html"), page)?;
     Ok(())
 }
