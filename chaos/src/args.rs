@@ -30,6 +30,10 @@ pub(crate) enum Command {
         /// The directory that a run has written
         dir: PathBuf,
     },
+    /// Run for a long time with a thousand locks, and look whether anything grows
+    Soak(RunArgs),
+    /// Run every fault with 1, 3 and 5 masters, fair and unordered, for a few seconds each
+    Matrix(MatrixArgs),
     /// List the kinds of faults
     Faults,
     /// A client process of a run
@@ -81,7 +85,7 @@ pub(crate) struct RunArgs {
     locker: Locker,
 
     /// How waiters are ordered: fair or unordered
-    #[arg(long, default_value = "unordered")]
+    #[arg(long, default_value = "fair")]
     order: Order,
 
     /// Whether masters that restarted sit out: on or off [default: on, off for amnesia]
@@ -103,6 +107,45 @@ pub(crate) struct RunArgs {
     /// Where the report goes [default: a new directory in target/chaos]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct MatrixArgs {
+    /// How long faults are injected in each run
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration)]
+    pub(crate) cell: Duration,
+
+    /// The numbers of masters
+    #[arg(long, value_delimiter = ',', default_value = "1,3,5")]
+    pub(crate) masters: Vec<usize>,
+
+    /// The orders
+    #[arg(long, value_delimiter = ',', default_value = "fair,unordered")]
+    pub(crate) orders: Vec<Order>,
+
+    /// Which faults [default: all]
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) faults: Vec<Kind>,
+
+    /// The seed of the first run
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+
+    /// How many client processes
+    #[arg(long, default_value_t = 4)]
+    pub(crate) clients: usize,
+
+    /// The server program [default: QUORATE_SERVER, redis-server or valkey-server]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) server: Option<PathBuf>,
+
+    /// The file that the matrix is written into; the text around it stays
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
+
+    /// Where the reports of runs go that are not valid
+    #[arg(long, value_name = "DIR", default_value = "target/chaos/matrix")]
+    pub(crate) out: PathBuf,
 }
 
 impl RunArgs {

@@ -9,7 +9,7 @@
 //! - [`client`]: what runs in a client process
 //! - [`event`], [`recorder`], [`history`]: what is written down
 //! - [`checks`]: the verdict; [`report`]: what is left for readers
-//! - [`run`]: all of it in order
+//! - [`run`]: all of it in order; [`matrix`] and [`soak`]: many runs, and a long one
 //!
 //! # What it deliberately does not do
 //!
@@ -22,10 +22,12 @@ pub mod event;
 pub mod faults;
 pub mod fleet;
 pub mod history;
+pub mod matrix;
 pub mod progress;
 pub mod recorder;
 pub mod register;
 pub mod report;
 pub mod run;
 pub mod scenario;
+pub mod soak;
 pub mod world;

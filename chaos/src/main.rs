@@ -10,9 +10,10 @@ use clap::Parser;
 use quorate_chaos::checks::{self, Verdict};
 use quorate_chaos::progress::Progress;
 use quorate_chaos::report::{self, Summary};
-use quorate_chaos::{client, run};
+use quorate_chaos::scenario::Scenario;
+use quorate_chaos::{client, matrix, run, soak, world};
 
-use args::{Args, Command, RunArgs};
+use args::{Args, Command, MatrixArgs, RunArgs};
 
 /// Set by the first Ctrl-C or SIGTERM: end in order.
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -26,6 +27,8 @@ fn main() -> ExitCode {
             state,
         } => client::child_main(origin, works, &state).map(|()| Verdict::Valid),
         Command::Run(args) => listen().and_then(|()| one_run(&args)),
+        Command::Soak(args) => listen().and_then(|()| soak_run(&args)),
+        Command::Matrix(args) => listen().and_then(|()| matrix_runs(&args)),
         Command::Recheck { dir } => recheck(&dir),
         Command::Faults => {
             list_faults();
@@ -46,13 +49,68 @@ fn main() -> ExitCode {
 fn one_run(args: &RunArgs) -> anyhow::Result<Verdict> {
     let scenario = args.scenario()?;
     let out = args.out(&scenario);
-    let outcome = run::run(&scenario, &out, Progress::shown(), &STOP)?;
+    let outcome = run::run(&scenario, &out, &mut Progress::shown(), &STOP)?;
     let summary = Summary::of(&outcome.scenario, &outcome.history, &outcome.findings);
     print!("{}", report::table(&summary));
     println!("report:  {}", out.join("timeline.html").display());
     println!("recheck: quorate-chaos recheck {}", out.display());
     println!("again:   {}", args::again(&scenario));
     Ok(outcome.findings.verdict)
+}
+
+fn soak_run(args: &RunArgs) -> anyhow::Result<Verdict> {
+    let base = args.scenario()?;
+    let scenario = soak::scenario(base.duration, base);
+    let out = args.out(&scenario);
+    let outcome = run::run(&scenario, &out, &mut Progress::shown(), &STOP)?;
+    let mut findings = outcome.findings;
+    let growth = soak::growth(&scenario, &outcome.history);
+    findings.verdict = findings.verdict.max(growth.verdict);
+    findings.findings.push(growth);
+    report::write(&scenario, &outcome.history, &findings, &out)?;
+    let summary = Summary::of(&scenario, &outcome.history, &findings);
+    println!("{}", soak::table(&scenario, &outcome.history));
+    print!("{}", report::table(&summary));
+    println!("report:  {}", out.join("timeline.html").display());
+    let again = args::again(&scenario).replacen("-- run", "-- soak", 1);
+    println!("again:   {again}");
+    Ok(findings.verdict)
+}
+
+fn matrix_runs(args: &MatrixArgs) -> anyhow::Result<Verdict> {
+    let kinds = if args.faults.is_empty() {
+        quorate_chaos::faults::Kind::ALL.to_vec()
+    } else {
+        args.faults.clone()
+    };
+    let plan = matrix::Plan {
+        kinds,
+        masters: args.masters.clone(),
+        orders: args.orders.clone(),
+        cell: args.cell,
+        seed: args.seed,
+    };
+    let base = Scenario {
+        clients: args.clients,
+        many: 10,
+        server: args.server.clone(),
+        ..Scenario::default()
+    };
+    let cells = matrix::run(&plan, &base, &args.out, &STOP)?;
+    let text = matrix::markdown(&cells, &world::server_version(args.server.as_deref()));
+    match &args.record {
+        Some(path) => matrix::record(path, &text)?,
+        None => print!("{text}"),
+    }
+    let worst = cells
+        .iter()
+        .filter(|cell| !cell.is_unavailable())
+        .map(|cell| cell.summary.verdict)
+        .max();
+    if STOP.load(Ordering::Relaxed) {
+        return Ok(Verdict::Unknown);
+    }
+    Ok(worst.unwrap_or(Verdict::Unknown))
 }
 
 fn recheck(dir: &std::path::Path) -> anyhow::Result<Verdict> {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::client::STALLED;
 use crate::event::{Clock, Event, Line};
 use crate::history::History;
 
@@ -130,7 +131,7 @@ impl State {
             Event::Refused { .. } => self.totals.refused += 1,
             Event::Landed { .. } => self.totals.landed += 1,
             Event::Failed { .. } => self.totals.failed += 1,
-            Event::Suffered { .. } => {
+            Event::Suffered { what, .. } if what != STALLED => {
                 if let Some(client) = client {
                     *self.suffered.entry(client).or_default() += 1;
                 }

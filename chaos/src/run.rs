@@ -18,7 +18,7 @@ use crate::progress::Progress;
 use crate::recorder::Recorder;
 use crate::register::Register;
 use crate::report;
-use crate::scenario::{Planned, Scenario, Workload};
+use crate::scenario::{Exclusion, Planned, Scenario, Workload};
 use crate::world::{self, Ground, World};
 
 /// How long all is left alone before the first fault.
@@ -49,7 +49,7 @@ pub struct Outcome {
 pub fn run(
     scenario: &Scenario,
     out: &Path,
-    progress: Progress,
+    progress: &mut Progress,
     stop: &AtomicBool,
 ) -> anyhow::Result<Outcome> {
     scenario.check()?;
@@ -73,7 +73,7 @@ pub fn run(
 struct Driver<'a> {
     scenario: &'a Scenario,
     recorder: Recorder,
-    progress: Progress,
+    progress: &'a mut Progress,
     world: World,
     plan: Vec<Planned>,
     gauged: Option<Instant>,
@@ -111,7 +111,7 @@ impl<'a> Driver<'a> {
         scenario: &'a Scenario,
         out: &Path,
         recorder: &Recorder,
-        progress: Progress,
+        progress: &'a mut Progress,
     ) -> anyhow::Result<Self> {
         let clocks = scenario
             .faults
@@ -163,7 +163,13 @@ impl<'a> Driver<'a> {
             ttl: scenario.ttl,
             max_ttl: scenario.max_ttl,
             pause: scenario.pause,
+            // To be robbed of a lock one must hold it.
+            long: match scenario.exclusion() {
+                Exclusion::MustBreak => 0.3,
+                _ => 0.06,
+            },
             many: scenario.many,
+            many_hold: scenario.many_hold,
             dir: dir.path().to_owned(),
             register: register.path().to_owned(),
             quorate: quorate.clone(),

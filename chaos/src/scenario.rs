@@ -42,6 +42,10 @@ pub struct Scenario {
     pub pause: Duration,
     /// How many locks the workload of many locks holds at once, in each client.
     pub many: usize,
+    /// How long it holds each of them, about.
+    pub many_hold: Duration,
+    /// The longest pause between the beginnings of two faults.
+    pub gap: Duration,
     /// The server program; `None`: what the machine offers.
     pub server: Option<PathBuf>,
     /// How long the calm may take until everybody has got on.
@@ -198,12 +202,14 @@ impl Default for Scenario {
             faults: Kind::mixed(),
             workloads: Workload::ALL.to_vec(),
             locker: Locker::Quorate,
-            order: Order::Unordered,
+            order: Order::Fair,
             guarded: true,
             ttl: Duration::from_secs(1),
             max_ttl: Duration::from_millis(2_500),
             pause: Duration::from_millis(120),
             many: 40,
+            many_hold: Duration::from_millis(2_500),
+            gap: Duration::from_millis(500),
             server: None,
             patience: Duration::from_secs(15),
         }
@@ -327,7 +333,7 @@ impl<'a> Scheduler<'a> {
                 round.remove(place);
                 self.book(&fault, at);
                 self.planned.push(Planned { at, fault });
-                at += Duration::from_millis(self.rng.random_range(150..500));
+                at += scenario.gap.mul_f64(self.rng.random_range(0.3..1.0));
             } else {
                 at += Duration::from_millis(50);
             }

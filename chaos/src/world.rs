@@ -187,11 +187,23 @@ pub fn unavailable(kind: Kind, masters: usize, shim: Result<&ClockShim, &str>) -
     None
 }
 
-/// Whether this directory holds a server that runs: for messages.
-pub fn describe(server: &Path) -> String {
-    let output = std::process::Command::new(server).arg("--version").output();
-    output.map_or_else(
-        |error| format!("{}: {error}", server.display()),
-        |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
-    )
+/// What the server program says that it is.
+pub fn server_version(named: Option<&Path>) -> String {
+    let Some(program) = named
+        .map(Path::to_owned)
+        .or_else(quorate_testbed::available)
+    else {
+        return "no server program".into();
+    };
+    let said = std::process::Command::new(program)
+        .arg("--version")
+        .output();
+    let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let said = said.unwrap_or_default();
+    let mut words = said.split_whitespace();
+    let name = words.next().unwrap_or("server");
+    let version = words
+        .find_map(|word| word.strip_prefix("v="))
+        .unwrap_or("?");
+    format!("{name} {version}")
 }

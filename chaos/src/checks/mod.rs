@@ -9,10 +9,13 @@ mod litter;
 mod liveness;
 mod told;
 
+use std::collections::HashMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::client::STALLED;
+use crate::event::Event;
 use crate::history::{Attempt, FaultSpan, History};
 use crate::scenario::{Exclusion, Scenario};
 
@@ -128,6 +131,8 @@ pub(crate) struct Case<'a> {
     history: &'a History,
     attempts: Vec<Attempt>,
     faults: Vec<FaultSpan>,
+    /// When each client was passed over by a busy machine.
+    stalls: HashMap<&'a str, Vec<(u64, u64)>>,
     end: u64,
 }
 
@@ -150,17 +155,54 @@ impl Case<'_> {
         Some(format!("{} on {}", fault.kind, fault.targets.join(", ")))
     }
 
-    /// Whether this client was kept from running at some point from `from` to `to`: stopped, or
-    /// its threads blocked.
-    fn was_paused(&self, who: &str, from: u64, to: u64) -> bool {
+    /// For how long this client was kept from running from `from` to `to`: stopped, its threads
+    /// blocked, or passed over by a busy machine.
+    fn paused(&self, who: &str, from: u64, to: u64) -> u64 {
         let name = who.split('.').next().unwrap_or(who);
-        self.faults.iter().any(|fault| {
-            matches!(fault.kind.as_str(), "client-sigstop" | "client-starve")
-                && fault.targets.iter().any(|target| target == name)
-                && fault.from <= to
-                && from <= fault.healed.unwrap_or(self.end)
-        })
+        let mut pauses: Vec<(u64, u64)> = self
+            .faults
+            .iter()
+            .filter(|fault| {
+                matches!(fault.kind.as_str(), "client-sigstop" | "client-starve")
+                    && fault.targets.iter().any(|target| target == name)
+            })
+            .map(|fault| (fault.from, fault.over.unwrap_or(self.end)))
+            .collect();
+        if let Some(stalls) = self.stalls.get(who) {
+            let near = stalls.partition_point(|(_, over)| *over < from);
+            let near = stalls[near..].iter().take_while(|(since, _)| *since <= to);
+            pauses.extend(near);
+        }
+        pauses.sort_unstable();
+        // Their union, cut to the time in question.
+        let (mut sum, mut reached) = (0, from);
+        for (since, over) in pauses {
+            let (since, over) = (since.max(reached), over.min(to));
+            if over > since {
+                sum += over - since;
+                reached = over;
+            }
+        }
+        sum
     }
+
+    /// Whether this client was kept from running at some point from `from` to `to`.
+    fn was_paused(&self, who: &str, from: u64, to: u64) -> bool {
+        self.paused(who, from, to) > 0
+    }
+}
+
+fn stalls(history: &History) -> HashMap<&str, Vec<(u64, u64)>> {
+    let mut stalls: HashMap<&str, Vec<(u64, u64)>> = HashMap::new();
+    for line in &history.lines {
+        if let Event::Suffered { what, since } = &line.what
+            && what == STALLED
+        {
+            let of = stalls.entry(&line.who).or_default();
+            of.push((*since, line.t));
+        }
+    }
+    stalls
 }
 
 /// Runs all checkers.
@@ -170,6 +212,7 @@ pub fn check(scenario: &Scenario, history: &History) -> Findings {
         history,
         attempts: history.attempts(),
         faults: history.faults(),
+        stalls: stalls(history),
         end: history.end(),
     };
     let findings = vec![

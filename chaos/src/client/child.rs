@@ -60,6 +60,7 @@ async fn once(ctx: &Ctx, quorate: &Path) {
         .args(["--max-ttl", &text(settings.max_ttl)])
         .args(["--restart-guard", guard])
         .args(["--wait", &text(patience)])
+        .args(["--order", settings.waiting.name()])
         .args(["--grace", "100ms", "run", "--"])
         .arg(program)
         .arg("child")

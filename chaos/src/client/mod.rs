@@ -21,6 +21,9 @@ pub use child::main as child_main;
 use crate::event::{Clock, Event, Line};
 use crate::scenario::{Locker, Order as Waiting, Workload};
 
+/// What a client says that was not run by the machine for a while.
+pub const STALLED: &str = "stalled";
+
 /// How many worker threads a client has; all of them are blocked when it starves.
 const WORKERS: usize = 2;
 
@@ -59,8 +62,12 @@ pub struct Settings {
     pub max_ttl: Duration,
     /// How long it pauses between two attempts, at most.
     pub pause: Duration,
+    /// Which share of the holds is about as long as the ttl, or longer.
+    pub long: f64,
     /// How many locks the workload of many holds.
     pub many: usize,
+    /// How long it holds each of them, about.
+    pub many_hold: Duration,
     /// Where the shared files are.
     pub dir: PathBuf,
     /// The socket of the fenced register.
@@ -150,6 +157,8 @@ pub fn main() -> anyhow::Result<()> {
         finishing: AtomicBool::new(false),
         drop_until: AtomicU64::new(0),
     });
+    let watcher = ctx.clone();
+    thread::spawn(move || watch_the_machine(&watcher));
     let (handle, listener) = (runtime.handle().clone(), ctx.clone());
     thread::spawn(move || {
         for line in lines {
@@ -166,6 +175,21 @@ pub fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Writes down when even a thread of its own did not get to run: then the machine was too busy, and
+/// nobody in this process is to blame for being late.
+fn watch_the_machine(ctx: &Ctx) {
+    const NAP: Duration = Duration::from_millis(10);
+    const LATE: u64 = 40_000_000;
+    loop {
+        let since = ctx.clock.now();
+        thread::sleep(NAP);
+        if ctx.clock.now() - since > LATE {
+            let what = STALLED.to_owned();
+            ctx.note(Event::Suffered { what, since });
+        }
+    }
+}
+
 /// A stopped client would not see that its input has ended; the kernel does.
 fn die_with_parent() {
     #[cfg(target_os = "linux")]
@@ -180,12 +204,18 @@ fn redlock(settings: &Settings) -> anyhow::Result<Redlock> {
         .masters(settings.masters.clone())
         .ttl(settings.ttl)
         .max_ttl(settings.max_ttl)
+        // Twice the default: masters, proxies and clients share the machine.
+        .node_timeout(settings.ttl / 10)
         .wait(Wait::For(Duration::from_secs(3)))
         .restart_guard(match settings.guarding {
             Guarding::On => RestartGuard::On,
             Guarding::AfterFirstContact => RestartGuard::AfterFirstContact,
             Guarding::Off => RestartGuard::Off,
         });
+    let builder = match settings.waiting {
+        Waiting::Fair => builder.fair(),
+        Waiting::Unordered => builder.unordered(),
+    };
     Ok(builder.build()?)
 }
 

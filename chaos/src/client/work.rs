@@ -68,10 +68,10 @@ fn hold_time(ctx: &Ctx, workload: Workload) -> Duration {
     let draw: f64 = rand::rng().random_range(0.0..1.0);
     match workload {
         Workload::Handover => Duration::from_micros((draw * 4_000.0) as u64),
-        Workload::Many => ttl.mul_f64(1.5 + 2.0 * draw),
+        Workload::Many => ctx.settings.many_hold.mul_f64(0.6 + 0.8 * draw),
         // Longer than the lease, or there would be no loss to ignore.
         _ if ctx.settings.locker == Locker::IgnoresLoss && draw < 0.3 => ttl.mul_f64(1.5),
-        _ if draw < 0.06 => ttl.mul_f64(0.7 + 12.0 * draw),
+        _ if draw < ctx.settings.long => ttl.mul_f64(0.7 + 0.7 * draw / ctx.settings.long),
         _ => Duration::from_millis(2 + (draw * 30.0) as u64),
     }
 }
@@ -105,7 +105,7 @@ async fn critical(ctx: &Ctx, workload: Workload, resource: &str, op: u64) {
             // is what the fenced register must withstand.
             biased;
             () = work => None,
-            () = watch(ctx, op, hold) => None,
+            () = watch(ctx, workload, op, hold) => None,
             cause = lost => Some(cause),
         }
     };
@@ -138,7 +138,11 @@ impl Drop for Parting<'_> {
 }
 
 /// Writes down when the validity has moved, so that it is known of a client that gets killed.
-async fn watch(ctx: &Ctx, op: u64, hold: &Hold) {
+async fn watch(ctx: &Ctx, workload: Workload, op: u64, hold: &Hold) {
+    if workload == Workload::Many {
+        // Nobody else wants these, and there are too many of them.
+        return std::future::pending().await;
+    }
     let mut last = hold.until(ctx);
     loop {
         tokio::time::sleep(ctx.settings.ttl / 5).await;

@@ -22,9 +22,22 @@ pub(super) fn inject(fault: &Fault, world: &mut World) -> anyhow::Result<Landed>
         for &index in &fault.masters {
             world.masters[index].kill()?;
         }
+        thread::scope(|scope| {
+            let restarts: Vec<_> = fault
+                .masters
+                .iter()
+                .map(|&index| {
+                    let server = &world.masters[index];
+                    scope.spawn(move || server.restart_empty())
+                })
+                .collect();
+            restarts.into_iter().try_for_each(|restart| {
+                restart
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+        })?;
         for &index in &fault.masters {
-            let server = &world.masters[index];
-            server.restart_empty()?;
             seen.push(format!("m{} is back and empty", index + 1));
         }
         return Ok(Landed::momentary(seen.join("; ")));

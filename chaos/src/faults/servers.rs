@@ -60,7 +60,12 @@ fn one(kind: Kind, index: usize, world: &World) -> anyhow::Result<Landed> {
             Ok(Landed::momentary("all scripts gone"))
         }
         Kind::ClientKill => {
-            let killed = kill_clients(&mut admin)?;
+            let mut killed = 0;
+            // Clients may be about to come back from an earlier fault.
+            within(PATIENCE, || {
+                killed = kill_clients(&mut admin).unwrap_or(0);
+                killed > 0
+            });
             ensure!(killed > 0, "CLIENT KILL killed nobody");
             Ok(Landed::momentary(format!("{killed} connections killed")))
         }

@@ -134,7 +134,9 @@ impl Summary {
             handles_first: handles,
             ..Gauged::default()
         };
-        let gauged = self.gauges.entry(who.to_owned()).or_insert(first);
+        // All lives of a client are one client here.
+        let name = who.split('.').next().unwrap_or(who).to_owned();
+        let gauged = self.gauges.entry(name).or_insert(first);
         gauged.memory_last = memory;
         gauged.handles_last = handles;
         gauged.memory_most = gauged.memory_most.max(memory);

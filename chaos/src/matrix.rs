@@ -1,0 +1,204 @@
+//! Every kind of fault, with every number of masters, in both orders: one short run each, and the
+//! track record that comes of it.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+
+use crate::checks::Verdict;
+use crate::faults::Kind;
+use crate::progress::Progress;
+use crate::report::Summary;
+use crate::run;
+use crate::scenario::{Exclusion, Order, Scenario};
+
+/// What is written anew stands between these; what people wrote around it stays.
+const BEGIN: &str = "<!-- matrix: written by scripts/chaos --all -->";
+const END: &str = "<!-- end of matrix -->";
+
+/// One run of the matrix.
+#[derive(Debug)]
+pub struct Cell {
+    /// The kind of fault.
+    pub kind: Kind,
+    /// How many masters.
+    pub masters: usize,
+    /// In which order waiters come.
+    pub order: Order,
+    /// What came of it.
+    pub summary: Summary,
+}
+
+/// What the matrix is made of.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The kinds of faults.
+    pub kinds: Vec<Kind>,
+    /// The numbers of masters.
+    pub masters: Vec<usize>,
+    /// The orders.
+    pub orders: Vec<Order>,
+    /// How long faults are injected in each run.
+    pub cell: Duration,
+    /// The seed of the first run; each has its own.
+    pub seed: u64,
+}
+
+/// Runs all cells, one after the other. Ends early, with those done by then, when `stop` becomes true.
+/// Reports of cells that are not valid are kept in `out`.
+///
+/// # Errors
+///
+/// When a run cannot be started at all.
+pub fn run(
+    plan: &Plan,
+    base: &Scenario,
+    out: &Path,
+    stop: &AtomicBool,
+) -> anyhow::Result<Vec<Cell>> {
+    let mut cells = Vec::new();
+    let total = plan.kinds.len() * plan.masters.len() * plan.orders.len();
+    let mut progress = Progress::hidden();
+    for &kind in &plan.kinds {
+        for &masters in &plan.masters {
+            for &order in &plan.orders {
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(cells);
+                }
+                let scenario = Scenario {
+                    seed: plan.seed + cells.len() as u64,
+                    duration: plan.cell,
+                    masters,
+                    faults: vec![kind],
+                    order,
+                    guarded: kind != Kind::Amnesia,
+                    ..base.clone()
+                };
+                let dir = out.join(format!("{kind}-{masters}-{}", order.name()));
+                let outcome = run::run(&scenario, &dir, &mut progress, stop)?;
+                let summary = Summary::of(&scenario, &outcome.history, &outcome.findings);
+                let cell = Cell {
+                    kind,
+                    masters,
+                    order,
+                    summary,
+                };
+                eprintln!("[{:>3}/{total}] {}", cells.len() + 1, cell.line());
+                if cell.summary.verdict == Verdict::Valid {
+                    let _ = fs::remove_dir_all(&dir);
+                }
+                cells.push(cell);
+            }
+        }
+    }
+    Ok(cells)
+}
+
+impl Cell {
+    /// Whether this machine or this number of masters cannot have it.
+    pub fn is_unavailable(&self) -> bool {
+        self.summary.unavailable.contains_key(self.kind.name())
+    }
+
+    fn line(&self) -> String {
+        let what = if self.is_unavailable() {
+            "unavailable".to_owned()
+        } else {
+            self.summary.verdict.to_string()
+        };
+        format!(
+            "{:<22} {} masters, {:<9} {what:<12} {} landed, {} acquisitions, {} violations, {} allowed",
+            self.kind.name(),
+            self.masters,
+            self.order.name(),
+            self.summary.landed(),
+            self.summary.acquisitions(),
+            self.summary.violations,
+            self.summary.excused
+        )
+    }
+}
+
+/// The cells as Markdown.
+pub fn markdown(cells: &[Cell], server: &str) -> String {
+    let mut out = String::new();
+    let date = humantime::format_rfc3339_seconds(SystemTime::now());
+    let sum = |of: &dyn Fn(&Cell) -> usize| cells.iter().map(of).sum::<usize>();
+    let unavailable = cells.iter().filter(|cell| cell.is_unavailable()).count();
+    let valid = cells
+        .iter()
+        .filter(|cell| cell.summary.verdict == Verdict::Valid)
+        .count();
+    let _ = writeln!(
+        out,
+        "{date}, version {}, {server}.\n\n\
+         {} cells: {valid} valid, {} not, {unavailable} unavailable. {} faults landed, {} acquisitions, \
+         {} violations, {} overlaps that the scenario allows.\n",
+        env!("CARGO_PKG_VERSION"),
+        cells.len(),
+        cells.len() - valid - unavailable,
+        sum(&|cell| cell.summary.landed()),
+        sum(&|cell| cell.summary.acquisitions()),
+        sum(&|cell| cell.summary.violations),
+        sum(&|cell| cell.summary.excused),
+    );
+    out.push_str("| fault | masters | order | exclusion | landed | acquisitions | violations | allowed | verdict |\n");
+    out.push_str("|---|---|---|---|---|---|---|---|---|\n");
+    for cell in cells {
+        let summary = &cell.summary;
+        if cell.is_unavailable() {
+            let why = &summary.unavailable[cell.kind.name()];
+            let _ = writeln!(
+                out,
+                "| {} | {} | {} | | | | | | unavailable: {why} |",
+                cell.kind,
+                cell.masters,
+                cell.order.name()
+            );
+            continue;
+        }
+        let exclusion = match summary.exclusion {
+            Exclusion::Holds => "holds",
+            Exclusion::MayBreak => "may break",
+            Exclusion::MustBreak => "must break",
+        };
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {exclusion} | {} | {} | {} | {} | {} |",
+            cell.kind,
+            cell.masters,
+            cell.order.name(),
+            summary.landed(),
+            summary.acquisitions(),
+            summary.violations,
+            summary.excused,
+            summary.verdict
+        );
+    }
+    out
+}
+
+/// Puts the matrix into the file, and leaves alone what stands around it.
+///
+/// # Errors
+///
+/// When the file cannot be read or written.
+pub fn record(path: &Path, matrix: &str) -> anyhow::Result<()> {
+    let old = fs::read_to_string(path).unwrap_or_default();
+    let block = format!("{BEGIN}\n{matrix}{END}");
+    let new = match (old.find(BEGIN), old.find(END)) {
+        (Some(from), Some(to)) if from < to => {
+            format!("{}{block}{}", &old[..from], &old[to + END.len()..])
+        }
+        _ if old.is_empty() => format!("# Track record\n\n{block}\n"),
+        _ => format!("{}\n\n{block}\n", old.trim_end()),
+    };
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir)?;
+    }
+    fs::write(path, new).with_context(|| format!("write {}", path.display()))
+}

@@ -1,0 +1,124 @@
+//! A long run: does anything grow?
+//!
+//! The same run as any other, slower and longer, with a thousand held locks; afterwards the memory and the
+//! handles of every process are compared with what they were after the first tenth.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use crate::checks::{Finding, Verdict, Violation};
+use crate::event::Event;
+use crate::history::History;
+use crate::scenario::Scenario;
+
+/// More than this and more than a quarter is growth.
+const SLACK_BYTES: u64 = 6 << 20;
+/// The same for open handles and connections.
+const SLACK_HANDLES: u64 = 12;
+
+/// A soak of this length: faults every second or two, a thousand locks held.
+pub fn scenario(duration: Duration, base: Scenario) -> Scenario {
+    Scenario {
+        duration,
+        many: 1_000_usize.div_ceil(base.clients),
+        many_hold: Duration::from_secs(20),
+        gap: Duration::from_secs(2),
+        pause: Duration::from_millis(400),
+        ..base
+    }
+}
+
+/// All looks at one process, or at the clients or masters together.
+#[derive(Clone, Debug, Default)]
+pub struct Series {
+    looks: Vec<(u64, u64, u64)>,
+}
+
+impl Series {
+    fn at(&self, t: u64) -> Option<(u64, u64)> {
+        let look = self.looks.iter().find(|look| look.0 >= t);
+        look.or(self.looks.last()).map(|look| (look.1, look.2))
+    }
+
+    fn last(&self) -> Option<(u64, u64)> {
+        self.looks.last().map(|look| (look.1, look.2))
+    }
+}
+
+/// Memory and handles over time, by process. All lives of a client are one.
+pub fn series(history: &History) -> BTreeMap<String, Series> {
+    let mut all: BTreeMap<String, Series> = BTreeMap::new();
+    for line in &history.lines {
+        if let Event::Gauge { memory, handles } = line.what {
+            let name = line.who.split('.').next().unwrap_or_default().to_owned();
+            let series = all.entry(name).or_default();
+            series.looks.push((line.t, memory, handles));
+        }
+    }
+    all
+}
+
+/// Whether anything has grown since the first tenth of the run.
+pub fn growth(scenario: &Scenario, history: &History) -> Finding {
+    let settled = scenario.duration.as_nanos() as u64 / 10;
+    let mut violations = Vec::new();
+    let all = series(history);
+    for (name, series) in &all {
+        let (Some(then), Some(now)) = (series.at(settled), series.last()) else {
+            continue;
+        };
+        let mut grown = |what: &str, then: u64, now: u64, slack: u64| {
+            if now > then + slack && now > then + then / 4 {
+                violations.push(Violation {
+                    checker: "growth".into(),
+                    from: settled,
+                    to: history.end(),
+                    who: vec![name.clone()],
+                    resource: None,
+                    what: format!("{name}: {what} grew from {then} to {now}"),
+                    excused: None,
+                });
+            }
+        };
+        grown("memory", then.0, now.0, SLACK_BYTES);
+        grown("open handles", then.1, now.1, SLACK_HANDLES);
+    }
+    Finding {
+        checker: "growth".into(),
+        verdict: match (all.is_empty(), violations.is_empty()) {
+            (true, _) => Verdict::Unknown,
+            (false, true) => Verdict::Valid,
+            (false, false) => Verdict::Invalid,
+        },
+        looked_at: format!("memory and handles of {} processes", all.len()),
+        violations,
+    }
+}
+
+/// Memory and handles at the start, after a tenth, and at the end, as a table.
+pub fn table(scenario: &Scenario, history: &History) -> String {
+    let settled = scenario.duration.as_nanos() as u64 / 10;
+    let mut out = String::from(
+        "process   MiB: start   settled       end    handles: start   settled       end\n",
+    );
+    for (name, series) in series(history) {
+        let (Some(first), Some(then), Some(last)) =
+            (series.at(0), series.at(settled), series.last())
+        else {
+            continue;
+        };
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let _ = writeln!(
+            out,
+            "{name:<8} {:>12.1} {:>9.1} {:>9.1} {:>17} {:>9} {:>9}",
+            mib(first.0),
+            mib(then.0),
+            mib(last.0),
+            first.1,
+            then.1,
+            last.1
+        );
+    }
+    out
+}

@@ -1,0 +1,287 @@
+//! The checkers against histories made by hand: each must see what it is for, and nothing else.
+
+use quorate_chaos::checks::{Verdict, check};
+use quorate_chaos::event::{Event, Line};
+use quorate_chaos::faults::Kind;
+use quorate_chaos::history::History;
+use quorate_chaos::scenario::{Scenario, Workload};
+
+const MS: u64 = 1_000_000;
+
+/// A history in the making; times are milliseconds.
+#[derive(Default)]
+struct Tale(Vec<Line>);
+
+impl Tale {
+    fn at(mut self, ms: u64, who: &str, what: Event) -> Self {
+        let (t, who) = (ms * MS, who.to_owned());
+        self.0.push(Line { t, who, what });
+        self
+    }
+
+    /// A hold of "file" with a token, valid for a second from its beginning unless released.
+    fn hold(self, who: &str, op: u64, from: u64, to: u64, token: u64) -> Self {
+        let until = Some((from + 1_000) * MS);
+        let token = Some(token);
+        self.at(from - 1, who, wait(op))
+            .at(from, who, Event::Obtained { op, token, until })
+            .at(to, who, Event::Release { op, until })
+    }
+
+    fn fault(self, kind: &str, from: u64, to: u64) -> Self {
+        let inject = Event::Inject {
+            fault: 0,
+            kind: kind.to_owned(),
+            targets: vec!["m1".into()],
+        };
+        let landed = Event::Landed {
+            fault: 0,
+            seen: "yes".into(),
+        };
+        self.at(from, "chaos", inject).at(from, "chaos", landed).at(
+            to,
+            "chaos",
+            Event::Healed { fault: 0 },
+        )
+    }
+
+    fn verdict(self, checker: &str, faults: &[Kind]) -> (Verdict, usize) {
+        let scenario = Scenario {
+            masters: 1,
+            clients: 2,
+            faults: faults.to_vec(),
+            workloads: vec![Workload::File],
+            ..Scenario::default()
+        };
+        let findings = check(&scenario, &History::new(self.0));
+        let finding = findings.by(checker).expect("a checker of that name");
+        (finding.verdict, finding.violations.len())
+    }
+}
+
+fn wait(op: u64) -> Event {
+    Event::Wait {
+        op,
+        resource: "file".into(),
+    }
+}
+
+#[test]
+fn holds_one_after_the_other_are_fine_and_overlapping_ones_are_not() {
+    let apart = Tale::default()
+        .hold("c1", 1, 10, 20, 1)
+        .hold("c2", 1, 20, 30, 2);
+    assert_eq!(apart.verdict("exclusion", &[]), (Verdict::Valid, 0));
+    let together = Tale::default()
+        .hold("c1", 1, 10, 21, 1)
+        .hold("c2", 1, 20, 30, 2);
+    assert_eq!(together.verdict("exclusion", &[]), (Verdict::Invalid, 1));
+}
+
+#[test]
+fn a_belief_ends_with_its_validity_whatever_the_holder_does_afterwards() {
+    let late = Tale::default()
+        .hold("c1", 1, 10, 5_000, 1)
+        .hold("c2", 1, 1_010, 1_020, 2);
+    assert_eq!(late.verdict("exclusion", &[]), (Verdict::Valid, 0));
+}
+
+#[test]
+fn a_belief_ends_with_its_process() {
+    let until = Some(1_010 * MS);
+    let obtained = Event::Obtained {
+        op: 1,
+        token: Some(1),
+        until,
+    };
+    let gone = Event::Gone {
+        meant: true,
+        how: "signal: 9".into(),
+    };
+    let killed = Tale::default()
+        .at(9, "c1", wait(1))
+        .at(10, "c1", obtained)
+        .at(100, "c1", gone)
+        .hold("c2", 1, 100, 110, 2);
+    assert_eq!(killed.verdict("exclusion", &[]), (Verdict::Valid, 0));
+}
+
+#[test]
+fn an_overlap_is_excused_only_near_a_fault_that_allows_it() {
+    let tale = || {
+        Tale::default()
+            .hold("c1", 1, 10, 21, 1)
+            .hold("c2", 1, 20, 30, 2)
+    };
+    let near = tale().fault("flushall", 15, 16);
+    assert_eq!(
+        near.verdict("exclusion", &[Kind::Flushall]),
+        (Verdict::Valid, 1)
+    );
+    let later = tale().fault("flushall", 40, 41);
+    assert_eq!(
+        later.verdict("exclusion", &[Kind::Flushall]),
+        (Verdict::Invalid, 1)
+    );
+    let other = tale().fault("stop", 15, 16);
+    assert_eq!(
+        other.verdict("exclusion", &[Kind::Stop]),
+        (Verdict::Invalid, 1)
+    );
+}
+
+#[test]
+fn a_run_that_must_break_and_did_not_is_unknown() {
+    let calm = Tale::default().hold("c1", 1, 10, 20, 1);
+    let (verdict, _) = calm.verdict("exclusion", &[Kind::ClockMajority]);
+    assert_eq!(verdict, Verdict::Unknown);
+}
+
+#[test]
+fn tokens_must_be_unique_and_rise_for_those_who_began_later() {
+    let twice = Tale::default()
+        .hold("c1", 1, 10, 20, 7)
+        .hold("c2", 1, 30, 40, 7);
+    assert_eq!(twice.verdict("fencing", &[]).0, Verdict::Invalid);
+    let falling = Tale::default()
+        .hold("c1", 1, 10, 20, 7)
+        .hold("c2", 1, 30, 40, 6);
+    assert_eq!(falling.verdict("fencing", &[]), (Verdict::Invalid, 1));
+    // The second began before the first had obtained: either may have the larger token.
+    let until = Some(2_000 * MS);
+    let obtained = |token| Event::Obtained {
+        op: 1,
+        token: Some(token),
+        until,
+    };
+    let overlapping = Tale::default()
+        .at(1, "c1", wait(1))
+        .at(2, "c2", wait(1))
+        .at(10, "c1", obtained(7))
+        .at(20, "c2", obtained(6));
+    assert_eq!(overlapping.verdict("fencing", &[]), (Verdict::Valid, 0));
+}
+
+#[test]
+fn the_register_must_not_take_a_stale_write() {
+    let applied = |by: &str, token| Event::Applied {
+        by: by.to_owned(),
+        key: "register".into(),
+        token,
+    };
+    let right = Tale::default()
+        .at(1, "register", applied("c1#1", 7))
+        .at(2, "register", applied("c1#1", 7))
+        .at(3, "register", applied("c2#1", 8));
+    assert_eq!(right.verdict("fencing", &[]), (Verdict::Valid, 0));
+    let stale =
+        Tale::default()
+            .at(1, "register", applied("c2#1", 8))
+            .at(2, "register", applied("c1#1", 7));
+    // Fencing has no excuses.
+    assert_eq!(
+        stale
+            .fault("flushall", 0, 1)
+            .verdict("fencing", &[Kind::Flushall])
+            .0,
+        Verdict::Invalid
+    );
+}
+
+#[test]
+fn two_changes_from_the_same_content_are_a_lost_update() {
+    let wrote = |op, from: &str, began: u64| Event::Wrote {
+        op,
+        key: "file".into(),
+        from: from.to_owned(),
+        began: began * MS,
+    };
+    let tale = || {
+        Tale::default()
+            .hold("c1", 1, 10, 20, 1)
+            .hold("c2", 1, 30, 40, 2)
+            .at(15, "c1", wrote(1, "4", 15))
+    };
+    let right = tale().at(35, "c2", wrote(1, "5", 35));
+    assert_eq!(right.verdict("effects", &[]), (Verdict::Valid, 0));
+    let lost = tale().at(35, "c2", wrote(1, "4", 35));
+    assert_eq!(lost.verdict("effects", &[]), (Verdict::Invalid, 1));
+}
+
+#[test]
+fn a_holder_that_is_not_told_in_time_is_found_unless_it_was_paused() {
+    let tale = || Tale::default().hold("c1", 1, 10, 2_000, 1);
+    assert_eq!(tale().verdict("told", &[]), (Verdict::Invalid, 1));
+    let stalled = Event::Suffered {
+        what: "stalled".into(),
+        since: 1_005 * MS,
+    };
+    let paused = tale().at(1_990, "c1", stalled);
+    assert_eq!(paused.verdict("told", &[]), (Verdict::Valid, 0));
+}
+
+#[test]
+fn whoever_gets_nothing_after_healing_is_found() {
+    let tale = || {
+        Tale::default()
+            .hold("c1", 1, 10, 20, 1)
+            .at(100, "chaos", Event::Calm)
+            .hold("c1", 2, 110, 120, 2)
+    };
+    let finish = |tale: Tale| tale.at(900, "chaos", Event::Finish);
+    let starved = finish(tale());
+    assert_eq!(starved.verdict("liveness", &[]), (Verdict::Invalid, 1));
+    let served = finish(tale().hold("c2", 1, 130, 140, 3));
+    assert_eq!(served.verdict("liveness", &[]), (Verdict::Valid, 0));
+    assert_eq!(tale().verdict("liveness", &[]).0, Verdict::Unknown);
+}
+
+#[test]
+fn keys_that_stay_are_found() {
+    let keys = |when: &str, left: &[&str], eternal: &[&str]| Event::Keys {
+        when: when.to_owned(),
+        left: left.iter().map(|key| (*key).to_owned()).collect(),
+        eternal: eternal.iter().map(|key| (*key).to_owned()).collect(),
+    };
+    let tale = |at_once: &[&str], after: &[&str], eternal: &[&str]| {
+        Tale::default()
+            .at(100_000, "chaos", Event::Finish)
+            .at(100_001, "m1", keys("at-once", at_once, &[]))
+            .at(101_000, "m1", keys("after-ttl", after, eternal))
+            .verdict("litter", &[])
+            .0
+    };
+    assert_eq!(tale(&[], &[], &[]), Verdict::Valid);
+    assert_eq!(tale(&["file"], &[], &[]), Verdict::Invalid);
+    assert_eq!(tale(&[], &["file"], &[]), Verdict::Invalid);
+    assert_eq!(
+        tale(&[], &[], &["quorate:fence:file"]),
+        Verdict::Invalid,
+        "counters expire, too"
+    );
+    assert_eq!(
+        Tale::default().verdict("litter", &[]).0,
+        Verdict::Unknown,
+        "nobody looked"
+    );
+}
+
+#[test]
+fn a_fault_that_did_not_land_makes_the_run_invalid() {
+    let inject = Event::Inject {
+        fault: 0,
+        kind: "kill".into(),
+        targets: vec!["m1".into()],
+    };
+    let failed = Event::Failed {
+        fault: 0,
+        why: "nobody died".into(),
+    };
+    let tale = Tale::default()
+        .at(1, "chaos", inject)
+        .at(2, "chaos", failed);
+    assert_eq!(
+        tale.verdict("assumptions", &[Kind::Kill]),
+        (Verdict::Invalid, 1)
+    );
+}

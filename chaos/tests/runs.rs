@@ -1,0 +1,156 @@
+//! Real runs, short ones: every kind of fault at least once, and the wrong lockers.
+//!
+//! They share one machine, so they take turns.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use quorate_chaos::checks::Verdict;
+use quorate_chaos::faults::Kind;
+use quorate_chaos::report::Summary;
+use rustix::fs::{FlockOperation, flock};
+
+/// Holds off the other runs of this file, also those in other processes.
+fn turn() -> File {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("chaos.turn");
+    let file = File::create(path).expect("a file to lock");
+    flock(&file, FlockOperation::LockExclusive).expect("a turn");
+    file
+}
+
+struct Run {
+    output: Output,
+    out: PathBuf,
+    summary: Summary,
+}
+
+impl Run {
+    fn of(name: &str, args: &str) -> Self {
+        let _turn = turn();
+        let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = std::fs::remove_dir_all(&out);
+        let output = chaos(&format!("run {args} --out {}", out.display()));
+        let summary = std::fs::read(out.join("summary.json")).unwrap_or_else(|error| {
+            panic!("{name} left no summary ({error}):\n{}", text(&output));
+        });
+        let summary = serde_json::from_slice(&summary).expect("a summary");
+        Self {
+            output,
+            out,
+            summary,
+        }
+    }
+
+    fn must_be_valid(&self) {
+        assert_eq!(
+            self.summary.verdict,
+            Verdict::Valid,
+            "{}",
+            text(&self.output)
+        );
+        assert!(self.output.status.success(), "{}", text(&self.output));
+    }
+
+    fn landed(&self, kind: Kind) -> usize {
+        let count = self.summary.faults.get(kind.name());
+        count.map_or(0, |count| count.landed)
+    }
+}
+
+fn chaos(args: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_quorate-chaos"))
+        .args(args.split(' '))
+        .stdin(Stdio::null())
+        .output()
+        .expect("the program runs")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+#[test]
+fn thirty_seconds_of_mixed_faults_break_nothing() {
+    let run = Run::of("mixed", "--seed 30 --duration 30s --clients 5");
+    run.must_be_valid();
+    for kind in Kind::mixed() {
+        assert!(run.landed(kind) > 0, "{kind} did not have its turn");
+    }
+    let page = std::fs::read_to_string(run.out.join("timeline.html")).expect("a page");
+    assert!(
+        page.contains("\"verdict\":\"valid\""),
+        "the page has its data"
+    );
+    assert!(!page.contains("http"), "the page needs no network");
+    let again = chaos(&format!("recheck {}", run.out.display()));
+    assert!(again.status.success(), "{}", text(&again));
+}
+
+#[test]
+fn a_wrong_clock_on_one_master_breaks_nothing_that_was_promised() {
+    let run = Run::of(
+        "clocks",
+        "--seed 4 --duration 5s --masters 3 --clients 3 --many 5 --faults clock-forward,clock-back,clock-drift",
+    );
+    run.must_be_valid();
+}
+
+#[test]
+fn wrong_clocks_on_a_majority_are_seen_to_break_exclusion_and_leave_fencing_right() {
+    let run = Run::of(
+        "clock-majority",
+        "--seed 5 --duration 3s --masters 3 --clients 3 --many 5 --faults clock-majority",
+    );
+    if run.summary.unavailable.contains_key("clock-majority") {
+        return assert_eq!(run.summary.verdict, Verdict::Unknown);
+    }
+    run.must_be_valid();
+    assert!(run.summary.excused > 0, "{}", text(&run.output));
+}
+
+#[test]
+fn masters_that_forget_without_a_guard_are_seen_to_break_exclusion_and_leave_fencing_right() {
+    let run = Run::of(
+        "amnesia",
+        "--seed 6 --duration 3s --masters 3 --clients 3 --many 5 --faults amnesia",
+    );
+    run.must_be_valid();
+    assert!(run.summary.excused > 0, "{}", text(&run.output));
+}
+
+#[test]
+fn flushall_breaks_nothing_that_was_promised() {
+    let run = Run::of(
+        "flushall",
+        "--seed 7 --duration 2s --masters 3 --clients 3 --many 5 --faults flushall",
+    );
+    run.must_be_valid();
+    assert!(run.landed(Kind::Flushall) > 0);
+}
+
+#[test]
+fn lockers_that_are_wrong_are_caught() {
+    for (locker, checker) in [
+        ("half-quorum", "exclusion"),
+        ("no-undo", "litter"),
+        ("ignores-loss", "exclusion"),
+    ] {
+        let run = Run::of(
+            locker,
+            &format!(
+                "--seed 8 --duration 2s --masters 3 --clients 5 --pause 20ms --faults none \
+                 --workloads file,handover --locker {locker}"
+            )
+            .replace("  ", ""),
+        );
+        let finding = run.summary.findings.by(checker).expect("that checker");
+        assert_eq!(
+            finding.verdict,
+            Verdict::Invalid,
+            "{checker} did not catch {locker}:\n{}",
+            text(&run.output)
+        );
+        assert_eq!(run.output.status.code(), Some(1));
+    }
+}
