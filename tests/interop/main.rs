@@ -1,0 +1,128 @@
+//! Other Redlock clients on the same lock key: they are excluded, and they exclude.
+//!
+//! The peers are installed by `scripts/interop`, which runs these tests; without them each says
+//! that it was skipped.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use quorate::{Redlock, RestartGuard, TryAcquire};
+use quorate_testbed::Masters;
+
+/// Another client's process, with one lock or without.
+struct Peer {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    fn start(mut command: Command, resource: &str, masters: &Masters) -> Self {
+        let mut child = command
+            .arg(resource)
+            .args(masters.into_iter().map(|master| master.addr().to_string()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the peer starts");
+        let input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        Self {
+            child,
+            input,
+            output,
+        }
+    }
+
+    fn says(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("text");
+        line.trim().to_owned()
+    }
+
+    fn release(&mut self) {
+        self.input.write_all(b"go\n").expect("it listens");
+        assert_eq!(self.says(), "released");
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn node_redlock() -> Option<Command> {
+    let modules = std::env::var_os("QUORATE_INTEROP_NODE")?;
+    let mut command = Command::new("node");
+    command.env("NODE_PATH", modules);
+    command.arg(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/interop/redlock.mjs"
+    ));
+    Some(command)
+}
+
+fn pottery() -> Option<Command> {
+    let python = std::env::var_os("QUORATE_INTEROP_PYTHON")?;
+    let mut command = Command::new(python);
+    command.arg(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/interop/pottery_lock.py"
+    ));
+    Some(command)
+}
+
+/// Holds and is refused, in both directions; `prefix` is what the peer puts before the resource.
+async fn both_exclude_each_other(peer: impl Fn() -> Option<Command>, prefix: &str) {
+    let Some(command) = peer() else {
+        eprintln!("SKIPPED: the peer is not installed; scripts/interop installs and runs this");
+        return;
+    };
+    let masters = Masters::start(3).expect("three masters");
+    let redlock = Redlock::builder()
+        .masters(masters.urls())
+        .restart_guard(RestartGuard::Off)
+        .prefix(prefix)
+        .build()
+        .expect("good settings");
+
+    let guard = redlock.acquire("shared").await.expect("free");
+    let mut refused = Peer::start(command, "shared", &masters);
+    assert_eq!(
+        refused.says(),
+        "refused",
+        "the peer took a lock that is held"
+    );
+    guard.release().await;
+    redlock.flush().await;
+
+    let mut holder = Peer::start(peer().expect("installed"), "shared", &masters);
+    assert_eq!(
+        holder.says(),
+        "acquired",
+        "the peer was refused a free lock"
+    );
+    let tried = redlock.try_acquire("shared").await.expect("a quorum");
+    assert!(
+        matches!(tried, TryAcquire::Held(_)),
+        "took a lock that the peer holds"
+    );
+    holder.release();
+    let tried = redlock.try_acquire("shared").await.expect("a quorum");
+    assert!(
+        matches!(tried, TryAcquire::Acquired(_)),
+        "the peer has released it"
+    );
+}
+
+#[tokio::test]
+async fn node_redlock_and_quorate_exclude_each_other() {
+    both_exclude_each_other(node_redlock, "").await;
+}
+
+#[tokio::test]
+async fn pottery_and_quorate_exclude_each_other() {
+    both_exclude_each_other(pottery, "redlock:").await;
+}
