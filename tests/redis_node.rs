@@ -649,3 +649,46 @@ fn a_redlock_goes_on_in_another_runtime() {
         });
     }
 }
+
+#[tokio::test]
+async fn no_acquire_comes_after_its_release_by_way_of_an_old_connection() {
+    let masters = masters(1);
+    let settings = settings([""; 0]).node_timeout(ms(100));
+    let node = node::connect(&masters[0].url(), &settings).expect("a good address");
+    ask(&*node, look(b"warm")).await.expect("it answers");
+    for round in 0..3 {
+        masters[0].stop().expect("stopped");
+        let mut ears = Ears::new();
+        // Megabytes in the kernel's buffers, which the master reads piece by piece later on,
+        // while the releases come over a new connection.
+        let name = |n: usize| format!("job {round} {n} {:900}", "");
+        let claims: Vec<_> = (0..4000).map(|n| claim(name(n).as_bytes(), 1)).collect();
+        for (n, claim) in claims.iter().enumerate() {
+            ears.ask(&*node, n, support::asking::acquire(claim, secs(30), 0));
+            if n % 400 == 0 {
+                tokio::time::sleep(ms(2)).await;
+            }
+        }
+        for (_, said) in ears.all(claims.len()).await {
+            assert!(said.is_err(), "{said:?}");
+        }
+        for claim in &claims {
+            claim.withdraw();
+            ears.ask(&*node, 0, support::asking::release(claim));
+        }
+        // Long enough for the connection to be given up.
+        tokio::time::sleep(ms(900)).await;
+        masters[0].cont().expect("continued");
+        ears.all(claims.len()).await;
+        let started = Instant::now();
+        while !matches!(ask(&*node, look(b"warm")).await, Ok(Answer::State(_))) {
+            assert!(started.elapsed() < PATIENCE, "it answers again");
+            tokio::time::sleep(ms(10)).await;
+        }
+        eventually("no key left", || {
+            let keys = ask_server(&masters[0], &["KEYS", "job*"]);
+            keys == quorate_testbed::Reply::Array(Vec::new())
+        })
+        .await;
+    }
+}
