@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
-use quorate::node::{Answer, Claim, KeyState, Request};
+use quorate::node::{Answer, Claim, KeyState, Order, Place, Request};
 
 use crate::arm::{Arm, fence, hex, now};
 use crate::support::asking::{self, Said, claim, classic};
@@ -20,13 +20,16 @@ const TTLS: [Duration; 3] = [secs(60), secs(240), secs(600)];
 /// How far the two masters' times may differ: they are asked one after the other.
 const BLUR: Duration = secs(1);
 
+/// Of each waiter; two drew the same.
+const TICKETS: [u64; 4] = [3, 1, 3, 7];
+
 /// One thing that happens to a master.
 #[derive(Clone, Debug)]
 enum Deed {
     Acquire(Who, usize, i64),
     /// Relative to the counter as it stands.
     Confirm(Who, i64),
-    Release(Who),
+    Release(Who, bool),
     Extend(Vec<(Who, usize)>),
     Look(usize),
     Break(usize),
@@ -44,14 +47,38 @@ enum Deed {
 struct Who {
     key: usize,
     token: u8,
-    fenced: bool,
+    stand: Stand,
     withdrawn: bool,
+}
+
+/// How a claim stands to others.
+#[derive(Clone, Copy, Debug)]
+enum Stand {
+    Classic,
+    Unordered,
+    /// In order, without a place.
+    Try,
+    /// In line, as one of a few waiters, which keep their tickets.
+    Waiter(usize),
 }
 
 impl Who {
     fn claim(self) -> Arc<Claim> {
-        let make = if self.fenced { claim } else { classic };
-        let claim = make(KEYS[self.key], self.token);
+        let (key, token) = (KEYS[self.key], self.token);
+        let order = |place| {
+            let fresh = Claim::new("", key, asking::token(token), true);
+            Arc::new(fresh.with_order(Order::Fair(place)))
+        };
+        let claim = match self.stand {
+            Stand::Classic => classic(key, token),
+            Stand::Unordered => claim(key, token),
+            Stand::Try => order(None),
+            Stand::Waiter(waiter) => order(Some(Place {
+                waiter: format!("{:016x}:{waiter}", 7).into(),
+                ticket: TICKETS[waiter],
+                heartbeat: TTLS[1],
+            })),
+        };
         if self.withdrawn {
             claim.withdraw();
         }
@@ -59,29 +86,34 @@ impl Who {
     }
 }
 
+fn stand() -> impl Strategy<Value = Stand> {
+    prop_oneof![
+        1 => Just(Stand::Classic),
+        2 => Just(Stand::Unordered),
+        1 => Just(Stand::Try),
+        3 => (0..TICKETS.len()).prop_map(Stand::Waiter),
+    ]
+}
+
 fn deed() -> impl Strategy<Value = Deed> {
     let key = || 0..KEYS.len();
     let ttl = || 0..TTLS.len();
     let who = || {
-        (
-            key(),
-            1..4u8,
-            prop::bool::weighted(0.8),
-            prop::bool::weighted(0.1),
-        )
-            .prop_map(|(key, token, fenced, withdrawn)| Who {
+        (key(), 1..4u8, stand(), prop::bool::weighted(0.1)).prop_map(
+            |(key, token, stand, withdrawn)| Who {
                 key,
                 token,
-                fenced,
+                stand,
                 withdrawn,
-            })
+            },
+        )
     };
     // Inside the slack: what the clock decides is held by the contract cases.
     let shift = || -400_000..400_000i64;
     prop_oneof![
         8 => (who(), ttl(), shift()).prop_map(|(who, ttl, shift)| Deed::Acquire(who, ttl, shift)),
         4 => (who(), -2..3i64).prop_map(|(who, by)| Deed::Confirm(who, by)),
-        4 => who().prop_map(Deed::Release),
+        4 => (who(), any::<bool>()).prop_map(|(who, leave)| Deed::Release(who, leave)),
         4 => prop::collection::vec((who(), ttl()), 1..4).prop_map(Deed::Extend),
         2 => key().prop_map(Deed::Look),
         1 => key().prop_map(Deed::Break),
@@ -119,7 +151,10 @@ fn act(deed: &Deed, model: &Arm) -> Act {
             let number = counter.saturating_add_signed(by);
             Act::Ask(asking::confirm(&who.claim(), number))
         }
-        Deed::Release(who) => Act::Ask(asking::release(&who.claim())),
+        Deed::Release(who, leave) => Act::Ask(Request::Release {
+            claim: who.claim(),
+            leave,
+        }),
         Deed::Extend(items) => {
             let claims: Vec<_> = items.iter().map(|(who, _)| who.claim()).collect();
             let items: Vec<_> = claims
@@ -172,9 +207,15 @@ fn agree(a: &Said, b: &Said) -> bool {
         (Ok(Answer::State(a)), Ok(Answer::State(b))) => {
             let timeless = |state: &KeyState| KeyState {
                 ttl_left: None,
+                queue: Vec::new(),
                 ..state.clone()
             };
-            close(a.ttl_left, b.ttl_left) && timeless(a) == timeless(b)
+            let same_line = a.queue.len() == b.queue.len()
+                && a.queue
+                    .iter()
+                    .zip(&b.queue)
+                    .all(|(a, b)| a.id == b.id && close(Some(a.lives), Some(b.lives)));
+            close(a.ttl_left, b.ttl_left) && timeless(a) == timeless(b) && same_line
         }
         (a, b) => a == b,
     }
@@ -201,6 +242,14 @@ async fn run(deeds: &[Deed], memory: &Arm, server: &Arm) -> Result<(), TestCaseE
             }
         }
         for key in KEYS {
+            let (a, b) = (
+                memory.ask(asking::look(key)).await,
+                server.ask(asking::look(key)).await,
+            );
+            prop_assert!(
+                agree(&a, &b),
+                "after deed {place}: memory {a:?}, server {b:?}"
+            );
             for key in [key.to_vec(), fence(key)] {
                 prop_assert_eq!(memory.read(&key), server.read(&key), "after deed {}", place);
                 let (a, b) = (memory.ttl(&key), server.ttl(&key));
