@@ -526,10 +526,16 @@ impl Line {
     fn hang_up(self, actor: &mut Actor, ended: Option<&Fault>) {
         let why = ended.map_or_else(|| "shut down".to_owned(), ToString::to_string);
         let fault = Fault::Disconnected(why.into());
+        // These come before all that was refused while they were under way, also when there is
+        // no room for both: only of them the master may have seen the acquire.
+        let mut refused = std::mem::take(&mut actor.owed);
         let open = self.flights.into_iter().flat_map(|flight| flight.letters);
         for letter in open.chain(self.again) {
             actor.refuse(letter, &fault);
         }
+        let room = OWED.saturating_sub(actor.owed.len());
+        refused.truncate(room);
+        actor.owed.append(&mut refused);
     }
 }
 
