@@ -18,7 +18,9 @@ use support::{
 
 /// Settings for tests in which slowness is not the subject.
 fn patient(masters: &Masters) -> RedlockBuilder {
-    settings(masters.urls()).node_timeout(secs(2))
+    settings(masters.urls())
+        .node_timeout(secs(2))
+        .connect_timeout(secs(5))
 }
 
 /// Takes the lock and says what the master at place `n` made of it.
