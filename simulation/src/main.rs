@@ -8,7 +8,8 @@ use quorate_simulation::{Failure, Flaw, Play, Scenario, Summary, Sweep, first_ca
 const HELP: &str = "\
 usage: scripts/simulate [--seeds N] [--first N] [--threads N] [--bench]
        scripts/simulate --canaries [--seeds N]
-       scripts/simulate --canary NAME      the shrunk trace of how it is caught
+       scripts/simulate --canary NAME [--harm]   the shrunk trace of how it is caught, by any
+                                           rule, or by one whose breach does harm by itself
        QUORATE_SEED=N scripts/simulate     one seed again, with its trace";
 
 fn main() -> ExitCode {
@@ -33,6 +34,7 @@ struct Options {
     first: u64,
     threads: usize,
     bench: bool,
+    harm: bool,
 }
 
 enum What {
@@ -51,6 +53,7 @@ impl Options {
             first: 0,
             threads: cores,
             bench: false,
+            harm: false,
         };
         if let Ok(seed) = std::env::var("QUORATE_SEED") {
             options.what = What::Replay(number(&seed)?);
@@ -63,6 +66,7 @@ impl Options {
                 "--first" => options.first = number(&value()?)?,
                 "--threads" => options.threads = number(&value()?)? as usize,
                 "--bench" => options.bench = true,
+                "--harm" => options.harm = true,
                 "--canaries" => options.what = What::Canaries,
                 "--canary" => {
                     let name = value()?;
@@ -190,13 +194,13 @@ fn canaries(options: &Options) -> ExitCode {
 }
 
 fn canary(flaw: Flaw, options: &Options) -> ExitCode {
-    let Some(caught) = first_caught(flaw, true, options.seeds, options.threads) else {
-        println!("{flaw} does no harm within {} seeds", options.seeds);
+    let Some(caught) = first_caught(flaw, options.harm, options.seeds, options.threads) else {
+        println!("{flaw} gets through {} seeds", options.seeds);
         return ExitCode::FAILURE;
     };
     let play = Play {
         flaw: Some(flaw),
-        harm: true,
+        harm: options.harm,
         ..Play::default()
     };
     replay(caught.seed, play);

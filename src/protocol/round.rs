@@ -101,6 +101,51 @@ mod tests {
         assert_eq!(undo, [0, 2, 4]);
     }
 
+    /// All orders of `rest`, one after another behind `head`.
+    fn orders(head: &mut Vec<usize>, rest: &mut Vec<usize>, see: &mut impl FnMut(&[usize])) {
+        if rest.is_empty() {
+            return see(head);
+        }
+        for index in 0..rest.len() {
+            head.push(rest.remove(index));
+            orders(head, rest, see);
+            if let Some(node) = head.pop() {
+                rest.insert(index, node);
+            }
+        }
+    }
+
+    #[test]
+    fn votes_in_any_order_come_to_the_same_verdict_token_and_undo() {
+        const KINDS: [Vote; 5] = [
+            Vote::Granted(Some(4)),
+            Vote::Granted(Some(7)),
+            Vote::Refused,
+            Vote::Fault { sent: true },
+            Vote::Fault { sent: false },
+        ];
+        for nodes in 1..=5usize {
+            for code in 0..KINDS.len().pow(nodes as u32) {
+                let vote = |node: usize| KINDS[code / KINDS.len().pow(node as u32) % KINDS.len()];
+                let mut first = None;
+                orders(&mut Vec::new(), &mut (0..nodes).collect(), &mut |order| {
+                    let mut round = Round::open(Quorum::of(nodes));
+                    let mut fallen = Verdict::Pending;
+                    for &node in order {
+                        let verdict = round.record(node, vote(node));
+                        assert!(fallen == Verdict::Pending || verdict == fallen);
+                        fallen = verdict;
+                    }
+                    let undo: Vec<bool> = (0..nodes).map(|node| round.must_undo(node)).collect();
+                    let end = (fallen, round.reason(), round.agreement(), undo);
+                    assert_ne!(fallen, Verdict::Pending);
+                    let first = first.get_or_insert_with(|| end.clone());
+                    assert_eq!(*first, end, "{nodes} nodes, votes {code}, order {order:?}");
+                });
+            }
+        }
+    }
+
     #[test]
     fn a_node_votes_once() {
         let mut round = Round::open(Quorum::of(3));
