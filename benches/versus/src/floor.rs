@@ -19,6 +19,10 @@ use redis::{AsyncConnectionConfig, Client, Cmd, Value};
 pub(crate) const RELEASE: &str =
     "if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('DEL',KEYS[1]) end return 0";
 
+/// Compare and prolong, many at once.
+const EXTEND: &str = "local n=0 for i=1,#KEYS do if redis.call('GET',KEYS[i])==ARGV[i+1] then \
+    redis.call('PEXPIRE',KEYS[i],ARGV[1]) n=n+1 end end return n";
+
 /// A value that no other attempt of this process has: 32 digits, as the others use.
 pub(crate) fn fresh_token() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -31,6 +35,7 @@ pub(crate) struct Floor {
     connections: Vec<MultiplexedConnection>,
     quorum: usize,
     release: String,
+    extend: String,
 }
 
 impl Floor {
@@ -41,19 +46,21 @@ impl Floor {
             // Longer than any load here: requests never wait in front of the driver's queue.
             .set_pipeline_buffer_size(16_384);
         let mut connections = Vec::new();
-        let mut release = String::new();
+        let (mut release, mut extend) = (String::new(), String::new());
         for url in urls {
             let client = Client::open(url.as_str()).expect("a good URL");
             let mut connection = client
                 .get_multiplexed_async_connection_with_config(&config)
                 .await
                 .expect("a master that accepts connections");
-            release = redis::cmd("SCRIPT")
-                .arg("LOAD")
-                .arg(RELEASE)
-                .query_async(&mut connection)
-                .await
-                .expect("a script that loads");
+            for (sha, source) in [(&mut release, RELEASE), (&mut extend, EXTEND)] {
+                *sha = redis::cmd("SCRIPT")
+                    .arg("LOAD")
+                    .arg(source)
+                    .query_async(&mut connection)
+                    .await
+                    .expect("a script that loads");
+            }
             connections.push(connection);
         }
         let quorum = connections.len() / 2 + 1;
@@ -61,6 +68,23 @@ impl Floor {
             connections,
             quorum,
             release,
+            extend,
+        }
+    }
+
+    /// Prolongs all, 200 in one call.
+    pub(crate) async fn extend(&self, held: &[(String, String)], ttl: Duration) {
+        for some in held.chunks(200) {
+            let mut cmd = Cmd::new();
+            cmd.arg("EVALSHA").arg(&self.extend).arg(some.len());
+            for (resource, _) in some {
+                cmd.arg(resource);
+            }
+            cmd.arg(ttl.as_millis() as u64);
+            for (_, token) in some {
+                cmd.arg(token);
+            }
+            self.ask(&cmd, self.connections.len(), |_| true).await;
         }
     }
 

@@ -12,10 +12,15 @@
 )]
 
 mod contender;
+mod faults;
 mod floor;
+mod held;
+mod leftovers;
 mod measure;
 mod table;
+mod tasks;
 mod versus;
+mod wide;
 mod wire;
 
 use clap::{Parser, Subcommand};
@@ -33,10 +38,29 @@ struct Cli {
 enum Command {
     /// Latency, throughput and cost per cycle, as ratios to the floor
     Versus(versus::Args),
+    /// A stopped, dead or slow minority, and the time without service when masters die and return
+    Faults(faults::Args),
+    /// Many locks held and renewed by one process: memory, cost and margins, and their growth
+    Held(held::Args),
+    /// One process of `held`
+    #[command(hide = true)]
+    Holder(held::HolderArgs),
+    /// Cost of a cycle from one task to thousands
+    Tasks(tasks::Args),
+    /// Cycles with drops and faults, then a search for keys that are left
+    Leftovers(leftovers::Args),
+    /// Masters far apart: acquire against the q-th fastest
+    Wide(wide::Args),
 }
 
 fn main() {
     match Cli::parse().command {
         Command::Versus(args) => versus::run(&args),
+        Command::Faults(args) => faults::run(&args),
+        Command::Held(args) => held::run(&args),
+        Command::Holder(args) => held::holder(&args),
+        Command::Tasks(args) => tasks::run(&args),
+        Command::Leftovers(args) => leftovers::run(&args),
+        Command::Wide(args) => wide::run(&args),
     }
 }

@@ -85,7 +85,6 @@ fn cpu_of(pid: u32) -> Duration {
     Duration::from_millis(10 * ticks)
 }
 
-#[expect(dead_code, reason = "for the command that holds many")]
 /// The resident memory of this process, in bytes.
 pub(crate) fn own_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

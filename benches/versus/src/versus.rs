@@ -16,9 +16,9 @@ use crate::table::{Table, number, ratio};
 /// Arguments of `versus`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How many masters to start
-    #[arg(long, default_value_t = 5)]
-    pub(crate) masters: usize,
+    /// How many masters to start; several numbers are measured one after the other
+    #[arg(long, value_delimiter = ',', default_values_t = [5])]
+    pub(crate) masters: Vec<usize>,
     /// Fewer and shorter rounds
     #[arg(long)]
     pub(crate) quick: bool,
@@ -164,7 +164,13 @@ pub(crate) async fn crowd(
 
 /// Runs and prints.
 pub(crate) fn run(args: &Args) {
-    let masters = Masters::start(args.masters).expect("masters (is redis-server installed?)");
+    for &masters in &args.masters {
+        with(masters, args);
+    }
+}
+
+fn with(count: usize, args: &Args) {
+    let masters = Masters::start(count).expect("masters (is redis-server installed?)");
     let runtime = runtime(args.current_thread);
     let names: Vec<Name> = Name::ALL
         .into_iter()
@@ -216,16 +222,15 @@ pub(crate) fn run(args: &Args) {
         "multi_thread, 2 workers"
     };
     println!(
-        "{} masters, {rounds} interleaved rounds, tokio {flavour}; x = ratio to the floor of the same round, \
-         median of the rounds [smallest-largest]",
-        args.masters
+        "\n{count} masters, {rounds} interleaved rounds, tokio {flavour}; x = ratio to the floor of the same round, \
+         median of the rounds [smallest-largest]"
     );
     print_alone(&names, &seen);
     for &tasks in &args.tasks {
         print_crowd(tasks, &names, &seen);
     }
     if args.json {
-        print_json(args, rounds, &names, &seen);
+        print_json(count, rounds, &names, &seen);
     }
 }
 
@@ -329,7 +334,7 @@ fn print_crowd(tasks: usize, names: &[Name], seen: &[Rounds]) {
     table.print(&format!("{tasks} tasks on distinct resources"));
 }
 
-fn print_json(args: &Args, rounds: usize, names: &[Name], seen: &[Rounds]) {
+fn print_json(masters: usize, rounds: usize, names: &[Name], seen: &[Rounds]) {
     let contenders: Vec<_> = names
         .iter()
         .zip(seen)
@@ -350,7 +355,7 @@ fn print_json(args: &Args, rounds: usize, names: &[Name], seen: &[Rounds]) {
         })
         .collect();
     let all = serde_json::json!({
-        "masters": args.masters, "rounds": rounds, "contenders": contenders,
+        "masters": masters, "rounds": rounds, "contenders": contenders,
     });
     println!("\n{all:#}");
 }

@@ -1,0 +1,319 @@
+//! What a stopped, dead or slow minority costs, and how long nobody is served when a master dies
+//! or comes back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use quorate::{RestartGuard, Wait};
+use quorate_testbed::{Fault, Injected, Masters, Proxy, Way};
+
+use crate::contender::{Addresses, Contender, Name, settings};
+use crate::measure::{Spread, quantile};
+use crate::table::{Table, number, ratio};
+use crate::versus::{Alone, alone, runtime};
+
+/// Arguments of `faults`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How many rounds; in each every fault is met once by everybody
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// Cycles of one client per fault and round
+    #[arg(long, default_value_t = 1500)]
+    cycles: usize,
+    /// Leave the peer out: it waits half a second for a stopped master, in every step
+    #[arg(long)]
+    no_peer: bool,
+}
+
+const MASTERS: usize = 5;
+const SLOW: Duration = Duration::from_millis(20);
+
+/// What is wrong, with the last one or two of five.
+#[derive(Clone, Copy, PartialEq)]
+enum Trouble {
+    Stopped(usize),
+    Dead(usize),
+    /// Behind proxies, which add latency.
+    Slow(usize),
+}
+
+impl Trouble {
+    const ALL: [Self; 6] = [
+        Self::Stopped(1),
+        Self::Stopped(2),
+        Self::Dead(1),
+        Self::Dead(2),
+        Self::Slow(1),
+        Self::Slow(2),
+    ];
+
+    fn label(self) -> String {
+        match self {
+            Self::Stopped(n) => format!("{n} stopped"),
+            Self::Dead(n) => format!("{n} dead"),
+            Self::Slow(n) => format!("{n} slow by 20 ms"),
+        }
+    }
+
+    fn strike(self, masters: &Masters, proxies: &[Proxy]) -> Vec<Injected> {
+        match self {
+            Self::Stopped(n) => {
+                for master in masters.iter().skip(MASTERS - n) {
+                    master.stop().expect("stopped");
+                }
+            }
+            Self::Dead(n) => {
+                for master in masters.iter().skip(MASTERS - n) {
+                    master.kill().expect("killed");
+                }
+            }
+            Self::Slow(n) => {
+                let slow = Fault::latency(Way::ToClient, SLOW);
+                return proxies[..n]
+                    .iter()
+                    .map(|p| p.inject(slow.clone()))
+                    .collect();
+            }
+        }
+        Vec::new()
+    }
+
+    fn heal(self, masters: &Masters) {
+        match self {
+            Self::Stopped(n) => {
+                for master in masters.iter().skip(MASTERS - n) {
+                    master.cont().expect("goes on");
+                }
+            }
+            Self::Dead(n) => {
+                for master in masters.iter().skip(MASTERS - n) {
+                    master.restart().expect("restarted");
+                    master.wait_ready().expect("ready");
+                }
+            }
+            Self::Slow(_) => {}
+        }
+    }
+}
+
+struct Client {
+    name: Name,
+    direct: Arc<Contender>,
+    proxied: Arc<Contender>,
+}
+
+/// Runs and prints.
+pub(crate) fn run(args: &Args) {
+    let masters = Masters::start(MASTERS).expect("masters (is redis-server installed?)");
+    let proxies: Vec<Proxy> = masters
+        .iter()
+        .skip(3)
+        .map(|master| Proxy::start(master.addr()).expect("a proxy"))
+        .collect();
+    let runtime = runtime(false);
+    let names: Vec<Name> = [Name::Classic, Name::Fenced, Name::Default, Name::Rslock]
+        .into_iter()
+        .filter(|name| !(args.no_peer && *name == Name::Rslock))
+        .collect();
+    let mut seen = vec![vec![Vec::<Pair>::new(); Trouble::ALL.len()]; names.len()];
+    runtime.block_on(async {
+        let direct = Addresses::of(&masters);
+        let mut around = direct.clone();
+        for (n, proxy) in proxies.iter().enumerate() {
+            around.urls[3 + n] = masters[3 + n].url_at(proxy.addr());
+            around.sockets[3 + n] = proxy.addr();
+        }
+        let mut clients = Vec::new();
+        for &name in &names {
+            clients.push(Client {
+                name,
+                direct: Arc::new(Contender::connect(name, &direct).await),
+                proxied: Arc::new(Contender::connect(name, &around).await),
+            });
+        }
+        for _ in 0..args.rounds {
+            for (t, trouble) in Trouble::ALL.into_iter().enumerate() {
+                for (client, seen) in clients.iter().zip(&mut seen) {
+                    let through = match trouble {
+                        Trouble::Slow(_) => &client.proxied,
+                        _ => &client.direct,
+                    };
+                    let healthy = alone(through, client.name, args.cycles).await;
+                    let faults = trouble.strike(&masters, &proxies);
+                    let waits = client.name == Name::Rslock;
+                    let cycles = if waits { 4 } else { args.cycles };
+                    let faulty = alone(through, client.name, cycles).await;
+                    seen[t].push(Pair { healthy, faulty });
+                    drop(faults);
+                    trouble.heal(&masters);
+                    // Everybody is connected again, and what was owed is delivered.
+                    tokio::time::sleep(Duration::from_millis(900)).await;
+                }
+            }
+        }
+    });
+    println!(
+        "{MASTERS} masters, {} interleaved rounds of {} cycles healthy, and as many from the moment of the fault; \
+         x = ratio of the two, median [smallest-largest]; rslock: 4 cycles per fault and round",
+        args.rounds, args.cycles
+    );
+    print(&names, &seen);
+    drop(proxies);
+    drop(masters);
+    println!("\nTime without service: the longest pause between two acquisitions of one client");
+    gaps(&runtime, args.rounds);
+}
+
+/// One contender right before a fault and from its moment on.
+#[derive(Clone)]
+struct Pair {
+    healthy: Alone,
+    faulty: Alone,
+}
+
+fn print(names: &[Name], seen: &[Vec<Vec<Pair>>]) {
+    for (name, seen) in names.iter().zip(seen) {
+        let heading = ["acquire p50 x", "us", "p99 x", "us", "slowest ms"];
+        let more = ["release p50 x", "us", "p99 x", "us", "failed"];
+        let mut table = Table::new([name.label()].into_iter().chain(heading).chain(more));
+        for (trouble, pairs) in Trouble::ALL.iter().zip(seen) {
+            let cells = |pick: fn(&Alone) -> &Vec<u64>, share: f64| {
+                let value = |round: &Alone| quantile(pick(round), share) / 1e3;
+                let ratios = pairs.iter().map(|p| value(&p.faulty) / value(&p.healthy));
+                let plain = pairs.iter().map(|p| value(&p.faulty));
+                [ratio(Spread::of(ratios)), number(Spread::of(plain).median)]
+            };
+            let worst = pairs
+                .iter()
+                .filter_map(|pair| pair.faulty.acquire.last())
+                .max();
+            let failed: u64 = pairs.iter().map(|pair| pair.faulty.failed).sum();
+            let mut row = vec![trouble.label()];
+            row.extend(cells(|r| &r.acquire, 0.5));
+            row.extend(cells(|r| &r.acquire, 0.99));
+            row.push(number(worst.map_or(f64::NAN, |ns| *ns as f64 / 1e6)));
+            row.extend(cells(|r| &r.release, 0.5));
+            row.extend(cells(|r| &r.release, 0.99));
+            row.push(failed.to_string());
+            table.row(row);
+        }
+        table.print("");
+    }
+}
+
+/// Something that happens to the masters.
+type Event = fn(&Masters);
+
+/// One client goes on and on while masters die and return.
+fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
+    let masters = Arc::new(Masters::start(MASTERS).expect("masters"));
+    let events: [(&str, Event); 7] = [
+        ("nothing happens", |_| {}),
+        ("one of five dies", |m| m[4].kill().expect("killed")),
+        ("a second dies", |m| m[3].kill().expect("killed")),
+        ("one returns", |m| m[4].restart().expect("started")),
+        ("the other returns", |m| m[3].restart().expect("started")),
+        ("one is stopped", |m| m[4].stop().expect("stopped")),
+        ("it goes on", |m| m[4].cont().expect("goes on")),
+    ];
+    let mut seen = vec![Vec::new(); events.len()];
+    let mut back = Vec::new();
+    runtime.block_on(async {
+        for _ in 0..rounds {
+            let client = settings(Name::Default, &masters.urls())
+                .build()
+                .expect("good settings");
+            for (n, (_, event)) in events.iter().enumerate() {
+                seen[n].push(longest_pause(&client, &masters, *event).await.as_secs_f64() * 1e3);
+            }
+        }
+        // No quorum at all, then one master too many is back: how long until somebody is served?
+        for _ in 0..rounds {
+            let client = settings(Name::Default, &masters.urls())
+                .restart_guard(RestartGuard::Off)
+                .wait(Wait::Forever)
+                .build()
+                .expect("good settings");
+            client
+                .acquire("gap")
+                .await
+                .expect("healthy")
+                .release()
+                .await;
+            for master in masters.iter().skip(2) {
+                master.kill().expect("killed");
+            }
+            let waiting = tokio::spawn({
+                let client = client.clone();
+                async move {
+                    let guard = client.acquire("gap").await.expect("waits for ever");
+                    let served = Instant::now();
+                    guard.release().await;
+                    served
+                }
+            });
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            let returned = tokio::task::spawn_blocking({
+                let masters = masters.clone();
+                move || {
+                    masters[2].restart().expect("started");
+                    masters[2].wait_ready().expect("ready");
+                    Instant::now()
+                }
+            });
+            let returned = returned.await.expect("no panic");
+            let served = waiting.await.expect("no panic");
+            back.push(served.saturating_duration_since(returned).as_secs_f64() * 1e3);
+            for master in masters.iter().skip(3) {
+                master.restart().expect("started");
+                master.wait_ready().expect("ready");
+            }
+        }
+    });
+    let mut table = Table::new(["quorate default", "pause ms", "of the rounds"]);
+    let cells = |values: &[f64]| {
+        let spread = Spread::of(values.iter().copied());
+        let range = format!("[{}-{}]", number(spread.least), number(spread.most));
+        [number(spread.median), range]
+    };
+    for ((label, _), values) in events.iter().zip(&seen) {
+        table.row([(*label).to_owned()].into_iter().chain(cells(values)));
+    }
+    let label = "three died, one returns: from its answer to PING".to_owned();
+    table.row([label].into_iter().chain(cells(&back)));
+    table.print("");
+}
+
+/// The longest pause between acquisitions around `event`.
+async fn longest_pause(
+    client: &quorate::Redlock,
+    masters: &Arc<Masters>,
+    event: Event,
+) -> Duration {
+    let done = Arc::new(AtomicBool::new(false));
+    let worker = tokio::spawn({
+        let (client, done) = (client.clone(), done.clone());
+        async move {
+            let mut last = Instant::now();
+            let mut longest = Duration::ZERO;
+            while !done.load(Ordering::Relaxed) {
+                if let Ok(guard) = client.acquire("gap").await {
+                    longest = longest.max(last.elapsed());
+                    last = Instant::now();
+                    guard.release().await;
+                }
+            }
+            longest.max(last.elapsed())
+        }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let masters = masters.clone();
+    tokio::task::spawn_blocking(move || event(&masters))
+        .await
+        .expect("no panic");
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    done.store(true, Ordering::Relaxed);
+    worker.await.expect("no panic")
+}

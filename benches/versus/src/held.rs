@@ -1,0 +1,279 @@
+//! Many locks held and renewed by one process: memory, processor time, commands, margins, and
+//! whether any of it grows with their number.
+//!
+//! Each count is measured in a process of its own, started from this program: memory that one
+//! has freed must not be given to the next.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quorate::{LockGuard, Redlock};
+use quorate_testbed::Masters;
+use serde::{Deserialize, Serialize};
+
+use crate::contender::{Addresses, Contender, Name, TTL, settings};
+use crate::floor::Floor;
+use crate::measure::{Counts, Spread, masters_cpu, own_cpu, own_memory};
+use crate::table::{Table, number};
+use crate::versus::{crowd, runtime};
+
+/// Arguments of `held`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How many locks are held
+    #[arg(long, value_delimiter = ',', default_values_t = [10, 100, 1_000, 10_000, 100_000])]
+    counts: Vec<usize>,
+    /// Who holds them
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Name::Floor, Name::Classic, Name::Default])]
+    only: Vec<Name>,
+    /// How many rounds
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// How long the steady state is watched: two renewals at least
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+}
+
+/// Arguments of one process that holds.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct HolderArgs {
+    #[arg(long)]
+    urls: String,
+    #[arg(long)]
+    count: usize,
+    #[arg(long, value_enum)]
+    name: Name,
+    #[arg(long)]
+    seconds: u64,
+}
+
+/// What one process saw of itself.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Seen {
+    acquired: usize,
+    memory_per_lock: f64,
+    /// Client processor time, as a share of one core.
+    cpu_percent: f64,
+    /// The least that was left of any lease, in milliseconds.
+    margin_ms: f64,
+    lost: usize,
+    /// Client processor time of one more acquire and release while all are held.
+    cycle_us: f64,
+}
+
+/// One round of one contender with one count, with what only the parent can see.
+#[derive(Clone, Copy)]
+struct Row {
+    seen: Seen,
+    servers_percent: f64,
+    sent_per_second: f64,
+}
+
+/// Runs and prints.
+pub(crate) fn run(args: &Args) {
+    let mut rows: Vec<(Name, usize, Vec<Row>)> = Vec::new();
+    for &count in &args.counts {
+        for &name in &args.only {
+            rows.push((name, count, Vec::new()));
+        }
+    }
+    let masters = Masters::start(5).expect("masters (is redis-server installed?)");
+    for _ in 0..args.rounds {
+        for (name, count, rounds) in &mut rows {
+            rounds.push(one(&masters, *name, *count, args.seconds));
+        }
+    }
+    println!(
+        "5 masters, ttl 10 s renewed at a third, {} interleaved rounds, steady state over {} s; medians",
+        args.rounds, args.seconds
+    );
+    let mut table = Table::new([
+        "holder",
+        "locks",
+        "B/lock",
+        "[rounds]",
+        "client % of a core",
+        "us/lock/s",
+        "servers %",
+        "commands/s",
+        "least margin ms",
+        "lost",
+        "cycle CPU us",
+    ]);
+    for (name, count, rounds) in &rows {
+        let of = |value: fn(&Row) -> f64| Spread::of(rounds.iter().map(value));
+        let memory = of(|row| row.seen.memory_per_lock);
+        let cpu = of(|row| row.seen.cpu_percent).median;
+        let lost: usize = rounds.iter().map(|row| row.seen.lost).sum();
+        // The floor notices nothing.
+        let unless = |text: String| match name {
+            Name::Floor => "-".to_owned(),
+            _ => text,
+        };
+        table.row([
+            name.label().to_owned(),
+            count.to_string(),
+            number(memory.median),
+            format!("[{}-{}]", number(memory.least), number(memory.most)),
+            number(cpu),
+            number(cpu * 1e4 / *count as f64),
+            number(of(|row| row.servers_percent).median),
+            number(of(|row| row.sent_per_second).median),
+            unless(number(of(|row| row.seen.margin_ms).least)),
+            unless(lost.to_string()),
+            number(of(|row| row.seen.cycle_us).median),
+        ]);
+    }
+    table.print("Held and renewed by one process");
+    println!(
+        "floor: renews with one script call per 200 locks and master, keeps key and value only, notices nothing"
+    );
+}
+
+fn one(masters: &Masters, name: Name, count: usize, seconds: u64) -> Row {
+    for master in masters {
+        let _ = master.command(&["FLUSHALL"]);
+    }
+    let mut child = Command::new(std::env::current_exe().expect("this program"))
+        .args(["holder", "--urls", &masters.urls().join(",")])
+        .args(["--count", &count.to_string()])
+        .args(["--name", name.prefix(), "--seconds", &seconds.to_string()])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("a holder");
+    let mut out = std::io::BufReader::new(child.stdout.take().expect("piped"));
+    let mut line = String::new();
+    let mut next = || {
+        line.clear();
+        std::io::BufRead::read_line(&mut out, &mut line).expect("a line");
+        line.clone()
+    };
+    assert_eq!(next().trim(), "steady");
+    let (cpu, before) = (
+        masters_cpu(masters),
+        Counts::read(masters, name.sends_set()),
+    );
+    let started = Instant::now();
+    assert_eq!(next().trim(), "over");
+    let took = started.elapsed().as_secs_f64();
+    let servers = masters_cpu(masters).saturating_sub(cpu).as_secs_f64();
+    let counts = Counts::read(masters, name.sends_set()).since(before);
+    let seen: Seen = serde_json::from_str(&next()).expect("what it saw");
+    child.wait().expect("ends");
+    assert_eq!(seen.acquired, count, "{name:?} could not take all");
+    Row {
+        seen,
+        servers_percent: 100.0 * servers / took,
+        sent_per_second: counts.sent as f64 / took,
+    }
+}
+
+/// One process that holds `count` locks; talks to its parent in lines.
+pub(crate) fn holder(args: &HolderArgs) {
+    let urls: Vec<String> = args.urls.split(',').map(str::to_owned).collect();
+    let seen = runtime(false).block_on(async {
+        if args.name == Name::Floor {
+            bare(&urls, args).await
+        } else {
+            renewing(&urls, args).await
+        }
+    });
+    println!("{}", serde_json::to_string(&seen).expect("plain numbers"));
+}
+
+async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
+    let redlock = settings(args.name, urls).build().expect("good settings");
+    // Buffers and script caches are there before memory is looked at.
+    drop(take(&redlock, "warm", 256).await);
+    redlock.flush().await;
+    let before = own_memory();
+    let guards = take(&redlock, "held", args.count).await;
+    let memory = own_memory().saturating_sub(before);
+    println!("steady");
+    let (cpu, started) = (own_cpu(), Instant::now());
+    tokio::time::sleep(Duration::from_secs(args.seconds)).await;
+    let cpu = own_cpu().saturating_sub(cpu).as_secs_f64() / started.elapsed().as_secs_f64();
+    println!("over");
+    // Looking at all of them costs time of its own, so it comes after.
+    let mut margin = Duration::MAX;
+    let looking = Instant::now();
+    while looking.elapsed() < Duration::from_secs(args.seconds) {
+        let least = guards.iter().map(LockGuard::remaining).min();
+        margin = margin.min(least.unwrap_or_default());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
+    let cycle_us = cycle(Arc::new(Contender::Quorate(redlock.clone())), args.name).await;
+    let acquired = guards.len();
+    drop(guards);
+    redlock.flush().await;
+    Seen {
+        acquired,
+        memory_per_lock: memory as f64 / args.count as f64,
+        cpu_percent: 100.0 * cpu,
+        margin_ms: margin.as_secs_f64() * 1e3,
+        lost,
+        cycle_us,
+    }
+}
+
+/// Takes `count` locks, 64 at a time.
+async fn take(redlock: &Redlock, what: &str, count: usize) -> Vec<LockGuard> {
+    use futures::StreamExt;
+    futures::stream::iter(0..count)
+        .map(|n| {
+            let redlock = redlock.clone();
+            let resource = format!("{what}:{n}");
+            async move { redlock.acquire(resource).await.expect("free") }
+        })
+        .buffer_unordered(64)
+        .collect()
+        .await
+}
+
+/// Client processor time of one cycle, by 16 tasks.
+async fn cycle(client: Arc<Contender>, name: Name) -> f64 {
+    // The masters' counters are the parent's; an empty set of them is enough here.
+    let none = Masters::start(0).expect("nothing to start");
+    let time = Duration::from_millis(300);
+    crowd(&client, name, &none, 16, time).await;
+    crowd(&client, name, &none, 16, time).await.client_us
+}
+
+/// The least that holding can cost: key and value, renewed by one script per 200 and master.
+async fn bare(urls: &[String], args: &HolderArgs) -> Seen {
+    let floor = Arc::new(Floor::connect(urls).await);
+    let before = own_memory();
+    let mut held: Vec<(String, String)> = Vec::with_capacity(args.count);
+    for n in 0..args.count {
+        let resource = format!("held:{n}");
+        let token = floor.acquire(&resource, TTL * 6).await.expect("free");
+        held.push((resource, token));
+    }
+    let memory = own_memory().saturating_sub(before);
+    floor.extend(&held, TTL).await;
+    println!("steady");
+    let (cpu, started) = (own_cpu(), Instant::now());
+    while started.elapsed() < Duration::from_secs(args.seconds) {
+        floor.extend(&held, TTL).await;
+        let next = started.elapsed().as_secs_f64() / (TTL / 3).as_secs_f64();
+        let at = (TTL / 3).mul_f64(next.floor() + 1.0);
+        tokio::time::sleep(at.saturating_sub(started.elapsed())).await;
+    }
+    let cpu = own_cpu().saturating_sub(cpu).as_secs_f64() / started.elapsed().as_secs_f64();
+    println!("over");
+    let at = Addresses {
+        urls: urls.to_vec(),
+        sockets: Vec::new(),
+    };
+    let client = Contender::connect(Name::Floor, &at).await;
+    Seen {
+        acquired: held.len(),
+        memory_per_lock: memory as f64 / args.count as f64,
+        cpu_percent: 100.0 * cpu,
+        margin_ms: 0.0,
+        lost: 0,
+        cycle_us: cycle(Arc::new(client), Name::Floor).await,
+    }
+}

@@ -1,0 +1,233 @@
+//! Cycles with dropped futures, dropped guards and failing masters; then every master is searched
+//! for keys that nobody removed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use quorate::{Redlock, RestartGuard, Wait};
+use quorate_testbed::{Fault, Masters, Proxy, Reply, Way};
+
+use crate::contender::Name;
+use crate::table::Table;
+use crate::versus::runtime;
+
+/// Arguments of `leftovers`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How many cycles in each setting
+    #[arg(long, default_value_t = 100_000)]
+    cycles: u64,
+    /// How many tasks, each with a resource of its own and every fourth turn at a shared one
+    #[arg(long, default_value_t = 64)]
+    tasks: u64,
+}
+
+/// Longer than the run: a key that is left is found, and not expired meanwhile.
+const TTL: Duration = Duration::from_secs(600);
+
+#[derive(Default)]
+struct Tally {
+    cycles: AtomicU64,
+    acquired: AtomicU64,
+    dropped_acquires: AtomicU64,
+    dropped_guards: AtomicU64,
+    failed: AtomicU64,
+    over: AtomicBool,
+}
+
+/// Runs and prints.
+pub(crate) fn run(args: &Args) {
+    let mut table = Table::new([
+        "setting",
+        "cycles",
+        "acquired",
+        "acquires dropped",
+        "guards dropped",
+        "failed",
+        "faults",
+        "keys left at once",
+        "after the background releases",
+        "took s",
+    ]);
+    let mut left_in_all = 0;
+    for name in [Name::Classic, Name::Fenced, Name::Default] {
+        let masters = Masters::start(5).expect("masters (is redis-server installed?)");
+        let proxies: Vec<Proxy> = masters
+            .iter()
+            .map(|master| Proxy::start(master.addr()).expect("a proxy"))
+            .collect();
+        let urls = masters.iter().zip(&proxies);
+        let urls: Vec<String> = urls.map(|(m, p)| m.url_at(p.addr())).collect();
+        let tally = Arc::new(Tally::default());
+        let runtime = runtime(false);
+        let redlock = {
+            let builder = Redlock::builder()
+                .masters(urls)
+                .ttl(TTL)
+                .max_ttl(TTL)
+                .node_timeout(Duration::from_millis(50))
+                .heartbeat(Duration::from_millis(500))
+                .wait(Wait::For(Duration::from_secs(2)))
+                .restart_guard(RestartGuard::Off);
+            match name {
+                Name::Classic => builder.fencing(false),
+                Name::Fenced => builder.unordered(),
+                _ => builder,
+            }
+            .build()
+            .expect("good settings")
+        };
+        let started = Instant::now();
+        let faults = std::thread::scope(|scope| {
+            let chaos = scope.spawn(|| torment(&masters, &proxies, &tally));
+            runtime.block_on(async {
+                let mut running = tokio::task::JoinSet::new();
+                for task in 0..args.tasks {
+                    let cycles =
+                        args.cycles / args.tasks + u64::from(task < args.cycles % args.tasks);
+                    running.spawn(work(redlock.clone(), task, cycles, tally.clone()));
+                }
+                running.join_all().await;
+            });
+            tally.over.store(true, Ordering::Relaxed);
+            chaos.join().expect("no panic")
+        });
+        let took = started.elapsed();
+        let at_once = keys(&masters);
+        let mut after = at_once;
+        runtime.block_on(async {
+            let _ = tokio::time::timeout(Duration::from_secs(20), redlock.flush()).await;
+            // A queue lives for a heartbeat after its last waiter.
+            for _ in 0..50 {
+                after = keys(&masters);
+                if after == 0 {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        });
+        left_in_all += after;
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed).to_string();
+        table.row([
+            name.label().to_owned(),
+            count(&tally.cycles),
+            count(&tally.acquired),
+            count(&tally.dropped_acquires),
+            count(&tally.dropped_guards),
+            count(&tally.failed),
+            faults.to_string(),
+            at_once.to_string(),
+            after.to_string(),
+            took.as_secs().to_string(),
+        ]);
+    }
+    table.print("Keys left behind, fencing counters aside (they live for a day by design)");
+    assert_eq!(left_in_all, 0, "keys were left behind");
+}
+
+/// Everything but fencing counters.
+fn keys(masters: &Masters) -> usize {
+    let of = |master: &quorate_testbed::Server| match master.command(&["KEYS", "*"]) {
+        Ok(Reply::Array(keys)) => keys
+            .iter()
+            .filter_map(Reply::text)
+            .filter(|key| !key.starts_with("quorate:fence:"))
+            .count(),
+        other => panic!("a healthy master answers: {other:?}"),
+    };
+    masters.iter().map(of).sum()
+}
+
+/// A small generator: the choices need to be varied, not unpredictable.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+}
+
+async fn work(redlock: Redlock, task: u64, cycles: u64, tally: Arc<Tally>) {
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15 ^ (task + 1));
+    let add = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
+    for cycle in 0..cycles {
+        add(&tally.cycles);
+        let resource = match cycle % 4 {
+            0 => format!("shared:{}", dice.roll(8)),
+            _ => format!("own:{task}"),
+        };
+        let acquire = redlock.acquire(resource);
+        let outcome = if dice.roll(4) == 0 {
+            // Timers are good to a millisecond; a number of polls cuts anywhere.
+            let polls = dice.roll(12);
+            let mut acquire = std::pin::pin!(acquire);
+            let mut polled = 0;
+            std::future::poll_fn(|cx| {
+                polled += 1;
+                if polled > polls {
+                    return std::task::Poll::Ready(None);
+                }
+                acquire.as_mut().poll(cx).map(Some)
+            })
+            .await
+        } else {
+            Some(acquire.await)
+        };
+        match outcome {
+            None => {
+                add(&tally.dropped_acquires);
+            }
+            Some(Err(_)) => {
+                add(&tally.failed);
+            }
+            Some(Ok(guard)) => {
+                add(&tally.acquired);
+                if dice.roll(3) == 0 {
+                    add(&tally.dropped_guards);
+                    drop(guard);
+                } else {
+                    guard.release().await;
+                }
+            }
+        }
+    }
+}
+
+/// One fault after the other on one or two masters, until the work is over; all healed then.
+fn torment(masters: &Masters, proxies: &[Proxy], tally: &Tally) -> usize {
+    let mut dice = Dice(0x1234_5678_9abc_def1);
+    let mut faults = 0;
+    while !tally.over.load(Ordering::Relaxed) {
+        let victim = dice.roll(5) as usize;
+        let brief = Duration::from_millis(20 + dice.roll(150));
+        match dice.roll(5) {
+            0 => {
+                masters[victim].stop().expect("stopped");
+                std::thread::sleep(brief);
+                masters[victim].cont().expect("goes on");
+            }
+            1 => proxies[victim].reset_all(),
+            2 => {
+                let _slow = proxies[victim].inject(Fault::latency(Way::Both, brief / 4));
+                std::thread::sleep(brief);
+            }
+            3 => {
+                let _held = proxies[victim].inject(Fault::Hold(Way::Both));
+                std::thread::sleep(4 * brief);
+            }
+            _ => {
+                let refused = proxies[victim].inject(Fault::Refuse);
+                proxies[victim].reset_all();
+                std::thread::sleep(brief);
+                drop(refused);
+            }
+        }
+        faults += 1;
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    faults
+}

@@ -1,0 +1,72 @@
+//! Whether a cycle costs more when more tasks run at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate_testbed::Masters;
+
+use crate::contender::{Addresses, Contender, Name};
+use crate::measure::Spread;
+use crate::table::{Table, number, ratio};
+use crate::versus::{Crowd, crowd, runtime};
+
+/// Arguments of `tasks`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How many tasks at once
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16, 64, 256, 1024, 4096])]
+    tasks: Vec<usize>,
+    /// How many rounds; in each everybody has one turn with each number of tasks
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+}
+
+/// Runs and prints.
+pub(crate) fn run(args: &Args) {
+    let masters = Masters::start(5).expect("masters (is redis-server installed?)");
+    let names = [Name::Floor, Name::Rslock, Name::Classic, Name::Default];
+    let mut seen = vec![vec![Vec::<Crowd>::new(); args.tasks.len()]; names.len()];
+    runtime(false).block_on(async {
+        let at = Addresses::of(&masters);
+        let mut clients = Vec::new();
+        for name in names {
+            clients.push(Arc::new(Contender::connect(name, &at).await));
+        }
+        for round in 0..=args.rounds {
+            for (t, &tasks) in args.tasks.iter().enumerate() {
+                for ((client, name), seen) in clients.iter().zip(names).zip(&mut seen) {
+                    let time = Duration::from_millis(250);
+                    let result = crowd(client, name, &masters, tasks, time).await;
+                    if round > 0 {
+                        seen[t].push(result);
+                    }
+                }
+            }
+        }
+    });
+    println!(
+        "5 masters, {} interleaved rounds; client processor time of one cycle, in us, and over that of the \
+         fewest tasks in the same round, median [smallest-largest]",
+        args.rounds
+    );
+    let heading = names
+        .iter()
+        .flat_map(|name| [name.label(), "growth", "cycles/s"]);
+    let mut table = Table::new(["tasks"].into_iter().chain(heading));
+    for (t, tasks) in args.tasks.iter().enumerate() {
+        let mut row = vec![tasks.to_string()];
+        for seen in &seen {
+            let pairs = seen[t].iter().zip(&seen[0]);
+            let growth = Spread::of(pairs.map(|(now, first)| now.client_us / first.client_us));
+            row.push(number(
+                Spread::of(seen[t].iter().map(|c| c.client_us)).median,
+            ));
+            row.push(ratio(growth));
+            row.push(number(
+                Spread::of(seen[t].iter().map(|c| c.per_second)).median,
+            ));
+        }
+        table.row(row);
+    }
+    table.print("Cost of a cycle by the number of tasks");
+}

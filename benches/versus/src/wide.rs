@@ -1,0 +1,117 @@
+//! Masters far apart: an acquire should cost what the q-th fastest costs, and no more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate_testbed::{Fault, Injected, Masters, Proxy, Way};
+
+use crate::contender::{Addresses, Contender, Name, settings};
+use crate::measure::{Spread, quantile};
+use crate::table::{Table, number};
+use crate::versus::{Alone, alone, runtime};
+
+/// Arguments of `wide`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Round trip to each master, in milliseconds
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 10, 40, 80, 150])]
+    ms: Vec<u64>,
+    /// How many rounds; in each everybody has one turn
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Cycles of one client per round
+    #[arg(long, default_value_t = 12)]
+    cycles: usize,
+}
+
+/// Runs and prints.
+pub(crate) fn run(args: &Args) {
+    let masters = Masters::start(args.ms.len()).expect("masters (is redis-server installed?)");
+    let proxies: Vec<Proxy> = masters
+        .iter()
+        .map(|master| Proxy::start(master.addr()).expect("a proxy"))
+        .collect();
+    let at = Addresses {
+        urls: masters
+            .iter()
+            .zip(&proxies)
+            .map(|(master, proxy)| master.url_at(proxy.addr()))
+            .collect(),
+        sockets: proxies.iter().map(Proxy::addr).collect(),
+    };
+    let faults: Vec<Injected> = proxies
+        .iter()
+        .zip(&args.ms)
+        .map(|(proxy, &ms)| proxy.inject(Fault::latency(Way::ToClient, Duration::from_millis(ms))))
+        .collect();
+    let slowest = args.ms.iter().max().copied().unwrap_or(0);
+    let names = Name::ALL;
+    let mut seen = vec![Vec::<Alone>::new(); names.len()];
+    runtime(false).block_on(async {
+        let mut clients = Vec::new();
+        for name in names {
+            let client = match name {
+                // Far masters need patience: the default gives each 50 ms.
+                Name::Classic | Name::Fenced | Name::Default => Contender::Quorate(
+                    settings(name, &at.urls)
+                        .node_timeout(Duration::from_millis(2 * slowest + 50))
+                        .connect_timeout(Duration::from_millis(10 * slowest + 500))
+                        .build()
+                        .expect("good settings"),
+                ),
+                _ => Contender::connect(name, &at).await,
+            };
+            clients.push(Arc::new(client));
+        }
+        for (client, name) in clients.iter().zip(names) {
+            alone(client, name, 2).await;
+        }
+        for _ in 0..args.rounds {
+            for ((client, name), seen) in clients.iter().zip(names).zip(&mut seen) {
+                seen.push(alone(client, name, args.cycles).await);
+            }
+        }
+    });
+    let mut sorted = args.ms.clone();
+    sorted.sort_unstable();
+    let theory = sorted[sorted.len() / 2] as f64;
+    println!(
+        "{} masters with round trips of {:?} ms: the q-th fastest answers after {theory} ms, the slowest \
+         after {slowest} ms; {} interleaved rounds of {} cycles",
+        args.ms.len(),
+        args.ms,
+        args.rounds,
+        args.cycles
+    );
+    let mut table = Table::new([
+        "one client",
+        "acquire p50 ms",
+        "over theory",
+        "p99 ms",
+        "release p50 ms",
+        "over theory",
+        "failed",
+    ]);
+    for (name, seen) in names.iter().zip(&seen) {
+        let value = |pick: fn(&Alone) -> &Vec<u64>, share: f64| {
+            Spread::of(seen.iter().map(|round| quantile(pick(round), share) / 1e6)).median
+        };
+        let (acquire, release) = (value(|r| &r.acquire, 0.5), value(|r| &r.release, 0.5));
+        let failed: u64 = seen.iter().map(|round| round.failed).sum();
+        table.row([
+            name.label().to_owned(),
+            number(acquire),
+            number(acquire / theory),
+            number(value(|r| &r.acquire, 0.99)),
+            number(release),
+            number(release / theory),
+            if failed == 0 {
+                String::new()
+            } else {
+                failed.to_string()
+            },
+        ]);
+    }
+    table.print("Wide area");
+    drop(faults);
+}
