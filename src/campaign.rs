@@ -32,7 +32,8 @@ pub(crate) type Observer = Arc<dyn Fn(&Waiting) + Send + Sync>;
 /// One acquire.
 pub(crate) struct Campaign<'a> {
     pub(crate) core: &'a Core,
-    pub(crate) resource: &'a [u8],
+    /// The lock key: prefix and resource.
+    pub(crate) key: &'a Arc<[u8]>,
     pub(crate) ttl: Duration,
     /// One attempt only.
     pub(crate) once: bool,
@@ -95,11 +96,7 @@ impl Campaign<'_> {
     }
 
     async fn in_order(self) -> Result<Victory, Defeat> {
-        let coordinator = &*self.core.coordinator;
-        let key: Arc<[u8]> = [coordinator.prefix.as_bytes(), self.resource]
-            .concat()
-            .into();
-        let place = self.local_turn(&key).await?;
+        let place = self.local_turn(self.key).await?;
         let mut delays = self.core.options.retry.delays(self.seed());
         let mut line: Option<InLine<'_>> = None;
         let mut attempts = 0;
@@ -117,7 +114,7 @@ impl Campaign<'_> {
                     }
                     return Ok(Victory {
                         won,
-                        place,
+                        place: place.map(Place::hold),
                         attempts,
                     });
                 }
@@ -140,7 +137,7 @@ impl Campaign<'_> {
             match (missed.failure, &line) {
                 (Failure::Contention, None) => {
                     let drawn = missed.round.board().sight().map_or(0, |sight| sight.ticket);
-                    line = Some(InLine::draw(self.core, self.resource, drawn + 1));
+                    line = Some(InLine::draw(self.core, self.key, drawn + 1));
                 }
                 (Failure::Contention, Some(line)) => self.wait(place, line, &missed).await,
                 (Failure::Outage | Failure::Late, _) => {
@@ -182,7 +179,7 @@ impl Campaign<'_> {
     /// One attempt. The first is made in full, however short the wait; later ones end with it.
     async fn attempt(&self, order: Order, number: u32) -> Result<Won, Option<Missed>> {
         let coordinator = &self.core.coordinator;
-        let attempt = coordinator.attempt(self.resource, self.ttl, order);
+        let attempt = coordinator.attempt(self.key, self.ttl, order);
         if number == 1 {
             return attempt.await.map_err(Some);
         }
@@ -304,7 +301,7 @@ struct InLine<'a> {
 }
 
 impl<'a> InLine<'a> {
-    fn draw(core: &'a Core, resource: &[u8], ticket: u64) -> Self {
+    fn draw(core: &'a Core, key: &Arc<[u8]>, ticket: u64) -> Self {
         let coordinator = &*core.coordinator;
         let number = core.waiters.fetch_add(1, Ordering::Relaxed);
         let waiter = format!("{}:{number}", core.options.process).into();
@@ -313,13 +310,9 @@ impl<'a> InLine<'a> {
             ticket,
             heartbeat: core.options.heartbeat,
         };
-        let claim = Claim::new(
-            &coordinator.prefix,
-            resource,
-            Token::from_bytes([0; 16]),
-            true,
-        )
-        .with_order(Order::Fair(Some(ticket.clone())));
+        let claim = coordinator
+            .claim(key, Token::from_bytes([0; 16]))
+            .with_order(Order::Fair(Some(ticket.clone())));
         tracing::debug!(ticket = ticket.ticket, "standing in line");
         Self {
             coordinator,

@@ -109,20 +109,30 @@ impl Coordinator {
         self.runtime.now()
     }
 
+    /// The lock key of a resource.
+    pub(crate) fn key(&self, resource: &[u8]) -> Arc<[u8]> {
+        [self.prefix.as_bytes(), resource].concat().into()
+    }
+
+    /// A claim on a lock key of this coordinator's prefix.
+    pub(crate) fn claim(&self, key: &Arc<[u8]>, token: Token) -> Claim {
+        Claim::on(key.clone(), self.prefix.len(), token, self.fencing)
+    }
+
     /// One attempt: one round of acquires, and confirmations where the counters differ.
     ///
     /// Cancel safety: dropped at any point, everything that may have been granted is released in
     /// the background, behind its own acquire.
     pub(crate) async fn attempt(
         &self,
-        resource: &[u8],
+        key: &Arc<[u8]>,
         ttl: Duration,
         order: Order,
     ) -> Result<Won, Missed> {
         let mut bytes = [0; 16];
         self.runtime.random(&mut bytes);
         let token = Token::from_bytes(bytes);
-        let claim = Claim::new(&self.prefix, resource, token, self.fencing).with_order(order);
+        let claim = self.claim(key, token).with_order(order);
         let claim = Arc::new(claim);
         let wall = self.runtime.wall_micros();
         let offset = ClockOffset::from_micros(self.offset.load(Ordering::Relaxed));
@@ -427,6 +437,11 @@ impl AcquireBoard {
 
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
         reports(names, &self.slots, Phase::Acquire)
+    }
+
+    /// What each node said: all that is worth keeping of a round whose lock has lived a while.
+    pub(crate) fn slots(&self) -> Box<[Slot]> {
+        self.slots.clone()
     }
 }
 

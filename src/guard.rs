@@ -206,10 +206,7 @@ impl LockGuard {
     /// What each master answered to the acquire, how fast, and who was late: answers that come
     /// after the verdict are added as they arrive.
     pub fn report(&self) -> Vec<NodeReport> {
-        self.held
-            .round
-            .board()
-            .reports(self.core.coordinator.names())
+        self.held.reports(self.core.coordinator.names())
     }
 }
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::coordinator::{AcquireRound, Won};
-use crate::node::Claim;
+use crate::node::{Claim, NodeName, Phase};
 use crate::protocol::instant::Instant;
+use crate::report::{NodeReport, Slot, reports};
 use crate::runtime::Runtime;
 use crate::waiting::Place;
 
@@ -53,7 +54,6 @@ impl fmt::Display for LossCause {
 pub(crate) struct Held {
     pub(crate) claim: Arc<Claim>,
     pub(crate) fencing: Option<u64>,
-    pub(crate) round: Arc<AcquireRound>,
     /// When `max_hold` is over; `NEVER` without one.
     pub(crate) hold_end: Instant,
     /// Whether it is renewed in the background.
@@ -68,6 +68,15 @@ struct State {
     end: Option<LossCause>,
     /// The turn in the local line, passed on when the lock has ended.
     place: Option<Place>,
+    told: Told,
+}
+
+/// What the masters said to the acquire.
+enum Told {
+    /// Late answers are still noted here.
+    Live(Arc<AcquireRound>),
+    /// All that is kept for a lock that is held for long.
+    Settled(Box<[Slot]>),
 }
 
 impl Held {
@@ -82,7 +91,6 @@ impl Held {
         Self {
             claim: won.claim,
             fencing: won.fencing,
-            round: won.round,
             hold_end,
             renews,
             state: Mutex::new(State {
@@ -90,6 +98,7 @@ impl Held {
                 ttl,
                 end: None,
                 place,
+                told: Told::Live(won.round),
             }),
             changed: Notify::new(),
         }
@@ -97,6 +106,23 @@ impl Held {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What each master said to the acquire.
+    pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
+        match &self.state().told {
+            Told::Live(round) => round.board().reports(names),
+            Told::Settled(slots) => reports(names, slots, Phase::Acquire),
+        }
+    }
+
+    /// Lets go of the round: by the first renewal every master has answered or timed out.
+    pub(crate) fn settle(&self) {
+        let mut state = self.state();
+        if let Told::Live(round) = &state.told {
+            let slots = round.board().slots();
+            state.told = Told::Settled(slots);
+        }
     }
 
     pub(crate) fn valid_until(&self) -> Instant {

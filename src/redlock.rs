@@ -252,7 +252,7 @@ impl Redlock {
     fn key(&self, resource: &[u8]) -> Result<Arc<[u8]>, InvalidResource> {
         let prefix = &self.core.coordinator.prefix;
         check_resource(prefix, resource)?;
-        Ok([prefix.as_bytes(), resource].concat().into())
+        Ok(self.core.coordinator.key(resource))
     }
 
     async fn look(&self, request: Request) -> Status {
@@ -417,9 +417,10 @@ impl LockRequest<'_> {
         self.check()?;
         let core = &self.redlock.core;
         let began = core.coordinator.now();
+        let key = core.coordinator.key(&self.resource);
         let campaign = Campaign {
             core,
-            resource: &self.resource,
+            key: &key,
             ttl: self.ttl,
             once: self.wait == Wait::None,
             began,

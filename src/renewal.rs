@@ -23,6 +23,9 @@ use crate::protocol::lease::{Ballot, Extension, Kept, Terms, renew_at, retry_at}
 /// The most locks in one message: one script call must not keep a master busy for long.
 const BATCH: usize = 256;
 
+/// The most locks that are renewed at one look.
+const BURST: usize = 8 * BATCH;
+
 /// The shortest time between two looks at one lock.
 const SOON: Duration = Duration::from_millis(1);
 
@@ -144,7 +147,9 @@ async fn run(mut renewal: Ends, coordinator: Weak<Coordinator>, sooner: Arc<Noti
             }
             continue;
         };
-        let nap = driver.runtime.sleep_until(next);
+        // What a burst has left over goes out a moment later: masters and memory breathe, and
+        // other requests are let in between.
+        let nap = driver.runtime.sleep_until(next.max(now + SOON));
         drop((owner, driver));
         futures::future::select(nap, std::pin::pin!(sooner.notified())).await;
     }
@@ -163,6 +168,7 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, batch: &[Due], n
         if !held.renews {
             continue;
         }
+        held.settle();
         let ttl = held.ttl();
         items.push(ExtendItem {
             claim: held.claim.clone(),
@@ -393,7 +399,9 @@ impl Wheel {
     /// end its renewal.
     fn take_due(&mut self, now: Instant) -> Vec<Due> {
         let mut taken = Vec::new();
-        while let Some(&Reverse((due, id))) = self.times.peek() {
+        while taken.len() < BURST
+            && let Some(&Reverse((due, id))) = self.times.peek()
+        {
             let Some(seat) = self.seat(id).filter(|seat| seat.due == Some(due)) else {
                 self.times.pop();
                 continue;

@@ -49,12 +49,38 @@ pub(crate) struct Lines {
     map: Mutex<HashMap<Arc<[u8]>, Line>>,
 }
 
-#[derive(Default)]
+/// One line. Most have a front only, so the rest is kept apart: ten thousand held locks are ten
+/// thousand lines.
 struct Line {
-    /// The front holds the turn: it asks the masters, or it holds the lock.
+    /// Who asks the masters; none once the front holds the lock.
+    front: Option<Arc<Turn>>,
+    behind: Option<Box<Behind>>,
+}
+
+#[derive(Default)]
+struct Behind {
     turns: VecDeque<Arc<Turn>>,
     /// What the front last heard, for those behind it whose wait ends.
     last: Option<(Failure, Arc<AcquireRound>)>,
+}
+
+impl Line {
+    fn is_front(&self, turn: &Arc<Turn>) -> bool {
+        self.front
+            .as_ref()
+            .is_some_and(|front| Arc::ptr_eq(front, turn))
+    }
+
+    /// The front leaves: the next one is it. None when nobody is behind.
+    fn advance(&mut self) -> Option<Arc<Turn>> {
+        let behind = self.behind.as_mut()?;
+        let next = behind.turns.pop_front()?;
+        if behind.turns.is_empty() {
+            self.behind = None;
+        }
+        self.front = Some(next.clone());
+        Some(next)
+    }
 }
 
 /// One waiter in a line.
@@ -69,7 +95,8 @@ struct Turn {
 pub(crate) struct Place {
     lines: Arc<Lines>,
     key: Arc<[u8]>,
-    turn: Arc<Turn>,
+    /// None once the front holds the lock: a holder waits for nothing.
+    turn: Option<Arc<Turn>>,
 }
 
 impl Lines {
@@ -89,25 +116,32 @@ impl Lines {
             woken: AtomicU64::new(0),
             called: Notify::new(),
         });
-        self.map()
-            .entry(key.clone())
-            .or_default()
-            .turns
-            .push_back(turn.clone());
+        match self.map().entry(key.clone()) {
+            Entry::Vacant(line) => {
+                line.insert(Line {
+                    front: Some(turn.clone()),
+                    behind: None,
+                });
+            }
+            Entry::Occupied(mut line) => {
+                let behind = line.get_mut().behind.get_or_insert_default();
+                behind.turns.push_back(turn.clone());
+            }
+        }
         Place {
             lines: self.clone(),
             key: key.clone(),
-            turn,
+            turn: Some(turn),
         }
     }
 
     /// For a try, which waits for nobody: a place if the line is empty, none behind a lone front
     /// (the masters will say), and an error if somebody waits here already.
     pub(crate) fn enter_if_free(self: &Arc<Self>, key: &Arc<[u8]>) -> Result<Option<Place>, ()> {
-        match self.map().get(key).map_or(0, |line| line.turns.len()) {
-            0 => {}
-            1 => return Ok(None),
-            _ => return Err(()),
+        match self.map().get(key).map(|line| line.behind.is_some()) {
+            None => {}
+            Some(false) => return Ok(None),
+            Some(true) => return Err(()),
         }
         // Between the look and the entry another may have come: then this is not the front, and
         // a try does not wait.
@@ -122,10 +156,7 @@ impl Lines {
 
 impl WakeSink for Lines {
     fn woken(&self, node: usize, key: &[u8]) {
-        let front = self
-            .map()
-            .get(key)
-            .and_then(|line| line.turns.front().cloned());
+        let front = self.map().get(key).and_then(|line| line.front.clone());
         if let (Some(front), true) = (front, node < 64) {
             front.woken.fetch_or(1 << node, Ordering::AcqRel);
             front.called.notify_one();
@@ -135,56 +166,74 @@ impl WakeSink for Lines {
 
 impl Place {
     pub(crate) fn is_front(&self) -> bool {
+        let Some(turn) = &self.turn else { return true };
         let map = self.lines.map();
-        let front = map.get(&self.key).and_then(|line| line.turns.front());
-        front.is_some_and(|front| Arc::ptr_eq(front, &self.turn))
+        map.get(&self.key).is_some_and(|line| line.is_front(turn))
     }
 
     /// How many stand before it in this process.
     pub(crate) fn ahead(&self) -> u64 {
+        let Some(turn) = &self.turn else { return 0 };
         let map = self.lines.map();
-        let turns = map.get(&self.key).map(|line| line.turns.iter());
-        let before = turns.into_iter().flatten();
-        before
-            .take_while(|turn| !Arc::ptr_eq(turn, &self.turn))
-            .count() as u64
+        let Some(line) = map.get(&self.key).filter(|line| !line.is_front(turn)) else {
+            return 0;
+        };
+        let behind = line.behind.iter().flat_map(|behind| &behind.turns);
+        1 + behind.take_while(|other| !Arc::ptr_eq(other, turn)).count() as u64
     }
 
     /// Waits for its turn.
     pub(crate) async fn front(&self) {
+        let Some(turn) = &self.turn else { return };
         while !self.is_front() {
             // A call that comes first is kept by the Notify.
-            self.turn.called.notified().await;
+            turn.called.notified().await;
         }
+    }
+
+    /// The front holds the lock now: it keeps its place, and needs no more calls.
+    pub(crate) fn hold(mut self) -> Self {
+        self.turn = None;
+        if let Some(line) = self.lines.map().get_mut(&self.key) {
+            line.front = None;
+            if let Some(behind) = &mut line.behind {
+                behind.last = None;
+            }
+        }
+        self
     }
 
     /// Leaves word for those behind.
     pub(crate) fn tell(&self, failure: Failure, round: &Arc<AcquireRound>) {
-        if let Some(line) = self.lines.map().get_mut(&self.key)
-            && line.turns.len() > 1
-        {
-            line.last = Some((failure, round.clone()));
+        let mut map = self.lines.map();
+        let line = map.get_mut(&self.key);
+        if let Some(behind) = line.and_then(|line| line.behind.as_mut()) {
+            behind.last = Some((failure, round.clone()));
         }
     }
 
     /// What the front last heard.
     pub(crate) fn told(&self) -> Option<(Failure, Arc<AcquireRound>)> {
-        self.lines.map().get(&self.key)?.last.clone()
+        let map = self.lines.map();
+        map.get(&self.key)?.behind.as_ref()?.last.clone()
     }
 
     /// Forgets the wake-ups so far: right before an attempt is sent, which sees what they saw.
     pub(crate) fn forget_wakes(&self) {
-        self.turn.woken.store(0, Ordering::Release);
+        if let Some(turn) = &self.turn {
+            turn.woken.store(0, Ordering::Release);
+        }
     }
 
     /// Waits until so many masters may be free that a majority of `quorum` is possible, counting
     /// those that were `free` at the last attempt; or, with fewer wake-ups, a moment after the
     /// first; at the latest until `at`.
     pub(crate) async fn woken(&self, runtime: &dyn Runtime, free: u64, quorum: usize, at: Instant) {
+        let Some(turn) = &self.turn else { return };
         let mut limit = at;
         let mut sleep = runtime.sleep_until(limit);
         loop {
-            let woken = self.turn.woken.load(Ordering::Acquire);
+            let woken = turn.woken.load(Ordering::Acquire);
             if woken != 0 && (woken | free).count_ones() as usize >= quorum {
                 return;
             }
@@ -196,7 +245,7 @@ impl Place {
             if now >= limit {
                 return;
             }
-            let called = std::pin::pin!(self.turn.called.notified());
+            let called = std::pin::pin!(turn.called.notified());
             futures::future::select(called, &mut sleep).await;
         }
     }
@@ -205,21 +254,26 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut map = self.lines.map();
-        let Entry::Occupied(mut line) = map.entry(self.key.clone()) else {
+        let Entry::Occupied(mut entry) = map.entry(self.key.clone()) else {
             return;
         };
-        let turns = &mut line.get_mut().turns;
-        let was_front = turns
-            .front()
-            .is_some_and(|front| Arc::ptr_eq(front, &self.turn));
-        turns.retain(|turn| !Arc::ptr_eq(turn, &self.turn));
-        let next = turns.front().filter(|_| was_front).cloned();
-        if turns.is_empty() {
-            line.remove();
-        }
-        drop(map);
-        if let Some(next) = next {
-            next.called.notify_one();
+        let line = entry.get_mut();
+        let turn = self.turn.as_ref();
+        // A holder is always the front.
+        if turn.is_none_or(|turn| line.is_front(turn)) {
+            let next = line.advance();
+            if next.is_none() {
+                entry.remove();
+            }
+            drop(map);
+            if let Some(next) = next {
+                next.called.notify_one();
+            }
+        } else if let (Some(turn), Some(behind)) = (turn, &mut line.behind) {
+            behind.turns.retain(|other| !Arc::ptr_eq(other, turn));
+            if behind.turns.is_empty() {
+                line.behind = None;
+            }
         }
     }
 }

@@ -65,7 +65,7 @@ pub enum Order {
 /// One attempt on one resource: what every message about it names.
 #[derive(Debug)]
 pub struct Claim {
-    key: Box<[u8]>,
+    key: Arc<[u8]>,
     prefix: u16,
     token: Token,
     fenced: bool,
@@ -77,10 +77,14 @@ impl Claim {
     /// A claim on `prefix` + `resource`.
     pub fn new(prefix: &str, resource: &[u8], token: Token, fenced: bool) -> Self {
         let key = [prefix.as_bytes(), resource].concat().into();
-        let prefix = u16::try_from(prefix.len()).unwrap_or(u16::MAX);
+        Self::on(key, prefix.len(), token, fenced)
+    }
+
+    /// A claim on a lock key whose first `prefix` bytes are not the resource's.
+    pub(crate) fn on(key: Arc<[u8]>, prefix: usize, token: Token, fenced: bool) -> Self {
         Self {
             key,
-            prefix,
+            prefix: u16::try_from(prefix).unwrap_or(u16::MAX),
             token,
             fenced,
             order: Order::Unordered,
@@ -401,9 +405,6 @@ impl fmt::Debug for Reply {
 
 /// What stands before the process id in the name of its wake channel.
 pub(crate) const WAKE_PREFIX: &str = "quorate:wake:";
-
-/// The length of a process id: what a waiter id begins with.
-pub(crate) const PROCESS_LEN: usize = 16;
 
 /// Who hears the wake-ups of one process from one master.
 #[derive(Clone)]

@@ -5,7 +5,6 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::node::request::PROCESS_LEN;
 use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fault, KeyState, Line, Order, Place, Request, Waiter,
 };
@@ -14,6 +13,9 @@ use crate::protocol::fencing::PROPOSAL_SLACK_US;
 /// What stands before the lock key in the names of the keys that go with it.
 const FENCE_PREFIX: &[u8] = b"quorate:fence:";
 const BROKEN_PREFIX: &[u8] = b"quorate:broken:";
+
+/// The length of a process id: what a waiter id begins with.
+const PROCESS_LEN: usize = 16;
 
 /// How long a fencing counter outlives its last grant.
 const FENCE_TTL_US: u64 = 86_400_000_000;
