@@ -239,6 +239,7 @@ impl Redlock {
 
     /// Waits until nothing that was sent to any master is under way any more: the releases of
     /// dropped guards, above all. For programs that are about to end; bound it with a timeout.
+    /// Releases kept for a master that cannot be reached are not waited for.
     pub async fn flush(&self) {
         let idle = self.core.coordinator.nodes().iter().map(|node| node.idle());
         futures::future::join_all(idle).await;

@@ -9,7 +9,7 @@ if tonumber(ARGV[2]) > MAX_TTL then
 end
 local call, key = redis.call, KEYS[1]
 local fence = 'quorate:fence:' .. key
-local counter = tonumber(call('GET', fence) or 0)
+local counter = tonumber(call('GET', fence) or 0) or 0
 if call('SET', key, ARGV[1], 'NX', 'PX', ARGV[2]) then
   local time = call('TIME')
   local now = time[1] * 1000000 + time[2]

@@ -40,7 +40,7 @@ if waiter or call('EXISTS', queue) == 1 then
   end
 end
 local fence = 'quorate:fence:' .. key
-local counter = tonumber(call('GET', fence) or 0)
+local counter = tonumber(call('GET', fence) or 0) or 0
 if not head or head == waiter then
   if call('SET', key, ARGV[1], 'NX', 'PX', ARGV[2]) then
     local now = time[1] * 1000000 + time[2]

@@ -4,7 +4,7 @@
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
-local counter = tonumber(redis.call('GET', 'quorate:fence:' .. KEYS[1]) or 0)
+local counter = tonumber(redis.call('GET', 'quorate:fence:' .. KEYS[1]) or 0) or 0
 if counter > tonumber(ARGV[2]) then
   return counter
 end

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use futures::future::{Either, select};
@@ -146,9 +147,10 @@ async fn shake(shared: &Shared, link: &mut Link) -> Result<(), Fault> {
     for load in Scripts::load(shared.options.max_ttl) {
         hello.add_command(load);
     }
+    hello.cmd("CLIENT").arg("ID");
     let replies = drive(&mut link.driver, async {
         link.connection
-            .send_packed_commands(&hello, 0, 1 + Scripts::COUNT)
+            .send_packed_commands(&hello, 0, hello.len())
             .await
     })
     .await
@@ -158,6 +160,13 @@ async fn shake(shared: &Shared, link: &mut Link) -> Result<(), Fault> {
     };
     link.scripts = Scripts::loaded(loads)?;
     link.quarantined_until = quarantine(shared, info, Instant::now())?;
+    bury_the_last(
+        shared,
+        link,
+        field(info, "run_id"),
+        loads.get(Scripts::COUNT),
+    )
+    .await?;
     if let Some(ear) = shared.ear.get() {
         let channel = format!("{WAKE_PREFIX}{}", ear.process);
         let heard = drive(&mut link.driver, link.connection.subscribe(channel)).await;
@@ -171,6 +180,49 @@ async fn shake(shared: &Shared, link: &mut Link) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+/// Closes the connection before this one at the server as well. What still lies in its buffers (the
+/// master may have been stopped) must not be executed behind the releases that this one sends.
+/// Only within one run of the server: after a restart its number may be somebody else's.
+async fn bury_the_last(
+    shared: &Shared,
+    link: &mut Link,
+    run: Option<&str>,
+    id: Option<&Value>,
+) -> Result<(), Fault> {
+    // A user who may not ask for the number goes without; the ttl still ends what is left.
+    let (Some(run), Some(Value::Int(id))) = (run, id) else {
+        return Ok(());
+    };
+    let last = {
+        let mut last = shared
+            .last_link
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        last.replace((run.to_owned(), *id))
+    };
+    let Some((_, last)) = last.filter(|(known, _)| known == run) else {
+        return Ok(());
+    };
+    let mut kill = redis::pipe();
+    kill.cmd("CLIENT").arg("KILL").arg("ID").arg(last);
+    let killed = drive(&mut link.driver, async {
+        link.connection.send_packed_commands(&kill, 0, 1).await
+    });
+    killed.await.map(drop).map_err(down)
+}
+
+/// A field of the server's INFO.
+fn field<'a>(info: &'a Value, name: &str) -> Option<&'a str> {
+    let info = match info {
+        Value::VerbatimString { text, .. } | Value::SimpleString(text) => text.as_str(),
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).unwrap_or_default(),
+        _ => "",
+    };
+    info.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .map(str::trim)
 }
 
 /// Polls the connection's driver until `work` is done.
@@ -191,20 +243,12 @@ fn quarantine(shared: &Shared, info: &Value, answered: Instant) -> Result<Instan
     if shared.options.restart_guard == RestartGuard::Off {
         return Ok(NONE);
     }
-    let info = match info {
-        Value::ServerError(error) => return Err(server_fault(error)),
-        Value::VerbatimString { text, .. } | Value::SimpleString(text) => text.as_str(),
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).unwrap_or_default(),
-        _ => "",
-    };
-    let field = |name: &str| {
-        info.lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-            .map(str::trim)
-    };
+    if let Value::ServerError(error) = info {
+        return Err(server_fault(error));
+    }
     let (Some(run), Some(uptime)) = (
-        field("run_id"),
-        field("uptime_in_seconds").and_then(|text| text.parse::<u64>().ok()),
+        field(info, "run_id"),
+        field(info, "uptime_in_seconds").and_then(|text| text.parse::<u64>().ok()),
     ) else {
         return Err(Fault::Server(
             "INFO names no run_id and uptime for the restart guard".into(),
@@ -214,7 +258,7 @@ fn quarantine(shared: &Shared, info: &Value, answered: Instant) -> Result<Instan
         let mut first = shared
             .first_run
             .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+            .unwrap_or_else(PoisonError::into_inner);
         if first.get_or_insert_with(|| run.to_owned()) == run {
             return Ok(NONE);
         }

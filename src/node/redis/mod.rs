@@ -42,6 +42,8 @@ struct Shared {
     mailbox: Mailbox,
     /// The run id of the first contact, for [`RestartGuard::AfterFirstContact`].
     first_run: Mutex<Option<String>>,
+    /// The last connection: the server's run id, and its number there.
+    last_link: Mutex<Option<(String, i64)>>,
     /// Who hears the wake-ups; unset where nobody waits in order.
     ear: OnceLock<Ear>,
 }
@@ -56,6 +58,7 @@ impl RedisNode {
                 options,
                 mailbox,
                 first_run,
+                last_link: Mutex::new(None),
                 ear: OnceLock::new(),
             }),
         }
