@@ -168,6 +168,7 @@ impl<'a> Driver<'a> {
                 Exclusion::MustBreak => 0.3,
                 _ => 0.06,
             },
+            renewed: scenario.exclusion() != Exclusion::MustBreak,
             many: scenario.many,
             many_hold: scenario.many_hold,
             dir: dir.path().to_owned(),

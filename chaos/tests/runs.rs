@@ -3,7 +3,7 @@
 //! They share one machine, so they take turns.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use quorate_chaos::checks::Verdict;
@@ -83,8 +83,35 @@ fn thirty_seconds_of_mixed_faults_break_nothing() {
         "the page has its data"
     );
     assert!(!page.contains("http"), "the page needs no network");
+    look_at(&run.out.join("timeline.html"));
     let again = chaos(&format!("recheck {}", run.out.display()));
     assert!(again.status.success(), "{}", text(&again));
+}
+
+/// Opens the page in a browser without a window, where there is one.
+fn look_at(page: &Path) {
+    let profile = page.with_file_name("browser");
+    let browser = ["chromium", "chromium-browser", "google-chrome"]
+        .into_iter()
+        .find_map(|browser| {
+            Command::new(browser)
+                .args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"])
+                .args(["--window-size=1500,900", "--virtual-time-budget=3000"])
+                .arg(format!("--user-data-dir={}", profile.display()))
+                .arg(format!("file://{}", page.display()))
+                .stdin(Stdio::null())
+                .output()
+                .ok()
+        });
+    let Some(seen) = browser.filter(|output| output.status.success()) else {
+        return eprintln!("no browser here: the page was not looked at");
+    };
+    let dom = String::from_utf8_lossy(&seen.stdout);
+    assert!(!dom.contains("data-error="), "the page's script failed");
+    let drawn = dom.split("data-drawn=\"").nth(1);
+    let drawn = drawn.and_then(|rest| rest.split('"').next()?.parse::<usize>().ok());
+    assert!(drawn > Some(500), "drawn: {drawn:?}");
+    assert!(dom.contains("0 violations</h2>"), "the list has its title");
 }
 
 #[test]

@@ -32,7 +32,8 @@ impl Hold {
     pub(super) async fn take(ctx: &Ctx, resource: &str) -> Taken {
         let request = ctx.redlock.lock(resource);
         let taken = match ctx.settings.locker {
-            Locker::Quorate => request.acquire().await.map(Self::Guard),
+            Locker::Quorate if ctx.settings.renewed => request.acquire().await.map(Self::Guard),
+            Locker::Quorate => request.fixed_lease().acquire().await.map(Self::Guard),
             Locker::IgnoresLoss => request.fixed_lease().acquire().await.map(Self::Deaf),
             Locker::HalfQuorum | Locker::NoUndo => {
                 return match canary::acquire(ctx, resource).await {

@@ -64,6 +64,9 @@ pub struct Settings {
     pub pause: Duration,
     /// Which share of the holds is about as long as the ttl, or longer.
     pub long: f64,
+    /// Whether holds are renewed. A renewal puts back what a master has forgotten, often before
+    /// anybody else comes for it; where a lock is to be seen broken, it must not.
+    pub renewed: bool,
     /// How many locks the workload of many holds.
     pub many: usize,
     /// How long it holds each of them, about.
