@@ -104,7 +104,17 @@ fn look(net: &Net, proxy: &Proxy, probe: Option<Connection>) -> anyhow::Result<S
     match net {
         Net::Hold(_) | Net::Drop(_) | Net::HalfOpen => match probe.command(&["PING"]) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-            other => bail!("expected silence, heard {other:?}"),
+            // Another fault of this master has ended the probe. A partition is silent to a new
+            // connection as well; a half-open one can only be felt on an old one.
+            Err(_) if *net != Net::HalfOpen => {
+                let fresh = Connection::tcp(proxy.addr(), SILENCE);
+                match fresh.and_then(|mut fresh| fresh.command(&["PING"])) {
+                    Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
+                    other => bail!("expected silence, heard {other:?}"),
+                }
+            }
+            Err(error) => Ok(format!("in force, the probe had ended: {}", error.kind())),
+            Ok(heard) => bail!("expected silence, heard {heard:?}"),
         },
         Net::ResetAfter(_) | Net::Refuse => {
             let heard = match net {
