@@ -80,7 +80,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_delimiter = ',')]
     workloads: Vec<String>,
 
-    /// Who locks: quorate, or one that is wrong on purpose: half-quorum, no-undo, ignores-loss
+    /// Who locks: quorate, or one that is wrong on purpose: half-quorum, no-undo, ignores-loss,
+    /// jumps-line
     #[arg(long, default_value = "quorate")]
     locker: Locker,
 

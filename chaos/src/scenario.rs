@@ -106,11 +106,18 @@ pub enum Locker {
     NoUndo,
     /// Works on when its lock has ended.
     IgnoresLoss,
+    /// Does not stand in line where everybody does.
+    JumpsLine,
 }
 
 impl Locker {
     /// The wrong ones.
-    pub const CANARIES: [Self; 3] = [Self::HalfQuorum, Self::NoUndo, Self::IgnoresLoss];
+    pub const CANARIES: [Self; 4] = [
+        Self::HalfQuorum,
+        Self::NoUndo,
+        Self::IgnoresLoss,
+        Self::JumpsLine,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -119,6 +126,7 @@ impl Locker {
             Self::HalfQuorum => "half-quorum",
             Self::NoUndo => "no-undo",
             Self::IgnoresLoss => "ignores-loss",
+            Self::JumpsLine => "jumps-line",
         }
     }
 }
@@ -131,7 +139,7 @@ impl std::str::FromStr for Locker {
             .concat()
             .into_iter()
             .find(|locker| locker.name() == name)
-            .ok_or_else(|| "quorate, half-quorum, no-undo or ignores-loss".to_owned())
+            .ok_or_else(|| "quorate, half-quorum, no-undo, ignores-loss or jumps-line".to_owned())
     }
 }
 

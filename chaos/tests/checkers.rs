@@ -237,6 +237,32 @@ fn whoever_gets_nothing_after_healing_is_found() {
 }
 
 #[test]
+fn whoever_comes_later_and_gets_it_first_is_found() {
+    let obtained = |op, token| Event::Obtained {
+        op,
+        token: Some(token),
+        until: None,
+    };
+    let tale = |second_comes: u64| {
+        Tale::default()
+            .at(10_000, "c1", wait(1))
+            .at(second_comes, "c2", wait(1))
+            .at(11_000, "c2", obtained(1, 1))
+            .at(11_001, "c2", Event::Release { op: 1, until: None })
+            .at(11_002, "c1", obtained(1, 2))
+    };
+    let overtaken = tale(10_500);
+    assert_eq!(overtaken.verdict("order", &[]), (Verdict::Invalid, 1));
+    let side_by_side = tale(10_010);
+    assert_eq!(side_by_side.verdict("order", &[]), (Verdict::Valid, 0));
+    let disturbed = tale(10_500).fault("stop", 9_000, 9_500);
+    assert_eq!(
+        disturbed.verdict("order", &[Kind::Stop]),
+        (Verdict::Valid, 0)
+    );
+}
+
+#[test]
 fn keys_that_stay_are_found() {
     let keys = |when: &str, left: &[&str], eternal: &[&str]| Event::Keys {
         when: when.to_owned(),

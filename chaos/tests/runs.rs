@@ -157,17 +157,35 @@ fn flushall_breaks_nothing_that_was_promised() {
 }
 
 #[test]
+fn waiters_are_served_as_they_came_and_leave_nothing() {
+    let run = Run::of(
+        "order",
+        "--seed 9 --duration 7s --masters 3 --clients 5 --many 5 --pause 30ms --faults none",
+    );
+    run.must_be_valid();
+    let order = run.summary.findings.by("order").expect("that checker");
+    assert!(
+        !order.looked_at.starts_with("0 times"),
+        "{}",
+        text(&run.output)
+    );
+}
+
+#[test]
 fn lockers_that_are_wrong_are_caught() {
     for (locker, checker) in [
         ("half-quorum", "exclusion"),
         ("no-undo", "litter"),
         ("ignores-loss", "exclusion"),
+        ("jumps-line", "order"),
     ] {
         let run = Run::of(
             locker,
             &format!(
-                "--seed 8 --duration 2s --masters 3 --clients 5 --pause 20ms --faults none \
-                 --workloads file,handover --locker {locker}"
+                "--seed 8 --duration {} --masters 3 --clients 5 --pause 20ms --faults none \
+                 --workloads file,handover --locker {locker}",
+                // Order is only looked at once all masters have been up for a while.
+                if locker == "jumps-line" { "6s" } else { "2s" }
             )
             .replace("  ", ""),
         );

@@ -7,6 +7,7 @@ mod exclusion;
 mod fencing;
 mod litter;
 mod liveness;
+mod order;
 mod told;
 
 use std::collections::HashMap;
@@ -221,6 +222,7 @@ pub fn check(scenario: &Scenario, history: &History) -> Findings {
         effects::check(&case),
         fencing::check(&case),
         liveness::check(&case),
+        order::check(&case),
         litter::check(&case),
         told::check(&case),
     ];

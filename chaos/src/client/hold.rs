@@ -33,6 +33,7 @@ impl Hold {
         let request = ctx.redlock.lock(resource);
         let taken = match ctx.settings.locker {
             Locker::Quorate if ctx.settings.renewed => request.acquire().await.map(Self::Guard),
+            Locker::JumpsLine => request.acquire().await.map(Self::Guard),
             Locker::Quorate => request.fixed_lease().acquire().await.map(Self::Guard),
             Locker::IgnoresLoss => request.fixed_lease().acquire().await.map(Self::Deaf),
             Locker::HalfQuorum | Locker::NoUndo => {

@@ -216,8 +216,8 @@ fn redlock(settings: &Settings) -> anyhow::Result<Redlock> {
             Guarding::Off => RestartGuard::Off,
         });
     let builder = match settings.waiting {
-        Waiting::Fair => builder.fair(),
-        Waiting::Unordered => builder.unordered(),
+        Waiting::Fair if settings.locker != Locker::JumpsLine => builder.fair(),
+        _ => builder.unordered(),
     };
     Ok(builder.build()?)
 }

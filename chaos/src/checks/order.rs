@@ -1,0 +1,97 @@
+//! First come, first served: once somebody is well in line, nobody who came later gets the lock
+//! first. Looked at only where waiters are ordered, and away from faults: a waiter that cannot
+//! reach a majority has no place in line.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Case, Finding, Violation, seconds};
+use crate::history::Attempt;
+use crate::scenario::{Locker, Order, Workload};
+
+/// By how much one must have come later to be certainly behind: the other must have missed its
+/// first try and found its place by then, on a busy machine.
+const LATER: u64 = 250_000_000;
+
+pub(super) fn check(case: &Case<'_>) -> Finding {
+    let scenario = case.scenario;
+    let in_line = matches!(scenario.locker, Locker::Quorate | Locker::JumpsLine);
+    if scenario.order != Order::Fair || !in_line {
+        return Finding::of("order", "nobody is in line".to_owned(), Vec::new());
+    }
+    let mut by_resource: BTreeMap<&str, Vec<&Attempt>> = BTreeMap::new();
+    for attempt in &case.attempts {
+        // The locks of many are wanted by one only; a child process takes its time to start.
+        let shared = Workload::ALL
+            .iter()
+            .filter(|workload| !matches!(workload, Workload::Many | Workload::Run))
+            .any(|workload| workload.name() == attempt.resource);
+        if shared {
+            by_resource
+                .entry(&attempt.resource)
+                .or_default()
+                .push(attempt);
+        }
+    }
+    let mut violations = Vec::new();
+    let mut looked = 0;
+    for (resource, attempts) in by_resource {
+        let mut won: Vec<(u64, &Attempt)> = attempts
+            .iter()
+            .filter_map(|attempt| Some((attempt.obtained?, *attempt)))
+            .collect();
+        won.sort_by_key(|(at, _)| *at);
+        // Those in line at the moment of each win, the oldest first.
+        let mut coming = attempts.iter().peekable();
+        let mut line: BTreeSet<(u64, u64, usize)> = BTreeSet::new();
+        let mut known: Vec<&Attempt> = Vec::new();
+        for (at, winner) in won {
+            while let Some(next) = coming.next_if(|next| next.began < at) {
+                let over = [next.obtained, next.missed, next.gone];
+                let over = over.into_iter().flatten().min().unwrap_or(case.end);
+                line.insert((next.began, over, known.len()));
+                known.push(next);
+            }
+            line.retain(|(_, over, _)| *over >= at);
+            let Some(oldest) = line.iter().find(|(_, over, _)| *over > at) else {
+                continue;
+            };
+            let first = known[oldest.2];
+            let quiet = case.is_quiet(first.began, at)
+                && case.paused(&first.who, first.began, winner.began) == 0;
+            if !quiet {
+                continue;
+            }
+            looked += 1;
+            if first.began + LATER < winner.began {
+                violations.push(Violation {
+                    checker: "order".into(),
+                    from: first.began,
+                    to: at,
+                    who: vec![first.who.clone(), winner.who.clone()],
+                    resource: Some(resource.to_owned()),
+                    what: format!(
+                        "{} came {} after {} and got {resource:?} before it",
+                        winner.name(),
+                        seconds(winner.began - first.began),
+                        first.name()
+                    ),
+                    excused: None,
+                });
+            }
+        }
+    }
+    let looked_at = format!("{looked} times somebody else was in line, away from faults");
+    Finding::of("order", looked_at, violations)
+}
+
+impl Case<'_> {
+    /// Whether no fault was felt from `from` to `to`: none in force, and no master still sitting
+    /// out a restart, that of the very start included.
+    fn is_quiet(&self, from: u64, to: u64) -> bool {
+        let felt = self.scenario.max_ttl.as_nanos() as u64 + 1_500_000_000;
+        from > felt
+            && !self.faults.iter().any(|fault| {
+                fault.from <= to && from <= fault.over.unwrap_or(self.end).saturating_add(felt)
+            })
+    }
+}
