@@ -95,6 +95,8 @@ pub struct RedlockBuilder {
     #[cfg(feature = "tls-rustls")]
     tls: Tls,
     runtime: Option<Arc<dyn Runtime>>,
+    #[cfg(any(test, feature = "testing"))]
+    dial: Option<crate::node::Dial>,
     nodes: Vec<Arc<dyn Node>>,
 }
 
@@ -143,6 +145,8 @@ impl Default for RedlockBuilder {
             #[cfg(feature = "tls-rustls")]
             tls: Tls::default(),
             runtime: None,
+            #[cfg(any(test, feature = "testing"))]
+            dial: None,
             nodes: Vec::new(),
         }
     }
@@ -281,6 +285,13 @@ impl RedlockBuilder {
         self
     }
 
+    /// Connections of your own making in place of TCP, for masters named by `redis://` URLs.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn dial(mut self, dial: crate::node::Dial) -> Self {
+        self.dial = Some(dial);
+        self
+    }
+
     /// Clocks, timers, tasks and random bytes of your own making.
     #[cfg(any(test, feature = "testing"))]
     pub fn runtime(mut self, runtime: Arc<dyn Runtime>) -> Self {
@@ -379,6 +390,8 @@ impl RedlockBuilder {
             connect_timeout: self.connect_timeout,
             max_ttl: self.max_ttl,
             restart_guard: self.restart_guard,
+            #[cfg(any(test, feature = "testing"))]
+            dial: self.dial.clone(),
             #[cfg(feature = "tls-rustls")]
             tls: self.tls.client_config(&self.masters)?,
         });

@@ -74,6 +74,19 @@ pub trait Node: Send + Sync + 'static {
     fn idle(&self) -> crate::runtime::BoxFuture<()>;
 }
 
+/// A connection as the Redis driver uses it.
+#[cfg(any(test, feature = "testing"))]
+pub trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static {}
+
+#[cfg(any(test, feature = "testing"))]
+impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static> Stream for S {}
+
+/// Opens a connection to a host and port: in place of TCP, for a simulated network.
+#[cfg(any(test, feature = "testing"))]
+pub type Dial = Arc<
+    dyn Fn(&str, u16) -> crate::runtime::BoxFuture<std::io::Result<Box<dyn Stream>>> + Send + Sync,
+>;
+
 /// A Redis or Valkey master by its URL, with the defaults of a builder: for contract tests.
 ///
 /// # Errors

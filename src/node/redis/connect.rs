@@ -59,6 +59,11 @@ async fn attempt(shared: &Shared) -> Result<Link, Fault> {
 async fn dial(shared: &Shared) -> Result<(MultiplexedConnection, Driver), Fault> {
     match shared.address.info.addr() {
         ConnectionAddr::Tcp(host, port) => {
+            #[cfg(any(test, feature = "testing"))]
+            if let Some(dial) = &shared.options.dial {
+                let stream = dial(host, *port).await.map_err(io_fault)?;
+                return greet(shared, stream).await;
+            }
             let stream = TcpStream::connect((host.as_str(), *port))
                 .await
                 .map_err(io_fault)?;

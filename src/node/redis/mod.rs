@@ -26,6 +26,9 @@ pub(crate) struct NodeOptions {
     pub(crate) connect_timeout: Duration,
     pub(crate) max_ttl: Duration,
     pub(crate) restart_guard: RestartGuard,
+    /// Opens connections in place of TCP.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) dial: Option<super::Dial>,
     #[cfg(feature = "tls-rustls")]
     pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
 }

@@ -1,0 +1,338 @@
+//! The real Redis driver over a simulated TCP: partitions, resets in the middle of a reply,
+//! connections that are open on one side only, slow handshakes.
+//!
+//! The server speaks just enough RESP to be locked on, and misbehaves by script.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use quorate::node::{
+    self, Answer, Claim, Fault, Node, Phase, Reply, ReplySink, Request, Stream, Token,
+};
+use quorate::{Redlock, RedlockBuilder, RestartGuard};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+use turmoil::net::{TcpListener, TcpStream};
+
+const PORT: u16 = 6379;
+const NODE_TIMEOUT: Duration = Duration::from_millis(200);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// How the server behaves, changed while it runs, and what it has been told.
+#[derive(Default)]
+struct Script {
+    /// It accepts, reads, and never says anything.
+    mute: bool,
+    /// It thinks this long about each part of a handshake.
+    slow: Duration,
+    /// It answers the next SET with half a reply and closes the connection.
+    cut_next: bool,
+    /// The keys, and every command after the handshake.
+    keys: HashMap<Vec<u8>, Vec<u8>>,
+    told: Vec<String>,
+    connections: usize,
+}
+
+type Shared = Arc<Mutex<Script>>;
+
+fn change(shared: &Shared, change: impl FnOnce(&mut Script)) {
+    change(&mut shared.lock().expect("no test has panicked here"));
+}
+
+fn told(shared: &Shared) -> Vec<String> {
+    shared
+        .lock()
+        .expect("no test has panicked here")
+        .told
+        .clone()
+}
+
+async fn serve(shared: Shared) -> turmoil::Result {
+    let listener = TcpListener::bind((IpAddr::from(Ipv4Addr::UNSPECIFIED), PORT)).await?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        change(&shared, |script| script.connections += 1);
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            let _gone = converse(stream, shared).await;
+        });
+    }
+}
+
+async fn converse(mut stream: TcpStream, shared: Shared) -> std::io::Result<()> {
+    let mut bytes = Vec::new();
+    loop {
+        while let Some((command, used)) = parse(&bytes) {
+            bytes.drain(..used);
+            let (mute, slow) = {
+                let script = shared.lock().expect("no test has panicked here");
+                (script.mute, script.slow)
+            };
+            if mute {
+                continue;
+            }
+            let verb = String::from_utf8_lossy(&command[0]).to_uppercase();
+            if matches!(&*verb, "HELLO" | "INFO") {
+                sleep(slow).await;
+            }
+            let (reply, close) = answer(&verb, &command, &shared);
+            stream.write_all(&reply).await?;
+            if close {
+                return Ok(());
+            }
+        }
+        if stream.read_buf(&mut bytes).await? == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// One command as an array of bulk strings, and how many bytes it took.
+fn parse(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
+    fn line(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
+        let end = bytes[at..].windows(2).position(|two| two == b"\r\n")? + at;
+        let number = std::str::from_utf8(&bytes[at + 1..end])
+            .ok()?
+            .parse()
+            .ok()?;
+        Some((number, end + 2))
+    }
+    if bytes.is_empty() {
+        return None;
+    }
+    let (count, mut at) = line(bytes, 0)?;
+    let mut command = Vec::new();
+    for _ in 0..count {
+        if at >= bytes.len() {
+            return None;
+        }
+        let (length, start) = line(bytes, at)?;
+        command.push(bytes.get(start..start + length)?.to_vec());
+        at = start + length + 2;
+        if at > bytes.len() {
+            return None;
+        }
+    }
+    Some((command, at))
+}
+
+/// The reply, and whether the connection ends with it.
+fn answer(verb: &str, command: &[Vec<u8>], shared: &Shared) -> (Vec<u8>, bool) {
+    let mut script = shared.lock().expect("no test has panicked here");
+    let reply: &[u8] = match verb {
+        "HELLO" => b"%1\r\n$5\r\nproto\r\n:3\r\n",
+        "INFO" => b"$37\r\nrun_id:abc\r\nuptime_in_seconds:86400\r\n\r\n",
+        "SCRIPT" => b"$40\r\n0123456789012345678901234567890123456789\r\n",
+        "SET" => {
+            script.told.push("acquire".to_owned());
+            if std::mem::take(&mut script.cut_next) {
+                return (b"+O".to_vec(), true);
+            }
+            if script.keys.contains_key(&command[1]) {
+                b"_\r\n"
+            } else {
+                script.keys.insert(command[1].clone(), command[2].clone());
+                b"+OK\r\n"
+            }
+        }
+        // The only script an unordered, unfenced claim uses: compare and delete.
+        "EVALSHA" => {
+            script.told.push("release".to_owned());
+            if script.keys.get(&command[3]) == Some(&command[4]) {
+                script.keys.remove(&command[3]);
+                b":1\r\n"
+            } else {
+                b":0\r\n"
+            }
+        }
+        _ => b"+OK\r\n",
+    };
+    (reply.to_vec(), false)
+}
+
+/// The settings of the client: its connections go through the simulated network.
+fn settings() -> RedlockBuilder {
+    Redlock::builder()
+        .ttl(Duration::from_secs(10))
+        .node_timeout(NODE_TIMEOUT)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .restart_guard(RestartGuard::Off)
+        .dial(Arc::new(|host, port| {
+            let host = host.to_owned();
+            Box::pin(async move {
+                let stream = TcpStream::connect((host, port)).await?;
+                Ok(Box::new(stream) as Box<dyn Stream>)
+            })
+        }))
+}
+
+struct Once(Mutex<Option<oneshot::Sender<Result<Answer, Fault>>>>);
+
+impl ReplySink for Once {
+    fn answered(&self, _: usize, _: Phase, answer: Result<Answer, Fault>) {
+        let sender = self.0.lock().expect("no test has panicked here").take();
+        sender
+            .expect("a request is answered once")
+            .send(answer)
+            .expect("somebody waits");
+    }
+}
+
+/// Asks and waits; says how long it took in simulated time.
+async fn ask(node: &Arc<dyn Node>, request: Request) -> (Result<Answer, Fault>, Duration) {
+    let (sender, answer) = oneshot::channel();
+    let began = turmoil::elapsed();
+    let sink = Arc::new(Once(Mutex::new(Some(sender))));
+    node.send(request, Reply::new(sink, 0, Phase::Acquire));
+    let answer = answer.await.expect("an answer");
+    (answer, turmoil::elapsed().saturating_sub(began))
+}
+
+fn claim(number: u8) -> Arc<Claim> {
+    Arc::new(Claim::new(
+        "",
+        b"job",
+        Token::from_bytes([number; 16]),
+        false,
+    ))
+}
+
+fn acquire(claim: &Arc<Claim>) -> Request {
+    Request::Acquire {
+        claim: claim.clone(),
+        ttl: Duration::from_secs(10),
+        proposal: 0,
+    }
+}
+
+fn release(claim: &Arc<Claim>) -> Request {
+    Request::Release {
+        claim: claim.clone(),
+        leave: false,
+    }
+}
+
+const GRANTED: Result<Answer, Fault> = Ok(Answer::Granted { counter: None });
+
+/// Runs `test` against the scripted server.
+fn play<F>(test: impl FnOnce(Arc<dyn Node>, Shared) -> F + 'static)
+where
+    F: Future<Output = ()> + 'static,
+{
+    let mut sim = turmoil::Builder::new()
+        .rng_seed(7)
+        .simulation_duration(Duration::from_secs(60))
+        .build();
+    let shared = Shared::default();
+    let served = shared.clone();
+    sim.host("server", move || serve(served.clone()));
+    sim.client("client", async move {
+        let node = node::connect("redis://server:6379", &settings()).expect("a node");
+        test(node, shared).await;
+        Ok(())
+    });
+    sim.run().expect("the test passes");
+}
+
+#[test]
+fn a_reset_in_the_middle_of_a_reply_is_a_fault_and_the_release_comes_first_afterwards() {
+    play(|node, shared| async move {
+        let (first, second) = (claim(1), claim(2));
+        change(&shared, |script| script.cut_next = true);
+        let (answer, _) = ask(&node, acquire(&first)).await;
+        let fault = answer.expect_err("half a reply is no answer");
+        assert!(!fault.left_nothing(), "it may have taken effect: {fault}");
+        first.withdraw();
+        let (_, took) = ask(&node, release(&first)).await;
+        assert!(took <= 2 * NODE_TIMEOUT, "{took:?}");
+        sleep(ms(500)).await;
+        assert_eq!(ask(&node, acquire(&second)).await.0, GRANTED);
+        assert_eq!(told(&shared), ["acquire", "release", "acquire"]);
+    });
+}
+
+#[test]
+fn a_partition_costs_a_node_timeout_and_what_was_released_meanwhile_is_delivered() {
+    play(|node, shared| async move {
+        let claim = claim(1);
+        assert_eq!(ask(&node, acquire(&claim)).await.0, GRANTED);
+        turmoil::partition("client", "server");
+        let (answer, took) = ask(&node, release(&claim)).await;
+        assert!(
+            answer.is_err() && took <= NODE_TIMEOUT + ms(50),
+            "{answer:?} {took:?}"
+        );
+        // Everything else is answered at once.
+        for _ in 0..3 {
+            let (answer, took) = ask(&node, acquire(&self::claim(2))).await;
+            let fault = answer.expect_err("nobody can be reached");
+            assert!(fault.left_nothing() && took < ms(50), "{fault} {took:?}");
+        }
+        sleep(Duration::from_secs(3)).await;
+        turmoil::repair("client", "server");
+        sleep(Duration::from_secs(3)).await;
+        assert_eq!(ask(&node, acquire(&self::claim(3))).await.0, GRANTED);
+        let told = told(&shared);
+        assert_eq!(told.first().map(String::as_str), Some("acquire"));
+        assert_eq!(told.last().map(String::as_str), Some("acquire"));
+        assert!(
+            told[1..told.len() - 1].iter().all(|what| what == "release"),
+            "{told:?}"
+        );
+        assert!(told.len() >= 3, "the release was delivered: {told:?}");
+    });
+}
+
+#[test]
+fn a_server_that_accepts_and_says_nothing_is_given_up_after_the_connect_timeout() {
+    play(|node, shared| async move {
+        change(&shared, |script| script.mute = true);
+        let (answer, took) = ask(&node, acquire(&claim(1))).await;
+        let fault = answer.expect_err("nobody answers");
+        assert!(fault.left_nothing(), "nothing was sent: {fault}");
+        assert!(took <= CONNECT_TIMEOUT + ms(50), "{took:?}");
+        change(&shared, |script| script.mute = false);
+        sleep(2 * CONNECT_TIMEOUT).await;
+        assert_eq!(ask(&node, acquire(&claim(2))).await.0, GRANTED);
+    });
+}
+
+#[test]
+fn a_connection_that_went_silent_is_replaced() {
+    play(|node, shared| async move {
+        let first = claim(1);
+        assert_eq!(ask(&node, acquire(&first)).await.0, GRANTED);
+        change(&shared, |script| script.mute = true);
+        first.withdraw();
+        let (answer, took) = ask(&node, release(&first)).await;
+        assert!(matches!(answer, Err(Fault::Timeout(_))), "{answer:?}");
+        assert!(took <= NODE_TIMEOUT + ms(50), "{took:?}");
+        // The old connection stays open and silent; only a new one is served again.
+        change(&shared, |script| script.mute = false);
+        sleep(Duration::from_secs(4)).await;
+        assert_eq!(ask(&node, acquire(&claim(2))).await.0, GRANTED);
+        let connections = shared
+            .lock()
+            .expect("no test has panicked here")
+            .connections;
+        assert!(connections >= 2, "{connections}");
+        assert_eq!(told(&shared), ["acquire", "release", "acquire"]);
+    });
+}
+
+#[test]
+fn the_first_request_waits_for_a_slow_handshake() {
+    play(|node, shared| async move {
+        change(&shared, |script| script.slow = ms(300));
+        let (answer, took) = ask(&node, acquire(&claim(1))).await;
+        assert_eq!(answer, GRANTED);
+        assert!(took >= ms(300) && took < CONNECT_TIMEOUT, "{took:?}");
+    });
+}
