@@ -219,7 +219,7 @@ impl Default for Scenario {
             many_hold: Duration::from_millis(2_500),
             gap: Duration::from_millis(500),
             server: None,
-            patience: Duration::from_secs(15),
+            patience: Duration::from_secs(30),
         }
     }
 }
@@ -403,7 +403,7 @@ impl<'a> Scheduler<'a> {
         }
         let ttl = scenario.ttl.as_millis() as u64;
         let lasts = match kind {
-            _ if kind.is_momentary() || kind == Kind::Amnesia => 0,
+            _ if kind.is_momentary() => 0,
             Kind::ClientSigstop | Kind::ClientStarve => self.rng.random_range(ttl * 6 / 5..ttl * 2),
             Kind::ClientDrop => self.rng.random_range(400..1_200),
             _ if kind.restarts() => self.rng.random_range(50..700),
@@ -425,7 +425,7 @@ impl<'a> Scheduler<'a> {
             until += self.scenario.max_ttl + GUARD_SLACK;
         }
         // A momentary fault is felt for a while; the next one should meet recovered clients.
-        if kind.is_momentary() || kind == Kind::Amnesia || kind == Kind::ClockMajority {
+        if kind.is_momentary() || kind == Kind::ClockMajority {
             until += self.scenario.ttl;
         }
         if kind != Kind::PartitionClient {

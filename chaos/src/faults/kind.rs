@@ -19,7 +19,9 @@ pub enum Kind {
     RestartAofEverysec,
     /// SIGKILL to a master, which comes back from an old snapshot.
     RestartRdb,
-    /// A majority comes back empty at once, and nothing guards against it.
+    /// SIGKILL to a majority at once, which comes back empty at once: what the restart guard is for.
+    RestartMajority,
+    /// The same where nothing guards against it.
     Amnesia,
     /// SIGSTOP to a master, then SIGCONT.
     Stop,
@@ -117,11 +119,12 @@ pub enum Reach {
 
 impl Kind {
     /// All of them, in the order in which they are explained.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 38] = [
         Self::Kill,
         Self::RestartAofAlways,
         Self::RestartAofEverysec,
         Self::RestartRdb,
+        Self::RestartMajority,
         Self::Amnesia,
         Self::Stop,
         Self::Loading,
@@ -172,6 +175,7 @@ impl Kind {
             Self::RestartAofAlways => "restart-aof-always",
             Self::RestartAofEverysec => "restart-aof-everysec",
             Self::RestartRdb => "restart-rdb",
+            Self::RestartMajority => "restart-majority",
             Self::Amnesia => "amnesia",
             Self::Stop => "stop",
             Self::Loading => "loading",
@@ -215,6 +219,7 @@ impl Kind {
             | Self::RestartAofAlways
             | Self::RestartAofEverysec
             | Self::RestartRdb
+            | Self::RestartMajority
             | Self::Amnesia
             | Self::Stop
             | Self::Loading => Family::Process,
@@ -253,7 +258,10 @@ impl Kind {
     pub fn reach(self) -> Reach {
         match self {
             Self::PartitionMinority => Reach::Minority,
-            Self::PartitionMajority | Self::ClockMajority | Self::Amnesia => Reach::Majority,
+            Self::PartitionMajority
+            | Self::ClockMajority
+            | Self::RestartMajority
+            | Self::Amnesia => Reach::Majority,
             _ if self.family() == Family::Client || self == Self::PartitionClient => Reach::Client,
             _ => Reach::One,
         }
@@ -267,6 +275,7 @@ impl Kind {
                 | Self::RestartAofAlways
                 | Self::RestartAofEverysec
                 | Self::RestartRdb
+                | Self::RestartMajority
                 | Self::Amnesia
                 | Self::Loading
         )
@@ -284,7 +293,9 @@ impl Kind {
             | Self::ClockDrift
             | Self::ClockMajority
             | Self::Amnesia => true,
-            Self::Kill | Self::RestartAofEverysec | Self::RestartRdb => !guarded,
+            Self::Kill | Self::RestartMajority | Self::RestartAofEverysec | Self::RestartRdb => {
+                !guarded
+            }
             _ => false,
         }
     }
@@ -295,10 +306,11 @@ impl Kind {
         matches!(self, Self::Amnesia | Self::ClockMajority)
     }
 
-    /// What the master must keep on disk for it to make sense; `None`: whatever it is.
+    /// What the master must keep on disk for it to make sense; `None`: whatever it is. A majority
+    /// that comes back empty has lost its disk as well.
     pub fn persistence(self) -> Option<Persistence> {
         match self {
-            Self::Kill | Self::Amnesia => Some(Persistence::None),
+            Self::Kill => Some(Persistence::None),
             Self::RestartAofAlways => Some(Persistence::AofAlways),
             Self::RestartAofEverysec => Some(Persistence::AofEverySec),
             Self::RestartRdb | Self::Loading => Some(Persistence::Rdb),
@@ -308,7 +320,14 @@ impl Kind {
 
     /// Whether it is over in the moment in which it happens.
     pub fn is_momentary(self) -> bool {
-        matches!(self, Self::Flushall | Self::ScriptFlush | Self::ClientKill)
+        matches!(
+            self,
+            Self::Flushall
+                | Self::ScriptFlush
+                | Self::ClientKill
+                | Self::RestartMajority
+                | Self::Amnesia
+        )
     }
 
     /// Whether a process of that many masters can have it at all.

@@ -17,7 +17,7 @@ const MARKER: &str = "chaos:marker";
 pub(super) fn inject(fault: &Fault, world: &mut World) -> anyhow::Result<Landed> {
     let mut seen = Vec::new();
     let mut heals: Vec<Heal> = Vec::new();
-    if fault.kind == Kind::Amnesia {
+    if matches!(fault.kind, Kind::RestartMajority | Kind::Amnesia) {
         // All at once: dead together and back together, before a holder can look.
         for &index in &fault.masters {
             world.masters[index].kill()?;
