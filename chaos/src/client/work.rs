@@ -23,8 +23,10 @@ pub(super) async fn all(ctx: &Ctx) {
     for workload in ctx.settings.workloads.clone() {
         match workload {
             Workload::Many => {
+                // The same names in every life: each leaves a fencing counter for a day.
+                let name = ctx.settings.name.split('.').next().unwrap_or_default();
                 for number in 0..ctx.settings.many {
-                    let resource = format!("many-{}-{number}", ctx.settings.name);
+                    let resource = format!("many-{name}-{number}");
                     tasks.spawn(repeat(ctx.clone(), workload, resource));
                 }
             }
