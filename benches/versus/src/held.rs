@@ -33,6 +33,9 @@ pub(crate) struct Args {
     /// How long the steady state is watched: two renewals at least
     #[arg(long, default_value_t = 10)]
     seconds: u64,
+    /// The node timeout in milliseconds; the library's own default if it is not given
+    #[arg(long)]
+    node_timeout_ms: Option<u64>,
 }
 
 /// Arguments of one process that holds.
@@ -46,6 +49,8 @@ pub(crate) struct HolderArgs {
     name: Name,
     #[arg(long)]
     seconds: u64,
+    #[arg(long)]
+    node_timeout_ms: Option<u64>,
 }
 
 /// What one process saw of itself.
@@ -81,7 +86,7 @@ pub(crate) fn run(args: &Args) {
     let masters = Masters::start(5).expect("masters (is redis-server installed?)");
     for _ in 0..args.rounds {
         for (name, count, rounds) in &mut rows {
-            rounds.push(one(&masters, *name, *count, args.seconds));
+            rounds.push(one(&masters, *name, *count, args));
         }
     }
     println!(
@@ -131,12 +136,17 @@ pub(crate) fn run(args: &Args) {
     );
 }
 
-fn one(masters: &Masters, name: Name, count: usize, seconds: u64) -> Row {
+fn one(masters: &Masters, name: Name, count: usize, args: &Args) -> Row {
     for master in masters {
         let _ = master.command(&["FLUSHALL"]);
     }
-    let mut child = Command::new(std::env::current_exe().expect("this program"))
-        .args(["holder", "--urls", &masters.urls().join(",")])
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["holder", "--urls", &masters.urls().join(",")]);
+    if let Some(ms) = args.node_timeout_ms {
+        command.args(["--node-timeout-ms", &ms.to_string()]);
+    }
+    let seconds = args.seconds;
+    let mut child = command
         .args(["--count", &count.to_string()])
         .args(["--name", name.prefix(), "--seconds", &seconds.to_string()])
         .stdout(std::process::Stdio::piped())
@@ -183,7 +193,11 @@ pub(crate) fn holder(args: &HolderArgs) {
 }
 
 async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
-    let redlock = settings(args.name, urls).build().expect("good settings");
+    let mut builder = settings(args.name, urls);
+    if let Some(ms) = args.node_timeout_ms {
+        builder = builder.node_timeout(Duration::from_millis(ms));
+    }
+    let redlock = builder.build().expect("good settings");
     // Buffers and script caches are there before memory is looked at.
     drop(take(&redlock, "warm", 256).await);
     redlock.flush().await;
@@ -202,6 +216,21 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
         let least = guards.iter().map(LockGuard::remaining).min();
         margin = margin.min(least.unwrap_or_default());
         tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let mut causes = std::collections::BTreeMap::<&str, usize>::new();
+    for guard in &guards {
+        use futures::FutureExt;
+        if let Some(cause) = guard.lost().now_or_never() {
+            *causes.entry(cause.as_str()).or_default() += 1;
+        }
+    }
+    if !causes.is_empty() {
+        eprintln!(
+            "{:?}: {} of {} locks lost: {causes:?}",
+            args.name,
+            causes.values().sum::<usize>(),
+            guards.len()
+        );
     }
     let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
     let cycle_us = cycle(Arc::new(Contender::Quorate(redlock.clone())), args.name).await;
