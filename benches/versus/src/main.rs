@@ -17,6 +17,7 @@ mod floor;
 mod held;
 mod leftovers;
 mod measure;
+mod peers;
 mod table;
 mod tasks;
 mod versus;
@@ -49,6 +50,8 @@ enum Command {
     Tasks(tasks::Args),
     /// Cycles with drops and faults, then a search for keys that are left
     Leftovers(leftovers::Args),
+    /// Peers in other languages, each in a process of its own; see scripts/bench-peers
+    Peers(peers::Args),
     /// Masters far apart: acquire against the q-th fastest
     Wide(wide::Args),
 }
@@ -61,6 +64,7 @@ fn main() {
         Command::Holder(args) => held::holder(&args),
         Command::Tasks(args) => tasks::run(&args),
         Command::Leftovers(args) => leftovers::run(&args),
+        Command::Peers(args) => peers::run(&args),
         Command::Wide(args) => wide::run(&args),
     }
 }

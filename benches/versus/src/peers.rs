@@ -1,0 +1,257 @@
+//! Peers in other languages, each in a process of its own, beside the floor and `quorate`.
+//!
+//! A peer is a program that gets the masters' URLs as its last argument, reads `alone CYCLES` or
+//! `crowd TASKS MILLISECONDS` from stdin, and answers with one line of JSON.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate_testbed::Masters;
+use serde::Deserialize;
+use tokio::runtime::Runtime;
+
+use crate::contender::{Addresses, Contender, Name};
+use crate::measure::{Spread, quantile};
+use crate::table::{Table, number, ratio};
+use crate::versus::{alone, crowd, runtime};
+
+/// Arguments of `peers`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A peer: its name, and the command that starts it
+    #[arg(long = "peer", value_name = "NAME=COMMAND")]
+    peers: Vec<String>,
+    /// How many masters to start
+    #[arg(long, default_value_t = 5)]
+    masters: usize,
+    /// How many rounds; in each everybody has one turn
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// Cycles of one client per round
+    #[arg(long, default_value_t = 400)]
+    cycles: usize,
+    /// How many tasks, each with a resource of its own
+    #[arg(long, value_delimiter = ',', default_values_t = [64, 512])]
+    tasks: Vec<usize>,
+}
+
+/// Somebody who takes part.
+enum Party {
+    Here(Name, Arc<Contender>),
+    Elsewhere(Peer),
+}
+
+/// A peer's process.
+struct Peer {
+    name: String,
+    child: Child,
+    say: ChildStdin,
+    hear: BufReader<ChildStdout>,
+}
+
+/// What a peer saw of one client, in microseconds.
+#[derive(Deserialize)]
+struct SeenAlone {
+    acquire: Vec<u64>,
+    release: Vec<u64>,
+    failed: u64,
+}
+
+/// What a peer saw of many tasks.
+#[derive(Deserialize)]
+struct SeenCrowd {
+    cycles: u64,
+    failed: u64,
+    seconds: f64,
+    cpu: f64,
+}
+
+/// One round of one party.
+#[derive(Clone, Default)]
+struct Round {
+    acquire: f64,
+    release: f64,
+    cycle: f64,
+    p99: f64,
+    rates: Vec<f64>,
+    cpu: Vec<f64>,
+    failed: u64,
+}
+
+impl Peer {
+    fn start(spec: &str, urls: &str) -> Option<Self> {
+        let (name, command) = spec.split_once('=').expect("NAME=COMMAND");
+        let mut words = command.split_whitespace();
+        let mut child = Command::new(words.next().expect("a command"))
+            .args(words)
+            .arg(urls)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a peer that starts");
+        let say = child.stdin.take().expect("piped");
+        let hear = BufReader::new(child.stdout.take().expect("piped"));
+        let mut peer = Self {
+            name: name.to_owned(),
+            child,
+            say,
+            hear,
+        };
+        // Everything is connected, and it is seen to work.
+        let first: Option<SeenAlone> = peer.ask("alone 50");
+        if first.is_some_and(|seen| seen.failed == 0) {
+            return Some(peer);
+        }
+        eprintln!("{name} cannot take a lock here: it takes no part");
+        None
+    }
+
+    fn ask<T: for<'de> Deserialize<'de>>(&mut self, what: &str) -> Option<T> {
+        writeln!(self.say, "{what}").ok()?;
+        let mut line = String::new();
+        self.hear.read_line(&mut line).ok()?;
+        serde_json::from_str(&line).ok()
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Party {
+    fn label(&self) -> &str {
+        match self {
+            Self::Here(name, _) => name.label(),
+            Self::Elsewhere(peer) => &peer.name,
+        }
+    }
+
+    fn turn(&mut self, runtime: &Runtime, masters: &Masters, args: &Args) -> Round {
+        let sum = |acquire: &[u64], release: &[u64]| {
+            let mut cycle: Vec<u64> = acquire.iter().zip(release).map(|(a, r)| a + r).collect();
+            cycle.sort_unstable();
+            cycle
+        };
+        let mut round = Round::default();
+        let time = Duration::from_millis(400);
+        match self {
+            Self::Here(name, client) => {
+                let seen = runtime.block_on(alone(client, *name, args.cycles));
+                round.acquire = quantile(&seen.acquire, 0.5) / 1e3;
+                round.release = quantile(&seen.release, 0.5) / 1e3;
+                round.cycle = quantile(&seen.cycle, 0.5) / 1e3;
+                round.p99 = quantile(&seen.cycle, 0.99) / 1e3;
+                round.failed = seen.failed;
+                for &tasks in &args.tasks {
+                    let seen = runtime.block_on(crowd(client, *name, masters, tasks, time));
+                    round.rates.push(seen.per_second);
+                    round.cpu.push(seen.client_us);
+                    round.failed += seen.failed;
+                }
+            }
+            Self::Elsewhere(peer) => {
+                let seen = peer.ask::<SeenAlone>(&format!("alone {}", args.cycles));
+                let mut seen = seen.expect("an answer");
+                let cycle = sum(&seen.acquire, &seen.release);
+                seen.acquire.sort_unstable();
+                seen.release.sort_unstable();
+                round.acquire = quantile(&seen.acquire, 0.5);
+                round.release = quantile(&seen.release, 0.5);
+                round.cycle = quantile(&cycle, 0.5);
+                round.p99 = quantile(&cycle, 0.99);
+                round.failed = seen.failed;
+                for &tasks in &args.tasks {
+                    let ask = format!("crowd {tasks} {}", time.as_millis());
+                    let seen: SeenCrowd = peer.ask(&ask).expect("an answer");
+                    round.rates.push(seen.cycles as f64 / seen.seconds);
+                    round.cpu.push(1e6 * seen.cpu / seen.cycles as f64);
+                    round.failed += seen.failed;
+                }
+            }
+        }
+        round
+    }
+}
+
+/// Runs and prints.
+pub(crate) fn run(args: &Args) {
+    let masters = Masters::start(args.masters).expect("masters (is redis-server installed?)");
+    let runtime = runtime(false);
+    let at = Addresses::of(&masters);
+    let mut parties: Vec<Party> = Name::ALL
+        .into_iter()
+        .map(|name| {
+            Party::Here(
+                name,
+                Arc::new(runtime.block_on(Contender::connect(name, &at))),
+            )
+        })
+        .collect();
+    let urls = at.urls.join(",");
+    let peers = args
+        .peers
+        .iter()
+        .filter_map(|spec| Peer::start(spec, &urls));
+    parties.extend(peers.map(Party::Elsewhere));
+    let mut seen = vec![Vec::<Round>::new(); parties.len()];
+    for round in 0..=args.rounds {
+        for (party, seen) in parties.iter_mut().zip(&mut seen) {
+            let result = party.turn(&runtime, &masters, args);
+            // The first round warms everything up.
+            if round > 0 {
+                seen.push(result);
+            }
+        }
+    }
+    println!(
+        "{} masters, {} interleaved rounds of {} cycles and of 400 ms; x = ratio to the floor of the same \
+         round, median [smallest-largest]",
+        args.masters, args.rounds, args.cycles
+    );
+    let mut heading = vec![String::new(), "cycle p50 x".to_owned(), "us".to_owned()];
+    heading.extend(["acquire p50 x", "release p50 x", "cycle p99 x"].map(str::to_owned));
+    for tasks in &args.tasks {
+        heading.push(format!("{tasks} tasks: throughput x"));
+        heading.push("cycles/s".to_owned());
+        heading.push("client us/cycle".to_owned());
+    }
+    heading.push("failed".to_owned());
+    let mut table = Table::new(heading);
+    for (party, rounds) in parties.iter().zip(&seen) {
+        let over = |value: &dyn Fn(&Round) -> f64| {
+            let pairs = rounds.iter().zip(&seen[0]);
+            ratio(Spread::of(
+                pairs.map(|(own, floor)| value(own) / value(floor)),
+            ))
+        };
+        let plain =
+            |value: &dyn Fn(&Round) -> f64| number(Spread::of(rounds.iter().map(value)).median);
+        let mut row = vec![
+            party.label().to_owned(),
+            over(&|r| r.cycle),
+            plain(&|r| r.cycle),
+            over(&|r| r.acquire),
+            over(&|r| r.release),
+            over(&|r| r.p99),
+        ];
+        for n in 0..args.tasks.len() {
+            row.push(over(&|r| r.rates[n]));
+            row.push(plain(&|r| r.rates[n]));
+            row.push(plain(&|r| r.cpu[n]));
+        }
+        row.push(
+            rounds
+                .iter()
+                .map(|round| round.failed)
+                .sum::<u64>()
+                .to_string(),
+        );
+        table.row(row);
+    }
+    table.print("Side by side");
+}
