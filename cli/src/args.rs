@@ -4,7 +4,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::{break_, demo, doctor, exit, manual, run, status};
+use crate::{bench, break_, demo, doctor, exit, manual, run, status};
 
 /// Run commands under a lock that a majority of independent Redis or Valkey masters agrees on.
 #[derive(Debug, Parser)]
@@ -44,6 +44,9 @@ pub(crate) enum Command {
     /// See it work: workers share one lock while masters die
     #[command(after_help = demo::AFTER_HELP)]
     Demo(demo::DemoArgs),
+    /// Measure what a quorum size costs, on your masters or on spawned ones
+    #[command(after_help = bench::AFTER_HELP)]
+    Bench(bench::BenchArgs),
     /// Print a completion script for a shell
     #[command(after_help = manual::COMPLETIONS_HELP)]
     Completions(manual::CompletionArgs),

@@ -65,6 +65,12 @@ impl Failure {
         Self::new(USAGE, line)
     }
 
+    /// The same, with more to say.
+    pub(crate) fn with(mut self, more: &str) -> Self {
+        self.line.push_str(more);
+        self
+    }
+
     /// A failure of the machinery itself.
     pub(crate) fn internal(line: impl fmt::Display) -> Self {
         Self::new(SOFTWARE, line)

@@ -6,6 +6,7 @@
 )]
 
 mod args;
+mod bench;
 mod break_;
 mod config;
 mod deadline;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Command::Break(args) => break_::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
     })

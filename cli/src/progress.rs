@@ -14,11 +14,16 @@ pub(crate) struct Progress {
 impl Progress {
     /// Starts, on stderr.
     pub(crate) fn new(steps: usize) -> Self {
+        Self::of(steps, "sold")
+    }
+
+    /// The same for steps of any kind.
+    pub(crate) fn of(steps: usize, what: &str) -> Self {
         let bar = stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(steps as u64);
-            if let Ok(style) =
-                ProgressStyle::with_template("[{bar:30}] {pos}/{len} sold, {elapsed}")
-            {
+            if let Ok(style) = ProgressStyle::with_template(&format!(
+                "[{{bar:30}}] {{pos}}/{{len}} {what}, {{elapsed}} {{msg}}"
+            )) {
                 bar.set_style(style.progress_chars("=> "));
             }
             bar.enable_steady_tick(std::time::Duration::from_millis(100));
@@ -39,6 +44,14 @@ impl Progress {
     pub(crate) fn advance(&self, line: &str) {
         self.line(line);
         if let Some(bar) = &self.bar {
+            bar.inc(1);
+        }
+    }
+
+    /// One step further, on the bar alone.
+    pub(crate) fn step(&self, words: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(words.to_owned());
             bar.inc(1);
         }
     }

@@ -1,0 +1,349 @@
+//! Plots as SVG text: no script, no network, readable in print and in the dark.
+//!
+//! Colours are classes; the page around them says what they look like. Every mark carries its
+//! value as a title, and everything that is drawn stands in a table beside it, too.
+
+use super::measure::digits;
+
+const WIDTH: f64 = 640.0;
+const HEIGHT: f64 = 300.0;
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = 16.0;
+const TOP: f64 = 14.0;
+const BOTTOM: f64 = 46.0;
+
+/// One line of a plot, or one colour of bars.
+pub(super) struct Series {
+    /// What the legend says.
+    pub(super) name: &'static str,
+    /// The class that gives the colour: `s0`, `s1`, ..
+    pub(super) class: &'static str,
+    /// One value per place on the x axis.
+    pub(super) values: Vec<f64>,
+    /// The upper edge of the band above the line.
+    pub(super) upper: Option<Vec<f64>>,
+}
+
+/// How values become heights.
+#[derive(Clone, Copy)]
+pub(super) enum Scale {
+    /// From zero.
+    Linear,
+    /// By decades: for values far apart.
+    Log,
+}
+
+struct Axis {
+    scale: Scale,
+    low: f64,
+    high: f64,
+}
+
+impl Axis {
+    fn over(scale: Scale, values: impl Iterator<Item = f64>) -> Self {
+        let values: Vec<f64> = values.filter(|v| v.is_finite() && *v > 0.0).collect();
+        let most = values.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        let least = values.iter().copied().fold(most, f64::min);
+        match scale {
+            Scale::Linear => {
+                let step = step(most);
+                Self {
+                    scale,
+                    low: 0.0,
+                    high: (most / step).ceil() * step,
+                }
+            }
+            Scale::Log => Self {
+                scale,
+                low: below(least),
+                high: above(most),
+            },
+        }
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        let share = match self.scale {
+            Scale::Linear => value / self.high,
+            Scale::Log => (value / self.low).ln() / (self.high / self.low).ln(),
+        };
+        HEIGHT - BOTTOM - share.clamp(0.0, 1.0) * (HEIGHT - TOP - BOTTOM)
+    }
+
+    fn ticks(&self) -> Vec<f64> {
+        match self.scale {
+            Scale::Linear => {
+                let step = step(self.high);
+                let count = (self.high / step).round() as usize;
+                (0..=count).map(|n| n as f64 * step).collect()
+            }
+            Scale::Log => {
+                let mut ticks = Vec::new();
+                let mut decade = 10_f64.powf(self.low.log10().floor());
+                while decade <= self.high {
+                    ticks.extend([1.0, 2.0, 5.0].map(|n| n * decade));
+                    decade *= 10.0;
+                }
+                let inside = |tick: &f64| *tick >= self.low * 0.999 && *tick <= self.high * 1.001;
+                ticks.retain(inside);
+                ticks
+            }
+        }
+    }
+}
+
+/// A round number that divides `most` into about five.
+fn step(most: f64) -> f64 {
+    let rough = most / 5.0;
+    let decade = 10_f64.powf(rough.log10().floor());
+    let nice = [1.0, 2.0, 5.0, 10.0].map(|n| n * decade);
+    nice.into_iter()
+        .find(|n| *n >= rough * 0.999)
+        .unwrap_or(rough)
+}
+
+fn below(value: f64) -> f64 {
+    let decade = 10_f64.powf(value.log10().floor());
+    let nice = [5.0, 2.0, 1.0].map(|n| n * decade);
+    nice.into_iter().find(|n| *n <= value).unwrap_or(decade)
+}
+
+fn above(value: f64) -> f64 {
+    let decade = 10_f64.powf(value.log10().floor());
+    let nice = [1.0, 2.0, 5.0, 10.0].map(|n| n * decade);
+    nice.into_iter()
+        .find(|n| *n >= value)
+        .unwrap_or(10.0 * decade)
+}
+
+/// Numbers on the axes: short, with thousands as k.
+fn label(value: f64) -> String {
+    if value >= 10_000.0 {
+        format!("{}k", trim(value / 1e3))
+    } else {
+        trim(value)
+    }
+}
+
+/// At most two digits behind the point, and only those that say something.
+pub(super) fn trim(value: f64) -> String {
+    let text = format!("{value:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn frame(
+    axis: &Axis,
+    places: &[String],
+    x_title: &str,
+    y_title: &str,
+    marks: &str,
+    what: &str,
+) -> String {
+    let mut svg =
+        format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{what}\">\n");
+    for tick in axis.ticks() {
+        let y = axis.y(tick);
+        svg += &format!(
+            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
+             <text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n",
+            WIDTH - RIGHT,
+            LEFT - 8.0,
+            y + 4.0,
+            label(tick)
+        );
+    }
+    for (n, place) in places.iter().enumerate() {
+        svg += &format!(
+            "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{place}</text>\n",
+            x(n, places.len()),
+            HEIGHT - BOTTOM + 18.0
+        );
+    }
+    svg += &format!(
+        "<text class=\"axis\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{x_title}</text>\n\
+         <text class=\"axis\" transform=\"translate(14 {:.1}) rotate(-90)\" text-anchor=\"middle\">{y_title}</text>\n",
+        f64::midpoint(LEFT, WIDTH - RIGHT),
+        HEIGHT - 6.0,
+        f64::midpoint(TOP, HEIGHT - BOTTOM)
+    );
+    svg + marks + "</svg>\n"
+}
+
+/// The middle of the n-th place.
+fn x(n: usize, places: usize) -> f64 {
+    LEFT + (WIDTH - LEFT - RIGHT) * (n as f64 + 0.5) / places as f64
+}
+
+/// Lines over the places, each with the band above it.
+pub(super) fn lines(
+    scale: Scale,
+    places: &[String],
+    series: &[Series],
+    x_title: &str,
+    y_title: &str,
+    what: &str,
+) -> String {
+    let all = series.iter().flat_map(|one| {
+        let upper = one.upper.iter().flatten();
+        one.values.iter().chain(upper).copied()
+    });
+    let axis = Axis::over(scale, all);
+    let mut marks = String::new();
+    for one in series {
+        if let Some(upper) = &one.upper {
+            let point = |(n, value): (usize, &f64)| {
+                format!("{:.1},{:.1}", x(n, places.len()), axis.y(*value))
+            };
+            let there = one.values.iter().enumerate().map(point);
+            let edge: Vec<String> = upper.iter().enumerate().map(point).collect();
+            let edge = edge.join(" ");
+            let back: Vec<String> = upper.iter().enumerate().map(point).collect();
+            let points: Vec<String> = there.chain(back.into_iter().rev()).collect();
+            let class = one.class;
+            marks += &format!(
+                "<polygon class=\"band {class}\" points=\"{}\"/>\n",
+                points.join(" ")
+            );
+            marks += &format!("<polyline class=\"edge {class}\" points=\"{edge}\"/>\n");
+        }
+    }
+    for one in series {
+        let points: Vec<String> = one
+            .values
+            .iter()
+            .enumerate()
+            .map(|(n, value)| format!("{:.1},{:.1}", x(n, places.len()), axis.y(*value)))
+            .collect();
+        let class = one.class;
+        marks += &format!(
+            "<polyline class=\"line {class}\" points=\"{}\"/>\n",
+            points.join(" ")
+        );
+        for (n, value) in one.values.iter().enumerate() {
+            let upper = one.upper.as_ref().and_then(|upper| upper.get(n));
+            let upper = upper.map_or(String::new(), |upper| format!(", p99 {}", digits(*upper)));
+            marks += &format!(
+                "<circle class=\"dot {class}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.5\"><title>{} at {}: {}{upper}</title></circle>\n",
+                x(n, places.len()),
+                axis.y(*value),
+                one.name,
+                places[n],
+                digits(*value)
+            );
+        }
+    }
+    frame(&axis, places, x_title, y_title, &marks, what)
+}
+
+/// Bars side by side at every place; `upper` is stacked on top. `rule` draws a line across.
+pub(super) fn bars(
+    places: &[String],
+    series: &[Series],
+    rule: Option<(f64, &str)>,
+    x_title: &str,
+    y_title: &str,
+    what: &str,
+) -> String {
+    let total =
+        |one: &Series, n: usize| one.values[n] + one.upper.as_ref().map_or(0.0, |upper| upper[n]);
+    let tops = series
+        .iter()
+        .flat_map(|one| (0..places.len()).map(move |n| total(one, n)));
+    let axis = Axis::over(
+        Scale::Linear,
+        tops.chain(rule.iter().map(|(value, _)| *value * 1.15)),
+    );
+    let room = (WIDTH - LEFT - RIGHT) / places.len() as f64;
+    let width = (room * 0.78 / series.len() as f64).min(54.0);
+    let mut marks = String::new();
+    for (at, one) in series.iter().enumerate() {
+        let class = one.class;
+        for (n, place) in places.iter().enumerate() {
+            let value = one.values[n];
+            let left = x(n, places.len()) + (at as f64 - series.len() as f64 / 2.0) * width;
+            let (top, floor) = (axis.y(value), axis.y(0.0));
+            let more = one.upper.as_ref().map(|upper| upper[n]);
+            let words = more.map_or(String::new(), |more| format!(" + {}", digits(more)));
+            let title = format!(
+                "<title>{} at {place}: {}{words}</title>",
+                one.name,
+                digits(value)
+            );
+            marks += &format!(
+                "<rect class=\"bar {class}\" x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{:.1}\">{title}</rect>\n",
+                left + 1.0,
+                width - 2.0,
+                floor - top
+            );
+            let mut above = top;
+            if let Some(more) = more {
+                above = axis.y(value + more);
+                marks += &format!(
+                    "<rect class=\"bar more {class}\" x=\"{:.1}\" y=\"{above:.1}\" width=\"{:.1}\" height=\"{:.1}\">{title}</rect>\n",
+                    left + 1.0,
+                    width - 2.0,
+                    top - above
+                );
+            }
+            if width >= 24.0 {
+                marks += &format!(
+                    "<text class=\"value\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n",
+                    left + width / 2.0,
+                    above - 5.0,
+                    digits(total(one, n))
+                );
+            }
+        }
+    }
+    if let Some((value, words)) = rule {
+        let y = axis.y(value);
+        marks += &format!(
+            "<line class=\"rule\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
+             <text class=\"value\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{words}</text>\n",
+            WIDTH - RIGHT,
+            WIDTH - RIGHT - 4.0,
+            y - 5.0
+        );
+    }
+    frame(&axis, places, x_title, y_title, &marks, what)
+}
+
+/// What the colours mean.
+pub(super) fn legend(series: &[Series]) -> String {
+    let keys: Vec<String> = series
+        .iter()
+        .map(|one| format!("<span class=\"key {}\">{}</span>", one.class, one.name))
+        .collect();
+    format!("<p class=\"legend\">{}</p>\n", keys.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_enclose_the_values() {
+        let linear = Axis::over(Scale::Linear, [3.0, 87.0].into_iter());
+        assert_eq!(linear.ticks(), [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
+        let log = Axis::over(Scale::Log, [130.0, 4_100.0].into_iter());
+        assert_eq!(
+            log.ticks(),
+            [100.0, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0]
+        );
+        assert_eq!(label(20_000.0), "20k");
+    }
+
+    #[test]
+    fn nothing_measured_is_still_a_picture() {
+        let none = Series {
+            name: "classic",
+            class: "s0",
+            values: vec![f64::NAN],
+            upper: None,
+        };
+        let svg = lines(Scale::Log, &["1".into()], &[none], "", "", "");
+        assert!(
+            svg.starts_with("<svg") && svg.ends_with("</svg>\n"),
+            "{svg}"
+        );
+    }
+}

@@ -1,0 +1,259 @@
+//! `report.html`: the results as one page that needs nothing else.
+
+use super::measure::digits;
+use super::plot::{Scale, Series, bars, legend, lines, trim};
+use super::{Results, Row, Setting};
+
+/// Light, dark and paper.
+const STYLE: &str = "
+:root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --grid: #dfe4ea; --page: #ffffff;
+  --c0: #1f6fc4; --c1: #d97706; --c2: #0f8a6a; --rule: #b3261e; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6eaf0; --soft: #9aa6b5; --grid: #2c3440;
+  --page: #12161c; --c0: #6db3f8; --c1: #f6ad55; --c2: #4fd1a5; --rule: #ff8a80; } }
+body { margin: 2rem auto; max-width: 56rem; padding: 0 1rem; background: var(--page); color: var(--ink);
+  font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .2rem; }
+p { margin: .3rem 0; } .soft, figcaption { color: var(--soft); font-size: .9rem; }
+figure { margin: .6rem 0 0; max-width: 46rem; } svg { display: block; width: 100%; height: auto; }
+svg text { fill: var(--ink); font: 12px system-ui, sans-serif; } svg .tick, svg .axis { fill: var(--soft); }
+.grid { stroke: var(--grid); } .line { fill: none; stroke: var(--c); stroke-width: 2.2; }
+.band { fill: var(--c); opacity: .1; } .edge { fill: none; stroke: var(--c); stroke-width: .8; } .dot { fill: var(--c); stroke: var(--page); stroke-width: 1; }
+.bar { fill: var(--c); } .bar.more { opacity: .45; }
+.rule { stroke: var(--rule); stroke-width: 1.6; stroke-dasharray: 6 4; }
+.s0 { --c: var(--c0); } .s1 { --c: var(--c1); } .s2 { --c: var(--c2); }
+.s1.line { stroke-dasharray: 8 3; } .s2.line { stroke-dasharray: 2 3; }
+.legend { font-size: .9rem; } .key { margin-right: 1.2rem; white-space: nowrap; }
+.key::before { content: ''; display: inline-block; width: .8em; height: .8em; margin-right: .4em;
+  border-radius: 2px; background: var(--c); }
+.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .8rem; width: 100%; }
+th, td { padding: .25rem .35rem; text-align: right; border-bottom: 1px solid var(--grid); white-space: nowrap; }
+th { color: var(--soft); font-weight: 600; vertical-align: bottom; white-space: normal; }
+td:nth-child(2), th:nth-child(2) { text-align: left; } tr.first td { border-top: 2px solid var(--grid); }
+@media print { :root { color-scheme: light; --ink: #000; --soft: #444; --grid: #ccc; --page: #fff; --c0: #1f6fc4;
+  --c1: #d97706; --c2: #0f8a6a; --rule: #b3261e; } body { margin: 0; max-width: none; font-size: 11pt; }
+  section { break-inside: avoid; } figure { max-width: 15cm; } .scroll { overflow: visible; }
+  table { font-size: 8pt; } th, td { padding: 2px 4px; }
+  .key::before, .bar, .band { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
+";
+
+const CLASSES: [&str; 3] = ["s0", "s1", "s2"];
+
+/// The whole page.
+pub(super) fn html(results: &Results) -> String {
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>quorate: what a quorum costs</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
+         <h1>What a quorum costs</h1>\n\
+         <p class=\"soft\">quorate {}, {}; {}; {} processors; measured in {} s, every size and setting in \
+         turn, three rounds. Compare within this page: absolute times are of this machine and this minute.</p>\n",
+        results.version,
+        results.when,
+        escape(&results.server),
+        results.processors,
+        results.took_ms / 1000
+    );
+    let places = sizes(results);
+    page += &section(
+        "Latency by quorum size",
+        "One client takes and gives back one lock after the other. Line: the median cycle; band: up to the \
+         99th percentile. Logarithmic.",
+        &latency(results, &places),
+    );
+    page += &section(
+        "Throughput by quorum size",
+        &format!(
+            "{} tasks in one thread, each with a lock of its own.",
+            results.tasks
+        ),
+        &throughput(results, &places),
+    );
+    page += &section(
+        "Cost of a cycle",
+        if results.spawned {
+            "Processor time of one acquire and release: full colour the client, pale on top all servers together."
+        } else {
+            "Processor time of the client for one acquire and release."
+        },
+        &cost(results, &places),
+    );
+    page += &far(results);
+    page += &section("All numbers", "Times in microseconds.", &table(results));
+    page + "<p class=\"soft\">classic: literally SET NX PX; fenced: with fencing tokens; default: with fencing \
+            tokens, first come first served.</p>\n</body>\n</html>\n"
+}
+
+fn section(title: &str, words: &str, body: &str) -> String {
+    format!("<section>\n<h2>{title}</h2>\n<p class=\"soft\">{words}</p>\n{body}</section>\n")
+}
+
+fn sizes(results: &Results) -> Vec<String> {
+    results
+        .sizes
+        .iter()
+        .step_by(Setting::ALL.len())
+        .map(|row| row.masters.to_string())
+        .collect()
+}
+
+fn series(
+    results: &Results,
+    value: impl Fn(&Row) -> f64,
+    upper: Option<&dyn Fn(&Row) -> f64>,
+) -> Vec<Series> {
+    Setting::ALL
+        .into_iter()
+        .zip(CLASSES)
+        .map(|(setting, class)| {
+            let rows = || results.sizes.iter().filter(|row| row.setting == setting);
+            Series {
+                name: setting.name(),
+                class,
+                values: rows().map(&value).collect(),
+                upper: upper.map(|upper| rows().map(upper).collect()),
+            }
+        })
+        .collect()
+}
+
+fn figure(series: &[Series], svg: &str) -> String {
+    format!("<figure>\n{}{svg}</figure>\n", legend(series))
+}
+
+fn latency(results: &Results, places: &[String]) -> String {
+    let all = series(
+        results,
+        |row| row.cycle_us.p50,
+        Some(&|row| row.cycle_us.p99),
+    );
+    let what = "Latency of a cycle by number of masters";
+    let svg = lines(Scale::Log, places, &all, "masters", "microseconds", what);
+    figure(&all, &svg)
+}
+
+fn throughput(results: &Results, places: &[String]) -> String {
+    let all = series(results, |row| row.cycles_per_s, None);
+    let what = "Cycles a second by number of masters";
+    let svg = lines(
+        Scale::Linear,
+        places,
+        &all,
+        "masters",
+        "cycles a second",
+        what,
+    );
+    figure(&all, &svg)
+}
+
+fn cost(results: &Results, places: &[String]) -> String {
+    let servers = |row: &Row| row.server_cpu_us.unwrap_or(0.0);
+    let stacked = results.sizes.iter().any(|row| row.server_cpu_us.is_some());
+    let upper: Option<&dyn Fn(&Row) -> f64> = if stacked { Some(&servers) } else { None };
+    let all = series(results, |row| row.client_cpu_us, upper);
+    let what = "Processor time of a cycle by number of masters";
+    figure(
+        &all,
+        &bars(places, &all, None, "masters", "microseconds", what),
+    )
+}
+
+/// Masters far apart: theory against measured.
+fn far(results: &Results) -> String {
+    let Some(wide) = &results.wide else {
+        return String::new();
+    };
+    let all: Vec<Series> = wide
+        .measured
+        .iter()
+        .zip(CLASSES)
+        .map(|(far, class)| Series {
+            name: far.setting.name(),
+            class,
+            values: vec![far.acquire_ms],
+            upper: None,
+        })
+        .collect();
+    let trips: Vec<String> = wide.round_trips_ms.iter().map(|ms| trim(*ms)).collect();
+    let theory = trim(wide.theory_ms);
+    let rule = format!("theory: {theory} ms");
+    let places = [format!("round trips of {} ms", trips.join(", "))];
+    let what = "Acquire against the round trip of the q-th fastest master";
+    let svg = bars(
+        &places,
+        &all,
+        Some((wide.theory_ms, &rule)),
+        "",
+        "milliseconds",
+        what,
+    );
+    let words = format!(
+        "An acquire waits for the q-th fastest master and for nobody behind it: {theory} ms here. {}",
+        if wide.simulated {
+            "Proxies delay the answers of spawned masters."
+        } else {
+            "The round trips are median acquires on each master alone."
+        }
+    );
+    section("Masters far apart", &words, &figure(&all, &svg))
+}
+
+fn table(results: &Results) -> String {
+    let heading = [
+        "masters",
+        "setting",
+        "acquire p50",
+        "p99",
+        "p99.9",
+        "release p50",
+        "p99",
+        "cycle p50",
+        "p99",
+        "p99.9",
+        "over classic",
+        "cycles/s",
+        "client CPU",
+        "server CPU",
+        "failed",
+    ];
+    let mut text = "<div class=\"scroll\"><table>\n<tr>".to_owned();
+    for cell in heading {
+        text += &format!("<th>{cell}</th>");
+    }
+    text += "</tr>\n";
+    for row in &results.sizes {
+        let first = row.setting == Setting::Classic;
+        text += if first {
+            "<tr class=\"first\">"
+        } else {
+            "<tr>"
+        };
+        let cells = [
+            row.masters.to_string(),
+            row.setting.name().to_owned(),
+            digits(row.acquire_us.p50),
+            digits(row.acquire_us.p99),
+            digits(row.acquire_us.p999),
+            digits(row.release_us.p50),
+            digits(row.release_us.p99),
+            digits(row.cycle_us.p50),
+            digits(row.cycle_us.p99),
+            digits(row.cycle_us.p999),
+            format!("{:.2}", row.over_classic),
+            digits(row.cycles_per_s),
+            digits(row.client_cpu_us),
+            row.server_cpu_us.map_or_else(|| "-".to_owned(), digits),
+            row.failed.to_string(),
+        ];
+        for cell in cells {
+            text += &format!("<td>{cell}</td>");
+        }
+        text += "</tr>\n";
+    }
+    text + "</table></div>\n"
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}

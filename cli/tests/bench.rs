@@ -1,0 +1,78 @@
+//! `quorate bench` measures what it says, in bounded time, and leaves nothing but its report.
+
+mod common;
+
+use common::{bare, done, masters, quorate};
+use serde_json::Value;
+
+#[test]
+fn spawned_masters_are_measured_and_the_report_needs_nothing_else() {
+    let out = tempfile::tempdir().expect("a directory");
+    let run = done(
+        bare()
+            .args(["bench", "--spawn", "--sizes", "1,3", "--tasks", "8"])
+            .args(["--time", "2s", "--json", "--out"])
+            .arg(out.path()),
+    );
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(run.took.as_secs() < 30, "{run:?}");
+    let result: Value = serde_json::from_str(&run.out).expect("JSON");
+    let sizes = result["sizes"].as_array().expect("a list");
+    assert_eq!(sizes.len(), 6, "{run:?}");
+    for row in sizes {
+        assert!(row["cycle_us"]["p50"].as_f64() > Some(0.0), "{row}");
+        assert!(row["cycles_per_s"].as_f64() > Some(0.0), "{row}");
+        assert_eq!(row["failed"], 0, "{row}");
+    }
+    // The q-th fastest of 1, 10, 40, 80 and 150 ms, whatever the machine adds.
+    assert_eq!(result["wide"]["theory_ms"], 40.0, "{run:?}");
+    let far = result["wide"]["measured"][0]["acquire_ms"].as_f64();
+    assert!(far > Some(39.0) && far < Some(140.0), "{run:?}");
+    let page = std::fs::read_to_string(out.path().join("report.html")).expect("a report");
+    assert_eq!(page.matches("<svg").count(), 4);
+    for foreign in ["http:", "https:", "<script", "url(", "NaN"] {
+        assert!(!page.contains(foreign), "{foreign} in the report");
+    }
+    let saved = std::fs::read_to_string(out.path().join("result.json")).expect("the numbers");
+    assert_eq!(serde_json::from_str::<Value>(&saved).expect("JSON"), result);
+}
+
+#[test]
+fn own_masters_are_left_as_they_were_but_for_counters() {
+    let masters = masters(3);
+    let run = done(quorate(&masters).args(["bench", "--time", "1s", "--tasks", "4"]));
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(
+        run.out.contains("MASTERS") && run.out.contains("default"),
+        "{run:?}"
+    );
+    for master in &masters {
+        let quorate_testbed::Reply::Array(keys) = master.command(&["KEYS", "*"]).expect("keys")
+        else {
+            panic!("KEYS answers with a list")
+        };
+        for key in keys {
+            let key = key.text().expect("text").into_owned();
+            assert!(key.starts_with("quorate:fence:quorate-bench:"), "{key}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_said_before_anything_is() {
+    for (args, words) in [
+        (&["bench"][..], "quorate bench --spawn"),
+        (&["bench", "--spawn", "--sizes", "0"], "between 1 and 64"),
+        (&["bench", "--spawn", "--time", "10ms"], "below 1s"),
+        (
+            &["bench", "--masters", "redis://127.0.0.1:1", "--sizes", "3"],
+            "more than the masters that are named (1)",
+        ),
+    ] {
+        let run = done(bare().args(args));
+        assert_eq!(run.code, Some(64), "{run:?}");
+        assert!(run.err.contains(words), "{run:?}");
+    }
+    let run = done(bare().args(["bench", "--masters", "redis://127.0.0.1:1"]));
+    assert_eq!(run.code, Some(69), "{run:?}");
+}
