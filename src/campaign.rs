@@ -233,14 +233,10 @@ impl Campaign<'_> {
     }
 
     fn show(&self, missed: &Missed, attempts: u32) {
-        tracing::debug!(
-            attempts,
-            failure = missed.failure.as_str(),
-            "attempt missed"
-        );
-        let Some(observer) = self.observer else {
+        let enabled = tracing::enabled!(tracing::Level::DEBUG);
+        if self.observer.is_none() && !enabled {
             return;
-        };
+        }
         let coordinator = &self.core.coordinator;
         let waiting = {
             let board = missed.round.board();
@@ -255,8 +251,31 @@ impl Campaign<'_> {
                 attempts,
             }
         };
+        if enabled {
+            tracing::debug!(
+                attempts,
+                failure = missed.failure.as_str(),
+                ahead = waiting.ahead,
+                holder = waiting
+                    .holder
+                    .as_deref()
+                    .map(String::from_utf8_lossy)
+                    .as_deref(),
+                ttl_left_ms = waiting.ttl_left.map(|left| left.as_millis() as u64),
+                answering = waiting.answering,
+                masters = waiting.masters,
+                "attempt missed"
+            );
+            let span = tracing::Span::current();
+            if let Some(ahead) = waiting.ahead {
+                span.record("ahead", ahead);
+            }
+            span.record("answering", waiting.answering);
+        }
         // Outside of the lock: it is the user's code.
-        observer(&waiting);
+        if let Some(observer) = self.observer {
+            observer(&waiting);
+        }
     }
 
     /// What a waiter behind others of its own process sees.

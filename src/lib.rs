@@ -18,6 +18,48 @@
 //! guard.release().await;
 //! # Ok(()) }
 //! ```
+//!
+//! # What it promises, and where that ends
+//!
+//! While at most a minority of masters fails and clocks keep within the [`Drift`], at most one holder
+//! at a time believes to hold a resource. A process that is paused past its lease believes for a
+//! moment too long: hand its [fencing token](LockGuard::fencing_token) to what it writes to.
+//!
+//! # A tour
+//!
+//! - [`Redlock`] takes locks ([`acquire`](Redlock::acquire), [`try_acquire`](Redlock::try_acquire),
+//!   [`lock`](Redlock::lock) with options, [`scope`](Redlock::scope)); [`RedlockBuilder`] lists every
+//!   setting with its default.
+//! - [`LockGuard`] is a held lock: fencing token, validity, [`lost`](LockGuard::lost),
+//!   [`extend`](LockGuard::extend), [`release`](LockGuard::release).
+//! - [`AcquireError`] tells contention, outage and lateness apart; every error and every guard carries
+//!   a [`NodeReport`] of each master.
+//! - [`node`] and [`runtime`] are the seams for tests, simulations and other back ends (feature
+//!   `testing`); [`Redlock::in_memory`] tests your own code without a server.
+//!
+//! # Tracing
+//!
+//! Spans and events of target `quorate`:
+//!
+//! | name | level | fields |
+//! |---|---|---|
+//! | span `acquire` | debug | `resource`, `attempts`, `ahead`, `answering`, `outcome` (`acquired`, `held_by_other`, `no_quorum`, `too_late`), `fencing_token` |
+//! | `attempt missed` | debug | `attempts`, `failure`, `ahead`, `holder`, `ttl_left_ms`, `answering`, `masters` |
+//! | `standing in line` | debug | `ticket` |
+//! | `lock acquired` | debug | `fencing_token` |
+//! | `fencing token confirmed by a second round` | debug | `token` |
+//! | `lock renewed` | trace | `resource` |
+//! | `put a missing key back` | debug | `resource`, `node` (index) |
+//! | `no majority for a renewal, trying again` | warn | `resource` |
+//! | `lock lost` | warn | `resource`, `cause` (`expired`, `taken_away`, `max_hold`) |
+//! | `lock released` | debug | `resource`, `on`, `expired_on`, `unreachable` |
+//! | `connected` | debug | `node` |
+//! | `no connection`, `connection lost` | warn | `node`, `fault` |
+//! | `master restarted lately ..` | warn | `node`, `uptime_s` |
+//! | `no wake-ups, only timers` | warn | `node`, `why` |
+//! | `an even number of masters ..` | warn | `masters` |
+//!
+//! Passwords are in none of them.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod builder;

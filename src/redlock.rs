@@ -405,6 +405,8 @@ impl LockRequest<'_> {
             "acquire",
             resource = %String::from_utf8_lossy(&self.resource),
             attempts = tracing::field::Empty,
+            ahead = tracing::field::Empty,
+            answering = tracing::field::Empty,
             outcome = tracing::field::Empty,
             fencing_token = tracing::field::Empty,
         )

@@ -21,6 +21,7 @@ mod process;
 mod progress;
 mod run;
 mod status;
+mod waiting;
 
 use std::process::ExitCode;
 

@@ -12,6 +12,7 @@ use crate::deadline::Deadline;
 use crate::exit::{self, Failure, Outcome};
 use crate::output::{self, human};
 use crate::process::{self, Ended, Job, Lease, Signals};
+use crate::waiting::Line;
 
 /// What stands below `quorate run --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -220,6 +221,10 @@ async fn acquire(redlock: &Redlock, plan: &Plan) -> Result<LockGuard, Failure> {
     });
     if let Some(max_hold) = plan.max_hold {
         lock = lock.max_hold(max_hold);
+    }
+    if plan.wait != Patience::None {
+        let line = Line::new(plan.resource.as_bytes());
+        lock = lock.waiting(move |seen| line.see(seen));
     }
     lock.acquire().await.map_err(refused)
 }

@@ -1,0 +1,130 @@
+//! What a waiter shows: one line that moves on a terminal, plain lines now and then elsewhere.
+
+use std::io::{IsTerminal, stderr};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use quorate::Waiting;
+
+use crate::output::{self, human};
+
+/// Short waits are not worth a line.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Elsewhere than on a terminal: at most one line in this time, and only when something changed.
+const CHANGE: Duration = Duration::from_secs(2);
+/// And one in this time even if nothing did.
+const STILL: Duration = Duration::from_secs(30);
+
+/// The line of one wait.
+pub(crate) struct Line {
+    resource: String,
+    bar: Option<ProgressBar>,
+    /// When the last plain line was written, and what it said.
+    last: Mutex<Option<(Duration, String)>>,
+}
+
+impl Line {
+    /// Shows nothing yet.
+    pub(crate) fn new(resource: &[u8]) -> Self {
+        let bar = stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new_spinner();
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}, waited {elapsed}") {
+                bar.set_style(style);
+            }
+            bar
+        });
+        Self {
+            resource: output::bytes(resource),
+            bar,
+            last: Mutex::new(None),
+        }
+    }
+
+    /// Shows what the waiter sees now.
+    pub(crate) fn see(&self, seen: &Waiting) {
+        let text = describe(&self.resource, seen);
+        if let Some(bar) = &self.bar {
+            bar.set_message(text);
+            bar.enable_steady_tick(Duration::from_millis(100));
+            return;
+        }
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = match &*last {
+            None => seen.waited >= PATIENCE,
+            Some((at, _)) if seen.waited.saturating_sub(*at) >= STILL => true,
+            Some((at, said)) => seen.waited.saturating_sub(*at) >= CHANGE && *said != key(seen),
+        };
+        if due {
+            output::say(format!("{text}, waited {}", human(seen.waited)));
+            *last = Some((seen.waited, key(seen)));
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// What makes a line worth saying again.
+fn key(seen: &Waiting) -> String {
+    format!("{:?} {:?} {}", seen.ahead, seen.holder, seen.answering)
+}
+
+fn describe(resource: &str, seen: &Waiting) -> String {
+    let mut text = format!("waiting for '{resource}'");
+    match seen.ahead {
+        Some(0) => text.push_str(", next in line"),
+        Some(ahead) => text.push_str(&format!(", {ahead} ahead in line")),
+        None => {}
+    }
+    if let Some(holder) = &seen.holder {
+        let holder = output::bytes(holder);
+        let brief: String = holder.chars().take(8).collect();
+        text.push_str(&format!(", held by {brief}.."));
+        if let Some(left) = seen.ttl_left {
+            text.push_str(&format!(" (ttl left {})", human(left)));
+        }
+    }
+    if seen.attempts > 0 && seen.answering < seen.masters {
+        text.push_str(&format!(
+            ", {} of {} masters answer",
+            seen.answering, seen.masters
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use quorate::Redlock;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_line_says_place_holder_and_time() {
+        let redlock = Redlock::in_memory(3);
+        let guard = redlock.acquire("x").await.expect("free");
+        let other = redlock.clone();
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let seen = lines.clone();
+        let waiting = tokio::spawn(async move {
+            let see = move |waiting: &Waiting| {
+                let line = describe("x", waiting);
+                seen.lock().expect("not poisoned").push(line);
+            };
+            other.lock("x").waiting(see).acquire().await.map(drop)
+        });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        guard.release().await;
+        waiting.await.expect("no panic").expect("its turn");
+        let lines = lines.lock().expect("not poisoned");
+        assert_eq!(lines[0], "waiting for 'x', 1 ahead in line");
+    }
+}
