@@ -5,7 +5,7 @@ mod common;
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::{alive, bare, done, end, mark, masters, run, signal, until, until_held};
+use common::{alive, bare, done, end, mark, masters, run, signal, sleeps, until, until_held};
 
 #[test]
 fn the_command_runs_under_the_lock_and_sees_it() {
@@ -124,7 +124,7 @@ fn signals_reach_the_whole_group_and_the_code_stays_the_commands() {
         let child = run(&masters, &["signals"], &["sh", "-c", &script])
             .spawn()
             .expect("starts");
-        until("both run", || alive(&mark) == 2);
+        until("both run", || alive(&mark) == 2 && sleeps(&mark));
         signal(&child, name);
         assert_eq!(end(child).code, Some(code), "{name}");
         until("the grandchild is gone", || alive(&mark) == 0);
@@ -181,7 +181,7 @@ fn a_lock_that_cannot_be_renewed_ends_the_command_before_its_validity() {
     let holder = run(&masters, &["--ttl", "2s", "r"], &["sh", "-c", &script])
         .spawn()
         .expect("starts");
-    until("the command runs", || alive(&mark) == 2);
+    until("the command runs", || alive(&mark) == 2 && sleeps(&mark));
     masters[0].kill().expect("killed");
     masters[1].kill().expect("killed");
     let holder = end(holder);
@@ -206,7 +206,7 @@ fn a_command_that_will_not_end_is_killed_before_the_validity_ends() {
     )
     .spawn()
     .expect("starts");
-    until("the command runs", || alive(&mark) == 2);
+    until("the command runs", || alive(&mark) == 2 && sleeps(&mark));
     for master in &masters {
         master.kill().expect("killed");
     }

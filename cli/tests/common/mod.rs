@@ -114,6 +114,16 @@ pub(crate) fn alive(mark: &str) -> usize {
         .count()
 }
 
+/// Whether a `sleep` with this mark has really begun: between fork and exec a shell's child still
+/// looks like the shell, and a signal that comes then is lost to it.
+pub(crate) fn sleeps(mark: &str) -> bool {
+    let wanted = format!("sleep\0{mark}\0").into_bytes();
+    let processes = std::fs::read_dir("/proc").expect("proc");
+    processes
+        .flatten()
+        .any(|entry| std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| line == wanted))
+}
+
 /// Waits until `ready` says yes.
 pub(crate) fn until(what: &str, mut ready: impl FnMut() -> bool) {
     let patience = Instant::now() + Duration::from_secs(10);
