@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures::future::{Either, select};
 
 use crate::coordinator::{AcquireRound, Coordinator, Failure, Missed, Won};
+use crate::metrics;
 use crate::node::{Claim, Order, Place as Ticket, Token};
 use crate::protocol::instant::Instant;
 use crate::redlock::Core;
@@ -164,6 +165,7 @@ impl Campaign<'_> {
         }
         let place = lines.enter(key);
         if !place.is_front() {
+            metrics::ahead(|| Some(place.ahead()));
             if let Some(observer) = self.observer {
                 observer(&self.behind(&place));
             }
@@ -233,6 +235,7 @@ impl Campaign<'_> {
     }
 
     fn show(&self, missed: &Missed, attempts: u32) {
+        metrics::ahead(|| missed.round.board().sight().map(|sight| sight.ahead));
         let enabled = tracing::enabled!(tracing::Level::DEBUG);
         if self.observer.is_none() && !enabled {
             return;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use crate::gather::{Board, From, Gather};
+use crate::metrics;
 use crate::node::{
     Answer, Claim, Fault, KeyState, Line, Node, NodeName, Order, Phase, Reply, ReplySink, Request,
     Token,
@@ -163,6 +164,7 @@ impl Coordinator {
                     let valid_until = valid_until(started, ttl, self.drift);
                     if self.now() < valid_until {
                         cleanup.armed = false;
+                        metrics::round(None);
                         return Ok(Won {
                             claim,
                             started,
@@ -187,6 +189,7 @@ impl Coordinator {
                 Reason::Outage => Failure::Outage,
             },
         };
+        metrics::round(Some(failure));
         Err(Missed {
             failure,
             round,
@@ -214,6 +217,7 @@ impl Coordinator {
             Agreement::WriteBack(largest) => largest,
         };
         self.learn(offset, wall, token);
+        metrics::confirmation();
         for _ in 0..CONFIRM_ROUNDS {
             // A board of its own for each number: confirmations of another are forgotten.
             let confirm = Gather::new(self.runtime.clone(), ConfirmBoard::open(self.quorum));
@@ -250,10 +254,8 @@ impl Coordinator {
         request: impl Fn() -> Request,
     ) {
         for (index, node) in self.nodes.iter().enumerate() {
-            node.send(
-                request(),
-                Reply::new(sink.clone() as Arc<dyn ReplySink>, index, phase),
-            );
+            let reply = Reply::new(sink.clone() as Arc<dyn ReplySink>, index, phase);
+            node.send(request(), reply.counted(node.name()));
         }
     }
 

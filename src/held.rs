@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::coordinator::{AcquireRound, Won};
+use crate::metrics;
 use crate::node::{Claim, NodeName, Phase};
 use crate::protocol::instant::Instant;
 use crate::report::{NodeReport, Slot, reports};
@@ -60,6 +61,7 @@ pub(crate) struct Held {
     pub(crate) renews: bool,
     state: Mutex<State>,
     changed: Notify,
+    hold: metrics::Hold,
 }
 
 struct State {
@@ -101,6 +103,7 @@ impl Held {
                 told: Told::Live(won.round),
             }),
             changed: Notify::new(),
+            hold: metrics::Hold::begin(),
         }
     }
 
@@ -138,7 +141,9 @@ impl Held {
         let (end, _passed_on) = {
             let mut state = self.state();
             if state.end.is_none() && now >= state.valid_until {
-                state.end = Some(self.deadline_cause(now));
+                let cause = self.deadline_cause(now);
+                state.end = Some(cause);
+                self.hold.end(cause);
             }
             let place = if state.end.is_some() {
                 state.place.take()
@@ -168,6 +173,7 @@ impl Held {
             (first, state.place.take())
         };
         if first {
+            self.hold.end(cause);
             self.changed.notify_waiters();
         }
     }

@@ -70,6 +70,11 @@ mod error;
 mod gather;
 mod guard;
 mod held;
+#[cfg(feature = "metrics")]
+#[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
+pub mod metrics;
+#[cfg(not(feature = "metrics"))]
+mod metrics;
 pub mod node;
 mod protocol;
 mod redlock;

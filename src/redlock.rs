@@ -14,6 +14,7 @@ use crate::coordinator::{Coordinator, Failure};
 use crate::error::{AcquireError, InvalidResource, Missed, ScopeError};
 use crate::guard::LockGuard;
 use crate::held::Held;
+use crate::metrics;
 use crate::node::{Ear, Fault, KeyState, NodeName, Request};
 use crate::renewal::{Renewal, Seat};
 use crate::report::NodeReport;
@@ -430,9 +431,10 @@ impl LockRequest<'_> {
             deadline: self.wait.deadline(began),
             observer: self.observer.as_ref(),
         };
-        Ok(campaign
-            .run()
-            .await
+        let outcome = campaign.run().await;
+        let failure = outcome.as_ref().err().map(|defeat| defeat.failure);
+        metrics::acquired(failure, || core.coordinator.now().saturating_since(began));
+        Ok(outcome
             .map(|victory| self.won(victory))
             .inspect_err(|defeat| {
                 let span = tracing::Span::current();

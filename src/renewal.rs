@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use crate::coordinator::Coordinator;
 use crate::gather::{Board, From, Gather};
 use crate::held::{Held, LossCause};
+use crate::metrics;
 use crate::node::{Answer, ExtendItem, Extended, Fault, Phase, Request};
 use crate::protocol::instant::Instant;
 use crate::protocol::lease::{Ballot, Extension, Kept, Terms, renew_at, retry_at};
@@ -251,10 +252,10 @@ impl Board for RenewBoard {
                 ttl: entry.ttl,
                 drift: coordinator.drift,
             };
-            match entry
-                .ballot
-                .record(kept, from.now, held.valid_until(), terms)
-            {
+            let old_end = held.valid_until();
+            let outcome = entry.ballot.record(kept, from.now, old_end, terms);
+            metrics::renewal(outcome, old_end.saturating_since(from.now));
+            match outcome {
                 Extension::Pending => {}
                 Extension::Renewed(until) => {
                     held.prolong(until, entry.ttl, from.now);

@@ -30,6 +30,11 @@ impl NodeName {
         Self(name.into())
     }
 
+    #[cfg(feature = "metrics")]
+    pub(crate) fn shared(&self) -> Arc<str> {
+        self.0.clone()
+    }
+
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::Fault;
+use super::{Fault, NodeName};
+use crate::metrics;
 
 /// The random value of one attempt: 128 bits from the operating system's generator, written to
 /// the lock key as 32 hexadecimal digits.
@@ -340,6 +341,7 @@ pub struct Reply {
     node: u16,
     phase: Phase,
     answered: bool,
+    message: Option<metrics::Message>,
 }
 
 impl Reply {
@@ -351,6 +353,7 @@ impl Reply {
             node,
             phase,
             answered: false,
+            message: None,
         }
     }
 
@@ -361,12 +364,26 @@ impl Reply {
             node: 0,
             phase: Phase::Release,
             answered: true,
+            message: None,
         }
+    }
+
+    /// The same, with outcome and latency counted for the master of this name.
+    pub(crate) fn counted(mut self, name: &NodeName) -> Self {
+        self.message = Some(metrics::Message::to(name));
+        self
     }
 
     /// Answers; after [`time_out`](Self::time_out) the answer is passed on as late.
     pub fn answer(mut self, answer: Result<Answer, Fault>) {
         let Some(sink) = self.sink.take() else { return };
+        if let Some(message) = &self.message {
+            if self.answered {
+                message.late(self.phase);
+            } else {
+                message.answered(self.phase, answer.as_ref());
+            }
+        }
         if self.answered {
             sink.late(self.node.into(), self.phase, &answer);
         } else {
@@ -379,6 +396,9 @@ impl Reply {
     pub fn time_out(&mut self, fault: Fault) {
         if let (Some(sink), false) = (&self.sink, self.answered) {
             self.answered = true;
+            if let Some(message) = &self.message {
+                message.answered(self.phase, Err(&fault));
+            }
             sink.answered(self.node.into(), self.phase, Err(fault));
         }
     }
