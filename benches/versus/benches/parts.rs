@@ -1,0 +1,207 @@
+//! The parts without a network: `cargo bench -p quorate-bench`.
+//!
+//! Masters are replaced by one that says yes before `send` returns, so what is measured is the
+//! library alone: the round, the votes, the guard, and its seat in the renewal wheel.
+
+#![allow(missing_docs, reason = "criterion's macros write functions")]
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use futures::FutureExt;
+use quorate::node::memory::MemoryNode;
+use quorate::node::{
+    Answer, Claim, Extended, Fault, Node, NodeName, Phase, Reply, ReplySink, Request,
+};
+use quorate::runtime::BoxFuture;
+use quorate::{LockGuard, Redlock, RedlockBuilder, Retry, Token};
+use tokio::runtime::Runtime;
+
+/// Says yes at once, with one counter for all masters.
+struct Yes {
+    name: NodeName,
+    counter: Arc<AtomicU64>,
+    fenced: bool,
+}
+
+impl Node for Yes {
+    fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        reply.answer(Ok(match request {
+            Request::Acquire { proposal, .. } => Answer::Granted {
+                // All masters grant the same number, as they do when their clocks agree.
+                counter: self.fenced.then(|| {
+                    self.counter
+                        .fetch_max(proposal, Ordering::Relaxed)
+                        .max(proposal)
+                }),
+            },
+            Request::Confirm { .. } => Answer::Confirmed,
+            Request::Extend { items } => Answer::Extended(vec![Extended::Kept; items.len()]),
+            _ => Answer::Released(true),
+        }));
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// Locks over `masters` that say yes.
+fn yes(masters: usize, fenced: bool) -> RedlockBuilder {
+    let counter = Arc::new(AtomicU64::new(0));
+    let node = |n| {
+        Arc::new(Yes {
+            name: NodeName::new(format!("yes-{n}")),
+            counter: counter.clone(),
+            fenced,
+        }) as Arc<dyn Node>
+    };
+    Redlock::builder()
+        .nodes((0..masters).map(node).collect())
+        // No renewal falls into a measurement.
+        .ttl(Duration::from_secs(3000))
+        .max_ttl(Duration::from_secs(3000))
+        .fencing(fenced)
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+/// `times` cycles on one lock.
+fn cycles(runtime: &Runtime, redlock: &Redlock, times: u64) -> Duration {
+    runtime.block_on(async {
+        let started = Instant::now();
+        for _ in 0..times {
+            let guard = redlock.acquire("bench").await.expect("granted");
+            black_box(guard.release().await);
+        }
+        started.elapsed()
+    })
+}
+
+fn core(c: &mut Criterion) {
+    let mut group = c.benchmark_group("core: acquire and release, masters that say yes");
+    let runtime = runtime();
+    for masters in [1, 3, 5, 9] {
+        let settings = [
+            ("classic", yes(masters, false)),
+            ("fenced", yes(masters, true).unordered()),
+            ("default", yes(masters, true)),
+        ];
+        for (setting, builder) in settings {
+            let redlock = builder.build().expect("good settings");
+            group.bench_function(BenchmarkId::new(setting, masters), |b| {
+                b.iter_custom(|times| cycles(&runtime, &redlock, times));
+            });
+        }
+    }
+    group.finish();
+}
+
+/// Hears one answer.
+struct Ear;
+
+impl ReplySink for Ear {
+    fn answered(&self, _: usize, _: Phase, answer: Result<Answer, Fault>) {
+        black_box(&answer).as_ref().expect("an answer");
+    }
+}
+
+fn node(c: &mut Criterion) {
+    let mut group = c.benchmark_group("one node in memory: acquire and release");
+    let node = MemoryNode::new("memory");
+    let ear = Arc::new(Ear);
+    for (setting, fenced) in [("classic", false), ("fenced", true)] {
+        let mut n: u128 = 0;
+        group.bench_function(setting, |b| {
+            b.iter(|| {
+                n += 1;
+                let token = Token::from_bytes(n.to_be_bytes());
+                let claim = Arc::new(Claim::new("", b"bench", token, fenced));
+                let acquire = Request::Acquire {
+                    claim: claim.clone(),
+                    ttl: Duration::from_secs(10),
+                    proposal: 1,
+                };
+                node.send(acquire, Reply::new(ear.clone(), 0, Phase::Acquire));
+                let release = Request::Release { claim, leave: true };
+                node.send(release, Reply::new(ear.clone(), 0, Phase::Release));
+            });
+        });
+    }
+    group.finish();
+}
+
+fn guard(c: &mut Criterion) {
+    let mut group = c.benchmark_group("guard");
+    let runtime = runtime();
+    let redlock = yes(5, true).build().expect("good settings");
+    let guard = runtime.block_on(async { redlock.acquire("bench").await.expect("granted") });
+    let _inside = runtime.enter();
+    group.bench_function("is_valid", |b| b.iter(|| black_box(guard.is_valid())));
+    group.bench_function("valid_until", |b| b.iter(|| black_box(guard.valid_until())));
+    group.bench_function("report", |b| b.iter(|| black_box(guard.report())));
+    group.bench_function("lost, looked at once", |b| {
+        b.iter(|| black_box(guard.lost().now_or_never()));
+    });
+    group.bench_function("extend", |b| {
+        b.iter_custom(|times| {
+            runtime_less(async {
+                let started = Instant::now();
+                for _ in 0..times {
+                    guard.extend(Duration::from_secs(10)).await.expect("kept");
+                }
+                started.elapsed()
+            })
+        });
+    });
+    group.finish();
+    drop(guard);
+}
+
+/// Everything is answered at once, so the future never rests.
+fn runtime_less<T>(future: impl Future<Output = T>) -> T {
+    future.now_or_never().expect("answers that came at once")
+}
+
+fn wheel(c: &mut Criterion) {
+    let mut group = c.benchmark_group("renewal wheel: one more lock taken and returned");
+    let runtime = runtime();
+    for held in [0, 1_000, 10_000, 100_000] {
+        let redlock = yes(5, true).build().expect("good settings");
+        let guards: Vec<LockGuard> = runtime.block_on(async {
+            let mut guards = Vec::with_capacity(held);
+            for n in 0..held {
+                guards.push(redlock.acquire(format!("held:{n}")).await.expect("granted"));
+            }
+            guards
+        });
+        group.throughput(Throughput::Elements(1));
+        group.bench_function(BenchmarkId::new("beside", held), |b| {
+            b.iter_custom(|times| cycles(&runtime, &redlock, times));
+        });
+        drop(guards);
+    }
+    group.finish();
+}
+
+fn retry(c: &mut Criterion) {
+    let retry = Retry::default();
+    c.bench_function("retry: ten delays", |b| {
+        b.iter(|| retry.delays(black_box(7)).take(10).sum::<Duration>());
+    });
+}
+
+criterion_group!(parts, core, node, guard, wheel, retry);
+criterion_main!(parts);
