@@ -25,7 +25,7 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// A plan for a lock of this `ttl` whose holder wants `grace` between `SIGTERM` and `SIGKILL`.
+    /// A plan for a lock of this `ttl` (or `max_hold`, if that is shorter) whose holder wants `grace` between `SIGTERM` and `SIGKILL`.
     ///
     /// Renewals are due at a third of the ttl, so a healthy lock falls to two thirds of it and rises
     /// again. Grace and margin together therefore take at most half of the ttl: one failed renewal and

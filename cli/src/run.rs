@@ -106,7 +106,7 @@ impl Plan {
     fn why_lost(&self, held_for: Duration, cause: &str) -> String {
         let (notice, _) = self.deadline.backstop();
         match self.max_hold {
-            Some(most) if held_for + 2 * notice >= most => format!(
+            Some(most) if held_for + notice + SLACK.min(self.ttl / 4) >= most => format!(
                 "was held for its maximum of {}: the command was stopped",
                 human(most)
             ),
@@ -116,6 +116,8 @@ impl Plan {
 }
 
 const DEFAULT_TTL: Duration = Duration::from_secs(10);
+/// The acquire itself counts towards `max_hold`; more than this only on a machine that is starved.
+const SLACK: Duration = Duration::from_millis(300);
 /// How long releases may still take when we are about to end; the ttl does the rest.
 const PARTING: Duration = Duration::from_millis(300);
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
@@ -130,6 +132,9 @@ pub(crate) fn run(args: RunArgs) -> Outcome {
         ));
     }
     let grace = args.grace.or(file.grace).unwrap_or(DEFAULT_GRACE);
+    let max_hold = args.max_hold.or(file.max_hold);
+    // A hold that is shorter than the ttl has to leave room for work before the grace as well.
+    let room = max_hold.map_or(ttl, |most| most.min(ttl));
     let plan = Plan {
         resource: args.resource,
         command: args.command,
@@ -139,17 +144,18 @@ pub(crate) fn run(args: RunArgs) -> Outcome {
             args.wait.or(file.wait).unwrap_or(Patience::Forever)
         },
         ttl,
-        max_hold: args.max_hold.or(file.max_hold),
+        max_hold,
         keep_for: args.keep_for.or(file.keep_for).unwrap_or_default(),
-        deadline: Deadline::new(ttl, grace),
+        deadline: Deadline::new(room, grace),
     };
     let redlock = config::redlock(&masters, Some(ttl))?;
     let fits = plan.deadline.grace();
     if fits < grace && (args.grace.is_some() || file.grace.is_some()) {
         output::say(format!(
-            "a grace of {} does not fit into a ttl of {}: using {}",
+            "a grace of {} does not fit into a {} of {}: using {}",
             human(grace),
-            human(ttl),
+            if room < ttl { "longest hold" } else { "ttl" },
+            human(room),
             human(fits)
         ));
     }

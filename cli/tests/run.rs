@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use common::{alive, bare, done, end, mark, masters, run, signal, sleeps, until, until_held};
 
+/// What starting, connecting and ending may add on a machine that is starved of processor time.
+const START: Duration = Duration::from_secs(3);
+
 #[test]
 fn the_command_runs_under_the_lock_and_sees_it() {
     let masters = masters(3);
@@ -110,7 +113,7 @@ fn a_minority_may_be_gone_and_without_a_majority_it_is_69() {
     masters[2].kill().expect("killed");
     let run = done(&mut run(&masters, &["--wait", "1s", "r"], &["echo", "ran"]));
     assert_eq!((run.code, &*run.out), (Some(69), ""), "{run:?}");
-    assert!(run.took < Duration::from_secs(2), "{run:?}");
+    assert!(run.took < Duration::from_secs(1) + START, "{run:?}");
     assert_eq!(run.err.lines().count(), 1, "{run:?}");
     masters[1].cont().expect("continued");
 }
@@ -141,11 +144,11 @@ fn a_signal_while_waiting_ends_the_wait_and_leaves_nothing() {
     let waiter = run(&masters, &["r"], &["echo", "ran"])
         .spawn()
         .expect("starts");
-    std::thread::sleep(Duration::from_millis(200));
+    until_held(&masters, "quorate:queue:r");
     signal(&waiter, "TERM");
     let waiter = end(waiter);
     assert_eq!((waiter.code, &*waiter.out), (Some(143), ""), "{waiter:?}");
-    assert!(waiter.took < Duration::from_secs(1), "{waiter:?}");
+    assert!(waiter.took < START, "{waiter:?}");
     signal(&holder, "TERM");
     end(holder);
     let next = done(&mut run(&masters, &["--try", "r"], &["true"]));
@@ -161,16 +164,16 @@ fn a_killed_quorate_takes_its_whole_group_along_and_the_ttl_frees_the_lock() {
     let masters = masters(3);
     let mark = mark();
     let script = format!("sleep {mark} & sleep {mark}");
-    let mut holder = run(&masters, &["--ttl", "2s", "r"], &["sh", "-c", &script])
+    let mut holder = run(&masters, &["--ttl", "4s", "r"], &["sh", "-c", &script])
         .spawn()
         .expect("starts");
     until("all three run", || alive(&mark) == 3);
     signal(&holder, "KILL");
     let _ = holder.wait();
     until("the group is gone", || alive(&mark) == 0);
-    let next = done(&mut run(&masters, &["--wait", "4s", "r"], &["true"]));
+    let next = done(&mut run(&masters, &["--wait", "20s", "r"], &["true"]));
     assert_eq!(next.code, Some(0), "{next:?}");
-    assert!(next.took < Duration::from_secs(3), "{next:?}");
+    assert!(next.took < Duration::from_secs(4) + START, "{next:?}");
 }
 
 #[test]
@@ -178,7 +181,7 @@ fn a_lock_that_cannot_be_renewed_ends_the_command_before_its_validity() {
     let masters = masters(3);
     let mark = mark();
     let script = format!("trap 'echo asked; exit 0' TERM; echo up; sleep {mark} & wait");
-    let holder = run(&masters, &["--ttl", "2s", "r"], &["sh", "-c", &script])
+    let holder = run(&masters, &["--ttl", "4s", "r"], &["sh", "-c", &script])
         .spawn()
         .expect("starts");
     until("the command runs", || alive(&mark) == 2 && sleeps(&mark));
@@ -190,7 +193,7 @@ fn a_lock_that_cannot_be_renewed_ends_the_command_before_its_validity() {
         (Some(74), "up\nasked\n"),
         "{holder:?}"
     );
-    assert!(holder.took < Duration::from_millis(2_100), "{holder:?}");
+    assert!(holder.took < Duration::from_secs(4) + START, "{holder:?}");
     assert_eq!(alive(&mark), 0);
 }
 
@@ -201,7 +204,7 @@ fn a_command_that_will_not_end_is_killed_before_the_validity_ends() {
     let script = format!("trap '' TERM; sleep {mark} & while :; do wait; done");
     let holder = run(
         &masters,
-        &["--ttl", "1s", "--grace", "200ms", "r"],
+        &["--ttl", "3s", "--grace", "200ms", "r"],
         &["sh", "-c", &script],
     )
     .spawn()
@@ -212,7 +215,7 @@ fn a_command_that_will_not_end_is_killed_before_the_validity_ends() {
     }
     let holder = end(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");
-    assert!(holder.took < Duration::from_millis(1_200), "{holder:?}");
+    assert!(holder.took < Duration::from_secs(3) + START, "{holder:?}");
     assert_eq!(alive(&mark), 0);
 }
 
@@ -220,7 +223,7 @@ fn a_command_that_will_not_end_is_killed_before_the_validity_ends() {
 fn a_lock_that_is_taken_away_ends_the_command_at_once() {
     let masters = masters(3);
     let mark = mark();
-    let holder = run(&masters, &["--ttl", "3s", "r"], &["sleep", &mark])
+    let holder = run(&masters, &["--ttl", "6s", "r"], &["sleep", &mark])
         .spawn()
         .expect("starts");
     until("the command runs", || alive(&mark) == 1);
@@ -232,8 +235,8 @@ fn a_lock_that_is_taken_away_ends_the_command_at_once() {
     let holder = end(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");
     assert!(
-        holder.took < Duration::from_millis(1_500),
-        "with the next renewal: {holder:?}"
+        holder.err.contains("not ours"),
+        "with the next renewal, not when the validity ends: {holder:?}"
     );
     assert_eq!(alive(&mark), 0);
 }
@@ -243,33 +246,55 @@ fn a_stopped_holder_loses_its_command_in_time_and_says_so_when_continued() {
     let masters = masters(3);
     let mark = mark();
     let script = format!("sleep {mark} & sleep {mark}");
-    let holder = run(&masters, &["--ttl", "1s", "r"], &["sh", "-c", &script])
+    let holder = run(&masters, &["--ttl", "3s", "r"], &["sh", "-c", &script])
         .spawn()
         .expect("starts");
     until("all three run", || alive(&mark) == 3);
     signal(&holder, "STOP");
     // While it is stopped: the guard ends the group, and the next holder starts after that.
-    let next = done(&mut run(&masters, &["--wait", "3s", "r"], &["true"]));
+    let next = done(&mut run(&masters, &["--wait", "20s", "r"], &["true"]));
     assert_eq!(next.code, Some(0), "{next:?}");
     assert_eq!(alive(&mark), 0, "nothing of the group outlived the lock");
     signal(&holder, "CONT");
     let holder = end(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");
-    assert!(holder.took < Duration::from_millis(500), "{holder:?}");
+    assert!(holder.took < START, "{holder:?}");
+}
+
+#[test]
+fn a_command_that_the_guard_ended_did_not_end_by_itself() {
+    let masters = masters(3);
+    let mark = mark();
+    // A good end, when asked: the exit code alone looks like the command's own.
+    let script = format!("trap 'exit 0' TERM; sleep {mark} & wait");
+    let holder = run(&masters, &["--ttl", "6s", "r"], &["sh", "-c", &script])
+        .spawn()
+        .expect("starts");
+    until("the command runs", || alive(&mark) == 2 && sleeps(&mark));
+    signal(&holder, "STOP");
+    until("the guard has asked it to end", || alive(&mark) == 0);
+    // In time for a renewal: three seconds of validity are left.
+    signal(&holder, "CONT");
+    let holder = end(holder);
+    assert_eq!(holder.code, Some(74), "{holder:?}");
+    assert!(holder.err.contains("was lost"), "{holder:?}");
 }
 
 #[test]
 fn max_hold_ends_the_command() {
     let masters = masters(3);
     let mark = mark();
+    // The ttl is long: only max_hold can end this, however late a starved machine renews. It is
+    // shorter than the default grace, which must leave the command time to work nevertheless.
     let run = done(&mut run(
         &masters,
-        &["--ttl", "1s", "--max-hold", "1500ms", "r"],
+        &["--ttl", "20s", "--max-hold", "2s", "r"],
         &["sleep", &mark],
     ));
     assert_eq!(run.code, Some(74), "{run:?}");
-    assert!(run.took < Duration::from_millis(1_600), "{run:?}");
-    assert!(run.err.contains("maximum of 1s 500ms"), "{run:?}");
+    assert!(run.took > Duration::from_millis(900), "{run:?}");
+    assert!(run.took < Duration::from_secs(2) + START, "{run:?}");
+    assert!(run.err.contains("maximum of 2s"), "{run:?}");
     assert_eq!(alive(&mark), 0);
 }
 
@@ -278,7 +303,7 @@ fn keep_for_lets_the_lock_outlive_a_short_command() {
     let masters = masters(3);
     let keeper = run(
         &masters,
-        &["--keep-for", "1s", "r"],
+        &["--keep-for", "3s", "r"],
         &["sh", "-c", "exit 3"],
     )
     .spawn()

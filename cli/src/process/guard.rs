@@ -1,8 +1,8 @@
 //! The parent's handle on the guard process.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -15,7 +15,9 @@ use super::helper;
 pub(super) struct Guard {
     child: Child,
     orders: Option<ChildStdin>,
+    word: Option<ChildStdout>,
     group: Option<Pid>,
+    acted: bool,
 }
 
 impl Guard {
@@ -25,8 +27,8 @@ impl Guard {
             .arg0("quorate")
             .arg(helper::GUARD)
             .stdin(Stdio::piped())
-            // Nobody who reads our output to its end should have to wait for the guard.
-            .stdout(Stdio::null())
+            // A pipe of its own: nobody who reads our output to its end should have to wait for the guard.
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .current_dir("/")
             .process_group(0)
@@ -36,10 +38,16 @@ impl Guard {
             // A guard that somebody stopped must not be able to stop us.
             fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         }
+        let word = child.stdout.take();
+        if let Some(pipe) = &word {
+            fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        }
         Ok(Self {
             child,
             orders,
+            word,
             group: None,
+            acted: false,
         })
     }
 
@@ -61,12 +69,24 @@ impl Guard {
             return Ok(());
         }
         // Somebody killed or stopped the guard: a new one takes over.
-        let group = self.group;
+        let (group, acted) = (self.group, self.acted());
         *self = Self::start()?;
+        self.acted = acted;
         if let Some(group) = group {
             self.watch(group)?;
         }
         self.send(&order)
+    }
+
+    /// Whether the guard has signalled the group: it says so before it does.
+    ///
+    /// A `quorate` that was starved may find the lock renewed and the command dead of the guard's
+    /// signal: that is a lock that ended the command, not a command that ended by itself.
+    pub(super) fn acted(&mut self) -> bool {
+        if let Some(pipe) = &mut self.word {
+            self.acted |= matches!(pipe.read(&mut [0; 8]), Ok(1..));
+        }
+        self.acted
     }
 
     fn send(&mut self, order: &str) -> io::Result<()> {

@@ -128,11 +128,13 @@ fn guard() -> ExitCode {
         let now = now();
         let group = orders.group.map(Pid::from_raw);
         if orders.kill_at.is_some_and(|at| at <= now) {
+            tell();
             return end(group);
         }
         if orders.terminate_at.is_some_and(|at| at <= now) {
             orders.terminate_at = None;
             if let Some(group) = group {
+                tell();
                 let _ = killpg(group, Signal::SIGTERM);
                 let _ = killpg(group, Signal::SIGCONT);
             }
@@ -177,6 +179,14 @@ fn wait(stdin: &io::Stdin, nap: Option<Duration>) -> Result<bool, ()> {
         Err(Errno::EINTR | Errno::EAGAIN) => Ok(false),
         Err(_) => Err(()),
     }
+}
+
+/// Says to `quorate` that what follows is the guard's doing.
+fn tell() {
+    use std::io::Write;
+    // Nobody may be there to hear it.
+    let mut out = io::stdout();
+    let _ = out.write_all(b"!").and_then(|()| out.flush());
 }
 
 fn end(group: Option<Pid>) -> ExitCode {

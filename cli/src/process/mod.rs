@@ -95,7 +95,6 @@ pub(crate) async fn supervise(
         running: false,
         terminated: None,
         code: None,
-        by_signal: false,
         pending: Vec::new(),
     };
     let outcome = watch.until_the_end(lease, signals).await;
@@ -147,8 +146,6 @@ struct Watch {
     terminated: Option<Instant>,
     /// The exit code, once the command itself has ended.
     code: Option<u8>,
-    /// Whether a signal ended it.
-    by_signal: bool,
     /// Signals to pass on, after the lock was looked at.
     pending: Vec<Signal>,
 }
@@ -200,6 +197,7 @@ impl Watch {
     fn look(&mut self, lease: &impl Lease) -> io::Result<Option<Duration>> {
         let now = helper::now(); // before the validity is read: late is the safe side
         let remaining = lease.remaining();
+        self.hear_the_guard();
         let since = self.terminated.map(|at| at.elapsed());
         let action = self.plan.decide(remaining, since);
         let (mut terminate, end) = self.plan.backstop();
@@ -241,11 +239,9 @@ impl Watch {
     /// Whether all is over, and how.
     fn ended(&mut self, lease: &impl Lease) -> Option<Ended> {
         let code = self.code?;
+        self.hear_the_guard();
         if self.terminated.is_none() {
-            let remaining = lease.remaining();
-            let at_risk = !matches!(self.plan.decide(remaining, None), Action::KeepRunning(_));
-            // We may have been stopped, and the guard may have acted for us meanwhile.
-            if remaining.is_zero() || (at_risk && self.by_signal) {
+            if lease.remaining().is_zero() {
                 self.signal(Signal::SIGKILL);
                 return Some(Ended::Lost(
                     "it was not renewed while quorate stood still".to_owned(),
@@ -257,6 +253,13 @@ impl Watch {
         (killpg(self.pid, None) == Err(Errno::ESRCH)).then(|| {
             Ended::Lost("it could not be renewed in time; the command ended when asked".to_owned())
         })
+    }
+
+    /// Takes note of what the guard did for us while we were stopped or starved.
+    fn hear_the_guard(&mut self) {
+        if self.terminated.is_none() && self.guard.acted() {
+            self.terminated = Some(Instant::now());
+        }
     }
 
     /// Takes note of what the command did: ended, or stopped.
@@ -285,7 +288,6 @@ impl Watch {
     fn killed_by(&mut self, sig: Signal) {
         let had_the_keyboard = self.terminal.take_back();
         self.code = Some(exit::signalled(sig as i32));
-        self.by_signal = true;
         if had_the_keyboard && matches!(sig, Signal::SIGINT | Signal::SIGQUIT) {
             // The key was meant for the whole job: the script around us hears of it as well.
             let _ = kill(Pid::from_raw(0), sig);

@@ -39,6 +39,9 @@ pub(crate) fn quorate(masters: &Masters) -> Command {
 pub(crate) fn run(masters: &Masters, options: &[&str], command: &[&str]) -> Command {
     let mut quorate = quorate(masters);
     quorate
+        // The defaults are for machines that get their processors; tests share theirs.
+        .env("QUORATE_NODE_TIMEOUT", "500ms")
+        .env("QUORATE_CONNECT_TIMEOUT", "2s")
         .arg("run")
         .args(options)
         .arg("--")
