@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::{bare, done, masters, quorate};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use common::{bare, done, end, masters, quorate, signal, until};
 use serde_json::Value;
 
 #[test]
@@ -32,6 +35,16 @@ fn spawned_masters_are_measured_and_the_report_needs_nothing_else() {
     assert_eq!(page.matches("<svg").count(), 4);
     for foreign in ["http:", "https:", "<script", "url(", "NaN"] {
         assert!(!page.contains(foreign), "{foreign} in the report");
+    }
+    for name in ["latency", "throughput", "cost", "wide"] {
+        let file = out.path().join(format!("{name}.svg"));
+        let svg = std::fs::read_to_string(file).expect("a picture");
+        assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"));
+        assert_eq!(svg.matches("<svg").count(), 1);
+        assert!(
+            !svg.contains("NaN") && svg.contains(">default</text>"),
+            "{svg}"
+        );
     }
     let saved = std::fs::read_to_string(out.path().join("result.json")).expect("the numbers");
     assert_eq!(serde_json::from_str::<Value>(&saved).expect("JSON"), result);
@@ -73,6 +86,63 @@ fn what_cannot_be_measured_is_said_before_anything_is() {
         assert_eq!(run.code, Some(64), "{run:?}");
         assert!(run.err.contains(words), "{run:?}");
     }
+    let run = done(
+        bare()
+            .args(["bench", "--spawn"])
+            .env("QUORATE_SERVER", "/nonexistent/redis-server")
+            .env("PATH", "/nonexistent"),
+    );
+    assert_eq!(run.code, Some(70), "{run:?}");
+    assert!(run.err.contains("QUORATE_SERVER"), "{run:?}");
     let run = done(bare().args(["bench", "--masters", "redis://127.0.0.1:1"]));
     assert_eq!(run.code, Some(69), "{run:?}");
+}
+
+#[test]
+fn cut_short_it_leaves_nothing_on_spawned_masters() {
+    let temporary = tempfile::tempdir().expect("a directory");
+    let child = bare()
+        .args(["bench", "--spawn", "--sizes", "2", "--time", "60s"])
+        .env("TMPDIR", temporary.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let inside = || std::fs::read_dir(temporary.path()).expect("read").count();
+    until("its masters are there", || inside() >= 5);
+    std::thread::sleep(Duration::from_millis(500));
+    signal(&child, "INT");
+    let run = end(child);
+    assert_eq!((run.code, &*run.out), (Some(130), ""), "{run:?}");
+    assert!(run.err.contains("an even size only costs"), "{run:?}");
+    assert_eq!(inside(), 0, "{run:?}");
+}
+
+#[test]
+fn cut_short_it_gives_back_the_locks_on_own_masters() {
+    let masters = masters(3);
+    let child = quorate(&masters)
+        .args(["bench", "--sizes", "3", "--time", "60s"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let locks = || {
+        let of = |master: &quorate_testbed::Server| {
+            let quorate_testbed::Reply::Array(keys) =
+                master.command(&["KEYS", "quorate-bench:*"]).expect("keys")
+            else {
+                panic!("KEYS answers with a list")
+            };
+            keys.len()
+        };
+        masters.iter().map(of).sum::<usize>()
+    };
+    until("locks are held", || locks() > 10);
+    let cut = Instant::now();
+    signal(&child, "TERM");
+    let run = end(child);
+    assert_eq!(run.code, Some(143), "{run:?}");
+    until("nothing is left", || locks() == 0);
+    assert!(cut.elapsed() < Duration::from_secs(5), "not by the ttl");
 }

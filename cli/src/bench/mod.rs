@@ -8,6 +8,7 @@ mod measure;
 mod plot;
 mod report;
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -19,6 +20,7 @@ use serde::Serialize;
 use crate::config::{self, GuardMode, MasterOptions, Order};
 use crate::exit::{self, Failure, Outcome};
 use crate::output::{self, Cell};
+use crate::process::Signals;
 use crate::progress::Progress;
 use measure::{Crowd, Latency, Samples};
 
@@ -31,7 +33,7 @@ quorate-bench:.. and given back; a fencing counter for each is left for a day.
 
 Examples:
     quorate bench --spawn --out bench
-        Everything on servers that are started for it; open bench/report.html.
+        Everything on servers that are started for it; open bench/report.html, or show bench/*.svg.
     quorate bench --masters redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3 --time 1m
         What your own masters cost.
 
@@ -82,7 +84,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, env = "QUORATE_JSON", value_parser = clap::builder::BoolishValueParser::new())]
     json: bool,
 
-    /// Write report.html and result.json into this directory
+    /// Write report.html, its plots as SVG files and result.json into this directory
     #[arg(long, value_name = "DIR", env = "QUORATE_OUT")]
     out: Option<PathBuf>,
 
@@ -172,7 +174,12 @@ struct Ground {
     sizes: Vec<usize>,
     server: String,
     spawned: Option<Masters>,
+    /// Every client there was: a measurement that is cut short has releases on their way.
+    clients: RefCell<Vec<Redlock>>,
 }
+
+/// How long those releases may take; the ttl does the rest.
+const PARTING: Duration = Duration::from_millis(500);
 
 /// Measures, prints, and writes the report.
 pub(crate) fn run(args: BenchArgs) -> Outcome {
@@ -189,21 +196,37 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
         // Before half a minute is spent on what could not be written.
         std::fs::create_dir_all(dir).map_err(|error| unwritable(dir, &error))?;
     }
-    let ground = Ground::find(&args)?;
-    output::say(format!(
-        "measuring {} for about {}",
-        ground.words(),
-        output::human(args.time)
-    ));
-    let settings = ground.sizes.len() * Setting::ALL.len();
-    let progress = Progress::of(settings * ROUNDS as usize + 1, "turns");
-    let (sizes, wide) = config::block_on(async {
-        let sizes = measure_sizes(&args, &ground, &progress).await?;
-        progress.step("masters far apart");
-        let wide = measure_wide(&ground).await?;
-        Ok((sizes, wide))
+    let (ground, sizes, wide) = config::block_on(async {
+        // Before anything is started: what is started is taken down in order.
+        let mut signals = Signals::hear().map_err(Failure::internal)?;
+        let ground = Ground::find(&args)?;
+        output::say(format!(
+            "measuring {} for about {}",
+            ground.words(),
+            output::human(args.time)
+        ));
+        for size in ground.sizes.iter().filter(|size| **size % 2 == 0) {
+            output::say(format!(
+                "{size} masters bear no more failures than {}: an even size only costs",
+                size - 1
+            ));
+        }
+        let settings = ground.sizes.len() * Setting::ALL.len();
+        let progress = Progress::of(settings * ROUNDS as usize + 1, "turns");
+        let measured = tokio::select! {
+            measured = measure(&args, &ground, &progress) => measured,
+            sig = signals.next_that_ends() => Err(Failure::new(
+                exit::signalled(sig as i32),
+                format!("{sig}: the measurement was cut short"),
+            )),
+        };
+        progress.finish();
+        if measured.is_err() {
+            ground.clear().await;
+        }
+        let (sizes, wide) = measured?;
+        Ok((ground, sizes, wide))
     })?;
-    progress.finish();
     let results = Results {
         version: env!("CARGO_PKG_VERSION"),
         when: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
@@ -223,6 +246,9 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
             Ok(())
         };
         write("report.html", report::html(&results))?;
+        for (name, svg) in report::pictures(&results) {
+            write(&name, svg)?;
+        }
         let json = serde_json::to_string_pretty(&results).map_err(Failure::internal)?;
         write("result.json", json + "\n")?;
     }
@@ -232,6 +258,17 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
         output::print(&results.table())?;
     }
     Ok(exit::OK)
+}
+
+async fn measure(
+    args: &BenchArgs,
+    ground: &Ground,
+    progress: &Progress,
+) -> Result<(Vec<Row>, Option<Wide>), Failure> {
+    let sizes = measure_sizes(args, ground, progress).await?;
+    progress.step("masters far apart");
+    let wide = measure_wide(ground).await?;
+    Ok((sizes, wide))
 }
 
 fn unwritable(path: &std::path::Path, error: &std::io::Error) -> Failure {
@@ -269,6 +306,7 @@ impl Ground {
                 sizes,
                 server: format!("{} on this machine", name.to_string_lossy()),
                 spawned: Some(masters),
+                clients: RefCell::default(),
             });
         }
         let (options, _) = args.masters.clone().complete().map_err(|failure| {
@@ -292,7 +330,28 @@ impl Ground {
             urls,
             sizes,
             spawned: None,
+            clients: RefCell::default(),
         })
+    }
+
+    fn client(
+        &self,
+        setting: Setting,
+        options: &MasterOptions,
+        urls: &[String],
+    ) -> Result<Redlock, Failure> {
+        let redlock = setting.redlock(options, urls)?;
+        self.clients.borrow_mut().push(redlock.clone());
+        Ok(redlock)
+    }
+
+    /// Sees releases off.
+    async fn clear(&self) {
+        // The tasks of a crowd that was dropped end with the next turn of the runtime.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let clients = self.clients.take();
+        let flushed = futures::future::join_all(clients.iter().map(Redlock::flush));
+        let _ = tokio::time::timeout(PARTING, flushed).await;
     }
 
     fn words(&self) -> String {
@@ -309,7 +368,7 @@ async fn measure_sizes(
     let mut parties = Vec::new();
     for &size in &ground.sizes {
         for setting in Setting::ALL {
-            let redlock = setting.redlock(&ground.options, &ground.urls[..size])?;
+            let redlock = ground.client(setting, &ground.options, &ground.urls[..size])?;
             measure::warm_up(&redlock, setting.name()).await?;
             parties.push((size, setting, redlock, Samples::default(), Vec::new()));
         }
@@ -379,7 +438,7 @@ async fn measure_wide(ground: &Ground) -> Result<Option<Wide>, Failure> {
         let mut alone = Vec::new();
         for url in &urls {
             // One master alone: what it takes is its round trip and its work.
-            let redlock = Setting::Classic.redlock(&options, std::slice::from_ref(url))?;
+            let redlock = ground.client(Setting::Classic, &options, std::slice::from_ref(url))?;
             let mut samples = Samples::default();
             if measure::warm_up(&redlock, "near").await.is_ok() {
                 let time = Duration::from_millis(300);
@@ -397,7 +456,7 @@ async fn measure_wide(ground: &Ground) -> Result<Option<Wide>, Failure> {
     let theory_ms = sorted[sorted.len() / 2];
     let mut measured = Vec::new();
     for setting in Setting::ALL {
-        let redlock = setting.redlock(&options, &urls)?;
+        let redlock = ground.client(setting, &options, &urls)?;
         measure::warm_up(&redlock, "far").await?;
         let mut samples = Samples::default();
         let time = Duration::from_secs(2);

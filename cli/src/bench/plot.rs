@@ -316,6 +316,42 @@ pub(super) fn legend(series: &[Series]) -> String {
     format!("<p class=\"legend\">{}</p>\n", keys.join(" "))
 }
 
+/// Mid-tones that are read on white and on black alike: a picture does not know the page around it,
+/// and a forge's theme need not be the reader's system's.
+const ALONE: &str = "text { fill: #6e7781; font: 12px system-ui, sans-serif; } .title { font-weight: 600; \
+font-size: 15px; } .grid { stroke: #8b949e; stroke-opacity: .3; } .line { fill: none; stroke: var(--c); \
+stroke-width: 2.2; } .band { fill: var(--c); opacity: .12; } .edge { fill: none; stroke: var(--c); \
+stroke-width: .8; } .dot, .bar { fill: var(--c); } .bar.more { opacity: .45; } .rule { stroke: #cf4a42; \
+stroke-width: 1.6; stroke-dasharray: 6 4; } .s0 { --c: #2f81d8; } .s1 { --c: #d97706; } .s2 { --c: #16976f; } \
+.s1.line { stroke-dasharray: 8 3; } .s2.line { stroke-dasharray: 2 3; }";
+
+/// A plot as a file of its own, with its title and what the colours mean.
+pub(super) fn standalone(title: &str, caption: &str, series: &[Series], svg: &str) -> String {
+    let marks = svg.split_once('\n').map_or("", |(_, marks)| marks);
+    let marks = marks.trim_end().trim_end_matches("</svg>");
+    let above = 64.0;
+    let mut keys = String::new();
+    let mut left = LEFT;
+    for one in series {
+        keys += &format!(
+            "<rect class=\"bar {}\" x=\"{left:.1}\" y=\"-23\" width=\"10\" height=\"10\" rx=\"2\"/>\
+             <text x=\"{:.1}\" y=\"-14\">{}</text>\n",
+            one.class,
+            left + 15.0,
+            one.name
+        );
+        left += 40.0 + 7.0 * one.name.len() as f64;
+    }
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 -{above} {WIDTH} {}\" width=\"{WIDTH}\" \
+         height=\"{}\" role=\"img\" aria-label=\"{title}: {caption}\">\n<style>{ALONE}</style>\n\
+         <text class=\"title\" x=\"{LEFT}\" y=\"-46\">{title}</text>\n\
+         <text x=\"{LEFT}\" y=\"-30\">{caption}</text>\n{keys}{marks}</svg>\n",
+        HEIGHT + above,
+        HEIGHT + above
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

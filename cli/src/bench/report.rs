@@ -1,7 +1,8 @@
-//! `report.html`: the results as one page that needs nothing else.
+//! `report.html`: the results as one page that needs nothing else, and its plots as pictures of
+//! their own.
 
 use super::measure::digits;
-use super::plot::{Scale, Series, bars, legend, lines, trim};
+use super::plot::{Scale, Series, bars, legend, lines, standalone, trim};
 use super::{Results, Row, Setting};
 
 /// Light, dark and paper.
@@ -53,34 +54,48 @@ pub(super) fn html(results: &Results) -> String {
         results.processors,
         results.took_ms / 1000
     );
-    let places = sizes(results);
-    page += &section(
-        "Latency by quorum size",
-        "One client takes and gives back one lock after the other. Line: the median cycle; band: up to the \
-         99th percentile. Logarithmic.",
-        &latency(results, &places),
-    );
-    page += &section(
-        "Throughput by quorum size",
-        &format!(
-            "{} tasks in one thread, each with a lock of its own.",
-            results.tasks
-        ),
-        &throughput(results, &places),
-    );
-    page += &section(
-        "Cost of a cycle",
-        if results.spawned {
-            "Processor time of one acquire and release: full colour the client, pale on top all servers together."
-        } else {
-            "Processor time of the client for one acquire and release."
-        },
-        &cost(results, &places),
-    );
-    page += &far(results);
+    for figure in figures(results) {
+        let body = format!(
+            "<figure>\n{}{}</figure>\n",
+            legend(&figure.series),
+            figure.svg
+        );
+        page += &section(figure.title, &figure.words, &body);
+    }
     page += &section("All numbers", "Times in microseconds.", &table(results));
     page + "<p class=\"soft\">classic: literally SET NX PX; fenced: with fencing tokens; default: with fencing \
             tokens, first come first served.</p>\n</body>\n</html>\n"
+}
+
+/// One plot and what is said about it.
+struct Figure {
+    file: &'static str,
+    title: &'static str,
+    /// As short as a picture allows.
+    caption: String,
+    words: String,
+    series: Vec<Series>,
+    svg: String,
+}
+
+fn figures(results: &Results) -> Vec<Figure> {
+    let places = sizes(results);
+    let mut all = vec![
+        latency(results, &places),
+        throughput(results, &places),
+        cost(results, &places),
+    ];
+    all.extend(far(results));
+    all
+}
+
+/// The plots as files that stand alone: name and content.
+pub(super) fn pictures(results: &Results) -> Vec<(String, String)> {
+    let picture = |figure: Figure| {
+        let svg = standalone(figure.title, &figure.caption, &figure.series, &figure.svg);
+        (format!("{}.svg", figure.file), svg)
+    };
+    figures(results).into_iter().map(picture).collect()
 }
 
 fn section(title: &str, words: &str, body: &str) -> String {
@@ -116,11 +131,7 @@ fn series(
         .collect()
 }
 
-fn figure(series: &[Series], svg: &str) -> String {
-    format!("<figure>\n{}{svg}</figure>\n", legend(series))
-}
-
-fn latency(results: &Results, places: &[String]) -> String {
+fn latency(results: &Results, places: &[String]) -> Figure {
     let all = series(
         results,
         |row| row.cycle_us.p50,
@@ -128,10 +139,19 @@ fn latency(results: &Results, places: &[String]) -> String {
     );
     let what = "Latency of a cycle by number of masters";
     let svg = lines(Scale::Log, places, &all, "masters", "microseconds", what);
-    figure(&all, &svg)
+    Figure {
+        file: "latency",
+        title: "Latency by quorum size",
+        caption: "one client, one cycle: median, and the band up to p99; logarithmic".to_owned(),
+        words: "One client takes and gives back one lock after the other. Line: the median cycle; band: up to \
+                the 99th percentile. Logarithmic."
+            .to_owned(),
+        series: all,
+        svg,
+    }
 }
 
-fn throughput(results: &Results, places: &[String]) -> String {
+fn throughput(results: &Results, places: &[String]) -> Figure {
     let all = series(results, |row| row.cycles_per_s, None);
     let what = "Cycles a second by number of masters";
     let svg = lines(
@@ -142,26 +162,53 @@ fn throughput(results: &Results, places: &[String]) -> String {
         "cycles a second",
         what,
     );
-    figure(&all, &svg)
+    Figure {
+        file: "throughput",
+        title: "Throughput by quorum size",
+        caption: format!(
+            "{} tasks in one thread, each with its own lock",
+            results.tasks
+        ),
+        words: format!(
+            "{} tasks in one thread, each with a lock of its own.",
+            results.tasks
+        ),
+        series: all,
+        svg,
+    }
 }
 
-fn cost(results: &Results, places: &[String]) -> String {
+fn cost(results: &Results, places: &[String]) -> Figure {
     let servers = |row: &Row| row.server_cpu_us.unwrap_or(0.0);
     let stacked = results.sizes.iter().any(|row| row.server_cpu_us.is_some());
     let upper: Option<&dyn Fn(&Row) -> f64> = if stacked { Some(&servers) } else { None };
     let all = series(results, |row| row.client_cpu_us, upper);
     let what = "Processor time of a cycle by number of masters";
-    figure(
-        &all,
-        &bars(places, &all, None, "masters", "microseconds", what),
-    )
+    let svg = bars(places, &all, None, "masters", "microseconds", what);
+    let (caption, words) = if stacked {
+        (
+            "processor time: full colour the client, pale on top all servers together",
+            "Processor time of one acquire and release: full colour the client, pale on top all servers together.",
+        )
+    } else {
+        (
+            "processor time of the client for one acquire and release",
+            "Processor time of the client for one acquire and release.",
+        )
+    };
+    Figure {
+        file: "cost",
+        title: "Cost of a cycle",
+        caption: caption.to_owned(),
+        words: words.to_owned(),
+        series: all,
+        svg,
+    }
 }
 
 /// Masters far apart: theory against measured.
-fn far(results: &Results) -> String {
-    let Some(wide) = &results.wide else {
-        return String::new();
-    };
+fn far(results: &Results) -> Option<Figure> {
+    let wide = results.wide.as_ref()?;
     let all: Vec<Series> = wide
         .measured
         .iter()
@@ -194,7 +241,15 @@ fn far(results: &Results) -> String {
             "The round trips are median acquires on each master alone."
         }
     );
-    section("Masters far apart", &words, &figure(&all, &svg))
+    Some(Figure {
+        file: "wide",
+        title: "Masters far apart",
+        caption: "an acquire waits for the q-th fastest master, and for nobody behind it"
+            .to_owned(),
+        words,
+        series: all,
+        svg,
+    })
 }
 
 fn table(results: &Results) -> String {
