@@ -158,6 +158,13 @@ pub enum Event {
         /// Since when.
         since: u64,
     },
+    /// The machine kept a client's threads waiting for a processor, by the kernel's own account.
+    Starved {
+        /// From when on it was counted; until the time of this line.
+        since: u64,
+        /// For how long in sum, in nanoseconds.
+        waited: u64,
+    },
     /// A fault is to begin.
     Inject {
         /// The number of the fault in the schedule.

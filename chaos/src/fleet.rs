@@ -238,6 +238,7 @@ impl Fleet {
         let (Some(mut orders), Some(events)) = (child.stdin.take(), child.stdout.take()) else {
             bail!("no pipes to the client")
         };
+        roomy(&events);
         writeln!(orders, "{}", serde_json::to_string(&settings)?)?;
         orders.flush()?;
         let recorder = self.recorder.clone();
@@ -286,6 +287,14 @@ impl Drop for Fleet {
             let _ = member.child.wait();
         }
     }
+}
+
+/// Room in the pipe, so that a client does not stand still when we are slow to read.
+fn roomy(events: &std::process::ChildStdout) {
+    #[cfg(target_os = "linux")]
+    let _ = rustix::pipe::fcntl_setpipe_size(events, 1 << 20);
+    #[cfg(not(target_os = "linux"))]
+    let _ = events;
 }
 
 fn name(index: usize, life: u32) -> String {

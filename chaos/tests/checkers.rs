@@ -221,6 +221,40 @@ fn a_holder_that_is_not_told_in_time_is_found_unless_it_was_paused() {
 }
 
 #[test]
+fn a_holder_that_is_told_late_is_found_unless_the_machine_starved_it() {
+    // The deadline is at 1010, the news come 900 ms later.
+    let starved = |from: u64, to: u64, waited: u64| {
+        let tale = Tale::default().hold("c1", 1, 10, 1_910, 1);
+        let (since, waited) = (from * MS, waited * MS);
+        tale.at(to, "c1", Event::Starved { since, waited })
+            .verdict("told", &[])
+    };
+    assert_eq!(starved(1_000, 1_900, 700), (Verdict::Valid, 0));
+    assert_eq!(starved(1_850, 2_400, 700), (Verdict::Invalid, 1), "later");
+    assert_eq!(starved(100, 1_000, 800), (Verdict::Invalid, 1), "before");
+    assert_eq!(starved(1_000, 1_900, 300), (Verdict::Invalid, 1), "little");
+    // What is seen in both ways counts once.
+    let stalled = Event::Suffered {
+        what: "stalled".into(),
+        since: 1_100 * MS,
+    };
+    let (since, waited) = (1_100 * MS, 400 * MS);
+    let twice = Tale::default()
+        .hold("c1", 1, 10, 1_910, 1)
+        .at(1_500, "c1", stalled)
+        .at(1_500, "c1", Event::Starved { since, waited });
+    assert_eq!(twice.verdict("told", &[]), (Verdict::Invalid, 1));
+    // Another client's troubles are no excuse.
+    let (since, waited) = (1_000 * MS, 900 * MS);
+    let other = Tale::default().hold("c1", 1, 10, 1_910, 1).at(
+        1_900,
+        "c2",
+        Event::Starved { since, waited },
+    );
+    assert_eq!(other.verdict("told", &[]), (Verdict::Invalid, 1));
+}
+
+#[test]
 fn whoever_gets_nothing_after_healing_is_found() {
     let tale = || {
         Tale::default()

@@ -134,6 +134,8 @@ pub(crate) struct Case<'a> {
     faults: Vec<FaultSpan>,
     /// When each client was passed over by a busy machine.
     stalls: HashMap<&'a str, Vec<(u64, u64)>>,
+    /// For how long each client's threads waited for a processor: from, to, and the sum.
+    starved: HashMap<&'a str, Vec<(u64, u64, u64)>>,
     end: u64,
 }
 
@@ -187,9 +189,29 @@ impl Case<'_> {
         sum
     }
 
+    /// By how much this client may be late from `from` to `to` through no fault of its own: what
+    /// it was [paused](Self::paused), and what its threads waited for a processor beside that.
+    fn kept_waiting(&self, who: &str, from: u64, to: u64) -> u64 {
+        let mut sum = self.paused(who, from, to);
+        let Some(starved) = self.starved.get(who) else {
+            return sum;
+        };
+        let near = starved.partition_point(|(_, until, _)| *until < from);
+        for (since, until, waited) in &starved[near..] {
+            if *since >= to {
+                break;
+            }
+            let (since, until) = ((*since).max(from), (*until).min(to));
+            // When in that time they waited is not known: it may all have been in our part of it.
+            let waited = (*waited).min(until.saturating_sub(since));
+            sum += waited.saturating_sub(self.paused(who, since, until));
+        }
+        sum
+    }
+
     /// Whether this client was kept from running at some point from `from` to `to`.
     fn was_paused(&self, who: &str, from: u64, to: u64) -> bool {
-        self.paused(who, from, to) > 0
+        self.kept_waiting(who, from, to) > 0
     }
 }
 
@@ -206,6 +228,17 @@ fn stalls(history: &History) -> HashMap<&str, Vec<(u64, u64)>> {
     stalls
 }
 
+fn starved(history: &History) -> HashMap<&str, Vec<(u64, u64, u64)>> {
+    let mut starved: HashMap<&str, Vec<(u64, u64, u64)>> = HashMap::new();
+    for line in &history.lines {
+        if let Event::Starved { since, waited } = line.what {
+            let of = starved.entry(&line.who).or_default();
+            of.push((since, line.t, waited));
+        }
+    }
+    starved
+}
+
 /// Runs all checkers.
 pub fn check(scenario: &Scenario, history: &History) -> Findings {
     let case = Case {
@@ -214,6 +247,7 @@ pub fn check(scenario: &Scenario, history: &History) -> Findings {
         attempts: history.attempts(),
         faults: history.faults(),
         stalls: stalls(history),
+        starved: starved(history),
         end: history.end(),
     };
     let findings = vec![

@@ -62,7 +62,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
                 continue;
             }
             looked += 1;
-            if first.began + LATER < winner.began {
+            let starved = case.kept_waiting(&first.who, first.began, winner.began);
+            if first.began + LATER + starved < winner.began {
                 violations.push(Violation {
                     checker: "order".into(),
                     from: first.began,

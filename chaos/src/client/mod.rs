@@ -3,6 +3,7 @@
 mod canary;
 mod child;
 mod hold;
+mod starvation;
 mod work;
 
 use std::io::{BufRead, BufReader, Write};
@@ -129,10 +130,18 @@ impl Shared {
             return;
         };
         text.push(b'\n');
+        let since = self.clock.now();
         // One write a line: whoever kills us cuts off at most the last one.
         let mut out = std::io::stdout().lock();
         if out.write_all(&text).and_then(|()| out.flush()).is_err() {
             std::process::exit(1);
+        }
+        drop(out);
+        // Whoever reads us was too busy, and so we stood still.
+        let stood_still = self.clock.now() - since > starvation::LATE;
+        if stood_still && !matches!(line.what, Event::Suffered { .. }) {
+            let what = STALLED.to_owned();
+            self.note(Event::Suffered { what, since });
         }
     }
 }
@@ -161,7 +170,7 @@ pub fn main() -> anyhow::Result<()> {
         drop_until: AtomicU64::new(0),
     });
     let watcher = ctx.clone();
-    thread::spawn(move || watch_the_machine(&watcher));
+    thread::spawn(move || starvation::watch(&watcher));
     let (handle, listener) = (runtime.handle().clone(), ctx.clone());
     thread::spawn(move || {
         for line in lines {
@@ -176,21 +185,6 @@ pub fn main() -> anyhow::Result<()> {
     let task = runtime.spawn(live(ctx));
     runtime.block_on(task)?;
     Ok(())
-}
-
-/// Writes down when even a thread of its own did not get to run: then the machine was too busy, and
-/// nobody in this process is to blame for being late.
-fn watch_the_machine(ctx: &Ctx) {
-    const NAP: Duration = Duration::from_millis(10);
-    const LATE: u64 = 40_000_000;
-    loop {
-        let since = ctx.clock.now();
-        thread::sleep(NAP);
-        if ctx.clock.now() - since > LATE {
-            let what = STALLED.to_owned();
-            ctx.note(Event::Suffered { what, since });
-        }
-    }
 }
 
 /// A stopped client would not see that its input has ended; the kernel does.
