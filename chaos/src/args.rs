@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use clap::{Parser, Subcommand};
-use quorate_chaos::faults::Kind;
+use quorate_chaos::faults::{Family, Kind};
 use quorate_chaos::scenario::{Locker, Order, Scenario, Workload};
 
 /// Try to break the lock: real masters, real processes, real faults, and a verdict.
@@ -147,6 +147,21 @@ pub(crate) struct MatrixArgs {
     /// Where the reports of runs go that are not valid
     #[arg(long, value_name = "DIR", default_value = "target/chaos/matrix")]
     pub(crate) out: PathBuf,
+}
+
+impl Command {
+    /// Whether it has faults that need a network of their own.
+    pub(crate) fn has_links(&self) -> bool {
+        let link = |kind: &Kind| kind.family() == Family::Link;
+        match self {
+            Self::Run(args) | Self::Soak(args) => {
+                let named = args.faults.iter().filter_map(|name| name.parse().ok());
+                named.into_iter().any(|kind| link(&kind))
+            }
+            Self::Matrix(args) => args.faults.is_empty() || args.faults.iter().any(link),
+            _ => false,
+        }
+    }
 }
 
 impl RunArgs {

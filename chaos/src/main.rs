@@ -19,7 +19,12 @@ use args::{Args, Command, MatrixArgs, RunArgs};
 static STOP: AtomicBool = AtomicBool::new(false);
 
 fn main() -> ExitCode {
-    let outcome = match Args::parse().command {
+    let command = Args::parse().command;
+    if command.has_links() {
+        // Where that is not possible the fault says so by itself.
+        let _ = quorate_testbed::isolate();
+    }
+    let outcome = match command {
         Command::Client => client::main().map(|()| Verdict::Valid),
         Command::Child {
             origin,
@@ -124,12 +129,16 @@ fn recheck(dir: &std::path::Path) -> anyhow::Result<Verdict> {
 }
 
 fn list_faults() {
-    use quorate_chaos::faults::Kind;
+    use quorate_chaos::faults::{Family, Kind};
     for kind in Kind::ALL {
         let note = if kind.breaks_exclusion(true) {
-            "two holders are possible around it"
+            "two holders are possible around it".to_owned()
+        } else if kind.family() == Family::Link
+            && let Err(why) = quorate_testbed::isolable()
+        {
+            format!("unavailable: {why}")
         } else {
-            ""
+            String::new()
         };
         println!("{:<24}{note}", kind.name());
     }

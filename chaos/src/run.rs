@@ -180,6 +180,7 @@ impl<'a> Driver<'a> {
             masters,
             proxies,
             offsets,
+            direct: _,
         } = ground;
         Ok(Self {
             scenario,

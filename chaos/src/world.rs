@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::thread;
 
 use anyhow::Context;
-use quorate_testbed::{ClockShim, OffsetFile, Persistence, Proxy, Reply, Server, ServerOptions};
+use quorate_testbed::{
+    ClockShim, Namespace, OffsetFile, Persistence, Proxy, Reply, Server, ServerOptions, isolable,
+};
 
 use crate::faults::{Family, Kind};
 use crate::fleet::Fleet;
@@ -36,6 +38,8 @@ pub struct Ground {
     pub proxies: Vec<Vec<Proxy>>,
     /// What moves the masters' clocks.
     pub offsets: Vec<OffsetFile>,
+    /// Whether clients speak to the masters themselves, and not to the proxies.
+    pub direct: bool,
 }
 
 impl Ground {
@@ -49,6 +53,14 @@ impl Ground {
         if let Some(shim) = shim {
             for _ in 0..scenario.masters {
                 offsets.push(shim.offset_file().context("make a clock file")?);
+            }
+        }
+        let has = |family| scenario.faults.iter().any(|kind| kind.family() == family);
+        let mut namespaces = Vec::new();
+        if has(Family::Link) {
+            for _ in 0..scenario.masters {
+                let namespace = Namespace::create().context("make a network namespace")?;
+                namespaces.push(Arc::new(namespace));
             }
         }
         let options = (0..scenario.masters).map(|index| {
@@ -71,6 +83,9 @@ impl Ground {
             }
             if let (Some(shim), Some(offset)) = (shim, offsets.get(index)) {
                 options = options.clock(shim, offset);
+            }
+            if let Some(namespace) = namespaces.get(index) {
+                options = options.namespace(namespace.clone());
             }
             options
         });
@@ -106,11 +121,16 @@ impl Ground {
             masters,
             proxies,
             offsets,
+            // A proxy would answer the connect in place of a master that cannot be reached.
+            direct: has(Family::Link) && !has(Family::Network),
         })
     }
 
     /// The masters' addresses as this client is to see them.
     pub fn urls(&self, client: usize) -> Vec<String> {
+        if self.direct {
+            return self.masters.iter().map(|master| master.url()).collect();
+        }
         self.masters
             .iter()
             .zip(&self.proxies[client])
@@ -183,6 +203,9 @@ pub fn unavailable(kind: Kind, masters: usize, shim: Result<&ClockShim, &str>) -
         && let Err(why) = shim
     {
         return Some(format!("no clock shim: {why}"));
+    }
+    if kind.family() == Family::Link {
+        return isolable().err();
     }
     None
 }

@@ -147,6 +147,19 @@ fn masters_that_forget_without_a_guard_are_seen_to_break_exclusion_and_leave_fen
 }
 
 #[test]
+fn a_link_that_is_down_breaks_nothing() {
+    let run = Run::of(
+        "netns",
+        "--seed 10 --duration 4s --masters 3 --clients 3 --many 5 --faults netns-partition",
+    );
+    if run.summary.unavailable.contains_key("netns-partition") {
+        return assert_eq!(run.summary.verdict, Verdict::Unknown);
+    }
+    run.must_be_valid();
+    assert!(run.landed(Kind::NetnsPartition) > 0);
+}
+
+#[test]
 fn flushall_breaks_nothing_that_was_promised() {
     let run = Run::of(
         "flushall",

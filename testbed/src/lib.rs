@@ -4,6 +4,7 @@
 //!   its disk or with amnesia; [`Masters`] are several of them. Both vanish when dropped.
 //! - [`Proxy`] stands between a client and a server and does to their bytes what a [`Fault`] says.
 //! - [`ClockShim`] and [`OffsetFile`] make the clock of one server jump.
+//! - [`Namespace`] is a link to one server that can go down, for programs that [`isolate`] themselves.
 //! - [`Connection`] and [`Reply`] ask a server something without a client library.
 //!
 //! ```no_run
@@ -23,8 +24,8 @@
 //!
 //! # What it deliberately does not do
 //!
-//! It needs no root, so it does not touch the packet filter or network namespaces. It does not download
-//! servers: one must be installed or named in `QUORATE_SERVER`. It knows nothing of locks and does not
+//! Apart from [`Namespace`], it needs no root. It does not touch the packet filter, nor any network that
+//! leads anywhere. It does not download servers: one must be installed or named in `QUORATE_SERVER`. It knows nothing of locks and does not
 //! depend on `quorate`. It runs on Unix; what needs Linux says so.
 
 mod clock;
@@ -33,6 +34,7 @@ mod error;
 mod fault;
 mod lane;
 mod masters;
+mod namespace;
 mod options;
 mod pipe;
 mod ports;
@@ -47,6 +49,7 @@ pub use counters::{Counters, Flow};
 pub use error::Error;
 pub use fault::{Fault, Injected, Way};
 pub use masters::Masters;
+pub use namespace::{Namespace, isolable, isolate};
 pub use options::{Persistence, ServerOptions, Tls};
 pub use proxy::Proxy;
 pub use resp::{Connection, Reply};

@@ -2,13 +2,14 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::{ClockShim, OffsetFile};
+use crate::{ClockShim, Namespace, OffsetFile};
 
 /// What a server keeps on disk, which decides what [`Server::restart`](crate::Server::restart) finds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +63,7 @@ pub struct ServerOptions {
     pub(crate) env: Vec<(OsString, OsString)>,
     pub(crate) tls: Option<Tls>,
     pub(crate) patience: Duration,
+    pub(crate) namespace: Option<Arc<Namespace>>,
     /// Directories that must not go before the server does.
     keeps: Vec<Arc<TempDir>>,
 }
@@ -78,6 +80,7 @@ impl Default for ServerOptions {
             env: Vec::new(),
             tls: None,
             patience: Duration::from_secs(10),
+            namespace: None,
             keeps: Vec::new(),
         }
     }
@@ -162,6 +165,18 @@ impl ServerOptions {
         self
     }
 
+    /// Live in this namespace and listen at its address. Default: on loopback.
+    pub fn namespace(mut self, namespace: Arc<Namespace>) -> Self {
+        self.namespace = Some(namespace);
+        self
+    }
+
+    /// Where it listens.
+    pub(crate) fn host(&self) -> Ipv4Addr {
+        let namespace = self.namespace.as_deref();
+        namespace.map_or(Ipv4Addr::LOCALHOST, Namespace::addr)
+    }
+
     /// The credentials for the control connection and for URLs: user (empty: default user) and password.
     pub(crate) fn credentials(&self) -> Option<(&str, &str)> {
         match (&self.login, &self.password) {
@@ -173,7 +188,7 @@ impl ServerOptions {
 
     /// The configuration file. A file, because passwords in it do not show in the process list.
     pub(crate) fn config(&self, port: u16, socket: &Path, data: &Path) -> String {
-        let mut lines = String::from("bind 127.0.0.1\nprotected-mode no\ndaemonize no\n");
+        let mut lines = format!("bind {}\nprotected-mode no\ndaemonize no\n", self.host());
         let mut line = |name: &str, value: &str| {
             let _ = writeln!(lines, "{name} {}", quoted(value));
         };

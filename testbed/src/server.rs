@@ -8,7 +8,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::Error;
 use crate::options::{ServerOptions, percent};
 use crate::ports::PortLease;
 use crate::process::{process_state, signal_group, within};
 use crate::resp::{Connection, Reply};
 use crate::spawn::{available, mortal, spawn};
+use crate::{Error, Namespace};
 
 /// How often a start that found its port taken is tried on another one.
 const PORTS_TO_TRY: usize = 8;
@@ -86,9 +86,14 @@ impl Server {
         self.lease.port()
     }
 
-    /// The address on loopback.
+    /// The address: on loopback, or in its namespace.
     pub fn addr(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.port()).into()
+        (self.options.host(), self.port()).into()
+    }
+
+    /// The namespace it lives in, if it has one of its own.
+    pub fn namespace(&self) -> Option<&Namespace> {
+        self.options.namespace.as_deref()
     }
 
     /// The URL for clients, with credentials where there are any: `redis://127.0.0.1:port`, or `rediss://`
@@ -290,7 +295,7 @@ impl Server {
         let err = log
             .try_clone()
             .map_err(Error::io("share the server's log"))?;
-        let mut command = mortal(&self.program);
+        let mut command = mortal(&self.program, self.namespace());
         {
             use std::os::unix::process::CommandExt;
             command.process_group(0);
@@ -319,8 +324,13 @@ impl Server {
         };
         match answer {
             Reply::Error(refusal) if !refusal.starts_with("NO") => Ok(Some(refusal)),
-            _ => TcpStream::connect(self.addr()).map(|_| None),
+            _ => self.knock().map(|_| None),
         }
+    }
+
+    /// Bounded, because behind a link that is down nobody refuses.
+    fn knock(&self) -> io::Result<TcpStream> {
+        TcpStream::connect_timeout(&self.addr(), Duration::from_secs(1))
     }
 
     fn end(&self, signal: Signal) -> Result<(), Error> {
@@ -334,7 +344,7 @@ impl Server {
             signal_group(process, signal)?;
         }
         let dead = within(SIGNAL_PATIENCE, || {
-            matches!(process.try_wait(), Ok(Some(_))) && TcpStream::connect(self.addr()).is_err()
+            matches!(process.try_wait(), Ok(Some(_))) && self.knock().is_err()
         });
         if !dead {
             return Err(Error::Unverified {

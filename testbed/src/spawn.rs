@@ -8,13 +8,15 @@
 //! from a test thread or a worker pool would die with that thread. Therefore one thread that never ends
 //! spawns all children; `a_server_outlives_the_thread_that_started_it` holds that.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
+
+use crate::Namespace;
 
 type Job = (Command, Sender<io::Result<Child>>);
 
@@ -40,7 +42,7 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
 }
 
 /// A command for `program` that dies with this process if the system can arrange it.
-pub(crate) fn mortal(program: &Path) -> Command {
+pub(crate) fn mortal(program: &Path, namespace: Option<&Namespace>) -> Command {
     static SETPRIV: OnceLock<bool> = OnceLock::new();
     let tied = *SETPRIV.get_or_init(|| {
         cfg!(target_os = "linux")
@@ -52,14 +54,18 @@ pub(crate) fn mortal(program: &Path) -> Command {
                 .status()
                 .is_ok_and(|status| status.success())
     });
-    if tied {
-        // setpriv replaces itself by the program, so the child's pid is the server's pid.
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL"]).arg(program);
-        command
-    } else {
-        Command::new(program)
+    let mut words: Vec<OsString> = Vec::new();
+    if let Some(namespace) = namespace {
+        words.extend(namespace.entrance().map(OsString::from));
     }
+    if tied {
+        words.extend(["setpriv", "--pdeathsig", "KILL"].map(OsString::from));
+    }
+    words.push(program.into());
+    // Each replaces itself by what follows, so the child's pid is the server's pid.
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    command
 }
 
 /// The server program that is used when none is named: `QUORATE_SERVER` (a path, or a name on `PATH`),

@@ -53,6 +53,9 @@ pub enum Kind {
     HalfOpen,
     /// Connections are refused.
     Refuse,
+    /// The link to a master is down: packets vanish, not even a connect is answered. Needs root, or
+    /// namespaces for everybody.
+    NetnsPartition,
     /// The clock of one master jumps forward, and later back.
     ClockForward,
     /// The clock of one master jumps back, and later forward.
@@ -96,6 +99,8 @@ pub enum Family {
     Process,
     /// The proxies between clients and masters.
     Network,
+    /// The links to masters in network namespaces of their own.
+    Link,
     /// The masters' wall clocks.
     Clock,
     /// Commands to masters.
@@ -119,7 +124,7 @@ pub enum Reach {
 
 impl Kind {
     /// All of them, in the order in which they are explained.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 39] = [
         Self::Kill,
         Self::RestartAofAlways,
         Self::RestartAofEverysec,
@@ -141,6 +146,7 @@ impl Kind {
         Self::Reset,
         Self::HalfOpen,
         Self::Refuse,
+        Self::NetnsPartition,
         Self::ClockForward,
         Self::ClockBack,
         Self::ClockDrift,
@@ -160,10 +166,12 @@ impl Kind {
         Self::ClientStarve,
     ];
 
-    /// Those that leave all promises standing and go together: the default of a run.
+    /// Those that leave all promises standing and go together on any machine: the default of a run.
     pub fn mixed() -> Vec<Self> {
         let fits = |kind: &Self| {
-            !kind.breaks_exclusion(true) && *kind != Self::Amnesia && kind.family() != Family::Clock
+            !kind.breaks_exclusion(true)
+                && *kind != Self::Amnesia
+                && !matches!(kind.family(), Family::Clock | Family::Link)
         };
         Self::ALL.into_iter().filter(fits).collect()
     }
@@ -192,6 +200,7 @@ impl Kind {
             Self::Reset => "reset",
             Self::HalfOpen => "half-open",
             Self::Refuse => "refuse",
+            Self::NetnsPartition => "netns-partition",
             Self::ClockForward => "clock-forward",
             Self::ClockBack => "clock-back",
             Self::ClockDrift => "clock-drift",
@@ -236,6 +245,7 @@ impl Kind {
             | Self::Reset
             | Self::HalfOpen
             | Self::Refuse => Family::Network,
+            Self::NetnsPartition => Family::Link,
             Self::ClockForward | Self::ClockBack | Self::ClockDrift | Self::ClockMajority => {
                 Family::Clock
             }

@@ -6,6 +6,7 @@
 mod clients;
 mod clocks;
 mod kind;
+mod links;
 mod network;
 mod processes;
 mod servers;
@@ -89,6 +90,7 @@ impl Fault {
         let landed = match self.kind.family() {
             Family::Process => processes::inject(self, world),
             Family::Network => network::inject(self, world),
+            Family::Link => links::inject(self, world),
             Family::Clock => clocks::inject(self, world),
             Family::Server => servers::inject(self, world),
             Family::Client => clients::inject(self, world),

@@ -1,0 +1,226 @@
+//! Network namespaces: a server behind a link of its own, which can go down without a word.
+//!
+//! A [`Proxy`](crate::Proxy) answers at least the connect, because the kernel does; behind a link that is
+//! down nothing is answered at all, as after a pulled cable. That needs root, or a kernel that lets anybody
+//! have namespaces of their own.
+//!
+//! Everything happens inside one outer namespace that [`isolate`] puts the whole program into, which has a
+//! loopback and nothing else. So no packet can leave the machine, no address can clash with one in use, and
+//! there is nothing to clean up: the kernel removes it all with the last process, however that ends.
+//!
+//! Linux only; elsewhere it is unavailable.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, BufRead, BufReader};
+use std::net::Ipv4Addr;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// Set in the environment of a program that [`isolate`] has started anew.
+const ISOLATED: &str = "QUORATE_ISOLATED";
+/// The two ends of a link: ours, with a number, and the server's.
+const OURS: &str = "qv";
+const THEIRS: &str = "wire";
+
+/// A namespace with one link into it, gone when dropped.
+#[derive(Debug)]
+pub struct Namespace {
+    /// Lives in it, so that it stays while no server does; ends when its standard input does.
+    holder: Child,
+    link: String,
+    address: Ipv4Addr,
+}
+
+impl Namespace {
+    /// A new one with its link up. Only inside of [`isolate`].
+    ///
+    /// # Errors
+    ///
+    /// When the system does not allow it, or this program can be reached from elsewhere.
+    pub fn create() -> io::Result<Self> {
+        static NEXT: AtomicU16 = AtomicU16::new(0);
+        if !is_isolated() {
+            return Err(io::Error::other("this program has a way out to a network"));
+        }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed) % (1 << 14);
+        // Networks of four addresses: 10.203.0.0/30, 10.203.0.4/30, ..
+        let base = u32::from(Ipv4Addr::new(10, 203, 0, 0)) + u32::from(number) * 4;
+        let (ours, theirs) = (Ipv4Addr::from(base + 1), Ipv4Addr::from(base + 2));
+        let holder = Command::new("unshare")
+            .args([
+                "--net",
+                "sh",
+                "-c",
+                "ip link set lo up && echo up && exec cat",
+            ])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()?;
+        let link = format!("{OURS}{number}");
+        let mut namespace = Self {
+            holder,
+            link: link.clone(),
+            address: theirs,
+        };
+        let mut said = String::new();
+        if let Some(out) = namespace.holder.stdout.take() {
+            BufReader::new(out).read_line(&mut said)?;
+        }
+        if said.trim() != "up" {
+            return Err(io::Error::other("no namespace could be made"));
+        }
+        let pid = namespace.holder.id().to_string();
+        run(
+            "ip",
+            &[
+                "link", "add", &link, "type", "veth", "peer", "name", THEIRS, "netns", &pid,
+            ],
+        )?;
+        run("ip", &["addr", "add", &format!("{ours}/30"), "dev", &link])?;
+        run("ip", &["link", "set", "dev", &link, "up"])?;
+        namespace.inside(&["ip", "addr", "add", &format!("{theirs}/30"), "dev", THEIRS])?;
+        // Known for good: else the kernel asks around while the link is down, and then says
+        // "unreachable" instead of nothing.
+        let hardware = namespace.inside(&["ip", "-brief", "link", "show", "dev", THEIRS])?;
+        let hardware = hardware.split_whitespace().nth(2).unwrap_or_default();
+        let at = theirs.to_string();
+        run(
+            "ip",
+            &[
+                "neigh",
+                "replace",
+                &at,
+                "lladdr",
+                hardware,
+                "dev",
+                &link,
+                "nud",
+                "permanent",
+            ],
+        )?;
+        namespace.mend()?;
+        Ok(namespace)
+    }
+
+    /// The address of whoever listens in it.
+    pub fn addr(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// Takes the link down: packets vanish, both ways. Does nothing to one that is down.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses.
+    pub fn sever(&self) -> io::Result<()> {
+        // At the far end: our kernel would know better than to send into an interface that is off.
+        self.inside(&["ip", "link", "set", "dev", THEIRS, "down"])
+            .map(drop)
+    }
+
+    /// Brings the link up again. What is retransmitted arrives then, on the old connections, too.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses.
+    pub fn mend(&self) -> io::Result<()> {
+        self.inside(&["ip", "link", "set", "dev", THEIRS, "up"])
+            .map(drop)
+    }
+
+    /// The program and arguments that run what follows them inside.
+    pub(crate) fn entrance(&self) -> [String; 3] {
+        let net = format!("--net=/proc/{}/ns/net", self.holder.id());
+        ["nsenter".to_owned(), net, "--".to_owned()]
+    }
+
+    fn inside(&self, command: &[&str]) -> io::Result<String> {
+        let [enter, net, end] = self.entrance();
+        run(&enter, &[&[net.as_str(), end.as_str()], command].concat())
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = run("ip", &["link", "del", "dev", &self.link]);
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+/// Whether nothing but loopback and links of ours can be reached from here.
+fn is_isolated() -> bool {
+    fs::read_to_string("/proc/self/net/route").is_ok_and(|routes| {
+        let mut routes = routes.lines().skip(1);
+        routes.all(|route| route.starts_with(OURS))
+    })
+}
+
+/// Whether [`isolate`] would work here, or has been done.
+///
+/// # Errors
+///
+/// Why not.
+pub fn isolable() -> Result<(), String> {
+    if is_isolated() {
+        let one = Namespace::create().map_err(|error| error.to_string())?;
+        drop(one);
+        return Ok(());
+    }
+    way_in().map(drop)
+}
+
+/// Starts this program anew, with the same arguments and process id, in a network namespace of its own
+/// with nothing but a loopback. Does nothing if it is there already. To be called before anything else.
+///
+/// # Errors
+///
+/// Why it is not possible here; nothing has changed then.
+pub fn isolate() -> Result<(), String> {
+    if std::env::var_os(ISOLATED).is_some() || is_isolated() {
+        return Ok(());
+    }
+    let flags = way_in()?;
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let error = Command::new("unshare")
+        .args(flags)
+        .args(["sh", "-c", "ip link set lo up && exec \"$0\" \"$@\""])
+        .arg(program)
+        .args(std::env::args_os().skip(1))
+        .env(ISOLATED, "1")
+        .exec();
+    Err(format!("unshare: {error}"))
+}
+
+/// How to come into a namespace of one's own here: as root, or as root of a user namespace.
+fn way_in() -> Result<&'static [&'static str], String> {
+    const WAYS: [&[&str]; 2] = [&["--net"], &["--user", "--map-root-user", "--net"]];
+    // All that will be done, once.
+    const TRY: &str = "ip link set lo up && unshare --net true && nsenter --net=/proc/self/ns/net true \
+                       && ip link add qv0 type veth peer name wire";
+    let mut why = String::new();
+    for way in WAYS {
+        match run("unshare", &[way, &["sh", "-c", TRY]].concat()) {
+            Ok(_) => return Ok(way),
+            Err(error) => why = error.to_string(),
+        }
+    }
+    Err(format!("no network namespaces here: {why}"))
+}
+
+fn run(program: &str, args: &[impl AsRef<OsStr>]) -> io::Result<String> {
+    let output = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(format!("{program}: {}", said.trim())))
+}
