@@ -12,27 +12,31 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use redis::{RedisResult, Value};
 use tokio::time::{Instant as Tick, Sleep};
 
 use super::Shared;
 use super::connect::{Link, connect};
+use super::connection::closed;
 use super::mailbox::Letter;
-use super::wire::{Scripts, decode, driver_fault, is_noscript};
-use crate::node::{Answer, Claim, Fault, Reply, Request};
+use super::resp::Value;
+use super::wire::{Scripts, decode, is_noscript, server_fault};
+use crate::node::{Answer, Claim, Ear, Fault, Reply, Request};
 use crate::protocol::instant::Instant;
 use crate::retry::Retry;
 
-/// Pipelines under way on one connection. More than one, so that far masters are kept busy;
-/// below the driver's queue of 50, so that sending never waits.
-const FLIGHTS: usize = 16;
+/// Requests under way on one connection. Many, so that far masters are kept busy; what does not
+/// fit waits in the mailbox, where it can still be withdrawn.
+const UNDER_WAY: usize = 8_192;
 
-/// The most requests in one pipeline.
-const PIPELINE: usize = 512;
+/// The most requests that are taken at one look.
+const BATCH: usize = 512;
+
+/// Bytes that may wait for the socket before no more is taken.
+const BACKLOG: usize = 256 << 10;
 
 /// Undelivered releases that are kept; beyond that the ttl does it. Room for all that can be
 /// under way on a connection that breaks.
-const OWED: usize = 2 * FLIGHTS * PIPELINE;
+const OWED: usize = 2 * UNDER_WAY;
 
 /// Pauses between connection attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -195,6 +199,17 @@ impl Actor {
         }
     }
 
+    /// Passes an answer on.
+    fn take_in(&mut self, letter: Letter, value: &Value<'_>) {
+        let answer = decode(&letter.request, value);
+        match &answer {
+            Err(fault) if is_noscript(value) || passes(fault) => self.postpone(&letter),
+            Ok(Answer::Released(_)) => self.respite = FIRST_RESPITE,
+            _ => {}
+        }
+        letter.answer(answer);
+    }
+
     /// The owed releases that are to be sent now.
     fn take_owed(&mut self) -> impl Iterator<Item = Letter> {
         let now = Tick::now();
@@ -205,7 +220,7 @@ impl Actor {
         let count = if resting {
             0
         } else {
-            self.owed.len().min(PIPELINE)
+            self.owed.len().min(BATCH)
         };
         let live = move |owed: &Owed| owed.until.is_none_or(|until| now < until);
         self.owed.drain(..count).filter(live).map(|owed| {
@@ -283,7 +298,7 @@ impl Actor {
         let mut timer = Box::pin(tokio::time::sleep(Duration::ZERO));
         let mut line = Line {
             link,
-            flights: VecDeque::new(),
+            under_way: VecDeque::new(),
             again: Vec::new(),
             stalled_since: None,
             armed: None,
@@ -298,7 +313,8 @@ impl Actor {
 /// One connection at work.
 struct Line {
     link: Link,
-    flights: VecDeque<Flight>,
+    /// What the master has been asked and has not answered yet, in the order of asking.
+    under_way: VecDeque<Sent>,
     /// Letters that came back because the master had lost its scripts; sent before all others.
     again: Vec<Letter>,
     /// Since when an answer is overdue. Nothing but what is under way is asked meanwhile.
@@ -307,15 +323,11 @@ struct Line {
     armed: Option<Tick>,
 }
 
-type Replies = Pin<Box<dyn Future<Output = RedisResult<Vec<Value>>> + Send>>;
-
-/// One pipeline under way.
-struct Flight {
-    replies: Replies,
-    letters: Vec<Letter>,
-    /// Replies in front of the letters' own: to script loads.
-    loads: usize,
-    sent: Tick,
+/// Something the master has been asked.
+struct Sent {
+    /// None for a script that is loaded again.
+    letter: Option<Letter>,
+    at: Tick,
 }
 
 impl Line {
@@ -326,20 +338,22 @@ impl Line {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Fault>> {
         loop {
-            let broken = self.link.driver.as_mut().poll(cx).is_ready();
-            if let Err(fault) = self.land(actor, cx) {
-                return Poll::Ready(Some(fault));
-            }
-            if broken {
-                return Poll::Ready(Some(Fault::Down("connection closed".into())));
-            }
             actor.shared.mailbox.register(cx.waker());
-            if !self.take_off(actor, cx) {
+            let took = self.take_off(actor);
+            let wrote = self.link.connection.poll_write(cx);
+            // Read also when writing failed: what came before that was said.
+            let landed = match self.land(actor, cx) {
+                Ok(landed) => landed,
+                Err(fault) => return Poll::Ready(Some(fault)),
+            };
+            if let Err(error) = wrote {
+                return Poll::Ready(Some(Fault::Down(error.to_string().into())));
+            }
+            if !took && !landed {
                 break;
             }
-            // Something was queued at the driver: let it write before this task rests.
         }
-        if self.flights.is_empty() && self.again.is_empty() {
+        if self.under_way.is_empty() && self.again.is_empty() {
             actor.shared.mailbox.rest();
             if actor.shared.mailbox.is_over() && actor.closed_for_good() {
                 return Poll::Ready(None);
@@ -348,124 +362,101 @@ impl Line {
         self.keep_time(actor, timer.as_mut(), cx)
     }
 
-    /// Takes in the answers that have come, oldest first.
-    fn land(&mut self, actor: &mut Actor, cx: &mut Context<'_>) -> Result<(), Fault> {
-        while let Some(flight) = self.flights.front_mut() {
-            let Poll::Ready(replies) = flight.replies.as_mut().poll(cx) else {
-                break;
-            };
-            let replies = match replies {
-                Ok(replies) => replies,
-                Err(error) => return Err(driver_fault(&error)),
-            };
-            let Some(flight) = self.flights.pop_front() else {
-                break;
-            };
-            self.stalled_since = None;
-            let mut replies = replies.into_iter();
-            if flight.loads > 0 {
-                let loads: Vec<Value> = replies.by_ref().take(flight.loads).collect();
-                if let Err(fault) = Scripts::loaded(&loads) {
-                    self.again.extend(flight.letters);
-                    return Err(fault);
-                }
+    /// Takes in the answers that have come; true when there were some.
+    fn land(&mut self, actor: &mut Actor, cx: &mut Context<'_>) -> Result<bool, Fault> {
+        let down = |error: std::io::Error| Fault::Down(error.to_string().into());
+        let mut landed = false;
+        while let Poll::Ready(count) = self.link.connection.poll_read(cx).map_err(down)? {
+            if count == 0 {
+                return Err(down(closed()));
             }
-            for (mut letter, value) in flight.letters.into_iter().zip(replies) {
-                if is_noscript(&value) && !letter.resent {
-                    letter.resent = true;
-                    self.again.push(letter);
-                } else {
-                    let forgotten = is_noscript(&value);
-                    let answer = decode(&letter.request, value);
-                    match &answer {
-                        Err(fault) if forgotten || passes(fault) => actor.postpone(&letter),
-                        Ok(Answer::Released(_)) => actor.respite = FIRST_RESPITE,
-                        _ => {}
+            while let Some(value) = self.link.connection.next().map_err(down)? {
+                if let Value::Push(push) = &value {
+                    hear(actor.shared.ear.get(), push);
+                    continue;
+                }
+                landed = true;
+                match self.under_way.pop_front() {
+                    Some(Sent {
+                        letter: Some(mut letter),
+                        ..
+                    }) => {
+                        if is_noscript(&value) && !letter.resent {
+                            letter.resent = true;
+                            self.again.push(letter);
+                        } else {
+                            actor.take_in(letter, &value);
+                        }
                     }
-                    letter.answer(answer);
+                    Some(_) => {
+                        if let Value::Error(error) = &value {
+                            return Err(server_fault(error));
+                        }
+                    }
+                    None => return Err(Fault::Down("an answer that nobody asked for".into())),
                 }
             }
         }
-        Ok(())
+        if landed && self.stalled_since.is_some() {
+            // As long as the next answer is overdue as well, what is asked now would be late too.
+            let now = Tick::now();
+            let limit = actor.shared.options.node_timeout;
+            let next = self.under_way.front();
+            self.stalled_since = next.filter(|sent| sent.at + limit <= now).map(|_| now);
+        }
+        Ok(landed)
     }
 
-    /// Sends what has gathered; true when there may be more.
-    fn take_off(&mut self, actor: &mut Actor, cx: &mut Context<'_>) -> bool {
+    /// Writes what has gathered; true when there may be more.
+    fn take_off(&mut self, actor: &mut Actor) -> bool {
         if self.stalled_since.is_some() {
             actor.refuse_all(&Fault::Stalled);
             return false;
         }
-        if self.flights.len() >= FLIGHTS {
+        let connection = &mut self.link.connection;
+        if self.under_way.len() >= UNDER_WAY || connection.backlog() >= BACKLOG {
             return false;
         }
-        let mut pipeline = redis::Pipeline::with_capacity(8);
         let mut letters = std::mem::take(&mut actor.batch);
-        let mut loads = 0;
+        let at = Tick::now();
         if !self.again.is_empty() {
             // Order is kept: nothing overtakes what came back, so wait until all has landed.
-            if !self.flights.is_empty() {
+            if !self.under_way.is_empty() {
                 actor.batch = letters;
                 return false;
             }
-            for load in Scripts::load(actor.shared.options.max_ttl) {
-                pipeline.add_command(load);
-                loads += 1;
-            }
-            letters.splice(0..0, self.again.drain(..));
+            Scripts::load(actor.shared.options.max_ttl, connection.out());
+            let load = || Sent { letter: None, at };
+            self.under_way
+                .extend(std::iter::repeat_with(load).take(Scripts::COUNT));
+            letters.append(&mut self.again);
         }
         if !actor.owed.is_empty() {
-            letters.splice(0..0, actor.take_owed());
+            letters.extend(actor.take_owed());
         }
-        if letters.len() < PIPELINE {
-            actor
-                .shared
-                .mailbox
-                .take(PIPELINE - letters.len(), &mut letters);
+        if letters.len() < BATCH {
+            let room = BATCH - letters.len();
+            actor.shared.mailbox.take(room, &mut letters);
         }
+        // Also when all of it has been withdrawn or is guarded: what waits behind it rings no bell
+        // of its own, the queue was never empty (`every_request_is_answered_once`).
         let took = !letters.is_empty();
-        let now = Instant::now();
-        let guarded = now < self.link.quarantined_until;
-        let mut sent = Vec::with_capacity(letters.len());
-        for letter in letters.drain(..) {
-            if guarded && letter.request.is_vote() {
-                let left = self.link.quarantined_until.saturating_since(now);
-                letter.answer(Err(Fault::Quarantined(left)));
-                continue;
-            }
-            match self.link.scripts.encode(&letter.request) {
-                Some(cmd) => {
-                    pipeline.add_command(cmd);
-                    sent.push(letter);
+        if took {
+            let now = Instant::now();
+            let quarantine = self.link.quarantined_until.saturating_since(now);
+            for letter in letters.drain(..) {
+                if !quarantine.is_zero() && letter.request.is_vote() {
+                    letter.answer(Err(Fault::Quarantined(quarantine)));
+                } else if self.link.scripts.encode(&letter.request, connection.out()) {
+                    let letter = Some(letter);
+                    self.under_way.push_back(Sent { letter, at });
+                } else {
+                    letter.answer(Err(Fault::Withdrawn));
                 }
-                None => letter.answer(Err(Fault::Withdrawn)),
             }
         }
         actor.batch = letters;
-        if sent.is_empty() && loads == 0 {
-            // A whole pipeline's worth may have been withdrawn or guarded. What waits behind it
-            // rings no bell of its own, the queue was never empty: look again
-            // (`every_request_is_answered_once`).
-            return took;
-        }
-        let mut connection = self.link.connection.clone();
-        let count = pipeline.len();
-        // Without tokio's budget: a poll that is put off would put this one behind the next.
-        let mut replies: Replies = Box::pin(tokio::task::unconstrained(async move {
-            connection.send_packed_commands(&pipeline, 0, count).await
-        }));
-        // The first poll puts it into the driver's queue: in order, and without waiting, because
-        // that queue is longer than our flights.
-        let early = replies.as_mut().poll(cx);
-        if let Poll::Ready(outcome) = early {
-            replies = Box::pin(std::future::ready(outcome));
-        }
-        self.flights.push_back(Flight {
-            replies,
-            letters: sent,
-            loads,
-            sent: Tick::now(),
-        });
-        true
+        took
     }
 
     /// Reports what is overdue, gives up a stalled connection, and sets the timer.
@@ -478,9 +469,9 @@ impl Line {
         let limit = actor.shared.options.node_timeout;
         loop {
             let respite = actor.respite_ends.filter(|_| !actor.owed.is_empty());
-            let next = match (self.stalled_since, self.flights.front()) {
+            let next = match (self.stalled_since, self.under_way.front()) {
                 (Some(since), _) => Some(since + STALL.max(4 * limit)),
-                (None, Some(oldest)) => Some(oldest.sent + limit),
+                (None, Some(oldest)) => Some(oldest.at + limit),
                 (None, None) => respite,
             };
             let Some(next) = next else {
@@ -504,21 +495,21 @@ impl Line {
             if self.stalled_since.is_some() {
                 return Poll::Ready(Some(Fault::Stalled));
             }
-            if self.flights.is_empty() {
+            if self.under_way.is_empty() {
                 // The respite is over: to the start, where the owed releases are sent.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
             self.stalled_since = Some(now);
-            let flying = self
-                .flights
+            let open = self
+                .under_way
                 .iter_mut()
-                .flat_map(|flight| &mut flight.letters);
-            for letter in flying.chain(&mut self.again) {
+                .filter_map(|sent| sent.letter.as_mut());
+            for letter in open.chain(&mut self.again) {
                 letter.time_out(Fault::Timeout(limit));
             }
             // What is queued or comes in from now on is refused until the master answers.
-            self.take_off(actor, cx);
+            self.take_off(actor);
         }
     }
 
@@ -529,13 +520,23 @@ impl Line {
         // These come before all that was refused while they were under way, also when there is
         // no room for both: only of them the master may have seen the acquire.
         let mut refused = std::mem::take(&mut actor.owed);
-        let open = self.flights.into_iter().flat_map(|flight| flight.letters);
+        let open = self.under_way.into_iter().filter_map(|sent| sent.letter);
         for letter in open.chain(self.again) {
             actor.refuse(letter, &fault);
         }
         let room = OWED.saturating_sub(actor.owed.len());
         refused.truncate(room);
         actor.owed.append(&mut refused);
+    }
+}
+
+/// A wake-up: the channel's message is the key that may be free.
+fn hear(ear: Option<&Ear>, push: &[Value<'_>]) {
+    if let (Some(ear), [kind, _, key]) = (ear, push)
+        && kind.text() == Some(b"message")
+        && let Some(key) = key.text()
+    {
+        ear.sink.woken(ear.node, key);
     }
 }
 

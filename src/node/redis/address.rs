@@ -1,6 +1,6 @@
 //! Where a master is, and what it is called in reports.
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use crate::node::NodeName;
 
@@ -61,12 +61,6 @@ impl Address {
             ConnectionAddr::Unix(path) => path.display().to_string(),
             _ => return Err(unclear()),
         };
-        let settings = info
-            .redis_settings()
-            .clone()
-            .set_protocol(ProtocolVersion::RESP3)
-            .set_lib_name("quorate", env!("CARGO_PKG_VERSION"));
-        let info = info.set_redis_settings(settings);
         Ok(Self {
             info,
             tls,

@@ -1,34 +1,24 @@
 //! One connection attempt: stream, handshake, restart guard.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use futures::future::{Either, select};
-use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, ConnectionAddr, PushInfo, PushKind, RedisError, RedisResult, Value,
-};
+use redis::ConnectionAddr;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::Shared;
-use super::wire::{Scripts, driver_fault, server_fault};
+use super::connection::Connection;
+use super::resp::{Command, Value};
+use super::wire::{Scripts, server_fault};
 use crate::builder::RestartGuard;
 use crate::node::Fault;
 use crate::node::request::WAKE_PREFIX;
 use crate::protocol::instant::Instant;
 
-/// The driver of a connection: the actor polls it in its own task, so that a request costs no
-/// task switch between actor and socket.
-pub(super) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
-
 /// A connection that has been shaken hands on.
 pub(super) struct Link {
-    pub(super) connection: MultiplexedConnection,
-    pub(super) driver: Driver,
+    pub(super) connection: Connection,
     pub(super) scripts: Scripts,
     /// Until when this master's votes do not count.
     pub(super) quarantined_until: Instant,
@@ -45,63 +35,50 @@ pub(super) async fn connect(shared: &Shared) -> Result<Link, Fault> {
 }
 
 async fn attempt(shared: &Shared) -> Result<Link, Fault> {
-    let (connection, driver) = dial(shared).await?;
-    let mut link = Link {
-        connection,
-        driver,
-        scripts: Scripts::default(),
-        quarantined_until: Instant::from_nanos(0),
-    };
-    shake(shared, &mut link).await?;
-    Ok(link)
+    let connection = dial(shared).await?;
+    shake(shared, connection).await
 }
 
-async fn dial(shared: &Shared) -> Result<(MultiplexedConnection, Driver), Fault> {
+async fn dial(shared: &Shared) -> Result<Connection, Fault> {
     match shared.address.info.addr() {
         ConnectionAddr::Tcp(host, port) => {
             #[cfg(any(test, feature = "testing"))]
             if let Some(dial) = &shared.options.dial {
-                let stream = dial(host, *port).await.map_err(io_fault)?;
-                return greet(shared, stream).await;
+                let stream = dial(host, *port).await.map_err(down)?;
+                return Ok(Connection::new(stream));
             }
             let stream = TcpStream::connect((host.as_str(), *port))
                 .await
-                .map_err(io_fault)?;
-            tune(&stream, shared.options.connect_timeout).map_err(io_fault)?;
+                .map_err(down)?;
+            tune(&stream, shared.options.connect_timeout).map_err(down)?;
             if shared.address.tls {
                 return tls(shared, host, stream).await;
             }
-            greet(shared, stream).await
+            Ok(Connection::new(stream))
         }
         ConnectionAddr::Unix(path) => {
-            greet(shared, UnixStream::connect(path).await.map_err(io_fault)?).await
+            let stream = UnixStream::connect(path).await.map_err(down)?;
+            Ok(Connection::new(stream))
         }
         _ => Err(Fault::Down("this kind of address is not supported".into())),
     }
 }
 
 #[cfg(feature = "tls-rustls")]
-async fn tls(
-    shared: &Shared,
-    host: &str,
-    stream: TcpStream,
-) -> Result<(MultiplexedConnection, Driver), Fault> {
+async fn tls(shared: &Shared, host: &str, stream: TcpStream) -> Result<Connection, Fault> {
     let Some(config) = shared.options.tls.clone() else {
         return Err(Fault::Down("TLS is not configured".into()));
     };
     let name = rustls::pki_types::ServerName::try_from(host.to_owned())
         .map_err(|_| Fault::Down("not a host name that TLS can check".into()))?;
     let connector = tokio_rustls::TlsConnector::from(config);
-    greet(
-        shared,
-        connector.connect(name, stream).await.map_err(io_fault)?,
-    )
-    .await
+    let stream = connector.connect(name, stream).await.map_err(down)?;
+    Ok(Connection::new(stream))
 }
 
 #[cfg(not(feature = "tls-rustls"))]
 #[expect(clippy::unused_async, reason = "the same shape as with the feature")]
-async fn tls(_: &Shared, _: &str, _: TcpStream) -> Result<(MultiplexedConnection, Driver), Fault> {
+async fn tls(_: &Shared, _: &str, _: TcpStream) -> Result<Connection, Fault> {
     Err(Fault::Down("TLS is not built in".into()))
 }
 
@@ -120,140 +97,198 @@ fn tune(stream: &TcpStream, patience: Duration) -> std::io::Result<()> {
     Ok(())
 }
 
-/// HELLO with credentials, database, client name.
-async fn greet<S>(shared: &Shared, stream: S) -> Result<(MultiplexedConnection, Driver), Fault>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    // Deadlines are the actor's; the driver's own would cancel nothing.
-    let mut config = AsyncConnectionConfig::new()
-        .set_response_timeout(None)
-        .set_connection_timeout(None);
-    if let Some(ear) = shared.ear.get().cloned() {
-        config = config.set_push_sender(move |push: PushInfo| {
-            if let (PushKind::Message, Some(Value::BulkString(key))) = (push.kind, push.data.get(1))
-            {
-                ear.sink.woken(ear.node, key);
-            }
-            Ok::<(), ()>(())
-        });
-    }
-    let settings = shared.address.info.redis_settings();
-    let (connection, driver) = MultiplexedConnection::new_with_config(settings, stream, config)
-        .await
-        .map_err(down)?;
-    Ok((connection, Box::pin(driver)))
+/// What the first message asks.
+#[derive(Clone, Copy)]
+enum Asked {
+    Hello,
+    Database,
+    /// Names the library in CLIENT LIST: not every server knows it, not every user may.
+    Courtesy,
+    Info,
+    Script(usize),
+    Id,
 }
 
-/// One pipeline: who the server is, how long it has been up, and the scripts.
-async fn shake(shared: &Shared, link: &mut Link) -> Result<(), Fault> {
-    let mut hello = redis::pipe();
-    hello.cmd("INFO").arg("server");
-    for load in Scripts::load(shared.options.max_ttl) {
-        hello.add_command(load);
+/// What came back.
+#[derive(Default)]
+struct Greeting {
+    scripts: Scripts,
+    info: Vec<u8>,
+    /// Why there is no `info`.
+    untold: Option<Fault>,
+    /// The number of this connection at the server, where the user may ask for it.
+    id: Option<i64>,
+    /// The first fault in the order of asking: those behind it are its consequences.
+    fault: Option<Fault>,
+}
+
+impl Greeting {
+    /// Writes the one message in which everything is asked.
+    fn ask(shared: &Shared, out: &mut Vec<u8>) -> Vec<Asked> {
+        let settings = shared.address.info.redis_settings();
+        let mut asked = vec![Asked::Hello];
+        if let Some(password) = settings.password() {
+            let user = settings.username().unwrap_or("default");
+            Command::words(out, &["HELLO", "3", "AUTH", user, password]);
+        } else {
+            Command::words(out, &["HELLO", "3"]);
+        }
+        if settings.db() != 0 {
+            Command::words(out, &["SELECT", &settings.db().to_string()]);
+            asked.push(Asked::Database);
+        }
+        for (what, value) in [
+            ("LIB-NAME", "quorate"),
+            ("LIB-VER", env!("CARGO_PKG_VERSION")),
+        ] {
+            Command::words(out, &["CLIENT", "SETINFO", what, value]);
+            asked.push(Asked::Courtesy);
+        }
+        Command::words(out, &["INFO", "server"]);
+        asked.push(Asked::Info);
+        Scripts::load(shared.options.max_ttl, out);
+        asked.extend((0..Scripts::COUNT).map(Asked::Script));
+        Command::words(out, &["CLIENT", "ID"]);
+        asked.push(Asked::Id);
+        asked
     }
-    hello.cmd("CLIENT").arg("ID");
-    let replies = drive(&mut link.driver, async {
-        link.connection
-            .send_packed_commands(&hello, 0, hello.len())
-            .await
-    })
-    .await
-    .map_err(down)?;
-    let Some((info, loads)) = replies.split_first() else {
-        return Err(Fault::Server("an empty handshake".into()));
-    };
-    link.scripts = Scripts::loaded(loads)?;
-    link.quarantined_until = quarantine(shared, info, Instant::now())?;
-    bury_the_last(
-        shared,
-        link,
-        field(info, "run_id"),
-        loads.get(Scripts::COUNT),
-    )
-    .await?;
-    if let Some(ear) = shared.ear.get() {
-        let channel = format!("{WAKE_PREFIX}{}", ear.process);
-        let heard = drive(&mut link.driver, link.connection.subscribe(channel)).await;
-        // A user who may not subscribe still locks; waiters then go by their timers.
-        match heard.map_err(down) {
-            Err(Fault::Denied(why)) => {
-                tracing::warn!(node = %shared.address.name(), %why, "no wake-ups, only timers");
+
+    fn note(&mut self, asked: Asked, value: &Value<'_>) {
+        let fault = match (asked, value) {
+            (Asked::Hello, Value::Error(error)) => Some(hello_fault(error)),
+            (Asked::Database, Value::Error(error)) => Some(server_fault(error)),
+            (Asked::Info, Value::Error(error)) => {
+                self.untold = Some(server_fault(error));
+                None
             }
-            Err(fault) => return Err(fault),
-            Ok(()) => {}
+            (Asked::Info, value) => {
+                self.info = value.text().unwrap_or_default().to_vec();
+                None
+            }
+            (Asked::Script(index), value) => self.scripts.loaded(index, value).err(),
+            (Asked::Id, Value::Int(id)) => {
+                self.id = Some(*id);
+                None
+            }
+            (Asked::Hello | Asked::Database | Asked::Courtesy | Asked::Id, _) => None,
+        };
+        if self.fault.is_none() {
+            self.fault = fault;
         }
     }
-    Ok(())
-}
 
-/// Closes the connection before this one at the server as well. What still lies in its buffers (the
-/// master may have been stopped) must not be executed behind the releases that this one sends.
-/// Only within one run of the server: after a restart its number may be somebody else's.
-async fn bury_the_last(
-    shared: &Shared,
-    link: &mut Link,
-    run: Option<&str>,
-    id: Option<&Value>,
-) -> Result<(), Fault> {
-    // A user who may not ask for the number goes without; the ttl still ends what is left.
-    let (Some(run), Some(Value::Int(id))) = (run, id) else {
-        return Ok(());
-    };
-    let last = {
-        let mut last = shared
-            .last_link
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        last.replace((run.to_owned(), *id))
-    };
-    let Some((_, last)) = last.filter(|(known, _)| known == run) else {
-        return Ok(());
-    };
-    let mut kill = redis::pipe();
-    kill.cmd("CLIENT").arg("KILL").arg("ID").arg(last);
-    let killed = drive(&mut link.driver, async {
-        link.connection.send_packed_commands(&kill, 0, 1).await
-    });
-    killed.await.map(drop).map_err(down)
-}
-
-/// A field of the server's INFO.
-fn field<'a>(info: &'a Value, name: &str) -> Option<&'a str> {
-    let info = match info {
-        Value::VerbatimString { text, .. } | Value::SimpleString(text) => text.as_str(),
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).unwrap_or_default(),
-        _ => "",
-    };
-    info.lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-        .map(str::trim)
-}
-
-/// Polls the connection's driver until `work` is done.
-async fn drive<T>(
-    driver: &mut Driver,
-    work: impl Future<Output = RedisResult<T>>,
-) -> RedisResult<T> {
-    let work = std::pin::pin!(work);
-    match select(work, driver).await {
-        Either::Left((done, _)) => done,
-        Either::Right(((), work)) => work.await,
+    fn field(&self, name: &str) -> Option<&str> {
+        let info = std::str::from_utf8(&self.info).unwrap_or_default();
+        info.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .map(str::trim)
     }
+}
+
+/// An old server quotes the words it does not know, and the password is among them: its own text
+/// goes nowhere.
+fn hello_fault(error: &[u8]) -> Fault {
+    let text = String::from_utf8_lossy(error);
+    if text.starts_with("NOPROTO") || text.to_ascii_lowercase().contains("unknown command") {
+        return Fault::Server("RESP3 is not supported: Redis 6 or Valkey is needed".into());
+    }
+    server_fault(error)
+}
+
+/// Two messages: who the server is, how long it has been up, and the scripts; then the end of the
+/// last connection, and the wake-ups.
+async fn shake(shared: &Shared, mut connection: Connection) -> Result<Link, Fault> {
+    let asked = Greeting::ask(shared, connection.out());
+    let mut greeting = Greeting::default();
+    let heard = connection
+        .exchange(asked.len(), |index, value| {
+            greeting.note(asked[index], &value);
+        })
+        .await;
+    // What the server said before it hung up explains more than that it did.
+    if let Some(fault) = greeting.fault {
+        return Err(fault);
+    }
+    heard.map_err(down)?;
+    let quarantined_until = quarantine(shared, &greeting, Instant::now())?;
+    take_over(shared, &greeting, &mut connection).await?;
+    Ok(Link {
+        connection,
+        scripts: greeting.scripts,
+        quarantined_until,
+    })
+}
+
+/// Closes the connection before this one at the server as well, and asks for wake-ups.
+///
+/// What still lies in the buffers of the last connection (the master may have been stopped) must
+/// not be executed behind the releases that this one sends.
+async fn take_over(
+    shared: &Shared,
+    greeting: &Greeting,
+    connection: &mut Connection,
+) -> Result<(), Fault> {
+    let mut replies = 0;
+    if let Some(last) = last_link(shared, greeting) {
+        Command::words(
+            connection.out(),
+            &["CLIENT", "KILL", "ID", &last.to_string()],
+        );
+        replies += 1;
+    }
+    let subscription = replies;
+    if let Some(ear) = shared.ear.get() {
+        let channel = format!("{WAKE_PREFIX}{}", ear.process);
+        Command::words(connection.out(), &["SUBSCRIBE", &channel]);
+        replies += 1;
+    }
+    let mut refused = None;
+    connection
+        .exchange(replies, |index, value| {
+            if let (true, Value::Error(error)) = (index == subscription, value) {
+                refused = Some(server_fault(error));
+            }
+        })
+        .await
+        .map_err(down)?;
+    match refused {
+        // A user who may not subscribe still locks; waiters then go by their timers.
+        Some(Fault::Denied(why)) => {
+            tracing::warn!(node = %shared.address.name(), %why, "no wake-ups, only timers");
+            Ok(())
+        }
+        Some(fault) => Err(fault),
+        None => Ok(()),
+    }
+}
+
+/// The number of the last connection, and notes that of this one. Only within one run of the
+/// server: after a restart the number may be somebody else's. A user who may not ask for numbers
+/// goes without; the ttl still ends what is left.
+fn last_link(shared: &Shared, greeting: &Greeting) -> Option<i64> {
+    let (run, id) = (greeting.field("run_id")?, greeting.id?);
+    let mut last = shared
+        .last_link
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let (known, last) = last.replace((run.to_owned(), id))?;
+    (known == run).then_some(last)
 }
 
 /// Until when this master may have forgotten a lock (protocol, section 5).
-fn quarantine(shared: &Shared, info: &Value, answered: Instant) -> Result<Instant, Fault> {
+fn quarantine(shared: &Shared, greeting: &Greeting, answered: Instant) -> Result<Instant, Fault> {
     const NONE: Instant = Instant::from_nanos(0);
     if shared.options.restart_guard == RestartGuard::Off {
         return Ok(NONE);
     }
-    if let Value::ServerError(error) = info {
-        return Err(server_fault(error));
+    if let Some(fault) = &greeting.untold {
+        return Err(fault.clone());
     }
     let (Some(run), Some(uptime)) = (
-        field(info, "run_id"),
-        field(info, "uptime_in_seconds").and_then(|text| text.parse::<u64>().ok()),
+        greeting.field("run_id"),
+        greeting
+            .field("uptime_in_seconds")
+            .and_then(|text| text.parse::<u64>().ok()),
     ) else {
         return Err(Fault::Server(
             "INFO names no run_id and uptime for the restart guard".into(),
@@ -284,11 +319,39 @@ fn quarantine(shared: &Shared, info: &Value, answered: Instant) -> Result<Instan
     Ok(answered + left)
 }
 
-fn io_fault(error: std::io::Error) -> Fault {
+/// Before a connection stands, whatever went wrong, nothing was sent.
+fn down(error: std::io::Error) -> Fault {
     Fault::Down(error.to_string().into())
 }
 
-/// Before a connection stands, whatever went wrong, nothing was sent.
-fn down(error: RedisError) -> Fault {
-    driver_fault(&error)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_resp3_is_named_and_does_not_get_to_quote_the_password() {
+        let old =
+            b"ERR unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `u`, `s3cret`";
+        for error in [&old[..], b"NOPROTO unsupported protocol version"] {
+            let fault = hello_fault(error).to_string();
+            assert!(fault.contains("Redis 6"), "{fault}");
+            assert!(!fault.contains("s3cret"), "{fault}");
+        }
+        let denied = hello_fault(b"WRONGPASS invalid username-password pair");
+        assert!(matches!(denied, Fault::Denied(_)));
+    }
+
+    #[test]
+    fn the_first_fault_counts_and_courtesies_do_not() {
+        let mut greeting = Greeting::default();
+        greeting.note(Asked::Courtesy, &Value::Error(b"ERR unknown subcommand"));
+        greeting.note(Asked::Id, &Value::Error(b"NOPERM no"));
+        assert_eq!(greeting.fault, None);
+        greeting.note(
+            Asked::Database,
+            &Value::Error(b"ERR DB index is out of range"),
+        );
+        greeting.note(Asked::Script(0), &Value::Error(b"NOPERM no"));
+        assert!(matches!(greeting.fault, Some(Fault::Server(_))));
+    }
 }

@@ -58,12 +58,21 @@ pub(super) struct Mailbox {
 #[derive(Default)]
 struct Inbox {
     queue: VecDeque<Letter>,
+    /// Renewals go first: held locks end with their time, whoever else asks may wait a little. They
+    /// may overtake anything: a renewal that must not come behind a release is withdrawn.
+    renewals: VecDeque<Letter>,
     /// An actor reads, or has been promised.
     read: bool,
     /// The actor has letters of its own that are not answered yet.
     busy: bool,
     /// The handle is gone; nothing more will come.
     closed: bool,
+}
+
+impl Inbox {
+    fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.renewals.is_empty()
+    }
 }
 
 impl Mailbox {
@@ -82,15 +91,19 @@ impl Mailbox {
     /// Queues a letter; `true` when a reader must be started. Refuses when full.
     pub(super) fn push(&self, letter: Letter) -> Result<bool, Letter> {
         let mut inbox = self.inbox();
+        let first = inbox.is_empty();
         let room = match letter.request {
             Request::Release { .. } => RELEASE_CAPACITY,
             _ => CAPACITY,
         };
-        if inbox.queue.len() >= room {
+        let queue = match letter.request {
+            Request::Extend { .. } => &mut inbox.renewals,
+            _ => &mut inbox.queue,
+        };
+        if queue.len() >= room {
             return Err(letter);
         }
-        inbox.queue.push_back(letter);
-        let first = inbox.queue.len() == 1;
+        queue.push_back(letter);
         let start = !std::mem::replace(&mut inbox.read, true);
         drop(inbox);
         if first {
@@ -99,18 +112,20 @@ impl Mailbox {
         Ok(start)
     }
 
-    /// Takes all that has gathered, at most `most`.
+    /// Takes all that has gathered, at most `most`, renewals first.
     pub(super) fn take(&self, most: usize, into: &mut Vec<Letter>) {
         let mut inbox = self.inbox();
-        let count = inbox.queue.len().min(most);
+        let ahead = inbox.renewals.len().min(most);
+        into.extend(inbox.renewals.drain(..ahead));
+        let count = inbox.queue.len().min(most - ahead);
         into.extend(inbox.queue.drain(..count));
-        inbox.busy |= count > 0;
+        inbox.busy |= ahead + count > 0;
     }
 
     /// The handle is gone and everything has been taken.
     pub(super) fn is_over(&self) -> bool {
         let inbox = self.inbox();
-        inbox.closed && inbox.queue.is_empty()
+        inbox.closed && inbox.is_empty()
     }
 
     pub(super) fn register(&self, waker: &std::task::Waker) {
@@ -120,7 +135,7 @@ impl Mailbox {
     /// The reader has answered everything it had taken.
     pub(super) fn rest(&self) {
         let mut inbox = self.inbox();
-        if inbox.busy && inbox.queue.is_empty() {
+        if inbox.busy && inbox.is_empty() {
             inbox.busy = false;
             drop(inbox);
             self.rested.notify_waiters();
@@ -135,7 +150,7 @@ impl Mailbox {
             rested.as_mut().enable();
             {
                 let inbox = self.inbox();
-                if inbox.queue.is_empty() && !inbox.busy {
+                if inbox.is_empty() && !inbox.busy {
                     return;
                 }
             }
@@ -154,11 +169,59 @@ impl Mailbox {
             let mut inbox = self.inbox();
             inbox.read = false;
             inbox.busy = false;
-            std::mem::take(&mut inbox.queue)
+            let renewals = std::mem::take(&mut inbox.renewals);
+            renewals.into_iter().chain(std::mem::take(&mut inbox.queue))
         };
         for letter in left {
             letter.answer(Err(fault.clone()));
         }
         self.rested.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn put(mailbox: &Mailbox, request: Request) -> bool {
+        mailbox.push(Letter::new(request, Reply::ignored())).is_ok()
+    }
+
+    fn look(key: &str) -> Request {
+        let key = key.as_bytes().into();
+        Request::Look { key }
+    }
+
+    fn renewal() -> Request {
+        Request::Extend {
+            items: Arc::from([]),
+        }
+    }
+
+    #[test]
+    fn renewals_go_first_and_find_room_when_all_else_is_full() {
+        let mailbox = Mailbox::new();
+        for _ in 0..CAPACITY {
+            assert!(put(&mailbox, look("a")));
+        }
+        assert!(!put(&mailbox, look("b")));
+        assert!(put(&mailbox, renewal()));
+        let mut taken = Vec::new();
+        mailbox.take(3, &mut taken);
+        let renews = |letter: &Letter| matches!(letter.request, Request::Extend { .. });
+        let first: Vec<bool> = taken.iter().map(renews).collect();
+        assert_eq!(first, [true, false, false]);
+    }
+
+    #[test]
+    fn a_mailbox_with_renewals_only_is_neither_idle_nor_over() {
+        let mailbox = Mailbox::new();
+        assert!(put(&mailbox, renewal()));
+        mailbox.close();
+        assert!(!mailbox.is_over());
+        mailbox.take(1, &mut Vec::new());
+        assert!(mailbox.is_over());
     }
 }

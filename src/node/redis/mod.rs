@@ -1,11 +1,15 @@
 //! A Redis or Valkey master: one actor that owns the connection, the queue and the deadlines.
 //!
-//! Nothing outside this folder names the `redis` crate.
+//! The connection is our own: what is asked of a master is written straight into the buffer that goes
+//! out, and its answer is read where it lies. Of the `redis` crate only the reading of URLs is used,
+//! and nothing outside this folder names it.
 
 mod actor;
 mod address;
 mod connect;
+mod connection;
 mod mailbox;
+mod resp;
 mod wire;
 
 pub(crate) use address::Address;

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, ErrorKind, RedisError, ServerError, Value};
-
+use super::resp::{Command, Value};
 use crate::node::{Answer, Claim, Extended, Fault, KeyState, Line, Order, Place, Request, Waiter};
 
 /// How long a fencing counter outlives its last grant: a day, so that counters do not pile up.
@@ -43,99 +42,94 @@ pub(super) struct Scripts {
 impl Scripts {
     pub(super) const COUNT: usize = SOURCES.len();
 
-    /// The commands that load all scripts, with the deployment's constants in front of each.
-    pub(super) fn load(max_ttl: Duration) -> impl Iterator<Item = Cmd> {
-        SOURCES.iter().map(move |source| {
-            let mut cmd = redis::cmd("SCRIPT");
-            cmd.arg("LOAD").arg(format!(
+    /// Writes the commands that load all scripts, with the deployment's constants in front of each.
+    pub(super) fn load(max_ttl: Duration, out: &mut Vec<u8>) {
+        for source in SOURCES {
+            let source = format!(
                 "local MAX_TTL, FENCE_TTL = {}, '{}'\n{source}",
                 max_ttl.as_millis(),
                 FENCE_TTL.as_millis()
-            ));
-            cmd
-        })
-    }
-
-    /// Reads the replies to [`load`](Self::load).
-    pub(super) fn loaded(replies: &[Value]) -> Result<Self, Fault> {
-        let mut scripts = Self::default();
-        for (sha, reply) in scripts.shas.iter_mut().zip(replies) {
-            match reply {
-                Value::BulkString(bytes) => sha.clone_from(bytes),
-                Value::ServerError(error) => return Err(server_fault(error)),
-                _ => return Err(odd()),
-            }
+            );
+            Command::words(out, &["SCRIPT", "LOAD", &source]);
         }
-        Ok(scripts)
     }
 
-    fn call(&self, script: Script, keys: usize, args: usize) -> Cmd {
-        let mut cmd = Cmd::with_capacity(3 + keys + args, 96 + 64 * (keys + args));
-        cmd.arg("EVALSHA")
-            .arg(&self.shas[script as usize][..])
-            .arg(keys);
-        cmd
+    /// Reads one reply to [`load`](Self::load).
+    pub(super) fn loaded(&mut self, index: usize, reply: &Value<'_>) -> Result<(), Fault> {
+        match reply {
+            Value::Bulk(sha) => self.shas[index] = sha.to_vec(),
+            Value::Error(error) => return Err(server_fault(error)),
+            _ => return Err(odd()),
+        }
+        Ok(())
     }
 
-    /// One request as one command. `None` when nothing of it is left to send.
-    pub(super) fn encode(&self, request: &Request) -> Option<Cmd> {
+    fn call<'a>(
+        &self,
+        script: Script,
+        keys: usize,
+        args: usize,
+        out: &'a mut Vec<u8>,
+    ) -> Command<'a> {
+        let mut command = Command::of(out, 3 + keys + args);
+        command
+            .arg("EVALSHA")
+            .arg(&self.shas[script as usize])
+            .number(keys as u64);
+        command
+    }
+
+    /// Writes one request as one command. False when nothing of it is left to send.
+    pub(super) fn encode(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         if request.is_withdrawn() {
-            return None;
+            return false;
         }
-        Some(match request {
+        match request {
             Request::Acquire {
                 claim,
                 ttl,
                 proposal,
             } => {
                 if let Order::Fair(place) = claim.order() {
-                    self.acquire_fair(claim, place.as_ref(), *ttl, *proposal)
+                    self.acquire_fair(claim, place.as_ref(), *ttl, *proposal, out);
                 } else if claim.fenced() {
-                    self.acquire(Script::Acquire, claim, *ttl, *proposal)
+                    let mut command = self.call(Script::Acquire, 1, 3, out);
+                    bid(&mut command, claim, *ttl, *proposal);
                 } else {
-                    let mut cmd = Cmd::with_capacity(6, 64 + claim.key().len());
-                    cmd.arg("SET")
-                        .arg(claim.key())
-                        .arg(&claim.token().to_hex()[..]);
-                    cmd.arg("NX").arg("PX").arg(millis(*ttl));
-                    cmd
+                    let mut command = Command::of(out, 6);
+                    command.arg("SET").arg(claim.key());
+                    command.arg(claim.token().to_hex());
+                    command.arg("NX").arg("PX").number(millis(*ttl));
                 }
             }
             Request::Confirm { claim, token } => {
-                let mut cmd = self.call(Script::Confirm, 1, 2);
-                cmd.arg(claim.key())
-                    .arg(&claim.token().to_hex()[..])
-                    .arg(*token);
-                cmd
+                let mut command = self.call(Script::Confirm, 1, 2, out);
+                command.arg(claim.key()).arg(claim.token().to_hex());
+                command.number(*token);
             }
-            Request::Release { claim, leave } => self.release(claim, *leave),
+            Request::Release { claim, leave } => self.release(claim, *leave, out),
             Request::Extend { items } => {
                 let count = items.len();
-                let mut cmd = self.call(Script::Extend, count, 2 * count);
+                let mut command = self.call(Script::Extend, count, 2 * count, out);
                 for item in items.iter() {
-                    cmd.arg(item.claim.key());
+                    command.arg(item.claim.key());
                 }
                 for item in items.iter() {
                     // An extension behind a release would put the key back: a withdrawn one
                     // keeps its place, with nothing to do.
                     let wanted = !item.claim.is_withdrawn();
                     let ttl = if wanted { millis(item.ttl) } else { 0 };
-                    cmd.arg(&item.claim.token().to_hex()[..]).arg(ttl);
+                    command.arg(item.claim.token().to_hex()).number(ttl);
                 }
-                cmd
             }
-            Request::Look { key } => self.look(Script::Look, key),
-            Request::Break { key } => self.look(Script::Break, key),
-        })
-    }
-
-    fn acquire(&self, script: Script, claim: &Claim, ttl: Duration, proposal: u64) -> Cmd {
-        let mut cmd = self.call(script, 1, 6);
-        cmd.arg(claim.key())
-            .arg(&claim.token().to_hex()[..])
-            .arg(millis(ttl))
-            .arg(proposal);
-        cmd
+            Request::Look { key } => {
+                self.call(Script::Look, 1, 0, out).arg(key);
+            }
+            Request::Break { key } => {
+                self.call(Script::Break, 1, 0, out).arg(key);
+            }
+        }
+        true
     }
 
     fn acquire_fair(
@@ -144,34 +138,35 @@ impl Scripts {
         place: Option<&Place>,
         ttl: Duration,
         proposal: u64,
-    ) -> Cmd {
-        let mut cmd = self.acquire(Script::AcquireFair, claim, ttl, proposal);
+        out: &mut Vec<u8>,
+    ) {
+        let extra = if place.is_some() { 3 } else { 0 };
+        let mut command = self.call(Script::AcquireFair, 1, 3 + extra, out);
+        bid(&mut command, claim, ttl, proposal);
         if let Some(place) = place {
-            cmd.arg(&*place.waiter)
-                .arg(place.ticket)
-                .arg(millis(place.heartbeat));
+            command.arg(&*place.waiter);
+            command.number(place.ticket).number(millis(place.heartbeat));
         }
-        cmd
     }
 
-    fn release(&self, claim: &Claim, leave: bool) -> Cmd {
+    fn release(&self, claim: &Claim, leave: bool, out: &mut Vec<u8>) {
         let (script, place) = match claim.order() {
             Order::Fair(place) => (Script::ReleaseFair, place.as_ref()),
             Order::Unordered => (Script::Release, None),
         };
-        let mut cmd = self.call(script, 1, 3);
-        cmd.arg(claim.key()).arg(&claim.token().to_hex()[..]);
+        let extra = if place.is_some() { 2 } else { 0 };
+        let mut command = self.call(script, 1, 1 + extra, out);
+        command.arg(claim.key()).arg(claim.token().to_hex());
         if let Some(place) = place {
-            cmd.arg(&*place.waiter).arg(u8::from(leave));
+            command.arg(&*place.waiter).number(u64::from(leave));
         }
-        cmd
     }
+}
 
-    fn look(&self, script: Script, key: &[u8]) -> Cmd {
-        let mut cmd = self.call(script, 1, 0);
-        cmd.arg(key);
-        cmd
-    }
+/// What every scripted acquire says.
+fn bid(command: &mut Command<'_>, claim: &Claim, ttl: Duration, proposal: u64) {
+    command.arg(claim.key()).arg(claim.token().to_hex());
+    command.number(millis(ttl)).number(proposal);
 }
 
 /// Whole milliseconds, rounded up: a master must never keep a key for less than we count on.
@@ -180,8 +175,8 @@ fn millis(ttl: Duration) -> u64 {
 }
 
 /// What a reply means for its request.
-pub(super) fn decode(request: &Request, value: Value) -> Result<Answer, Fault> {
-    if let Value::ServerError(error) = &value {
+pub(super) fn decode(request: &Request, value: &Value<'_>) -> Result<Answer, Fault> {
+    if let Value::Error(error) = value {
         return Err(server_fault(error));
     }
     Ok(match (request, value) {
@@ -190,14 +185,11 @@ pub(super) fn decode(request: &Request, value: Value) -> Result<Answer, Fault> {
                 counter: Some(counter.unsigned_abs()),
             }
         }
-        (Request::Acquire { claim, .. }, Value::Array(refused)) => {
-            let ttl_left = refused.first().and_then(as_millis);
-            Answer::Refused {
-                ttl_left,
-                line: line(claim, &refused),
-            }
-        }
-        (Request::Acquire { .. }, Value::Okay) => Answer::Granted { counter: None },
+        (Request::Acquire { claim, .. }, Value::Array(refused)) => Answer::Refused {
+            ttl_left: refused.first().and_then(as_millis),
+            line: line(claim, refused),
+        },
+        (Request::Acquire { .. }, Value::Simple(b"OK")) => Answer::Granted { counter: None },
         (Request::Acquire { .. }, Value::Nil) => Answer::Refused {
             ttl_left: None,
             line: None,
@@ -205,12 +197,12 @@ pub(super) fn decode(request: &Request, value: Value) -> Result<Answer, Fault> {
         (Request::Confirm { .. }, Value::Int(0)) => Answer::NotOurs,
         (Request::Confirm { .. }, Value::Int(1)) => Answer::Confirmed,
         (Request::Confirm { .. }, Value::Int(above)) => Answer::CounterAbove(above.unsigned_abs()),
-        (Request::Release { .. }, Value::Int(deleted)) => Answer::Released(deleted > 0),
-        (Request::Extend { items }, Value::BulkString(said)) if said.len() == items.len() => {
-            Answer::Extended(said.into_iter().map(extended).collect())
+        (Request::Release { .. }, Value::Int(deleted)) => Answer::Released(*deleted > 0),
+        (Request::Extend { items }, Value::Bulk(said)) if said.len() == items.len() => {
+            Answer::Extended(said.iter().copied().map(extended).collect())
         }
         (Request::Look { .. } | Request::Break { .. }, Value::Array(state)) => {
-            Answer::State(key_state(&state))
+            Answer::State(key_state(state))
         }
         _ => return Err(odd()),
     })
@@ -226,7 +218,7 @@ fn extended(digit: u8) -> Extended {
 }
 
 /// What the reply to a claim in order says of the line.
-fn line(claim: &Claim, refused: &[Value]) -> Option<Box<Line>> {
+fn line(claim: &Claim, refused: &[Value<'_>]) -> Option<Box<Line>> {
     let Order::Fair(_) = claim.order() else {
         return None;
     };
@@ -235,7 +227,7 @@ fn line(claim: &Claim, refused: &[Value]) -> Option<Box<Line>> {
         _ => 0,
     };
     let holder = match refused.get(3) {
-        Some(Value::BulkString(value)) if !value.is_empty() => Some(value.clone()),
+        Some(Value::Bulk(value)) if !value.is_empty() => Some(value.to_vec()),
         _ => None,
     };
     Some(Box::new(Line {
@@ -245,12 +237,12 @@ fn line(claim: &Claim, refused: &[Value]) -> Option<Box<Line>> {
     }))
 }
 
-fn key_state(state: &[Value]) -> KeyState {
+fn key_state(state: &[Value<'_>]) -> KeyState {
     let bytes = |index: usize| match state.get(index) {
-        Some(Value::BulkString(bytes)) => Some(bytes.clone()),
+        Some(Value::Bulk(bytes)) => Some(*bytes),
         _ => None,
     };
-    let counter = bytes(2).and_then(|text| std::str::from_utf8(&text).ok()?.parse().ok());
+    let counter = bytes(2).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
     let queue = match (state.get(3), state.get(4)) {
         (Some(Value::Array(line)), Some(Value::Array(lives))) => {
             line.iter().zip(lives).filter_map(waiter).collect()
@@ -258,23 +250,20 @@ fn key_state(state: &[Value]) -> KeyState {
         _ => Vec::new(),
     };
     KeyState {
-        holder: bytes(0),
+        holder: bytes(0).map(<[u8]>::to_vec),
         ttl_left: state.get(1).and_then(as_millis),
         counter,
         queue,
     }
 }
 
-fn waiter((id, lives): (&Value, &Value)) -> Option<Waiter> {
-    let Value::BulkString(id) = id else {
-        return None;
-    };
-    let id = String::from_utf8_lossy(id).into_owned();
+fn waiter((id, lives): (&Value<'_>, &Value<'_>)) -> Option<Waiter> {
+    let id = String::from_utf8_lossy(id.text()?).into_owned();
     Some(Waiter::new(id, as_millis(lives).unwrap_or_default()))
 }
 
 /// A PTTL reply; negative means no expiry, or no key.
-fn as_millis(value: &Value) -> Option<Duration> {
+fn as_millis(value: &Value<'_>) -> Option<Duration> {
     match value {
         Value::Int(ms) => u64::try_from(*ms).ok().map(Duration::from_millis),
         _ => None,
@@ -286,29 +275,15 @@ fn odd() -> Fault {
 }
 
 /// Whether the master has lost its scripts, by a restart or a SCRIPT FLUSH.
-pub(super) fn is_noscript(value: &Value) -> bool {
-    matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT")
+pub(super) fn is_noscript(value: &Value<'_>) -> bool {
+    matches!(value, Value::Error(error) if error.starts_with(b"NOSCRIPT"))
 }
 
 /// A server's error reply as a fault.
-pub(super) fn server_fault(error: &ServerError) -> Fault {
-    by_code(error.code(), error.details().unwrap_or_default())
-}
-
-/// An error of the driver as a fault: of the connection, or what the server said in a handshake.
-pub(super) fn driver_fault(error: &RedisError) -> Fault {
-    match error.kind() {
-        ErrorKind::AuthenticationFailed => {
-            Fault::Denied(brief(error.detail().unwrap_or("authentication failed")))
-        }
-        ErrorKind::RESP3NotSupported => {
-            Fault::Server("RESP3 is not supported: Redis 6 or Valkey is needed".into())
-        }
-        _ => match error.code() {
-            Some(code) => by_code(code, error.detail().unwrap_or_default()),
-            None => Fault::Down(brief(&error.to_string())),
-        },
-    }
+pub(super) fn server_fault(error: &[u8]) -> Fault {
+    let error = String::from_utf8_lossy(error);
+    let (code, details) = error.split_once(' ').unwrap_or((&error, ""));
+    by_code(code, details)
 }
 
 fn by_code(code: &str, details: &str) -> Fault {
