@@ -106,7 +106,7 @@ impl Campaign<'_> {
             if let Some(place) = &place {
                 place.forget_wakes();
             }
-            let order = Order::Fair(line.as_ref().map(|line| line.ticket.clone()));
+            let order = Order::Fair(line.as_ref().map(|line| Box::new(line.ticket.clone())));
             let missed = match self.attempt(order, attempts).await {
                 Ok(won) => {
                     if let Some(line) = line {
@@ -115,7 +115,7 @@ impl Campaign<'_> {
                     }
                     return Ok(Victory {
                         won,
-                        place: place.map(Place::hold),
+                        place,
                         attempts,
                     });
                 }
@@ -334,7 +334,7 @@ impl<'a> InLine<'a> {
         };
         let claim = coordinator
             .claim(key, Token::from_bytes([0; 16]))
-            .with_order(Order::Fair(Some(ticket.clone())));
+            .with_order(Order::Fair(Some(Box::new(ticket.clone()))));
         tracing::debug!(ticket = ticket.ticket, "standing in line");
         Self {
             coordinator,

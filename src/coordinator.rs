@@ -2,11 +2,12 @@
 //! undoes what was not won. Nothing else decides that a lock is held.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::gather::{Board, From, Gather};
+use crate::held::Held;
 use crate::metrics;
 use crate::node::{
     Answer, Claim, Fault, KeyState, Line, Node, NodeName, Order, Phase, Reply, ReplySink, Request,
@@ -17,7 +18,7 @@ use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{Quorum, Reason, Tally, Verdict};
 use crate::protocol::round::{Round, Vote};
 use crate::protocol::validity::{Drift, valid_until};
-use crate::report::{NodeReport, Slot, reports};
+use crate::report::{NodeReport, Slots};
 use crate::runtime::Runtime;
 
 /// How often the fencing number may be raised within one acquire before it is given up. One
@@ -369,7 +370,10 @@ impl Undoing {
 /// The votes of an acquire, and what each node said for the report.
 pub(crate) struct AcquireBoard {
     pub(crate) round: Round,
-    slots: Box<[Slot]>,
+    quorum: Quorum,
+    slots: Slots,
+    /// The lock that was won, if it is: it has the slots, and what comes later is passed on to it.
+    heir: Weak<Held>,
     started: Instant,
     decided: bool,
     /// What refusing nodes said; most rounds meet none.
@@ -390,10 +394,11 @@ pub(crate) struct Refusals {
 
 impl AcquireBoard {
     fn open(quorum: Quorum, started: Instant) -> Self {
-        let slots = vec![Slot::default(); quorum.nodes()].into();
         Self {
             round: Round::open(quorum),
-            slots,
+            quorum,
+            slots: Slots::of(quorum.nodes()),
+            heir: Weak::new(),
             started,
             refusals: None,
             decided: false,
@@ -420,7 +425,7 @@ impl AcquireBoard {
         let refused = self.sight().into_iter().flat_map(|sight| &sight.free_in);
         let mut times: Vec<_> = granted.chain(refused.flatten().copied()).collect();
         times.sort_unstable();
-        times.get(self.slots.len() / 2).copied() // the q-th of N
+        times.get(self.quorum.size() - 1).copied()
     }
 
     fn refused(&mut self, ttl_left: Option<Duration>, line: Option<Box<Line>>) {
@@ -438,20 +443,28 @@ impl AcquireBoard {
     }
 
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
-        reports(names, &self.slots, Phase::Acquire)
+        self.slots.reports(names, Phase::Acquire)
     }
 
-    /// What each node said: all that is worth keeping of a round whose lock has lived a while.
-    pub(crate) fn slots(&self) -> Box<[Slot]> {
-        self.slots.clone()
+    /// Leaves to the lock that was won what each node said and will say, so that a held lock
+    /// does not keep its round alive. The board's lock is always taken before the lock's.
+    pub(crate) fn bequeath(&mut self, heir: &Arc<Held>) {
+        heir.inherit(std::mem::take(&mut self.slots));
+        self.heir = Arc::downgrade(heir);
+    }
+
+    fn note(&mut self, from: From, answer: &Result<Answer, Fault>, late: bool) {
+        let (node, now) = (from.node, from.now);
+        match self.heir.upgrade() {
+            Some(heir) => heir.note(node, answer, self.started, now, late),
+            None => self.slots.note(node, answer, self.started, now, late),
+        }
     }
 }
 
 impl Board for AcquireBoard {
     fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
-        if let Some(slot) = self.slots.get_mut(from.node) {
-            slot.note(&answer, self.started, from.now, self.decided);
-        }
+        self.note(from, &answer, self.decided);
         let vote = match answer {
             Ok(Answer::Granted { counter }) => Vote::Granted(counter),
             Ok(Answer::Refused { ttl_left, line }) => {
@@ -470,9 +483,7 @@ impl Board for AcquireBoard {
     }
 
     fn late(&mut self, from: From, answer: &Result<Answer, Fault>) {
-        if let Some(slot) = self.slots.get_mut(from.node) {
-            slot.note(answer, self.started, from.now, true);
-        }
+        self.note(from, answer, true);
     }
 }
 
@@ -517,7 +528,7 @@ pub(crate) struct ReleaseBoard {
     quorum: Quorum,
     asked: usize,
     started: Instant,
-    slots: Box<[Slot]>,
+    slots: Slots,
     deleted: usize,
     gone: usize,
     faults: usize,
@@ -525,12 +536,11 @@ pub(crate) struct ReleaseBoard {
 
 impl ReleaseBoard {
     fn open(quorum: Quorum, asked: usize, started: Instant) -> Self {
-        let slots = vec![Slot::default(); quorum.nodes()].into();
         Self {
             quorum,
             asked,
             started,
-            slots,
+            slots: Slots::of(quorum.nodes()),
             deleted: 0,
             gone: 0,
             faults: 0,
@@ -556,16 +566,15 @@ impl ReleaseBoard {
     }
 
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
-        reports(names, &self.slots, Phase::Release)
+        self.slots.reports(names, Phase::Release)
     }
 }
 
 impl Board for ReleaseBoard {
     fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
         let late = self.settled();
-        if let Some(slot) = self.slots.get_mut(from.node) {
-            slot.note(&answer, self.started, from.now, late);
-        }
+        self.slots
+            .note(from.node, &answer, self.started, from.now, late);
         match answer {
             Ok(Answer::Released(true)) => self.deleted += 1,
             Ok(_) => self.gone += 1,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::protocol::instant::Instant;
 use crate::protocol::lease::{Ballot, Extension, Kept, Terms};
 use crate::redlock::Core;
 use crate::renewal::Seat;
-use crate::report::{NodeReport, Slot, reports};
+use crate::report::{NodeReport, Slots};
 
 /// A held lock. While it lives and [`is_valid`](Self::is_valid), no other client that follows the
 /// protocol holds the same resource.
@@ -57,7 +58,7 @@ impl LockGuard {
     /// The fencing number: larger than that of every earlier holder of this resource, agreed by a
     /// majority. Stays the same through renewals. `None` with `fencing(false)`.
     pub fn fencing_token(&self) -> Option<u64> {
-        self.held.fencing
+        self.held.fencing.map(NonZero::get)
     }
 
     /// Until when the lock may be counted on, if nothing renews it.
@@ -132,7 +133,7 @@ impl LockGuard {
                 drift: coordinator.drift,
             },
             held: self.held.clone(),
-            slots: vec![Slot::default(); coordinator.quorum.nodes()].into(),
+            slots: Slots::of(coordinator.quorum.nodes()),
             outcome: Extension::Pending,
         };
         let gather = Gather::new(coordinator.runtime.clone(), board);
@@ -157,11 +158,8 @@ impl LockGuard {
             }
             Extension::Unknown | Extension::Pending => {
                 let slots = &gather.board().slots;
-                Err(ExtendError::NoQuorum(reports(
-                    coordinator.names(),
-                    slots,
-                    Phase::Extend,
-                )))
+                let reports = slots.reports(coordinator.names(), Phase::Extend);
+                Err(ExtendError::NoQuorum(reports))
             }
         }
     }
@@ -272,15 +270,14 @@ struct ExtendBoard {
     ballot: Ballot,
     terms: Terms,
     held: Arc<Held>,
-    slots: Box<[Slot]>,
+    slots: Slots,
     outcome: Extension,
 }
 
 impl Board for ExtendBoard {
     fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
-        if let Some(slot) = self.slots.get_mut(from.node) {
-            slot.note(&answer, self.terms.started, from.now, false);
-        }
+        self.slots
+            .note(from.node, &answer, self.terms.started, from.now, false);
         let kept = match answer {
             Ok(Answer::Extended(said)) => match said.first() {
                 Some(Extended::Kept | Extended::Restored) => Kept::Yes,

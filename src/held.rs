@@ -1,18 +1,19 @@
 //! A held lock as guard and renewal share it: until when it is valid, and how it ended.
 
 use std::fmt;
+use std::num::NonZero;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::coordinator::{AcquireRound, Won};
+use crate::coordinator::Won;
 use crate::metrics;
-use crate::node::{Claim, NodeName, Phase};
+use crate::node::{Answer, Claim, Fault, NodeName, Phase};
 use crate::protocol::instant::Instant;
-use crate::report::{NodeReport, Slot, reports};
+use crate::report::{NodeReport, Slots};
 use crate::runtime::Runtime;
-use crate::waiting::Place;
+use crate::waiting::{Lines, Place};
 
 /// Why a lock is no longer held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,34 +52,29 @@ impl fmt::Display for LossCause {
     }
 }
 
-/// One held lock.
+/// One held lock. A process may hold very many: what stands here is kept small
+/// (`a_held_lock_is_small`).
 pub(crate) struct Held {
     pub(crate) claim: Arc<Claim>,
-    pub(crate) fencing: Option<u64>,
+    /// The masters count from one.
+    pub(crate) fencing: Option<NonZero<u64>>,
     /// When `max_hold` is over; `NEVER` without one.
     pub(crate) hold_end: Instant,
-    /// Whether it is renewed in the background.
-    pub(crate) renews: bool,
     state: Mutex<State>,
     changed: Notify,
     hold: metrics::Hold,
 }
 
 struct State {
-    valid_until: Instant,
-    ttl: Duration,
     end: Option<LossCause>,
+    renews: bool,
+    valid_until: Instant,
+    /// In nanoseconds.
+    ttl: u64,
     /// The turn in the local line, passed on when the lock has ended.
-    place: Option<Place>,
-    told: Told,
-}
-
-/// What the masters said to the acquire.
-enum Told {
-    /// Late answers are still noted here.
-    Live(Arc<AcquireRound>),
-    /// All that is kept for a lock that is held for long.
-    Settled(Box<[Slot]>),
+    turn: Option<Arc<Lines>>,
+    /// What the masters said to the acquire; late answers are still noted here.
+    slots: Slots,
 }
 
 impl Held {
@@ -88,43 +84,62 @@ impl Held {
         max_hold: Option<Duration>,
         renews: bool,
         place: Option<Place>,
-    ) -> Self {
+    ) -> Arc<Self> {
         let hold_end = max_hold.map_or(Instant::NEVER, |most| won.started + most);
-        Self {
+        let held = Arc::new(Self {
             claim: won.claim,
-            fencing: won.fencing,
+            fencing: won.fencing.and_then(NonZero::new),
             hold_end,
-            renews,
             state: Mutex::new(State {
-                valid_until: won.valid_until.min(hold_end),
-                ttl,
                 end: None,
-                place,
-                told: Told::Live(won.round),
+                renews,
+                valid_until: won.valid_until.min(hold_end),
+                ttl: nanos(ttl),
+                turn: place.map(Place::hold),
+                slots: Slots::default(),
             }),
             changed: Notify::new(),
             hold: metrics::Hold::begin(),
-        }
+        });
+        won.round.board().bequeath(&held);
+        held
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What each master said to the acquire.
-    pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
-        match &self.state().told {
-            Told::Live(round) => round.board().reports(names),
-            Told::Settled(slots) => reports(names, slots, Phase::Acquire),
-        }
+    /// Takes over what the masters have said to the acquire so far.
+    pub(crate) fn inherit(&self, slots: Slots) {
+        self.state().slots = slots;
     }
 
-    /// Lets go of the round: by the first renewal every master has answered or timed out.
-    pub(crate) fn settle(&self) {
-        let mut state = self.state();
-        if let Told::Live(round) = &state.told {
-            let slots = round.board().slots();
-            state.told = Told::Settled(slots);
+    /// Notes an answer to the acquire that came after the lock was won.
+    pub(crate) fn note(
+        &self,
+        node: usize,
+        answer: &Result<Answer, Fault>,
+        started: Instant,
+        now: Instant,
+        late: bool,
+    ) {
+        self.state().slots.note(node, answer, started, now, late);
+    }
+
+    /// What each master said to the acquire.
+    pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
+        self.state().slots.reports(names, Phase::Acquire)
+    }
+
+    /// Whether it is renewed in the background.
+    pub(crate) fn renews(&self) -> bool {
+        self.state().renews
+    }
+
+    /// Passes the local turn on, if it had one: never under the lock of the state.
+    fn pass_on(&self, turn: Option<Arc<Lines>>) {
+        if let Some(lines) = turn {
+            lines.pass_on(self.claim.key());
         }
     }
 
@@ -133,25 +148,26 @@ impl Held {
     }
 
     pub(crate) fn ttl(&self) -> Duration {
-        self.state().ttl
+        Duration::from_nanos(self.state().ttl)
     }
 
     /// How it ended, if it has: also when the deadline has passed and nobody had looked yet.
     pub(crate) fn ended(&self, now: Instant) -> Option<LossCause> {
-        let (end, _passed_on) = {
+        let (end, turn) = {
             let mut state = self.state();
             if state.end.is_none() && now >= state.valid_until {
                 let cause = self.deadline_cause(now);
                 state.end = Some(cause);
                 self.hold.end(cause);
             }
-            let place = if state.end.is_some() {
-                state.place.take()
+            let turn = if state.end.is_some() {
+                state.turn.take()
             } else {
                 None
             };
-            (state.end, place)
+            (state.end, turn)
         };
+        self.pass_on(turn);
         end
     }
 
@@ -166,12 +182,13 @@ impl Held {
     /// Ends it, unless it has ended already, and passes the local turn on. Releases must have
     /// been queued before: the next in line sends right behind them.
     pub(crate) fn end(&self, cause: LossCause) {
-        let (first, _passed_on) = {
+        let (first, turn) = {
             let mut state = self.state();
             let first = state.end.is_none();
             state.end.get_or_insert(cause);
-            (first, state.place.take())
+            (first, state.turn.take())
         };
+        self.pass_on(turn);
         if first {
             self.hold.end(cause);
             self.changed.notify_waiters();
@@ -186,7 +203,7 @@ impl Held {
             return false;
         }
         state.valid_until = state.valid_until.max(until.min(self.hold_end));
-        state.ttl = ttl;
+        state.ttl = nanos(ttl);
         true
     }
 
@@ -204,5 +221,31 @@ impl Held {
             let deadline = runtime.sleep_until(self.valid_until());
             futures::future::select(changed, deadline).await;
         }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let turn = self.state().turn.take();
+        self.pass_on(turn);
+    }
+}
+
+fn nanos(of: Duration) -> u64 {
+    u64::try_from(of.as_nanos()).unwrap_or(u64::MAX)
+}
+
+// With the metrics a lock also keeps since when it is held.
+#[cfg(all(test, target_pointer_width = "64", not(feature = "metrics")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_lock_is_small() {
+        // Ten thousand held locks are ten thousand of each, and of the masters' slots and the
+        // key's line: together at most 600 bytes a lock, with what the allocator adds.
+        assert_eq!(size_of::<Held>(), 120);
+        assert_eq!(size_of::<Claim>(), 56);
+        assert_eq!(size_of::<crate::LockGuard>(), 32);
     }
 }

@@ -458,7 +458,7 @@ impl LockRequest<'_> {
         }
         tracing::debug!(fencing_token = won.fencing, "lock acquired");
         let started = won.started;
-        let held = Arc::new(Held::new(won, self.ttl, self.max_hold, self.renew, place));
+        let held = Held::new(won, self.ttl, self.max_hold, self.renew, place);
         let seat = Seat::default();
         core.renewal.watch(&core.coordinator, &held, &seat, started);
         LockGuard::new(held, core.clone(), seat)

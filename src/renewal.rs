@@ -166,10 +166,9 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, batch: &[Due], n
             end(renewal, coordinator, held, due.seat, cause);
             continue;
         }
-        if !held.renews {
+        if !held.renews() {
             continue;
         }
-        held.settle();
         let ttl = held.ttl();
         items.push(ExtendItem {
             claim: held.claim.clone(),
@@ -293,7 +292,7 @@ impl Board for RenewBoard {
 
 /// When to look at a lock again: for its renewal, or for its end.
 fn next_due(held: &Held, from: Instant) -> Instant {
-    if held.renews {
+    if held.renews() {
         renew_at(from, held.ttl()).min(held.hold_end)
     } else {
         held.valid_until()
@@ -409,7 +408,7 @@ impl Wheel {
             };
             let Some(held) = seat.held.clone() else { break };
             // Renewals may come a little early, ends may not.
-            let is_end = !held.renews || due >= held.hold_end;
+            let is_end = !held.renews() || due >= held.hold_end;
             let early = !is_end && !taken.is_empty();
             let horizon = if early { now + held.ttl() / 60 } else { now };
             if due > horizon {

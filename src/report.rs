@@ -69,14 +69,25 @@ impl fmt::Display for NodeReport {
     }
 }
 
-/// The compact form that a held lock keeps: 16 bytes a master.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Slot {
+/// What every master said, in the compact form that a held lock keeps for as long as it lives.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    each: Box<[Slot]>,
+    /// Apart, because most rounds meet none.
+    faults: Option<Box<Faults>>,
+}
+
+/// The faults behind the slots that say so, by node.
+#[derive(Debug, Default)]
+struct Faults(Vec<(usize, Fault)>);
+
+/// What one master said: 8 bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
     said: Said,
     late: bool,
     /// Microseconds from the first send; saturates after an hour.
     micros: u32,
-    fault: Option<Box<Fault>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,15 +99,28 @@ enum Said {
     Fault,
 }
 
-impl Slot {
+impl Slots {
+    pub(crate) fn of(nodes: usize) -> Self {
+        Self {
+            each: vec![Slot::default(); nodes].into(),
+            faults: None,
+        }
+    }
+
+    /// Notes what `node` said, in place of what it had said before.
     pub(crate) fn note(
         &mut self,
+        node: usize,
         answer: &Result<Answer, Fault>,
         started: Instant,
         now: Instant,
         late: bool,
     ) {
-        self.said = match answer {
+        let Some(slot) = self.each.get_mut(node) else {
+            return;
+        };
+        let before = slot.said;
+        slot.said = match answer {
             Ok(
                 Answer::Granted { .. }
                 | Answer::Confirmed
@@ -107,41 +131,53 @@ impl Slot {
             Ok(_) => Said::No,
             Err(_) => Said::Fault,
         };
-        self.fault = answer.as_ref().err().map(|fault| Box::new(fault.clone()));
         let micros = now.saturating_since(started).as_micros();
-        self.micros = u32::try_from(micros).unwrap_or(u32::MAX);
-        self.late = late;
-    }
-
-    fn report(&self, node: &NodeName, phase: Phase) -> NodeReport {
-        let outcome = match (self.said, &self.fault) {
-            (Said::Fault, Some(fault)) => NodeOutcome::Fault((**fault).clone()),
-            (Said::Yes, _) => NodeOutcome::Yes,
-            (Said::No, _) => NodeOutcome::No,
-            _ => NodeOutcome::Silent,
-        };
-        let latency =
-            (self.said != Said::Silent).then(|| Duration::from_micros(self.micros.into()));
-        NodeReport {
-            node: node.clone(),
-            phase,
-            outcome,
-            latency,
-            late: self.late,
+        slot.micros = u32::try_from(micros).unwrap_or(u32::MAX);
+        slot.late = late;
+        if let (Said::Fault, Some(faults)) = (before, &mut self.faults) {
+            faults.0.retain(|(of, _)| *of != node);
+        }
+        if let Err(fault) = answer {
+            let faults = self.faults.get_or_insert_default();
+            faults.0.push((node, fault.clone()));
         }
     }
-}
 
-/// The slots of all masters as public reports.
-pub(crate) fn reports<'a>(
-    names: impl Iterator<Item = &'a NodeName>,
-    slots: &[Slot],
-    phase: Phase,
-) -> Vec<NodeReport> {
-    names
-        .zip(slots)
-        .map(|(name, slot)| slot.report(name, phase))
-        .collect()
+    /// As public reports, given the masters' names in order.
+    pub(crate) fn reports<'a>(
+        &self,
+        names: impl Iterator<Item = &'a NodeName>,
+        phase: Phase,
+    ) -> Vec<NodeReport> {
+        let slots = self.each.iter().enumerate();
+        names
+            .zip(slots)
+            .map(|(name, (node, slot))| self.report(node, *slot, name, phase))
+            .collect()
+    }
+
+    fn report(&self, node: usize, slot: Slot, name: &NodeName, phase: Phase) -> NodeReport {
+        let fault = || {
+            let mut faults = self.faults.iter().flat_map(|faults| &faults.0);
+            faults.find(|(of, _)| *of == node)
+        };
+        let outcome = match slot.said {
+            Said::Silent => NodeOutcome::Silent,
+            Said::Yes => NodeOutcome::Yes,
+            Said::No => NodeOutcome::No,
+            Said::Fault => fault().map_or(NodeOutcome::Silent, |(_, fault)| {
+                NodeOutcome::Fault(fault.clone())
+            }),
+        };
+        let silent = slot.said == Said::Silent;
+        NodeReport {
+            node: name.clone(),
+            phase,
+            outcome,
+            latency: (!silent).then(|| Duration::from_micros(slot.micros.into())),
+            late: slot.late,
+        }
+    }
 }
 
 /// Reports on one line, for error texts: only those that did not simply say yes.
@@ -157,5 +193,32 @@ impl fmt::Display for Line<'_> {
             write!(f, "{first}")?;
         }
         rest.try_for_each(|report| write!(f, "; {report}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_small_and_a_late_answer_takes_the_place_of_the_fault() {
+        // Every held lock keeps one per master.
+        assert_eq!(size_of::<Slot>(), 8);
+        let names: Vec<NodeName> = ["a", "b"].into_iter().map(NodeName::new).collect();
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let mut slots = Slots::of(2);
+        slots.note(0, &Err(Fault::Stalled), at(1), at(3), false);
+        slots.note(1, &Err(Fault::WrongType), at(1), at(2), false);
+        slots.note(7, &Err(Fault::WrongType), at(1), at(2), false);
+        let said = |slots: &Slots| -> Vec<_> {
+            let reports = slots.reports(names.iter(), Phase::Acquire);
+            let said = reports.into_iter();
+            said.map(|report| (report.outcome, report.late)).collect()
+        };
+        let wrong = (NodeOutcome::Fault(Fault::WrongType), false);
+        let stalled = (NodeOutcome::Fault(Fault::Stalled), false);
+        assert_eq!(said(&slots), [stalled, wrong.clone()]);
+        slots.note(0, &Ok(Answer::Confirmed), at(1), at(9), true);
+        assert_eq!(said(&slots), [(NodeOutcome::Yes, true), wrong]);
     }
 }

@@ -91,12 +91,11 @@ struct Turn {
     called: Notify,
 }
 
-/// A place in a local line; dropping it passes the turn on.
+/// A place in a local line; dropping it passes the turn on, unless it has become a holder's.
 pub(crate) struct Place {
     lines: Arc<Lines>,
     key: Arc<[u8]>,
-    /// None once the front holds the lock: a holder waits for nothing.
-    turn: Option<Arc<Turn>>,
+    turn: Arc<Turn>,
 }
 
 impl Lines {
@@ -131,7 +130,7 @@ impl Lines {
         Place {
             lines: self.clone(),
             key: key.clone(),
-            turn: Some(turn),
+            turn,
         }
     }
 
@@ -152,6 +151,22 @@ impl Lines {
             Err(())
         }
     }
+
+    /// The holder lets go: the next one in line has its turn. To be called once by each holder;
+    /// a holder is always the front.
+    pub(crate) fn pass_on(&self, key: &[u8]) {
+        let next = {
+            let mut map = self.map();
+            let next = map.get_mut(key).and_then(Line::advance);
+            if next.is_none() {
+                map.remove(key);
+            }
+            next
+        };
+        if let Some(next) = next {
+            next.called.notify_one();
+        }
+    }
 }
 
 impl WakeSink for Lines {
@@ -166,14 +181,14 @@ impl WakeSink for Lines {
 
 impl Place {
     pub(crate) fn is_front(&self) -> bool {
-        let Some(turn) = &self.turn else { return true };
         let map = self.lines.map();
-        map.get(&self.key).is_some_and(|line| line.is_front(turn))
+        let line = map.get(&self.key);
+        line.is_some_and(|line| line.is_front(&self.turn))
     }
 
     /// How many stand before it in this process.
     pub(crate) fn ahead(&self) -> u64 {
-        let Some(turn) = &self.turn else { return 0 };
+        let turn = &self.turn;
         let map = self.lines.map();
         let Some(line) = map.get(&self.key).filter(|line| !line.is_front(turn)) else {
             return 0;
@@ -184,23 +199,23 @@ impl Place {
 
     /// Waits for its turn.
     pub(crate) async fn front(&self) {
-        let Some(turn) = &self.turn else { return };
         while !self.is_front() {
             // A call that comes first is kept by the Notify.
-            turn.called.notified().await;
+            self.turn.called.notified().await;
         }
     }
 
-    /// The front holds the lock now: it keeps its place, and needs no more calls.
-    pub(crate) fn hold(mut self) -> Self {
-        self.turn = None;
+    /// The front holds the lock now: it keeps its place until [`Lines::pass_on`], and needs no
+    /// more calls.
+    pub(crate) fn hold(self) -> Arc<Lines> {
         if let Some(line) = self.lines.map().get_mut(&self.key) {
             line.front = None;
             if let Some(behind) = &mut line.behind {
                 behind.last = None;
             }
         }
-        self
+        // Dropped, this place stands nowhere in the line any more, and passes nothing on.
+        self.lines.clone()
     }
 
     /// Leaves word for those behind.
@@ -220,16 +235,14 @@ impl Place {
 
     /// Forgets the wake-ups so far: right before an attempt is sent, which sees what they saw.
     pub(crate) fn forget_wakes(&self) {
-        if let Some(turn) = &self.turn {
-            turn.woken.store(0, Ordering::Release);
-        }
+        self.turn.woken.store(0, Ordering::Release);
     }
 
     /// Waits until so many masters may be free that a majority of `quorum` is possible, counting
     /// those that were `free` at the last attempt; or, with fewer wake-ups, a moment after the
     /// first; at the latest until `at`.
     pub(crate) async fn woken(&self, runtime: &dyn Runtime, free: u64, quorum: usize, at: Instant) {
-        let Some(turn) = &self.turn else { return };
+        let turn = &self.turn;
         let mut limit = at;
         let mut sleep = runtime.sleep_until(limit);
         loop {
@@ -258,9 +271,8 @@ impl Drop for Place {
             return;
         };
         let line = entry.get_mut();
-        let turn = self.turn.as_ref();
-        // A holder is always the front.
-        if turn.is_none_or(|turn| line.is_front(turn)) {
+        let turn = &self.turn;
+        if line.is_front(turn) {
             let next = line.advance();
             if next.is_none() {
                 entry.remove();
@@ -269,7 +281,7 @@ impl Drop for Place {
             if let Some(next) = next {
                 next.called.notify_one();
             }
-        } else if let (Some(turn), Some(behind)) = (turn, &mut line.behind) {
+        } else if let Some(behind) = &mut line.behind {
             behind.turns.retain(|other| !Arc::ptr_eq(other, turn));
             if behind.turns.is_empty() {
                 line.behind = None;

@@ -401,6 +401,28 @@ async fn two_hundred_locks_are_kept_while_a_master_stands_still() {
 }
 
 /// Short leases, so that the guard's time passes within a test.
+#[tokio::test]
+async fn the_report_of_a_held_lock_takes_in_answers_that_come_late() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    drop(held(&redlock, secs(20)).await);
+    redlock.flush().await;
+    masters[0].stop().expect("stopped");
+    let guard = held(&redlock, secs(20)).await;
+    let said = || guard.report().swap_remove(0);
+    assert_eq!(said().outcome, NodeOutcome::Silent);
+    eventually("its silence is noted", || {
+        matches!(said().outcome, NodeOutcome::Fault(Fault::Timeout(_))) && said().late
+    })
+    .await;
+    masters[0].cont().expect("continued");
+    eventually("its answer is noted", || said().outcome == NodeOutcome::Yes).await;
+    assert!(said().late);
+    let on_time = guard.report().split_off(1);
+    assert!(on_time.iter().all(|one| one.outcome == NodeOutcome::Yes));
+    guard.release().await;
+}
+
 fn guarded(masters: &Masters, guard: RestartGuard) -> RedlockBuilder {
     Redlock::builder()
         .masters(masters.urls())

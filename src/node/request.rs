@@ -58,7 +58,7 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
     /// First come, first served, with a place in line; without one, a try that takes none.
-    Fair(Option<Place>),
+    Fair(Option<Box<Place>>),
     /// Whoever comes at the right moment: no queue keys are read or written.
     Unordered,
 }

@@ -65,9 +65,9 @@ enum Stand {
 impl Who {
     fn claim(self) -> Arc<Claim> {
         let (key, token) = (KEYS[self.key], self.token);
-        let order = |place| {
+        let order = |place: Option<Place>| {
             let fresh = Claim::new("", key, asking::token(token), true);
-            Arc::new(fresh.with_order(Order::Fair(place)))
+            Arc::new(fresh.with_order(Order::Fair(place.map(Box::new))))
         };
         let claim = match self.stand {
             Stand::Classic => classic(key, token),

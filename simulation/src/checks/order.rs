@@ -89,7 +89,7 @@ impl Line {
 
 fn place(claim: &Claim) -> Option<&Place> {
     match claim.order() {
-        Order::Fair(place) => place.as_ref(),
+        Order::Fair(place) => place.as_deref(),
         Order::Unordered => None,
     }
 }

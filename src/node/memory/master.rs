@@ -167,7 +167,7 @@ impl Master {
         proposal: u64,
     ) -> Outcome<Answer> {
         if let Order::Fair(place) = claim.order() {
-            return self.acquire_fair(now, claim, place.as_ref(), ttl, proposal);
+            return self.acquire_fair(now, claim, place.as_deref(), ttl, proposal);
         }
         if !claim.fenced() {
             // Literally SET NX PX: it does not look at what stands there.

@@ -91,7 +91,7 @@ impl Scripts {
                 proposal,
             } => {
                 if let Order::Fair(place) = claim.order() {
-                    self.acquire_fair(claim, place.as_ref(), *ttl, *proposal, out);
+                    self.acquire_fair(claim, place.as_deref(), *ttl, *proposal, out);
                 } else if claim.fenced() {
                     let mut command = self.call(Script::Acquire, 1, 3, out);
                     bid(&mut command, claim, *ttl, *proposal);
@@ -151,7 +151,7 @@ impl Scripts {
 
     fn release(&self, claim: &Claim, leave: bool, out: &mut Vec<u8>) {
         let (script, place) = match claim.order() {
-            Order::Fair(place) => (Script::ReleaseFair, place.as_ref()),
+            Order::Fair(place) => (Script::ReleaseFair, place.as_deref()),
             Order::Unordered => (Script::Release, None),
         };
         let extra = if place.is_some() { 2 } else { 0 };
