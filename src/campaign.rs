@@ -27,6 +27,9 @@ const STAGGER: Duration = Duration::from_millis(10);
 /// A sign of life goes out this often within the time that one keeps the place.
 const BEATS: u32 = 3;
 
+/// The pauses of one waiter, once it needs one.
+type Delays = Box<dyn Iterator<Item = Duration> + Send>;
+
 /// Sees what the waiter sees.
 pub(crate) type Observer = Arc<dyn Fn(&Waiting) + Send + Sync>;
 
@@ -68,7 +71,7 @@ impl Campaign<'_> {
     }
 
     async fn unordered(self) -> Result<Victory, Defeat> {
-        let mut delays = self.core.options.retry.delays(self.seed());
+        let mut delays = None;
         let mut attempts = 0;
         loop {
             attempts += 1;
@@ -89,7 +92,7 @@ impl Campaign<'_> {
             }
             // Awaited, so that the next attempt does not meet the remains of this one.
             missed.undo.done().await;
-            self.pause(delays.next()).await;
+            self.pause(&mut delays).await;
             if self.is_over() {
                 return Err(self.defeat(missed.failure, Some(missed.round), attempts));
             }
@@ -98,7 +101,7 @@ impl Campaign<'_> {
 
     async fn in_order(self) -> Result<Victory, Defeat> {
         let place = self.local_turn(self.key).await?;
-        let mut delays = self.core.options.retry.delays(self.seed());
+        let mut delays = None;
         let mut line: Option<InLine<'_>> = None;
         let mut attempts = 0;
         loop {
@@ -146,7 +149,7 @@ impl Campaign<'_> {
                     if let Some(line) = &line {
                         line.step_out().await;
                     }
-                    self.pause(delays.next()).await;
+                    self.pause(&mut delays).await;
                 }
             }
             if self.is_over() {
@@ -221,9 +224,12 @@ impl Campaign<'_> {
             .await;
     }
 
-    async fn pause(&self, delay: Option<Duration>) {
+    /// The next pause. Their jitter is drawn with the first: most locks are won without one.
+    async fn pause(&self, delays: &mut Option<Delays>) {
+        let retry = &self.core.options.retry;
+        let delays = delays.get_or_insert_with(|| Box::new(retry.delays(self.seed())));
         let coordinator = &self.core.coordinator;
-        let again = coordinator.now() + delay.unwrap_or_default();
+        let again = coordinator.now() + delays.next().unwrap_or_default();
         coordinator
             .runtime
             .sleep_until(again.min(self.deadline))

@@ -302,6 +302,7 @@ impl Actor {
             again: Vec::new(),
             stalled_since: None,
             armed: None,
+            gathering: false,
         };
         let ended = std::future::poll_fn(|cx| line.poll(self, timer.as_mut(), cx)).await;
         line.hang_up(self, ended.as_ref());
@@ -321,6 +322,9 @@ struct Line {
     stalled_since: Option<Tick>,
     /// What the timer is set to.
     armed: Option<Tick>,
+    /// The turn has been given to callers that are ready, so that one write carries what all of
+    /// them ask.
+    gathering: bool,
 }
 
 /// Something the master has been asked.
@@ -337,6 +341,16 @@ impl Line {
         mut timer: Pin<&mut Sleep>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Fault>> {
+        // While the master is at work anyway, the callers who are ready now, also those whose
+        // answers came just now, have their turn first. Nobody waits for a clock: where nobody is
+        // ready this task is polled again at once.
+        if !self.gathering && !self.under_way.is_empty() {
+            if let Err(fault) = self.land(actor, cx) {
+                return Poll::Ready(Some(fault));
+            }
+            return self.gather(actor, timer, cx);
+        }
+        self.gathering = false;
         loop {
             actor.shared.mailbox.register(cx.waker());
             let took = self.take_off(actor);
@@ -349,7 +363,10 @@ impl Line {
             if let Err(error) = wrote {
                 return Poll::Ready(Some(Fault::Down(error.to_string().into())));
             }
-            if !took && !landed {
+            if landed {
+                return self.gather(actor, timer, cx);
+            }
+            if !took {
                 break;
             }
         }
@@ -360,6 +377,18 @@ impl Line {
             }
         }
         self.keep_time(actor, timer.as_mut(), cx)
+    }
+
+    /// Lets others go first, once.
+    fn gather(
+        &mut self,
+        actor: &mut Actor,
+        timer: Pin<&mut Sleep>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Fault>> {
+        self.gathering = true;
+        cx.waker().wake_by_ref();
+        self.keep_time(actor, timer, cx)
     }
 
     /// Takes in the answers that have come; true when there were some.
