@@ -10,7 +10,7 @@ use quorate_testbed::{Fault, Injected, Masters, Proxy, Way};
 
 use crate::contender::{Addresses, Contender, Name, settings};
 use crate::measure::{Spread, quantile};
-use crate::table::{Table, number, ratio};
+use crate::table::{Bound, Table, goal, number, ratio};
 use crate::versus::{Alone, alone, runtime};
 
 /// Arguments of `faults`.
@@ -162,7 +162,6 @@ pub(crate) fn run(args: &Args) {
     print(&names, &seen);
     drop(proxies);
     drop(masters);
-    println!("\nTime without service: the longest pause between two acquisitions of one client");
     gaps(&runtime, args.rounds);
 }
 
@@ -174,7 +173,9 @@ struct Pair {
 }
 
 fn print(names: &[Name], seen: &[Vec<Vec<Pair>>]) {
+    let mut goals = Vec::new();
     for (name, seen) in names.iter().zip(seen) {
+        let (mut most, mut lost) = (0.0_f64, 0);
         let heading = ["acquire p50 x", "us", "p99 x", "us", "slowest ms"];
         let more = ["release p50 x", "us", "p99 x", "us", "failed"];
         let mut table = Table::new([name.label()].into_iter().chain(heading).chain(more));
@@ -190,6 +191,10 @@ fn print(names: &[Name], seen: &[Vec<Vec<Pair>>]) {
                 .filter_map(|pair| pair.faulty.acquire.last())
                 .max();
             let failed: u64 = pairs.iter().map(|pair| pair.faulty.failed).sum();
+            let p50 = |round: &Alone| quantile(&round.acquire, 0.5);
+            let over = Spread::of(pairs.iter().map(|p| p50(&p.faulty) / p50(&p.healthy)));
+            most = most.max(over.median);
+            lost += failed;
             let mut row = vec![trouble.label()];
             row.extend(cells(|r| &r.acquire, 0.5));
             row.extend(cells(|r| &r.acquire, 0.99));
@@ -199,7 +204,17 @@ fn print(names: &[Name], seen: &[Vec<Vec<Pair>>]) {
             row.push(failed.to_string());
             table.row(row);
         }
-        table.print("");
+        table.print(&format!("{}, a minority in trouble", name.label()));
+        if *name != Name::Rslock {
+            goals.push((name.label(), most, lost));
+        }
+    }
+    println!();
+    for (label, worst, lost) in goals {
+        let what = format!("{label}, acquire p50 under the worst of these over healthy");
+        goal(&what, worst, Bound::Most(1.2));
+        let what = format!("{label}, acquires that failed");
+        goal(&what, lost as f64, Bound::Most(0.0));
     }
 }
 
@@ -283,7 +298,13 @@ fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
     }
     let label = "three died, one returns: from its answer to PING".to_owned();
     table.row([label].into_iter().chain(cells(&back)));
-    table.print("");
+    table.print("Time without service: the longest pause between two acquisitions of one client");
+    println!();
+    for (label, n) in [("dies", 1), ("returns", 4)] {
+        let what = format!("pause in ms when one of five {label}");
+        let pause = Spread::of(seen[n].iter().copied()).median;
+        goal(&what, pause, Bound::Most(100.0));
+    }
 }
 
 /// The longest pause between acquisitions around `event`.

@@ -9,7 +9,7 @@ use quorate::{Redlock, RestartGuard, Wait};
 use quorate_testbed::{Fault, Masters, Proxy, Reply, Way};
 
 use crate::contender::Name;
-use crate::table::Table;
+use crate::table::{Bound, Table, goal};
 use crate::versus::runtime;
 
 /// Arguments of `leftovers`.
@@ -123,6 +123,12 @@ pub(crate) fn run(args: &Args) {
         ]);
     }
     table.print("Keys left behind, fencing counters aside (they live for a day by design)");
+    println!();
+    goal(
+        "keys left after the background releases",
+        left_in_all as f64,
+        Bound::Most(0.0),
+    );
     assert_eq!(left_in_all, 0, "keys were left behind");
 }
 

@@ -11,6 +11,7 @@
     reason = "tables on stdout are what this program is for"
 )]
 
+mod all;
 mod contender;
 mod faults;
 mod floor;
@@ -37,6 +38,8 @@ struct Cli {
 /// What to measure.
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Everything below, one after the other, into one Markdown file
+    All(all::Args),
     /// Latency, throughput and cost per cycle, as ratios to the floor
     Versus(versus::Args),
     /// A stopped, dead or slow minority, and the time without service when masters die and return
@@ -58,6 +61,7 @@ enum Command {
 
 fn main() {
     match Cli::parse().command {
+        Command::All(args) => all::run(&args),
         Command::Versus(args) => versus::run(&args),
         Command::Faults(args) => faults::run(&args),
         Command::Held(args) => held::run(&args),

@@ -47,6 +47,23 @@ impl Spread {
     }
 }
 
+/// The most by which a cost rises over the least before it: one that falls and then rises has risen.
+pub(crate) fn climb(costs: impl IntoIterator<Item = f64>) -> f64 {
+    let (mut least, mut climb) = (f64::NAN, f64::NAN);
+    for cost in costs {
+        climb = climb.max(cost / least);
+        least = least.min(cost);
+    }
+    climb
+}
+
+#[test]
+fn a_cost_that_falls_and_then_rises_has_risen() {
+    assert!((climb([100.0, 10.0, 15.0, 12.0]) - 1.5).abs() < 1e-9);
+    assert!((climb([4.0, 2.0, 1.0]) - 0.5).abs() < 1e-9);
+    assert!(climb([4.0]).is_nan());
+}
+
 /// The processor time that this process has used.
 pub(crate) fn own_cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);

@@ -43,6 +43,28 @@ impl Table {
     }
 }
 
+/// One goal, what came of it, and whether that is good enough.
+pub(crate) fn goal(what: &str, value: f64, at: Bound) {
+    let (sign, bound, met) = match at {
+        Bound::Most(bound) => ("at most", bound, value <= bound),
+        Bound::Least(bound) => ("at least", bound, value >= bound),
+    };
+    let verdict = if met { "met" } else { "MISSED" };
+    println!(
+        "goal: {what}: {sign} {bound}; measured {}: {verdict}",
+        number(value)
+    );
+}
+
+/// How a goal is bounded.
+#[derive(Clone, Copy)]
+pub(crate) enum Bound {
+    /// No more than this.
+    Most(f64),
+    /// No less than this.
+    Least(f64),
+}
+
 /// A ratio with the spread of its rounds.
 pub(crate) fn ratio(spread: Spread) -> String {
     format!(

@@ -6,8 +6,8 @@ use std::time::Duration;
 use quorate_testbed::Masters;
 
 use crate::contender::{Addresses, Contender, Name};
-use crate::measure::Spread;
-use crate::table::{Table, number, ratio};
+use crate::measure::{Spread, climb};
+use crate::table::{Bound, Table, goal, number, ratio};
 use crate::versus::{Crowd, crowd, runtime};
 
 /// Arguments of `tasks`.
@@ -53,11 +53,13 @@ pub(crate) fn run(args: &Args) {
         .iter()
         .flat_map(|name| [name.label(), "growth", "cycles/s"]);
     let mut table = Table::new(["tasks"].into_iter().chain(heading));
+    let mut worst = [0.0_f64; 4];
     for (t, tasks) in args.tasks.iter().enumerate() {
         let mut row = vec![tasks.to_string()];
-        for seen in &seen {
+        for (seen, worst) in seen.iter().zip(&mut worst) {
             let pairs = seen[t].iter().zip(&seen[0]);
             let growth = Spread::of(pairs.map(|(now, first)| now.client_us / first.client_us));
+            *worst = worst.max(growth.median);
             row.push(number(
                 Spread::of(seen[t].iter().map(|c| c.client_us)).median,
             ));
@@ -69,4 +71,22 @@ pub(crate) fn run(args: &Args) {
         table.row(row);
     }
     table.print("Cost of a cycle by the number of tasks");
+    println!();
+    for ((name, worst), seen) in names.iter().zip(worst).zip(&seen) {
+        if matches!(name, Name::Classic | Name::Default) {
+            let what = format!(
+                "{}, dearest cycle over one of the fewest tasks",
+                name.label()
+            );
+            goal(&what, worst, Bound::Most(1.2));
+            let what = format!(
+                "{}, dearest cycle over the cheapest with fewer tasks",
+                name.label()
+            );
+            let costs = seen
+                .iter()
+                .map(|seen| Spread::of(seen.iter().map(|c| c.client_us)).median);
+            goal(&what, climb(costs), Bound::Most(1.2));
+        }
+    }
 }

@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 
 use crate::contender::{Addresses, Contender, Name};
 use crate::measure::{Counts, Spread, masters_cpu, own_cpu, quantile};
-use crate::table::{Table, number, ratio};
+use crate::table::{Bound, Table, goal, number, ratio};
 
 /// Arguments of `versus`.
 #[derive(Clone, Debug, clap::Args)]
@@ -222,12 +222,17 @@ fn with(count: usize, args: &Args) {
         "multi_thread, 2 workers"
     };
     println!(
-        "\n{count} masters, {rounds} interleaved rounds, tokio {flavour}; x = ratio to the floor of the same round, \
-         median of the rounds [smallest-largest]"
+        "\n{count} {}, {rounds} interleaved rounds, tokio {flavour}; x = ratio to the floor of the same round, \
+         median of the rounds [smallest-largest]",
+        if count == 1 { "master" } else { "masters" }
     );
     print_alone(&names, &seen);
+    print_quantiles(&names, &seen);
     for &tasks in &args.tasks {
         print_crowd(tasks, &names, &seen);
+    }
+    if count == 5 && !args.current_thread {
+        print_goals(args, &names, &seen);
     }
     if args.json {
         print_json(count, rounds, &names, &seen);
@@ -251,7 +256,6 @@ fn print_alone(names: &[Name], seen: &[Rounds]) {
         "us",
         "p99 x",
         "us",
-        "p99.9 us",
         "acquire p50 x",
         "us",
         "release p50 x",
@@ -269,7 +273,6 @@ fn print_alone(names: &[Name], seen: &[Rounds]) {
             number(plain(seen, n, p50)),
             ratio(over_floor(seen, n, p99)),
             number(plain(seen, n, p99)),
-            number(pooled(&seen[n].alone, 0.999) / 1e3),
             ratio(over_floor(seen, n, acquire)),
             number(plain(seen, n, acquire)),
             ratio(over_floor(seen, n, release)),
@@ -280,11 +283,67 @@ fn print_alone(names: &[Name], seen: &[Rounds]) {
     table.print("Latency of one client");
 }
 
-/// A quantile over the cycles of all rounds together: single rounds are too short for the tail.
-pub(crate) fn pooled(rounds: &[Alone], share: f64) -> f64 {
+/// The tails, which single rounds are too short for.
+fn print_quantiles(names: &[Name], seen: &[Rounds]) {
+    let heading = [
+        "acquire p50",
+        "p99",
+        "p99.9",
+        "release p50",
+        "p99",
+        "p99.9",
+        "cycle p50",
+        "p99",
+        "p99.9",
+    ];
+    let mut table = Table::new(["us"].into_iter().chain(heading));
+    let picks: [fn(&Alone) -> &Vec<u64>; 3] = [|r| &r.acquire, |r| &r.release, |r| &r.cycle];
+    for (name, seen) in names.iter().zip(seen) {
+        let mut row = vec![name.label().to_owned()];
+        for pick in picks {
+            row.extend(
+                [0.5, 0.99, 0.999].map(|share| number(pooled(&seen.alone, pick, share) / 1e3)),
+            );
+        }
+        table.row(row);
+    }
+    table.print("One client, all rounds together");
+}
+
+/// The goals stand for five masters.
+fn print_goals(args: &Args, names: &[Name], seen: &[Rounds]) {
+    println!();
+    let cycle = |r: &Rounds, at: usize| quantile(&r.alone[at].cycle, 0.5);
+    for (name, alone, crowds) in [
+        (Name::Classic, 1.10, [(64, 1.3), (512, 1.5)]),
+        (Name::Default, 1.35, [(64, 0.7), (512, 0.8)]),
+    ] {
+        let Some(n) = names.iter().position(|other| *other == name) else {
+            continue;
+        };
+        let label = name.label();
+        let what = format!("{label}, one client's cycle over the floor's (p50)");
+        goal(&what, over_floor(seen, n, cycle).median, Bound::Most(alone));
+        for (tasks, least) in crowds {
+            if args.tasks.contains(&tasks) {
+                let rate = move |r: &Rounds, at: usize| r.crowds[&tasks][at].per_second;
+                let what = format!("{label}, throughput of {tasks} tasks over the floor's");
+                goal(&what, over_floor(seen, n, rate).median, Bound::Least(least));
+            }
+        }
+        if name == Name::Classic && args.tasks.contains(&512) {
+            let cpu = |r: &Rounds, at: usize| r.crowds[&512][at].client_us;
+            let what = format!("{label}, client CPU of a cycle of 512 tasks in us");
+            goal(&what, plain(seen, n, cpu), Bound::Most(10.0));
+        }
+    }
+}
+
+/// A quantile over all rounds together: single rounds are too short for the tail.
+fn pooled(rounds: &[Alone], pick: fn(&Alone) -> &Vec<u64>, share: f64) -> f64 {
     let mut all: Vec<u64> = rounds
         .iter()
-        .flat_map(|round| round.cycle.iter().copied())
+        .flat_map(|round| pick(round).iter().copied())
         .collect();
     all.sort_unstable();
     quantile(&all, share)
@@ -347,7 +406,7 @@ fn print_json(masters: usize, rounds: usize, names: &[Name], seen: &[Rounds]) {
                 "name": name,
                 "cycle_p50_us": quantiles(|r| &r.cycle, 0.5),
                 "cycle_p99_us": quantiles(|r| &r.cycle, 0.99),
-                "cycle_p999_us": pooled(&seen.alone, 0.999) / 1e3,
+                "cycle_p999_us": pooled(&seen.alone, |r| &r.cycle, 0.999) / 1e3,
                 "acquire_p50_us": quantiles(|r| &r.acquire, 0.5),
                 "release_p50_us": quantiles(|r| &r.release, 0.5),
                 "crowds": seen.crowds,

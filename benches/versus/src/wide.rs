@@ -7,7 +7,7 @@ use quorate_testbed::{Fault, Injected, Masters, Proxy, Way};
 
 use crate::contender::{Addresses, Contender, Name, settings};
 use crate::measure::{Spread, quantile};
-use crate::table::{Table, number};
+use crate::table::{Bound, Table, goal, number};
 use crate::versus::{Alone, alone, runtime};
 
 /// Arguments of `wide`.
@@ -92,12 +92,16 @@ pub(crate) fn run(args: &Args) {
         "over theory",
         "failed",
     ]);
+    let mut goals = Vec::new();
     for (name, seen) in names.iter().zip(&seen) {
         let value = |pick: fn(&Alone) -> &Vec<u64>, share: f64| {
             Spread::of(seen.iter().map(|round| quantile(pick(round), share) / 1e6)).median
         };
         let (acquire, release) = (value(|r| &r.acquire, 0.5), value(|r| &r.release, 0.5));
         let failed: u64 = seen.iter().map(|round| round.failed).sum();
+        if matches!(name, Name::Classic | Name::Fenced | Name::Default) {
+            goals.push((name.label(), acquire / theory));
+        }
         table.row([
             name.label().to_owned(),
             number(acquire),
@@ -113,5 +117,10 @@ pub(crate) fn run(args: &Args) {
         ]);
     }
     table.print("Wide area");
+    println!();
+    for (label, value) in goals {
+        let what = format!("{label}, acquire over the q-th fastest round trip");
+        goal(&what, value, Bound::Most(1.1));
+    }
     drop(faults);
 }

@@ -1,0 +1,222 @@
+//! Everything, one after the other, into one Markdown file.
+//!
+//! Each part runs in a process of its own, started from this program: nobody inherits another's
+//! connections or memory, and a part that does not end is ended without the rest being lost.
+
+use std::fmt::Write;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Arguments of `all`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The Markdown file to write; it is complete after every part
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Small numbers and one round: whether everything runs, not what it costs
+    #[arg(long)]
+    quick: bool,
+    /// After so many minutes what still runs is ended and the rest is left out
+    #[arg(long, default_value_t = 35)]
+    minutes: u64,
+    /// A peer for `peers`: its name, and the command that starts it
+    #[arg(long = "peer", value_name = "NAME=COMMAND")]
+    peers: Vec<String>,
+}
+
+/// One run of this program.
+struct Part {
+    title: &'static str,
+    args: Vec<String>,
+    /// On an idle machine with two processors.
+    seconds: u64,
+}
+
+fn parts(args: &Args) -> Vec<Part> {
+    // Title, arguments in full and quick, seconds in full and quick.
+    let table: [(&'static str, &str, &str, u64, u64); 7] = [
+        (
+            "Side by side on five masters",
+            "versus",
+            "versus --quick --rounds 1",
+            140,
+            10,
+        ),
+        (
+            "Side by side on one, three, seven and nine masters",
+            "versus --quick --masters 1,3,7,9",
+            "versus --quick --rounds 1 --masters 1,3,7,9",
+            130,
+            35,
+        ),
+        (
+            "Keys left behind",
+            "leftovers",
+            "leftovers --cycles 3000",
+            60,
+            5,
+        ),
+        (
+            "Masters far apart",
+            "wide",
+            "wide --rounds 1 --cycles 4",
+            75,
+            10,
+        ),
+        ("More tasks at once", "tasks", "tasks --rounds 1", 70, 20),
+        (
+            "Faults, and the time without service",
+            "faults --rounds 5",
+            "faults --rounds 1 --cycles 200 --no-peer",
+            330,
+            40,
+        ),
+        (
+            "Many locks held",
+            "held --rounds 2",
+            "held --rounds 1 --seconds 4 --counts 10,1000,10000",
+            500,
+            70,
+        ),
+    ];
+    let mut parts: Vec<Part> = table
+        .into_iter()
+        .map(|(title, full, quick, long, short)| {
+            let (words, seconds) = if args.quick {
+                (quick, short)
+            } else {
+                (full, long)
+            };
+            Part {
+                title,
+                args: words.split(' ').map(str::to_owned).collect(),
+                seconds,
+            }
+        })
+        .collect();
+    if !args.peers.is_empty() {
+        let rounds = if args.quick { "1" } else { "5" };
+        let mut words = vec!["peers".to_owned(), "--rounds".to_owned(), rounds.to_owned()];
+        for peer in &args.peers {
+            words.extend(["--peer".to_owned(), peer.clone()]);
+        }
+        parts.push(Part {
+            title: "Peers in other languages",
+            args: words,
+            seconds: if args.quick { 20 } else { 80 },
+        });
+    }
+    parts
+}
+
+/// Runs everything, writes the file, and says on stderr how far it is.
+pub(crate) fn run(args: &Args) {
+    let began = Instant::now();
+    let limit = Duration::from_secs(60 * args.minutes);
+    let parts = parts(args);
+    let mut page = heading();
+    // Better now than after half an hour.
+    std::fs::write(&args.out, &page).expect("a file that can be written");
+    for (n, part) in parts.iter().enumerate() {
+        let left: u64 = parts[n..].iter().map(|part| part.seconds).sum();
+        eprintln!(
+            "[{}/{}] {}: about {}; all that is left: about {}",
+            n + 1,
+            parts.len(),
+            part.title,
+            words(part.seconds),
+            words(left)
+        );
+        let started = Instant::now();
+        let rest = limit.saturating_sub(began.elapsed());
+        let (text, end) = one(part, rest.min(Duration::from_secs(60 + 4 * part.seconds)));
+        let took = words(started.elapsed().as_secs());
+        let shown: Vec<&str> = part
+            .args
+            .iter()
+            .map(|arg| arg.split_once('=').map_or(arg.as_str(), |(name, _)| name))
+            .collect();
+        let _ = write!(
+            page,
+            "\n## {}\n\n`quorate-bench {}` ({took}{end})\n\n```\n{}\n```\n",
+            part.title,
+            shown.join(" "),
+            text.trim()
+        );
+        std::fs::write(&args.out, &page).expect("a file that can be written");
+        eprintln!(" took {took}{end}");
+    }
+    let took = words(began.elapsed().as_secs());
+    eprintln!("{} is written; {took} in all", args.out.display());
+}
+
+/// What the numbers were taken on.
+fn heading() -> String {
+    let said = |program: &str, args: &[&str]| {
+        let output = Command::new(program).args(args).output();
+        let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+        text.unwrap_or_default()
+    };
+    let server = quorate_testbed::available().expect("redis-server or valkey-server on the PATH");
+    let version = said(&server.to_string_lossy(), &["--version"]);
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load: Vec<&str> = load.split_whitespace().take(3).collect();
+    format!(
+        "# Measurements\n\n{}; {} processors; load before it began {}; {}.\n\
+         Times are of this machine; ratios are between turns of one run.\n",
+        said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
+        std::thread::available_parallelism().map_or(0, usize::from),
+        load.join(" "),
+        version.split(" sha=").next().unwrap_or_default()
+    )
+}
+
+/// What one part printed, and how it ended if that was not well.
+fn one(part: &Part, limit: Duration) -> (String, String) {
+    if limit < Duration::from_secs(5) {
+        return (String::new(), ", left out: the time was up".to_owned());
+    }
+    let started = Instant::now();
+    let mut child = Command::new(std::env::current_exe().expect("this program"))
+        .args(&part.args)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a part starts");
+    let mut out = child.stdout.take().expect("piped");
+    let reader = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = out.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    });
+    let mut ticks = 0;
+    let end = loop {
+        if let Some(status) = child.try_wait().expect("a child to wait for") {
+            break if status.success() {
+                String::new()
+            } else {
+                format!(", ended with {status}")
+            };
+        }
+        if started.elapsed() > limit {
+            // Its masters die with it.
+            let _ = child.kill();
+            let _ = child.wait();
+            break ", cut off: it took too long".to_owned();
+        }
+        if started.elapsed().as_secs() / 10 > ticks {
+            ticks += 1;
+            eprint!(".");
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    (reader.join().unwrap_or_default(), end)
+}
+
+fn words(seconds: u64) -> String {
+    match (seconds / 60, seconds % 60) {
+        (0, seconds) => format!("{seconds} s"),
+        (minutes, seconds) => format!("{minutes} min {seconds} s"),
+    }
+}
