@@ -226,8 +226,11 @@ pub enum Event {
     Gauge {
         /// Its resident memory in bytes (a master: what it says that it uses).
         memory: u64,
-        /// Its open file descriptors (a master: connected clients).
+        /// Its open file descriptors.
         handles: u64,
+        /// A master: the connections that it says that it has.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        connections: Option<u64>,
     },
 }
 

@@ -381,16 +381,25 @@ impl<'a> Driver<'a> {
         self.gauged = Some(Instant::now());
         for (name, pid) in self.world.clients.pids() {
             if let Some((memory, handles)) = fleet::usage(pid) {
-                self.recorder.note(name, Event::Gauge { memory, handles });
+                let gauge = Event::Gauge {
+                    memory,
+                    handles,
+                    connections: None,
+                };
+                self.recorder.note(name, gauge);
             }
         }
         for master in 0..self.world.masters.len() {
             // A stopped one would keep us waiting.
             if self.world.answers(master)
-                && let Some((memory, handles)) = self.world.gauge(master)
+                && let Some((memory, handles, connections)) = self.world.gauge(master)
             {
-                let name = format!("m{}", master + 1);
-                self.recorder.note(name, Event::Gauge { memory, handles });
+                let gauge = Event::Gauge {
+                    memory,
+                    handles,
+                    connections: Some(connections),
+                };
+                self.recorder.note(format!("m{}", master + 1), gauge);
             }
         }
     }

@@ -29,31 +29,49 @@ pub fn scenario(duration: Duration, base: Scenario) -> Scenario {
     }
 }
 
-/// All looks at one process, or at the clients or masters together.
+/// One look at one process.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    t: u64,
+    memory: u64,
+    handles: u64,
+    connections: Option<u64>,
+}
+
+/// All looks at one process.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
-    looks: Vec<(u64, u64, u64)>,
+    looks: Vec<Look>,
 }
 
 impl Series {
-    fn at(&self, t: u64) -> Option<(u64, u64)> {
-        let look = self.looks.iter().find(|look| look.0 >= t);
-        look.or(self.looks.last()).map(|look| (look.1, look.2))
+    fn at(&self, t: u64) -> Option<Look> {
+        let look = self.looks.iter().find(|look| look.t >= t);
+        look.or(self.looks.last()).copied()
     }
 
-    fn last(&self) -> Option<(u64, u64)> {
-        self.looks.last().map(|look| (look.1, look.2))
+    fn last(&self) -> Option<Look> {
+        self.looks.last().copied()
     }
 }
 
-/// Memory and handles over time, by process. All lives of a client are one.
+/// What is used over time, by process. All lives of a client are one.
 pub fn series(history: &History) -> BTreeMap<String, Series> {
     let mut all: BTreeMap<String, Series> = BTreeMap::new();
     for line in &history.lines {
-        if let Event::Gauge { memory, handles } = line.what {
+        if let Event::Gauge {
+            memory,
+            handles,
+            connections,
+        } = line.what
+        {
             let name = line.who.split('.').next().unwrap_or_default().to_owned();
-            let series = all.entry(name).or_default();
-            series.looks.push((line.t, memory, handles));
+            all.entry(name).or_default().looks.push(Look {
+                t: line.t,
+                memory,
+                handles,
+                connections,
+            });
         }
     }
     all
@@ -81,8 +99,11 @@ pub fn growth(scenario: &Scenario, history: &History) -> Finding {
                 });
             }
         };
-        grown("memory", then.0, now.0, SLACK_BYTES);
-        grown("open handles", then.1, now.1, SLACK_HANDLES);
+        grown("memory", then.memory, now.memory, SLACK_BYTES);
+        grown("open handles", then.handles, now.handles, SLACK_HANDLES);
+        if let (Some(then), Some(now)) = (then.connections, now.connections) {
+            grown("connections", then, now, SLACK_HANDLES);
+        }
     }
     Finding {
         checker: "growth".into(),
@@ -91,16 +112,17 @@ pub fn growth(scenario: &Scenario, history: &History) -> Finding {
             (false, true) => Verdict::Valid,
             (false, false) => Verdict::Invalid,
         },
-        looked_at: format!("memory and handles of {} processes", all.len()),
+        looked_at: format!("memory, handles and connections of {} processes", all.len()),
         violations,
     }
 }
 
-/// Memory and handles at the start, after a tenth, and at the end, as a table.
+/// What was used at the start, after a tenth, and at the end, as a table.
 pub fn table(scenario: &Scenario, history: &History) -> String {
     let settled = scenario.duration.as_nanos() as u64 / 10;
     let mut out = String::from(
-        "process   MiB: start   settled       end    handles: start   settled       end\n",
+        "            MiB                      handles                  connections\n\
+         process     start settled     end    start settled     end    start settled     end\n",
     );
     for (name, series) in series(history) {
         let (Some(first), Some(then), Some(last)) =
@@ -108,17 +130,23 @@ pub fn table(scenario: &Scenario, history: &History) -> String {
         else {
             continue;
         };
-        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-        let _ = writeln!(
-            out,
-            "{name:<8} {:>12.1} {:>9.1} {:>9.1} {:>17} {:>9} {:>9}",
-            mib(first.0),
-            mib(then.0),
-            mib(last.0),
-            first.1,
-            then.1,
-            last.1
-        );
+        let looks = [first, then, last];
+        let _ = write!(out, "{name:<8}");
+        for look in looks {
+            let mib = look.memory as f64 / f64::from(1 << 20);
+            let _ = write!(out, " {mib:>7.1}");
+        }
+        out.push(' ');
+        for look in looks {
+            let _ = write!(out, " {:>7}", look.handles);
+        }
+        if last.connections.is_some() {
+            out.push(' ');
+            for look in looks {
+                let _ = write!(out, " {:>7}", look.connections.unwrap_or(0));
+            }
+        }
+        out.push('\n');
     }
     out
 }

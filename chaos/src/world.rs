@@ -10,7 +10,7 @@ use quorate_testbed::{
 };
 
 use crate::faults::{Family, Kind};
-use crate::fleet::Fleet;
+use crate::fleet::{self, Fleet};
 use crate::scenario::Scenario;
 
 /// The password of the masters, while it has not been changed.
@@ -175,21 +175,24 @@ impl World {
         probe.is_ok_and(|mut connection| connection.command(&["PING"]).is_ok())
     }
 
-    /// What a master says that it uses: bytes and connected clients.
-    pub fn gauge(&self, master: usize) -> Option<(u64, u64)> {
+    /// What a master uses: the bytes that it says, its open file descriptors, and the connections of
+    /// clients, without the one on which it is asked.
+    pub fn gauge(&self, master: usize) -> Option<(u64, u64, u64)> {
         let server = &self.masters[master];
+        let (_, handles) = fleet::usage(server.pid()?)?;
         let number = |section: &str, name: &str| {
             let info = server.command(&["INFO", section]).ok()?;
             let text = info.text()?.into_owned();
             text.lines()
                 .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?
                 .trim()
-                .parse()
+                .parse::<u64>()
                 .ok()
         };
         Some((
             number("memory", "used_memory")?,
-            number("clients", "connected_clients")?,
+            handles,
+            number("clients", "connected_clients")?.saturating_sub(1),
         ))
     }
 }

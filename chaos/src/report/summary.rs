@@ -63,12 +63,18 @@ pub struct Gauged {
     pub memory_last: u64,
     /// The most bytes at any look.
     pub memory_most: u64,
-    /// Open handles (a master: clients) at the first look.
+    /// Open handles at the first look.
     pub handles_first: u64,
     /// At the last look.
     pub handles_last: u64,
     /// The most at any look.
     pub handles_most: u64,
+    /// A master: connections at the first look.
+    #[serde(default)]
+    pub connections_first: Option<u64>,
+    /// At the last look.
+    #[serde(default)]
+    pub connections_last: Option<u64>,
 }
 
 impl Summary {
@@ -119,8 +125,12 @@ impl Summary {
                     *summary.missed.entry("dropped".into()).or_default() += 1;
                 }
                 Event::Told { cause, .. } => *summary.told.entry(cause.clone()).or_default() += 1,
-                Event::Gauge { memory, handles } => {
-                    summary.gauge(&line.who, *memory, *handles);
+                Event::Gauge {
+                    memory,
+                    handles,
+                    connections,
+                } => {
+                    summary.gauge(&line.who, *memory, *handles, *connections);
                 }
                 _ => {}
             }
@@ -128,10 +138,11 @@ impl Summary {
         summary
     }
 
-    fn gauge(&mut self, who: &str, memory: u64, handles: u64) {
+    fn gauge(&mut self, who: &str, memory: u64, handles: u64, connections: Option<u64>) {
         let first = Gauged {
             memory_first: memory,
             handles_first: handles,
+            connections_first: connections,
             ..Gauged::default()
         };
         // All lives of a client are one client here.
@@ -139,6 +150,7 @@ impl Summary {
         let gauged = self.gauges.entry(name).or_insert(first);
         gauged.memory_last = memory;
         gauged.handles_last = handles;
+        gauged.connections_last = connections;
         gauged.memory_most = gauged.memory_most.max(memory);
         gauged.handles_most = gauged.handles_most.max(handles);
     }
