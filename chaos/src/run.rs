@@ -293,10 +293,13 @@ impl<'a> Driver<'a> {
         self.recorder.note("chaos", Event::Failed { fault, why });
     }
 
-    /// Waits until every client has got on with everything that it does.
+    /// Waits until every client has got on with everything that it does, and until no key can be owed
+    /// to a fault any more: from then on what a client gives back must be gone long before its ttl.
     fn calm(&mut self, stop: &AtomicBool) {
         let since = self.recorder.clock().now();
-        let end = Instant::now() + self.scenario.patience;
+        let began = Instant::now();
+        let end = began + self.scenario.patience;
+        let settled = began + self.scenario.settling().unwrap_or_default();
         let resources: Vec<&str> = self
             .scenario
             .workloads
@@ -317,7 +320,7 @@ impl<'a> Driver<'a> {
                         .is_some_and(|at| at > since)
                 })
             });
-            if all {
+            if all && Instant::now() > settled {
                 return;
             }
             self.tick(end.saturating_duration_since(Instant::now()));

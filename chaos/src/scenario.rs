@@ -11,7 +11,7 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-use crate::faults::{Fault, Kind, Reach};
+use crate::faults::{Family, Fault, Kind, Reach};
 
 /// Everything that a run is decided by. Stored beside the history, so that it can be run again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -242,6 +242,22 @@ impl Scenario {
         }
     }
 
+    /// How long after the last fault a lock key on a master may still be a ghost: of a request that
+    /// was held up and came when nobody wanted it any more, its release long gone by. Later ones
+    /// were not released. `None` where clocks are wrong: then nothing can be said.
+    pub fn settling(&self) -> Option<Duration> {
+        let has = |family| self.faults.iter().any(|kind| kind.family() == family);
+        if has(Family::Clock) {
+            return None;
+        }
+        if self.faults.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        // Where packets vanish the kernel sends them again, the longer they did the later.
+        let held_up = if has(Family::Link) { 2_500 } else { 1_000 };
+        Some(self.ttl + Duration::from_millis(held_up))
+    }
+
     /// Whether the parts go together.
     ///
     /// # Errors
@@ -258,7 +274,7 @@ impl Scenario {
         let clocks = self
             .faults
             .iter()
-            .any(|kind| kind.family() == crate::faults::Family::Clock);
+            .any(|kind| kind.family() == Family::Clock);
         let forgets = self
             .faults
             .iter()
@@ -385,7 +401,7 @@ impl<'a> Scheduler<'a> {
                     return None;
                 }
                 masters = pick(&free, 1, &mut self.rng)?;
-                if kind.family() == crate::faults::Family::Network && self.rng.random_bool(0.25) {
+                if kind.family() == Family::Network && self.rng.random_bool(0.25) {
                     clients = pick(&idle, 1, &mut self.rng)?;
                 }
             }

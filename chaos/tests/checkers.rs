@@ -327,6 +327,32 @@ fn keys_that_stay_are_found() {
 }
 
 #[test]
+fn a_key_that_only_its_ttl_would_remove_is_found_once_no_fault_explains_it() {
+    let left = |key: &str, healed: u64, kind: Kind| {
+        let keys = |when: &str, left: &[&str]| Event::Keys {
+            when: when.to_owned(),
+            left: left.iter().map(|key| (*key).to_owned()).collect(),
+            eternal: Vec::new(),
+        };
+        Tale::default()
+            .fault(kind.name(), healed - 500, healed)
+            .at(100_000, "chaos", Event::Finish)
+            .at(100_100, "m1", keys("at-once", &[key]))
+            .at(101_500, "m1", keys("after-ttl", &[]))
+            .verdict("litter", &[kind])
+            .0
+    };
+    // The ttl is a second; what a fault held up is gone a second later at the latest.
+    assert_eq!(left("file", 97_900, Kind::LateRequests), Verdict::Invalid);
+    assert_eq!(left("file", 98_500, Kind::LateRequests), Verdict::Valid);
+    // Retransmissions come later than that, a wrong clock keeps keys, and places in line live longer.
+    assert_eq!(left("file", 97_900, Kind::NetnsPartition), Verdict::Valid);
+    assert_eq!(left("file", 97_900, Kind::ClockBack), Verdict::Valid);
+    let place = "quorate:queue:file";
+    assert_eq!(left(place, 97_900, Kind::LateRequests), Verdict::Valid);
+}
+
+#[test]
 fn a_fault_that_did_not_land_makes_the_run_invalid() {
     let inject = Event::Inject {
         fault: 0,

@@ -1,6 +1,8 @@
 //! What is left on the masters: right after the last client has given everything back, nothing that
 //! a living client was answerable for; one ttl later, nothing at all. And no key without an expiry.
 
+use std::time::Duration;
+
 use super::{Case, Finding, Verdict, Violation};
 use crate::event::Event;
 
@@ -66,13 +68,16 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
 
 impl Case<'_> {
     /// Whether some client that ended without giving back may have left this key, shortly before
-    /// the end.
+    /// the end, or some fault that was felt until then.
     fn abandoned(&self, key: &str) -> bool {
-        let recent = self
-            .history
-            .finish()
-            .unwrap_or(self.end)
-            .saturating_sub(2 * self.scenario.max_ttl.as_nanos() as u64);
+        let finish = self.history.finish().unwrap_or(self.end);
+        let before = |time: Duration| finish.saturating_sub(time.as_nanos() as u64);
+        let recent = before(2 * self.scenario.max_ttl);
+        // A place in line lives longer than a lock.
+        let felt = match self.scenario.settling() {
+            Some(settling) if !key.starts_with("quorate:") => before(settling),
+            _ => recent,
+        };
         self.history.lines.iter().any(|line| {
             let ended = matches!(&line.what, Event::Gone { how, .. } if how != "exit status: 0");
             ended
@@ -83,7 +88,7 @@ impl Case<'_> {
                     .any(|attempt| attempt.who == line.who && attempt.resource == key)
         }) || self.faults.iter().any(|fault| {
             // The clock runs behind what the key was given, or a release met a deaf master.
-            fault.healed.unwrap_or(self.end) >= recent
+            fault.healed.unwrap_or(self.end) > felt
         })
     }
 }
