@@ -65,7 +65,7 @@ impl Fleet {
             fleet.members.push(member);
         }
         for member in &fleet.members {
-            fleet.await_ready(member, Duration::from_secs(10))?;
+            fleet.await_ready(member, Duration::from_secs(30))?;
         }
         Ok(fleet)
     }
@@ -124,7 +124,7 @@ impl Fleet {
             settings.guarding = Guarding::On;
         }
         let fresh = self.launch(settings, index, life)?;
-        self.await_ready(&fresh, Duration::from_secs(5))?;
+        self.await_ready(&fresh, Duration::from_secs(20))?;
         self.members[index] = fresh;
         Ok(())
     }
@@ -216,7 +216,7 @@ impl Fleet {
         is: impl Fn(char) -> bool,
     ) -> anyhow::Result<()> {
         let pid = self.member(index)?.child.id();
-        let there = within(Duration::from_secs(3), || state(pid).is_some_and(&is));
+        let there = within(Duration::from_secs(10), || state(pid).is_some_and(&is));
         ensure!(there, "process {pid} was not seen {wanted}");
         Ok(())
     }

@@ -211,7 +211,7 @@ impl<'a> Driver<'a> {
             self.recorder.note("chaos", Event::Finish);
         }
         self.progress.phase("finishing");
-        self.world.clients.finish(Duration::from_secs(12));
+        self.world.clients.finish(Duration::from_secs(20));
         self.litter()?;
         self.progress.done();
         Ok(())

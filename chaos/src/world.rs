@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::Context;
 use quorate_testbed::{
@@ -15,6 +16,9 @@ use crate::scenario::Scenario;
 
 /// The password of the masters, while it has not been changed.
 pub const PASSWORD: &str = "thrown-away";
+
+/// How long a master may take to be ready, on a machine that is busy.
+const START_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Masters, network and clients.
 #[derive(Debug)]
@@ -64,7 +68,9 @@ impl Ground {
             }
         }
         let options = (0..scenario.masters).map(|index| {
-            let mut options = ServerOptions::new().persistence(scenario.persistence(index));
+            let mut options = ServerOptions::new()
+                .persistence(scenario.persistence(index))
+                .patience(START_PATIENCE);
             if let Some(program) = &scenario.server {
                 options = options.program(program);
             }
@@ -74,10 +80,11 @@ impl Ground {
             if scenario.faults.contains(&Kind::Loading)
                 && scenario.persistence(index) == Persistence::Rdb
             {
-                // A millisecond a key, and clients are heard in between: so that loading can be met.
+                // A while for each key, and clients are heard in between: so that loading can be met.
+                // Not longer, because a soak has some thousand keys beside those of that fault.
                 options = options
                     .arg("--key-load-delay")
-                    .arg("1000")
+                    .arg("250")
                     .arg("--loading-process-events-interval-bytes")
                     .arg("1024");
             }
@@ -146,7 +153,7 @@ impl World {
     ///
     /// When the master does not answer.
     pub fn keys(&self, master: usize) -> anyhow::Result<(Vec<String>, Vec<String>)> {
-        let mut connection = self.masters[master].connect(std::time::Duration::from_secs(2))?;
+        let mut connection = self.masters[master].connect(Duration::from_secs(2))?;
         let (mut left, mut eternal) = (Vec::new(), Vec::new());
         let Reply::Array(keys) = connection.command(&["KEYS", "*"])? else {
             anyhow::bail!("no answer to KEYS")
@@ -170,7 +177,7 @@ impl World {
 
     /// Whether a master answers at once.
     pub fn answers(&self, master: usize) -> bool {
-        let patience = std::time::Duration::from_millis(50);
+        let patience = Duration::from_millis(50);
         let probe = self.masters[master].connect(patience);
         probe.is_ok_and(|mut connection| connection.command(&["PING"]).is_ok())
     }

@@ -42,7 +42,7 @@ pub(super) fn inject(fault: &Fault, world: &mut World) -> anyhow::Result<Landed>
 fn suffering(index: usize, before: u64, told: &str) -> Landed {
     Landed::new(told, move |world| {
         let seen = world.clients.seen();
-        let suffered = within(Duration::from_secs(3), || seen.suffered(index) > before);
+        let suffered = within(Duration::from_secs(10), || seen.suffered(index) > before);
         ensure!(suffered, "the client never said that it had happened");
         Ok(())
     })

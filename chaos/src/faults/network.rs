@@ -12,6 +12,8 @@ use crate::world::World;
 
 /// How long a probe waits for what should not come.
 const SILENCE: Duration = Duration::from_millis(60);
+/// How long a probe waits for what should come, on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn inject(fault: &Fault, world: &mut World) -> anyhow::Result<Landed> {
     let ms = |from, to| Duration::from_millis(fault.pick(from, to));
@@ -110,17 +112,26 @@ fn look(net: &Net, proxy: &Proxy, probe: Option<Connection>) -> anyhow::Result<S
                 let fresh = Connection::tcp(proxy.addr(), SILENCE);
                 match fresh.and_then(|mut fresh| fresh.command(&["PING"])) {
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-                    other => bail!("expected silence, heard {other:?}"),
+                    // That other fault ends new ones as well; an answer there was none.
+                    Err(error) => Ok(format!("in force, probes are ended: {}", error.kind())),
+                    Ok(heard) => bail!("expected silence, heard {heard:?}"),
                 }
             }
             Err(error) => Ok(format!("in force, the probe had ended: {}", error.kind())),
             Ok(heard) => bail!("expected silence, heard {heard:?}"),
         },
         Net::ResetAfter(_) | Net::Refuse => {
+            let fresh = || {
+                Connection::tcp(proxy.addr(), PATIENCE)
+                    .and_then(|mut fresh| fresh.command(&["PING"]))
+            };
             let heard = match net {
-                Net::Refuse => Connection::tcp(proxy.addr(), Duration::from_secs(1))
-                    .and_then(|mut fresh| fresh.command(&["PING"])),
-                _ => probe.command(&["PING"]),
+                Net::Refuse => fresh(),
+                _ => match probe.command(&["PING"]) {
+                    // The probe is not patient.
+                    Err(error) if error.kind() == io::ErrorKind::TimedOut => fresh(),
+                    heard => heard,
+                },
             };
             match heard {
                 Err(error) if error.kind() != io::ErrorKind::TimedOut => {
@@ -130,7 +141,7 @@ fn look(net: &Net, proxy: &Proxy, probe: Option<Connection>) -> anyhow::Result<S
             }
         }
         Net::Latency { base, .. } => {
-            let mut patient = Connection::tcp(proxy.addr(), Duration::from_secs(1))?;
+            let mut patient = Connection::tcp(proxy.addr(), PATIENCE)?;
             let _ = patient.command(&["PING"]);
             let took = started.elapsed();
             ensure!(took >= *base, "a round trip took only {took:?}");

@@ -122,7 +122,7 @@ fn back_with_marker(name: String, index: usize, kept: bool) -> Landed {
 
 /// A restart that takes its time over the data set.
 fn loading(name: String, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    /// A key loads in about a millisecond then.
+    /// Each loads in about a third of a millisecond then.
     const KEYS: u32 = 900;
     let server = world.masters[index].clone();
     let fill = format!(

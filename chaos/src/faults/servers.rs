@@ -10,7 +10,9 @@ use super::processes::ensure_ok;
 use super::{Fault, Heal, Kind, Landed, all, within};
 use crate::world::{PASSWORD, World};
 
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(5);
+/// What the password is changed to.
+const CHANGED: &str = "changed";
 
 pub(super) fn inject(fault: &Fault, world: &mut World) -> anyhow::Result<Landed> {
     let mut seen = Vec::new();
@@ -31,12 +33,18 @@ fn one(kind: Kind, index: usize, world: &World) -> anyhow::Result<Landed> {
         Kind::Readonly => {
             ok(&mut admin, &["REPLICAOF", "127.0.0.1", "1"])?;
             let seen = refused(server, "READONLY")?;
-            Ok(healed_by(seen, admin, &[&["REPLICAOF", "NO", "ONE"]]))
+            Ok(healed_by(
+                index,
+                seen,
+                admin,
+                &[&["REPLICAOF", "NO", "ONE"]],
+            ))
         }
         Kind::Oom => {
             ok(&mut admin, &["CONFIG", "SET", "maxmemory", "1"])?;
             let seen = refused(server, "OOM")?;
             Ok(healed_by(
+                index,
                 seen,
                 admin,
                 &[&["CONFIG", "SET", "maxmemory", "0"]],
@@ -75,13 +83,14 @@ fn one(kind: Kind, index: usize, world: &World) -> anyhow::Result<Landed> {
             let said = stranger(server);
             ensure!(said.contains("max number of clients"), "{said}");
             Ok(healed_by(
+                index,
                 said,
                 admin,
                 &[&["CONFIG", "SET", "maxclients", "1000"]],
             ))
         }
         Kind::Password => {
-            ok(&mut admin, &["CONFIG", "SET", "requirepass", "changed"])?;
+            ok(&mut admin, &["CONFIG", "SET", "requirepass", CHANGED])?;
             kill_clients(&mut admin)?;
             let mut fresh = Connection::tcp(server.addr(), PATIENCE)?;
             let said = fresh.command(&["AUTH", PASSWORD])?;
@@ -90,6 +99,7 @@ fn one(kind: Kind, index: usize, world: &World) -> anyhow::Result<Landed> {
                 "{said:?}"
             );
             Ok(healed_by(
+                index,
                 "WRONGPASS".into(),
                 admin,
                 &[&["CONFIG", "SET", "requirepass", PASSWORD]],
@@ -99,18 +109,31 @@ fn one(kind: Kind, index: usize, world: &World) -> anyhow::Result<Landed> {
     }
 }
 
-/// Heals by commands over the connection that was there before.
-fn healed_by(seen: String, mut admin: Connection, commands: &[&[&str]]) -> Landed {
+/// Heals by commands over the connection that was there before, or, if that has broken, a new one.
+fn healed_by(index: usize, seen: String, mut admin: Connection, commands: &[&[&str]]) -> Landed {
     let commands: Vec<Vec<String>> = commands
         .iter()
         .map(|words| words.iter().map(|word| (*word).to_owned()).collect())
         .collect();
-    Landed::new(seen, move |_| {
-        for words in &commands {
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            ok(&mut admin, &words)?;
-        }
-        Ok(())
+    Landed::new(seen, move |world| {
+        let mut outcome = Ok(());
+        within(PATIENCE, || {
+            outcome = commands.iter().try_for_each(|words| {
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                ok(&mut admin, &words)
+            });
+            if outcome.is_err()
+                && let Ok(mut fresh) =
+                    Connection::unix(&world.masters[index].unix_socket(), PATIENCE)
+            {
+                // One of them is right, or none is needed.
+                let _ = fresh.command(&["AUTH", CHANGED]);
+                let _ = fresh.command(&["AUTH", PASSWORD]);
+                admin = fresh;
+            }
+            outcome.is_ok()
+        });
+        outcome
     })
 }
 
