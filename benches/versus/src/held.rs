@@ -244,7 +244,10 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     drop(take(&redlock, "warm", 256).await);
     redlock.flush().await;
     let before = own_memory();
+    let taking = Instant::now();
     let guards = take(&redlock, "held", args.count).await;
+    let taking = taking.elapsed();
+    let gone = guards.iter().filter(|guard| !guard.is_valid()).count();
     let taken = own_memory().saturating_sub(before);
     println!("steady");
     let (cpu, started) = (own_cpu(), Instant::now());
@@ -270,10 +273,11 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     }
     if !causes.is_empty() {
         eprintln!(
-            "{:?}: {} of {} locks lost: {causes:?}",
+            "{:?}: {} of {} locks lost: {causes:?}; {gone} of them while the others were taken, in {:.1} s",
             args.name,
             causes.values().sum::<usize>(),
-            guards.len()
+            guards.len(),
+            taking.as_secs_f64()
         );
     }
     let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
