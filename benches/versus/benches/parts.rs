@@ -1,7 +1,8 @@
 //! The parts without a network: `cargo bench -p quorate-bench`.
 //!
 //! Masters are replaced by one that says yes before `send` returns, so what is measured is the
-//! library alone: the round, the votes, the guard, and its seat in the renewal wheel.
+//! library alone: the round, the votes, the guard, and its seat in the renewal wheel; and one node's
+//! actor with its connection, against a peer at the other end of a pipe in memory.
 
 #![allow(missing_docs, reason = "criterion's macros write functions")]
 
@@ -12,13 +13,15 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use futures::FutureExt;
-use quorate::node::memory::MemoryNode;
 use quorate::node::{
-    Answer, Claim, Extended, Fault, Node, NodeName, Phase, Reply, ReplySink, Request,
+    Answer, Claim, Dial, Extended, Fault, Node, NodeName, Phase, Reply, ReplySink, Request, Stream,
+    connect,
 };
 use quorate::runtime::BoxFuture;
 use quorate::{LockGuard, Redlock, RedlockBuilder, Retry, Token};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::Runtime;
+use tokio::sync::Notify;
 
 /// Says yes at once, with one counter for all masters.
 struct Yes {
@@ -109,36 +112,108 @@ fn core(c: &mut Criterion) {
     group.finish();
 }
 
-/// Hears one answer.
-struct Ear;
-
-impl ReplySink for Ear {
-    fn answered(&self, _: usize, _: Phase, answer: Result<Answer, Fault>) {
-        black_box(&answer).as_ref().expect("an answer");
+/// Reads commands and answers each as a master would, without looking at anything but its name.
+async fn serve(mut stream: DuplexStream) {
+    let mut input = Vec::with_capacity(1 << 16);
+    let mut out = Vec::with_capacity(1 << 16);
+    while let Ok(1..) = stream.read_buf(&mut input).await {
+        let mut at = 0;
+        while let Some((name, len)) = command(&input[at..]) {
+            out.extend_from_slice(match name {
+                b"HELLO" => b"%1\r\n+proto\r\n:3\r\n",
+                b"INFO" => b"$38\r\nrun_id:a\r\nuptime_in_seconds:99999999\r\n\r\n",
+                b"SCRIPT" => b"$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n",
+                b"EVALSHA" => b":1\r\n",
+                _ => b"+OK\r\n",
+            });
+            at += len;
+        }
+        input.drain(..at);
+        if stream.write_all(&out).await.is_err() {
+            return;
+        }
+        out.clear();
     }
 }
 
-fn node(c: &mut Criterion) {
-    let mut group = c.benchmark_group("one node in memory: acquire and release");
-    let node = MemoryNode::new("memory");
-    let ear = Arc::new(Ear);
+/// The name of the first command and its length, if all of it is there.
+fn command(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let number = |at: usize| {
+        let line = bytes.get(at + 1..)?;
+        let end = line.iter().position(|byte| *byte == b'\r')?;
+        let number = std::str::from_utf8(&line[..end]).ok()?.parse().ok()?;
+        Some((number, at + 1 + end + 2))
+    };
+    let (words, mut at): (usize, usize) = number(0)?;
+    let mut name = &bytes[..0];
+    for word in 0..words {
+        let (len, start): (usize, usize) = number(at)?;
+        at = start + len + 2;
+        if word == 0 {
+            name = bytes.get(start..start + len)?;
+        }
+    }
+    (at <= bytes.len()).then_some((name, at))
+}
+
+/// Counts answers, and wakes who waits when all have come.
+#[derive(Default)]
+struct Tally {
+    left: AtomicU64,
+    done: Notify,
+}
+
+impl ReplySink for Tally {
+    fn answered(&self, _: usize, _: Phase, answer: Result<Answer, Fault>) {
+        black_box(&answer).as_ref().expect("an answer");
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.done.notify_one();
+        }
+    }
+}
+
+/// One node with its actor and its connection: the other end is a task beside it that answers
+/// whatever it is asked, over a pipe in memory. The figures are for acquire and release together,
+/// the other end's work included.
+fn actor(c: &mut Criterion) {
+    let mut group = c.benchmark_group("one node actor over a pipe: acquire and release");
+    let runtime = runtime();
     for (setting, fenced) in [("classic", false), ("fenced", true)] {
-        let mut n: u128 = 0;
-        group.bench_function(setting, |b| {
-            b.iter(|| {
-                n += 1;
-                let token = Token::from_bytes(n.to_be_bytes());
-                let claim = Arc::new(Claim::new("", b"bench", token, fenced));
-                let acquire = Request::Acquire {
-                    claim: claim.clone(),
-                    ttl: Duration::from_secs(10),
-                    proposal: 1,
-                };
-                node.send(acquire, Reply::new(ear.clone(), 0, Phase::Acquire));
-                let release = Request::Release { claim, leave: true };
-                node.send(release, Reply::new(ear.clone(), 0, Phase::Release));
+        for crowd in [1_u64, 64, 512] {
+            let dial: Dial = Arc::new(|_: &str, _: u16| {
+                Box::pin(async {
+                    let (ours, theirs) = tokio::io::duplex(1 << 18);
+                    tokio::spawn(serve(theirs));
+                    Ok(Box::new(ours) as Box<dyn Stream>)
+                })
             });
-        });
+            let settings = Redlock::builder().dial(dial);
+            let node = connect("redis://pipe", &settings).expect("good settings");
+            let tally = Arc::new(Tally::default());
+            let mut n: u128 = 0;
+            group.throughput(Throughput::Elements(crowd));
+            group.bench_function(BenchmarkId::new(setting, crowd), |b| {
+                b.iter(|| {
+                    tally.left.store(2 * crowd, Ordering::Relaxed);
+                    runtime.block_on(async {
+                        for _ in 0..crowd {
+                            n += 1;
+                            let token = Token::from_bytes(n.to_be_bytes());
+                            let claim = Arc::new(Claim::new("", b"bench", token, fenced));
+                            let acquire = Request::Acquire {
+                                claim: claim.clone(),
+                                ttl: Duration::from_secs(10),
+                                proposal: 1,
+                            };
+                            node.send(acquire, Reply::new(tally.clone(), 0, Phase::Acquire));
+                            let release = Request::Release { claim, leave: true };
+                            node.send(release, Reply::new(tally.clone(), 0, Phase::Release));
+                        }
+                        tally.done.notified().await;
+                    });
+                });
+            });
+        }
     }
     group.finish();
 }
@@ -203,5 +278,5 @@ fn retry(c: &mut Criterion) {
     });
 }
 
-criterion_group!(parts, core, node, guard, wheel, retry);
+criterion_group!(parts, core, actor, guard, wheel, retry);
 criterion_main!(parts);
