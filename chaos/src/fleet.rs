@@ -89,11 +89,15 @@ impl Fleet {
     ///
     /// When it had ended before.
     pub fn kill(&mut self, index: usize) -> anyhow::Result<String> {
+        let clock = self.recorder.clock();
         let member = self.member(index)?;
         ensure!(
             member.child.try_wait()?.is_none(),
             "it had ended by itself before"
         );
+        // From here on it may be dead, and what it started may have given back its lock, long before
+        // we have seen the end of it on a busy machine.
+        let t = clock.now();
         member.child.kill()?;
         let status = member.child.wait()?;
         member.running = false;
@@ -101,12 +105,12 @@ impl Fleet {
         if let Some(reader) = member.reader.take() {
             let _ = reader.join();
         }
-        let (name, how) = (member.name(), status.to_string());
-        let meant = Event::Gone {
+        let (who, how) = (member.name(), status.to_string());
+        let what = Event::Gone {
             meant: true,
             how: how.clone(),
         };
-        self.recorder.note(name, meant);
+        self.recorder.push(Line { t, who, what });
         Ok(how)
     }
 
