@@ -393,7 +393,7 @@ pub(crate) struct Refusals {
 }
 
 impl AcquireBoard {
-    fn open(quorum: Quorum, started: Instant) -> Self {
+    pub(crate) fn open(quorum: Quorum, started: Instant) -> Self {
         Self {
             round: Round::open(quorum),
             quorum,
