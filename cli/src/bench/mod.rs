@@ -40,7 +40,7 @@ Examples:
 JSON fields (stable): version, when, server, spawned, processors, tasks, took_ms; sizes[]: masters,
 setting (classic, fenced, default), acquire_us, release_us, cycle_us (each p50, p99, p999, samples),
 cycles_per_s, client_cpu_us, server_cpu_us (null where it cannot be seen), over_classic, failed;
-wide (null where a quorum has one master only): round_trips_ms[], theory_ms, simulated,
+wide (null where there is one master only): round_trips_ms[], simulated, sizes[]: masters, theory_ms,
 measured[]: setting, acquire_ms.
 
 Exit codes:
@@ -138,12 +138,20 @@ struct Row {
     failed: u64,
 }
 
-/// Masters far apart: the theory is the q-th fastest.
+/// Masters far apart.
 #[derive(Debug, Serialize)]
 struct Wide {
     round_trips_ms: Vec<f64>,
-    theory_ms: f64,
     simulated: bool,
+    sizes: Vec<FarSize>,
+}
+
+/// The first so many of them.
+#[derive(Debug, Serialize)]
+struct FarSize {
+    masters: usize,
+    /// The round trip of the q-th fastest.
+    theory_ms: f64,
     measured: Vec<Far>,
 }
 
@@ -451,27 +459,40 @@ async fn measure_wide(ground: &Ground) -> Result<Option<Wide>, Failure> {
     if urls.len() < 2 {
         return Ok(None);
     }
-    let mut sorted = round_trips_ms.clone();
-    sorted.sort_by(f64::total_cmp);
-    let theory_ms = sorted[sorted.len() / 2];
-    let mut measured = Vec::new();
-    for setting in Setting::ALL {
-        let redlock = ground.client(setting, &options, &urls)?;
-        measure::warm_up(&redlock, "far").await?;
-        let mut samples = Samples::default();
-        let time = Duration::from_secs(2);
-        measure::alone(&redlock, "far", time, FAR_CYCLES, &mut samples).await;
-        measured.push(Far {
-            setting,
-            acquire_ms: Latency::of(samples.acquire).p50 / 1e3,
+    let sizes: Vec<usize> = if proxies.is_empty() {
+        ground.sizes.clone()
+    } else {
+        // Even ones as well: they show that one master more buys nothing but its cost.
+        (1..=urls.len()).collect()
+    };
+    let mut all = Vec::new();
+    for masters in sizes {
+        let mut sorted = round_trips_ms[..masters].to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let theory_ms = sorted[masters / 2];
+        let mut measured = Vec::new();
+        for setting in Setting::ALL {
+            let redlock = ground.client(setting, &options, &urls[..masters])?;
+            measure::warm_up(&redlock, "far").await?;
+            let mut samples = Samples::default();
+            let time = Duration::from_secs(2);
+            measure::alone(&redlock, "far", time, FAR_CYCLES, &mut samples).await;
+            measured.push(Far {
+                setting,
+                acquire_ms: Latency::of(samples.acquire).p50 / 1e3,
+            });
+        }
+        all.push(FarSize {
+            masters,
+            theory_ms,
+            measured,
         });
     }
     drop(proxies);
     Ok(Some(Wide {
         round_trips_ms,
-        theory_ms,
         simulated: ground.spawned.is_some(),
-        measured,
+        sizes: all,
     }))
 }
 
@@ -524,16 +545,25 @@ impl Results {
                 .map(|ms| plot::trim(*ms))
                 .collect();
             text += &format!(
-                "\nMasters {} ms away: the q-th fastest answers after {} ms; acquire took",
-                trips.join(", "),
-                plot::trim(wide.theory_ms)
+                "\nMasters {} ms away, the first so many of them; an acquire waits for the q-th fastest:\n",
+                trips.join(", ")
             );
-            for far in &wide.measured {
-                let ms = measure::digits(far.acquire_ms);
-                text += &format!(" {ms} ms ({}),", far.setting.name());
-            }
-            text.truncate(text.trim_end_matches(',').len());
-            text.push('\n');
+            let mut heading = vec!["MASTERS", "THEORY ms"];
+            heading.extend(Setting::ALL.iter().map(|setting| setting.name()));
+            let rows: Vec<Vec<Cell>> = wide
+                .sizes
+                .iter()
+                .map(|size| {
+                    let measured = size.measured.iter().map(|far| far.acquire_ms);
+                    let mut row = vec![
+                        Cell::from(size.masters.to_string()),
+                        plot::trim(size.theory_ms).into(),
+                    ];
+                    row.extend(measured.map(|ms| Cell::from(measure::digits(ms))));
+                    row
+                })
+                .collect();
+            text += &output::table(&heading, &rows);
         }
         text
     }

@@ -238,7 +238,6 @@ pub(super) fn lines(
 pub(super) fn bars(
     places: &[String],
     series: &[Series],
-    rule: Option<(f64, &str)>,
     x_title: &str,
     y_title: &str,
     what: &str,
@@ -248,10 +247,7 @@ pub(super) fn bars(
     let tops = series
         .iter()
         .flat_map(|one| (0..places.len()).map(move |n| total(one, n)));
-    let axis = Axis::over(
-        Scale::Linear,
-        tops.chain(rule.iter().map(|(value, _)| *value * 1.15)),
-    );
+    let axis = Axis::over(Scale::Linear, tops);
     let room = (WIDTH - LEFT - RIGHT) / places.len() as f64;
     let width = (room * 0.78 / series.len() as f64).min(54.0);
     let mut marks = String::new();
@@ -294,16 +290,6 @@ pub(super) fn bars(
             }
         }
     }
-    if let Some((value, words)) = rule {
-        let y = axis.y(value);
-        marks += &format!(
-            "<line class=\"rule\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
-             <text class=\"value\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{words}</text>\n",
-            WIDTH - RIGHT,
-            WIDTH - RIGHT - 4.0,
-            y - 5.0
-        );
-    }
     frame(&axis, places, x_title, y_title, &marks, what)
 }
 
@@ -321,8 +307,8 @@ pub(super) fn legend(series: &[Series]) -> String {
 const ALONE: &str = "text { fill: #6e7781; font: 12px system-ui, sans-serif; } .title { font-weight: 600; \
 font-size: 15px; } .grid { stroke: #8b949e; stroke-opacity: .3; } .line { fill: none; stroke: var(--c); \
 stroke-width: 2.2; } .band { fill: var(--c); opacity: .12; } .edge { fill: none; stroke: var(--c); \
-stroke-width: .8; } .dot, .bar { fill: var(--c); } .bar.more { opacity: .45; } .rule { stroke: #cf4a42; \
-stroke-width: 1.6; stroke-dasharray: 6 4; } .s0 { --c: #2f81d8; } .s1 { --c: #d97706; } .s2 { --c: #16976f; } \
+stroke-width: .8; } .dot, .bar { fill: var(--c); } .bar.more { opacity: .45; } .theory { --c: #cf4a42; } .theory.line { stroke-width: 8; \
+opacity: .35; stroke-linejoin: round; } .theory.dot { opacity: 0; } .s0 { --c: #2f81d8; } .s1 { --c: #d97706; } .s2 { --c: #16976f; } \
 .s1.line { stroke-dasharray: 8 3; } .s2.line { stroke-dasharray: 2 3; }";
 
 /// A plot as a file of its own, with its title and what the colours mean.

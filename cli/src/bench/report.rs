@@ -20,7 +20,7 @@ svg text { fill: var(--ink); font: 12px system-ui, sans-serif; } svg .tick, svg 
 .grid { stroke: var(--grid); } .line { fill: none; stroke: var(--c); stroke-width: 2.2; }
 .band { fill: var(--c); opacity: .1; } .edge { fill: none; stroke: var(--c); stroke-width: .8; } .dot { fill: var(--c); stroke: var(--page); stroke-width: 1; }
 .bar { fill: var(--c); } .bar.more { opacity: .45; }
-.rule { stroke: var(--rule); stroke-width: 1.6; stroke-dasharray: 6 4; }
+.theory { --c: var(--rule); } .theory.line { stroke-width: 8; opacity: .35; stroke-linejoin: round; } .theory.dot { opacity: 0; }
 .s0 { --c: var(--c0); } .s1 { --c: var(--c1); } .s2 { --c: var(--c2); }
 .s1.line { stroke-dasharray: 8 3; } .s2.line { stroke-dasharray: 2 3; }
 .legend { font-size: .9rem; } .key { margin-right: 1.2rem; white-space: nowrap; }
@@ -184,7 +184,7 @@ fn cost(results: &Results, places: &[String]) -> Figure {
     let upper: Option<&dyn Fn(&Row) -> f64> = if stacked { Some(&servers) } else { None };
     let all = series(results, |row| row.client_cpu_us, upper);
     let what = "Processor time of a cycle by number of masters";
-    let svg = bars(places, &all, None, "masters", "microseconds", what);
+    let svg = bars(places, &all, "masters", "microseconds", what);
     let (caption, words) = if stacked {
         (
             "processor time: full colour the client, pale on top all servers together",
@@ -209,32 +209,33 @@ fn cost(results: &Results, places: &[String]) -> Figure {
 /// Masters far apart: theory against measured.
 fn far(results: &Results) -> Option<Figure> {
     let wide = results.wide.as_ref()?;
-    let all: Vec<Series> = wide
-        .measured
-        .iter()
-        .zip(CLASSES)
-        .map(|(far, class)| Series {
-            name: far.setting.name(),
+    // Pale and wide below the measured lines: where they part, it shows.
+    let mut all = vec![Series {
+        name: "theory",
+        class: "theory",
+        values: wide.sizes.iter().map(|size| size.theory_ms).collect(),
+        upper: None,
+    }];
+    for (n, (setting, class)) in Setting::ALL.into_iter().zip(CLASSES).enumerate() {
+        let measured = wide.sizes.iter().map(|size| size.measured[n].acquire_ms);
+        all.push(Series {
+            name: setting.name(),
             class,
-            values: vec![far.acquire_ms],
+            values: measured.collect(),
             upper: None,
-        })
-        .collect();
+        });
+    }
     let trips: Vec<String> = wide.round_trips_ms.iter().map(|ms| trim(*ms)).collect();
-    let theory = trim(wide.theory_ms);
-    let rule = format!("theory: {theory} ms");
-    let places = [format!("round trips of {} ms", trips.join(", "))];
+    let places: Vec<String> = wide
+        .sizes
+        .iter()
+        .map(|size| size.masters.to_string())
+        .collect();
+    let title = format!("masters: the first of those {} ms away", trips.join(", "));
     let what = "Acquire against the round trip of the q-th fastest master";
-    let svg = bars(
-        &places,
-        &all,
-        Some((wide.theory_ms, &rule)),
-        "",
-        "milliseconds",
-        what,
-    );
+    let svg = lines(Scale::Linear, &places, &all, &title, "milliseconds", what);
     let words = format!(
-        "An acquire waits for the q-th fastest master and for nobody behind it: {theory} ms here. {}",
+        "An acquire waits for the q-th fastest master and for nobody behind it: that is the theory. {}",
         if wide.simulated {
             "Proxies delay the answers of spawned masters."
         } else {
