@@ -363,7 +363,12 @@ impl World {
             };
             self.depart(index, letter, effects);
         }
-        while let Some(letter) = self.links[index].held.pop_front() {
+        // Renewals go first, as in the mailbox of the real actor.
+        let held = std::mem::take(&mut self.links[index].held);
+        let (first, others): (Vec<_>, Vec<_>) = held
+            .into_iter()
+            .partition(|letter| matches!(letter.request, Request::Extend { .. }));
+        for letter in first.into_iter().chain(others) {
             self.depart(index, letter, effects);
         }
     }
@@ -468,7 +473,13 @@ impl World {
         let Some(letter) = link.flights.pop_front() else {
             return;
         };
-        let was_stalled = link.stalled_since.take().is_some();
+        // As long as the next answer is overdue as well, the link stays stalled.
+        let limit = self.scenario.settings.node_timeout;
+        let was_stalled = link.stalled_since.is_some();
+        let next = link.flights.front();
+        let overdue = next.is_some_and(|letter| letter.sent + limit <= now);
+        link.stalled_since = (was_stalled && overdue).then_some(now);
+        let recovered = was_stalled && !overdue;
         let (client, master) = (link.client, link.master);
         if !letter.timed_out {
             self.watch.fact(
@@ -481,7 +492,7 @@ impl World {
             );
         }
         effects.answers.push((letter.reply, answer));
-        if was_stalled {
+        if recovered {
             self.catch_up(index, effects);
         }
     }
