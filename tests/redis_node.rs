@@ -446,6 +446,65 @@ async fn a_hundred_thousand_requests_to_a_stopped_master_are_all_answered_and_no
     .await;
 }
 
+/// A master that needs half a second for a thousand commands, at the other end of a pipe.
+fn slow_master() -> node::Dial {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let serve = |mut stream: tokio::io::DuplexStream| async move {
+        let mut input = vec![0; 1 << 16];
+        let mut asked = 0;
+        let mut handshakes = 0;
+        let mut last = 0;
+        while let Ok(count @ 1..) = stream.read(&mut input).await {
+            // A command begins with a star and a digit, and no word of these tests has both.
+            for &byte in &input[..count] {
+                asked += usize::from(last == b'*' && byte.is_ascii_digit());
+                last = byte;
+            }
+            while asked > 0 {
+                // HELLO, two courtesies, INFO, eight scripts, CLIENT ID.
+                let greets = handshakes < 13;
+                let most = asked.min(if greets { 1 } else { 10 });
+                asked -= most;
+                let said = if greets {
+                    b"$38\r\nrun_id:a\r\nuptime_in_seconds:99999999\r\n\r\n".repeat(most)
+                } else {
+                    tokio::time::sleep(ms(5)).await;
+                    b"*5\r\n_\r\n:0\r\n_\r\n*0\r\n*0\r\n".repeat(most)
+                };
+                handshakes += most;
+                if stream.write_all(&said).await.is_err() {
+                    return;
+                }
+            }
+        }
+    };
+    std::sync::Arc::new(move |_: &str, _: u16| {
+        Box::pin(async move {
+            // As much as the two buffers of a socket hold.
+            let (ours, theirs) = tokio::io::duplex(1 << 21);
+            tokio::spawn(serve(theirs));
+            Ok(Box::new(ours) as Box<dyn node::Stream>)
+        })
+    })
+}
+
+#[tokio::test]
+async fn a_crowd_that_outruns_a_master_waits_and_does_not_time_out() {
+    // 6,000 take it three seconds; asked all at once, half of them would be overdue.
+    let settings = settings([""; 0])
+        .node_timeout(ms(1_500))
+        .dial(slow_master());
+    let node = node::connect("redis://pipe", &settings).expect("a good address");
+    ask(&*node, look(b"warm")).await.expect("it answers");
+    let mut ears = Ears::new();
+    for n in 0..6_000 {
+        ears.ask(&*node, n, look(b"job"));
+    }
+    for (n, said) in ears.all(6_000).await {
+        assert!(said.is_ok(), "request {n}: {said:?}");
+    }
+}
+
 #[tokio::test]
 async fn connections_that_an_operator_kills_come_back() {
     let masters = masters(3);

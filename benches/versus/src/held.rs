@@ -138,7 +138,7 @@ pub(crate) fn run(args: &Args) {
     table.print("Held and renewed by one process");
     println!(
         "B/lock: resident memory after at least two renewals over that before the first lock, with names and \
-         guards; counts below 1,000 show pages, not locks"
+         guards; counts below 1,000 show pages, not locks. Cycle CPU: one more lock taken and given back, renewals taken off"
     );
     for &name in args.only.iter().filter(|name| **name != Name::Floor) {
         goals(name, &rows);
@@ -162,6 +162,16 @@ fn goals(name: Name, rows: &[(Name, usize, Vec<Row>)]) {
         lost as f64,
         Bound::Most(0.0),
     );
+    for row in own.iter().filter(|row| row.1 >= 10_000) {
+        let of = |value: fn(&Row) -> f64| Spread::of(row.2.iter().map(value)).median;
+        let memory = of(|row| row.seen.memory_per_lock);
+        let what = format!("{label}, bytes a lock with {} held", row.1);
+        goal(&what, memory, Bound::Most(600.0));
+        if row.1 == 10_000 {
+            let what = format!("{label}, per cent of a core for 10,000 locks");
+            goal(&what, of(|row| row.seen.cpu_percent), Bound::Most(1.5));
+        }
+    }
     let growth = |what: &str, from: usize, value: fn(&Row, f64) -> f64| {
         let of = |row: &(Name, usize, Vec<Row>)| {
             Spread::of(row.2.iter().map(|seen| value(seen, row.1 as f64))).median
@@ -281,7 +291,12 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
         );
     }
     let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
-    let cycle_us = cycle(Arc::new(Contender::Quorate(redlock.clone())), args.name).await;
+    let cycle_us = cycle(
+        Arc::new(Contender::Quorate(redlock.clone())),
+        args.name,
+        cpu,
+    )
+    .await;
     let acquired = guards.len();
     drop(guards);
     redlock.flush().await;
@@ -310,13 +325,15 @@ async fn take(redlock: &Redlock, what: &str, count: usize) -> Vec<LockGuard> {
         .await
 }
 
-/// Client processor time of one cycle, by 16 tasks.
-async fn cycle(client: Arc<Contender>, name: Name) -> f64 {
+/// Client processor time of one cycle, by 16 tasks, less what the renewals take meanwhile: this
+/// share of a core.
+async fn cycle(client: Arc<Contender>, name: Name, renewals: f64) -> f64 {
     // The masters' counters are the parent's; an empty set of them is enough here.
     let none = Masters::start(0).expect("nothing to start");
     let time = Duration::from_millis(300);
     crowd(&client, name, &none, 16, time).await;
-    crowd(&client, name, &none, 16, time).await.client_us
+    let crowd = crowd(&client, name, &none, 16, time).await;
+    crowd.client_us - renewals * 1e6 / crowd.per_second
 }
 
 /// The least that holding can cost: key and value, renewed by one script per 200 and master.
@@ -354,6 +371,6 @@ async fn bare(urls: &[String], args: &HolderArgs) -> Seen {
         cpu_percent: 100.0 * cpu,
         margin_ms: 0.0,
         lost: 0,
-        cycle_us: cycle(Arc::new(client), Name::Floor).await,
+        cycle_us: cycle(Arc::new(client), Name::Floor, 0.0).await,
     }
 }

@@ -24,9 +24,12 @@ use crate::node::{Answer, Claim, Ear, Fault, Reply, Request};
 use crate::protocol::instant::Instant;
 use crate::retry::Retry;
 
-/// Requests under way on one connection. Many, so that far masters are kept busy; what does not
-/// fit waits in the mailbox, where it can still be withdrawn.
+/// The most requests under way on one connection. Many, so that far masters are kept busy; what
+/// does not fit waits in the mailbox, where it can still be withdrawn.
 const UNDER_WAY: usize = 8_192;
+
+/// How many are let through while nobody knows how fast the master is, and however slow it is.
+const NARROW: usize = 512;
 
 /// The most requests that are taken at one look.
 const BATCH: usize = 512;
@@ -303,6 +306,7 @@ impl Actor {
             stalled_since: None,
             armed: None,
             gathering: false,
+            window: Window::new(self.shared.options.node_timeout),
         };
         let ended = std::future::poll_fn(|cx| line.poll(self, timer.as_mut(), cx)).await;
         line.hang_up(self, ended.as_ref());
@@ -325,6 +329,44 @@ struct Line {
     /// The turn has been given to callers that are ready, so that one write carries what all of
     /// them ask.
     gathering: bool,
+    window: Window,
+}
+
+/// How many requests may be under way: as many as stand in line at the master for a small part of
+/// the node timeout. A crowd that outruns its master waits here and not there: it is slow then, but
+/// does not time out and come again
+/// (`a_crowd_that_outruns_a_master_waits_and_does_not_time_out`).
+struct Window {
+    width: usize,
+    limit: Duration,
+    /// The fastest answer so far: the way there and back.
+    least: Duration,
+    /// It was narrowed, and what was under way then does not count once more.
+    narrowed: Option<Tick>,
+}
+
+impl Window {
+    fn new(limit: Duration) -> Self {
+        Self {
+            width: NARROW,
+            limit,
+            least: Duration::MAX,
+            narrowed: None,
+        }
+    }
+
+    /// An answer has come to what was asked at `at`.
+    fn learn(&mut self, at: Tick, now: Tick) {
+        let took = now.saturating_duration_since(at);
+        self.least = self.least.min(took);
+        let stood = took.saturating_sub(self.least);
+        if stood < self.limit / 6 {
+            self.width = (self.width + 1).min(UNDER_WAY);
+        } else if stood > self.limit / 3 && self.narrowed.is_none_or(|since| since < at) {
+            self.width = (self.width / 2).max(NARROW);
+            self.narrowed = Some(now);
+        }
+    }
 }
 
 /// Something the master has been asked.
@@ -399,6 +441,7 @@ impl Line {
             if count == 0 {
                 return Err(down(closed()));
             }
+            let now = Tick::now();
             while let Some(value) = self.link.connection.next().map_err(down)? {
                 if let Value::Push(push) = &value {
                     hear(actor.shared.ear.get(), push);
@@ -408,8 +451,9 @@ impl Line {
                 match self.under_way.pop_front() {
                     Some(Sent {
                         letter: Some(mut letter),
-                        ..
+                        at,
                     }) => {
+                        self.window.learn(at, now);
                         if is_noscript(&value) && !letter.resent {
                             letter.resent = true;
                             self.again.push(letter);
@@ -443,7 +487,8 @@ impl Line {
             return false;
         }
         let connection = &mut self.link.connection;
-        if self.under_way.len() >= UNDER_WAY || connection.backlog() >= BACKLOG {
+        let room = self.window.width.saturating_sub(self.under_way.len());
+        if room == 0 || connection.backlog() >= BACKLOG {
             return false;
         }
         let mut letters = std::mem::take(&mut actor.batch);
@@ -463,8 +508,8 @@ impl Line {
         if !actor.owed.is_empty() {
             letters.extend(actor.take_owed());
         }
-        if letters.len() < BATCH {
-            let room = BATCH - letters.len();
+        let room = room.min(BATCH).saturating_sub(letters.len());
+        if room > 0 {
             actor.shared.mailbox.take(room, &mut letters);
         }
         // Also when all of it has been withdrawn or is guarded: what waits behind it rings no bell
@@ -575,4 +620,41 @@ fn passes(fault: &Fault) -> bool {
         fault,
         Fault::Loading | Fault::ReadOnly | Fault::OutOfMemory | Fault::Misconf | Fault::Busy
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_follows_the_speed_of_the_master() {
+        let ms = Duration::from_millis;
+        let start = Tick::now();
+        let mut window = Window::new(ms(60));
+        window.learn(start, start + ms(30));
+        for _ in 1..1_000 {
+            window.learn(start, start + ms(39));
+        }
+        assert_eq!(window.width, NARROW + 1_000, "far, but not crowded");
+        for _ in 0..1_000 {
+            window.learn(start, start + ms(45));
+        }
+        assert_eq!(window.width, NARROW + 1_000, "fast enough to stay");
+        for _ in 0..1_000 {
+            window.learn(start, start + ms(51));
+        }
+        assert_eq!(
+            window.width,
+            NARROW.midpoint(1_000),
+            "once for all that was under way"
+        );
+        for n in 1..1_000 {
+            window.learn(start + ms(100 * n), start + ms(100 * n + 51));
+        }
+        assert_eq!(window.width, NARROW, "never closed");
+        for _ in 0..100_000 {
+            window.learn(start, start + ms(30));
+        }
+        assert_eq!(window.width, UNDER_WAY);
+    }
 }
