@@ -2,7 +2,7 @@
 //! beyond the hold itself, how fair it is, how fast the lock changes hands, and what the masters
 //! have to do for it.
 //!
-//! `cargo bench --bench contention` starts five masters of its own and prints one table. Worker
+//! `cargo bench -p quorate --bench contention` starts five masters of its own and prints one table. Worker
 //! processes are this same program, started again with `--worker`.
 
 use std::io::Write;

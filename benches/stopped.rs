@@ -1,5 +1,5 @@
 //! One of five masters stopped (SIGSTOP): acquire and release against the healthy cluster, in
-//! alternating rounds of one run. `cargo bench --bench stopped`
+//! alternating rounds of one run. `cargo bench -p quorate --bench stopped`
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! Take a lock, do the work, give it back.
 //!
-//! `cargo run --example basic -- redis://127.0.0.1:7001 redis://127.0.0.1:7002 redis://127.0.0.1:7003`
+//! `cargo run -p quorate --features testing --example basic -- redis://127.0.0.1:7001 redis://127.0.0.1:7002 redis://127.0.0.1:7003`
 //! (without addresses: three masters in memory)
 
 use std::time::Duration;

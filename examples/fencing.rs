@@ -4,8 +4,8 @@
 //! can: it remembers the largest fencing token it has seen and refuses smaller ones. Here the
 //! resource is a file; with a database it is `UPDATE .. WHERE fence <= $token`.
 //!
-//! `cargo run --example fencing` shows the whole story in one process.
-//! `cargo run --example fencing -- FILE TOKEN TEXT` writes once, as a child of `quorate run` would,
+//! `cargo run -p quorate --features testing --example fencing` shows the whole story in one process.
+//! `.. --example fencing -- FILE TOKEN TEXT` writes once, as a child of `quorate run` would,
 //! and exits with 1 when the token is stale.
 
 use std::fs::{File, OpenOptions};

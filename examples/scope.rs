@@ -1,6 +1,6 @@
 //! Run a body only while the lock is held: it is dropped at its next await when the lock is lost.
 //!
-//! `cargo run --example scope`
+//! `cargo run -p quorate --features testing --example scope`
 
 use std::time::Duration;
 
