@@ -187,32 +187,29 @@ pub(super) fn lines(
         one.values.iter().chain(upper).copied()
     });
     let axis = Axis::over(scale, all);
+    let points = |values: &[f64]| -> Vec<String> {
+        let values = values.iter().enumerate();
+        values
+            .map(|(n, value)| format!("{:.1},{:.1}", x(n, places.len()), axis.y(*value)))
+            .collect()
+    };
     let mut marks = String::new();
     for one in series {
         if let Some(upper) = &one.upper {
-            let point = |(n, value): (usize, &f64)| {
-                format!("{:.1},{:.1}", x(n, places.len()), axis.y(*value))
-            };
-            let there = one.values.iter().enumerate().map(point);
-            let edge: Vec<String> = upper.iter().enumerate().map(point).collect();
-            let edge = edge.join(" ");
-            let back: Vec<String> = upper.iter().enumerate().map(point).collect();
-            let points: Vec<String> = there.chain(back.into_iter().rev()).collect();
+            let edge = points(upper);
+            let mut around = points(&one.values);
+            around.extend(edge.iter().rev().cloned());
             let class = one.class;
             marks += &format!(
                 "<polygon class=\"band {class}\" points=\"{}\"/>\n",
-                points.join(" ")
+                around.join(" ")
             );
+            let edge = edge.join(" ");
             marks += &format!("<polyline class=\"edge {class}\" points=\"{edge}\"/>\n");
         }
     }
     for one in series {
-        let points: Vec<String> = one
-            .values
-            .iter()
-            .enumerate()
-            .map(|(n, value)| format!("{:.1},{:.1}", x(n, places.len()), axis.y(*value)))
-            .collect();
+        let points = points(&one.values);
         let class = one.class;
         marks += &format!(
             "<polyline class=\"line {class}\" points=\"{}\"/>\n",

@@ -19,17 +19,11 @@ use super::connect::{Link, connect};
 use super::connection::closed;
 use super::mailbox::Letter;
 use super::resp::Value;
-use super::wire::{Scripts, decode, is_noscript, server_fault};
+use super::window::{UNDER_WAY, Window};
+use super::wire::{Scripts, decode, down, is_noscript, server_fault};
 use crate::node::{Answer, Claim, Ear, Fault, Reply, Request};
 use crate::protocol::instant::Instant;
 use crate::retry::Retry;
-
-/// The most requests under way on one connection. Many, so that far masters are kept busy; what
-/// does not fit waits in the mailbox, where it can still be withdrawn.
-const UNDER_WAY: usize = 8_192;
-
-/// How many are let through while nobody knows how fast the master is, and however slow it is.
-const NARROW: usize = 512;
 
 /// The most requests that are taken at one look.
 const BATCH: usize = 512;
@@ -332,43 +326,6 @@ struct Line {
     window: Window,
 }
 
-/// How many requests may be under way: as many as stand in line at the master for a small part of
-/// the node timeout. A crowd that outruns its master waits here and not there: it is slow then, but
-/// does not time out and come again
-/// (`a_crowd_that_outruns_a_master_waits_and_does_not_time_out`).
-struct Window {
-    width: usize,
-    limit: Duration,
-    /// The fastest answer so far: the way there and back.
-    least: Duration,
-    /// It was narrowed, and what was under way then does not count once more.
-    narrowed: Option<Tick>,
-}
-
-impl Window {
-    fn new(limit: Duration) -> Self {
-        Self {
-            width: NARROW,
-            limit,
-            least: Duration::MAX,
-            narrowed: None,
-        }
-    }
-
-    /// An answer has come to what was asked at `at`.
-    fn learn(&mut self, at: Tick, now: Tick) {
-        let took = now.saturating_duration_since(at);
-        self.least = self.least.min(took);
-        let stood = took.saturating_sub(self.least);
-        if stood < self.limit / 6 {
-            self.width = (self.width + 1).min(UNDER_WAY);
-        } else if stood > self.limit / 3 && self.narrowed.is_none_or(|since| since < at) {
-            self.width = (self.width / 2).max(NARROW);
-            self.narrowed = Some(now);
-        }
-    }
-}
-
 /// Something the master has been asked.
 struct Sent {
     /// None for a script that is loaded again.
@@ -403,7 +360,7 @@ impl Line {
                 Err(fault) => return Poll::Ready(Some(fault)),
             };
             if let Err(error) = wrote {
-                return Poll::Ready(Some(Fault::Down(error.to_string().into())));
+                return Poll::Ready(Some(down(error)));
             }
             if landed {
                 return self.gather(actor, timer, cx);
@@ -435,7 +392,6 @@ impl Line {
 
     /// Takes in the answers that have come; true when there were some.
     fn land(&mut self, actor: &mut Actor, cx: &mut Context<'_>) -> Result<bool, Fault> {
-        let down = |error: std::io::Error| Fault::Down(error.to_string().into());
         let mut landed = false;
         while let Poll::Ready(count) = self.link.connection.poll_read(cx).map_err(down)? {
             if count == 0 {
@@ -487,7 +443,7 @@ impl Line {
             return false;
         }
         let connection = &mut self.link.connection;
-        let room = self.window.width.saturating_sub(self.under_way.len());
+        let room = self.window.width().saturating_sub(self.under_way.len());
         if room == 0 || connection.backlog() >= BACKLOG {
             return false;
         }
@@ -620,41 +576,4 @@ fn passes(fault: &Fault) -> bool {
         fault,
         Fault::Loading | Fault::ReadOnly | Fault::OutOfMemory | Fault::Misconf | Fault::Busy
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_window_follows_the_speed_of_the_master() {
-        let ms = Duration::from_millis;
-        let start = Tick::now();
-        let mut window = Window::new(ms(60));
-        window.learn(start, start + ms(30));
-        for _ in 1..1_000 {
-            window.learn(start, start + ms(39));
-        }
-        assert_eq!(window.width, NARROW + 1_000, "far, but not crowded");
-        for _ in 0..1_000 {
-            window.learn(start, start + ms(45));
-        }
-        assert_eq!(window.width, NARROW + 1_000, "fast enough to stay");
-        for _ in 0..1_000 {
-            window.learn(start, start + ms(51));
-        }
-        assert_eq!(
-            window.width,
-            NARROW.midpoint(1_000),
-            "once for all that was under way"
-        );
-        for n in 1..1_000 {
-            window.learn(start + ms(100 * n), start + ms(100 * n + 51));
-        }
-        assert_eq!(window.width, NARROW, "never closed");
-        for _ in 0..100_000 {
-            window.learn(start, start + ms(30));
-        }
-        assert_eq!(window.width, UNDER_WAY);
-    }
 }

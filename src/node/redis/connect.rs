@@ -10,7 +10,7 @@ use tokio::net::{TcpStream, UnixStream};
 use super::Shared;
 use super::connection::Connection;
 use super::resp::{Command, Value};
-use super::wire::{Scripts, server_fault};
+use super::wire::{Scripts, down, server_fault};
 use crate::builder::RestartGuard;
 use crate::node::Fault;
 use crate::node::request::WAKE_PREFIX;
@@ -317,11 +317,6 @@ fn quarantine(shared: &Shared, greeting: &Greeting, answered: Instant) -> Result
         "master restarted lately and does not vote for a while (restart guard)"
     );
     Ok(answered + left)
-}
-
-/// Before a connection stands, whatever went wrong, nothing was sent.
-fn down(error: std::io::Error) -> Fault {
-    Fault::Down(error.to_string().into())
 }
 
 #[cfg(test)]

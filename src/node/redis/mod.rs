@@ -10,6 +10,7 @@ mod connect;
 mod connection;
 mod mailbox;
 mod resp;
+mod window;
 mod wire;
 
 pub(crate) use address::Address;

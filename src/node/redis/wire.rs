@@ -279,6 +279,12 @@ pub(super) fn is_noscript(value: &Value<'_>) -> bool {
     matches!(value, Value::Error(error) if error.starts_with(b"NOSCRIPT"))
 }
 
+/// A broken stream as a fault. Before a connection stands nothing was sent; later, what is open is
+/// answered with [`Fault::Disconnected`].
+pub(super) fn down(error: std::io::Error) -> Fault {
+    Fault::Down(error.to_string().into())
+}
+
 /// A server's error reply as a fault.
 pub(super) fn server_fault(error: &[u8]) -> Fault {
     let error = String::from_utf8_lossy(error);
