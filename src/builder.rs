@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::coordinator::Coordinator;
 use crate::error::BuildError;
 use crate::node::Node;
-use crate::node::redis::{Address, NodeOptions, RedisNode};
+use crate::node::redis::{Address, NodeOptions, RedisNode, Roster};
 use crate::protocol::instant::Instant;
 use crate::protocol::validity::Drift;
 use crate::redlock::{MAX_RESOURCE_LEN, Redlock};
@@ -122,6 +122,9 @@ const MAX_MASTERS: usize = 64;
 
 /// The life of a fencing counter.
 const LONGEST_TTL: Duration = Duration::from_secs(86_400);
+
+/// The very first request to a master waits for as long as connecting may take.
+const LONGEST_CONNECT: Duration = Duration::from_secs(3600);
 
 const DEFAULT_NODE_TIMEOUT: Duration = Duration::from_millis(50);
 
@@ -330,6 +333,13 @@ impl RedlockBuilder {
             let why = "leaves no time to connect; 500ms is the default";
             return Err(bad("connect_timeout", self.connect_timeout, why));
         }
+        if self.connect_timeout > LONGEST_CONNECT {
+            let why = format!(
+                "is longer than anybody waits: at most {} is allowed",
+                text(LONGEST_CONNECT)
+            );
+            return Err(bad("connect_timeout", self.connect_timeout, why));
+        }
         if self.prefix.len() > MAX_RESOURCE_LEN {
             return Err(BuildError::PrefixTooLong(self.prefix.len()));
         }
@@ -390,6 +400,7 @@ impl RedlockBuilder {
             connect_timeout: self.connect_timeout,
             max_ttl: self.max_ttl,
             restart_guard: self.restart_guard,
+            roster: Roster::default(),
             #[cfg(any(test, feature = "testing"))]
             dial: self.dial.clone(),
             #[cfg(feature = "tls-rustls")]

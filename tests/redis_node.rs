@@ -446,6 +446,26 @@ async fn a_hundred_thousand_requests_to_a_stopped_master_are_all_answered_and_no
     .await;
 }
 
+/// The name of a script.
+const SHA: &str = "$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
+
+/// What a master answers to a handshake: to HELLO, two courtesies, INFO, eight scripts, CLIENT ID.
+const GREETING: [&str; 13] = [
+    "%1\r\n+proto\r\n:3\r\n",
+    "+OK\r\n",
+    "+OK\r\n",
+    "$38\r\nrun_id:a\r\nuptime_in_seconds:99999999\r\n\r\n",
+    SHA,
+    SHA,
+    SHA,
+    SHA,
+    SHA,
+    SHA,
+    SHA,
+    SHA,
+    ":1\r\n",
+];
+
 /// A master that needs half a second for a thousand commands, at the other end of a pipe.
 fn slow_master() -> node::Dial {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -461,12 +481,11 @@ fn slow_master() -> node::Dial {
                 last = byte;
             }
             while asked > 0 {
-                // HELLO, two courtesies, INFO, eight scripts, CLIENT ID.
-                let greets = handshakes < 13;
+                let greets = handshakes < GREETING.len();
                 let most = asked.min(if greets { 1 } else { 10 });
                 asked -= most;
                 let said = if greets {
-                    b"$38\r\nrun_id:a\r\nuptime_in_seconds:99999999\r\n\r\n".repeat(most)
+                    GREETING[handshakes].as_bytes().to_vec()
                 } else {
                     tokio::time::sleep(ms(5)).await;
                     b"*5\r\n_\r\n:0\r\n_\r\n*0\r\n*0\r\n".repeat(most)

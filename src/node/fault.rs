@@ -40,6 +40,11 @@ pub enum Fault {
     /// User or password were refused, or a command is not permitted (`-NOAUTH`, `-WRONGPASS`,
     /// `-NOPERM`).
     Denied(Arc<str>),
+    /// The server is too old: it does not speak RESP3.
+    Unsupported(Arc<str>),
+    /// Another address of the same `Redlock` leads to the very same server, the one of this name:
+    /// its single memory would count as two votes.
+    SameServer(Arc<str>),
     /// Any other error that the master returned.
     Server(Arc<str>),
 }
@@ -76,6 +81,8 @@ impl Fault {
             Self::Busy => "busy",
             Self::WrongType => "wrong_type",
             Self::Denied(_) => "denied",
+            Self::Unsupported(_) => "unsupported",
+            Self::SameServer(_) => "same_server",
             Self::Server(_) => "server_error",
         }
     }
@@ -108,6 +115,11 @@ impl fmt::Display for Fault {
                 f.write_str("the key holds another type of value, left alone (WRONGTYPE)")
             }
             Self::Denied(why) => write!(f, "access denied ({why})"),
+            Self::Unsupported(why) => write!(f, "not supported ({why})"),
+            Self::SameServer(other) => write!(
+                f,
+                "the same server as {other}, which votes already: name each server once"
+            ),
             Self::Server(why) => write!(f, "error from the server ({why})"),
         }
     }

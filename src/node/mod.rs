@@ -5,6 +5,7 @@
 //! out of the middle of a queue, and a release always stays behind its own acquire. A node never
 //! decides that a lock is held; it has one vote.
 
+mod actor;
 mod fault;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;

@@ -8,5 +8,6 @@ pub(crate) mod fencing;
 pub(crate) mod instant;
 pub(crate) mod lease;
 pub(crate) mod quorum;
+pub(crate) mod restart;
 pub(crate) mod round;
 pub(crate) mod validity;

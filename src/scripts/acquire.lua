@@ -8,22 +8,10 @@ if tonumber(ARGV[2]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end
 local call, key = redis.call, KEYS[1]
-local fence = 'quorate:fence:' .. key
-local counter = tonumber(call('GET', fence) or 0) or 0
+--+ fence/read.lua
 if call('SET', key, ARGV[1], 'NX', 'PX', ARGV[2]) then
   local time = call('TIME')
-  local now = time[1] * 1000000 + time[2]
-  local v, text = tonumber(ARGV[3]), ARGV[3]
-  if v > now + 1000000 then
-    v, text = now + 1000000, nil
-  elseif v < now - 1000000 then
-    v, text = now - 1000000, nil
-  end
-  if v <= counter then
-    v, text = counter + 1, nil
-  end
-  call('SET', fence, text or string.format('%.0f', v), 'PX', FENCE_TTL)
-  return v
+  --+ fence/raise.lua
 end
 if call('GET', key) == ARGV[1] then
   return counter

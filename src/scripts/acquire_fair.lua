@@ -39,22 +39,10 @@ if waiter or call('EXISTS', queue) == 1 then
     end
   end
 end
-local fence = 'quorate:fence:' .. key
-local counter = tonumber(call('GET', fence) or 0) or 0
+--+ fence/read.lua
 if not head or head == waiter then
   if call('SET', key, ARGV[1], 'NX', 'PX', ARGV[2]) then
-    local now = time[1] * 1000000 + time[2]
-    local v, text = tonumber(ARGV[3]), ARGV[3]
-    if v > now + 1000000 then
-      v, text = now + 1000000, nil
-    elseif v < now - 1000000 then
-      v, text = now - 1000000, nil
-    end
-    if v <= counter then
-      v, text = counter + 1, nil
-    end
-    call('SET', fence, text or string.format('%.0f', v), 'PX', FENCE_TTL)
-    return v
+    --+ fence/raise.lua
   end
 end
 local held = call('GET', key)

@@ -3,7 +3,7 @@
 use quorate::node::{Answer, Fault};
 
 use crate::arm::{Arm, LONG, assert_about, fence, hex, now};
-use crate::support::asking::{acquire, claim, release};
+use crate::support::asking::{acquire, claim, confirm, in_line, release};
 use crate::support::{ms, secs};
 
 const KEY: &[u8] = b"job";
@@ -124,6 +124,43 @@ pub(crate) async fn another_type_on_the_counter_key_is_a_fault_and_nothing_is_ta
     assert_eq!(said, Err(Fault::WrongType));
     assert_eq!(arm.read(KEY), None);
     assert_eq!(arm.read(&fence(KEY)).as_deref(), Some(&b"foreign"[..]));
+}
+
+pub(crate) async fn a_counter_that_cannot_be_counted_on_is_a_fault_and_nothing_is_taken(arm: &Arm) {
+    let (held, free) = (claim(b"held", 1), claim(KEY, 2));
+    arm.granted(acquire(&held, LONG, now())).await;
+    for odd in [
+        "9007199254740992",
+        "9007199254740993",
+        "18446744073709551615",
+        "inf",
+        "-inf",
+        "nan",
+        "-1",
+        "1.5",
+        "1e300",
+        "seven",
+        "",
+    ] {
+        arm.put(&fence(KEY), odd.as_bytes(), Some(LONG));
+        arm.put(&fence(b"held"), odd.as_bytes(), Some(LONG));
+        let waiting = in_line(KEY, 3, 7);
+        for asked in [
+            acquire(&free, LONG, now()),
+            acquire(&waiting, LONG, now()),
+            confirm(&held, now()),
+        ] {
+            let said = arm.ask(asked).await;
+            assert!(matches!(said, Err(Fault::Server(_))), "{odd:?}: {said:?}");
+        }
+        arm.ask(release(&waiting)).await.expect("out of the line");
+        assert_eq!(arm.read(KEY), None, "{odd:?}");
+        assert_eq!(arm.read(&fence(KEY)).as_deref(), Some(odd.as_bytes()));
+    }
+    // The largest that can be raised.
+    arm.put(&fence(KEY), b"9007199254740991", Some(LONG));
+    let counter = arm.granted(acquire(&free, LONG, now())).await;
+    assert_eq!(counter, 1 << 53);
 }
 
 pub(crate) async fn a_withdrawn_acquire_takes_nothing(arm: &Arm) {

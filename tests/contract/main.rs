@@ -55,6 +55,7 @@ contract! {
         the_lock_lives_its_ttl_and_the_counter_a_day
         another_type_on_the_lock_key_is_a_fault_and_left_alone
         another_type_on_the_counter_key_is_a_fault_and_nothing_is_taken
+        a_counter_that_cannot_be_counted_on_is_a_fault_and_nothing_is_taken
         a_withdrawn_acquire_takes_nothing;
     confirm:
         a_holder_sets_the_counter_to_exactly_the_number

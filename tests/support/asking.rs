@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quorate::Token;
-use quorate::node::{Answer, Claim, ExtendItem, Fault, Node, Phase, Reply, ReplySink, Request};
+use quorate::node::{
+    Answer, Claim, ExtendItem, Fault, Node, Order, Phase, Place, Reply, ReplySink, Request,
+};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::PATIENCE;
@@ -104,6 +106,17 @@ pub(crate) fn claim(key: &[u8], n: u8) -> Arc<Claim> {
 /// A claim without a fencing counter.
 pub(crate) fn classic(key: &[u8], n: u8) -> Arc<Claim> {
     Arc::new(Claim::new("", key, token(n), false))
+}
+
+/// A fenced claim that stands in line with this ticket.
+pub(crate) fn in_line(key: &[u8], n: u8, ticket: u64) -> Arc<Claim> {
+    let place = Place {
+        waiter: format!("{n:016x}:1").into(),
+        ticket,
+        heartbeat: Duration::from_secs(240),
+    };
+    let claim = Claim::new("", key, token(n), true);
+    Arc::new(claim.with_order(Order::Fair(Some(Box::new(place)))))
 }
 
 pub(crate) fn acquire(claim: &Arc<Claim>, ttl: Duration, proposal: u64) -> Request {

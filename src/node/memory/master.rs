@@ -20,6 +20,9 @@ const PROCESS_LEN: usize = 16;
 /// How long a fencing counter outlives its last grant.
 const FENCE_TTL_US: u64 = 86_400_000_000;
 
+/// From here on a double, which is what the scripts count with, does not hold every number.
+const LARGEST_COUNTER: u64 = 1 << 53;
+
 /// The keys of one master, and what each request does to them.
 #[derive(Clone, Debug, Default)]
 pub struct Master {
@@ -182,9 +185,7 @@ impl Master {
         }
         let counter = self.counter(now, claim.key())?;
         match self.text(now, claim.key())? {
-            Some(held) if held == claim.token().to_hex() => Ok(Answer::Granted {
-                counter: Some(counter),
-            }),
+            Some(held) if held == claim.token().to_hex() => granted_before(counter),
             Some(_) => {
                 let ttl_left = self.ttl_left(now, claim.key());
                 Ok(Answer::Refused {
@@ -242,9 +243,7 @@ impl Master {
         }
         let holder = self.text(now, claim.key())?.map(<[u8]>::to_vec);
         if holder.as_deref() == Some(&claim.token().to_hex()) {
-            return Ok(Answer::Granted {
-                counter: Some(counter),
-            });
+            return granted_before(counter);
         }
         let ttl_left = match holder {
             Some(_) => self.ttl_left(now, claim.key()),
@@ -415,10 +414,11 @@ impl Master {
     }
 
     fn counter(&mut self, now: u64, key: &[u8]) -> Outcome<u64> {
-        Ok(self
-            .text(now, &fence_key(key))?
-            .and_then(parse)
-            .unwrap_or(0))
+        match self.text(now, &fence_key(key))?.map(parse) {
+            None => Ok(0),
+            Some(Some(counter @ ..LARGEST_COUNTER)) => Ok(counter),
+            Some(_) => Err(Fault::Server("no number to count on".into())),
+        }
     }
 
     fn set_counter(&mut self, now: u64, key: &[u8], value: u64) {
@@ -509,6 +509,18 @@ impl Entry {
             Value::Foreign => None,
         }
     }
+}
+
+/// The answer to a repeated acquire. Where the counter is gone there is no number to give: the driver
+/// of a real master makes a fault of it.
+fn granted_before(counter: u64) -> Outcome<Answer> {
+    if counter == 0 {
+        return Err(Fault::Server(
+            "a fencing counter of 0, which cannot be".into(),
+        ));
+    }
+    let counter = Some(counter);
+    Ok(Answer::Granted { counter })
 }
 
 fn fence_key(key: &[u8]) -> Vec<u8> {

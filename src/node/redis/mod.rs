@@ -1,4 +1,4 @@
-//! A Redis or Valkey master: one actor that owns the connection, the queue and the deadlines.
+//! A Redis or Valkey master: one actor with a socket and a timer, around a link that knows all else.
 //!
 //! The connection is our own: what is asked of a master is written straight into the buffer that goes
 //! out, and its answer is read where it lies. Of the `redis` crate only the reading of URLs is used,
@@ -6,21 +6,27 @@
 
 mod actor;
 mod address;
-mod connect;
-mod connection;
-mod mailbox;
+mod buffers;
+mod dial;
+mod handshake;
+mod link;
+mod online;
 mod resp;
-mod window;
+mod socket;
+mod trust;
 mod wire;
 
 pub(crate) use address::Address;
+pub(crate) use trust::Roster;
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use self::mailbox::{Letter, Mailbox};
+use self::dial::Lookup;
+use self::trust::Acquaintance;
+use super::actor::mailbox::{Letter, Mailbox};
 use super::{Ear, Fault, Node, NodeName, Reply, Request};
 use crate::builder::RestartGuard;
 use crate::runtime::BoxFuture;
@@ -31,6 +37,8 @@ pub(crate) struct NodeOptions {
     pub(crate) connect_timeout: Duration,
     pub(crate) max_ttl: Duration,
     pub(crate) restart_guard: RestartGuard,
+    /// Which server each master is.
+    pub(crate) roster: Roster,
     /// Opens connections in place of TCP.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) dial: Option<super::Dial>,
@@ -48,28 +56,29 @@ struct Shared {
     address: Address,
     options: Arc<NodeOptions>,
     mailbox: Mailbox,
-    /// The run id of the first contact, for [`RestartGuard::AfterFirstContact`].
-    first_run: Mutex<Option<String>>,
-    /// The last connection: the server's run id, and its number there.
-    last_link: Mutex<Option<(String, i64)>>,
+    acquaintance: Acquaintance,
+    lookup: Lookup,
     /// Who hears the wake-ups; unset where nobody waits in order.
     ear: OnceLock<Ear>,
 }
 
+impl Shared {
+    fn new(address: Address, options: Arc<NodeOptions>) -> Self {
+        Self {
+            address,
+            options,
+            mailbox: Mailbox::new(),
+            acquaintance: Acquaintance::default(),
+            lookup: Lookup::default(),
+            ear: OnceLock::new(),
+        }
+    }
+}
+
 impl RedisNode {
     pub(crate) fn new(address: Address, options: Arc<NodeOptions>) -> Self {
-        let mailbox = Mailbox::new();
-        let first_run = Mutex::new(None);
-        Self {
-            shared: Arc::new(Shared {
-                address,
-                options,
-                mailbox,
-                first_run,
-                last_link: Mutex::new(None),
-                ear: OnceLock::new(),
-            }),
-        }
+        let shared = Arc::new(Shared::new(address, options));
+        Self { shared }
     }
 }
 

@@ -126,8 +126,9 @@ impl<'a> Reader<'a> {
             b'+' | b',' | b'(' => Value::Simple(rest),
             b'-' => Value::Error(rest),
             b':' => Value::Int(number(rest)?),
-            b'#' => Value::Int(i64::from(rest == b"t")),
-            b'_' => Value::Nil,
+            b'#' if rest == b"t" => Value::Int(1),
+            b'#' if rest == b"f" => Value::Int(0),
+            b'_' if rest.is_empty() => Value::Nil,
             b'$' => self.bulk(rest)?.map_or(Value::Nil, Value::Bulk),
             b'!' => self.bulk(rest)?.map_or(Value::Nil, Value::Error),
             // Three letters that say how to read it, and a colon.
@@ -302,6 +303,8 @@ mod tests {
             b"+no carriage return\n",
             b"*99999999999\r\n",
             b"=2\r\nab\r\n",
+            b"_junk\r\n",
+            b"#x\r\n",
             b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n",
         ] {
             assert_eq!(parse(bytes), Err(Malformed), "{}", bytes.escape_ascii());

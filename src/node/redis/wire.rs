@@ -21,6 +21,18 @@ const SOURCES: [&str; 8] = [
     include_str!("../../scripts/release_fair.lua"),
 ];
 
+/// What several scripts share, put in where a line asks for it: a function would cost each call.
+const PARTS: [(&str, &str); 2] = [
+    (
+        "--+ fence/read.lua\n",
+        include_str!("../../scripts/fence/read.lua"),
+    ),
+    (
+        "--+ fence/raise.lua\n",
+        include_str!("../../scripts/fence/raise.lua"),
+    ),
+];
+
 #[derive(Clone, Copy)]
 enum Script {
     Acquire,
@@ -45,11 +57,14 @@ impl Scripts {
     /// Writes the commands that load all scripts, with the deployment's constants in front of each.
     pub(super) fn load(max_ttl: Duration, out: &mut Vec<u8>) {
         for source in SOURCES {
-            let source = format!(
+            let mut source = format!(
                 "local MAX_TTL, FENCE_TTL = {}, '{}'\n{source}",
                 max_ttl.as_millis(),
                 FENCE_TTL.as_millis()
             );
+            for (line, part) in PARTS {
+                source = source.replace(line, part);
+            }
             Command::words(out, &["SCRIPT", "LOAD", &source]);
         }
     }
@@ -57,9 +72,9 @@ impl Scripts {
     /// Reads one reply to [`load`](Self::load).
     pub(super) fn loaded(&mut self, index: usize, reply: &Value<'_>) -> Result<(), Fault> {
         match reply {
-            Value::Bulk(sha) => self.shas[index] = sha.to_vec(),
+            Value::Bulk(sha) if sha.len() == 40 => self.shas[index] = sha.to_vec(),
             Value::Error(error) => return Err(server_fault(error)),
-            _ => return Err(odd()),
+            _ => return Err(Fault::Server("no name for a script that was loaded".into())),
         }
         Ok(())
     }
@@ -174,54 +189,93 @@ fn millis(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// What a reply means for its request.
-pub(super) fn decode(request: &Request, value: &Value<'_>) -> Result<Answer, Fault> {
+/// What a reply means for its request; none when it cannot be the answer to it.
+pub(super) fn decode(request: &Request, value: &Value<'_>) -> Option<Result<Answer, Fault>> {
     if let Value::Error(error) = value {
-        return Err(server_fault(error));
+        return Some(Err(server_fault(error)));
     }
-    Ok(match (request, value) {
-        (Request::Acquire { claim, .. }, Value::Int(counter)) if claim.fenced() => {
-            Answer::Granted {
-                counter: Some(counter.unsigned_abs()),
-            }
-        }
-        (Request::Acquire { claim, .. }, Value::Array(refused)) => Answer::Refused {
-            ttl_left: refused.first().and_then(as_millis),
-            line: line(claim, refused),
-        },
-        (Request::Acquire { .. }, Value::Simple(b"OK")) => Answer::Granted { counter: None },
-        (Request::Acquire { .. }, Value::Nil) => Answer::Refused {
-            ttl_left: None,
-            line: None,
+    Some(Ok(match (request, value) {
+        (Request::Acquire { claim, .. }, value) => match acquired(claim, value)? {
+            Ok(answer) => answer,
+            Err(fault) => return Some(Err(fault)),
         },
         (Request::Confirm { .. }, Value::Int(0)) => Answer::NotOurs,
         (Request::Confirm { .. }, Value::Int(1)) => Answer::Confirmed,
-        (Request::Confirm { .. }, Value::Int(above)) => Answer::CounterAbove(above.unsigned_abs()),
-        (Request::Release { .. }, Value::Int(deleted)) => Answer::Released(*deleted > 0),
+        (Request::Confirm { .. }, Value::Int(above)) => match counter(*above) {
+            Ok(above) => Answer::CounterAbove(above),
+            Err(fault) => return Some(Err(fault)),
+        },
+        (Request::Release { .. }, Value::Int(deleted @ (0 | 1))) => Answer::Released(*deleted > 0),
         (Request::Extend { items }, Value::Bulk(said)) if said.len() == items.len() => {
-            Answer::Extended(said.iter().copied().map(extended).collect())
+            let said = said.iter().copied().map(extended);
+            Answer::Extended(said.collect::<Option<_>>()?)
         }
         (Request::Look { .. } | Request::Break { .. }, Value::Array(state)) => {
-            Answer::State(key_state(state))
+            Answer::State(key_state(state)?)
         }
-        _ => return Err(odd()),
+        _ => return None,
+    }))
+}
+
+/// The answer to an acquire: each kind of claim has its own.
+fn acquired(claim: &Claim, value: &Value<'_>) -> Option<Result<Answer, Fault>> {
+    let in_line = matches!(claim.order(), Order::Fair(_));
+    Some(Ok(match value {
+        Value::Int(granted) if claim.fenced() || in_line => match counter(*granted) {
+            Ok(counter) => Answer::Granted {
+                counter: Some(counter),
+            },
+            Err(fault) => return Some(Err(fault)),
+        },
+        Value::Array(refused) if in_line => match refused[..] {
+            [Value::Int(_), Value::Int(_), Value::Int(_), Value::Bulk(_)] => Answer::Refused {
+                ttl_left: as_millis(&refused[0]),
+                line: Some(Box::new(line(refused))),
+            },
+            _ => return None,
+        },
+        Value::Array(refused) if claim.fenced() => match refused[..] {
+            [Value::Int(_), Value::Int(_)] => Answer::Refused {
+                ttl_left: as_millis(&refused[0]),
+                line: None,
+            },
+            _ => return None,
+        },
+        Value::Simple(b"OK") if !claim.fenced() && !in_line => Answer::Granted { counter: None },
+        Value::Nil if !claim.fenced() && !in_line => Answer::Refused {
+            ttl_left: None,
+            line: None,
+        },
+        _ => return None,
+    }))
+}
+
+/// The largest counter that the scripts can count on: beyond it two neighbours are one number to
+/// them, and two holders would get the same token.
+const LARGEST_COUNTER: u64 = 1 << 53;
+
+/// A fencing counter as a master says it. What cannot be one is the fault of that master.
+fn counter(said: i64) -> Result<u64, Fault> {
+    let counter = u64::try_from(said).ok();
+    let possible = counter.filter(|counter| (1..=LARGEST_COUNTER).contains(counter));
+    possible.ok_or_else(|| {
+        let why = format!("a fencing counter of {said}, which cannot be");
+        Fault::Server(why.into())
     })
 }
 
-fn extended(digit: u8) -> Extended {
-    match digit {
+fn extended(digit: u8) -> Option<Extended> {
+    Some(match digit {
+        b'0' => Extended::NotOurs,
         b'1' => Extended::Kept,
         b'2' => Extended::Restored,
         b'3' => Extended::Withdrawn,
-        _ => Extended::NotOurs,
-    }
+        _ => return None,
+    })
 }
 
 /// What the reply to a claim in order says of the line.
-fn line(claim: &Claim, refused: &[Value<'_>]) -> Option<Box<Line>> {
-    let Order::Fair(_) = claim.order() else {
-        return None;
-    };
+fn line(refused: &[Value<'_>]) -> Line {
     let number = |index: usize| match refused.get(index) {
         Some(Value::Int(number)) => u64::try_from(*number).unwrap_or(0),
         _ => 0,
@@ -230,36 +284,46 @@ fn line(claim: &Claim, refused: &[Value<'_>]) -> Option<Box<Line>> {
         Some(Value::Bulk(value)) if !value.is_empty() => Some(value.to_vec()),
         _ => None,
     };
-    Some(Box::new(Line {
+    Line {
         ahead: number(1),
         ticket: number(2),
         holder,
-    }))
+    }
 }
 
-fn key_state(state: &[Value<'_>]) -> KeyState {
-    let bytes = |index: usize| match state.get(index) {
-        Some(Value::Bulk(bytes)) => Some(*bytes),
+fn key_state(state: &[Value<'_>]) -> Option<KeyState> {
+    let (holder, ttl, counter, line, lives) = match state {
+        [
+            holder,
+            ttl,
+            counter,
+            Value::Array(line),
+            Value::Array(lives),
+        ] => (holder, ttl, counter, &line[..], &lives[..]),
+        // A break tells no line.
+        [holder, ttl, counter] => (holder, ttl, counter, &[][..], &[][..]),
+        _ => return None,
+    };
+    let text = |value: &Value<'_>| match value {
+        Value::Nil => Some(None),
+        Value::Bulk(bytes) => Some(Some(bytes.to_vec())),
         _ => None,
     };
-    let counter = bytes(2).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
-    let queue = match (state.get(3), state.get(4)) {
-        (Some(Value::Array(line)), Some(Value::Array(lives))) => {
-            line.iter().zip(lives).filter_map(waiter).collect()
-        }
-        _ => Vec::new(),
-    };
-    KeyState {
-        holder: bytes(0).map(<[u8]>::to_vec),
-        ttl_left: state.get(1).and_then(as_millis),
-        counter,
-        queue,
-    }
+    let counter = text(counter)?;
+    Some(KeyState {
+        holder: text(holder)?,
+        ttl_left: as_millis(ttl),
+        counter: counter.and_then(|text| std::str::from_utf8(&text).ok()?.parse().ok()),
+        queue: line.iter().zip(lives).map(waiter).collect::<Option<_>>()?,
+    })
 }
 
 fn waiter((id, lives): (&Value<'_>, &Value<'_>)) -> Option<Waiter> {
     let id = String::from_utf8_lossy(id.text()?).into_owned();
-    Some(Waiter::new(id, as_millis(lives).unwrap_or_default()))
+    Some(Waiter::new(
+        plain(&id),
+        as_millis(lives).unwrap_or_default(),
+    ))
 }
 
 /// A PTTL reply; negative means no expiry, or no key.
@@ -270,10 +334,6 @@ fn as_millis(value: &Value<'_>) -> Option<Duration> {
     }
 }
 
-fn odd() -> Fault {
-    Fault::Server("a reply that does not fit the request".into())
-}
-
 /// Whether the master has lost its scripts, by a restart or a SCRIPT FLUSH.
 pub(super) fn is_noscript(value: &Value<'_>) -> bool {
     matches!(value, Value::Error(error) if error.starts_with(b"NOSCRIPT"))
@@ -282,7 +342,7 @@ pub(super) fn is_noscript(value: &Value<'_>) -> bool {
 /// A broken stream as a fault. Before a connection stands nothing was sent; later, what is open is
 /// answered with [`Fault::Disconnected`].
 pub(super) fn down(error: std::io::Error) -> Fault {
-    Fault::Down(error.to_string().into())
+    Fault::Down(brief(&error.to_string()))
 }
 
 /// A server's error reply as a fault.
@@ -318,5 +378,98 @@ fn by_code(code: &str, details: &str) -> Fault {
 /// One short line: servers may put anything into an error text.
 fn brief(text: &str) -> Arc<str> {
     let line = text.lines().next().unwrap_or_default().trim();
-    line.chars().take(160).collect::<String>().into()
+    plain(&line.chars().take(160).collect::<String>()).into()
+}
+
+/// Text without anything that a terminal or a log would obey.
+pub(super) fn plain(text: &str) -> String {
+    let tame = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    text.chars().map(tame).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Token;
+
+    #[test]
+    fn every_part_of_a_script_is_put_in() {
+        let mut out = Vec::new();
+        Scripts::load(Duration::from_secs(30), &mut out);
+        let text = String::from_utf8(out).expect("text");
+        assert!(!text.contains("--+"), "{text}");
+        assert_eq!(text.matches("local fence = ").count(), 3);
+    }
+
+    fn claims() -> [Request; 3] {
+        let claim = |fenced, order| {
+            let claim = Claim::new("", b"job", Token::from_bytes([1; 16]), fenced);
+            Request::Acquire {
+                claim: Arc::new(claim.with_order(order)),
+                ttl: Duration::from_secs(1),
+                proposal: 7,
+            }
+        };
+        [
+            claim(false, Order::Unordered),
+            claim(true, Order::Unordered),
+            claim(true, Order::Fair(None)),
+        ]
+    }
+
+    #[test]
+    fn a_counter_that_cannot_be_is_a_fault_and_not_a_token() {
+        let [_, fenced, fair] = claims();
+        for request in [&fenced, &fair] {
+            for odd in [0, -1, (1 << 53) + 1, i64::MAX, i64::MIN] {
+                let said = decode(request, &Value::Int(odd)).expect("of the right kind");
+                assert!(matches!(said, Err(Fault::Server(_))), "{odd}: {said:?}");
+            }
+            for counter in [1, 1 << 53] {
+                let said = decode(request, &Value::Int(counter)).expect("of the right kind");
+                let counter = Some(counter.unsigned_abs());
+                assert_eq!(said, Ok(Answer::Granted { counter }));
+            }
+        }
+    }
+
+    #[test]
+    fn the_answer_to_another_question_is_no_answer() {
+        let [classic, fenced, fair] = claims();
+        let error = Value::Error(b"ERR");
+        let (ok, text) = (Value::Simple(b"OK"), Value::Bulk(b"1"));
+        let two = Value::Array(vec![Value::Int(5), Value::Int(6)]);
+        let four = Value::Array(vec![
+            Value::Int(5),
+            Value::Int(0),
+            Value::Int(1),
+            Value::Bulk(b"x"),
+        ]);
+        let nested = Value::Array(vec![Value::Int(5), error.clone()]);
+        let key: Arc<[u8]> = b"job".as_slice().into();
+        let look = Request::Look { key };
+        for (request, wrong) in [
+            (&classic, vec![&Value::Int(1), &text, &two, &nested]),
+            (&fenced, vec![&Value::Nil, &ok, &text, &four, &nested]),
+            (&fair, vec![&Value::Nil, &ok, &text, &two, &nested]),
+            (&look, vec![&Value::Nil, &ok, &Value::Int(1), &two, &four]),
+        ] {
+            for value in wrong {
+                assert_eq!(decode(request, value), None, "{request:?}: {value:?}");
+            }
+            let said = decode(request, &error).expect("an error is an answer");
+            assert!(matches!(said, Err(Fault::Server(_))), "{said:?}");
+        }
+        for (request, right) in [(&classic, &Value::Nil), (&fenced, &two), (&fair, &four)] {
+            let said = decode(request, right).expect("of the right kind");
+            assert!(matches!(said, Ok(Answer::Refused { .. })), "{said:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_server_says_does_not_reach_a_terminal_as_it_is() {
+        let fault = server_fault(b"ERR \x1b[31mred\x07 \xc2\x9b2J\rover").to_string();
+        assert!(!fault.chars().any(char::is_control), "{fault:?}");
+        assert!(fault.contains("red"), "{fault:?}");
+    }
 }

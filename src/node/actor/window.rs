@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant as Tick;
+use crate::protocol::instant::Instant;
 
 /// The most requests under way on one connection. Many, so that far masters are kept busy; what
 /// does not fit waits in the mailbox, where it can still be withdrawn.
-pub(super) const UNDER_WAY: usize = 8_192;
+pub(in crate::node) const UNDER_WAY: usize = 8_192;
 
 /// How many are let through while nobody knows how fast the master is, and however slow it is.
 const NARROW: usize = 512;
@@ -15,17 +15,17 @@ const NARROW: usize = 512;
 /// the node timeout. A crowd that outruns its master waits here and not there: it is slow then, but
 /// does not time out and come again
 /// (`a_crowd_that_outruns_a_master_waits_and_does_not_time_out`).
-pub(super) struct Window {
+pub(in crate::node) struct Window {
     width: usize,
     limit: Duration,
     /// The fastest answer so far: the way there and back.
     least: Duration,
     /// It was narrowed, and what was under way then does not count once more.
-    narrowed: Option<Tick>,
+    narrowed: Option<Instant>,
 }
 
 impl Window {
-    pub(super) fn new(limit: Duration) -> Self {
+    pub(in crate::node) fn new(limit: Duration) -> Self {
         Self {
             width: NARROW,
             limit,
@@ -35,13 +35,13 @@ impl Window {
     }
 
     /// How many may be under way now.
-    pub(super) fn width(&self) -> usize {
+    pub(in crate::node) fn width(&self) -> usize {
         self.width
     }
 
     /// An answer has come to what was asked at `at`.
-    pub(super) fn learn(&mut self, at: Tick, now: Tick) {
-        let took = now.saturating_duration_since(at);
+    pub(in crate::node) fn learn(&mut self, at: Instant, now: Instant) {
+        let took = now.saturating_since(at);
         self.least = self.least.min(took);
         let stood = took.saturating_sub(self.least);
         if stood < self.limit / 6 {
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn the_window_follows_the_speed_of_the_master() {
         let ms = Duration::from_millis;
-        let start = Tick::now();
+        let start = Instant::from_nanos(1_000_000_000);
         let mut window = Window::new(ms(60));
         window.learn(start, start + ms(30));
         for _ in 1..1_000 {

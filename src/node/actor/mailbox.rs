@@ -5,12 +5,13 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures::task::AtomicWaker;
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use crate::node::{Answer, Fault, Reply, Request};
+use crate::protocol::instant::Instant;
 
 /// Requests that may wait for one master. Reached only when callers outrun it for a whole node
 /// timeout; then they are refused at once instead of queueing up.
@@ -20,17 +21,17 @@ const CAPACITY: usize = 16_384;
 const RELEASE_CAPACITY: usize = 2 * CAPACITY;
 
 /// A request under way to one master.
-pub(super) struct Letter {
-    pub(super) request: Request,
+pub(in crate::node) struct Letter {
+    pub(in crate::node) request: Request,
     reply: Reply,
     /// It has been sent once and came back because the master had lost its scripts.
-    pub(super) resent: bool,
+    pub(in crate::node) resent: bool,
     /// Of a release that the master refused before: when its key has expired by itself.
-    pub(super) until: Option<Instant>,
+    pub(in crate::node) until: Option<Instant>,
 }
 
 impl Letter {
-    pub(super) fn new(request: Request, reply: Reply) -> Self {
+    pub(in crate::node) fn new(request: Request, reply: Reply) -> Self {
         Self {
             request,
             reply,
@@ -39,17 +40,17 @@ impl Letter {
         }
     }
 
-    pub(super) fn answer(self, answer: Result<Answer, Fault>) {
+    pub(in crate::node) fn answer(self, answer: Result<Answer, Fault>) {
         self.reply.answer(answer);
     }
 
-    pub(super) fn time_out(&mut self, fault: Fault) {
+    pub(in crate::node) fn time_out(&mut self, fault: Fault) {
         self.reply.time_out(fault);
     }
 }
 
 /// The queue.
-pub(super) struct Mailbox {
+pub(in crate::node) struct Mailbox {
     inbox: Mutex<Inbox>,
     reader: AtomicWaker,
     rested: Notify,
@@ -67,6 +68,10 @@ struct Inbox {
     busy: bool,
     /// The handle is gone; nothing more will come.
     closed: bool,
+    /// How many letters have left `queue`.
+    gone: u64,
+    /// Those that stood here at a look, and when that was.
+    looked: Option<(Instant, u64)>,
 }
 
 impl Inbox {
@@ -76,7 +81,7 @@ impl Inbox {
 }
 
 impl Mailbox {
-    pub(super) fn new() -> Self {
+    pub(in crate::node) fn new() -> Self {
         Self {
             inbox: Mutex::default(),
             reader: AtomicWaker::new(),
@@ -89,7 +94,7 @@ impl Mailbox {
     }
 
     /// Queues a letter; `true` when a reader must be started. Refuses when full.
-    pub(super) fn push(&self, letter: Letter) -> Result<bool, Letter> {
+    pub(in crate::node) fn push(&self, letter: Letter) -> Result<bool, Letter> {
         let mut inbox = self.inbox();
         let first = inbox.is_empty();
         let room = match letter.request {
@@ -113,27 +118,48 @@ impl Mailbox {
     }
 
     /// Takes all that has gathered, at most `most`, renewals first.
-    pub(super) fn take(&self, most: usize, into: &mut Vec<Letter>) {
+    pub(in crate::node) fn take(&self, most: usize, into: &mut Vec<Letter>) {
         let mut inbox = self.inbox();
         let ahead = inbox.renewals.len().min(most);
         into.extend(inbox.renewals.drain(..ahead));
         let count = inbox.queue.len().min(most - ahead);
         into.extend(inbox.queue.drain(..count));
+        inbox.gone += count as u64;
         inbox.busy |= ahead + count > 0;
     }
 
+    /// Takes those that have stood here for `limit` and at most twice as long. Looked at now and
+    /// then while there is no room at the master: no letter carries the time at which it came.
+    pub(in crate::node) fn overdue(&self, now: Instant, limit: Duration, into: &mut Vec<Letter>) {
+        let mut inbox = self.inbox();
+        let all = inbox.gone + inbox.queue.len() as u64;
+        match inbox.looked {
+            Some((since, seen)) if inbox.gone < seen => {
+                if now < since + limit {
+                    return;
+                }
+                let count = usize::try_from(seen - inbox.gone).unwrap_or(usize::MAX);
+                into.extend(inbox.queue.drain(..count));
+                inbox.gone = seen;
+            }
+            _ => {}
+        }
+        inbox.looked = (all > inbox.gone).then_some((now, all));
+        inbox.busy |= !into.is_empty();
+    }
+
     /// The handle is gone and everything has been taken.
-    pub(super) fn is_over(&self) -> bool {
+    pub(in crate::node) fn is_over(&self) -> bool {
         let inbox = self.inbox();
         inbox.closed && inbox.is_empty()
     }
 
-    pub(super) fn register(&self, waker: &std::task::Waker) {
+    pub(in crate::node) fn register(&self, waker: &std::task::Waker) {
         self.reader.register(waker);
     }
 
     /// The reader has answered everything it had taken.
-    pub(super) fn rest(&self) {
+    pub(in crate::node) fn rest(&self) {
         let mut inbox = self.inbox();
         if inbox.busy && inbox.is_empty() {
             inbox.busy = false;
@@ -143,7 +169,7 @@ impl Mailbox {
     }
 
     /// Resolves when nothing is queued and nothing taken is unanswered.
-    pub(super) async fn idle(&self) {
+    pub(in crate::node) async fn idle(&self) {
         loop {
             let rested = self.rested.notified();
             futures::pin_mut!(rested);
@@ -158,17 +184,18 @@ impl Mailbox {
         }
     }
 
-    pub(super) fn close(&self) {
+    pub(in crate::node) fn close(&self) {
         self.inbox().closed = true;
         self.reader.wake();
     }
 
     /// Answers everything queued with `fault`, and lets go of the reader's place.
-    pub(super) fn fail(&self, fault: &Fault) {
+    pub(in crate::node) fn fail(&self, fault: &Fault) {
         let left = {
             let mut inbox = self.inbox();
             inbox.read = false;
             inbox.busy = false;
+            inbox.gone += inbox.queue.len() as u64;
             let renewals = std::mem::take(&mut inbox.renewals);
             renewals.into_iter().chain(std::mem::take(&mut inbox.queue))
         };
@@ -213,6 +240,27 @@ mod tests {
         let renews = |letter: &Letter| matches!(letter.request, Request::Extend { .. });
         let first: Vec<bool> = taken.iter().map(renews).collect();
         assert_eq!(first, [true, false, false]);
+    }
+
+    #[test]
+    fn nobody_stands_here_for_more_than_twice_the_limit() {
+        let limit = Duration::from_millis(100);
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let mailbox = Mailbox::new();
+        let overdue = |ms: u64| {
+            let mut letters = Vec::new();
+            mailbox.overdue(at(ms), limit, &mut letters);
+            letters.len()
+        };
+        assert!(put(&mailbox, look("a")) && put(&mailbox, look("b")));
+        assert_eq!(overdue(0), 0);
+        assert!(put(&mailbox, look("c")));
+        mailbox.take(1, &mut Vec::new());
+        assert_eq!(overdue(99), 0);
+        assert_eq!(overdue(100), 1, "a was taken, b has stood for the limit");
+        assert_eq!(overdue(199), 0, "c is looked at since the last time");
+        assert_eq!(overdue(200), 1);
+        assert_eq!(overdue(900), 0);
     }
 
     #[test]

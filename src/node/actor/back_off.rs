@@ -1,0 +1,108 @@
+//! The pauses between connections to one master.
+
+use std::time::Duration;
+
+use crate::node::Fault;
+use crate::retry::Retry;
+
+/// A connection that lasted this long was a good one: after it nothing has to be waited for.
+pub(in crate::node) const STEADY: Duration = Duration::from_secs(1);
+
+/// Pauses after a connection that failed or was lost soon: a restart is over in a moment.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(150);
+
+/// Pauses after a refusal that a person has to mend: password, rights, version, too many clients.
+/// Each try costs the master a line in its log.
+const FIRST_REFUSED: Duration = Duration::from_millis(50);
+const LONGEST_REFUSED: Duration = Duration::from_secs(2);
+
+type Delays = Box<dyn Iterator<Item = Duration> + Send>;
+
+/// How long to wait before the next connection.
+pub(in crate::node) struct BackOff {
+    seed: u64,
+    lost: Delays,
+    refused: Delays,
+}
+
+impl BackOff {
+    /// Pauses with the jitter of this seed.
+    pub(in crate::node) fn new(seed: u64) -> Self {
+        let delays = |first, most| Box::new(Retry::new(first, most).delays(seed)) as Delays;
+        Self {
+            seed,
+            lost: delays(FIRST_PAUSE, LONGEST_PAUSE),
+            refused: delays(FIRST_REFUSED, LONGEST_REFUSED),
+        }
+    }
+
+    /// The pause after a connection that ended with `fault` and had served for `lived`: none at
+    /// all where it never stood.
+    pub(in crate::node) fn pause(&mut self, fault: &Fault, lived: Option<Duration>) -> Duration {
+        if lived.is_some_and(|lived| lived >= STEADY) {
+            *self = Self::new(self.seed.wrapping_add(1));
+            return Duration::ZERO;
+        }
+        let delays = if is_refusal(fault) && lived.is_none() {
+            &mut self.refused
+        } else {
+            &mut self.lost
+        };
+        delays.next().unwrap_or(LONGEST_REFUSED)
+    }
+}
+
+/// Whether the master is there and does not want us.
+fn is_refusal(fault: &Fault) -> bool {
+    matches!(
+        fault,
+        Fault::Denied(_) | Fault::Unsupported(_) | Fault::SameServer(_) | Fault::Server(_)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many connections are tried within four seconds, each of which lives so long.
+    fn tries(fault: &Fault, lived: Option<Duration>) -> u32 {
+        let mut back_off = BackOff::new(7);
+        let mut passed = Duration::ZERO;
+        let mut tries = 0;
+        while passed < Duration::from_secs(4) {
+            tries += 1;
+            passed += back_off.pause(fault, lived) + lived.unwrap_or_default();
+        }
+        tries
+    }
+
+    #[test]
+    fn who_ends_connections_at_once_is_not_flooded_with_new_ones() {
+        let lost = Fault::Down("connection closed".into());
+        assert!((20..60).contains(&tries(&lost, Some(Duration::from_millis(1)))));
+        assert!((20..60).contains(&tries(&lost, None)));
+    }
+
+    #[test]
+    fn a_refusal_that_a_person_must_mend_is_asked_for_seldom() {
+        for fault in [
+            Fault::Denied("WRONGPASS".into()),
+            Fault::Server("ERR max number of clients reached".into()),
+        ] {
+            assert!((4..12).contains(&tries(&fault, None)), "{fault}");
+        }
+    }
+
+    #[test]
+    fn after_a_good_connection_there_is_no_pause_and_the_next_failure_begins_anew() {
+        let lost = Fault::Down("connection closed".into());
+        let mut back_off = BackOff::new(7);
+        for _ in 0..20 {
+            back_off.pause(&lost, None);
+        }
+        assert!(back_off.pause(&lost, None) > Duration::from_millis(70));
+        assert_eq!(back_off.pause(&lost, Some(STEADY)), Duration::ZERO);
+        assert!(back_off.pause(&lost, None) <= FIRST_PAUSE);
+    }
+}

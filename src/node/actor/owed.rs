@@ -1,0 +1,215 @@
+//! Releases that no answer confirms yet: kept across connections, sent before all else.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::mailbox::Letter;
+use super::window::UNDER_WAY;
+use crate::node::{Claim, Reply, Request};
+use crate::protocol::instant::Instant;
+
+/// Undelivered releases that are kept; beyond that the ttl does it. Room for all that can be
+/// under way on a connection that breaks.
+const MOST: usize = 2 * UNDER_WAY;
+
+/// Pauses between deliveries of releases that the master refuses for the moment: it is busy,
+/// read-only, cannot save. They grow, for that may last.
+const FIRST_RESPITE: Duration = Duration::from_millis(50);
+const LONGEST_RESPITE: Duration = Duration::from_secs(2);
+
+/// The releases that are owed to one master.
+pub(in crate::node) struct Owed {
+    queue: VecDeque<Release>,
+    /// The next pause before they are tried again, and the end of the present one.
+    respite: Duration,
+    respite_ends: Option<Instant>,
+}
+
+struct Release {
+    claim: Arc<Claim>,
+    leave: bool,
+    /// When the key has expired by itself, where the master refuses to delete it.
+    until: Option<Instant>,
+}
+
+impl Release {
+    fn of(letter: &Letter) -> Option<Self> {
+        let Request::Release { claim, leave } = &letter.request else {
+            return None;
+        };
+        Some(Self {
+            claim: claim.clone(),
+            leave: *leave,
+            until: letter.until,
+        })
+    }
+
+    fn into_letter(self) -> Letter {
+        let Self {
+            claim,
+            leave,
+            until,
+        } = self;
+        let mut letter = Letter::new(Request::Release { claim, leave }, Reply::ignored());
+        letter.until = until;
+        letter
+    }
+}
+
+impl Owed {
+    pub(in crate::node) fn new() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            respite: FIRST_RESPITE,
+            respite_ends: None,
+        }
+    }
+
+    pub(in crate::node) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(in crate::node) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Keeps the release of a letter that is not sent, or whose answer did not come; others are
+    /// not kept.
+    pub(in crate::node) fn keep(&mut self, letter: &Letter) {
+        // The first are those that were under way when the trouble began; what came later was
+        // not sent, and its release finds nothing.
+        if self.queue.len() < MOST {
+            self.queue.extend(Release::of(letter));
+        }
+    }
+
+    /// Keeps a release that the master refused for the moment, until its key has certainly
+    /// expired (`a_release_that_a_master_refuses_for_the_moment_is_delivered_later`).
+    pub(in crate::node) fn postpone(&mut self, letter: &Letter, max_ttl: Duration, now: Instant) {
+        let Some(mut release) = Release::of(letter) else {
+            return;
+        };
+        release.until.get_or_insert(now + max_ttl);
+        if self.queue.len() < MOST {
+            self.queue.push_back(release);
+        }
+        if self.respite_ends.is_none() {
+            self.respite_ends = Some(now + self.respite);
+            self.respite = (2 * self.respite).min(LONGEST_RESPITE);
+        }
+    }
+
+    /// The master takes releases again.
+    pub(in crate::node) fn delivered(&mut self) {
+        self.respite = FIRST_RESPITE;
+    }
+
+    /// When the next delivery may be tried, where there is something to deliver and it has to
+    /// wait.
+    pub(in crate::node) fn wake_at(&self) -> Option<Instant> {
+        self.respite_ends.filter(|_| !self.is_empty())
+    }
+
+    /// Those that are to be sent now, at most `most`.
+    pub(in crate::node) fn take(
+        &mut self,
+        most: usize,
+        now: Instant,
+    ) -> impl Iterator<Item = Letter> {
+        let resting = self.respite_ends.is_some_and(|ends| now < ends);
+        if !resting {
+            self.respite_ends = None;
+        }
+        let count = if resting { 0 } else { most.min(self.len()) };
+        let live = move |release: &Release| release.until.is_none_or(|until| now < until);
+        let due = self.queue.drain(..count).filter(live);
+        due.map(Release::into_letter)
+    }
+
+    /// Puts the releases of a broken connection before all that was refused while they were under
+    /// way, also when there is no room for both: only of them the master may have seen the acquire.
+    pub(in crate::node) fn put_first(&mut self, open: impl Iterator<Item = Letter>) -> Vec<Letter> {
+        let mut refused = std::mem::take(&mut self.queue);
+        let mut letters = Vec::new();
+        for letter in open {
+            self.keep(&letter);
+            letters.push(letter);
+        }
+        refused.truncate(MOST - self.queue.len());
+        self.queue.append(&mut refused);
+        letters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Token;
+
+    fn release(resource: &str) -> Letter {
+        let claim = Arc::new(Claim::new(
+            "",
+            resource.as_bytes(),
+            Token::from_bytes([0; 16]),
+            true,
+        ));
+        Letter::new(Request::Release { claim, leave: true }, Reply::ignored())
+    }
+
+    fn taken(owed: &mut Owed, most: usize, now: Instant) -> Vec<String> {
+        owed.take(most, now)
+            .map(|letter| match &letter.request {
+                Request::Release { claim, .. } => String::from_utf8_lossy(claim.key()).into_owned(),
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    }
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    #[test]
+    fn what_was_under_way_comes_before_what_was_refused_meanwhile() {
+        let mut owed = Owed::new();
+        owed.keep(&release("later"));
+        let open = owed.put_first([release("first"), release("second")].into_iter());
+        assert_eq!(open.len(), 2);
+        assert_eq!(taken(&mut owed, 10, at(0)), ["first", "second", "later"]);
+        assert!(owed.is_empty());
+    }
+
+    #[test]
+    fn what_a_master_refuses_for_the_moment_waits_longer_each_time_and_not_beyond_its_key() {
+        let ttl = Duration::from_secs(1);
+        let mut owed = Owed::new();
+        owed.postpone(&release("a"), ttl, at(0));
+        assert_eq!(owed.wake_at(), Some(at(50)));
+        assert!(taken(&mut owed, 10, at(49)).is_empty());
+        let again = owed.take(10, at(50)).next().expect("due");
+        owed.postpone(&again, ttl, at(50));
+        assert_eq!(owed.wake_at(), Some(at(150)), "twice as long");
+        owed.delivered();
+        assert!(
+            taken(&mut owed, 10, at(1_000)).is_empty(),
+            "its key is gone"
+        );
+        assert!(owed.is_empty());
+    }
+
+    #[test]
+    fn no_more_are_kept_than_can_be_under_way() {
+        let mut owed = Owed::new();
+        for _ in 0..MOST + 10 {
+            owed.keep(&release("a"));
+        }
+        assert_eq!(owed.len(), MOST);
+        owed.put_first((0..10).map(|_| release("b")));
+        assert_eq!(owed.len(), MOST);
+        assert_eq!(
+            taken(&mut owed, 11, at(0))[..],
+            [&["b"; 10][..], &["a"]].concat()
+        );
+    }
+}

@@ -1,0 +1,174 @@
+//! The bytes on their way: what is to be written, and what has been read.
+
+use std::io;
+
+use super::resp::{LARGEST, Malformed, Value, parse};
+
+/// The buffers that a connection starts with, and goes back to after a burst.
+const BUFFER: usize = 16 << 10;
+
+/// What waits for the socket.
+pub(super) struct Output {
+    bytes: Vec<u8>,
+    /// How much of it the socket has.
+    written: usize,
+}
+
+impl Output {
+    pub(super) fn new() -> Self {
+        Self {
+            bytes: Vec::with_capacity(BUFFER),
+            written: 0,
+        }
+    }
+
+    /// Where commands are written. They go out in this order.
+    pub(super) fn commands(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// What the socket has not had yet.
+    pub(super) fn rest(&self) -> &[u8] {
+        &self.bytes[self.written..]
+    }
+
+    /// The socket has taken so many of the rest.
+    pub(super) fn wrote(&mut self, count: usize) {
+        self.written = (self.written + count).min(self.bytes.len());
+        if self.written == self.bytes.len() {
+            self.clear();
+        }
+    }
+
+    /// For a new connection.
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.written = 0;
+        self.bytes.shrink_to(4 * BUFFER);
+    }
+}
+
+/// What has come and was not read yet.
+pub(super) struct Input {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    pub(super) fn new() -> Self {
+        Self {
+            bytes: vec![0; BUFFER],
+            start: 0,
+            end: 0,
+        }
+    }
+
+    /// Room for what the socket has; never empty.
+    pub(super) fn room(&mut self) -> io::Result<&mut [u8]> {
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+            if self.bytes.len() > 4 * BUFFER {
+                self.bytes.truncate(BUFFER);
+                self.bytes.shrink_to_fit();
+            }
+        }
+        if self.end == self.bytes.len() {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        if self.end == self.bytes.len() {
+            if self.end >= LARGEST {
+                return Err(io::Error::other("a reply that is too long"));
+            }
+            self.bytes.resize(2 * self.end, 0);
+        }
+        Ok(&mut self.bytes[self.end..])
+    }
+
+    /// So many bytes have been put into the room.
+    pub(super) fn filled(&mut self, count: usize) {
+        self.end = (self.end + count).min(self.bytes.len());
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// For a new connection.
+    pub(super) fn clear(&mut self) {
+        self.start = self.end;
+    }
+
+    /// The next reply, if all of it is there.
+    pub(super) fn next(&mut self) -> io::Result<Option<Value<'_>>> {
+        match parse(&self.bytes[self.start..self.end]) {
+            Ok(Some((value, len))) => {
+                self.start += len;
+                Ok(Some(value))
+            }
+            Ok(None) => Ok(None),
+            Err(Malformed) => Err(io::Error::other("a reply that is not RESP")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn feed(input: &mut Input, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let room = input.room().expect("room");
+            let count = room.len().min(bytes.len());
+            room[..count].copy_from_slice(&bytes[..count]);
+            input.filled(count);
+            bytes = &bytes[count..];
+        }
+    }
+
+    #[test]
+    fn a_reply_longer_than_the_buffer_is_read_and_the_buffer_shrinks_again() {
+        let long = "x".repeat(10 * BUFFER);
+        let mut input = Input::new();
+        feed(
+            &mut input,
+            format!("${}\r\n{long}\r\n+OK\r\n", long.len()).as_bytes(),
+        );
+        for wanted in [10 * BUFFER, 2] {
+            let value = input.next().expect("RESP").expect("whole");
+            assert_eq!(value.text().map(<[u8]>::len), Some(wanted));
+        }
+        assert!(input.is_empty());
+        input.room().expect("room");
+        assert_eq!(input.bytes.len(), BUFFER);
+    }
+
+    #[test]
+    fn a_reply_without_an_end_is_given_up() {
+        let mut input = Input::new();
+        let piece = [b'x'; 1 << 10];
+        let fed = (0..2 * LARGEST / piece.len()).find(|_| {
+            let Ok(room) = input.room() else { return true };
+            let count = room.len().min(piece.len());
+            room[..count].copy_from_slice(&piece[..count]);
+            input.filled(count);
+            false
+        });
+        assert!(fed.is_some(), "it takes all of it");
+    }
+
+    #[test]
+    fn what_is_written_in_pieces_goes_out_whole() {
+        let mut output = Output::new();
+        output.commands().extend_from_slice(b"abc");
+        output.wrote(2);
+        output.commands().extend_from_slice(b"de");
+        assert_eq!(output.rest(), b"cde");
+        output.wrote(3);
+        assert_eq!(output.rest(), b"");
+        assert!(output.commands().is_empty());
+    }
+}

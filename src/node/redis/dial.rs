@@ -1,0 +1,298 @@
+//! A stream to a master: names looked up, addresses tried, TLS spoken.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use redis::ConnectionAddr;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::task::JoinHandle;
+
+use super::Shared;
+use super::socket::Socket;
+use super::wire::down;
+use crate::node::Fault;
+
+/// How long one address of a name may be silent before the next is tried beside it. Half a second is
+/// the default for the whole connection, so several have their turn within it.
+const STAGGER: Duration = Duration::from_millis(100);
+
+/// The most addresses of one name that are tried.
+const MOST_ADDRESSES: usize = 8;
+
+/// After this long without an acknowledgement a peer is gone; at least, whatever the patience.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(1);
+/// Beyond this the kernel takes no number.
+const LONGEST_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
+
+/// Connects. Who drops this gives the attempt up; a look-up goes on and is waited for by the next.
+pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
+    match shared.address.info.addr() {
+        ConnectionAddr::Tcp(host, port) => {
+            #[cfg(any(test, feature = "testing"))]
+            if let Some(dial) = &shared.options.dial {
+                let stream = dial(host, *port).await.map_err(down)?;
+                return Ok(Socket::new(stream));
+            }
+            let addresses = if let Ok(ip) = host.parse::<IpAddr>() {
+                vec![SocketAddr::new(ip, *port)]
+            } else {
+                let name = (host.clone(), *port);
+                shared.lookup.addresses(name).await.map_err(down)?
+            };
+            let stream = first_of(addresses).await.map_err(down)?;
+            tune(&stream, shared.options.connect_timeout).map_err(down)?;
+            if shared.address.tls {
+                return tls(&shared, host, stream).await;
+            }
+            Ok(Socket::new(stream))
+        }
+        ConnectionAddr::Unix(path) => {
+            let stream = UnixStream::connect(path).await.map_err(down)?;
+            Ok(Socket::new(stream))
+        }
+        _ => Err(Fault::Down("this kind of address is not supported".into())),
+    }
+}
+
+/// Looks names up, one question at a time: the system's resolver blocks a thread for as long as the
+/// name server is silent, and cannot be called back.
+#[derive(Default)]
+pub(super) struct Lookup {
+    under_way: Mutex<Option<Question>>,
+}
+
+type Question = JoinHandle<io::Result<Vec<SocketAddr>>>;
+
+impl Lookup {
+    async fn addresses<N>(&self, name: N) -> io::Result<Vec<SocketAddr>>
+    where
+        N: ToSocketAddrs + Send + 'static,
+    {
+        let mut asking = Asking {
+            lookup: self,
+            question: self.slot().take(),
+        };
+        let question = asking.question.get_or_insert_with(|| {
+            tokio::task::spawn_blocking(move || Ok(name.to_socket_addrs()?.collect()))
+        });
+        let answer = Pin::new(question).await;
+        asking.question = None;
+        let addresses = answer.map_err(io::Error::other)??;
+        if addresses.is_empty() {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "the name has no address",
+            ));
+        }
+        Ok(by_turns(addresses))
+    }
+
+    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Question>> {
+        self.under_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Puts a question that was not waited for back for the next who asks.
+struct Asking<'a> {
+    lookup: &'a Lookup,
+    question: Option<Question>,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if let Some(question) = self.question.take() {
+            *self.lookup.slot() = Some(question);
+        }
+    }
+}
+
+/// The two families in turn, in the resolver's order: when one of them is a black hole, the second
+/// address tried is not.
+fn by_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let six_first = addresses.first().is_some_and(SocketAddr::is_ipv6);
+    let (mut first, mut second): (Vec<_>, Vec<_>) = addresses
+        .into_iter()
+        .partition(|address| address.is_ipv6() == six_first);
+    first.reverse();
+    second.reverse();
+    let mut ordered = Vec::new();
+    while ordered.len() < MOST_ADDRESSES && !(first.is_empty() && second.is_empty()) {
+        ordered.extend(first.pop());
+        ordered.extend(second.pop());
+    }
+    ordered
+}
+
+/// The first of these addresses to accept. Each is tried as soon as the one before it has failed, or
+/// has been silent for a moment.
+async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    let mut rest = addresses.into_iter();
+    let mut trying = FuturesUnordered::new();
+    let mut failed = None;
+    trying.extend(rest.next().map(TcpStream::connect));
+    loop {
+        if trying.is_empty() {
+            let none = || io::Error::new(io::ErrorKind::NotFound, "no address");
+            return Err(failed.unwrap_or_else(none));
+        }
+        let next = if rest.len() == 0 {
+            trying.next().await
+        } else {
+            tokio::time::timeout(STAGGER, trying.next())
+                .await
+                .unwrap_or_default()
+        };
+        match next {
+            Some(Ok(stream)) => return Ok(stream),
+            Some(Err(error)) => failed = Some(error),
+            None => {}
+        }
+        trying.extend(rest.next().map(TcpStream::connect));
+    }
+}
+
+#[cfg(feature = "tls-rustls")]
+async fn tls(shared: &Shared, host: &str, stream: TcpStream) -> Result<Socket, Fault> {
+    let Some(config) = shared.options.tls.clone() else {
+        return Err(Fault::Down("TLS is not configured".into()));
+    };
+    let name = rustls::pki_types::ServerName::try_from(host.to_owned())
+        .map_err(|_| Fault::Down("not a host name that TLS can check".into()))?;
+    let connector = tokio_rustls::TlsConnector::from(config);
+    let stream = connector.connect(name, stream).await.map_err(down)?;
+    Ok(Socket::new(stream))
+}
+
+#[cfg(not(feature = "tls-rustls"))]
+#[expect(clippy::unused_async, reason = "the same shape as with the feature")]
+async fn tls(_: &Shared, _: &str, _: TcpStream) -> Result<Socket, Fault> {
+    Err(Fault::Down("TLS is not built in".into()))
+}
+
+/// No delay for small messages, and an end to connections whose peer has silently gone.
+fn tune(stream: &TcpStream, patience: Duration) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(15))
+        .with_interval(Duration::from_secs(5));
+    socket.set_tcp_keepalive(&keepalive)?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(patience.clamp(UNACKNOWLEDGED, LONGEST_UNACKNOWLEDGED)))?;
+    #[cfg(not(target_os = "linux"))]
+    let _ = patience;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// An address that takes no more connections and answers to none: its backlog is full.
+    fn black_hole() -> (SocketAddr, impl Sized) {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        let socket = socket.expect("a socket");
+        let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+        socket.bind(&any.into()).expect("bound");
+        socket.listen(0).expect("listening");
+        let listener = TcpListener::from(socket);
+        let address = listener.local_addr().expect("an address");
+        let patience = Duration::from_millis(100);
+        let mut full = Vec::new();
+        while let Ok(stream) = std::net::TcpStream::connect_timeout(&address, patience) {
+            full.push(stream);
+        }
+        (address, (listener, full))
+    }
+
+    #[tokio::test]
+    async fn an_address_that_swallows_everything_does_not_stand_before_the_next() {
+        let (hole, _held) = black_hole();
+        let there = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let there = there
+            .local_addr()
+            .map(|address| (address, there))
+            .expect("an address");
+        let gone = SocketAddr::from(([127, 0, 0, 1], 1));
+        // As soon as that one is known to be silent; the limit is that of a whole connection.
+        let limit = Duration::from_secs(5);
+        for addresses in [
+            vec![hole, there.0],
+            vec![hole, gone, there.0],
+            vec![gone, there.0],
+        ] {
+            let stream = tokio::time::timeout(limit, first_of(addresses.clone())).await;
+            let stream = stream.expect("in time").expect("connected");
+            assert_eq!(stream.peer_addr().ok(), Some(there.0), "{addresses:?}");
+        }
+        let refused = first_of(vec![gone]).await.expect_err("nobody is there");
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn the_families_take_turns() {
+        let address = |text: &str| -> SocketAddr { text.parse().expect("an address") };
+        let resolved = [
+            "[::1]:1",
+            "[::2]:1",
+            "127.0.0.1:1",
+            "127.0.0.2:1",
+            "127.0.0.3:1",
+        ];
+        let ordered = by_turns(resolved.map(address).to_vec());
+        let wanted = [
+            "[::1]:1",
+            "127.0.0.1:1",
+            "[::2]:1",
+            "127.0.0.2:1",
+            "127.0.0.3:1",
+        ];
+        assert_eq!(ordered, wanted.map(address));
+    }
+
+    /// A name whose name server is silent for a while.
+    struct Slow(Arc<AtomicUsize>);
+
+    impl ToSocketAddrs for Slow {
+        type Iter = std::vec::IntoIter<SocketAddr>;
+
+        fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(300));
+            Ok(vec![SocketAddr::from(([127, 0, 0, 1], 7))].into_iter())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_silent_name_server_is_asked_once_and_its_answer_is_not_lost() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let lookup = Lookup::default();
+        let mut given_up = 0;
+        let addresses = loop {
+            let attempt = lookup.addresses(Slow(asked.clone()));
+            match tokio::time::timeout(Duration::from_millis(20), attempt).await {
+                Ok(addresses) => break addresses.expect("an answer"),
+                Err(_) => given_up += 1,
+            }
+        };
+        assert_eq!(addresses.len(), 1);
+        assert!(given_up > 1, "{given_up}");
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        lookup
+            .addresses(Slow(asked.clone()))
+            .await
+            .expect("asked anew");
+        assert_eq!(asked.load(Ordering::SeqCst), 2);
+    }
+}

@@ -1,0 +1,303 @@
+//! What is said on a new connection before the first request.
+//!
+//! Two messages. The first asks who the server is, how long it has been up, and hands it the scripts;
+//! the second ends the connection before this one at the server as well, and asks for wake-ups. Every
+//! reply must be of the kind that was asked for, and nothing may be left over: a connection that is off
+//! by one reply would take a grant for the answer to a release.
+
+use std::collections::VecDeque;
+
+use super::Shared;
+use super::resp::{Command, Value};
+use super::wire::{Scripts, server_fault};
+use crate::builder::RestartGuard;
+use crate::node::Fault;
+use crate::node::request::WAKE_PREFIX;
+use crate::protocol::instant::Instant;
+use crate::protocol::restart::quarantined_until;
+
+/// What a connection that is ready for requests starts with.
+pub(super) struct Shaken {
+    pub(super) scripts: Scripts,
+    /// Until when this master's votes do not count.
+    pub(super) quarantined_until: Instant,
+}
+
+/// A handshake under way.
+pub(super) struct Shake {
+    /// What has been asked and not been answered, in the order of asking.
+    asked: VecDeque<Asked>,
+    second: bool,
+    scripts: Scripts,
+    info: Vec<u8>,
+    /// Why there is no `info`.
+    untold: Option<Fault>,
+    /// The number of this connection at the server, where the user may ask for it.
+    id: Option<i64>,
+    quarantined_until: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Hello,
+    Database,
+    /// Names the library in CLIENT LIST: not every server knows it, not every user may.
+    Courtesy,
+    Info,
+    Script(usize),
+    Id,
+    /// Ends the last connection.
+    Kill,
+    Subscription,
+}
+
+/// Where a handshake stands.
+pub(super) enum Step {
+    /// Replies are still to come.
+    Waits,
+    /// The first message is answered.
+    Turns,
+    Done,
+}
+
+impl Shake {
+    /// Writes the first message.
+    pub(super) fn begin(shared: &Shared, out: &mut Vec<u8>) -> Self {
+        let settings = shared.address.info.redis_settings();
+        let mut asked = VecDeque::from([Asked::Hello]);
+        if let Some(password) = settings.password() {
+            let user = settings.username().unwrap_or("default");
+            Command::words(out, &["HELLO", "3", "AUTH", user, password]);
+        } else {
+            Command::words(out, &["HELLO", "3"]);
+        }
+        if settings.db() != 0 {
+            Command::words(out, &["SELECT", &settings.db().to_string()]);
+            asked.push_back(Asked::Database);
+        }
+        for (what, value) in [
+            ("LIB-NAME", "quorate"),
+            ("LIB-VER", env!("CARGO_PKG_VERSION")),
+        ] {
+            Command::words(out, &["CLIENT", "SETINFO", what, value]);
+            asked.push_back(Asked::Courtesy);
+        }
+        Command::words(out, &["INFO", "server"]);
+        asked.push_back(Asked::Info);
+        Scripts::load(shared.options.max_ttl, out);
+        asked.extend((0..Scripts::COUNT).map(Asked::Script));
+        Command::words(out, &["CLIENT", "ID"]);
+        asked.push_back(Asked::Id);
+        Self {
+            asked,
+            second: false,
+            scripts: Scripts::default(),
+            info: Vec::new(),
+            untold: None,
+            id: None,
+            quarantined_until: NEVER_GUARDED,
+        }
+    }
+
+    /// Takes one reply. The first fault ends the handshake: what comes behind it is its consequence,
+    /// and that the server then hung up explains less.
+    pub(super) fn note(&mut self, shared: &Shared, value: &Value<'_>) -> Result<Step, Fault> {
+        let Some(&asked) = self.asked.front() else {
+            return Err(odd("an answer that nobody asked for"));
+        };
+        match (asked, value) {
+            // Other pushes are passed over; none of ours comes before its subscription.
+            (Asked::Subscription, Value::Push(push)) if subscribes(push) => {}
+            (_, Value::Push(_)) => return Ok(Step::Waits),
+            (Asked::Hello, Value::Array(_))
+            | (Asked::Courtesy | Asked::Kill, Value::Error(_) | Value::Simple(_) | Value::Int(_))
+            | (Asked::Id, Value::Error(_))
+            | (Asked::Database, Value::Simple(_)) => {}
+            (Asked::Hello, Value::Error(error)) => {
+                let secret = shared.address.info.redis_settings().password().is_some();
+                return Err(hello_fault(error, secret));
+            }
+            (Asked::Info, Value::Error(error)) => self.untold = Some(server_fault(error)),
+            (Asked::Info, Value::Bulk(text) | Value::Simple(text)) => self.info = text.to_vec(),
+            (Asked::Script(index), value) => self.scripts.loaded(index, value)?,
+            (Asked::Id, Value::Int(id)) => self.id = Some(*id),
+            (Asked::Subscription, Value::Error(error)) => match server_fault(error) {
+                // A user who may not subscribe still locks; waiters then go by their timers.
+                Fault::Denied(why) => {
+                    tracing::warn!(
+                        node = %shared.address.name(), %why, "no wake-ups, only timers"
+                    );
+                }
+                fault => return Err(fault),
+            },
+            (_, Value::Error(error)) => return Err(server_fault(error)),
+            (asked, _) => return Err(odd(&format!("an odd reply to the handshake: {asked:?}"))),
+        }
+        self.asked.pop_front();
+        Ok(match (self.asked.is_empty(), self.second) {
+            (false, _) => Step::Waits,
+            (true, false) => Step::Turns,
+            (true, true) => Step::Done,
+        })
+    }
+
+    /// Judges the server by what it said, and writes the second message. False when there is none.
+    pub(super) fn turn(
+        &mut self,
+        shared: &Shared,
+        out: &mut Vec<u8>,
+        answered: Instant,
+    ) -> Result<bool, Fault> {
+        self.second = true;
+        let run = self.field("run_id").map(str::to_owned);
+        if let Some(run) = &run
+            && let Err(other) = shared.options.roster.enter(run, shared.address.name())
+        {
+            return Err(Fault::SameServer(other.as_str().into()));
+        }
+        self.quarantined_until = self.quarantine(shared, answered)?;
+        // What still lies in the buffers of the last connection (the master may have been stopped)
+        // must not be executed behind the releases that this one sends. A user who may not ask for
+        // numbers goes without; the ttl still ends what is left.
+        if let (Some(run), Some(id)) = (&run, self.id)
+            && let Some(last) = shared.acquaintance.replace(run, id)
+        {
+            Command::words(out, &["CLIENT", "KILL", "ID", &last.to_string()]);
+            self.asked.push_back(Asked::Kill);
+        }
+        if let Some(ear) = shared.ear.get() {
+            let channel = format!("{WAKE_PREFIX}{}", ear.process);
+            Command::words(out, &["SUBSCRIBE", &channel]);
+            self.asked.push_back(Asked::Subscription);
+        }
+        Ok(!self.asked.is_empty())
+    }
+
+    pub(super) fn done(self) -> Shaken {
+        Shaken {
+            scripts: self.scripts,
+            quarantined_until: self.quarantined_until,
+        }
+    }
+
+    fn field(&self, name: &str) -> Option<&str> {
+        let info = std::str::from_utf8(&self.info).unwrap_or_default();
+        info.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .map(str::trim)
+            .filter(|value| !value.is_empty())
+    }
+
+    /// Until when this master may have forgotten a lock (protocol, section 5).
+    fn quarantine(&self, shared: &Shared, answered: Instant) -> Result<Instant, Fault> {
+        if shared.options.restart_guard == RestartGuard::Off {
+            return Ok(NEVER_GUARDED);
+        }
+        if let Some(fault) = &self.untold {
+            return Err(fault.clone());
+        }
+        let uptime = self.field("uptime_in_seconds");
+        let (Some(run), Some(uptime)) = (
+            self.field("run_id"),
+            uptime.and_then(|text| text.parse::<u64>().ok()),
+        ) else {
+            return Err(odd("INFO names no run_id and uptime for the restart guard"));
+        };
+        if shared.options.restart_guard == RestartGuard::AfterFirstContact
+            && shared.acquaintance.is_first_run(run)
+        {
+            return Ok(NEVER_GUARDED);
+        }
+        let Some(until) = quarantined_until(answered, uptime, shared.options.max_ttl) else {
+            return Ok(NEVER_GUARDED);
+        };
+        tracing::warn!(
+            node = %shared.address.name(),
+            uptime_s = uptime,
+            "master restarted lately and does not vote for a while (restart guard)"
+        );
+        Ok(until)
+    }
+}
+
+const NEVER_GUARDED: Instant = Instant::from_nanos(0);
+
+fn odd(what: &str) -> Fault {
+    Fault::Server(what.into())
+}
+
+fn subscribes(push: &[Value<'_>]) -> bool {
+    push.first().and_then(Value::text) == Some(b"subscribe")
+}
+
+/// Servers quote the words that they do not like, and the password is among those of HELLO, whole
+/// or in part: where there is one, what was said is told in words of our own.
+fn hello_fault(error: &[u8], secret: bool) -> Fault {
+    let text = String::from_utf8_lossy(error);
+    let lower = text.to_ascii_lowercase();
+    if text.starts_with("NOPROTO") || lower.contains("unknown command") {
+        return Fault::Unsupported("no RESP3: Redis 6 or Valkey is needed".into());
+    }
+    if !secret {
+        return server_fault(error);
+    }
+    if lower.contains("max number of clients") {
+        return Fault::Server("ERR max number of clients reached".into());
+    }
+    if lower.contains("without any password configured") {
+        return Fault::Denied("this master has no password set, and was given one".into());
+    }
+    let code = text.split(' ').next().unwrap_or_default();
+    match (code, server_fault(code.as_bytes())) {
+        ("WRONGPASS", _) => Fault::Denied("WRONGPASS: user or password refused".into()),
+        ("NOAUTH", _) => Fault::Denied("NOAUTH: a user and password are needed".into()),
+        ("NOPERM", _) => Fault::Denied("NOPERM: this user may not say HELLO".into()),
+        ("DENIED", _) => Fault::Denied("DENIED: the master is in protected mode".into()),
+        (_, Fault::Server(_)) => {
+            let code = if code == "ERR" { code } else { "an error" };
+            let why = format!("{code} in answer to HELLO; its text may quote the password");
+            Fault::Server(why.into())
+        }
+        (_, fault) => fault,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_answer_to_hello_gets_to_quote_the_password() {
+        for (error, wanted) in [
+            (
+                "ERR unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `u`, `s3cr",
+                "Redis 6",
+            ),
+            ("NOPROTO unsupported protocol version s3cr", "Redis 6"),
+            ("WRONGPASS invalid username-password pair s3cr", "WRONGPASS"),
+            (
+                "ERR Syntax error in HELLO option 's3cr'",
+                "ERR in answer to HELLO",
+            ),
+            ("s3cret is wrong", "an error in answer to HELLO"),
+            ("S3CR", "an error in answer to HELLO"),
+            (
+                "ERR max number of clients reached s3cr",
+                "max number of clients",
+            ),
+            ("LOADING s3cr", "LOADING"),
+        ] {
+            let fault = hello_fault(error.as_bytes(), true).to_string();
+            assert!(fault.contains(wanted), "{error}: {fault}");
+            assert!(!fault.to_lowercase().contains("s3c"), "{fault}");
+        }
+    }
+
+    #[test]
+    fn without_a_password_a_server_is_quoted() {
+        let fault = hello_fault(b"ERR odd weather", false);
+        assert_eq!(fault, Fault::Server("ERR odd weather".into()));
+        let denied = hello_fault(b"NOAUTH Authentication required.", false);
+        assert!(matches!(denied, Fault::Denied(_)));
+    }
+}

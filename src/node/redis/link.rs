@@ -1,0 +1,355 @@
+//! The link to one master, without its socket: what is written, what an answer means, what is late,
+//! and when to connect again.
+//!
+//! It is told what happens (a connection stands, bytes have come, time has passed) and says what it
+//! wants ([`stage`](Link::stage), [`output`](Link::output), [`wake_at`](Link::wake_at)). It reads no
+//! clock and touches no socket, so a simulation drives the very machine that runs.
+//!
+//! Whatever the master does, each request is answered: what is under way within the node timeout,
+//! what waits for a connection within the patience, and what stands in a crowd within [`CROWDED`].
+//! Releases that could not be delivered are kept (bounded) and sent first on the next connection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Shared;
+use super::buffers::{Input, Output};
+use super::handshake::{Shake, Step};
+use super::online::Online;
+use super::wire::down;
+use crate::node::Fault;
+use crate::node::actor::back_off::{BackOff, STEADY};
+use crate::node::actor::mailbox::Letter;
+use crate::node::actor::owed::Owed;
+use crate::protocol::instant::Instant;
+
+/// How long a link whose handle is gone goes on trying to deliver releases.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// So many node timeouts a request may stand in a crowd before it is sent. The master is at work
+/// then, and what waits here does not time out there and come again
+/// (`a_crowd_that_outruns_a_master_waits_and_does_not_time_out`).
+const CROWDED: u32 = 10;
+
+/// The link to one master.
+pub(super) struct Link {
+    shared: Arc<Shared>,
+    state: State,
+    owed: Owed,
+    back_off: BackOff,
+    input: Input,
+    output: Output,
+    /// Until when requests wait for a connection instead of being refused.
+    patience: Option<Instant>,
+    /// When there was patience last: it is not had again and again with one who flaps.
+    patient_at: Instant,
+    /// Why there is no connection.
+    fault: Fault,
+    /// When the handle was seen to be gone.
+    closed_at: Option<Instant>,
+    batch: Vec<Letter>,
+}
+
+enum State {
+    Dialing { until: Instant },
+    Shaking { until: Instant, shake: Box<Shake> },
+    Online(Box<Online>),
+    Pausing { until: Instant },
+    Over,
+}
+
+/// What a link wants of who drives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// A new connection; an older one is to be closed.
+    Dial,
+    /// Bytes to and from the connection that stands.
+    Talk,
+    /// No connection for now.
+    Rest,
+    /// Nothing any more.
+    Over,
+}
+
+impl Link {
+    /// A link that wants to connect. `seed` draws the jitter of its pauses.
+    pub(super) fn new(shared: Arc<Shared>, seed: u64, now: Instant) -> Self {
+        // The first request waits for the first connection.
+        let until = now + shared.options.connect_timeout;
+        Self {
+            shared,
+            state: State::Dialing { until },
+            owed: Owed::new(),
+            back_off: BackOff::new(seed),
+            input: Input::new(),
+            output: Output::new(),
+            patience: Some(until),
+            patient_at: now,
+            fault: Fault::Down("connecting".into()),
+            closed_at: None,
+            batch: Vec::new(),
+        }
+    }
+
+    pub(super) fn stage(&self) -> Stage {
+        match self.state {
+            State::Dialing { .. } => Stage::Dial,
+            State::Shaking { .. } | State::Online(_) => Stage::Talk,
+            State::Pausing { .. } => Stage::Rest,
+            State::Over => Stage::Over,
+        }
+    }
+
+    /// The master is at work for us.
+    pub(super) fn is_at_work(&self) -> bool {
+        matches!(&self.state, State::Online(online) if online.is_at_work())
+    }
+
+    pub(super) fn input(&mut self) -> &mut Input {
+        &mut self.input
+    }
+
+    pub(super) fn output(&mut self) -> &mut Output {
+        &mut self.output
+    }
+
+    /// A connection stands.
+    pub(super) fn dialed(&mut self, now: Instant) {
+        let State::Dialing { until } = self.state else {
+            return;
+        };
+        self.input.clear();
+        self.output.clear();
+        let shake = Box::new(Shake::begin(&self.shared, self.output.commands()));
+        self.state = State::Shaking { until, shake };
+        self.tick(now);
+    }
+
+    /// The connection that stood, or was being made, has ended.
+    pub(super) fn cut(&mut self, fault: Fault, now: Instant) {
+        if matches!(self.stage(), Stage::Dial | Stage::Talk) {
+            self.lose(fault, now);
+        }
+    }
+
+    /// Takes in what has come; true when the master said something.
+    pub(super) fn hear(&mut self, now: Instant) -> bool {
+        match self.listen(now) {
+            Ok(heard) => heard,
+            Err(fault) => {
+                self.lose(fault, now);
+                true
+            }
+        }
+    }
+
+    fn listen(&mut self, now: Instant) -> Result<bool, Fault> {
+        let mut heard = false;
+        loop {
+            match &mut self.state {
+                State::Shaking { shake, .. } => {
+                    let Some(value) = self.input.next().map_err(down)? else {
+                        return Ok(heard);
+                    };
+                    heard = true;
+                    let ready = match shake.note(&self.shared, &value)? {
+                        Step::Waits => false,
+                        Step::Done => true,
+                        Step::Turns => {
+                            if !self.input.is_empty() {
+                                let why = "more answers to the handshake than questions";
+                                return Err(Fault::Server(why.into()));
+                            }
+                            let out = self.output.commands();
+                            !shake.turn(&self.shared, out, now)?
+                        }
+                    };
+                    if ready {
+                        self.ready(now);
+                    }
+                }
+                State::Online(online) => {
+                    while let Some(value) = self.input.next().map_err(down)? {
+                        heard = true;
+                        online.hear(&self.shared, &mut self.owed, &value, now)?;
+                    }
+                    if heard {
+                        online.caught_up(self.shared.options.node_timeout, now);
+                    }
+                    return Ok(heard);
+                }
+                _ => return Ok(heard),
+            }
+        }
+    }
+
+    /// The handshake is over.
+    fn ready(&mut self, now: Instant) {
+        let over = State::Over;
+        if let State::Shaking { shake, .. } = std::mem::replace(&mut self.state, over) {
+            tracing::debug!(node = %self.shared.address.name(), "connected");
+            let online = Online::new(shake.done(), &self.shared, now);
+            self.state = State::Online(Box::new(online));
+            self.patience = None;
+        }
+    }
+
+    /// Writes what has gathered; true when there may be more.
+    pub(super) fn take(&mut self, now: Instant) -> bool {
+        let State::Online(online) = &mut self.state else {
+            return false;
+        };
+        if online.is_stalled() {
+            self.refuse_all(&Fault::Stalled);
+            return false;
+        }
+        let (out, batch) = (&mut self.output, &mut self.batch);
+        online.take(&self.shared, &mut self.owed, out, batch, now)
+    }
+
+    /// When [`tick`](Self::tick) is to be called next, at the latest.
+    pub(super) fn wake_at(&self) -> Option<Instant> {
+        let at = match &self.state {
+            State::Over => return None,
+            State::Online(online) => online.wake_at(&self.owed, self.shared.options.node_timeout),
+            State::Dialing { until } | State::Shaking { until, .. } | State::Pausing { until } => {
+                self.patience
+                    .map_or(*until, |patience| patience.min(*until))
+            }
+        };
+        // Who is closing looks at what is owed, and for how long already.
+        let closing = self.closed_at.map(|closed| closed + LINGER);
+        Some(closing.map_or(at, |closing| closing.min(at)))
+    }
+
+    /// Time has passed, or requests have come: does what is due.
+    pub(super) fn tick(&mut self, now: Instant) {
+        self.settle(now);
+        match &mut self.state {
+            State::Online(online) => {
+                if let Err(fault) = online.tick(&self.shared, &mut self.output, now) {
+                    return self.lose(fault, now);
+                }
+                if online.is_stalled() {
+                    // What is queued or comes in from now on is refused until the master answers.
+                    self.refuse_all(&Fault::Stalled);
+                }
+                let limit = CROWDED * self.shared.options.node_timeout;
+                self.shared.mailbox.overdue(now, limit, &mut self.batch);
+                self.refuse_batch(&Fault::Overloaded);
+            }
+            State::Dialing { until } | State::Shaking { until, .. } if *until <= now => {
+                let limit = humantime::format_duration(self.shared.options.connect_timeout);
+                let why = format!("no connection within {limit}");
+                self.lose(Fault::Down(why.into()), now);
+            }
+            State::Pausing { until } if *until <= now => self.dial(now),
+            State::Dialing { .. } | State::Shaking { .. } | State::Pausing { .. } | State::Over => {
+            }
+        }
+        self.lose_patience(now);
+    }
+
+    /// Refuses what waits for a connection, once the patience is over.
+    fn lose_patience(&mut self, now: Instant) {
+        if matches!(self.state, State::Online(_)) {
+            return;
+        }
+        if self.patience.is_none_or(|until| until <= now) {
+            self.patience = None;
+            let fault = self.fault.clone();
+            self.refuse_all(&fault);
+            self.shared.mailbox.rest();
+        }
+    }
+
+    /// Says when nothing is under way. When the handle is gone the link is over as soon as nothing is
+    /// left to deliver, or cannot be delivered for [`LINGER`].
+    pub(super) fn settle(&mut self, now: Instant) {
+        let closed_for_good = |closed: Instant| now >= closed + LINGER;
+        if !self.closed_at.is_some_and(closed_for_good) {
+            if matches!(&self.state, State::Online(online) if !online.is_idle()) {
+                return;
+            }
+            self.shared.mailbox.rest();
+            if !self.shared.mailbox.is_over() {
+                return;
+            }
+            self.closed_at.get_or_insert(now);
+            if !self.owed.is_empty() {
+                return;
+            }
+        }
+        self.state = State::Over;
+    }
+
+    fn dial(&mut self, now: Instant) {
+        let until = now + self.shared.options.connect_timeout;
+        self.state = State::Dialing { until };
+    }
+
+    /// There is no connection any more, or it did not come about.
+    fn lose(&mut self, fault: Fault, now: Instant) {
+        let node = self.shared.address.name();
+        let stalled = matches!(fault, Fault::Stalled);
+        let mut lived = None;
+        if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
+            tracing::warn!(%node, %fault, "connection lost");
+            lived = Some(online.lived(now));
+            let gone = Fault::Disconnected(fault.to_string().into());
+            for letter in self.owed.put_first(online.hang_up()) {
+                letter.answer(Err(gone.clone()));
+            }
+        } else if fault != self.fault {
+            tracing::warn!(%node, %fault, "no connection");
+        }
+        let pause = self.back_off.pause(&fault, lived);
+        self.fault = fault;
+        // A restart is over in a moment: requests wait that long, but not for a master that has
+        // stopped answering, and not time and again.
+        let again = now.saturating_since(self.patient_at) < STEADY;
+        self.patience = None;
+        if lived.is_some() && !stalled && !again {
+            self.patience = Some(now + self.shared.options.node_timeout);
+            self.patient_at = now;
+        }
+        self.state = State::Pausing { until: now + pause };
+        if pause.is_zero() {
+            self.dial(now);
+        }
+        self.lose_patience(now);
+        self.settle(now);
+        self.shared.mailbox.rest();
+    }
+
+    /// Answers everything that waits with `fault`.
+    fn refuse_all(&mut self, fault: &Fault) {
+        self.shared.mailbox.take(usize::MAX, &mut self.batch);
+        self.refuse_batch(fault);
+    }
+
+    fn refuse_batch(&mut self, fault: &Fault) {
+        for letter in self.batch.drain(..) {
+            self.owed.keep(&letter);
+            letter.answer(Err(fault.clone()));
+        }
+    }
+}
+
+/// What is left is answered, and the mailbox is without a reader again: also when the runtime is
+/// shut down under it.
+impl Drop for Link {
+    fn drop(&mut self) {
+        let fault = Fault::Down("its connection was shut down".into());
+        if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
+            let gone = Fault::Disconnected("its connection was shut down".into());
+            for letter in online.hang_up() {
+                letter.answer(Err(gone.clone()));
+            }
+        }
+        self.shared.mailbox.fail(&fault);
+    }
+}
+
+#[cfg(test)]
+mod tests;

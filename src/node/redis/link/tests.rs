@@ -1,0 +1,488 @@
+//! A link stepped by hand: no socket, no clock, no task.
+
+use std::sync::Mutex;
+
+use super::*;
+use crate::builder::RestartGuard;
+use crate::node::redis::{Address, NodeOptions, Roster};
+use crate::node::{Answer, Claim, Ear, Phase, Reply, ReplySink, Request, Token, WakeSink};
+
+const NODE_TIMEOUT: u64 = 50;
+const CONNECT_TIMEOUT: u64 = 500;
+
+fn at(ms: u64) -> Instant {
+    Instant::from_nanos((1_000 + ms) * 1_000_000)
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// What the callers were told, in order.
+#[derive(Default)]
+struct Told(Mutex<Vec<(usize, Result<Answer, Fault>)>>);
+
+impl Told {
+    fn all(&self) -> Vec<(usize, Result<Answer, Fault>)> {
+        std::mem::take(&mut *self.0.lock().expect("no panic"))
+    }
+
+    /// The faults, as words.
+    fn kinds(&self) -> Vec<&'static str> {
+        let kind = |answer: Result<Answer, Fault>| answer.err().map_or("answer", |f| f.kind());
+        self.all()
+            .into_iter()
+            .map(|(_, answer)| kind(answer))
+            .collect()
+    }
+}
+
+impl ReplySink for Told {
+    fn answered(&self, number: usize, _: Phase, answer: Result<Answer, Fault>) {
+        self.0.lock().expect("no panic").push((number, answer));
+    }
+}
+
+impl WakeSink for Told {
+    fn woken(&self, node: usize, _: &[u8]) {
+        let said = Ok(Answer::Released(true));
+        self.0.lock().expect("no panic").push((node, said));
+    }
+}
+
+/// A link, its callers and the other end.
+struct Bench {
+    link: Link,
+    shared: Arc<Shared>,
+    told: Arc<Told>,
+}
+
+fn options(roster: Roster) -> Arc<NodeOptions> {
+    Arc::new(NodeOptions {
+        node_timeout: ms(NODE_TIMEOUT),
+        connect_timeout: ms(CONNECT_TIMEOUT),
+        max_ttl: Duration::from_secs(30),
+        restart_guard: RestartGuard::On,
+        roster,
+        dial: None,
+        #[cfg(feature = "tls-rustls")]
+        tls: None,
+    })
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::at("redis://master", options(Roster::default()))
+    }
+
+    fn at(url: &str, options: Arc<NodeOptions>) -> Self {
+        let address = Address::parse(url).unwrap_or_else(|bad| panic!("{bad:?}"));
+        let shared = Arc::new(Shared::new(address, options));
+        Self {
+            link: Link::new(shared.clone(), 7, at(0)),
+            shared,
+            told: Arc::default(),
+        }
+    }
+
+    fn ask(&self, number: usize, request: Request) {
+        let reply = Reply::new(self.told.clone(), number, Phase::Acquire);
+        let pushed = self.shared.mailbox.push(Letter::new(request, reply));
+        assert!(pushed.is_ok(), "room in the mailbox");
+    }
+
+    fn say(&mut self, bytes: &[u8], now: u64) {
+        let input = self.link.input();
+        let room = input.room().expect("room");
+        room[..bytes.len()].copy_from_slice(bytes);
+        input.filled(bytes.len());
+        self.link.hear(at(now));
+    }
+
+    /// All that is to be written, as if a socket took it.
+    fn written(&mut self) -> String {
+        let output = self.link.output();
+        let text = String::from_utf8_lossy(output.rest()).into_owned();
+        output.wrote(text.len());
+        text
+    }
+
+    fn greet(&mut self, now: u64) {
+        assert_eq!(self.link.stage(), Stage::Dial);
+        self.link.dialed(at(now));
+        let written = self.written();
+        let command = |line: &&str| {
+            line.strip_prefix('*')
+                .is_some_and(|n| n.parse::<u8>().is_ok())
+        };
+        let asked = written.split("\r\n").filter(command).count();
+        assert_eq!(asked, GREETING.len(), "a question for each answer");
+        self.say(GREETING.concat().as_bytes(), now);
+        // The end of the connection before this one.
+        if self.written().contains("KILL") {
+            self.say(b":0\r\n", now);
+        }
+    }
+
+    /// Lets the time pass until a connection is wanted, and gives it.
+    fn greet_again(&mut self, mut now: u64) -> u64 {
+        while self.link.stage() != Stage::Dial {
+            now += 1;
+            self.link.tick(at(now));
+        }
+        self.greet(now);
+        now
+    }
+
+    /// Lets the time pass in small steps, as a timer would.
+    fn pass(&mut self, from: u64, to: u64) {
+        for now in from..=to {
+            self.link.tick(at(now));
+        }
+    }
+}
+
+const SHA: &str = "$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
+
+/// The answers to a handshake, up to the number of the connection.
+const GREETING: [&str; 13] = [
+    "%1\r\n+proto\r\n:3\r\n",
+    "+OK\r\n",
+    "-ERR unknown subcommand\r\n",
+    "$38\r\nrun_id:a\r\nuptime_in_seconds:99999999\r\n\r\n",
+    SHA,
+    SHA,
+    SHA,
+    SHA,
+    SHA,
+    SHA,
+    SHA,
+    SHA,
+    ":1\r\n",
+];
+
+fn claim(n: u8) -> Arc<Claim> {
+    Arc::new(Claim::new("", &[b'r', n], Token::from_bytes([n; 16]), true))
+}
+
+fn acquire(n: u8) -> Request {
+    Request::Acquire {
+        claim: claim(n),
+        ttl: Duration::from_secs(10),
+        proposal: 1,
+    }
+}
+
+fn release(n: u8) -> Request {
+    Request::Release {
+        claim: claim(n),
+        leave: true,
+    }
+}
+
+#[test]
+fn what_is_asked_goes_out_in_order_and_comes_back_to_who_asked() {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    bench.ask(1, acquire(1));
+    bench.ask(2, release(1));
+    assert!(bench.link.take(at(1)));
+    let written = bench.written();
+    assert_eq!(written.matches("EVALSHA").count(), 2, "{written}");
+    bench.say(b":5\r\n:", 2);
+    bench.say(b"1\r\n", 3);
+    let counter = Some(5);
+    let granted = (1, Ok(Answer::Granted { counter }));
+    assert_eq!(bench.told.all(), [granted, (2, Ok(Answer::Released(true)))]);
+}
+
+#[test]
+fn a_master_that_cannot_be_reached_costs_the_first_caller_the_connect_timeout_and_nobody_more() {
+    let mut bench = Bench::new();
+    bench.ask(1, acquire(1));
+    bench.pass(0, CONNECT_TIMEOUT - 1);
+    assert_eq!(bench.told.kinds(), [""; 0]);
+    bench.pass(CONNECT_TIMEOUT, CONNECT_TIMEOUT);
+    assert_eq!(bench.told.kinds(), ["down"]);
+    for now in 0..4 {
+        bench.ask(2, acquire(2));
+        bench.link.tick(at(CONNECT_TIMEOUT + now));
+        assert_eq!(bench.told.kinds(), ["down"]);
+    }
+}
+
+#[test]
+fn a_handshake_that_does_not_end_is_given_up() {
+    let mut bench = Bench::new();
+    bench.ask(1, acquire(1));
+    bench.link.dialed(at(400));
+    bench.say(b"%1\r\n+proto\r\n:3\r\n", 450);
+    bench.pass(450, 499);
+    assert_eq!(bench.link.stage(), Stage::Talk);
+    bench.pass(500, 500);
+    assert_eq!(bench.told.kinds(), ["down"]);
+    assert_eq!(bench.link.stage(), Stage::Rest);
+}
+
+#[test]
+fn a_master_that_hangs_up_after_each_handshake_delays_nobody() {
+    let mut bench = Bench::new();
+    let mut connections = 0;
+    let mut worst = 0;
+    let mut asked_at = None;
+    for now in 0..4_000 {
+        bench.link.tick(at(now));
+        if bench.link.stage() == Stage::Dial {
+            connections += 1;
+            bench.greet(now);
+            bench.link.take(at(now));
+            bench
+                .link
+                .cut(Fault::Down("connection closed".into()), at(now + 1));
+        }
+        match asked_at {
+            None => {
+                bench.ask(1, acquire(1));
+                asked_at = Some(now);
+                bench.link.tick(at(now));
+            }
+            Some(since) if !bench.told.all().is_empty() => {
+                worst = worst.max(now - since);
+                asked_at = None;
+            }
+            Some(_) => {}
+        }
+    }
+    assert!((10..60).contains(&connections), "{connections} connections");
+    // Once a second the patience of one node timeout is had.
+    assert!(worst <= NODE_TIMEOUT + 2, "{worst} ms");
+}
+
+#[test]
+fn owed_releases_never_starve_requests() {
+    let mut bench = Bench::new();
+    // The first attempt fails, and three thousand releases are owed.
+    bench.link.cut(Fault::Down("refused".into()), at(0));
+    for _ in 0..3_000 {
+        bench.ask(0, release(1));
+    }
+    bench.link.tick(at(0));
+    assert_eq!(bench.told.kinds().len(), 3_000);
+    let mut now = 0;
+    for life in 0..5 {
+        now = bench.greet_again(now);
+        bench.ask(1, acquire(2));
+        bench.link.take(at(now));
+        let written = bench.written();
+        let proposals = written.matches("10000\r\n").count();
+        assert_eq!(proposals, 1, "the acquire goes out in life {life}");
+        let first = written.find(&*hex(1)).expect("releases go out as well");
+        let second = written.find(&*hex(2)).expect("the acquire");
+        assert!(first < second, "what is owed goes first");
+        bench
+            .link
+            .cut(Fault::Down("connection closed".into()), at(now));
+        assert_eq!(bench.told.kinds(), ["disconnected"]);
+    }
+}
+
+fn hex(n: u8) -> String {
+    format!("{n:02x}").repeat(16)
+}
+
+#[test]
+fn a_stalled_master_is_asked_nothing_more_until_it_answers() {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    bench.ask(1, acquire(1));
+    bench.link.take(at(0));
+    bench.written();
+    bench.pass(1, NODE_TIMEOUT);
+    assert_eq!(bench.told.kinds(), ["timeout"]);
+    bench.ask(2, acquire(2));
+    bench.link.take(at(60));
+    assert_eq!(bench.told.kinds(), ["stalled"]);
+    bench.say(b":5\r\n", 70);
+    bench.ask(3, acquire(3));
+    assert!(bench.link.take(at(71)), "it is asked again");
+    bench.pass(72, 121);
+    assert_eq!(bench.told.kinds(), ["timeout"]);
+    bench.pass(122, 620);
+    assert_eq!(bench.link.stage(), Stage::Talk, "still the same connection");
+    bench.pass(621, 622);
+    assert_ne!(bench.link.stage(), Stage::Talk, "given up");
+}
+
+#[test]
+fn a_crowd_is_refused_when_it_has_stood_for_too_long() {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    for _ in 0..1_000 {
+        bench.ask(
+            1,
+            Request::Look {
+                key: b"job".as_slice().into(),
+            },
+        );
+    }
+    bench.link.take(at(0));
+    bench.written();
+    let refused = |bench: &Bench| {
+        let kinds = bench.told.kinds();
+        kinds.iter().filter(|kind| **kind == "overloaded").count()
+    };
+    let mut overloaded = 0;
+    let mut gone_by = None;
+    for now in 1..2_000 {
+        // One answer in 20 ms: it is at work, and does not get anywhere.
+        if now % 20 == 0 && now < 1_000 {
+            bench.say(b"*3\r\n_\r\n:0\r\n_\r\n", now);
+        }
+        bench.link.take(at(now));
+        bench.link.tick(at(now));
+        overloaded += refused(&bench);
+        if overloaded > 0 && gone_by.is_none() {
+            gone_by = Some(now);
+        }
+    }
+    // Unless the master has been given up as stalled before: either way nobody stands for ever.
+    let limit = 2 * u64::from(CROWDED) * NODE_TIMEOUT;
+    assert!(gone_by.is_none_or(|by| by <= limit), "{gone_by:?}");
+    let mut left = Vec::new();
+    bench.shared.mailbox.take(usize::MAX, &mut left);
+    assert!(left.is_empty(), "{} are left", left.len());
+}
+
+#[test]
+fn an_answer_to_another_question_ends_the_connection() {
+    for odd in [
+        &b"+PONG\r\n"[..],
+        b"*2\r\n:1\r\n-ERR x\r\n",
+        b"_\r\n",
+        b"_junk\r\n",
+        b"HTTP/1.1 200 OK\r\n",
+    ] {
+        let mut bench = Bench::new();
+        bench.greet(0);
+        bench.ask(1, acquire(1));
+        bench.ask(2, release(9));
+        bench.link.take(at(0));
+        bench.say(odd, 1);
+        assert_ne!(bench.link.stage(), Stage::Talk, "{}", odd.escape_ascii());
+        let told = bench.told.all();
+        assert!(told.iter().all(|(_, said)| said.is_err()), "{told:?}");
+        assert_eq!(told.len(), 2);
+    }
+}
+
+#[test]
+fn what_nobody_asked_for_ends_the_connection() {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    bench.say(b":1\r\n", 1);
+    assert_ne!(bench.link.stage(), Stage::Talk);
+}
+
+#[test]
+fn one_answer_too_many_in_a_handshake_ends_the_connection() {
+    let mut bench = Bench::new();
+    bench.link.dialed(at(0));
+    bench.say(format!("{}:1\r\n", GREETING.concat()).as_bytes(), 1);
+    assert_ne!(bench.link.stage(), Stage::Talk);
+    bench.ask(1, acquire(1));
+    bench.link.tick(at(2));
+    assert_eq!(bench.told.kinds(), ["server_error"]);
+}
+
+#[test]
+fn a_silent_connection_is_asked_for_a_sign_of_life_and_given_up_without_one() {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    bench.pass(0, 1_999);
+    assert_eq!(bench.written(), "");
+    bench.pass(2_000, 2_001);
+    assert_eq!(bench.written(), "*1\r\n$4\r\nPING\r\n");
+    bench.say(b"+PONG\r\n", 2_010);
+    bench.pass(2_010, 4_100);
+    assert_eq!(bench.written(), "*1\r\n$4\r\nPING\r\n");
+    bench.pass(4_100, 4_800);
+    assert_ne!(bench.link.stage(), Stage::Talk, "no answer");
+}
+
+#[test]
+fn wake_ups_are_passed_on_wherever_they_come() {
+    let mut bench = Bench::new();
+    let ear = Ear {
+        process: "0123456789abcdef".into(),
+        node: 5,
+        sink: bench.told.clone(),
+    };
+    bench.shared.ear.set(ear).expect("the first");
+    bench.link.dialed(at(0));
+    bench.written();
+    bench.say(GREETING.concat().as_bytes(), 0);
+    let written = bench.written();
+    assert!(
+        written.contains("quorate:wake:0123456789abcdef"),
+        "{written}"
+    );
+    // The first wake-up may be right behind the subscription.
+    bench.say(
+        b">3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n>3\r\n+message\r\n$1\r\nx\r\n$3\r\njob\r\n",
+        1,
+    );
+    assert_eq!(bench.told.all(), [(5, Ok(Answer::Released(true)))]);
+    bench.ask(1, release(1));
+    bench.link.take(at(2));
+    bench.say(b">3\r\n+message\r\n$1\r\nx\r\n$3\r\njob\r\n:0\r\n", 3);
+    assert_eq!(bench.told.all().len(), 2);
+}
+
+#[test]
+fn one_server_under_two_names_has_one_vote() {
+    let options = options(Roster::default());
+    let mut first = Bench::at("redis://127.0.0.1", options.clone());
+    let mut second = Bench::at("redis://[::1]", options);
+    first.greet(0);
+    second.ask(1, acquire(1));
+    second.greet(0);
+    let told = second.told.all();
+    let same = Fault::SameServer("127.0.0.1:6379".into());
+    assert_eq!(told, [(1, Err(same.clone()))]);
+    assert!(same.to_string().contains("127.0.0.1:6379"), "{same}");
+    // Also once the first has lost its connection: its vote may have been counted already.
+    first
+        .link
+        .cut(Fault::Down("connection closed".into()), at(1));
+    let now = second.greet_again(1);
+    second.ask(2, acquire(1));
+    second.link.tick(at(now));
+    assert_eq!(second.told.all(), [(2, Err(same))]);
+}
+
+#[test]
+fn a_link_whose_handle_is_gone_delivers_what_it_owes_and_ends() {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    bench.ask(1, release(1));
+    bench.shared.mailbox.close();
+    bench.link.take(at(0));
+    bench.link.settle(at(0));
+    assert_eq!(bench.link.stage(), Stage::Talk, "it waits for the answer");
+    bench.say(b":1\r\n", 1);
+    bench.link.settle(at(1));
+    assert_eq!(bench.link.stage(), Stage::Over);
+    assert_eq!(bench.link.wake_at(), None);
+}
+
+#[test]
+fn a_link_whose_handle_is_gone_does_not_try_for_ever() {
+    let mut bench = Bench::new();
+    bench.link.cut(Fault::Down("refused".into()), at(0));
+    bench.ask(1, release(1));
+    bench.shared.mailbox.close();
+    bench.pass(0, 999);
+    assert_ne!(bench.link.stage(), Stage::Over, "it still owes a release");
+    bench.pass(1_000, 1_001);
+    assert_eq!(bench.link.stage(), Stage::Over);
+}

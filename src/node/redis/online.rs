@@ -1,0 +1,295 @@
+//! One connection at work: what is under way on it, in the order of asking.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::handshake::Shaken;
+use super::resp::{Command, Value};
+use super::wire::{Scripts, decode, is_noscript};
+use super::{Shared, buffers::Output};
+use crate::node::actor::mailbox::Letter;
+use crate::node::actor::owed::Owed;
+use crate::node::actor::window::Window;
+use crate::node::{Answer, Ear, Fault};
+use crate::protocol::instant::Instant;
+
+/// The most requests that are taken at one look.
+const BATCH: usize = 512;
+
+/// Bytes that may wait for the socket before no more is taken.
+const BACKLOG: usize = 256 << 10;
+
+/// How long after its last answer a stalled connection is given up for a new one.
+const STALL: Duration = Duration::from_millis(500);
+
+/// After this much silence an idle master is asked for a sign of life: wake-ups come over this
+/// connection, and one that a firewall has forgotten says nothing by itself.
+const IDLE: Duration = Duration::from_secs(2);
+
+pub(super) struct Online {
+    scripts: Scripts,
+    quarantined_until: Instant,
+    since: Instant,
+    /// When the master was last heard.
+    heard: Instant,
+    /// What the master has been asked and has not answered yet, in the order of asking.
+    under_way: VecDeque<Sent>,
+    /// Letters that came back because the master had lost its scripts; sent before all others.
+    again: Vec<Letter>,
+    /// Since when an answer is overdue. Nothing but what is under way is asked meanwhile.
+    stalled_since: Option<Instant>,
+    window: Window,
+}
+
+/// Something the master has been asked.
+struct Sent {
+    what: What,
+    at: Instant,
+}
+
+enum What {
+    Letter(Letter),
+    /// A script that is loaded again.
+    Script(usize),
+    Ping,
+}
+
+impl Online {
+    pub(super) fn new(shaken: Shaken, shared: &Shared, now: Instant) -> Self {
+        Self {
+            scripts: shaken.scripts,
+            quarantined_until: shaken.quarantined_until,
+            since: now,
+            heard: now,
+            under_way: VecDeque::new(),
+            again: Vec::new(),
+            stalled_since: None,
+            window: Window::new(shared.options.node_timeout),
+        }
+    }
+
+    pub(super) fn lived(&self, now: Instant) -> Duration {
+        now.saturating_since(self.since)
+    }
+
+    pub(super) fn is_stalled(&self) -> bool {
+        self.stalled_since.is_some()
+    }
+
+    pub(super) fn is_at_work(&self) -> bool {
+        !self.under_way.is_empty()
+    }
+
+    /// Nothing that was taken is unanswered.
+    pub(super) fn is_idle(&self) -> bool {
+        let letter = |sent: &Sent| matches!(sent.what, What::Letter(_));
+        self.again.is_empty() && !self.under_way.iter().any(letter)
+    }
+
+    /// Takes in one reply or push. An error ends the connection.
+    pub(super) fn hear(
+        &mut self,
+        shared: &Shared,
+        owed: &mut Owed,
+        value: &Value<'_>,
+        now: Instant,
+    ) -> Result<(), Fault> {
+        self.heard = now;
+        if let Value::Push(push) = value {
+            wake(shared.ear.get(), push);
+            return Ok(());
+        }
+        let Some(Sent { what, at }) = self.under_way.pop_front() else {
+            return Err(Fault::Down("an answer that nobody asked for".into()));
+        };
+        match what {
+            What::Letter(mut letter) => {
+                self.window.learn(at, now);
+                if is_noscript(value) && !letter.resent {
+                    letter.resent = true;
+                    self.again.push(letter);
+                    return Ok(());
+                }
+                let Some(answer) = decode(&letter.request, value) else {
+                    let fault = Fault::Server("a reply that does not fit the request".into());
+                    owed.keep(&letter);
+                    letter.answer(Err(fault.clone()));
+                    // What comes behind it may be off by one as well.
+                    return Err(fault);
+                };
+                settle(shared, owed, letter, answer, is_noscript(value), now);
+            }
+            What::Script(index) => self.scripts.loaded(index, value)?,
+            What::Ping => match value {
+                Value::Simple(_) | Value::Bulk(_) | Value::Error(_) => {}
+                _ => return Err(Fault::Down("an odd answer to PING".into())),
+            },
+        }
+        Ok(())
+    }
+
+    /// Looks whether a stalled master has caught up, once all that came has been heard.
+    pub(super) fn caught_up(&mut self, limit: Duration, now: Instant) {
+        if self.stalled_since.is_some() {
+            // As long as the next answer is overdue as well, what is asked now would be late too.
+            let next = self.under_way.front();
+            self.stalled_since = next.filter(|sent| sent.at + limit <= now).map(|_| now);
+        }
+    }
+
+    /// Writes what has gathered; true when there may be more.
+    pub(super) fn take(
+        &mut self,
+        shared: &Shared,
+        owed: &mut Owed,
+        out: &mut Output,
+        batch: &mut Vec<Letter>,
+        now: Instant,
+    ) -> bool {
+        if self.stalled_since.is_some() {
+            return false;
+        }
+        let room = self.window.width().saturating_sub(self.under_way.len());
+        if room == 0 || out.rest().len() >= BACKLOG {
+            return false;
+        }
+        if !self.again.is_empty() {
+            // Order is kept: nothing overtakes what came back, so wait until all has landed.
+            if !self.under_way.is_empty() {
+                return false;
+            }
+            Scripts::load(shared.options.max_ttl, out.commands());
+            let load = |index| Sent {
+                what: What::Script(index),
+                at: now,
+            };
+            self.under_way.extend((0..Scripts::COUNT).map(load));
+            batch.append(&mut self.again);
+        }
+        let room = room.min(BATCH);
+        // They go first, and leave room for others however many there are
+        // (`owed_releases_never_starve_requests`).
+        batch.extend(owed.take(room / 2, now));
+        let room = room.saturating_sub(batch.len());
+        if room > 0 {
+            shared.mailbox.take(room, batch);
+        }
+        // Also when all of it has been withdrawn or is guarded: what waits behind it rings no bell
+        // of its own, the queue was never empty (`every_request_is_answered_once`).
+        let took = !batch.is_empty();
+        let quarantine = self.quarantined_until.saturating_since(now);
+        for letter in batch.drain(..) {
+            if !quarantine.is_zero() && letter.request.is_vote() {
+                letter.answer(Err(Fault::Quarantined(quarantine)));
+            } else if self.scripts.encode(&letter.request, out.commands()) {
+                let what = What::Letter(letter);
+                self.under_way.push_back(Sent { what, at: now });
+            } else {
+                letter.answer(Err(Fault::Withdrawn));
+            }
+        }
+        took
+    }
+
+    /// When [`tick`](Self::tick) has something to do.
+    pub(super) fn wake_at(&self, owed: &Owed, limit: Duration) -> Instant {
+        match (self.stalled_since, self.under_way.front()) {
+            (Some(since), _) => since + STALL.max(4 * limit),
+            (None, Some(oldest)) => oldest.at + limit,
+            (None, None) => {
+                let idle = self.heard + IDLE;
+                owed.wake_at().map_or(idle, |respite| respite.min(idle))
+            }
+        }
+    }
+
+    /// Reports what is overdue, gives up a stalled connection, asks a silent master for a sign of
+    /// life.
+    pub(super) fn tick(
+        &mut self,
+        shared: &Shared,
+        out: &mut Output,
+        now: Instant,
+    ) -> Result<(), Fault> {
+        let limit = shared.options.node_timeout;
+        if let Some(since) = self.stalled_since {
+            return if now < since + STALL.max(4 * limit) {
+                Ok(())
+            } else {
+                Err(Fault::Stalled)
+            };
+        }
+        let Some(oldest) = self.under_way.front() else {
+            if now >= self.heard + IDLE {
+                Command::words(out.commands(), &["PING"]);
+                let what = What::Ping;
+                self.under_way.push_back(Sent { what, at: now });
+            }
+            return Ok(());
+        };
+        if now < oldest.at + limit {
+            return Ok(());
+        }
+        self.stalled_since = Some(now);
+        let open = self.under_way.iter_mut().filter_map(|sent| match sent {
+            Sent {
+                what: What::Letter(letter),
+                ..
+            } => Some(letter),
+            _ => None,
+        });
+        for letter in open.chain(&mut self.again) {
+            letter.time_out(Fault::Timeout(limit));
+        }
+        Ok(())
+    }
+
+    /// What is still open when the connection ends.
+    pub(super) fn hang_up(self) -> impl Iterator<Item = Letter> {
+        let open = self
+            .under_way
+            .into_iter()
+            .filter_map(|sent| match sent.what {
+                What::Letter(letter) => Some(letter),
+                What::Script(_) | What::Ping => None,
+            });
+        open.chain(self.again)
+    }
+}
+
+/// Passes an answer on.
+fn settle(
+    shared: &Shared,
+    owed: &mut Owed,
+    letter: Letter,
+    answer: Result<Answer, Fault>,
+    noscript: bool,
+    now: Instant,
+) {
+    match &answer {
+        Err(fault) if noscript || passes(fault) => {
+            owed.postpone(&letter, shared.options.max_ttl, now);
+        }
+        Ok(Answer::Released(_)) => owed.delivered(),
+        _ => {}
+    }
+    letter.answer(answer);
+}
+
+/// A wake-up: the channel's message is the key that may be free.
+fn wake(ear: Option<&Ear>, push: &[Value<'_>]) {
+    if let (Some(ear), [kind, _, key]) = (ear, push)
+        && kind.text() == Some(b"message")
+        && let Some(key) = key.text()
+    {
+        ear.sink.woken(ear.node, key);
+    }
+}
+
+/// Whether a master that answered this may well say something else a while later.
+fn passes(fault: &Fault) -> bool {
+    matches!(
+        fault,
+        Fault::Loading | Fault::ReadOnly | Fault::OutOfMemory | Fault::Misconf | Fault::Busy
+    )
+}

@@ -1,0 +1,73 @@
+//! The stream under a link: TCP, TLS, a Unix socket, or a simulated network.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::buffers::{Input, Output};
+
+/// What a link may run on.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+pub(super) struct Socket {
+    stream: Box<dyn Stream>,
+    /// It may hold some of what was written back (TLS does).
+    unflushed: bool,
+}
+
+impl Socket {
+    pub(super) fn new(stream: impl Stream + 'static) -> Self {
+        Self {
+            stream: Box::new(stream),
+            unflushed: false,
+        }
+    }
+
+    /// Writes what the stream takes. The task is woken when it takes more.
+    pub(super) fn poll_write(&mut self, out: &mut Output, cx: &mut Context<'_>) -> io::Result<()> {
+        while !out.rest().is_empty() {
+            match Pin::new(&mut self.stream).poll_write(cx, out.rest()) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(count)) => {
+                    out.wrote(count);
+                    self.unflushed = true;
+                }
+                Poll::Ready(Err(error)) => return Err(error),
+            }
+        }
+        if self.unflushed && Pin::new(&mut self.stream).poll_flush(cx)?.is_ready() {
+            self.unflushed = false;
+        }
+        Ok(())
+    }
+
+    /// Reads what has come, once. The end of the stream is an error.
+    pub(super) fn poll_read(
+        &mut self,
+        input: &mut Input,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut buffer = ReadBuf::new(input.room()?);
+        match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+            Poll::Ready(Ok(())) => {
+                let count = buffer.filled().len();
+                if count == 0 {
+                    return Poll::Ready(Err(closed()));
+                }
+                input.filled(count);
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "connection closed")
+}

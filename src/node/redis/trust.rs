@@ -1,0 +1,84 @@
+//! What is known of the servers behind the addresses: which run, and whether it may vote.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use crate::node::NodeName;
+
+/// What one node has seen of its master, across connections.
+#[derive(Default)]
+pub(super) struct Acquaintance(Mutex<Seen>);
+
+#[derive(Default)]
+struct Seen {
+    /// The run id of the first contact.
+    first_run: Option<String>,
+    /// The last connection: the server's run id, and its number there.
+    last: Option<(String, i64)>,
+}
+
+impl Acquaintance {
+    /// Whether this is the run that was met first.
+    pub(super) fn is_first_run(&self, run: &str) -> bool {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.first_run.get_or_insert_with(|| run.to_owned()) == run
+    }
+
+    /// Notes a connection, and gives the number of the one before it. Only within one run of the
+    /// server: after a restart the number may be somebody else's.
+    pub(super) fn replace(&self, run: &str, id: i64) -> Option<i64> {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (known, last) = seen.last.replace((run.to_owned(), id))?;
+        (known == run).then_some(last)
+    }
+}
+
+/// Which server each address of one `Redlock` leads to: one server under two names must not have two
+/// votes.
+#[derive(Default)]
+pub(crate) struct Roster(Mutex<HashMap<String, NodeName>>);
+
+impl Roster {
+    /// `name` leads to this run of a server; an error with the name that led there first.
+    ///
+    /// The first one keeps its place when its connection ends: its vote of a moment ago must not be
+    /// counted again under another name. It loses it only by leading to another server.
+    pub(super) fn enter(&self, run: &str, name: &NodeName) -> Result<(), NodeName> {
+        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match runs.get(run) {
+            Some(other) if other != name => Err(other.clone()),
+            Some(_) => Ok(()),
+            None => {
+                runs.retain(|_, other| other != name);
+                runs.insert(run.to_owned(), name.clone());
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_server_has_one_name_for_as_long_as_it_runs() {
+        let (a, b) = (NodeName::new("a"), NodeName::new("b"));
+        let roster = Roster::default();
+        assert_eq!(roster.enter("run 1", &a), Ok(()));
+        assert_eq!(roster.enter("run 1", &a), Ok(()), "a new connection");
+        assert_eq!(roster.enter("run 1", &b), Err(a.clone()));
+        assert_eq!(roster.enter("run 2", &b), Ok(()), "put right");
+        assert_eq!(roster.enter("run 3", &a), Ok(()), "restarted");
+        assert_eq!(roster.enter("run 1", &b), Ok(()), "the old place is free");
+    }
+
+    #[test]
+    fn a_number_of_another_run_is_not_ours() {
+        let seen = Acquaintance::default();
+        assert_eq!(seen.replace("run 1", 5), None);
+        assert_eq!(seen.replace("run 1", 9), Some(5));
+        assert_eq!(seen.replace("run 2", 3), None);
+        assert!(seen.is_first_run("run 1") && !seen.is_first_run("run 2"));
+    }
+}
