@@ -29,7 +29,7 @@ pub enum Script {
         target: SocketAddr,
         /// Replies come one byte a write, with small pauses: about 16 kB in a second.
         bytewise: bool,
-        /// Said once on every connection, before the reply to the first question: all replies are shifted by it.
+        /// Said once on every connection, before the reply to the next question: all replies are shifted by it.
         slip: Vec<u8>,
     },
     /// Accepts, listens, and never says a word.
@@ -61,7 +61,7 @@ pub enum Then {
     },
     /// Says this to every command.
     Say(Words),
-    /// Says `first`, unasked, and then `rest` again and again without an end: up to 64 MB in a second.
+    /// Says `first`, unasked, and then `rest` again and again without an end: up to 16 MB in a second.
     Flood {
         /// Said once.
         first: Vec<u8>,
@@ -253,7 +253,7 @@ async fn talk(client: TcpStream, number: u64, mut view: View, seen: Arc<Mutex<Se
 const QUIET: Duration = Duration::from_millis(2);
 
 /// How much of a flood comes at once, and what is paused between: no flood should need a core of its own.
-const WAVE: usize = 64 << 10;
+const WAVE: usize = 16 << 10;
 const EBB: Duration = Duration::from_millis(1);
 
 /// After so many single bytes there is a pause.
@@ -374,6 +374,7 @@ impl Talk {
             upstream.set_nodelay(true)?;
             self.upstream = Some(upstream);
         }
+        let mut slipped = false;
         let mut replies = vec![0; 4096];
         loop {
             let Some(upstream) = &mut self.upstream else {
@@ -387,11 +388,9 @@ impl Talk {
                     }
                     let fresh = self.heard[known..].to_vec();
                     while let Some(command) = self.understood()? {
-                        if introduction(&command, self.port, self.number).is_none() {
-                            if self.answered == 0 {
-                                self.client.write_all(slip).await?;
-                            }
-                            self.answered += 1;
+                        let is_question = introduction(&command, self.port, self.number).is_none();
+                        if is_question && !std::mem::replace(&mut slipped, true) {
+                            self.client.write_all(slip).await?;
                         }
                     }
                     if let Some(upstream) = &mut self.upstream {
