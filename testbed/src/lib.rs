@@ -3,6 +3,7 @@
 //! - [`Server`] is one real Redis or Valkey process on loopback that can be killed, frozen, restarted from
 //!   its disk or with amnesia; [`Masters`] are several of them. Both vanish when dropped.
 //! - [`Proxy`] stands between a client and a server and does to their bytes what a [`Fault`] says.
+//! - [`Hostile`] is a server that goes by a [`Script`]: it hangs up, keeps silent, talks nonsense, floods.
 //! - [`ClockShim`] and [`OffsetFile`] make the clock of one server jump.
 //! - [`Namespace`] is a link to one server that can go down, for programs that [`isolate`] themselves.
 //! - [`Connection`] and [`Reply`] ask a server something without a client library.
@@ -32,6 +33,7 @@ mod clock;
 mod counters;
 mod error;
 mod fault;
+mod hostile;
 mod lane;
 mod masters;
 mod namespace;
@@ -48,6 +50,7 @@ pub use clock::{ClockShim, OffsetFile, Skew};
 pub use counters::{Counters, Flow};
 pub use error::Error;
 pub use fault::{Fault, Injected, Way};
+pub use hostile::{Hostile, Script, Then, Words};
 pub use masters::Masters;
 pub use namespace::{Namespace, isolable, isolate};
 pub use options::{Persistence, ServerOptions, Tls};

@@ -1,0 +1,575 @@
+//! Servers that speak RESP and mean no good: they hang up, keep silent, talk nonsense, or never stop.
+//!
+//! What such a server does is a value, a [`Script`], and may be changed while it runs. It knows the words with
+//! which clients introduce themselves and no others: what is asked after that is answered by the script.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::LocalSet;
+
+/// What a [`Hostile`] server does.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Script {
+    /// Carries bytes between its clients and a real server. A connection that began under another script is
+    /// closed, so that its client begins anew.
+    Relay {
+        /// The real server.
+        target: SocketAddr,
+        /// Replies come one byte a write, with small pauses: about 16 kB in a second.
+        bytewise: bool,
+        /// Said once on every connection, before the reply to the next question: all replies are shifted by it.
+        slip: Vec<u8>,
+    },
+    /// Accepts, listens, and never says a word.
+    Hush,
+    /// Says this to whoever connects, unasked, and hangs up.
+    Dismiss(Words),
+    /// Says this to every command, also to those of the introduction.
+    Say(Words),
+    /// Refuses every command with an error that quotes all of it, as servers do that do not know it.
+    Quote,
+    /// Answers the introduction as a Redis 7 that has been up for long, and does this from then on.
+    Greet(Then),
+}
+
+/// What a server does that has answered a client's introduction.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Then {
+    /// Never says another word.
+    Hush,
+    /// Hangs up, as soon as the introduction seems to be over.
+    HangUp,
+    /// Says `words` to so many commands, and hangs up at the next.
+    HangUpAfter {
+        /// How many are answered.
+        commands: usize,
+        /// How.
+        words: Words,
+    },
+    /// Says this to every command.
+    Say(Words),
+    /// Says `first`, unasked, and then `rest` again and again without an end: up to 16 MB in a second.
+    Flood {
+        /// Said once.
+        first: Vec<u8>,
+        /// Repeated.
+        rest: Vec<u8>,
+    },
+}
+
+/// Something to be said.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Words {
+    /// These bytes, whatever they mean.
+    These(Vec<u8>),
+    /// Up to this many random bytes, other ones each time.
+    Garbage(usize),
+}
+
+impl From<&str> for Words {
+    fn from(words: &str) -> Self {
+        Self::These(words.as_bytes().to_vec())
+    }
+}
+
+/// One such server on a free port of 127.0.0.1.
+///
+/// It runs on a thread of its own, as a [`Proxy`](crate::Proxy) does. Dropping it closes its port and all its
+/// connections.
+///
+/// ```no_run
+/// use quorate_testbed::{Hostile, Script, Then};
+///
+/// let hostile = Hostile::start(Script::Greet(Then::HangUp))?;
+/// let url = hostile.url();
+/// // .. how often does a client of `url` come back?
+/// assert!(hostile.accepted() < 60);
+/// hostile.play(Script::Hush);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping the server closes it"]
+pub struct Hostile {
+    address: SocketAddr,
+    script: watch::Sender<Option<Script>>,
+    seen: Arc<Mutex<Seen>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What clients have done so far.
+#[derive(Debug, Default)]
+struct Seen {
+    accepted: u64,
+    commands: BTreeMap<String, u64>,
+}
+
+impl Hostile {
+    /// Opens a server that goes by `script`.
+    ///
+    /// # Errors
+    ///
+    /// When there is no port, thread or file handle to be had.
+    pub fn start(script: Script) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let (script, view) = watch::channel(Some(script));
+        let seen = Arc::<Mutex<Seen>>::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let door = keep(listener, view, seen.clone());
+        let thread = std::thread::Builder::new()
+            .name(format!("hostile-{}", address.port()))
+            .spawn(move || {
+                // Its connections end with the set they run in.
+                LocalSet::new().block_on(&runtime, door);
+            })?;
+        Ok(Self {
+            address,
+            script,
+            seen,
+            thread: Some(thread),
+        })
+    }
+
+    /// Where clients connect to.
+    pub fn addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The same as a URL.
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+
+    /// Goes by another script from now on, on connections that exist as on new ones. What is being said at
+    /// this moment may be cut short.
+    pub fn play(&self, script: Script) {
+        self.script.send_replace(Some(script));
+    }
+
+    /// How many connections have been accepted.
+    pub fn accepted(&self) -> u64 {
+        self.seen().accepted
+    }
+
+    /// How many commands have come, all of them.
+    pub fn commands(&self) -> u64 {
+        self.seen().commands.values().sum()
+    }
+
+    /// How many commands of this name have come; `name` in capitals.
+    pub fn heard(&self, name: &str) -> u64 {
+        self.seen().commands.get(name).copied().unwrap_or(0)
+    }
+
+    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        self.script.send_replace(None);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+type View = watch::Receiver<Option<Script>>;
+
+/// Accepts until the server is dropped.
+async fn keep(listener: TcpListener, mut view: View, seen: Arc<Mutex<Seen>>) {
+    let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
+        return;
+    };
+    let mut talks = view.clone();
+    let admit = async {
+        loop {
+            // Out of file handles, most likely, if not; it may pass.
+            let Ok((client, _)) = listener.accept().await else {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                continue;
+            };
+            let number = {
+                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                seen.accepted += 1;
+                seen.accepted
+            };
+            let _ = client.set_nodelay(true);
+            talks.mark_unchanged();
+            tokio::task::spawn_local(talk(client, number, talks.clone(), seen.clone()));
+        }
+    };
+    tokio::select! {
+        _ = view.wait_for(Option::is_none) => {}
+        () = admit => {}
+    }
+}
+
+/// Plays the script in force on one connection until that ends it, or the client does.
+async fn talk(client: TcpStream, number: u64, mut view: View, seen: Arc<Mutex<Seen>>) {
+    let mut talk = Talk {
+        port: client.local_addr().map_or(0, |address| address.port()),
+        client,
+        number,
+        heard: Vec::new(),
+        is_scripted: false,
+        is_greeted: false,
+        answered: 0,
+        upstream: None,
+        luck: StdRng::seed_from_u64(number),
+        seen,
+    };
+    loop {
+        let Some(script) = view.borrow_and_update().clone() else {
+            return;
+        };
+        tokio::select! {
+            biased; // what is said after a change is answered by the new script
+            change = view.changed() => if change.is_err() { return },
+            _ = talk.play(&script) => return,
+        }
+    }
+}
+
+/// After so long without a word the introduction is taken to be over.
+const QUIET: Duration = Duration::from_millis(2);
+
+/// How much of a flood comes at once, and what is paused between: no flood should need a core of its own.
+const WAVE: usize = 16 << 10;
+const EBB: Duration = Duration::from_millis(1);
+
+/// After so many single bytes there is a pause.
+const TRICKLE: usize = 16;
+
+type Command = Vec<Vec<u8>>;
+
+/// One connection.
+struct Talk {
+    client: TcpStream,
+    /// Ours, which tells this server from others of the same process.
+    port: u16,
+    number: u64,
+    /// What the client has said and was not understood yet.
+    heard: Vec<u8>,
+    /// A command has come that no real server was told of.
+    is_scripted: bool,
+    /// Something of the introduction was answered.
+    is_greeted: bool,
+    /// How many commands beyond the introduction were answered.
+    answered: usize,
+    upstream: Option<TcpStream>,
+    luck: StdRng,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Talk {
+    /// Returns when the connection is to be closed.
+    async fn play(&mut self, script: &Script) -> io::Result<()> {
+        if let Script::Relay {
+            target,
+            bytewise,
+            slip,
+        } = script
+        {
+            return self.relay(*target, *bytewise, slip).await;
+        }
+        self.upstream = None;
+        match script {
+            Script::Dismiss(words) => self.say(words).await,
+            Script::Greet(then) => self.greet(then).await,
+            Script::Relay { .. } | Script::Hush | Script::Say(_) | Script::Quote => loop {
+                let command = self.next().await?;
+                match script {
+                    Script::Say(words) => self.say(words).await?,
+                    Script::Quote => self.client.write_all(&quote(&command)).await?,
+                    _ => {}
+                }
+            },
+        }
+    }
+
+    async fn greet(&mut self, then: &Then) -> io::Result<()> {
+        loop {
+            let is_unasked = matches!(then, Then::HangUp | Then::Flood { .. });
+            let command = if self.is_greeted && is_unasked {
+                match tokio::time::timeout(QUIET, self.next()).await {
+                    Ok(command) => Some(command?),
+                    Err(_) => None,
+                }
+            } else {
+                Some(self.next().await?)
+            };
+            if let Some(command) = &command
+                && let Some(reply) = introduction(command, self.port, self.number)
+            {
+                self.client.write_all(&reply).await?;
+                self.is_greeted = true;
+                continue;
+            }
+            match then {
+                Then::Hush => {}
+                Then::HangUp => return Ok(()),
+                Then::HangUpAfter { commands, words } => {
+                    if self.answered >= *commands {
+                        return Ok(());
+                    }
+                    self.say(words).await?;
+                }
+                Then::Say(words) => self.say(words).await?,
+                Then::Flood { first, rest } => {
+                    self.client.write_all(first).await?;
+                    return self.flood(rest).await;
+                }
+            }
+            self.answered += 1;
+        }
+    }
+
+    /// Says the same without an end, and listens meanwhile: a client whose words are not taken would
+    /// not be told from one that is drowned.
+    async fn flood(&mut self, what: &[u8]) -> io::Result<()> {
+        let wave = what.repeat((WAVE / what.len().max(1)).max(1));
+        let (mut from, mut to) = self.client.split();
+        let listen = async {
+            let mut sink = vec![0; 4096];
+            while from.read(&mut sink).await? > 0 {}
+            Err::<(), _>(io::Error::from(io::ErrorKind::UnexpectedEof))
+        };
+        let pour = async {
+            loop {
+                to.write_all(&wave).await?;
+                tokio::time::sleep(EBB).await;
+            }
+        };
+        tokio::select! {
+            end = listen => end,
+            end = pour => end,
+        }
+    }
+
+    async fn relay(&mut self, target: SocketAddr, bytewise: bool, slip: &[u8]) -> io::Result<()> {
+        if self.upstream.is_none() {
+            if self.is_scripted || !self.heard.is_empty() {
+                return Ok(());
+            }
+            let upstream = TcpStream::connect(target).await?;
+            upstream.set_nodelay(true)?;
+            self.upstream = Some(upstream);
+        }
+        let mut slipped = false;
+        let mut replies = vec![0; 4096];
+        loop {
+            let Some(upstream) = &mut self.upstream else {
+                return Ok(());
+            };
+            let known = self.heard.len();
+            tokio::select! {
+                read = self.client.read_buf(&mut self.heard) => {
+                    if read? == 0 {
+                        return Ok(());
+                    }
+                    let fresh = self.heard[known..].to_vec();
+                    while let Some(command) = self.understood()? {
+                        let is_question = introduction(&command, self.port, self.number).is_none();
+                        if is_question && !std::mem::replace(&mut slipped, true) {
+                            self.client.write_all(slip).await?;
+                        }
+                    }
+                    if let Some(upstream) = &mut self.upstream {
+                        upstream.write_all(&fresh).await?;
+                    }
+                }
+                read = upstream.read(&mut replies) => {
+                    let count = read?;
+                    if count == 0 {
+                        return Ok(());
+                    }
+                    if bytewise {
+                        self.trickle(&replies[..count]).await?;
+                    } else {
+                        self.client.write_all(&replies[..count]).await?;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn trickle(&mut self, bytes: &[u8]) -> io::Result<()> {
+        for (index, byte) in bytes.iter().enumerate() {
+            self.client.write_all(&[*byte]).await?;
+            if index % TRICKLE == 0 {
+                tokio::time::sleep(EBB).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn say(&mut self, words: &Words) -> io::Result<()> {
+        match words {
+            Words::These(bytes) => self.client.write_all(bytes).await,
+            Words::Garbage(most) => {
+                let mut bytes = vec![0; *most];
+                self.luck.fill_bytes(&mut bytes);
+                let count = 1 + usize::from(bytes.pop().unwrap_or(0)) * most / 256;
+                bytes.truncate(count);
+                self.client.write_all(&bytes).await
+            }
+        }
+    }
+
+    /// The next command; an end of file is an error. Nothing is lost when it is dropped half-way.
+    async fn next(&mut self) -> io::Result<Command> {
+        loop {
+            if let Some(command) = self.understood()? {
+                self.is_scripted = true;
+                return Ok(command);
+            }
+            if self.client.read_buf(&mut self.heard).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+
+    /// The next command that has come in whole.
+    fn understood(&mut self) -> io::Result<Option<Command>> {
+        let Some((command, len)) = parse(&self.heard)? else {
+            return Ok(None);
+        };
+        self.heard.drain(..len);
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        *seen.commands.entry(word(&command, 0)).or_default() += 1;
+        Ok(Some(command))
+    }
+}
+
+/// A command as clients write it: an array of strings. `None` when the rest has still to come.
+fn parse(bytes: &[u8]) -> io::Result<Option<(Command, usize)>> {
+    let mut at = 0;
+    let mut number = |kind: u8, skip: usize| {
+        at += skip;
+        let Some(len) = bytes[at.min(bytes.len())..]
+            .iter()
+            .position(|b| *b == b'\n')
+        else {
+            return Ok(None);
+        };
+        let line = &bytes[at..at + len];
+        at += len + 1;
+        let digits = line
+            .strip_prefix(&[kind])
+            .and_then(|l| l.strip_suffix(b"\r"));
+        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+        let number: usize = digits.ok_or(io::ErrorKind::InvalidData)?;
+        Ok::<_, io::Error>(Some((number, at)))
+    };
+    let Some((count, mut end)) = number(b'*', 0)? else {
+        return Ok(None);
+    };
+    let mut words = Vec::new();
+    let mut skip = 0;
+    for _ in 0..count {
+        let Some((len, start)) = number(b'$', skip)? else {
+            return Ok(None);
+        };
+        let Some(word) = bytes.get(start..start + len) else {
+            return Ok(None);
+        };
+        words.push(word.to_vec());
+        skip = len + 2;
+        end = start + skip;
+    }
+    Ok((end <= bytes.len()).then_some((words, end)))
+}
+
+/// A word of a command in capitals.
+fn word(command: &[Vec<u8>], index: usize) -> String {
+    let word = command.get(index).map(Vec::as_slice).unwrap_or_default();
+    String::from_utf8_lossy(word).to_ascii_uppercase()
+}
+
+/// The reply to a command with which a client introduces itself; `None` for any other.
+fn introduction(command: &[Vec<u8>], port: u16, connection: u64) -> Option<Vec<u8>> {
+    let reply = match (word(command, 0).as_str(), word(command, 1).as_str()) {
+        ("HELLO", _) => format!(
+            "%7\r\n+server\r\n+redis\r\n+version\r\n+7.2.4\r\n+proto\r\n:3\r\n+id\r\n:{connection}\r\n\
+             +mode\r\n+standalone\r\n+role\r\n+master\r\n+modules\r\n*0\r\n"
+        ),
+        ("INFO", _) => bulk(&format!(
+            "# Server\r\nredis_version:7.2.4\r\nredis_mode:standalone\r\nrun_id:{:032x}{port:08x}\r\n\
+                 uptime_in_seconds:1000000\r\n",
+            std::process::id()
+        )),
+        ("SCRIPT", "LOAD") => bulk(&format!("{:040x}", hash(command.last()?))),
+        ("CLIENT", "ID") => format!(":{connection}\r\n"),
+        ("CLIENT", "KILL") => ":0\r\n".into(),
+        ("AUTH" | "SELECT" | "CLIENT", _) => "+OK\r\n".into(),
+        ("SUBSCRIBE", _) => {
+            let channel = String::from_utf8_lossy(command.get(1)?);
+            format!(">3\r\n{}{}:1\r\n", bulk("subscribe"), bulk(&channel))
+        }
+        _ => return None,
+    };
+    Some(reply.into_bytes())
+}
+
+fn bulk(text: &str) -> String {
+    format!("${}\r\n{text}\r\n", text.len())
+}
+
+/// Something that looks like the name of a script, and is another one for another script (FNV-1a).
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+fn quote(command: &[Vec<u8>]) -> Vec<u8> {
+    let text = |word: &Vec<u8>| String::from_utf8_lossy(word).replace(['\r', '\n'], " ");
+    let mut words = command.iter().map(text);
+    let mut reply = format!(
+        "-ERR unknown command '{}'",
+        words.next().unwrap_or_default()
+    );
+    reply.push_str(", with args beginning with:");
+    for word in words {
+        let _ = write!(reply, " '{word}'");
+    }
+    reply.push_str("\r\n");
+    reply.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_read_when_all_of_it_has_come_and_not_before() {
+        let whole = b"*2\r\n$4\r\nECHO\r\n$3\r\na\r\n\r\n";
+        for cut in 0..whole.len() {
+            assert!(parse(&whole[..cut]).unwrap().is_none(), "{cut} bytes");
+        }
+        let two = [&whole[..], b"*1\r\n$4\r\nPING\r\n"].concat();
+        let (command, len) = parse(&two).unwrap().expect("a command");
+        assert_eq!(command, [b"ECHO".to_vec(), b"a\r\n".to_vec()]);
+        assert_eq!(len, whole.len());
+        assert!(parse(b"PING\r\n").is_err());
+    }
+}

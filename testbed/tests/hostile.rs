@@ -1,0 +1,182 @@
+//! Each promise of `Hostile`, seen from a plain socket or, where replies must be right, in front of a real
+//! server.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use quorate_testbed::{Connection, Hostile, Reply, Script, Server, ServerOptions, Then, Words};
+
+const LONG: Duration = Duration::from_secs(20);
+/// Long enough for a word that anybody means to say.
+const SHORT: Duration = Duration::from_millis(60);
+
+fn start(script: Script) -> Hostile {
+    Hostile::start(script).unwrap()
+}
+
+fn dial(hostile: &Hostile) -> Connection {
+    Connection::tcp(hostile.addr(), LONG).unwrap()
+}
+
+fn raw(hostile: &Hostile) -> TcpStream {
+    let stream = TcpStream::connect(hostile.addr()).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    stream
+}
+
+fn is_silent(connection: &mut Connection) -> bool {
+    let heard = connection.receive();
+    heard.is_err_and(|error| error.kind() == ErrorKind::TimedOut)
+}
+
+fn introduce(connection: &mut Connection) {
+    assert!(
+        connection
+            .command(&["CLIENT", "SETINFO", "LIB-NAME", "x"])
+            .unwrap()
+            .is_ok()
+    );
+    let info = connection.command(&["INFO", "server"]).unwrap();
+    assert!(info.text().unwrap().contains("\nrun_id:"), "{info:?}");
+}
+
+#[test]
+fn two_of_them_are_not_taken_for_one_server() {
+    let both = [Script::Greet(Then::Hush), Script::Greet(Then::Hush)].map(start);
+    let [one, other] = both.each_ref().map(|hostile| {
+        let info = dial(hostile).command(&["INFO"]).unwrap();
+        info.text().unwrap().into_owned()
+    });
+    assert_ne!(one, other);
+}
+
+#[test]
+fn it_answers_the_introduction_and_then_goes_by_its_script() {
+    let hostile = start(Script::Greet(Then::HangUpAfter {
+        commands: 2,
+        words: ":7\r\n".into(),
+    }));
+    let mut connection = dial(&hostile);
+    introduce(&mut connection);
+    for _ in 0..2 {
+        assert_eq!(connection.command(&["GET", "a"]).unwrap(), Reply::Int(7));
+    }
+    assert!(connection.command(&["GET", "a"]).is_err());
+    assert_eq!(hostile.accepted(), 1);
+    assert_eq!(hostile.commands(), 5);
+    assert_eq!(hostile.heard("GET"), 3);
+}
+
+#[test]
+fn it_hangs_up_when_the_introduction_is_over_and_not_before() {
+    let hostile = start(Script::Greet(Then::HangUp));
+    let mut connection = dial(&hostile);
+    thread::sleep(SHORT);
+    introduce(&mut connection);
+    let started = Instant::now();
+    assert!(connection.receive().is_err());
+    assert!(started.elapsed() < LONG / 2);
+}
+
+#[test]
+fn silence_is_kept_and_a_new_script_reaches_the_connections_that_exist() {
+    let hostile = start(Script::Hush);
+    let mut connection = Connection::tcp(hostile.addr(), SHORT).unwrap();
+    connection.send(&["HELLO", "3"]).unwrap();
+    assert!(is_silent(&mut connection));
+    hostile.play(Script::Say("+now\r\n".into()));
+    // What was asked before has been passed over.
+    assert!(is_silent(&mut connection));
+    connection.send(&["PING"]).unwrap();
+    let mut heard = connection.receive();
+    for _ in 0..100 {
+        if heard.is_ok() {
+            break;
+        }
+        heard = connection.receive();
+    }
+    assert_eq!(heard.unwrap(), Reply::Status("now".into()));
+}
+
+#[test]
+fn who_is_dismissed_hears_why() {
+    let hostile = start(Script::Dismiss(
+        "-ERR max number of clients reached\r\n".into(),
+    ));
+    let mut heard = String::new();
+    raw(&hostile).read_to_string(&mut heard).unwrap();
+    assert_eq!(heard, "-ERR max number of clients reached\r\n");
+}
+
+#[test]
+fn a_refusal_quotes_what_was_said() {
+    let hostile = start(Script::Quote);
+    let said = dial(&hostile).command(&["HELLO", "3", "AUTH", "u", "s3cret"]);
+    let Reply::Error(text) = said.unwrap() else {
+        panic!("no error")
+    };
+    assert!(
+        text.contains("'HELLO'") && text.contains("'s3cret'"),
+        "{text}"
+    );
+}
+
+#[test]
+fn garbage_differs_each_time() {
+    let hostile = start(Script::Say(Words::Garbage(64)));
+    let mut stream = raw(&hostile);
+    let mut heard = Vec::new();
+    for _ in 0..50 {
+        stream.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
+        let mut some = [0; 64];
+        let count = stream.read(&mut some).unwrap();
+        heard.push(some[..count].to_vec());
+    }
+    heard.sort();
+    heard.dedup();
+    assert!(heard.len() > 25, "{}", heard.len());
+}
+
+#[test]
+fn a_flood_does_not_end() {
+    let hostile = start(Script::Greet(Then::Flood {
+        first: b"$4294967296\r\n".to_vec(),
+        rest: b"x".to_vec(),
+    }));
+    let mut connection = dial(&hostile);
+    introduce(&mut connection);
+    let mut stream = raw(&hostile);
+    stream.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
+    let mut flood = vec![0; 2 << 20];
+    stream.read_exact(&mut flood).unwrap();
+    assert!(flood.starts_with(b"$4294967296\r\nxxx"));
+}
+
+#[test]
+fn a_relay_is_right_also_byte_by_byte_and_a_slip_shifts_its_replies() {
+    let server = Server::start(ServerOptions::new()).unwrap_or_else(|error| panic!("{error}"));
+    let relay = |bytewise, slip: &str| Script::Relay {
+        target: server.addr(),
+        bytewise,
+        slip: slip.into(),
+    };
+    for bytewise in [false, true] {
+        let hostile = start(relay(bytewise, ""));
+        let mut connection = dial(&hostile);
+        assert!(connection.command(&["SET", "a", "b"]).unwrap().is_ok());
+        assert_eq!(connection.command(&["GET", "a"]).unwrap(), "b".into());
+        // From right to wrong on the same connection, and not back.
+        hostile.play(Script::Say(":1\r\n".into()));
+        assert_eq!(connection.command(&["GET", "a"]).unwrap(), Reply::Int(1));
+        hostile.play(relay(bytewise, ""));
+        assert!(connection.command(&["GET", "a"]).is_err());
+    }
+    let hostile = start(relay(false, "+shifted\r\n"));
+    let mut connection = dial(&hostile);
+    let first = connection.command(&["GET", "a"]).unwrap();
+    assert_eq!(first, Reply::Status("shifted".into()));
+    let second = connection.command(&["PING"]).unwrap();
+    assert_eq!(second, "b".into());
+}
