@@ -589,6 +589,7 @@ mod tests {
     use crate::node::{Claim, Token};
     use crate::protocol::quorum::Quorum;
     use crate::runtime::Tokio;
+    use crate::waiting::Lines;
 
     const TTL: Duration = Duration::from_secs(9);
     const BEGAN: Instant = Instant::from_nanos(1_000_000_000);
@@ -608,7 +609,7 @@ mod tests {
                 AcquireBoard::open(Quorum::of(5), BEGAN),
             ),
         };
-        Held::new(won, TTL, max_hold, renews, None)
+        Held::new(won, TTL, max_hold, renews, &Lines::new(), None)
     }
 
     /// A wheel with `count` locks that are all to be renewed at 3 s.

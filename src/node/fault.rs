@@ -40,6 +40,8 @@ pub enum Fault {
     /// User or password were refused, or a command is not permitted (`-NOAUTH`, `-WRONGPASS`,
     /// `-NOPERM`).
     Denied(Arc<str>),
+    /// The server cannot do what a lock needs: it is too old, for instance.
+    Unsupported(Arc<str>),
     /// Any other error that the master returned.
     Server(Arc<str>),
 }
@@ -59,6 +61,12 @@ impl Fault {
         )
     }
 
+    /// Whether it may be over in a while without anybody's doing. Where so many masters fail in a
+    /// way that does not pass that no majority is left, an acquire does not go on waiting.
+    pub fn passes_by_itself(&self) -> bool {
+        !matches!(self, Self::Denied(_) | Self::Unsupported(_))
+    }
+
     /// A word for fields and machine-readable output; stable across versions.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -76,6 +84,7 @@ impl Fault {
             Self::Busy => "busy",
             Self::WrongType => "wrong_type",
             Self::Denied(_) => "denied",
+            Self::Unsupported(_) => "unsupported",
             Self::Server(_) => "server_error",
         }
     }
@@ -89,10 +98,7 @@ impl fmt::Display for Fault {
             Self::Overloaded => f.write_str("too many requests queued"),
             Self::Quarantined(left) => {
                 let left = humantime::format_duration(Duration::from_secs(left.as_secs() + 1));
-                write!(
-                    f,
-                    "restarted lately, does not vote for another {left} (restart guard)"
-                )
+                write!(f, "restart guard: can vote in {left}")
             }
             Self::Withdrawn => f.write_str("withdrawn before it was sent"),
             Self::Timeout(after) => {
@@ -108,6 +114,7 @@ impl fmt::Display for Fault {
                 f.write_str("the key holds another type of value, left alone (WRONGTYPE)")
             }
             Self::Denied(why) => write!(f, "access denied ({why})"),
+            Self::Unsupported(why) => write!(f, "not supported ({why})"),
             Self::Server(why) => write!(f, "error from the server ({why})"),
         }
     }

@@ -110,6 +110,11 @@ impl Claim {
         &self.key
     }
 
+    /// The same, to keep.
+    pub(crate) fn shared_key(&self) -> &Arc<[u8]> {
+        &self.key
+    }
+
     /// The resource: the key without the prefix.
     pub fn resource(&self) -> &[u8] {
         self.key.get(usize::from(self.prefix)..).unwrap_or_default()

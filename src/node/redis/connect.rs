@@ -190,7 +190,7 @@ impl Greeting {
 fn hello_fault(error: &[u8]) -> Fault {
     let text = String::from_utf8_lossy(error);
     if text.starts_with("NOPROTO") || text.to_ascii_lowercase().contains("unknown command") {
-        return Fault::Server("RESP3 is not supported: Redis 6 or Valkey is needed".into());
+        return Fault::Unsupported("no RESP3: Redis 6 or Valkey is needed".into());
     }
     server_fault(error)
 }
