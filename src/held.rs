@@ -11,7 +11,7 @@ use crate::coordinator::Won;
 use crate::metrics;
 use crate::node::{Answer, Claim, Fault, NodeName, Phase};
 use crate::protocol::instant::Instant;
-use crate::report::{NodeReport, Slots};
+use crate::report::{Line, NodeReport, Slots};
 use crate::runtime::Runtime;
 use crate::waiting::{Lines, Place};
 
@@ -75,8 +75,10 @@ struct State {
     lines: Option<Arc<Lines>>,
     /// With the turn in the local line, which is then passed on.
     in_line: bool,
-    /// What the masters said to the acquire; late answers are still noted here.
+    /// What the masters said to the acquire, late answers as well; or to the renewal that failed
+    /// since.
     slots: Slots,
+    phase: Phase,
 }
 
 impl State {
@@ -112,6 +114,7 @@ impl Held {
                 lines: Some(lines),
                 in_line,
                 slots: Slots::default(),
+                phase: Phase::Acquire,
             }),
             changed: Notify::new(),
             hold: metrics::Hold::begin(),
@@ -138,12 +141,34 @@ impl Held {
         now: Instant,
         late: bool,
     ) {
-        self.state().slots.note(node, answer, started, now, late);
+        let mut state = self.state();
+        if state.phase == Phase::Acquire {
+            state.slots.note(node, answer, started, now, late);
+        }
     }
 
-    /// What each master said to the acquire.
+    /// Notes what the masters said to a renewal or an extension that its holder should know of.
+    pub(crate) fn tell(&self, slots: Slots) {
+        let mut state = self.state();
+        state.slots = slots;
+        state.phase = Phase::Extend;
+    }
+
+    /// Whether a renewal has failed.
+    pub(crate) fn is_troubled(&self) -> bool {
+        self.state().phase == Phase::Extend
+    }
+
+    /// What each master said to the acquire, or to a renewal that failed since.
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
-        self.state().slots.reports(names, Phase::Acquire)
+        let state = self.state();
+        state.slots.reports(names, state.phase)
+    }
+
+    /// What the masters said to a renewal that failed, on one line.
+    pub(crate) fn trouble<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Option<String> {
+        self.is_troubled()
+            .then(|| Line(&self.reports(names)).to_string())
     }
 
     /// Whether it is renewed in the background.

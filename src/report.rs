@@ -71,7 +71,7 @@ impl fmt::Display for NodeReport {
 }
 
 /// What every master said, in the compact form that a held lock keeps for as long as it lives.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Slots {
     each: Box<[Slot]>,
     /// Apart, because most rounds meet none.
@@ -79,7 +79,7 @@ pub(crate) struct Slots {
 }
 
 /// The faults behind the slots that say so, by node.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Faults(Vec<(usize, Fault)>);
 
 /// What one master said: 8 bytes.

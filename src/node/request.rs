@@ -413,6 +413,9 @@ impl Drop for Reply {
     fn drop(&mut self) {
         if let (Some(sink), false) = (self.sink.take(), self.answered) {
             let gone = Fault::Disconnected(Arc::from("the node was shut down"));
+            if let Some(message) = &self.message {
+                message.answered(self.phase, Err(&gone));
+            }
             sink.answered(self.node.into(), self.phase, Err(gone));
         }
     }

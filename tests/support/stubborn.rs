@@ -14,6 +14,8 @@ pub(crate) enum Treatment {
     Honest,
     /// Carried out, and never answered: against the contract of a node.
     Unanswered,
+    /// Carried out, and answered after so long.
+    Late(Duration),
     /// Not carried out; this fault after so long.
     Fails(Fault, Duration),
 }
@@ -80,6 +82,13 @@ impl Node for Stubborn {
             Treatment::Unanswered => {
                 self.master.send(request, Reply::ignored());
                 self.kept.lock().expect("no panic").push(reply);
+            }
+            Treatment::Late(after) => {
+                let master = self.master.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(after).await;
+                    master.send(request, reply);
+                });
             }
             Treatment::Fails(fault, after) if after.is_zero() => reply.answer(Err(fault)),
             Treatment::Fails(fault, after) => {
