@@ -27,6 +27,10 @@ const STAGGER: Duration = Duration::from_millis(10);
 /// A sign of life goes out this often within the time that one keeps the place.
 const BEATS: u32 = 3;
 
+/// Beside a holder that may wake nobody, at most this part of how long it has been watched is lost
+/// before its release is noticed: so a long hold does not cost more looks than its length is worth.
+const PATIENCE: u32 = 20;
+
 /// The pauses of one waiter, once it needs one.
 type Delays = Box<dyn Iterator<Item = Duration> + Send>;
 
@@ -220,25 +224,33 @@ impl Campaign<'_> {
         Limit::new(&*self.core.coordinator.runtime, self.deadline)
     }
 
-    /// Waits for a wake-up, with a timer underneath: when a majority may have become free, or
-    /// when the next sign of life is due.
-    async fn wait(&self, place: &Place, line: &InLine<'_>, missed: &Missed) {
+    /// Waits for a wake-up, with a timer underneath: when a majority may have become free, when
+    /// the next sign of life is due, or sooner beside a holder that may wake nobody.
+    async fn wait(&self, place: &Place, line: &mut InLine<'_>, missed: &Missed) {
         let coordinator = &self.core.coordinator;
         let quorum = coordinator.quorum.size();
         let now = coordinator.now();
-        let (free, free_in, ahead) = {
+        let (free, free_in, ahead, holder) = {
             let board = missed.round.board();
+            let sight = board.sight();
             (
                 board.free(),
                 board.free_in(),
-                board.sight().and_then(|sight| sight.ahead).unwrap_or(0),
+                sight.and_then(|sight| sight.ahead).unwrap_or(0),
+                sight.and_then(|sight| sight.holder.clone()),
             )
         };
         let stagger = STAGGER * u32::try_from(ahead.min(100)).unwrap_or(100);
         let beat = now + line.ticket.heartbeat / BEATS;
-        let timer = free_in.map_or(beat, |free_in| {
+        let mut timer = free_in.map_or(beat, |free_in| {
             (now + free_in + STAGGER / 5 + stagger).min(beat)
         });
+        // Of ours, whoever holds it after a wait stands in line until the release, which wakes the
+        // next. Nobody before us: then the holder may be a client that knows nothing of the line.
+        match holder.filter(|_| ahead == 0) {
+            Some(holder) => timer = timer.min(now + line.look_again(self, holder, now)),
+            None => line.stranger = None,
+        }
         place
             .woken(
                 &*coordinator.runtime,
@@ -251,14 +263,17 @@ impl Campaign<'_> {
 
     /// The next pause. Their jitter is drawn with the first: most locks are won without one.
     async fn pause(&self, delays: &mut Option<Delays>) {
-        let retry = &self.core.options.retry;
-        let delays = delays.get_or_insert_with(|| Box::new(retry.delays(self.seed())));
+        let delays = delays.get_or_insert_with(|| self.delays());
         let coordinator = &self.core.coordinator;
         let again = coordinator.now() + delays.next().unwrap_or_default();
         coordinator
             .runtime
             .sleep_until(again.min(self.deadline))
             .await;
+    }
+
+    fn delays(&self) -> Delays {
+        Box::new(self.core.options.retry.delays(self.seed()))
     }
 
     fn is_over(&self) -> bool {
@@ -366,7 +381,17 @@ struct InLine<'a> {
     ticket: Ticket,
     /// Names the place in releases; it never held anything.
     claim: Arc<Claim>,
+    /// The holder in front of which only we stand.
+    stranger: Option<Stranger>,
     kept: bool,
+}
+
+/// A holder without a place in line. It may be a client that knows nothing of the line and whose
+/// release wakes nobody; or one of ours that did not wait, or has outlived its place.
+struct Stranger {
+    value: Vec<u8>,
+    since: Instant,
+    delays: Delays,
 }
 
 impl<'a> InLine<'a> {
@@ -387,8 +412,23 @@ impl<'a> InLine<'a> {
             coordinator,
             ticket,
             claim: Arc::new(claim),
+            stranger: None,
             kept: false,
         }
+    }
+
+    /// In how long to look at a holder again that may wake nobody: at the pace of the retries,
+    /// beginning anew with each holder, and more rarely once it has been there for long.
+    fn look_again(&mut self, campaign: &Campaign<'_>, value: Vec<u8>, now: Instant) -> Duration {
+        let known = self.stranger.take().filter(|known| known.value == value);
+        let stranger = self.stranger.insert(known.unwrap_or_else(|| Stranger {
+            value,
+            since: now,
+            delays: campaign.delays(),
+        }));
+        let watched = now.saturating_since(stranger.since);
+        let pause = stranger.delays.next().unwrap_or_default();
+        pause.max(STAGGER).max(watched / PATIENCE)
     }
 
     fn keep(mut self) {
