@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::coordinator::Coordinator;
+use crate::coordinator::{Coordinator, Patience};
 use crate::error::BuildError;
 use crate::node::Node;
 use crate::node::redis::{Address, NodeOptions, RedisNode, Roster};
@@ -360,7 +360,18 @@ impl RedlockBuilder {
                 "an even number of masters survives no more failures than one fewer would"
             );
         }
-        let coordinator = Coordinator::new(nodes, runtime, self.drift, &self.prefix, self.fencing);
+        let patience = Patience {
+            answer: node_timeout,
+            connect: self.connect_timeout,
+        };
+        let coordinator = Coordinator::new(
+            nodes,
+            runtime,
+            self.drift,
+            &self.prefix,
+            self.fencing,
+            patience,
+        );
         Ok(Redlock::new(coordinator, options))
     }
 

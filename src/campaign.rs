@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures::future::{Either, select};
-
 use crate::coordinator::{AcquireRound, Coordinator, Failure, Missed, Won};
+use crate::limit::Limit;
 use crate::metrics;
 use crate::node::{Claim, Order, Place as Ticket, Token};
 use crate::protocol::instant::Instant;
 use crate::redlock::Core;
-use crate::waiting::{Place, Waiting};
+use crate::report;
+use crate::waiting::{Heard, Place, Waiting};
 
 /// How far an attempt that was begun in time may outlast the wait.
 const LAST_LOOK: Duration = Duration::from_millis(2);
@@ -26,6 +26,10 @@ const STAGGER: Duration = Duration::from_millis(10);
 
 /// A sign of life goes out this often within the time that one keeps the place.
 const BEATS: u32 = 3;
+
+/// Beside a holder that may wake nobody, at most this part of how long it has been watched is lost
+/// before its release is noticed: so a long hold does not cost more looks than its length is worth.
+const PATIENCE: u32 = 20;
 
 /// The pauses of one waiter, once it needs one.
 type Delays = Box<dyn Iterator<Item = Duration> + Send>;
@@ -53,10 +57,14 @@ pub(crate) struct Victory {
     pub(crate) attempts: u32,
 }
 
-/// What the last attempt found; no round where this process itself was in the way.
+/// Why there is no lock.
 pub(crate) struct Defeat {
     pub(crate) failure: Failure,
+    /// The round that proved it, or the last one where none did; none where this process itself
+    /// was in the way.
     pub(crate) round: Option<Arc<AcquireRound>>,
+    /// This process holds it itself.
+    pub(crate) held_here: bool,
     pub(crate) attempts: u32,
     pub(crate) waited: Duration,
 }
@@ -72,6 +80,7 @@ impl Campaign<'_> {
 
     async fn unordered(self) -> Result<Victory, Defeat> {
         let mut delays = None;
+        let mut heard = None;
         let mut attempts = 0;
         loop {
             attempts += 1;
@@ -83,18 +92,16 @@ impl Campaign<'_> {
                         attempts,
                     });
                 }
-                Err(Some(missed)) => missed,
-                Err(None) => return Err(self.defeat(Failure::Contention, None, attempts)),
+                Err(missed) => missed,
             };
+            Heard::add(&mut heard, missed.finding, &missed.round);
             self.show(&missed, attempts);
-            if self.is_over() {
-                return Err(self.defeat(missed.failure, Some(missed.round), attempts));
-            }
             // Awaited, so that the next attempt does not meet the remains of this one.
-            missed.undo.done().await;
-            self.pause(&mut delays).await;
-            if self.is_over() {
-                return Err(self.defeat(missed.failure, Some(missed.round), attempts));
+            if !self.is_over() && self.undone(&missed).await {
+                self.pause(&mut delays).await;
+            }
+            if self.is_over() || missed.round.board().is_hopeless() {
+                return Err(self.defeat(heard, Some(missed), attempts));
             }
         }
     }
@@ -103,6 +110,7 @@ impl Campaign<'_> {
         let place = self.local_turn(self.key).await?;
         let mut delays = None;
         let mut line: Option<InLine<'_>> = None;
+        let mut heard = place.as_ref().and_then(Place::told);
         let mut attempts = 0;
         loop {
             attempts += 1;
@@ -122,98 +130,127 @@ impl Campaign<'_> {
                         attempts,
                     });
                 }
-                Err(Some(missed)) => missed,
-                Err(None) => {
-                    let told = place.as_ref().and_then(Place::told);
-                    let (failure, round) = told.unzip();
-                    let failure = failure.unwrap_or(Failure::Contention);
-                    return Err(self.defeat(failure, round, attempts));
-                }
+                Err(missed) => missed,
             };
+            Heard::add(&mut heard, missed.finding, &missed.round);
+            if let Some(place) = &place {
+                place.tell(heard.as_ref());
+            }
             self.show(&missed, attempts);
             let over = self.is_over();
             let Some(place) = place.as_ref().filter(|_| !over) else {
-                return Err(self.defeat(missed.failure, Some(missed.round), attempts));
+                return Err(self.defeat(heard, Some(missed), attempts));
             };
-            place.tell(missed.failure, &missed.round);
             // Awaited, or three waiters can chase each other for ever.
-            missed.undo.done().await;
-            match (missed.failure, &line) {
-                (Failure::Contention, None) => {
-                    let drawn = missed.round.board().sight().map_or(0, |sight| sight.ticket);
-                    line = Some(InLine::draw(self.core, self.key, drawn + 1));
-                }
-                (Failure::Contention, Some(line)) => self.wait(place, line, &missed).await,
-                (Failure::Outage | Failure::Late, _) => {
-                    // Waiters that reach only a minority would starve those behind them.
-                    if let Some(line) = &line {
-                        line.step_out().await;
+            if self.undone(&missed).await && !missed.round.board().is_hopeless() {
+                match (missed.failure, &mut line) {
+                    (Some(Failure::Contention), None) => {
+                        let drawn = missed.round.board().sight().map_or(0, |sight| sight.ticket);
+                        line = Some(InLine::draw(self.core, self.key, drawn + 1));
                     }
-                    self.pause(&mut delays).await;
+                    (Some(Failure::Contention), Some(line)) => {
+                        self.wait(place, line, &missed).await;
+                    }
+                    (Some(Failure::Outage | Failure::Late) | None, line) => {
+                        // Waiters that reach only a minority would starve those behind them.
+                        if let Some(line) = line {
+                            self.until_over().wait(line.step_out()).await;
+                        }
+                        self.pause(&mut delays).await;
+                    }
                 }
             }
-            if self.is_over() {
-                return Err(self.defeat(missed.failure, Some(missed.round), attempts));
+            if self.is_over() || missed.round.board().is_hopeless() {
+                return Err(self.defeat(heard, Some(missed), attempts));
             }
         }
     }
 
-    /// Waits for this process' own line. None for a try behind a local holder.
+    /// Waits for this process' own line. None for a try that the masters are to decide.
     async fn local_turn(&self, key: &Arc<[u8]>) -> Result<Option<Place>, Defeat> {
         let lines = &self.core.lines;
         if self.once {
-            return lines
-                .enter_if_free(key)
-                .map_err(|()| self.defeat(Failure::Contention, None, 0));
+            let entered = lines.enter_if_free(key);
+            return entered.map_err(|heard| self.defeat(Some(heard), None, 0));
         }
         let place = lines.enter(key);
-        if !place.is_front() {
-            metrics::ahead(|| Some(place.ahead()));
-            if let Some(observer) = self.observer {
-                observer(&self.behind(&place));
-            }
-            let over = self.core.coordinator.runtime.sleep_until(self.deadline);
-            if let Either::Right(_) = select(std::pin::pin!(place.front()), over).await {
-                let (failure, round) = place.told().unzip();
-                return Err(self.defeat(failure.unwrap_or(Failure::Contention), round, 0));
-            }
+        if place.is_front() {
+            return Ok(Some(place));
         }
-        Ok(Some(place))
+        metrics::ahead(|| Some(place.ahead()));
+        if let Some(observer) = self.observer {
+            observer(&self.behind(&place));
+        }
+        if self.until_over().wait(place.front()).await.is_some() {
+            return Ok(Some(place));
+        }
+        // However short the wait, one attempt is made in full: this one's own, or that of the one
+        // before it, which is at its first.
+        if place.told().is_none() {
+            let coordinator = &self.core.coordinator;
+            let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
+            limit.wait(place.front()).await;
+        }
+        match place.told() {
+            None if place.is_front() => Ok(Some(place)),
+            heard => Err(self.defeat(heard, None, 0)),
+        }
     }
 
     /// One attempt. The first is made in full, however short the wait; later ones end with it.
-    async fn attempt(&self, order: Order, number: u32) -> Result<Won, Option<Missed>> {
+    async fn attempt(&self, order: Order, number: u32) -> Result<Won, Missed> {
         let coordinator = &self.core.coordinator;
-        let attempt = coordinator.attempt(self.key, self.ttl, order);
-        if number == 1 {
-            return attempt.await.map_err(Some);
-        }
-        let over = coordinator.runtime.sleep_until(self.deadline + LAST_LOOK);
-        match select(std::pin::pin!(attempt), over).await {
-            Either::Left((outcome, _)) => outcome.map_err(Some),
-            Either::Right(_) => Err(None),
-        }
+        let full = if number == 1 {
+            coordinator.answered_by()
+        } else {
+            self.deadline
+        };
+        let until = self.deadline.max(full) + LAST_LOOK;
+        coordinator.attempt(self.key, self.ttl, order, until).await
     }
 
-    /// Waits for a wake-up, with a timer underneath: when a majority may have become free, or
-    /// when the next sign of life is due.
-    async fn wait(&self, place: &Place, line: &InLine<'_>, missed: &Missed) {
+    /// Waits until nothing of an attempt is left on any master; false when the wait is over. What
+    /// a master never acknowledges has expired by itself after the ttl.
+    async fn undone(&self, missed: &Missed) -> bool {
+        let expired = self.core.coordinator.now() + self.ttl;
+        let runtime = &*self.core.coordinator.runtime;
+        let mut limit = Limit::new(runtime, expired.min(self.deadline));
+        limit.wait(missed.undo.done()).await;
+        !self.is_over()
+    }
+
+    /// The end of the wait.
+    fn until_over(&self) -> Limit<'_> {
+        Limit::new(&*self.core.coordinator.runtime, self.deadline)
+    }
+
+    /// Waits for a wake-up, with a timer underneath: when a majority may have become free, when
+    /// the next sign of life is due, or sooner beside a holder that may wake nobody.
+    async fn wait(&self, place: &Place, line: &mut InLine<'_>, missed: &Missed) {
         let coordinator = &self.core.coordinator;
         let quorum = coordinator.quorum.size();
         let now = coordinator.now();
-        let (free, free_in, ahead) = {
+        let (free, free_in, ahead, holder) = {
             let board = missed.round.board();
+            let sight = board.sight();
             (
                 board.free(),
                 board.free_in(),
-                board.sight().map_or(0, |sight| sight.ahead),
+                sight.and_then(|sight| sight.ahead).unwrap_or(0),
+                sight.and_then(|sight| sight.holder.clone()),
             )
         };
         let stagger = STAGGER * u32::try_from(ahead.min(100)).unwrap_or(100);
         let beat = now + line.ticket.heartbeat / BEATS;
-        let timer = free_in.map_or(beat, |free_in| {
+        let mut timer = free_in.map_or(beat, |free_in| {
             (now + free_in + STAGGER / 5 + stagger).min(beat)
         });
+        // Of ours, whoever holds it after a wait stands in line until the release, which wakes the
+        // next. Nobody before us: then the holder may be a client that knows nothing of the line.
+        match holder.filter(|_| ahead == 0) {
+            Some(holder) => timer = timer.min(now + line.look_again(self, holder, now)),
+            None => line.stranger = None,
+        }
         place
             .woken(
                 &*coordinator.runtime,
@@ -226,8 +263,7 @@ impl Campaign<'_> {
 
     /// The next pause. Their jitter is drawn with the first: most locks are won without one.
     async fn pause(&self, delays: &mut Option<Delays>) {
-        let retry = &self.core.options.retry;
-        let delays = delays.get_or_insert_with(|| Box::new(retry.delays(self.seed())));
+        let delays = delays.get_or_insert_with(|| self.delays());
         let coordinator = &self.core.coordinator;
         let again = coordinator.now() + delays.next().unwrap_or_default();
         coordinator
@@ -236,26 +272,34 @@ impl Campaign<'_> {
             .await;
     }
 
+    fn delays(&self) -> Delays {
+        Box::new(self.core.options.retry.delays(self.seed()))
+    }
+
     fn is_over(&self) -> bool {
         self.once || self.core.coordinator.now() >= self.deadline
     }
 
     fn show(&self, missed: &Missed, attempts: u32) {
-        metrics::ahead(|| missed.round.board().sight().map(|sight| sight.ahead));
+        metrics::ahead(|| missed.round.board().sight()?.ahead);
         let enabled = tracing::enabled!(tracing::Level::DEBUG);
         if self.observer.is_none() && !enabled {
             return;
         }
         let coordinator = &self.core.coordinator;
+        let masters = coordinator.quorum.nodes();
         let waiting = {
             let board = missed.round.board();
             let sight = board.sight();
+            let trouble = report::trouble(board.reports(coordinator.names()));
             Waiting {
-                ahead: sight.map(|sight| sight.ahead),
+                ahead: sight.and_then(|sight| sight.ahead),
                 holder: sight.and_then(|sight| sight.holder.clone()),
                 ttl_left: board.ttl_left(),
-                answering: board.round.answered(),
-                masters: coordinator.quorum.nodes(),
+                answering: masters - trouble.len(),
+                trouble,
+                held_here: self.core.lines.is_held(self.key),
+                masters,
                 waited: coordinator.now().saturating_since(self.began),
                 attempts,
             }
@@ -263,7 +307,7 @@ impl Campaign<'_> {
         if enabled {
             tracing::debug!(
                 attempts,
-                failure = missed.failure.as_str(),
+                failure = missed.failure.map_or("cut_off", Failure::as_str),
                 ahead = waiting.ahead,
                 holder = waiting
                     .holder
@@ -275,11 +319,15 @@ impl Campaign<'_> {
                 masters = waiting.masters,
                 "attempt missed"
             );
-            let span = tracing::Span::current();
-            if let Some(ahead) = waiting.ahead {
-                span.record("ahead", ahead);
+            // Once: what is recorded again does not take the place of what was, it goes beside it,
+            // and a wait may last for days. The events tell how it goes on.
+            if attempts == 1 {
+                let span = tracing::Span::current();
+                if let Some(ahead) = waiting.ahead {
+                    span.record("ahead", ahead);
+                }
+                span.record("answering", waiting.answering);
             }
-            span.record("answering", waiting.answering);
         }
         // Outside of the lock: it is the user's code.
         if let Some(observer) = self.observer {
@@ -294,18 +342,26 @@ impl Campaign<'_> {
             ahead: Some(place.ahead()),
             holder: None,
             ttl_left: None,
-            answering: 0,
+            answering: coordinator.quorum.nodes(),
+            trouble: Vec::new(),
+            held_here: self.core.lines.is_held(self.key),
             masters: coordinator.quorum.nodes(),
             waited: coordinator.now().saturating_since(self.began),
             attempts: 0,
         }
     }
 
-    fn defeat(&self, failure: Failure, round: Option<Arc<AcquireRound>>, attempts: u32) -> Defeat {
+    /// Where nothing was proved it is an outage: nobody said that another has it.
+    fn defeat(&self, heard: Option<Heard>, last: Option<Missed>, attempts: u32) -> Defeat {
         let waited = self.core.coordinator.now().saturating_since(self.began);
+        let (failure, round) = match heard {
+            Some(heard) => (heard.finding.into(), heard.round),
+            None => (Failure::Outage, last.map(|missed| missed.round)),
+        };
         Defeat {
             failure,
             round,
+            held_here: failure == Failure::Contention && self.core.lines.is_held(self.key),
             attempts,
             waited,
         }
@@ -325,7 +381,17 @@ struct InLine<'a> {
     ticket: Ticket,
     /// Names the place in releases; it never held anything.
     claim: Arc<Claim>,
+    /// The holder in front of which only we stand.
+    stranger: Option<Stranger>,
     kept: bool,
+}
+
+/// A holder without a place in line. It may be a client that knows nothing of the line and whose
+/// release wakes nobody; or one of ours that did not wait, or has outlived its place.
+struct Stranger {
+    value: Vec<u8>,
+    since: Instant,
+    delays: Delays,
 }
 
 impl<'a> InLine<'a> {
@@ -346,8 +412,23 @@ impl<'a> InLine<'a> {
             coordinator,
             ticket,
             claim: Arc::new(claim),
+            stranger: None,
             kept: false,
         }
+    }
+
+    /// In how long to look at a holder again that may wake nobody: at the pace of the retries,
+    /// beginning anew with each holder, and more rarely once it has been there for long.
+    fn look_again(&mut self, campaign: &Campaign<'_>, value: Vec<u8>, now: Instant) -> Duration {
+        let known = self.stranger.take().filter(|known| known.value == value);
+        let stranger = self.stranger.insert(known.unwrap_or_else(|| Stranger {
+            value,
+            since: now,
+            delays: campaign.delays(),
+        }));
+        let watched = now.saturating_since(stranger.since);
+        let pause = stranger.delays.next().unwrap_or_default();
+        pause.max(STAGGER).max(watched / PATIENCE)
     }
 
     fn keep(mut self) {

@@ -2,18 +2,20 @@
 //! undoes what was not won. Nothing else decides that a lock is held.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::gather::{Board, From, Gather};
 use crate::held::Held;
+use crate::limit::Limit;
 use crate::metrics;
 use crate::node::{
     Answer, Claim, Fault, KeyState, Line, Node, NodeName, Order, Phase, Reply, ReplySink, Request,
     Token,
 };
 use crate::protocol::fencing::{Agreement, ClockOffset};
+use crate::protocol::finding::Finding;
 use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{Quorum, Reason, Tally, Verdict};
 use crate::protocol::round::{Round, Vote};
@@ -33,8 +35,20 @@ pub(crate) struct Coordinator {
     pub(crate) drift: Drift,
     pub(crate) prefix: Box<str>,
     pub(crate) fencing: bool,
+    patience: Patience,
+    /// The masters have been asked before: who is not there by now is not waited for.
+    met: AtomicBool,
     /// Learned distance of our wall clock from the masters', for proposals.
     offset: AtomicI64,
+}
+
+/// How long a node may take to answer.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience {
+    /// Any request.
+    pub(crate) answer: Duration,
+    /// And how much longer the very first, which waits for its connection.
+    pub(crate) connect: Duration,
 }
 
 /// A lock that a majority granted and confirmed, with validity left.
@@ -53,8 +67,27 @@ pub(crate) enum Failure {
     Contention,
     /// Fewer masters than a majority can answer.
     Outage,
-    /// A majority granted, but the validity was used up.
+    /// A majority granted, but the validity or the wait was used up.
     Late,
+}
+
+impl std::convert::From<Finding> for Failure {
+    fn from(finding: Finding) -> Self {
+        match finding {
+            Finding::Held | Finding::Split => Self::Contention,
+            Finding::Outage => Self::Outage,
+            Finding::Late => Self::Late,
+        }
+    }
+}
+
+impl std::convert::From<Reason> for Failure {
+    fn from(reason: Reason) -> Self {
+        match reason {
+            Reason::Contention => Self::Contention,
+            Reason::Outage => Self::Outage,
+        }
+    }
 }
 
 impl Failure {
@@ -70,7 +103,10 @@ impl Failure {
 
 /// A lost attempt, with its releases on their way.
 pub(crate) struct Missed {
-    pub(crate) failure: Failure,
+    /// None when its time was over before that was certain.
+    pub(crate) failure: Option<Failure>,
+    /// What it proves to who waits.
+    pub(crate) finding: Option<Finding>,
     pub(crate) round: Arc<AcquireRound>,
     pub(crate) undo: Undoing,
 }
@@ -84,6 +120,7 @@ impl Coordinator {
         drift: Drift,
         prefix: &str,
         fencing: bool,
+        patience: Patience,
     ) -> Self {
         let quorum = Quorum::of(nodes.len());
         let nodes = nodes.into();
@@ -95,6 +132,8 @@ impl Coordinator {
             drift,
             prefix,
             fencing,
+            patience,
+            met: AtomicBool::new(false),
             offset: AtomicI64::new(0),
         }
     }
@@ -121,7 +160,19 @@ impl Coordinator {
         Claim::on(key.clone(), self.prefix.len(), token, self.fencing)
     }
 
-    /// One attempt: one round of acquires, and confirmations where the counters differ.
+    /// When each node must have answered what it is asked now. Whoever depends on an answer stops
+    /// waiting then: also for a node that breaks its contract.
+    pub(crate) fn answered_by(&self) -> Instant {
+        let Patience { answer, connect } = self.patience;
+        if self.met.load(Ordering::Relaxed) {
+            self.now() + answer
+        } else {
+            self.now() + answer + connect
+        }
+    }
+
+    /// One attempt: one round of acquires, and confirmations where the counters differ. It ends
+    /// at `until`, with what is known by then; and when nothing can be won any more.
     ///
     /// Cancel safety: dropped at any point, everything that may have been granted is released in
     /// the background, behind its own acquire.
@@ -130,6 +181,7 @@ impl Coordinator {
         key: &Arc<[u8]>,
         ttl: Duration,
         order: Order,
+        until: Instant,
     ) -> Result<Won, Missed> {
         let mut bytes = [0; 16];
         self.runtime.random(&mut bytes);
@@ -158,41 +210,54 @@ impl Coordinator {
             proposal,
         });
 
-        let failure = match round.until(|board| board.verdict()).await {
-            Verdict::Won => match self.agree(&round, &claim, offset, wall).await {
-                Ok(fencing) => {
-                    // Read after the last round: what has passed is gone.
-                    let valid_until = valid_until(started, ttl, self.drift);
-                    if self.now() < valid_until {
-                        cleanup.armed = false;
-                        metrics::round(None);
-                        return Ok(Won {
-                            claim,
-                            started,
-                            valid_until,
-                            fencing,
-                            round,
-                        });
-                    }
-                    Some(Failure::Late)
+        let most = valid_until(started, ttl, self.drift);
+        let mut limit = Limit::new(&*self.runtime, until.min(most));
+        let verdict = limit.wait(round.until(|board| board.verdict())).await;
+        self.met.store(true, Ordering::Relaxed);
+        let failure = if verdict == Some(Verdict::Won) {
+            let agreed = limit.wait(self.agree(&round, &claim, offset, wall)).await;
+            match agreed.unwrap_or(Err(Failure::Late)) {
+                // Read after the last round: what has passed is gone.
+                Ok(fencing) if self.now() < most => {
+                    cleanup.armed = false;
+                    metrics::round(None);
+                    return Ok(Won {
+                        claim,
+                        started,
+                        valid_until: most,
+                        fencing,
+                        round,
+                    });
                 }
+                Ok(_) => Some(Failure::Late),
                 Err(failure) => Some(failure),
-            },
-            _ => None,
+            }
+        } else {
+            None
         };
         let undo = cleanup.run();
-        let failure = match failure {
-            Some(failure) => failure,
-            // The verdict is certain, its reason may need another answer: each node answers
-            // within its own timeout.
-            None => match round.until(|board| board.round.reason()).await {
-                Reason::Contention => Failure::Contention,
-                Reason::Outage => Failure::Outage,
-            },
+        let (failure, finding) = match failure {
+            Some(Failure::Late) => (failure, Some(Finding::Late)),
+            Some(Failure::Outage) => (failure, Some(Finding::Outage)),
+            Some(Failure::Contention) => (failure, Some(Finding::Held)),
+            None => {
+                // The verdict may be certain, its reason may need another answer: each node
+                // answers within its own timeout.
+                let certain = round.until(|board| board.round.reason());
+                if limit.wait(certain).await.is_none() {
+                    round.board().give_up(self.now(), self.patience.answer);
+                }
+                let board = round.board();
+                let reason = board.round.reason();
+                (reason.map(Failure::from), board.round.finding())
+            }
         };
-        metrics::round(Some(failure));
+        if failure.is_some() {
+            metrics::round(failure);
+        }
         Err(Missed {
             failure,
+            finding,
             round,
             undo,
         })
@@ -385,8 +450,8 @@ pub(crate) struct AcquireBoard {
 pub(crate) struct Refusals {
     /// The largest ticket drawn anywhere.
     pub(crate) ticket: u64,
-    /// The most waiters before us on any node.
-    pub(crate) ahead: u64,
+    /// The most waiters before us on any node; none where there is no line.
+    pub(crate) ahead: Option<u64>,
     pub(crate) holder: Option<Vec<u8>>,
     /// When each node may be free, as it said.
     free_in: Vec<Option<Duration>>,
@@ -433,8 +498,25 @@ impl AcquireBoard {
         refusals.free_in.push(ttl_left);
         if let Some(line) = line {
             refusals.ticket = refusals.ticket.max(line.ticket);
-            refusals.ahead = refusals.ahead.max(line.ahead);
+            refusals.ahead = refusals.ahead.max(Some(line.ahead));
             refusals.holder = refusals.holder.take().or(line.holder);
+        }
+    }
+
+    /// The time of the round is over. Who had as long as a node may take and said nothing has
+    /// failed; who had less has not been heard.
+    fn give_up(&mut self, now: Instant, patience: Duration) {
+        let waited = now.saturating_since(self.started);
+        if waited < patience {
+            return;
+        }
+        self.decided = true;
+        let waited = Duration::from_millis(waited.as_millis() as u64);
+        let silent: Vec<usize> = self.round.silent().collect();
+        for node in silent {
+            let fault = Err(Fault::Timeout(waited));
+            self.note(From { node, now }, &fault, false);
+            self.round.record(node, Vote::Fault { sent: true });
         }
     }
 
@@ -444,6 +526,11 @@ impl AcquireBoard {
 
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
         self.slots.reports(names, Phase::Acquire)
+    }
+
+    /// So many masters fail in a way that does not pass by itself that waiting is in vain.
+    pub(crate) fn is_hopeless(&self) -> bool {
+        !self.quorum.possible_without(self.slots.lasting_faults())
     }
 
     /// Leaves to the lock that was won what each node said and will say, so that a held lock
@@ -472,6 +559,8 @@ impl Board for AcquireBoard {
                 Vote::Refused
             }
             Ok(_) => Vote::Fault { sent: true },
+            // Given up by ourselves: it says nothing of the master.
+            Err(Fault::Withdrawn) => Vote::Withdrawn,
             Err(fault) => Vote::Fault {
                 sent: !fault.left_nothing(),
             },

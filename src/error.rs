@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::held::LossCause;
-use crate::report::{Line, NodeReport};
+use crate::report::{Line, NodeReport, is_hopeless};
 
 /// A builder's settings do not fit together. Nothing has been contacted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,9 +71,11 @@ pub enum InvalidResource {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// Contention: another holder had it until the wait was over.
+    /// Contention: another holder had it until the wait was over. That may be this process itself
+    /// ([`Missed::held_here`]).
     HeldByOther(Missed),
-    /// Outage: fewer masters than a majority of the configured ones answered.
+    /// Outage: fewer masters than a majority of the configured ones could vote. Comes before the
+    /// end of the wait where that does not pass by itself: see [`Missed::passes_by_itself`].
     NoQuorum(Missed),
     /// Lateness: a majority granted it, but so slowly that no validity was left.
     TooLate(Missed),
@@ -83,7 +85,13 @@ pub enum AcquireError {
     InvalidOptions(BuildError),
 }
 
-/// The last round of a lock that was not acquired.
+/// Why a lock was not acquired: what the last round found that proved something.
+///
+/// What is told rests on what the masters said, round by round. So many refusals that the other
+/// masters could not have made a majority, whatever they had said: held by another. So many faults:
+/// no quorum. The last round that proved one of them counts; one that was cut off by the end of the
+/// wait proves nothing by what is missing, unless it was missing for a whole node timeout. Where
+/// nothing was proved at all, it is no quorum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Missed {
@@ -93,12 +101,23 @@ pub struct Missed {
     pub waited: Duration,
     /// How often it was tried.
     pub attempts: u32,
-    /// What each master said in the last round.
+    /// What each master said in that round; empty where this process itself was in the way.
     pub reports: Vec<NodeReport>,
+    /// Whether this very [`Redlock`](crate::Redlock) holds it. A lock is not re-entrant.
+    pub held_here: bool,
+}
+
+impl Missed {
+    /// Whether waiting longer could have helped. False when a majority is made impossible by
+    /// masters that refuse the user or cannot do what a lock needs: then an acquire ends after one
+    /// look, however long it may wait. The next one looks again.
+    pub fn passes_by_itself(&self) -> bool {
+        !is_hopeless(&self.reports)
+    }
 }
 
 impl AcquireError {
-    /// What each master said in the last round; empty when nothing was sent.
+    /// What each master said in the round that counts; empty when nothing was sent.
     pub fn reports(&self) -> &[NodeReport] {
         match self {
             Self::HeldByOther(missed) | Self::NoQuorum(missed) | Self::TooLate(missed) => {
@@ -112,10 +131,19 @@ impl AcquireError {
 impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (missed, what) = match self {
+            Self::HeldByOther(missed) if missed.held_here => (
+                missed,
+                "is held by this process itself, and a lock is not re-entrant",
+            ),
             Self::HeldByOther(missed) => (missed, "is held by another"),
+            Self::NoQuorum(missed) if !missed.passes_by_itself() => (
+                missed,
+                "could not be decided: no majority of the masters can vote, \
+                 and that does not pass by itself",
+            ),
             Self::NoQuorum(missed) => (
                 missed,
-                "could not be decided: too few masters answered for a majority",
+                "could not be decided: no majority of the masters could vote",
             ),
             Self::TooLate(missed) => (missed, "was granted too slowly, no validity was left"),
             Self::InvalidResource(why) => return why.fmt(f),
@@ -124,11 +152,14 @@ impl fmt::Display for AcquireError {
         let waited = Duration::from_millis(missed.waited.as_millis() as u64);
         write!(
             f,
-            "lock {:?} {what} (waited {}, attempts: {}); nothing is held",
+            "lock {:?} {what} (waited {}, attempts: {})",
             missed.resource,
             humantime::format_duration(waited),
             missed.attempts
         )?;
+        if !missed.held_here {
+            f.write_str("; nothing is held")?;
+        }
         let line = Line(&missed.reports).to_string();
         if line.is_empty() {
             Ok(())

@@ -3,18 +3,18 @@
 use std::fmt;
 use std::future::Future;
 use std::num::NonZero;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::coordinator::ReleaseBoard;
 use crate::error::ExtendError;
 use crate::gather::{Board, From, Gather};
 use crate::held::{Held, LossCause};
-use crate::node::{Answer, ExtendItem, Extended, Fault, Phase, Request, Token};
+use crate::node::{Answer, ExtendItem, Fault, Phase, Request, Token};
 use crate::protocol::instant::Instant;
-use crate::protocol::lease::{Ballot, Extension, Kept, Terms};
+use crate::protocol::lease::{Ballot, Extension, Terms};
 use crate::redlock::Core;
-use crate::renewal::Seat;
+use crate::renewal::{Seat, end, extended, said_of};
 use crate::report::{NodeReport, Slots};
 
 /// A held lock. While it lives and [`is_valid`](Self::is_valid), no other client that follows the
@@ -133,6 +133,8 @@ impl LockGuard {
                 drift: coordinator.drift,
             },
             held: self.held.clone(),
+            seat: self.seat.id(),
+            core: Arc::downgrade(&self.core),
             slots: Slots::of(coordinator.quorum.nodes()),
             outcome: Extension::Pending,
         };
@@ -145,11 +147,7 @@ impl LockGuard {
             .await;
         match outcome {
             Extension::Renewed(_) => Ok(()),
-            Extension::Lost => {
-                self.held.end(LossCause::TakenAway);
-                Err(ExtendError::Lost(LossCause::TakenAway))
-            }
-            Extension::TooLate => {
+            Extension::Lost | Extension::TooLate => {
                 let cause = self
                     .held
                     .ended(coordinator.now())
@@ -203,6 +201,9 @@ impl LockGuard {
 
     /// What each master answered to the acquire, how fast, and who was late: answers that come
     /// after the verdict are added as they arrive.
+    ///
+    /// Once a renewal or an extension has not succeeded, what the masters said to that, or to the
+    /// one after it: so after a loss it tells why. [`NodeReport::phase`] is `Extend` then.
     pub fn report(&self) -> Vec<NodeReport> {
         self.held.reports(self.core.coordinator.names())
     }
@@ -270,35 +271,55 @@ struct ExtendBoard {
     ballot: Ballot,
     terms: Terms,
     held: Arc<Held>,
+    seat: u64,
+    core: Weak<Core>,
     slots: Slots,
     outcome: Extension,
 }
 
 impl Board for ExtendBoard {
     fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
+        let (kept, said) = said_of(&extended(answer, 1), 0);
         self.slots
-            .note(from.node, &answer, self.terms.started, from.now, false);
-        let kept = match answer {
-            Ok(Answer::Extended(said)) => match said.first() {
-                Some(Extended::Kept | Extended::Restored) => Kept::Yes,
-                Some(Extended::NotOurs) => Kept::No,
-                Some(Extended::Withdrawn) | None => Kept::Unknown,
-            },
-            _ => Kept::Unknown,
-        };
+            .note(from.node, &said, self.terms.started, from.now, false);
         let outcome = self
             .ballot
             .record(kept, from.now, self.held.valid_until(), self.terms);
-        if let Extension::Renewed(until) = outcome {
-            // Counted here and not by the waiting future, which may look much later.
-            if !self.held.prolong(until, self.held.ttl(), from.now) {
-                self.outcome = Extension::TooLate;
-                return true;
+        // Counted here and not by the waiting future, which may look much later, or be gone.
+        match outcome {
+            Extension::Pending => return false,
+            Extension::Renewed(until) => {
+                self.outcome = if self.held.prolong(until, self.held.ttl(), from.now) {
+                    outcome
+                } else {
+                    Extension::TooLate
+                };
             }
+            Extension::Lost | Extension::TooLate | Extension::Unknown => self.outcome = outcome,
         }
-        if outcome != Extension::Pending {
-            self.outcome = outcome;
+        if let Extension::Lost | Extension::TooLate = self.outcome {
+            self.lose(from.now);
         }
-        outcome != Extension::Pending
+        true
+    }
+}
+
+impl ExtendBoard {
+    /// Ends the lock as a renewal does that finds it lost.
+    fn lose(&mut self, now: Instant) {
+        self.held.tell(self.slots.clone());
+        let cause = match self.outcome {
+            Extension::Lost => LossCause::TakenAway,
+            _ => self.held.ended(now).unwrap_or(LossCause::Expired),
+        };
+        if let Some(core) = self.core.upgrade() {
+            end(
+                &core.renewal,
+                &core.coordinator,
+                &self.held,
+                self.seat,
+                cause,
+            );
+        }
     }
 }

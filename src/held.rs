@@ -11,7 +11,7 @@ use crate::coordinator::Won;
 use crate::metrics;
 use crate::node::{Answer, Claim, Fault, NodeName, Phase};
 use crate::protocol::instant::Instant;
-use crate::report::{NodeReport, Slots};
+use crate::report::{Line, NodeReport, Slots};
 use crate::runtime::Runtime;
 use crate::waiting::{Lines, Place};
 
@@ -71,10 +71,20 @@ struct State {
     valid_until: Instant,
     /// In nanoseconds.
     ttl: u64,
-    /// The turn in the local line, passed on when the lock has ended.
-    turn: Option<Arc<Lines>>,
-    /// What the masters said to the acquire; late answers are still noted here.
+    /// Where this process knows that it is held, until it has ended.
+    lines: Option<Arc<Lines>>,
+    /// With the turn in the local line, which is then passed on.
+    in_line: bool,
+    /// What the masters said to the acquire, late answers as well; or to the renewal that failed
+    /// since.
     slots: Slots,
+    phase: Phase,
+}
+
+impl State {
+    fn take_lines(&mut self) -> Option<(Arc<Lines>, bool)> {
+        Some((self.lines.take()?, self.in_line))
+    }
 }
 
 impl Held {
@@ -83,8 +93,14 @@ impl Held {
         ttl: Duration,
         max_hold: Option<Duration>,
         renews: bool,
+        lines: &Arc<Lines>,
         place: Option<Place>,
     ) -> Arc<Self> {
+        let in_line = place.is_some();
+        let lines = match place {
+            Some(place) => place.hold(),
+            None => lines.hold(won.claim.shared_key()),
+        };
         let hold_end = max_hold.map_or(Instant::NEVER, |most| won.started + most);
         let held = Arc::new(Self {
             claim: won.claim,
@@ -95,8 +111,10 @@ impl Held {
                 renews,
                 valid_until: won.valid_until.min(hold_end),
                 ttl: nanos(ttl),
-                turn: place.map(Place::hold),
+                lines: Some(lines),
+                in_line,
                 slots: Slots::default(),
+                phase: Phase::Acquire,
             }),
             changed: Notify::new(),
             hold: metrics::Hold::begin(),
@@ -123,12 +141,34 @@ impl Held {
         now: Instant,
         late: bool,
     ) {
-        self.state().slots.note(node, answer, started, now, late);
+        let mut state = self.state();
+        if state.phase == Phase::Acquire {
+            state.slots.note(node, answer, started, now, late);
+        }
     }
 
-    /// What each master said to the acquire.
+    /// Notes what the masters said to a renewal or an extension that its holder should know of.
+    pub(crate) fn tell(&self, slots: Slots) {
+        let mut state = self.state();
+        state.slots = slots;
+        state.phase = Phase::Extend;
+    }
+
+    /// Whether a renewal has failed.
+    pub(crate) fn is_troubled(&self) -> bool {
+        self.state().phase == Phase::Extend
+    }
+
+    /// What each master said to the acquire, or to a renewal that failed since.
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
-        self.state().slots.reports(names, Phase::Acquire)
+        let state = self.state();
+        state.slots.reports(names, state.phase)
+    }
+
+    /// What the masters said to a renewal that failed, on one line.
+    pub(crate) fn trouble<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Option<String> {
+        self.is_troubled()
+            .then(|| Line(&self.reports(names)).to_string())
     }
 
     /// Whether it is renewed in the background.
@@ -136,10 +176,13 @@ impl Held {
         self.state().renews
     }
 
-    /// Passes the local turn on, if it had one: never under the lock of the state.
-    fn pass_on(&self, turn: Option<Arc<Lines>>) {
-        if let Some(lines) = turn {
-            lines.pass_on(self.claim.key());
+    /// Lets this process know that it is not held any more, and passes the local turn on, if it
+    /// had one: once, and never under the lock of the state.
+    fn let_go(&self, ended: Option<(Arc<Lines>, bool)>) {
+        match ended {
+            Some((lines, true)) => lines.pass_on(self.claim.key()),
+            Some((lines, false)) => lines.let_go(self.claim.key()),
+            None => {}
         }
     }
 
@@ -153,21 +196,21 @@ impl Held {
 
     /// How it ended, if it has: also when the deadline has passed and nobody had looked yet.
     pub(crate) fn ended(&self, now: Instant) -> Option<LossCause> {
-        let (end, turn) = {
+        let (end, lines) = {
             let mut state = self.state();
             if state.end.is_none() && now >= state.valid_until {
                 let cause = self.deadline_cause(now);
                 state.end = Some(cause);
                 self.hold.end(cause);
             }
-            let turn = if state.end.is_some() {
-                state.turn.take()
+            let lines = if state.end.is_some() {
+                state.take_lines()
             } else {
                 None
             };
-            (state.end, turn)
+            (state.end, lines)
         };
-        self.pass_on(turn);
+        self.let_go(lines);
         end
     }
 
@@ -182,13 +225,13 @@ impl Held {
     /// Ends it, unless it has ended already, and passes the local turn on. Releases must have
     /// been queued before: the next in line sends right behind them.
     pub(crate) fn end(&self, cause: LossCause) {
-        let (first, turn) = {
+        let (first, lines) = {
             let mut state = self.state();
             let first = state.end.is_none();
             state.end.get_or_insert(cause);
-            (first, state.turn.take())
+            (first, state.take_lines())
         };
-        self.pass_on(turn);
+        self.let_go(lines);
         if first {
             self.hold.end(cause);
             self.changed.notify_waiters();
@@ -226,8 +269,8 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let turn = self.state().turn.take();
-        self.pass_on(turn);
+        let lines = self.state().take_lines();
+        self.let_go(lines);
     }
 }
 

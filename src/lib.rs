@@ -70,6 +70,7 @@ mod error;
 mod gather;
 mod guard;
 mod held;
+mod limit;
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub mod metrics;

@@ -78,8 +78,10 @@ impl TryAcquire {
 pub struct Refusal {
     /// The longest that any master will keep the holder's key without a renewal, where one said.
     pub ttl_left: Option<Duration>,
-    /// What each master said.
+    /// What each master said; empty where this process itself was in the way.
     pub reports: Vec<NodeReport>,
+    /// Whether this very [`Redlock`] holds it. A lock is not re-entrant.
+    pub held_here: bool,
 }
 
 impl Redlock {
@@ -365,6 +367,7 @@ impl LockRequest<'_> {
         match self.error(&defeat) {
             AcquireError::HeldByOther(missed) => Ok(TryAcquire::Held(Refusal {
                 ttl_left: defeat.round.and_then(|round| round.board().ttl_left()),
+                held_here: missed.held_here,
                 reports: missed.reports,
             })),
             error => Err(error),
@@ -458,7 +461,7 @@ impl LockRequest<'_> {
         }
         tracing::debug!(fencing_token = won.fencing, "lock acquired");
         let started = won.started;
-        let held = Held::new(won, self.ttl, self.max_hold, self.renew, place);
+        let held = Held::new(won, self.ttl, self.max_hold, self.renew, &core.lines, place);
         let seat = Seat::default();
         core.renewal.watch(&core.coordinator, &held, &seat, started);
         LockGuard::new(held, core.clone(), seat)
@@ -475,6 +478,7 @@ impl LockRequest<'_> {
             waited: defeat.waited,
             attempts: defeat.attempts,
             reports: reports.unwrap_or_default(),
+            held_here: defeat.held_here,
         };
         match defeat.failure {
             Failure::Contention => AcquireError::HeldByOther(missed),

@@ -26,6 +26,7 @@ use crate::metrics;
 use crate::node::{Answer, ExtendItem, Extended, Fault, Phase, Request};
 use crate::protocol::instant::Instant;
 use crate::protocol::lease::{Ballot, Extension, Kept, Terms, renew_at, retry_at};
+use crate::report::Slots;
 
 /// The most locks in one message: one script call must not keep a master busy for long.
 const BATCH: usize = 256;
@@ -57,6 +58,12 @@ pub(crate) struct Renewal {
 /// Where a lock stands in the wheel. Packed into one word: slot and generation.
 #[derive(Debug)]
 pub(crate) struct Seat(AtomicU64);
+
+impl Seat {
+    pub(crate) fn id(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 impl Default for Seat {
     /// Nowhere: the seat of a lock that nobody watches. Not 0, which is somebody's seat
@@ -113,7 +120,7 @@ impl Renewal {
 
     /// Stops renewing it. What is already queued at a node stays before any later release there.
     pub(crate) fn forget(&self, seat: &Seat) {
-        self.wheel().remove(seat.0.load(Ordering::Relaxed));
+        self.wheel().remove(seat.id());
     }
 }
 
@@ -204,6 +211,7 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
             held,
             seat,
             ttl,
+            tells: false,
         });
     }
     if items.is_empty() {
@@ -215,8 +223,7 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
         started: now,
         renewal: Arc::downgrade(renewal),
         coordinator: Arc::downgrade(coordinator),
-        answers: 0,
-        usable: 0,
+        heard: Vec::new(),
         open: Some(Open::count(renewal, now)),
     };
     let gather = Gather::new(coordinator.runtime.clone(), board);
@@ -226,7 +233,13 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
 }
 
 /// Ends a lock that is lost and lets go of what is left of it, so that nobody waits for our ttl.
-fn end(renewal: &Renewal, coordinator: &Coordinator, held: &Held, seat: u64, cause: LossCause) {
+pub(crate) fn end(
+    renewal: &Renewal,
+    coordinator: &Coordinator,
+    held: &Held,
+    seat: u64,
+    cause: LossCause,
+) {
     renewal.wheel().remove(seat);
     if cause == LossCause::Released || held.claim.is_withdrawn() {
         return;
@@ -234,7 +247,8 @@ fn end(renewal: &Renewal, coordinator: &Coordinator, held: &Held, seat: u64, cau
     coordinator.release_unheard(&held.claim);
     held.end(cause);
     let resource = String::from_utf8_lossy(held.claim.resource());
-    tracing::warn!(%resource, cause = cause.as_str(), "lock lost");
+    let said = held.trouble(coordinator.names());
+    tracing::warn!(%resource, cause = cause.as_str(), said, "lock lost");
 }
 
 /// The votes on one batch; each lock is settled on its own.
@@ -243,9 +257,8 @@ struct RenewBoard {
     started: Instant,
     renewal: Weak<Renewal>,
     coordinator: Weak<Coordinator>,
-    answers: usize,
-    /// Those that told of every lock.
-    usable: usize,
+    /// What each node said, of every lock, in the order of the answers.
+    heard: Vec<(From, Result<Vec<Extended>, Fault>)>,
     /// Until a majority has answered, or everybody.
     open: Option<Open>,
 }
@@ -283,6 +296,32 @@ struct Entry {
     seat: u64,
     ttl: Duration,
     ballot: Ballot,
+    /// What the masters say to this renewal is what the holder is to know.
+    tells: bool,
+}
+
+/// What one node said of one lock of an extension, as a vote and as a report.
+pub(crate) fn said_of(
+    said: &Result<Vec<Extended>, Fault>,
+    index: usize,
+) -> (Kept, Result<Answer, Fault>) {
+    match said.as_ref().map(|said| said.get(index)) {
+        Ok(Some(Extended::Kept | Extended::Restored)) => (Kept::Yes, Ok(Answer::Confirmed)),
+        Ok(Some(Extended::NotOurs)) => (Kept::No, Ok(Answer::NotOurs)),
+        Ok(Some(Extended::Withdrawn) | None) => (Kept::Unknown, Err(Fault::Withdrawn)),
+        Err(fault) => (Kept::Unknown, Err(fault.clone())),
+    }
+}
+
+/// The answer to an extension of `count` locks.
+pub(crate) fn extended(
+    answer: Result<Answer, Fault>,
+    count: usize,
+) -> Result<Vec<Extended>, Fault> {
+    match answer? {
+        Answer::Extended(said) if said.len() == count => Ok(said),
+        _ => Err(Fault::Server("an answer of another kind".into())),
+    }
 }
 
 impl Board for RenewBoard {
@@ -292,34 +331,50 @@ impl Board for RenewBoard {
         else {
             return false;
         };
-        let said = match answer {
-            Ok(Answer::Extended(said)) if said.len() == self.entries.len() => said,
-            _ => Vec::new(),
-        };
-        self.answers += 1;
-        self.usable += usize::from(!said.is_empty());
-        if self.usable >= coordinator.quorum.size() || self.answers >= coordinator.quorum.nodes() {
+        let nodes = coordinator.quorum.nodes();
+        self.heard
+            .push((from, extended(answer, self.entries.len())));
+        let usable = self.heard.iter().filter(|(_, said)| said.is_ok()).count();
+        if usable >= coordinator.quorum.size() || self.heard.len() >= nodes {
             self.open = None;
         }
-        for (index, entry) in self.entries.iter_mut().enumerate() {
-            let kept = match said.get(index) {
-                Some(Extended::Kept | Extended::Restored) => Kept::Yes,
-                Some(Extended::NotOurs) => Kept::No,
-                Some(Extended::Withdrawn) | None => Kept::Unknown,
-            };
+        let Self {
+            entries,
+            heard,
+            started,
+            ..
+        } = self;
+        let Some((_, said)) = heard.last() else {
+            return false;
+        };
+        for (index, entry) in entries.iter_mut().enumerate() {
+            let (kept, _) = said_of(said, index);
             let held = &entry.held;
-            if said.get(index) == Some(&Extended::Restored) {
+            if matches!(said, Ok(said) if said.get(index) == Some(&Extended::Restored)) {
                 let resource = String::from_utf8_lossy(held.claim.resource());
                 tracing::debug!(%resource, node = from.node, "put a missing key back");
             }
             let terms = Terms {
-                started: self.started,
+                started: *started,
                 ttl: entry.ttl,
                 drift: coordinator.drift,
             };
             let old_end = held.valid_until();
             let outcome = entry.ballot.record(kept, from.now, old_end, terms);
             metrics::renewal(outcome, old_end.saturating_since(from.now));
+            entry.tells |= match outcome {
+                Extension::Pending => false,
+                Extension::Renewed(_) => held.is_troubled(),
+                Extension::Lost | Extension::TooLate | Extension::Unknown => true,
+            };
+            if entry.tells {
+                let mut slots = Slots::of(nodes);
+                for (from, said) in heard.iter() {
+                    let (_, said) = said_of(said, index);
+                    slots.note(from.node, &said, *started, from.now, false);
+                }
+                held.tell(slots);
+            }
             match outcome {
                 Extension::Pending => {}
                 Extension::Renewed(until) => {
@@ -344,7 +399,8 @@ impl Board for RenewBoard {
                 }
                 Extension::Unknown => {
                     let resource = String::from_utf8_lossy(held.claim.resource());
-                    tracing::warn!(%resource, "no majority for a renewal, trying again");
+                    let said = held.trouble(coordinator.names());
+                    tracing::warn!(%resource, said, "no majority for a renewal, trying again");
                     let again = retry_at(from.now, entry.ttl).min(held.valid_until());
                     if renewal.wheel().hasten(entry.seat, again) {
                         renewal.sooner.notify_one();
@@ -589,6 +645,7 @@ mod tests {
     use crate::node::{Claim, Token};
     use crate::protocol::quorum::Quorum;
     use crate::runtime::Tokio;
+    use crate::waiting::Lines;
 
     const TTL: Duration = Duration::from_secs(9);
     const BEGAN: Instant = Instant::from_nanos(1_000_000_000);
@@ -608,7 +665,7 @@ mod tests {
                 AcquireBoard::open(Quorum::of(5), BEGAN),
             ),
         };
-        Held::new(won, TTL, max_hold, renews, None)
+        Held::new(won, TTL, max_hold, renews, &Lines::new(), None)
     }
 
     /// A wheel with `count` locks that are all to be renewed at 3 s.

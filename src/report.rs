@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::node::{Answer, Fault, NodeName, Phase};
 use crate::protocol::instant::Instant;
+use crate::protocol::quorum::Quorum;
 
 /// What one master said in one phase of a lock's life.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +71,7 @@ impl fmt::Display for NodeReport {
 }
 
 /// What every master said, in the compact form that a held lock keeps for as long as it lives.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Slots {
     each: Box<[Slot]>,
     /// Apart, because most rounds meet none.
@@ -78,7 +79,7 @@ pub(crate) struct Slots {
 }
 
 /// The faults behind the slots that say so, by node.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Faults(Vec<(usize, Fault)>);
 
 /// What one master said: 8 bytes.
@@ -143,6 +144,14 @@ impl Slots {
         }
     }
 
+    /// How many faults do not pass by themselves.
+    pub(crate) fn lasting_faults(&self) -> usize {
+        let faults = self.faults.iter().flat_map(|faults| &faults.0);
+        faults
+            .filter(|(_, fault)| !fault.passes_by_itself())
+            .count()
+    }
+
     /// As public reports, given the masters' names in order.
     pub(crate) fn reports<'a>(
         &self,
@@ -180,15 +189,70 @@ impl Slots {
     }
 }
 
-/// Reports on one line, for error texts: only those that did not simply say yes.
+/// The masters that failed, the most telling reason first: what somebody has to put right, what
+/// will be over at a known time, what the master itself said, and only then its silence. A request
+/// that we withdrew ourselves is no failure of its master.
+pub(crate) fn trouble(mut reports: Vec<NodeReport>) -> Vec<NodeReport> {
+    reports.retain(|report| report.failed());
+    reports.sort_by_key(|report| match &report.outcome {
+        NodeOutcome::Fault(fault) if !fault.passes_by_itself() => 0,
+        NodeOutcome::Fault(Fault::Quarantined(_)) => 1,
+        NodeOutcome::Fault(
+            Fault::Down(_)
+            | Fault::Stalled
+            | Fault::Overloaded
+            | Fault::Timeout(_)
+            | Fault::Disconnected(_),
+        ) => 3,
+        _ => 2,
+    });
+    reports
+}
+
+/// Whether so many masters fail in a way that does not pass by itself that no majority is left.
+pub(crate) fn is_hopeless(reports: &[NodeReport]) -> bool {
+    let lasting = reports.iter().filter(
+        |report| matches!(&report.outcome, NodeOutcome::Fault(fault) if !fault.passes_by_itself()),
+    );
+    !Quorum::of(reports.len()).possible_without(lasting.count())
+}
+
+impl NodeReport {
+    /// It failed by itself.
+    fn failed(&self) -> bool {
+        matches!(&self.outcome, NodeOutcome::Fault(fault) if *fault != Fault::Withdrawn)
+    }
+
+    /// It has said nothing, or was not asked in the end.
+    fn unheard(&self) -> bool {
+        matches!(
+            self.outcome,
+            NodeOutcome::Silent | NodeOutcome::Fault(Fault::Withdrawn)
+        )
+    }
+}
+
+/// Reports on one line, for error texts: only those that did not simply say yes; and where the
+/// others had decided it, without those that were not needed any more.
 pub(crate) struct Line<'a>(pub(crate) &'a [NodeReport]);
+
+impl Line<'_> {
+    fn decided(&self) -> bool {
+        let quorum = Quorum::of(self.0.len());
+        let failed = self.0.iter().filter(|report| report.failed()).count();
+        let unheard = self.0.iter().filter(|report| report.unheard()).count();
+        let said = self.0.len() - failed - unheard;
+        said >= quorum.size() || !quorum.possible_without(failed)
+    }
+}
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let decided = self.decided();
         let mut rest = self
             .0
             .iter()
-            .filter(|report| report.outcome != NodeOutcome::Yes);
+            .filter(|report| report.outcome != NodeOutcome::Yes && !(decided && report.unheard()));
         if let Some(first) = rest.next() {
             write!(f, "{first}")?;
         }
@@ -220,5 +284,58 @@ mod tests {
         assert_eq!(said(&slots), [stalled, wrong.clone()]);
         slots.note(0, &Ok(Answer::Confirmed), at(1), at(9), true);
         assert_eq!(said(&slots), [(NodeOutcome::Yes, true), wrong]);
+    }
+
+    fn reports(outcomes: impl IntoIterator<Item = NodeOutcome>) -> Vec<NodeReport> {
+        let report = |(n, outcome): (usize, NodeOutcome)| NodeReport {
+            node: NodeName::new(format!("m{n}")),
+            phase: Phase::Acquire,
+            outcome,
+            latency: None,
+            late: false,
+        };
+        outcomes.into_iter().enumerate().map(report).collect()
+    }
+
+    #[test]
+    fn who_was_not_needed_any_more_is_not_named_as_silent() {
+        use NodeOutcome::{Fault as Failed, No, Silent, Yes};
+        let down = || Failed(Fault::Stalled);
+        let gone = || Failed(Fault::Withdrawn);
+        for (said, line) in [
+            (
+                vec![No, No, Silent],
+                "m0: held by another; m1: held by another",
+            ),
+            (vec![No, gone(), Yes], "m0: held by another"),
+            (
+                vec![down(), Silent, down()],
+                "m0: not answering; m2: not answering",
+            ),
+            (
+                vec![No, down(), Silent],
+                "m0: held by another; m1: not answering; m2: no answer yet",
+            ),
+            (vec![Silent], "m0: no answer yet"),
+            (vec![], ""),
+        ] {
+            assert_eq!(Line(&reports(said)).to_string(), line);
+        }
+    }
+
+    #[test]
+    fn the_most_telling_trouble_comes_first() {
+        let said = reports([
+            NodeOutcome::Fault(Fault::Stalled),
+            NodeOutcome::No,
+            NodeOutcome::Fault(Fault::Loading),
+            NodeOutcome::Silent,
+            NodeOutcome::Fault(Fault::Withdrawn),
+            NodeOutcome::Fault(Fault::Quarantined(Duration::from_secs(28))),
+            NodeOutcome::Fault(Fault::Denied("NOPERM".into())),
+        ]);
+        let names = trouble(said).into_iter().map(|report| report.node);
+        let names: Vec<_> = names.map(|name| name.to_string()).collect();
+        assert_eq!(names, ["m6", "m5", "m2", "m0"]);
     }
 }

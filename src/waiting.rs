@@ -15,9 +15,11 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::coordinator::{AcquireRound, Failure};
+use crate::coordinator::AcquireRound;
 use crate::node::WakeSink;
+use crate::protocol::finding::Finding;
 use crate::protocol::instant::Instant;
+use crate::report::NodeReport;
 use crate::runtime::Runtime;
 
 /// How long the first wake-up waits for those of the other masters: releases reach them all
@@ -34,8 +36,15 @@ pub struct Waiting {
     pub holder: Option<Vec<u8>>,
     /// How long the holder's key lives on without a renewal.
     pub ttl_left: Option<Duration>,
-    /// How many masters answered the last attempt.
+    /// How many masters are not known to be silent: all but those in `trouble`. One whose answer
+    /// was merely not needed any more when the others had decided counts as answering.
     pub answering: usize,
+    /// The masters whose vote was missing in the last attempt because they failed, and why; the
+    /// most telling reason first.
+    pub trouble: Vec<NodeReport>,
+    /// Whether this very [`Redlock`](crate::Redlock) holds it. A lock is not re-entrant: who waits
+    /// for what it holds itself waits until it lets go.
+    pub held_here: bool,
     /// How many masters are configured.
     pub masters: usize,
     /// How long it has waited so far.
@@ -44,9 +53,43 @@ pub struct Waiting {
     pub attempts: u32,
 }
 
+/// What is known of why a lock is not to be had: by the last round that proved something.
+#[derive(Clone)]
+pub(crate) struct Heard {
+    pub(crate) finding: Finding,
+    /// No round where this process itself was in the way.
+    pub(crate) round: Option<Arc<AcquireRound>>,
+}
+
+impl Heard {
+    /// That somebody in this process holds it, or did so last.
+    const HERE: Self = Self {
+        finding: Finding::Held,
+        round: None,
+    };
+
+    /// Adds what another round proved.
+    pub(crate) fn add(
+        heard: &mut Option<Self>,
+        finding: Option<Finding>,
+        round: &Arc<AcquireRound>,
+    ) {
+        let before = heard.as_ref().map(|heard| heard.finding);
+        if let Some(finding) = finding.filter(|finding| finding.replaces(before)) {
+            *heard = Some(Self {
+                finding,
+                round: Some(round.clone()),
+            });
+        }
+    }
+}
+
 /// The lines of all resources of one process.
 pub(crate) struct Lines {
     map: Mutex<HashMap<Arc<[u8]>, Line>>,
+    /// How many locks are held on a resource without a place in its line: those of who does not
+    /// wait in order.
+    loose: Mutex<HashMap<Arc<[u8]>, u32>>,
 }
 
 /// One line. Most have a front only, so the rest is kept apart: ten thousand held locks are ten
@@ -54,14 +97,7 @@ pub(crate) struct Lines {
 struct Line {
     /// Who asks the masters; none once the front holds the lock.
     front: Option<Arc<Turn>>,
-    behind: Option<Box<Behind>>,
-}
-
-#[derive(Default)]
-struct Behind {
-    turns: VecDeque<Arc<Turn>>,
-    /// What the front last heard, for those behind it whose wait ends.
-    last: Option<(Failure, Arc<AcquireRound>)>,
+    behind: Option<Box<VecDeque<Arc<Turn>>>>,
 }
 
 impl Line {
@@ -71,13 +107,23 @@ impl Line {
             .is_some_and(|front| Arc::ptr_eq(front, turn))
     }
 
-    /// The front leaves: the next one is it. None when nobody is behind.
+    /// What its front knows.
+    fn told(&self) -> Option<Heard> {
+        match &self.front {
+            None => Some(Heard::HERE),
+            Some(front) => front.heard().clone(),
+        }
+    }
+
+    /// The front leaves: the next one is it, and knows what this one knew. None when nobody is
+    /// behind.
     fn advance(&mut self) -> Option<Arc<Turn>> {
         let behind = self.behind.as_mut()?;
-        let next = behind.turns.pop_front()?;
-        if behind.turns.is_empty() {
+        let next = behind.pop_front()?;
+        if behind.is_empty() {
             self.behind = None;
         }
+        *next.heard() = self.told();
         self.front = Some(next.clone());
         Some(next)
     }
@@ -89,6 +135,15 @@ struct Turn {
     woken: AtomicU64,
     /// Its turn has come, or a master woke it.
     called: Notify,
+    /// What it knows, once it is the front.
+    heard: Mutex<Option<Heard>>,
+}
+
+impl Turn {
+    /// Taken after the map's lock, never before it.
+    fn heard(&self) -> MutexGuard<'_, Option<Heard>> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A place in a local line; dropping it passes the turn on, unless it has become a holder's.
@@ -102,6 +157,7 @@ impl Lines {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             map: Mutex::default(),
+            loose: Mutex::default(),
         })
     }
 
@@ -109,11 +165,39 @@ impl Lines {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn loose(&self) -> MutexGuard<'_, HashMap<Arc<[u8]>, u32>> {
+        self.loose.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this process holds a lock on it.
+    pub(crate) fn is_held(&self, key: &[u8]) -> bool {
+        let in_line = self.map().get(key).is_some_and(|line| line.front.is_none());
+        in_line || self.loose().contains_key(key)
+    }
+
+    /// Notes a lock that is held without a place in line, until [`let_go`](Self::let_go).
+    pub(crate) fn hold(self: &Arc<Self>, key: &Arc<[u8]>) -> Arc<Self> {
+        *self.loose().entry(key.clone()).or_default() += 1;
+        self.clone()
+    }
+
+    /// Such a lock has ended. To be called once by each.
+    pub(crate) fn let_go(&self, key: &[u8]) {
+        let mut loose = self.loose();
+        if let Some(count) = loose.get_mut(key) {
+            *count -= 1;
+            if *count == 0 {
+                loose.remove(key);
+            }
+        }
+    }
+
     /// Takes a place at the end of the line.
     pub(crate) fn enter(self: &Arc<Self>, key: &Arc<[u8]>) -> Place {
         let turn = Arc::new(Turn {
             woken: AtomicU64::new(0),
             called: Notify::new(),
+            heard: Mutex::default(),
         });
         match self.map().entry(key.clone()) {
             Entry::Vacant(line) => {
@@ -124,7 +208,7 @@ impl Lines {
             }
             Entry::Occupied(mut line) => {
                 let behind = line.get_mut().behind.get_or_insert_default();
-                behind.turns.push_back(turn.clone());
+                behind.push_back(turn.clone());
             }
         }
         Place {
@@ -135,12 +219,13 @@ impl Lines {
     }
 
     /// For a try, which waits for nobody: a place if the line is empty, none behind a lone front
-    /// (the masters will say), and an error if somebody waits here already.
-    pub(crate) fn enter_if_free(self: &Arc<Self>, key: &Arc<[u8]>) -> Result<Option<Place>, ()> {
-        match self.map().get(key).map(|line| line.behind.is_some()) {
+    /// (the masters will say), and what the front knows if somebody waits here already. Where it
+    /// knows nothing yet, the masters will say as well.
+    pub(crate) fn enter_if_free(self: &Arc<Self>, key: &Arc<[u8]>) -> Result<Option<Place>, Heard> {
+        match self.map().get(key) {
             None => {}
-            Some(false) => return Ok(None),
-            Some(true) => return Err(()),
+            Some(line) if line.behind.is_none() => return Ok(None),
+            Some(line) => return line.told().map_or(Ok(None), Err),
         }
         // Between the look and the entry another may have come: then this is not the front, and
         // a try does not wait.
@@ -148,7 +233,7 @@ impl Lines {
         if place.is_front() {
             Ok(Some(place))
         } else {
-            Err(())
+            place.told().map_or(Ok(None), Err)
         }
     }
 
@@ -193,7 +278,7 @@ impl Place {
         let Some(line) = map.get(&self.key).filter(|line| !line.is_front(turn)) else {
             return 0;
         };
-        let behind = line.behind.iter().flat_map(|behind| &behind.turns);
+        let behind = line.behind.iter().flat_map(|behind| behind.iter());
         1 + behind.take_while(|other| !Arc::ptr_eq(other, turn)).count() as u64
     }
 
@@ -210,27 +295,19 @@ impl Place {
     pub(crate) fn hold(self) -> Arc<Lines> {
         if let Some(line) = self.lines.map().get_mut(&self.key) {
             line.front = None;
-            if let Some(behind) = &mut line.behind {
-                behind.last = None;
-            }
         }
         // Dropped, this place stands nowhere in the line any more, and passes nothing on.
         self.lines.clone()
     }
 
     /// Leaves word for those behind.
-    pub(crate) fn tell(&self, failure: Failure, round: &Arc<AcquireRound>) {
-        let mut map = self.lines.map();
-        let line = map.get_mut(&self.key);
-        if let Some(behind) = line.and_then(|line| line.behind.as_mut()) {
-            behind.last = Some((failure, round.clone()));
-        }
+    pub(crate) fn tell(&self, heard: Option<&Heard>) {
+        *self.turn.heard() = heard.cloned();
     }
 
-    /// What the front last heard.
-    pub(crate) fn told(&self) -> Option<(Failure, Arc<AcquireRound>)> {
-        let map = self.lines.map();
-        map.get(&self.key)?.behind.as_ref()?.last.clone()
+    /// What the front knows.
+    pub(crate) fn told(&self) -> Option<Heard> {
+        self.lines.map().get(&self.key)?.told()
     }
 
     /// Forgets the wake-ups so far: right before an attempt is sent, which sees what they saw.
@@ -282,8 +359,8 @@ impl Drop for Place {
                 next.called.notify_one();
             }
         } else if let Some(behind) = &mut line.behind {
-            behind.turns.retain(|other| !Arc::ptr_eq(other, turn));
-            if behind.turns.is_empty() {
+            behind.retain(|other| !Arc::ptr_eq(other, turn));
+            if behind.is_empty() {
                 line.behind = None;
             }
         }

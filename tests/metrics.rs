@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-use quorate::node::Node;
 use quorate::node::memory::{MemoryNode, Mode};
+use quorate::node::{Node, NodeName, Reply, Request};
+use quorate::runtime::BoxFuture;
 use quorate::{Redlock, Wait};
 
 type Seen = BTreeMap<String, DebugValue>;
@@ -185,4 +186,34 @@ fn every_metric_that_is_recorded_is_described() {
             assert!(names.contains(&stem), "{word} is no metric");
         }
     }
+}
+
+/// A node whose task is gone: it drops what it is asked.
+struct Gone(NodeName);
+
+impl Node for Gone {
+    fn name(&self) -> &NodeName {
+        &self.0
+    }
+
+    fn send(&self, _: Request, _: Reply) {}
+
+    fn idle(&self) -> BoxFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+#[test]
+fn a_reply_that_is_dropped_unanswered_is_counted_as_disconnected() {
+    let seen = recorded(async || {
+        let node = |n| Arc::new(Gone(NodeName::new(format!("m{n}")))) as Arc<dyn Node>;
+        let redlock = Redlock::builder().nodes((1..=3).map(node).collect());
+        let redlock = redlock.build().expect("good settings");
+        redlock.try_acquire("x").await.expect_err("nobody is there");
+    });
+    let count = |outcome: &str| {
+        let labels = format!("node=m1,outcome={outcome},phase=acquire");
+        counter(&seen, &format!("quorate_node_replies_total{{{labels}}}"))
+    };
+    assert_eq!((count("disconnected"), count("ok")), (1, 0));
 }

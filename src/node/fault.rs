@@ -40,7 +40,7 @@ pub enum Fault {
     /// User or password were refused, or a command is not permitted (`-NOAUTH`, `-WRONGPASS`,
     /// `-NOPERM`).
     Denied(Arc<str>),
-    /// The server is too old: it does not speak RESP3.
+    /// The server cannot do what a lock needs: it is too old, for instance.
     Unsupported(Arc<str>),
     /// Another address of the same `Redlock` leads to the very same server, the one of this name:
     /// its single memory would count as two votes.
@@ -61,6 +61,17 @@ impl Fault {
                 | Self::Quarantined(_)
                 | Self::Withdrawn
                 | Self::Loading
+                | Self::Unsupported(_)
+                | Self::SameServer(_)
+        )
+    }
+
+    /// Whether it may be over in a while without anybody's doing. Where so many masters fail in a
+    /// way that does not pass that no majority is left, an acquire does not go on waiting.
+    pub fn passes_by_itself(&self) -> bool {
+        !matches!(
+            self,
+            Self::Denied(_) | Self::Unsupported(_) | Self::SameServer(_)
         )
     }
 
@@ -96,10 +107,7 @@ impl fmt::Display for Fault {
             Self::Overloaded => f.write_str("too many requests queued"),
             Self::Quarantined(left) => {
                 let left = humantime::format_duration(Duration::from_secs(left.as_secs() + 1));
-                write!(
-                    f,
-                    "restarted lately, does not vote for another {left} (restart guard)"
-                )
+                write!(f, "restart guard: can vote in {left}")
             }
             Self::Withdrawn => f.write_str("withdrawn before it was sent"),
             Self::Timeout(after) => {

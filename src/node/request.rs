@@ -110,6 +110,11 @@ impl Claim {
         &self.key
     }
 
+    /// The same, to keep.
+    pub(crate) fn shared_key(&self) -> &Arc<[u8]> {
+        &self.key
+    }
+
     /// The resource: the key without the prefix.
     pub fn resource(&self) -> &[u8] {
         self.key.get(usize::from(self.prefix)..).unwrap_or_default()
@@ -408,6 +413,9 @@ impl Drop for Reply {
     fn drop(&mut self) {
         if let (Some(sink), false) = (self.sink.take(), self.answered) {
             let gone = Fault::Disconnected(Arc::from("the node was shut down"));
+            if let Some(message) = &self.message {
+                message.answered(self.phase, Err(&gone));
+            }
             sink.answered(self.node.into(), self.phase, Err(gone));
         }
     }

@@ -5,6 +5,7 @@
 //! named where a rule is applied.
 
 pub(crate) mod fencing;
+pub(crate) mod finding;
 pub(crate) mod instant;
 pub(crate) mod lease;
 pub(crate) mod quorum;

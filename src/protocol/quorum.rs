@@ -20,6 +20,11 @@ impl Quorum {
     pub(crate) const fn size(self) -> usize {
         self.nodes / 2 + 1
     }
+
+    /// Whether a majority is left when so many do not count.
+    pub(crate) const fn possible_without(self, out: usize) -> bool {
+        self.nodes.saturating_sub(out) >= self.size()
+    }
 }
 
 /// What the counted votes say so far. Once it is not `Pending` it never changes.
@@ -79,10 +84,9 @@ impl Tally {
 
     pub(crate) fn verdict(&self) -> Verdict {
         let (yes, no, faults) = self.counts();
-        let q = self.quorum.size();
-        if yes >= q {
+        if yes >= self.quorum.size() {
             Verdict::Won
-        } else if self.quorum.nodes().saturating_sub(no + faults) < q {
+        } else if !self.quorum.possible_without(no + faults) {
             Verdict::Lost
         } else {
             Verdict::Pending
@@ -92,15 +96,23 @@ impl Tally {
     /// Why there is no majority, once that is certain: `q` masters answered (contention), or `q`
     /// can no longer answer (outage).
     pub(crate) fn reason(&self) -> Option<Reason> {
-        let (yes, no, faults) = self.counts();
-        let q = self.quorum.size();
-        if yes + no >= q {
+        if self.answered() >= self.quorum.size() {
             Some(Reason::Contention)
-        } else if self.quorum.nodes().saturating_sub(faults) < q {
+        } else if !self.possible_without_faults() {
             Some(Reason::Outage)
         } else {
             None
         }
+    }
+
+    /// Whether those that did not fail could still make a majority.
+    pub(crate) fn possible_without_faults(&self) -> bool {
+        self.quorum.possible_without(self.faults.into())
+    }
+
+    /// Whether those that did not refuse could make one.
+    pub(crate) fn possible_without_refusals(&self) -> bool {
+        self.quorum.possible_without(self.no.into())
     }
 
     /// A majority said no: certain, and stronger than "no majority said yes".

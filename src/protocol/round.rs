@@ -1,6 +1,7 @@
 //! One fan-out: the votes of all nodes, the verdict, and what must be undone.
 
 use super::fencing::{Agreement, agree};
+use super::finding::Finding;
 use super::quorum::{Quorum, Reason, Tally, Verdict};
 
 /// What one node said to an acquire.
@@ -12,6 +13,8 @@ pub(crate) enum Vote {
     Refused,
     /// A fault. `sent` tells whether the node may still act on the request.
     Fault { sent: bool },
+    /// Not asked, because the round had been given up: no vote, and nothing against the node.
+    Withdrawn,
 }
 
 /// The votes of one acquire. Each node counts once; later answers of the same node change nothing
@@ -39,7 +42,8 @@ impl Round {
             match vote {
                 Vote::Granted(_) => self.tally.yes(),
                 Vote::Refused => self.tally.no(),
-                Vote::Fault { .. } => self.tally.fault(),
+                // From a withdrawn one no vote will come either.
+                Vote::Fault { .. } | Vote::Withdrawn => self.tally.fault(),
             }
         }
         self.verdict()
@@ -54,17 +58,34 @@ impl Round {
         self.tally.reason()
     }
 
+    /// What the votes of a lost round prove.
+    pub(crate) fn finding(&self) -> Option<Finding> {
+        let mut votes = Tally::new(self.quorum);
+        for vote in self.votes.iter().flatten() {
+            match vote {
+                Vote::Granted(_) => votes.yes(),
+                Vote::Refused => votes.no(),
+                Vote::Fault { .. } => votes.fault(),
+                Vote::Withdrawn => {}
+            }
+        }
+        Finding::of(votes)
+    }
+
+    /// The nodes that have not said anything.
+    pub(crate) fn silent(&self) -> impl Iterator<Item = usize> {
+        let votes = self.votes.iter().enumerate();
+        votes
+            .filter(|(_, vote)| vote.is_none())
+            .map(|(node, _)| node)
+    }
+
     /// The nodes that granted.
     pub(crate) fn granted(&self) -> impl Iterator<Item = usize> {
         let votes = self.votes.iter().enumerate();
         votes
             .filter(|(_, vote)| matches!(vote, Some(Vote::Granted(_))))
             .map(|(node, _)| node)
-    }
-
-    /// How many nodes answered, yes or no.
-    pub(crate) fn answered(&self) -> usize {
-        self.tally.answered()
     }
 
     /// The fencing number of a won round.
@@ -81,7 +102,9 @@ impl Round {
     pub(crate) fn must_undo(&self, node: usize) -> bool {
         !matches!(
             self.votes.get(node),
-            Some(Some(Vote::Refused | Vote::Fault { sent: false })) | None
+            Some(Some(
+                Vote::Refused | Vote::Fault { sent: false } | Vote::Withdrawn
+            )) | None
         )
     }
 }
@@ -117,12 +140,13 @@ mod tests {
 
     #[test]
     fn votes_in_any_order_come_to_the_same_verdict_token_and_undo() {
-        const KINDS: [Vote; 5] = [
+        const KINDS: [Vote; 6] = [
             Vote::Granted(Some(4)),
             Vote::Granted(Some(7)),
             Vote::Refused,
             Vote::Fault { sent: true },
             Vote::Fault { sent: false },
+            Vote::Withdrawn,
         ];
         for nodes in 1..=5usize {
             for code in 0..KINDS.len().pow(nodes as u32) {
@@ -144,6 +168,17 @@ mod tests {
                 });
             }
         }
+    }
+
+    #[test]
+    fn who_was_not_asked_proves_nothing() {
+        let mut round = Round::open(Quorum::of(3));
+        round.record(0, Vote::Refused);
+        round.record(1, Vote::Fault { sent: true });
+        round.record(2, Vote::Withdrawn);
+        assert_eq!(round.reason(), Some(Reason::Outage));
+        assert_eq!(round.finding(), None);
+        assert!(!round.must_undo(2));
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub(crate) mod asking;
 pub(crate) mod listener;
 pub(crate) mod seed;
 pub(crate) mod slow;
+pub(crate) mod stubborn;
 
 use std::time::{Duration, Instant};
 

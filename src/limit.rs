@@ -1,0 +1,62 @@
+//! A time after which nothing is waited for any more.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::Poll;
+
+use crate::protocol::instant::Instant;
+use crate::runtime::{BoxFuture, Runtime};
+
+/// One timer over everything that is awaited until then, started with the first wait that is not
+/// over at once.
+pub(crate) struct Limit<'a> {
+    runtime: &'a dyn Runtime,
+    at: Instant,
+    timer: Option<BoxFuture<()>>,
+}
+
+impl<'a> Limit<'a> {
+    pub(crate) fn new(runtime: &'a dyn Runtime, at: Instant) -> Self {
+        Self {
+            runtime,
+            at,
+            timer: None,
+        }
+    }
+
+    /// Waits for `what`, or until the time is over: then it is dropped. What is ready counts, also
+    /// when the time is over.
+    pub(crate) async fn wait<T>(&mut self, what: impl Future<Output = T>) -> Option<T> {
+        let mut what = pin!(what);
+        let (runtime, at) = (self.runtime, self.at);
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(done) = what.as_mut().poll(cx) {
+                return Poll::Ready(Some(done));
+            }
+            if runtime.now() >= at {
+                return Poll::Ready(None);
+            }
+            let timer = self.timer.get_or_insert_with(|| runtime.sleep_until(at));
+            timer.as_mut().poll(cx).map(|()| None)
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::runtime::Tokio;
+
+    #[tokio::test]
+    async fn one_limit_holds_for_all_that_is_awaited_under_it() {
+        let runtime = Tokio::default();
+        let mut limit = Limit::new(&runtime, Instant::now() + Duration::from_millis(20));
+        assert_eq!(limit.wait(async { 1 }).await, Some(1));
+        assert_eq!(limit.wait(std::future::pending::<()>()).await, None);
+        assert_eq!(limit.wait(std::future::pending::<()>()).await, None);
+        assert_eq!(limit.wait(async { 2 }).await, Some(2));
+    }
+}

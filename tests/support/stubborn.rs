@@ -1,0 +1,110 @@
+//! A master in memory that answers what it is told to, late or never.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use quorate::node::memory::MemoryNode;
+use quorate::node::{Ear, Fault, Node, NodeName, Reply, Request};
+use quorate::runtime::BoxFuture;
+
+/// What becomes of one request.
+#[derive(Clone, Debug)]
+pub(crate) enum Treatment {
+    /// Carried out and answered at once.
+    Honest,
+    /// Carried out, and never answered: against the contract of a node.
+    Unanswered,
+    /// Carried out, and answered after so long.
+    Late(Duration),
+    /// Not carried out; this fault after so long.
+    Fails(Fault, Duration),
+}
+
+type Rule = Box<dyn FnMut(&Request) -> Treatment + Send>;
+
+/// A node that treats every request as its rule says.
+pub(crate) struct Stubborn {
+    pub(crate) master: MemoryNode,
+    rule: Mutex<Rule>,
+    /// Kept, for a dropped reply is an answer.
+    kept: Mutex<Vec<Reply>>,
+}
+
+impl Stubborn {
+    pub(crate) fn new(
+        name: &str,
+        rule: impl FnMut(&Request) -> Treatment + Send + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            master: MemoryNode::new(name),
+            rule: Mutex::new(Box::new(rule)),
+            kept: Mutex::default(),
+        })
+    }
+
+    /// One that keeps the contract.
+    pub(crate) fn honest(name: &str) -> Arc<Self> {
+        Self::new(name, |_| Treatment::Honest)
+    }
+
+    /// The same, with the lock key held by another client.
+    pub(crate) fn holding(self: Arc<Self>, key: &str) -> Arc<Self> {
+        self.master.with_master(|master, now| {
+            let ttl = Some(Duration::from_secs(600));
+            master.put_text(now, key.as_bytes(), b"somebody else", ttl);
+        });
+        self
+    }
+
+    /// That other client deletes the lock key, and wakes nobody.
+    pub(crate) fn let_go(&self, key: &str) {
+        self.master.with_master(|master, now| {
+            // A key that has expired is gone.
+            master.put_text(now, key.as_bytes(), b"", Some(Duration::ZERO));
+        });
+    }
+
+    /// Treats requests by another rule from now on.
+    pub(crate) fn change(&self, rule: impl FnMut(&Request) -> Treatment + Send + 'static) {
+        *self.rule.lock().expect("no panic") = Box::new(rule);
+    }
+}
+
+impl Node for Stubborn {
+    fn name(&self) -> &NodeName {
+        self.master.name()
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        let treatment = (self.rule.lock().expect("no panic"))(&request);
+        match treatment {
+            Treatment::Honest => self.master.send(request, reply),
+            Treatment::Unanswered => {
+                self.master.send(request, Reply::ignored());
+                self.kept.lock().expect("no panic").push(reply);
+            }
+            Treatment::Late(after) => {
+                let master = self.master.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(after).await;
+                    master.send(request, reply);
+                });
+            }
+            Treatment::Fails(fault, after) if after.is_zero() => reply.answer(Err(fault)),
+            Treatment::Fails(fault, after) => {
+                tokio::spawn(async move {
+                    tokio::time::sleep(after).await;
+                    reply.answer(Err(fault));
+                });
+            }
+        }
+    }
+
+    fn listen(&self, ear: Ear) {
+        self.master.listen(ear);
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+}
