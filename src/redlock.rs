@@ -140,7 +140,9 @@ impl Redlock {
         self.lock(resource).acquire().await
     }
 
-    /// One attempt, without waiting. That another has it is data and not an error.
+    /// One attempt, without waiting. That another has it is data and not an error. What a lost
+    /// attempt got of a minority is given back in the background: a program that ends right after
+    /// it calls [`flush`](Self::flush) first.
     ///
     /// # Errors
     ///
@@ -240,9 +242,26 @@ impl Redlock {
         Ok(self.look(Request::Break { key }).await)
     }
 
-    /// Waits until nothing that was sent to any master is under way any more: the releases of
-    /// dropped guards, above all. For programs that are about to end; bound it with a timeout.
-    /// Releases kept for a master that cannot be reached are not waited for.
+    /// Waits until nothing that was sent to any master is under way any more. For programs that are
+    /// about to end: call it before the runtime is dropped, on **every** way out, and bound it with
+    /// a timeout.
+    ///
+    /// What is given back is often given back in the background: the lock of a guard that was dropped,
+    /// what a failed [`try_acquire`](Self::try_acquire) got of a minority, the place in line of a wait
+    /// that ended or was dropped. A runtime that is dropped right behind them takes what has not been
+    /// sent yet along, and then the keys stay until they expire and block everybody meanwhile. A node
+    /// timeout is enough for all masters that answer. Releases kept for a master that cannot be reached
+    /// are not waited for.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
+    /// let held = redlock.try_acquire("nightly").await?.acquired();
+    /// // ... and when all is done, whether it was ours or not:
+    /// drop(held);
+    /// let _ = tokio::time::timeout(Duration::from_millis(500), redlock.flush()).await;
+    /// # Ok(()) }
+    /// ```
     pub async fn flush(&self) {
         let idle = self.core.coordinator.nodes().iter().map(|node| node.idle());
         futures::future::join_all(idle).await;

@@ -2,9 +2,12 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use futures::FutureExt as _;
+use nix::sys::signal::Signal;
 use quorate::{AcquireError, LockGuard, Redlock, Wait};
 
 use crate::config::{self, MasterOptions, Patience, duration, patience};
@@ -118,8 +121,11 @@ impl Plan {
 const DEFAULT_TTL: Duration = Duration::from_secs(10);
 /// The acquire itself counts towards `max_hold`; more than this only on a machine that is starved.
 const SLACK: Duration = Duration::from_millis(300);
-/// How long releases may still take when we are about to end; the ttl does the rest.
+/// How long releases may still take when we are about to end, beyond the time in which a master has
+/// to answer; for masters that take longer the ttl does the rest.
 const PARTING: Duration = Duration::from_millis(300);
+/// The library's own, where nobody says otherwise.
+const NODE_TIMEOUT: Duration = Duration::from_millis(50);
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
 /// Runs a command under a lock.
@@ -159,19 +165,50 @@ pub(crate) fn run(args: RunArgs) -> Outcome {
             human(fits)
         ));
     }
+    let parting = masters.node_timeout.unwrap_or(NODE_TIMEOUT) + PARTING;
+    let work = under_the_lock(&redlock, &plan);
     // On this thread: the parent-death signal of the command belongs to the thread that starts it.
-    config::block_on(under_the_lock(&redlock, &plan))
+    let end = config::block_on(leaving_nothing(&redlock, parting, work))?;
+    Ok(match end {
+        End::Code(code) => code,
+        End::CutShort(sig) => {
+            output::say(format!("{sig} while waiting for the lock; nothing is held"));
+            exit::signalled(sig as i32)
+        }
+    })
 }
 
-async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Outcome {
+/// How it ended, when nothing failed.
+enum End {
+    /// With the command's own code.
+    Code(u8),
+    /// By this signal, while it waited for the lock.
+    CutShort(Signal),
+}
+
+/// Does the `work`, and when it is over, however that came about, sees to it that what it gave back
+/// has reached every master that answers: the runtime ends with us, and with it whatever is still on
+/// its way (`no_way_out_leaves_a_key_but_the_fencing_counter`).
+async fn leaving_nothing<T>(
+    redlock: &Redlock,
+    parting: Duration,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let outcome = AssertUnwindSafe(work).catch_unwind().await;
+    let _ = tokio::time::timeout(parting, redlock.flush()).await;
+    outcome.unwrap_or_else(|_| {
+        Err(Failure::internal(
+            "quorate itself has failed; the command was stopped and the lock given back: \
+             please report the lines above",
+        ))
+    })
+}
+
+async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<End, Failure> {
     let mut signals = Signals::hear().map_err(Failure::internal)?;
     let guard = tokio::select! {
         guard = acquire(redlock, plan) => guard?,
-        sig = signals.next_that_ends() => {
-            settle(redlock).await;
-            output::say(format!("{sig} while waiting for the lock; nothing is held"));
-            return Ok(exit::signalled(sig as i32));
-        }
+        sig = signals.next_that_ends() => return Ok(End::CutShort(sig)),
     };
     let since = Instant::now();
     let env = [
@@ -195,7 +232,7 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Outcome {
                 &mut signals,
             )
             .await;
-            Ok(code)
+            Ok(End::Code(code))
         }
         Ok(Ended::Lost(cause)) => Err(Failure::new(
             exit::LOST,
@@ -213,7 +250,6 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Outcome {
         ))),
     };
     guard.release().await;
-    settle(redlock).await;
     outcome
 }
 
@@ -261,11 +297,6 @@ async fn keep(guard: &LockGuard, rest: Duration, signals: &mut Signals) {
     }
 }
 
-/// Gives releases that are still on their way a moment to leave.
-async fn settle(redlock: &Redlock) {
-    let _ = tokio::time::timeout(PARTING, redlock.flush()).await;
-}
-
 impl Lease for LockGuard {
     fn remaining(&self) -> Duration {
         Self::remaining(self)
@@ -273,5 +304,34 @@ impl Lease for LockGuard {
 
     async fn lost(&self) -> String {
         Self::lost(self).await.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate_testbed::{Masters, Reply};
+
+    use super::*;
+
+    #[test]
+    fn a_panic_gives_the_lock_back_before_the_process_ends() {
+        let masters = Masters::start(5).expect("masters start");
+        let redlock = Redlock::builder()
+            .masters(masters.urls())
+            .node_timeout(Duration::from_millis(500))
+            .restart_guard(quorate::RestartGuard::Off)
+            .build()
+            .expect("good settings");
+        let work = async {
+            let _guard = redlock.acquire("r").await.expect("free");
+            panic!("as if something were wrong");
+        };
+        let outcome: Result<(), Failure> =
+            config::block_on(leaving_nothing(&redlock, Duration::from_secs(2), work));
+        assert!(outcome.is_err());
+        for master in &masters {
+            let left = master.command(&["EXISTS", "r"]).expect("alive");
+            assert_eq!(left, Reply::Int(0));
+        }
     }
 }

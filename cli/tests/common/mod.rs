@@ -1,6 +1,7 @@
 //! A small stage for the tests of the command line: real masters, real processes.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -54,7 +55,10 @@ pub(crate) fn run(masters: &Masters, options: &[&str], command: &[&str]) -> Comm
 /// What a finished process said and did.
 #[derive(Debug)]
 pub(crate) struct Done {
+    /// As a shell shows it: 128+n for a process that died of signal n.
     pub(crate) code: Option<i32>,
+    /// The signal it died of, if it did.
+    pub(crate) died_of: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
     pub(crate) took: Duration,
@@ -75,8 +79,11 @@ pub(crate) fn end(child: Child) -> Done {
 
 impl Done {
     fn new(output: Output, started: Instant) -> Self {
+        let status = output.status;
+        let died_of = status.signal();
         Self {
-            code: output.status.code(),
+            code: status.code().or(died_of.map(|n| 128 + n)),
+            died_of,
             out: String::from_utf8_lossy(&output.stdout).into_owned(),
             err: String::from_utf8_lossy(&output.stderr).into_owned(),
             took: started.elapsed(),

@@ -318,13 +318,15 @@ impl Master {
     ) {
         let ms = now / 1000;
         let line = self.line(ms, key);
+        let stood = line.head().is_some();
         let left = leave && me.as_ref().is_some_and(|me| line.remove(me));
-        if (ours || left) && line.head().is_some() && line.head() != me.as_ref() {
+        if stood && (ours || left) && (line.head().is_none() || line.head() != me.as_ref()) {
             line.purge(ms);
-            if let Some(head) = line.head().cloned()
-                && (ours || self.entry(now, key).is_none())
-            {
-                self.publish(&head, key);
+            match line.head().cloned() {
+                // The last to leave takes the ticket counter along.
+                None => *line = Waiting::default(),
+                Some(head) if ours || self.entry(now, key).is_none() => self.publish(&head, key),
+                Some(_) => {}
             }
         }
         self.sweep(key);
