@@ -26,8 +26,33 @@ pub(super) struct Link {
 
 /// Connects, loads the scripts and reads what the restart guard needs to know.
 pub(super) async fn connect(shared: &Shared) -> Result<Link, Fault> {
+    in_time(shared, attempt(shared)).await
+}
+
+/// A connection on which nothing was said but who we are: for an inspection of a master that refuses
+/// the rest of the greeting.
+pub(super) async fn introduce(shared: &Shared) -> Result<Connection, Fault> {
+    in_time(shared, async {
+        let mut connection = dial(shared).await?;
+        hello(shared, connection.out());
+        let mut refused = None;
+        let heard = connection.exchange(1, |_, value| {
+            if let Value::Error(error) = value {
+                refused = Some(hello_fault(error));
+            }
+        });
+        heard.await.map_err(down)?;
+        refused.map_or(Ok(connection), Err)
+    })
+    .await
+}
+
+async fn in_time<T>(
+    shared: &Shared,
+    outcome: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
     let limit = shared.options.connect_timeout;
-    let outcome = tokio::time::timeout(limit, attempt(shared)).await;
+    let outcome = tokio::time::timeout(limit, outcome).await;
     outcome.unwrap_or_else(|_| {
         let limit = humantime::format_duration(limit);
         Err(Fault::Down(format!("no connection within {limit}").into()))
@@ -125,16 +150,11 @@ struct Greeting {
 impl Greeting {
     /// Writes the one message in which everything is asked.
     fn ask(shared: &Shared, out: &mut Vec<u8>) -> Vec<Asked> {
-        let settings = shared.address.info.redis_settings();
+        hello(shared, out);
         let mut asked = vec![Asked::Hello];
-        if let Some(password) = settings.password() {
-            let user = settings.username().unwrap_or("default");
-            Command::words(out, &["HELLO", "3", "AUTH", user, password]);
-        } else {
-            Command::words(out, &["HELLO", "3"]);
-        }
-        if settings.db() != 0 {
-            Command::words(out, &["SELECT", &settings.db().to_string()]);
+        let database = shared.address.info.redis_settings().db();
+        if database != 0 {
+            Command::words(out, &["SELECT", &database.to_string()]);
             asked.push(Asked::Database);
         }
         for (what, value) in [
@@ -182,6 +202,17 @@ impl Greeting {
         info.lines()
             .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
             .map(str::trim)
+    }
+}
+
+/// Says which protocol we speak, and who we are.
+fn hello(shared: &Shared, out: &mut Vec<u8>) {
+    let settings = shared.address.info.redis_settings();
+    if let Some(password) = settings.password() {
+        let user = settings.username().unwrap_or("default");
+        Command::words(out, &["HELLO", "3", "AUTH", user, password]);
+    } else {
+        Command::words(out, &["HELLO", "3"]);
     }
 }
 

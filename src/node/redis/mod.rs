@@ -8,14 +8,17 @@ mod actor;
 mod address;
 mod connect;
 mod connection;
+mod inspect;
 mod mailbox;
+pub(crate) mod needs;
+mod raised;
 mod resp;
 mod window;
 mod wire;
 
 pub(crate) use address::Address;
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -23,6 +26,7 @@ use tokio::runtime::Handle;
 use self::mailbox::{Letter, Mailbox};
 use super::{Ear, Fault, Node, NodeName, Reply, Request};
 use crate::builder::RestartGuard;
+use crate::inspection::{Inspection, Scope};
 use crate::runtime::BoxFuture;
 
 /// What every master of one `Redlock` goes by.
@@ -56,19 +60,37 @@ struct Shared {
     ear: OnceLock<Ear>,
 }
 
+impl Shared {
+    fn new(address: Address, options: Arc<NodeOptions>) -> Self {
+        Self {
+            address,
+            options,
+            mailbox: Mailbox::new(),
+            first_run: Mutex::new(None),
+            last_link: Mutex::new(None),
+            ear: OnceLock::new(),
+        }
+    }
+
+    /// The same master for a connection beside the actor's: it takes no connection over, and
+    /// counts restarts from the same first contact.
+    fn beside(&self) -> Self {
+        let beside = Self::new(self.address.clone(), self.options.clone());
+        let known = self
+            .first_run
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        Self {
+            first_run: Mutex::new(known.clone()),
+            ..beside
+        }
+    }
+}
+
 impl RedisNode {
     pub(crate) fn new(address: Address, options: Arc<NodeOptions>) -> Self {
-        let mailbox = Mailbox::new();
-        let first_run = Mutex::new(None);
         Self {
-            shared: Arc::new(Shared {
-                address,
-                options,
-                mailbox,
-                first_run,
-                last_link: Mutex::new(None),
-                ear: OnceLock::new(),
-            }),
+            shared: Arc::new(Shared::new(address, options)),
         }
     }
 }
@@ -101,6 +123,18 @@ impl Node for RedisNode {
     fn idle(&self) -> BoxFuture<()> {
         let shared = self.shared.clone();
         Box::pin(async move { shared.mailbox.idle().await })
+    }
+
+    fn inspect(&self, scope: &Scope) -> BoxFuture<Inspection> {
+        let (shared, scope) = (self.shared.beside(), scope.clone());
+        Box::pin(async move {
+            if Handle::try_current().is_err() {
+                let mut found = Inspection::new(shared.address.name().clone());
+                found.fault = Some(Fault::Down("no tokio runtime is running".into()));
+                return found;
+            }
+            inspect::inspect(&shared, &scope).await
+        })
     }
 }
 
