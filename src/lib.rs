@@ -29,7 +29,7 @@
 //!
 //! - [`Redlock`] takes locks ([`acquire`](Redlock::acquire), [`try_acquire`](Redlock::try_acquire),
 //!   [`lock`](Redlock::lock) with options, [`scope`](Redlock::scope)); [`RedlockBuilder`] lists every
-//!   setting with its default.
+//!   setting with its default, and [`inspect`](Redlock::inspect) says whether the masters are fit.
 //! - [`LockGuard`] is a held lock: fencing token, validity, [`lost`](LockGuard::lost),
 //!   [`extend`](LockGuard::extend), [`release`](LockGuard::release).
 //! - [`AcquireError`] tells contention, outage and lateness apart; every error and every guard carries
@@ -70,6 +70,7 @@ mod error;
 mod gather;
 mod guard;
 mod held;
+mod inspection;
 mod limit;
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
@@ -91,6 +92,8 @@ pub use builder::{RedlockBuilder, RestartGuard, Wait};
 pub use error::{AcquireError, BuildError, ExtendError, InvalidResource, Missed, ScopeError};
 pub use guard::{LockGuard, Released};
 pub use held::LossCause;
+pub use inspection::Inspection;
+pub use node::redis::needs::{MissingRight, Purpose};
 pub use node::{Fault, KeyState, NodeName, Phase, Token, Waiter};
 pub use protocol::instant::Instant;
 pub use protocol::validity::Drift;

@@ -14,6 +14,7 @@ use crate::coordinator::{Coordinator, Failure};
 use crate::error::{AcquireError, InvalidResource, Missed, ScopeError};
 use crate::guard::LockGuard;
 use crate::held::Held;
+use crate::inspection::{Inspection, Scope};
 use crate::metrics;
 use crate::node::{Ear, Fault, KeyState, NodeName, Request};
 use crate::renewal::{Renewal, Seat};
@@ -240,6 +241,45 @@ impl Redlock {
     pub async fn break_lock(&self, resource: impl AsRef<[u8]>) -> Result<Status, InvalidResource> {
         let key = self.key(resource.as_ref())?;
         Ok(self.look(Request::Break { key }).await)
+    }
+
+    /// Looks at every master as a lock meets it: whether it can be reached and used, what it is and
+    /// how it is set up, which rights its user lacks, how far its clock is off, and whether the
+    /// restart guard counts its votes. All masters are asked at once, each over a connection of its own that
+    /// is made exactly as those of the locks and ends with the inspection. Nothing on the
+    /// masters is changed.
+    ///
+    /// Connecting and the questions may take the connect timeout each, and the clock of a master
+    /// is read within the node timeout.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: quorate::Redlock) {
+    /// for master in redlock.inspect().await {
+    ///     if let Some(fault) = &master.fault {
+    ///         eprintln!("{}: {fault}", master.node);
+    ///     }
+    ///     for right in &master.missing {
+    ///         eprintln!("{}: its user may not use {right}; grant {}", master.node, right.rule());
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it closes its connections.
+    pub async fn inspect(&self) -> Vec<Inspection> {
+        let coordinator = &self.core.coordinator;
+        let mut word = [0; 16];
+        coordinator.runtime.random(&mut word);
+        let scope = Scope {
+            prefix: coordinator.prefix.clone(),
+            fencing: coordinator.fencing,
+            fair: self.core.options.fair,
+            unheard_of: format!("{:032x}", u128::from_be_bytes(word)).into(),
+        };
+        let inspections = coordinator.nodes().iter().map(|node| node.inspect(&scope));
+        futures::future::join_all(inspections).await
     }
 
     /// Waits until nothing that was sent to any master is under way any more. For programs that are

@@ -18,8 +18,12 @@ pub use request::{
     ReplySink, Request, Token, Waiter, WakeSink,
 };
 
+pub use crate::inspection::Scope;
+
 use std::fmt;
 use std::sync::Arc;
+
+use crate::inspection::Inspection;
 
 /// The name of a master as it stands in reports and errors: its address without credentials.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -78,6 +82,14 @@ pub trait Node: Send + Sync + 'static {
 
     /// Resolves when nothing that was sent so far is under way any more.
     fn idle(&self) -> crate::runtime::BoxFuture<()>;
+
+    /// Looks at the master itself, beside all that is under way. An implementation that has nothing to
+    /// tell finds nothing wrong.
+    fn inspect(&self, scope: &Scope) -> crate::runtime::BoxFuture<Inspection> {
+        let _ = scope;
+        let found = Inspection::new(self.name().clone());
+        Box::pin(async move { found })
+    }
 }
 
 /// A connection as the Redis driver uses it.

@@ -6,6 +6,10 @@ local said = {}
 for i = 1, #KEYS do
   local value, ttl = ARGV[2 * i - 1], ARGV[2 * i]
   local held = ttl ~= '0' and redis.pcall('GET', KEYS[i])
+  if type(held) == 'table' and string.sub(held.err, 1, 9) ~= 'WRONGTYPE' then
+    -- Not allowed to look: that is no answer, and least of all "somebody else's".
+    return held
+  end
   if ttl == '0' then
     said[i] = '3'
   elseif held == value then

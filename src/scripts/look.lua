@@ -8,5 +8,9 @@ for i, waiter in ipairs(line) do
   lives[i] = tonumber(redis.call('ZSCORE', 'quorate:alive:' .. KEYS[1], waiter) or ms) - ms
 end
 return {
-  redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]), redis.call('GET', 'quorate:fence:' .. KEYS[1]), line, lives
+  redis.call('GET', KEYS[1]),
+  redis.call('PTTL', KEYS[1]),
+  redis.call('GET', 'quorate:fence:' .. KEYS[1]),
+  line,
+  lives
 }

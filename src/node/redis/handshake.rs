@@ -63,16 +63,11 @@ pub(super) enum Step {
 impl Shake {
     /// Writes the first message.
     pub(super) fn begin(shared: &Shared, out: &mut Vec<u8>) -> Self {
-        let settings = shared.address.info.redis_settings();
+        hello(shared, out);
         let mut asked = VecDeque::from([Asked::Hello]);
-        if let Some(password) = settings.password() {
-            let user = settings.username().unwrap_or("default");
-            Command::words(out, &["HELLO", "3", "AUTH", user, password]);
-        } else {
-            Command::words(out, &["HELLO", "3"]);
-        }
-        if settings.db() != 0 {
-            Command::words(out, &["SELECT", &settings.db().to_string()]);
+        let database = shared.address.info.redis_settings().db();
+        if database != 0 {
+            Command::words(out, &["SELECT", &database.to_string()]);
             asked.push_back(Asked::Database);
         }
         for (what, value) in [
@@ -109,14 +104,10 @@ impl Shake {
             // Other pushes are passed over; none of ours comes before its subscription.
             (Asked::Subscription, Value::Push(push)) if subscribes(push) => {}
             (_, Value::Push(_)) => return Ok(Step::Waits),
-            (Asked::Hello, Value::Array(_))
-            | (Asked::Courtesy | Asked::Kill, Value::Error(_) | Value::Simple(_) | Value::Int(_))
+            (Asked::Hello, value) => hello_answer(shared, value)?,
+            (Asked::Courtesy | Asked::Kill, Value::Error(_) | Value::Simple(_) | Value::Int(_))
             | (Asked::Id, Value::Error(_))
             | (Asked::Database, Value::Simple(_)) => {}
-            (Asked::Hello, Value::Error(error)) => {
-                let secret = shared.address.info.redis_settings().password().is_some();
-                return Err(hello_fault(error, secret));
-            }
             (Asked::Info, Value::Error(error)) => self.untold = Some(server_fault(error)),
             (Asked::Info, Value::Bulk(text) | Value::Simple(text)) => self.info = text.to_vec(),
             (Asked::Script(index), value) => self.scripts.loaded(index, value)?,
@@ -228,6 +219,29 @@ fn odd(what: &str) -> Fault {
 
 fn subscribes(push: &[Value<'_>]) -> bool {
     push.first().and_then(Value::text) == Some(b"subscribe")
+}
+
+/// Says which protocol we speak, and who we are.
+pub(super) fn hello(shared: &Shared, out: &mut Vec<u8>) {
+    let settings = shared.address.info.redis_settings();
+    if let Some(password) = settings.password() {
+        let user = settings.username().unwrap_or("default");
+        Command::words(out, &["HELLO", "3", "AUTH", user, password]);
+    } else {
+        Command::words(out, &["HELLO", "3"]);
+    }
+}
+
+/// What the server says to that.
+pub(super) fn hello_answer(shared: &Shared, value: &Value<'_>) -> Result<(), Fault> {
+    match value {
+        Value::Array(_) => Ok(()),
+        Value::Error(error) => {
+            let secret = shared.address.info.redis_settings().password().is_some();
+            Err(hello_fault(error, secret))
+        }
+        _ => Err(odd("an odd reply to HELLO")),
+    }
 }
 
 /// Servers quote the words that they do not like, and the password is among those of HELLO, whole

@@ -7,10 +7,14 @@
 mod actor;
 mod address;
 mod buffers;
+mod conversation;
 mod dial;
 mod handshake;
+mod inspect;
 mod link;
+pub(crate) mod needs;
 mod online;
+mod raised;
 mod resp;
 mod socket;
 mod trust;
@@ -29,6 +33,7 @@ use self::trust::Acquaintance;
 use super::actor::mailbox::{Letter, Mailbox};
 use super::{Ear, Fault, Node, NodeName, Reply, Request};
 use crate::builder::RestartGuard;
+use crate::inspection::{Inspection, Scope};
 use crate::runtime::BoxFuture;
 
 /// What every master of one `Redlock` goes by.
@@ -73,6 +78,15 @@ impl Shared {
             ear: OnceLock::new(),
         }
     }
+
+    /// The same master for a connection beside the link: it takes no connection over, and counts
+    /// restarts from the same first contact.
+    fn beside(&self) -> Self {
+        Self {
+            acquaintance: self.acquaintance.beside(),
+            ..Self::new(self.address.clone(), self.options.clone())
+        }
+    }
 }
 
 impl RedisNode {
@@ -110,6 +124,18 @@ impl Node for RedisNode {
     fn idle(&self) -> BoxFuture<()> {
         let shared = self.shared.clone();
         Box::pin(async move { shared.mailbox.idle().await })
+    }
+
+    fn inspect(&self, scope: &Scope) -> BoxFuture<Inspection> {
+        let (shared, scope) = (self.shared.beside(), scope.clone());
+        Box::pin(async move {
+            if Handle::try_current().is_err() {
+                let mut found = Inspection::new(shared.address.name().clone());
+                found.fault = Some(Fault::Down("no tokio runtime is running".into()));
+                return found;
+            }
+            inspect::inspect(&Arc::new(shared), &scope).await
+        })
     }
 }
 

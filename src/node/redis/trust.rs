@@ -18,6 +18,15 @@ struct Seen {
 }
 
 impl Acquaintance {
+    /// What is known of the run met first, and of no connection.
+    pub(super) fn beside(&self) -> Self {
+        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Self(Mutex::new(Seen {
+            first_run: seen.first_run.clone(),
+            last: None,
+        }))
+    }
+
     /// Whether this is the run that was met first.
     pub(super) fn is_first_run(&self, run: &str) -> bool {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::needs::Denied;
+use super::raised::Raised;
 use super::resp::{Command, Value};
 use crate::node::{Answer, Claim, Extended, Fault, KeyState, Line, Order, Place, Request, Waiter};
 
@@ -10,7 +12,7 @@ use crate::node::{Answer, Claim, Extended, Fault, KeyState, Line, Order, Place, 
 const FENCE_TTL: Duration = Duration::from_secs(86_400);
 
 /// The scripts, in the order of [`Script`].
-const SOURCES: [&str; 8] = [
+pub(super) const SOURCES: [&str; 8] = [
     include_str!("../../scripts/acquire.lua"),
     include_str!("../../scripts/confirm.lua"),
     include_str!("../../scripts/release.lua"),
@@ -43,6 +45,24 @@ enum Script {
     Break,
     AcquireFair,
     ReleaseFair,
+}
+
+impl Script {
+    /// The script that a request runs; the classic acquire runs none.
+    fn of(request: &Request) -> Option<Self> {
+        let fair = |claim: &Claim| matches!(claim.order(), Order::Fair(_));
+        Some(match request {
+            Request::Acquire { claim, .. } if fair(claim) => Self::AcquireFair,
+            Request::Acquire { claim, .. } if claim.fenced() => Self::Acquire,
+            Request::Acquire { .. } => return None,
+            Request::Confirm { .. } => Self::Confirm,
+            Request::Release { claim, .. } if fair(claim) => Self::ReleaseFair,
+            Request::Release { .. } => Self::Release,
+            Request::Extend { .. } => Self::Extend,
+            Request::Look { .. } => Self::Look,
+            Request::Break { .. } => Self::Break,
+        })
+    }
 }
 
 /// The names under which a master knows the scripts.
@@ -192,7 +212,7 @@ fn millis(ttl: Duration) -> u64 {
 /// What a reply means for its request; none when it cannot be the answer to it.
 pub(super) fn decode(request: &Request, value: &Value<'_>) -> Option<Result<Answer, Fault>> {
     if let Value::Error(error) = value {
-        return Some(Err(server_fault(error)));
+        return Some(Err(refused(request, error)));
     }
     Some(Ok(match (request, value) {
         (Request::Acquire { claim, .. }, value) => match acquired(claim, value)? {
@@ -347,31 +367,37 @@ pub(super) fn down(error: std::io::Error) -> Fault {
 
 /// A server's error reply as a fault.
 pub(super) fn server_fault(error: &[u8]) -> Fault {
-    let error = String::from_utf8_lossy(error);
-    let (code, details) = error.split_once(' ').unwrap_or((&error, ""));
-    by_code(code, details)
+    by_code(&String::from_utf8_lossy(error), None)
 }
 
-fn by_code(code: &str, details: &str) -> Fault {
-    // Before Redis 7 an error inside a script is wrapped in an ERR with the code in its text.
-    let is = |wanted: &str| code == wanted || details.contains(&format!("{wanted} "));
-    let denied = ["NOAUTH", "WRONGPASS", "NOPERM"];
-    if is("WRONGTYPE") {
-        Fault::WrongType
-    } else if is("LOADING") {
-        Fault::Loading
-    } else if is("READONLY") {
-        Fault::ReadOnly
-    } else if is("OOM") {
-        Fault::OutOfMemory
-    } else if is("MISCONF") {
-        Fault::Misconf
-    } else if is("BUSY") {
-        Fault::Busy
-    } else if denied.iter().any(|code| is(code)) {
-        Fault::Denied(brief(&format!("{code} {details}")))
-    } else {
-        Fault::Server(brief(&format!("{code} {details}")))
+/// An error reply to `request` as a fault.
+fn refused(request: &Request, error: &[u8]) -> Fault {
+    let text = String::from_utf8_lossy(error);
+    match Script::of(request) {
+        // The lock key alone is named in the command itself.
+        _ if text.starts_with("NOPERM ") && Denied::of(&text) == Denied::Key => {
+            Fault::Denied(brief(&format!("no right to use the lock key: {text}")))
+        }
+        script => by_code(&text, script.map(|script| SOURCES[script as usize])),
+    }
+}
+
+/// Codes count where they stand in front, and nowhere else: behind it a server may quote anything.
+fn by_code(text: &str, source: Option<&str>) -> Fault {
+    let raised = Raised::read(text);
+    let code = raised.text.split(' ').next().unwrap_or_default();
+    match code {
+        "WRONGTYPE" => Fault::WrongType,
+        "LOADING" => Fault::Loading,
+        "READONLY" => Fault::ReadOnly,
+        "OOM" => Fault::OutOfMemory,
+        "MISCONF" => Fault::Misconf,
+        "BUSY" => Fault::Busy,
+        "NOAUTH" | "WRONGPASS" | "NOPERM" => Fault::Denied(brief(raised.text)),
+        _ => match raised.denied(source) {
+            Some(why) => Fault::Denied(brief(&why)),
+            None => Fault::Server(brief(text)),
+        },
     }
 }
 
@@ -471,5 +497,45 @@ mod tests {
         let fault = server_fault(b"ERR \x1b[31mred\x07 \xc2\x9b2J\rover").to_string();
         assert!(!fault.chars().any(char::is_control), "{fault:?}");
         assert!(fault.contains("red"), "{fault:?}");
+    }
+
+    #[test]
+    fn a_code_counts_in_front_of_an_error_and_nowhere_else() {
+        for (text, kind) in [
+            ("WRONGTYPE Operation against a key", "wrong_type"),
+            (
+                "OOM command not allowed script: 1, on @user_script:8.",
+                "out_of_memory",
+            ),
+            (
+                "NOPERM User u has no permissions to run the 'evalsha' command",
+                "denied",
+            ),
+            (
+                "ERR somebody's key is called NOPERM and WRONGTYPE x",
+                "server_error",
+            ),
+            ("ERR quorate: ttl above max_ttl", "server_error"),
+            (
+                "BUSYGROUP Consumer Group name already exists",
+                "server_error",
+            ),
+            ("", "server_error"),
+            // Redis 6.2 wraps what a script raised, and that alone.
+            (
+                "ERR Error running script (call to f_1): @user_script:8: @user_script: 8: -READONLY You can't write",
+                "read_only",
+            ),
+            (
+                "ERR Error running script (call to f_1): @user_script:8: WRONGTYPE Operation",
+                "wrong_type",
+            ),
+            (
+                "ERR Error running script (call to f_1): @user_script:8: a value with OOM in it",
+                "server_error",
+            ),
+        ] {
+            assert_eq!(server_fault(text.as_bytes()).kind(), kind, "{text}");
+        }
     }
 }

@@ -1,0 +1,141 @@
+//! What an inspection finds of one master.
+
+use std::time::Duration;
+
+use crate::node::redis::needs::MissingRight;
+use crate::node::{Fault, NodeName};
+
+/// What [`Redlock::inspect`](crate::Redlock::inspect) finds of one master. What it does not say, or
+/// may not be asked, is `None`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Inspection {
+    /// The master's address, without credentials.
+    pub node: NodeName,
+    /// Why no lock can use this master; `None` when locks can. Where it answered and refused, what
+    /// it said of itself stands in the other fields nevertheless.
+    pub fault: Option<Fault>,
+    /// How long connecting took, handshake included.
+    pub connecting: Option<Duration>,
+    /// The fastest of several round trips.
+    pub round_trip: Option<Duration>,
+    /// What it is: `redis`, `valkey` or another that speaks their protocol.
+    pub server: Option<String>,
+    /// Its version.
+    pub version: Option<String>,
+    /// `master` or `slave`.
+    pub role: Option<String>,
+    /// Whether it is a node of a cluster.
+    pub cluster: Option<bool>,
+    /// Names this run of the server process.
+    pub run_id: Option<String>,
+    /// How long it has been up, in whole seconds.
+    pub uptime: Option<Duration>,
+    /// `maxmemory-policy`.
+    pub maxmemory_policy: Option<String>,
+    /// Whether it keeps an append-only file.
+    pub append_only: Option<bool>,
+    /// `appendfsync`.
+    pub append_fsync: Option<String>,
+    /// Whether it takes snapshots.
+    pub snapshots: Option<bool>,
+    /// Its clock minus ours, as good as the round trip allows.
+    pub clock_offset_ms: Option<i64>,
+    /// What its user would need for these locks and may not do.
+    pub missing: Vec<MissingRight>,
+    /// Whether it can wake waiters. Without, and where nobody waits in order, they go by timers.
+    pub wake_ups: bool,
+    /// How much longer its votes do not count, by the restart guard; `None` when they do.
+    pub quarantined: Option<Duration>,
+}
+
+/// What an inspection is to look for.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    /// What stands before every resource in its lock key.
+    pub(crate) prefix: Box<str>,
+    /// Whether acquisitions are numbered.
+    pub(crate) fencing: bool,
+    /// Whether waiters stand in line.
+    pub(crate) fair: bool,
+    /// A word that no key and no channel has in its name.
+    pub(crate) unheard_of: Box<str>,
+}
+
+impl Inspection {
+    /// Nothing known yet, and nothing wrong.
+    pub fn new(node: NodeName) -> Self {
+        Self {
+            node,
+            fault: None,
+            connecting: None,
+            round_trip: None,
+            server: None,
+            version: None,
+            role: None,
+            cluster: None,
+            run_id: None,
+            uptime: None,
+            maxmemory_policy: None,
+            append_only: None,
+            append_fsync: None,
+            snapshots: None,
+            clock_offset_ms: None,
+            missing: Vec::new(),
+            wake_ups: false,
+            quarantined: None,
+        }
+    }
+
+    /// Takes over what `INFO` says.
+    pub(crate) fn read(&mut self, info: &str) {
+        let value = |name: &str| {
+            info.lines()
+                .filter_map(|line| line.trim().split_once(':'))
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| value.to_owned())
+        };
+        let on = |name: &str| value(name).map(|on| on == "1");
+        // The others call themselves Redis as well, in the version whose commands they have.
+        let kinds = ["valkey", "dragonfly", "garnet", "redis"];
+        let kind = kinds
+            .into_iter()
+            .find_map(|kind| Some((kind, value(&format!("{kind}_version"))?)));
+        if let Some((kind, version)) = kind {
+            self.server = Some(kind.to_owned());
+            self.version = Some(version);
+        }
+        self.role = value("role");
+        self.cluster = on("cluster_enabled");
+        self.run_id = value("run_id");
+        self.uptime = value("uptime_in_seconds")
+            .and_then(|secs| secs.parse().ok())
+            .map(Duration::from_secs);
+        self.append_only = on("aof_enabled");
+        self.maxmemory_policy = value("maxmemory_policy");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn info_is_read() {
+        let mut one = Inspection::new(NodeName::new("m"));
+        one.read(
+            "# Server\r\nredis_version:7.2.4\r\nvalkey_version:8.1.8\r\nrun_id:abc\r\n\
+             uptime_in_seconds:61\r\nmaxmemory_policy:noeviction\r\naof_enabled:0\r\nrole:master\r\n\
+             cluster_enabled:0\r\n",
+        );
+        assert_eq!(one.server.as_deref(), Some("valkey"));
+        assert_eq!(one.version.as_deref(), Some("8.1.8"));
+        assert_eq!(one.run_id.as_deref(), Some("abc"));
+        assert_eq!(one.uptime, Some(Duration::from_secs(61)));
+        assert_eq!((one.append_only, one.cluster), (Some(false), Some(false)));
+        assert_eq!(one.role.as_deref(), Some("master"));
+        let mut none = Inspection::new(NodeName::new("m"));
+        none.read("");
+        assert_eq!(none, Inspection::new(NodeName::new("m")));
+    }
+}

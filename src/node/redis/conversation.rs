@@ -1,0 +1,135 @@
+//! A connection to a master that is asked by hand: for inspections, beside the link.
+
+use std::io;
+use std::task::Poll;
+
+use super::Shared;
+use super::buffers::{Input, Output};
+use super::dial::dial;
+use super::handshake::{Shake, Shaken, Step, hello, hello_answer};
+use super::resp::Value;
+use super::socket::Socket;
+use super::wire::down;
+use crate::node::Fault;
+use crate::protocol::instant::Instant;
+
+pub(super) struct Conversation {
+    socket: Socket,
+    output: Output,
+    input: Input,
+}
+
+impl Conversation {
+    /// Connects and shakes hands, to the letter as a link does.
+    pub(super) async fn begin(shared: &std::sync::Arc<Shared>) -> Result<(Self, Shaken), Fault> {
+        in_time(shared, async {
+            let mut talk = Self::dial(shared).await?;
+            let mut shake = Shake::begin(shared, talk.out());
+            loop {
+                let step = talk.next(|value| shake.note(shared, &value)).await??;
+                let done = match step {
+                    Step::Waits => false,
+                    Step::Turns => !shake.turn(shared, talk.out(), Instant::now())?,
+                    Step::Done => true,
+                };
+                if done {
+                    return Ok((talk, shake.done()));
+                }
+            }
+        })
+        .await
+    }
+
+    /// A connection on which nothing was said but who we are: for a master that refuses the rest of
+    /// the greeting.
+    pub(super) async fn introduce(shared: &std::sync::Arc<Shared>) -> Result<Self, Fault> {
+        in_time(shared, async {
+            let mut talk = Self::dial(shared).await?;
+            hello(shared, talk.out());
+            talk.next(|value| hello_answer(shared, &value)).await??;
+            Ok(talk)
+        })
+        .await
+    }
+
+    async fn dial(shared: &std::sync::Arc<Shared>) -> Result<Self, Fault> {
+        Ok(Self {
+            socket: dial(shared.clone()).await?,
+            output: Output::new(),
+            input: Input::new(),
+        })
+    }
+
+    /// Where commands are written.
+    pub(super) fn out(&mut self) -> &mut Vec<u8> {
+        self.output.commands()
+    }
+
+    /// Sends what has been written and hands the next `count` replies to `each`. Subscriptions are
+    /// answered by a push; other pushes are passed over.
+    pub(super) async fn exchange(
+        &mut self,
+        count: usize,
+        mut each: impl FnMut(usize, Value<'_>),
+    ) -> io::Result<()> {
+        let mut seen = 0;
+        while seen < count {
+            let reply = |value: Value<'_>| {
+                if !matches!(&value, Value::Push(push) if !subscribes(push)) {
+                    each(seen, value);
+                    seen += 1;
+                }
+                Ok::<_, Fault>(())
+            };
+            let _never_fails = self.reply(reply).await?;
+        }
+        Ok(())
+    }
+
+    async fn next<T>(
+        &mut self,
+        take: impl FnOnce(Value<'_>) -> Result<T, Fault>,
+    ) -> Result<Result<T, Fault>, Fault> {
+        self.reply(take).await.map_err(down)
+    }
+
+    /// Sends what has been written, and waits for one reply or push.
+    async fn reply<T>(&mut self, take: impl FnOnce(Value<'_>) -> T) -> io::Result<T> {
+        let mut take = Some(take);
+        std::future::poll_fn(|cx| {
+            // What is wrong with writing is best said by what the other side said before.
+            let wrote = self.socket.poll_write(&mut self.output, cx);
+            loop {
+                if let Some(value) = self.input.next()? {
+                    let take = take.take().expect("a reply is taken once");
+                    return Poll::Ready(Ok(take(value)));
+                }
+                match self.socket.poll_read(&mut self.input, cx)? {
+                    Poll::Ready(()) => {}
+                    Poll::Pending => break,
+                }
+            }
+            match wrote {
+                Ok(()) => Poll::Pending,
+                Err(error) => Poll::Ready(Err(error)),
+            }
+        })
+        .await
+    }
+}
+
+fn subscribes(push: &[Value<'_>]) -> bool {
+    push.first().and_then(Value::text) == Some(b"subscribe")
+}
+
+async fn in_time<T>(
+    shared: &Shared,
+    work: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    let limit = shared.options.connect_timeout;
+    let done = tokio::time::timeout(limit, work).await;
+    done.unwrap_or_else(|_| {
+        let limit = humantime::format_duration(limit);
+        Err(Fault::Down(format!("no connection within {limit}").into()))
+    })
+}

@@ -1,0 +1,165 @@
+//! Looking at a master through the library's own connection: what a lock meets, and what the server
+//! says of itself.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+
+use super::Shared;
+use super::conversation::Conversation;
+use super::needs::{MissingRight, Names, Need, needs, purposes};
+use super::resp::{Command, Value};
+use super::wire::down;
+use crate::builder::RestartGuard;
+use crate::inspection::{Inspection, Scope};
+use crate::node::Fault;
+use crate::node::request::WAKE_PREFIX;
+use crate::protocol;
+
+/// How often clock and round trip are measured; the fastest answer counts.
+const SAMPLES: usize = 5;
+
+/// Inspects the master of `shared`, over a connection that is its own and ends with it.
+pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
+    let mut found = Inspection::new(shared.address.name().clone());
+    let began = Instant::now();
+    // What a lock does, to the letter: where this fails no lock has this master.
+    let connection = match Conversation::begin(shared).await {
+        Ok((connection, shaken)) => {
+            found.connecting = Some(began.elapsed());
+            let now = protocol::instant::Instant::now();
+            let left = shaken.quarantined_until.saturating_since(now);
+            found.quarantined = (!left.is_zero()).then_some(left);
+            Some(connection)
+        }
+        // It answers, and refuses a part of the greeting: the inspection asks the rest.
+        Err(fault @ Fault::Denied(_)) => {
+            found.fault = Some(fault);
+            Conversation::introduce(shared).await.ok()
+        }
+        Err(fault) => {
+            found.fault = Some(fault);
+            None
+        }
+    };
+    let Some(mut connection) = connection else {
+        return found;
+    };
+    let outcome = async {
+        pace(shared, &mut connection, &mut found).await?;
+        interview(shared, scope, &mut connection, &mut found).await
+    };
+    if let Err(fault) = outcome.await {
+        found.fault.get_or_insert(fault);
+    }
+    found
+}
+
+/// The fastest round trip, and how far the clocks are apart.
+async fn pace(
+    shared: &Shared,
+    connection: &mut Conversation,
+    found: &mut Inspection,
+) -> Result<(), Fault> {
+    for _ in 0..SAMPLES {
+        let wall = SystemTime::now();
+        let sent = Instant::now();
+        let mut theirs = None;
+        Command::words(connection.out(), &["TIME"]);
+        // A vote has to come within this time, so one question has no longer.
+        let limit = shared.options.node_timeout;
+        within(
+            limit,
+            connection.exchange(1, |_, value| theirs = millis(&value)),
+        )
+        .await?;
+        let took = sent.elapsed();
+        if found.round_trip.is_none_or(|best| took < best) {
+            found.round_trip = Some(took);
+            let ours = (wall + took / 2).duration_since(UNIX_EPOCH);
+            let ours = i64::try_from(ours.unwrap_or_default().as_millis()).unwrap_or(i64::MAX);
+            found.clock_offset_ms = theirs.map(|theirs| theirs.saturating_sub(ours));
+        }
+    }
+    Ok(())
+}
+
+/// All other questions, in one message: bounded as the handshake is, which asks about as much.
+async fn interview(
+    shared: &Shared,
+    scope: &Scope,
+    connection: &mut Conversation,
+    found: &mut Inspection,
+) -> Result<(), Fault> {
+    let database = shared.address.info.redis_settings().db();
+    let guarded = shared.options.restart_guard != RestartGuard::Off;
+    let needs = needs(purposes(scope, guarded, database != 0));
+    let names = Names {
+        lock: format!("{}quorate-doctor-{}", scope.prefix, scope.unheard_of),
+        channel: format!("{WAKE_PREFIX}{}", scope.unheard_of),
+        database,
+    };
+    for need in &needs {
+        need.write(&names, connection.out());
+    }
+    Command::words(connection.out(), &["INFO"]);
+    Command::words(connection.out(), &["CONFIG", "GET", "appendfsync"]);
+    Command::words(connection.out(), &["CONFIG", "GET", "save"]);
+    let count = needs.len() + 3;
+    let heard = connection.exchange(count, |index, value| match needs.get(index) {
+        Some(need) => note(need, &scope.prefix, &value, found),
+        None => match index - needs.len() {
+            0 => {
+                let info = value.text().unwrap_or_default();
+                found.read(&String::from_utf8_lossy(info));
+            }
+            1 => found.append_fsync = setting(&value),
+            _ => found.snapshots = setting(&value).map(|save| !save.is_empty()),
+        },
+    });
+    within(shared.options.connect_timeout, heard).await
+}
+
+fn note(need: &Need, prefix: &str, value: &Value<'_>, found: &mut Inspection) {
+    if let Some(right) = need.missing(prefix, value) {
+        MissingRight::add(&mut found.missing, right, need);
+    }
+    // The hearer is this very connection.
+    if need.is("PUBLISH {wake} x") {
+        found.wake_ups = matches!(value, Value::Int(1..));
+    }
+}
+
+async fn within(limit: Duration, heard: impl Future<Output = io::Result<()>>) -> Result<(), Fault> {
+    match tokio::time::timeout(limit, heard).await {
+        Ok(heard) => heard.map_err(down),
+        Err(_) => Err(Fault::Timeout(limit)),
+    }
+}
+
+/// What TIME answers, in milliseconds since 1970.
+fn millis(value: &Value<'_>) -> Option<i64> {
+    let Value::Array(parts) = value else {
+        return None;
+    };
+    let number = |n: usize| -> Option<i64> {
+        std::str::from_utf8(parts.get(n)?.text()?)
+            .ok()?
+            .parse()
+            .ok()
+    };
+    number(0)?.checked_mul(1000)?.checked_add(number(1)? / 1000)
+}
+
+/// What CONFIG GET answers for one name.
+fn setting(value: &Value<'_>) -> Option<String> {
+    match value {
+        Value::Array(pair) => {
+            let text = pair.get(1)?.text()?;
+            Some(String::from_utf8_lossy(text).into_owned())
+        }
+        _ => None,
+    }
+}

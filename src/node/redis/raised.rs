@@ -1,0 +1,164 @@
+//! Errors that a script raised: what was said, on which line, and what was not allowed there.
+
+use super::needs::{Call, Denied, Family};
+
+/// What a script raised, without what its server wraps around it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Raised<'a> {
+    /// The error as the command in the script gave it, its code in front.
+    pub(super) text: &'a str,
+    /// The line of the script as it was loaded, where the server says.
+    line: Option<usize>,
+}
+
+/// Where servers say on which line.
+const PLACE: &str = "@user_script:";
+
+impl<'a> Raised<'a> {
+    /// Reads an error reply; one that came from no script is taken as it is.
+    pub(super) fn read(reply: &'a str) -> Self {
+        // Before Redis 7: `ERR Error running script (call to f_..): @user_script:7: @user_script: 7: -OOM ..`
+        let wrapped = reply.strip_prefix("ERR Error running script (call to f_");
+        let wrapped = wrapped.and_then(|rest| Some(rest.split_once("): ")?.1));
+        let mut text = wrapped.unwrap_or(reply);
+        let mut line = None;
+        while let Some((number, rest)) = text.strip_prefix(PLACE).and_then(place) {
+            (text, line) = (rest, Some(number));
+        }
+        if line.is_some() {
+            text = text.strip_prefix('-').unwrap_or(text);
+        } else if let Some((_, rest)) = text.rsplit_once(PLACE) {
+            // Since: `ERR .. script: .., on @user_script:7.`
+            line = rest
+                .strip_suffix('.')
+                .and_then(|digits| digits.parse().ok());
+        }
+        Self { text, line }
+    }
+
+    /// What the user may not do, if that is what was raised. `source` is the script.
+    pub(super) fn denied(&self, source: Option<&str>) -> Option<String> {
+        let text = self.text.strip_prefix("ERR ").unwrap_or(self.text);
+        let said = [
+            "The user executing the script can't ",
+            "ACL failure in script: ",
+        ];
+        if !said.iter().any(|said| text.starts_with(said)) {
+            return None;
+        }
+        // One line stands in front of the source when it is loaded.
+        let line = self.line.and_then(|line| line.checked_sub(2));
+        let line = line.and_then(|line| source?.lines().nth(line));
+        let call = line.and_then(Call::read);
+        let what = match Denied::of(text) {
+            Denied::Command => match command(text).or(call.map(|call| call.command)) {
+                Some(name) => format!("run {}", name.to_ascii_uppercase()),
+                None => "run a command".to_owned(),
+            },
+            Denied::Key => match call.and_then(|call| call.family) {
+                Some(Family::Lock) => "use the lock key".to_owned(),
+                Some(family) => format!("use keys like {}*", family.before()),
+                None => "use a key".to_owned(),
+            },
+            Denied::Channel => "publish on channels like quorate:wake:*".to_owned(),
+        };
+        Some(format!(
+            "no right to {what} within the script; quorate doctor names all that is missing"
+        ))
+    }
+}
+
+/// The number that stands here, and what stands behind it.
+fn place(rest: &str) -> Option<(usize, &str)> {
+    let (digits, rest) = rest.trim_start().split_once(": ")?;
+    Some((digits.parse().ok()?, rest))
+}
+
+/// The command that the server names itself.
+fn command(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once("to run the '")?;
+    Some(rest.split_once('\'')?.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: &str = "-- a script\nlocal call = redis.call\ncall('TIME')\ncall('GET', 'quorate:fence:' .. key)\n";
+
+    fn denied(reply: &str) -> Option<String> {
+        Raised::read(reply).denied(Some(SOURCE))
+    }
+
+    #[test]
+    fn what_a_script_may_not_do_is_named_in_the_words_of_every_version() {
+        for (reply, named) in [
+            // Redis 6.2
+            (
+                "ERR Error running script (call to f_ab028c18): @user_script:4: @user_script: 4: The user executing the script can't run this command or subcommand",
+                "run TIME ",
+            ),
+            (
+                "ERR Error running script (call to f_89d3fa1c): @user_script:5: @user_script: 5: The user executing the script can't access at least one of the keys mentioned in the command arguments",
+                "keys like quorate:fence:* ",
+            ),
+            (
+                "@user_script: 4: The user executing the script can't run this command or subcommand",
+                "run TIME ",
+            ),
+            // Redis 7.0
+            (
+                "ERR The user executing the script can't run this command or subcommand script: ab028c18, on @user_script:4.",
+                "run TIME ",
+            ),
+            (
+                "ERR The user executing the script can't publish to the channel mentioned in the command script: c6, on @user_script:9.",
+                "channels like quorate:wake:* ",
+            ),
+            (
+                "ERR The user executing the script can't run this command or subcommand",
+                "run a command ",
+            ),
+            // Later, and Valkey
+            (
+                "ERR ACL failure in script: User u has no permissions to run the 'zadd' command script: ab028c18, on @user_script:4.",
+                "run ZADD ",
+            ),
+            (
+                "ERR ACL failure in script: No permissions to access a key script: on @user_script:5.",
+                "keys like quorate:fence:* ",
+            ),
+            (
+                "ERR ACL failure in script: No permissions to access a key script: on @user_script:99.",
+                "use a key ",
+            ),
+        ] {
+            let said = denied(reply).unwrap_or_else(|| panic!("not denied: {reply}"));
+            assert!(said.contains(named), "{reply}: {said}");
+        }
+    }
+
+    #[test]
+    fn errors_of_before_redis_7_are_unwrapped_and_others_are_left_as_they_are() {
+        let text = |reply: &'static str| Raised::read(reply).text;
+        assert_eq!(
+            text("ERR Error running script (call to f_1): @user_script:8: WRONGTYPE Operation"),
+            "WRONGTYPE Operation"
+        );
+        assert_eq!(
+            text(
+                "ERR Error running script (call to f_1): @user_script:8: @user_script: 8: -OOM command"
+            ),
+            "OOM command"
+        );
+        for plain in [
+            "OOM command not allowed script: 1, on @user_script:8.",
+            "ERR somebody said OOM command",
+            "ERR @user_script: 4: OOM",
+            "",
+        ] {
+            assert_eq!(text(plain), plain);
+            assert_eq!(denied(plain), None);
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! A user with exactly the rights that `docs/operations.md` prints: everything works, and each
+//! right that is taken away is named, by the inspection and by the lock's own errors.
+//!
+//! On the server that the machine has, and on all that `QUORATE_TEST_SERVERS` names.
+
+mod support;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use quorate::{Fault, Inspection, MissingRight, Redlock, RestartGuard, TryAcquire, Wait};
+use quorate_testbed::{Masters, Reply, Server, ServerOptions};
+use support::{PATIENCE, ask_server, eventually, has_key, secs};
+
+const PREFIX: &str = "lock:";
+const PASSWORD: &str = "s3cret-of-the-locker";
+
+/// The words of the command that the page tells operators to run.
+fn documented() -> Vec<String> {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let line = page.lines().find(|line| line.starts_with("ACL SETUSER "));
+    let line = line.expect("the page prints the command");
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+/// The rights in it: commands, key patterns, channels.
+fn rights() -> Vec<String> {
+    let right = |word: &String| word.starts_with(['+', '~', '&']);
+    documented().into_iter().filter(right).collect()
+}
+
+/// Every server program to try.
+fn programs() -> Vec<Option<PathBuf>> {
+    let named = std::env::var("QUORATE_TEST_SERVERS").unwrap_or_default();
+    let named = named.split(',').map(str::trim).filter(|p| !p.is_empty());
+    std::iter::once(None)
+        .chain(named.map(|path| Some(PathBuf::from(path))))
+        .collect()
+}
+
+fn three(program: Option<PathBuf>) -> Masters {
+    let options = |_| match &program {
+        Some(program) => ServerOptions::new().program(program),
+        None => ServerOptions::new(),
+    };
+    Masters::start_with(3, options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Runs the documented command on every master, without one of its rights.
+fn grant(masters: &Masters, without: Option<&str>) {
+    let mut words = documented();
+    words.retain(|word| Some(word.as_str()) != without);
+    for word in &mut words {
+        if word.starts_with('>') {
+            *word = format!(">{PASSWORD}");
+        }
+    }
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    for master in masters {
+        let reply = ask_server(master, &words);
+        assert!(reply.is_ok(), "{words:?}: {reply:?}");
+    }
+}
+
+/// A lock factory of the documented user.
+fn locker(masters: &Masters) -> Redlock {
+    let user = &documented()[2];
+    let url = |master: &Server| format!("redis://{user}:{PASSWORD}@{}", master.addr());
+    Redlock::builder()
+        .masters(masters.iter().map(url))
+        .prefix(PREFIX)
+        // Reads what the guard needs, and trusts servers that this test has just started.
+        .restart_guard(RestartGuard::AfterFirstContact)
+        // A busy machine may take its time.
+        .node_timeout(secs(5))
+        .connect_timeout(secs(10))
+        .ttl(secs(20))
+        .wait(Wait::For(PATIENCE))
+        .build()
+        .expect("good settings")
+}
+
+/// What the user was refused, by the server's own log.
+fn refused(server: &Server) -> Vec<String> {
+    let Reply::Array(entries) = ask_server(server, &["ACL", "LOG"]) else {
+        panic!("no log")
+    };
+    let object = |entry: Reply| match entry {
+        Reply::Array(fields) => {
+            let text = |n: usize| fields.get(n).and_then(Reply::text).unwrap_or_default();
+            let at = (0..fields.len()).find(|n| text(*n) == "object");
+            text(at.expect("an object") + 1).into_owned()
+        }
+        other => panic!("{other:?}"),
+    };
+    entries.into_iter().map(object).collect()
+}
+
+/// How often a command has run.
+fn calls(server: &Server, command: &str) -> u64 {
+    let stats = ask_server(server, &["INFO", "commandstats"]);
+    let stats = stats.text().expect("text").into_owned();
+    let prefix = format!("cmdstat_{command}:calls=");
+    let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+    line.and_then(|line| line.split(',').next()?.parse().ok())
+        .unwrap_or(0)
+}
+
+async fn in_line(masters: &Masters, resource: &str) {
+    let queue = format!("quorate:queue:{PREFIX}{resource}");
+    eventually("somebody stands in line everywhere", || {
+        masters.iter().all(|master| has_key(master, &queue))
+    })
+    .await;
+}
+
+fn assert_well(inspections: &[Inspection]) {
+    for inspection in inspections {
+        assert_eq!(inspection.fault, None, "{inspection:?}");
+        assert!(inspection.missing.is_empty(), "{inspection:?}");
+        assert!(inspection.wake_ups, "{inspection:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_with_exactly_the_documented_rights_does_everything() {
+    for program in programs() {
+        let masters = three(program);
+        grant(&masters, None);
+        let (first, second) = (locker(&masters), locker(&masters));
+
+        let guard = first.acquire("job").await.expect("free");
+        assert!(guard.fencing_token().is_some());
+        let waiter = tokio::spawn({
+            let second = second.clone();
+            async move { second.acquire("job").await }
+        });
+        in_line(&masters, "job").await;
+        let tried = locker(&masters).try_acquire("job").await.expect("answers");
+        assert!(matches!(tried, TryAcquire::Held(_)));
+        let status = second.status("job").await.expect("a good name");
+        for node in &status.nodes {
+            let state = node.state.as_ref().expect("an answer");
+            assert_eq!(state.queue.len(), 1, "{state:?}");
+        }
+        guard.extend(secs(25)).await.expect("ours");
+        // A master that has lost the key gets it back.
+        ask_server(&masters[0], &["DEL", "lock:job"]);
+        guard.extend(secs(29)).await.expect("ours");
+        eventually("put back", || has_key(&masters[0], "lock:job")).await;
+        assert_eq!(guard.release().await.unreachable, 0);
+        let guard = waiter.await.expect("no panic").expect("its turn");
+        for master in &masters {
+            assert!(calls(master, "publish") > 0, "nobody was woken");
+            let heard = ask_server(master, &["PUBSUB", "CHANNELS", "quorate:wake:*"]);
+            assert!(
+                matches!(&heard, Reply::Array(channels) if channels.len() >= 2),
+                "{heard:?}"
+            );
+        }
+
+        let broken = first.break_lock("job").await.expect("a good name");
+        assert!(broken.nodes.iter().all(|node| node.state.is_ok()));
+        assert!(masters.iter().all(|master| !has_key(master, "lock:job")));
+        drop(guard);
+
+        // The next connection closes the last one at the server.
+        for master in &masters {
+            ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
+            ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
+        }
+        let again = first.acquire("job again").await.expect("free");
+        assert_eq!(again.release().await.unreachable, 0);
+
+        assert_well(&first.inspect().await);
+        for master in &masters {
+            let left = ask_server(master, &["KEYS", "*quorate-doctor*"]);
+            assert_eq!(left, Reply::Array(Vec::new()), "it leaves nothing");
+        }
+
+        for master in &masters {
+            let refused: Vec<String> = refused(master)
+                .into_iter()
+                // A courtesy, which the page names as such; old servers name the container alone.
+                .filter(|what| what != "client|setinfo" && what != "client")
+                // Inspections read it where they may.
+                .filter(|what| what != "config|get" && what != "config")
+                .collect();
+            assert_eq!(refused, [] as [String; 0], "the page forgets something");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_documented_rights_do_no_harm() {
+    for program in programs() {
+        let masters = three(program);
+        grant(&masters, None);
+        let user = documented()[2].clone();
+        let mut connection = masters[0].connect(secs(5)).expect("a connection");
+        let welcome = connection.command(&["AUTH", &user, PASSWORD]);
+        assert!(welcome.expect("alive").is_ok());
+        for harm in [
+            &["FLUSHALL"][..],
+            &["FLUSHDB"],
+            &["SWAPDB", "0", "1"],
+            &["KEYS", "*"],
+            &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"],
+            &["CONFIG", "GET", "requirepass"],
+            &["SHUTDOWN", "NOSAVE"],
+            &["SCRIPT", "FLUSH"],
+            &["EVAL", "return 1", "0"],
+            &["ACL", "LIST"],
+            &["SET", "somebody", "else"],
+            &["GET", "quorate:fence:other"],
+            &["SUBSCRIBE", "news"],
+            &["PUBLISH", "news", "x"],
+        ] {
+            let reply = connection.command(harm).expect("alive");
+            let text = reply.text().unwrap_or_default().into_owned();
+            assert!(text.starts_with("NOPERM"), "{harm:?}: {reply:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_right_that_is_taken_away_is_named_by_an_inspection() {
+    for program in programs() {
+        let masters = three(program);
+        for right in rights() {
+            grant(&masters, Some(&right));
+            for inspection in locker(&masters).inspect().await {
+                let rules: Vec<&str> = inspection.missing.iter().map(MissingRight::rule).collect();
+                assert_eq!(rules, [&*right], "{inspection:?}");
+            }
+        }
+        grant(&masters, None);
+        assert_well(&locker(&masters).inspect().await);
+    }
+}
+
+/// Puts a waiter into the line on every master, alive or dead.
+fn ghost(masters: &Masters, resource: &str, id: &str, lives_until: &str) {
+    for master in masters {
+        let of = |family: &str| format!("quorate:{family}:{PREFIX}{resource}");
+        ask_server(master, &["ZADD", &of("queue"), "1", id]);
+        ask_server(master, &["ZADD", &of("alive"), lives_until, id]);
+    }
+}
+
+/// Lives through all that can happen to a lock, and collects what is said when it does not work.
+async fn life(masters: &Masters, resource: &str) -> String {
+    let (first, second) = (locker(masters), locker(masters));
+    let mut said = String::new();
+    let mut note = |what: String| {
+        said.push_str(&what);
+        said.push('\n');
+    };
+    let guard = match first.try_acquire(resource).await {
+        Ok(TryAcquire::Acquired(guard)) => guard,
+        other => return format!("{other:?}"),
+    };
+    // Somebody stands in line, and lives.
+    ghost(masters, resource, "0123456789abcdef:1", "9999999999999");
+    for node in first.status(resource).await.expect("a good name").nodes {
+        note(format!("{:?}", node.state));
+    }
+    note(format!("{:?}", locker(masters).try_acquire(resource).await));
+    // Another comes, and goes again.
+    let wait = Wait::For(Duration::from_millis(700));
+    let waited = second.lock(resource).wait(wait).acquire().await;
+    note(format!("{waited:?}"));
+    note(format!("{:?}", guard.extend(secs(25)).await));
+    for master in masters {
+        ask_server(master, &["DEL", &format!("{PREFIX}{resource}")]);
+    }
+    note(format!("{:?}", guard.extend(secs(29)).await));
+    note(format!("{:?}", guard.release().await.reports()));
+    // Who has died in line is cleared away.
+    ghost(masters, resource, "0123456789abcdef:1", "1");
+    note(format!("{:?}", first.try_acquire(resource).await));
+    for node in second
+        .break_lock(resource)
+        .await
+        .expect("a good name")
+        .nodes
+    {
+        note(format!("{:?}", node.state));
+    }
+    first.flush().await;
+    second.flush().await;
+    said
+}
+
+/// What a lock's error must hold when `right` is missing, for the rights that locking needs.
+fn told(right: &str) -> Option<String> {
+    match right {
+        // Wake-ups and clean reconnects are done without.
+        "+publish" | "+subscribe" | "&quorate:wake:*" | "+client|id" | "+client|kill" => None,
+        "~lock:*" => Some("the lock key".to_owned()),
+        _ => match right.strip_prefix('~') {
+            Some(keys) => Some(keys.replace(PREFIX, "")),
+            // Before Redis 7 the container of a subcommand is named, and that alone.
+            None => right[1..].split('|').next().map(str::to_owned),
+        },
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_right_that_locking_needs_is_named_by_the_locks_own_errors() {
+    let programs = programs().into_iter().map(async |program| {
+        let masters = three(program);
+        for (n, right) in rights().iter().enumerate() {
+            let Some(name) = told(right) else { continue };
+            grant(&masters, Some(right));
+            let said = life(&masters, &format!("job {n}")).await.to_lowercase();
+            assert!(said.contains("denied"), "{right}: {said}");
+            assert!(said.contains(&name), "{right} is not named: {said}");
+            assert!(!said.contains(PASSWORD), "{said}");
+        }
+        grant(&masters, None);
+        let said = life(&masters, "job at last").await.to_lowercase();
+        assert!(!said.contains("denied"), "{said}");
+    });
+    // Most of it is waiting.
+    futures::future::join_all(programs).await;
+}
+
+#[tokio::test]
+async fn a_right_taken_away_from_a_holder_is_a_fault_and_not_a_loss() {
+    for program in programs() {
+        let masters = three(program);
+        grant(&masters, None);
+        let redlock = locker(&masters);
+        let guard = redlock.acquire("job").await.expect("free");
+        grant(&masters, Some("+get"));
+        let said = format!("{:?}", guard.extend(secs(25)).await);
+        assert!(said.contains("Denied"), "{said}");
+        grant(&masters, None);
+        guard.extend(secs(26)).await.expect("still ours");
+    }
+}
+
+#[tokio::test]
+async fn an_inspection_tells_what_the_server_says_of_itself() {
+    let masters = three(None);
+    let redlock = Redlock::builder()
+        .masters(masters.urls())
+        .node_timeout(secs(2))
+        .connect_timeout(secs(10))
+        .ttl(secs(20))
+        .build()
+        .expect("good settings");
+    let before = redlock.inspect().await;
+    for (inspection, url) in before.iter().zip(masters.urls()) {
+        assert_eq!(inspection.fault, None, "{inspection:?}");
+        assert!(url.ends_with(inspection.node.as_str()), "{inspection:?}");
+        assert!(inspection.server.is_some() && inspection.version.is_some());
+        assert_eq!(inspection.role.as_deref(), Some("master"));
+        assert_eq!(inspection.cluster, Some(false));
+        assert_eq!(inspection.run_id.as_deref().map(str::len), Some(40));
+        assert_eq!(inspection.maxmemory_policy.as_deref(), Some("noeviction"));
+        assert_eq!(inspection.append_only, Some(false));
+        assert_eq!(inspection.snapshots, Some(false));
+        let offset = inspection.clock_offset_ms.expect("it told the time");
+        assert!(offset.abs() < 30_000, "one machine, one clock: {offset}");
+        assert!(inspection.connecting.is_some() && inspection.round_trip.is_some());
+        // Started just now, under the default guard.
+        assert!(
+            inspection
+                .quarantined
+                .is_some_and(|left| left > Duration::ZERO)
+        );
+        assert!(inspection.uptime.is_some_and(|up| up < secs(600)));
+    }
+    masters[1].kill().expect("killed");
+    masters[2].stop().expect("stopped");
+    let brief = Redlock::builder()
+        .masters(masters.urls())
+        .connect_timeout(Duration::from_millis(700))
+        .build()
+        .expect("good settings");
+    let after = brief.inspect().await;
+    masters[2].cont().expect("continued");
+    for inspection in &after[1..] {
+        assert_eq!(inspection.fault.as_ref().map(Fault::kind), Some("down"));
+        assert_eq!((&inspection.version, inspection.uptime), (&None, None));
+    }
+}
+
+#[tokio::test]
+async fn an_inspection_leaves_the_connection_of_the_locks_alone() {
+    let masters = three(None);
+    let redlock = support::redlock(&masters);
+    let guard = redlock.acquire("job").await.expect("free");
+    let id = |server: &Server| {
+        let list = ask_server(server, &["CLIENT", "LIST"]);
+        let list = list.text().expect("text").into_owned();
+        let ours = list.lines().find(|line| line.contains("addr=127.0.0.1"));
+        ours.and_then(|line| line.split(' ').next())
+            .map(str::to_owned)
+    };
+    let before: Vec<_> = masters.iter().map(id).collect();
+    assert!(before.iter().all(Option::is_some), "{before:?}");
+    redlock.inspect().await;
+    guard.extend(secs(30)).await.expect("ours");
+    let after: Vec<_> = masters.iter().map(id).collect();
+    assert_eq!(before, after);
+}
+
+#[tokio::test]
+async fn masters_that_refuse_nobody_are_inspected_in_memory_too() {
+    let redlock = Redlock::in_memory(3);
+    let inspections = redlock.inspect().await;
+    assert_eq!(inspections.len(), 3);
+    assert!(inspections.iter().all(|one| one.fault.is_none()));
+}
