@@ -27,6 +27,11 @@ use crate::runtime::Runtime;
 /// raise already needs a master that granted late with a counter of its own.
 const CONFIRM_ROUNDS: usize = 3;
 
+/// How much longer than a node may take its caller waits for its word. A node that keeps its contract is
+/// waited for: a process that hardly gets to run would otherwise leave before it has read the answers
+/// that lie there.
+const BACKSTOP: Duration = Duration::from_millis(100);
+
 /// All masters, and what every round needs to know.
 pub(crate) struct Coordinator {
     nodes: Box<[Arc<dyn Node>]>,
@@ -164,6 +169,7 @@ impl Coordinator {
     /// waiting then: also for a node that breaks its contract.
     pub(crate) fn answered_by(&self) -> Instant {
         let Patience { answer, connect } = self.patience;
+        let answer = answer + BACKSTOP;
         if self.met.load(Ordering::Relaxed) {
             self.now() + answer
         } else {

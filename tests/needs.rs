@@ -297,7 +297,9 @@ async fn life(masters: &Masters, resource: &str) -> String {
 fn told(right: &str) -> Option<String> {
     match right {
         // Wake-ups and clean reconnects are done without.
-        "+publish" | "+subscribe" | "&quorate:wake:*" | "+client|id" | "+client|kill" => None,
+        "+publish" | "+subscribe" | "+ping" | "&quorate:wake:*" | "+client|id" | "+client|kill" => {
+            None
+        }
         "~lock:*" => Some("the lock key".to_owned()),
         _ => match right.strip_prefix('~') {
             Some(keys) => Some(keys.replace(PREFIX, "")),

@@ -160,10 +160,12 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Order, "ZSCORE {alive} x"),
     (Purpose::Order, "GET {ticket}"),
     (Purpose::Order, "SET {ticket} x XX PX 1"),
+    (Purpose::Order, "DEL {ticket}"),
     (Purpose::Order, "PTTL {ticket}"),
     (Purpose::Order, "PEXPIRE {ticket} 1"),
     (Purpose::WakeUps, "SUBSCRIBE {wake}"),
     (Purpose::WakeUps, "PUBLISH {wake} x"),
+    (Purpose::WakeUps, "PING"),
     (Purpose::Reconnecting, "CLIENT ID"),
     // The number of no connection. Never 0, which Redis 6.2 takes for every one.
     (Purpose::Reconnecting, "CLIENT KILL ID 9223372036854775807"),
@@ -477,7 +479,7 @@ mod tests {
     use std::fmt::Write as _;
 
     use super::*;
-    use crate::node::redis::wire::SOURCES;
+    use crate::node::redis::wire::sources;
 
     /// What a user gets by the line on the page: all that is in use by default, and what operators ask.
     const DEFAULTS: [Purpose; 7] = [
@@ -613,7 +615,7 @@ mod tests {
 
     #[test]
     fn every_call_of_every_script_is_in_the_table() {
-        for (source, purposes) in SOURCES.iter().zip(OF_SCRIPTS) {
+        for (source, purposes) in sources().iter().zip(OF_SCRIPTS) {
             for line in source.lines().filter(|line| line.contains("call('")) {
                 assert_eq!(line.matches("call('").count(), 1, "one call a line: {line}");
                 let call = Call::read(line).expect("a call");
@@ -638,9 +640,16 @@ mod tests {
     #[test]
     fn every_line_of_the_table_is_used_by_a_script_or_by_the_driver() {
         // What is asked without a script; the loop over the three keys of a line tells no family.
-        let direct = ["evalsha", "script|load", "info", "subscribe", "select"];
+        let direct = [
+            "evalsha",
+            "script|load",
+            "info",
+            "subscribe",
+            "ping",
+            "select",
+        ];
         for need in needs(Purpose::ALL.into_iter()) {
-            let called = SOURCES.iter().any(|source| {
+            let called = sources().iter().any(|source| {
                 source.lines().filter_map(Call::read).any(|call| {
                     let same = call.command.eq_ignore_ascii_case(&need.command());
                     same && (call.family.is_none() || call.family == need.family())

@@ -1,6 +1,6 @@
 //! Requests as commands, replies as answers, errors as faults.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use super::needs::Denied;
@@ -12,7 +12,7 @@ use crate::node::{Answer, Claim, Extended, Fault, KeyState, Line, Order, Place, 
 const FENCE_TTL: Duration = Duration::from_secs(86_400);
 
 /// The scripts, in the order of [`Script`].
-pub(super) const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 8] = [
     include_str!("../../scripts/acquire.lua"),
     include_str!("../../scripts/confirm.lua"),
     include_str!("../../scripts/release.lua"),
@@ -34,6 +34,17 @@ const PARTS: [(&str, &str); 2] = [
         include_str!("../../scripts/fence/raise.lua"),
     ),
 ];
+
+/// The scripts with their parts put in, in the order of [`Script`].
+pub(super) fn sources() -> &'static [String; SOURCES.len()] {
+    static WHOLE: LazyLock<[String; SOURCES.len()]> = LazyLock::new(|| {
+        SOURCES.map(|source| {
+            let put_in = |text: String, (line, part): &(&str, &str)| text.replace(line, part);
+            PARTS.iter().fold(source.to_owned(), put_in)
+        })
+    });
+    &WHOLE
+}
 
 #[derive(Clone, Copy)]
 enum Script {
@@ -76,15 +87,12 @@ impl Scripts {
 
     /// Writes the commands that load all scripts, with the deployment's constants in front of each.
     pub(super) fn load(max_ttl: Duration, out: &mut Vec<u8>) {
-        for source in SOURCES {
-            let mut source = format!(
+        for source in sources() {
+            let source = format!(
                 "local MAX_TTL, FENCE_TTL = {}, '{}'\n{source}",
                 max_ttl.as_millis(),
                 FENCE_TTL.as_millis()
             );
-            for (line, part) in PARTS {
-                source = source.replace(line, part);
-            }
             Command::words(out, &["SCRIPT", "LOAD", &source]);
         }
     }
@@ -378,7 +386,7 @@ fn refused(request: &Request, error: &[u8]) -> Fault {
         _ if text.starts_with("NOPERM ") && Denied::of(&text) == Denied::Key => {
             Fault::Denied(brief(&format!("no right to use the lock key: {text}")))
         }
-        script => by_code(&text, script.map(|script| SOURCES[script as usize])),
+        script => by_code(&text, script.map(|script| &*sources()[script as usize])),
     }
 }
 
