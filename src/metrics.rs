@@ -5,6 +5,10 @@
 //! installed to give it units and help texts. Recorders are looked up at every event, so one that
 //! is installed late misses only what was before.
 //!
+//! Every series is there from the start, at 0: those of a master when a [`Redlock`](crate::Redlock)
+//! is built, all others then or with [`describe`]. One that is born with its first event is born at
+//! 1, and a rule that asks for an increase does not see that event.
+//!
 //! No metric carries a resource name: there may be millions of them. `docs/metrics.md` says what
 //! to watch, with a dashboard and alert rules.
 //!
@@ -14,13 +18,14 @@
 #[cfg(feature = "metrics")]
 pub use enabled::{ALL, Metric, describe};
 #[cfg(feature = "metrics")]
-pub(crate) use enabled::{Hold, Message, acquired, ahead, confirmation, renewal, round};
+pub(crate) use enabled::{Hold, Message, acquired, ahead, confirmation, register, renewal, round};
 
 #[cfg(not(feature = "metrics"))]
-pub(crate) use disabled::{Hold, Message, acquired, ahead, confirmation, renewal, round};
+pub(crate) use disabled::{Hold, Message, acquired, ahead, confirmation, register, renewal, round};
 
 #[cfg(feature = "metrics")]
 mod enabled {
+    use std::iter::successors;
     use std::time::{Duration, Instant};
 
     use ::metrics::{
@@ -117,7 +122,8 @@ mod enabled {
         }
     }
 
-    /// Tells the installed recorder units and help texts of all metrics.
+    /// Tells the installed recorder units and help texts of all metrics, and registers those that
+    /// need no master's name.
     pub fn describe() {
         for Metric { name, kind, help } in ALL.iter().copied() {
             let unit = if name.ends_with("_seconds") {
@@ -131,18 +137,121 @@ mod enabled {
                 _ => describe_histogram!(name, unit, help),
             }
         }
+        register([].into_iter());
     }
+
+    /// Shows every series to the recorder, at 0 (`the_first_loss_of_a_process_is_an_increase`).
+    pub(crate) fn register<'a>(nodes: impl Iterator<Item = &'a NodeName>) {
+        let failures = [None].into_iter().chain(failures().map(Some));
+        for failure in failures {
+            let _ = histogram!(ACQUIRE_SECONDS, "outcome" => acquire_outcome(failure));
+            counter!(ROUNDS, "verdict" => verdict(failure)).increment(0);
+        }
+        counter!(CONFIRMATIONS).increment(0);
+        // Another `Redlock` of this process may hold some.
+        gauge!(HELD).increment(0.0);
+        for cause in causes() {
+            let _ = histogram!(HOLD_SECONDS, "end" => cause.as_str());
+            if cause != LossCause::Released {
+                counter!(LOST, "cause" => cause.as_str()).increment(0);
+            }
+        }
+        for outcome in RENEWAL_OUTCOMES {
+            counter!(RENEWALS, "outcome" => outcome).increment(0);
+        }
+        let _ = histogram!(MARGIN_SECONDS);
+        let _ = histogram!(QUEUE_AHEAD);
+        for node in nodes {
+            let node = SharedString::from_shared(node.shared());
+            for phase in phases().map(Phase::as_str) {
+                let _ = histogram!(REPLY_SECONDS, "node" => node.clone(), "phase" => phase);
+                let faults = faults().map(|fault| fault.kind());
+                for outcome in [OK, LATE].into_iter().chain(faults) {
+                    counter!(REPLIES, "node" => node.clone(), "phase" => phase, "outcome" => outcome)
+                        .increment(0);
+                }
+            }
+        }
+    }
+
+    // One of each. Matches without a wildcard: a new one does not compile until it has its place.
+
+    fn failures() -> impl Iterator<Item = Failure> {
+        successors(Some(Failure::Contention), |failure| match failure {
+            Failure::Contention => Some(Failure::Outage),
+            Failure::Outage => Some(Failure::Late),
+            Failure::Late => None,
+        })
+    }
+
+    fn causes() -> impl Iterator<Item = LossCause> {
+        successors(Some(LossCause::Expired), |cause| match cause {
+            LossCause::Expired => Some(LossCause::TakenAway),
+            LossCause::TakenAway => Some(LossCause::MaxHold),
+            LossCause::MaxHold => Some(LossCause::Released),
+            LossCause::Released => None,
+        })
+    }
+
+    fn phases() -> impl Iterator<Item = Phase> {
+        successors(Some(Phase::Acquire), |phase| match phase {
+            Phase::Acquire => Some(Phase::Confirm),
+            Phase::Confirm => Some(Phase::Release),
+            Phase::Release => Some(Phase::Extend),
+            Phase::Extend => Some(Phase::Look),
+            Phase::Look => None,
+        })
+    }
+
+    fn faults() -> impl Iterator<Item = Fault> {
+        let (none, no_time) = ("", Duration::ZERO);
+        successors(Some(Fault::Down(none.into())), move |fault| match fault {
+            Fault::Down(_) => Some(Fault::Stalled),
+            Fault::Stalled => Some(Fault::Overloaded),
+            Fault::Overloaded => Some(Fault::Quarantined(no_time)),
+            Fault::Quarantined(_) => Some(Fault::Withdrawn),
+            Fault::Withdrawn => Some(Fault::Timeout(no_time)),
+            Fault::Timeout(_) => Some(Fault::Disconnected(none.into())),
+            Fault::Disconnected(_) => Some(Fault::Loading),
+            Fault::Loading => Some(Fault::ReadOnly),
+            Fault::ReadOnly => Some(Fault::OutOfMemory),
+            Fault::OutOfMemory => Some(Fault::Misconf),
+            Fault::Misconf => Some(Fault::Busy),
+            Fault::Busy => Some(Fault::WrongType),
+            Fault::WrongType => Some(Fault::Denied(none.into())),
+            Fault::Denied(_) => Some(Fault::Unsupported(none.into())),
+            Fault::Unsupported(_) => Some(Fault::SameServer(none.into())),
+            Fault::SameServer(_) => Some(Fault::Server(none.into())),
+            Fault::Server(_) => None,
+        })
+    }
+
+    fn acquire_outcome(failure: Option<Failure>) -> &'static str {
+        failure.map_or("acquired", Failure::as_str)
+    }
+
+    fn verdict(failure: Option<Failure>) -> &'static str {
+        failure.map_or("won", Failure::as_str)
+    }
+
+    const RENEWED: &str = "renewed";
+    const UNKNOWN: &str = "unknown";
+    const TOO_LATE: &str = "too_late";
+    const NOT_OURS: &str = "lost";
+    const RENEWAL_OUTCOMES: [&str; 4] = [RENEWED, UNKNOWN, TOO_LATE, NOT_OURS];
+
+    /// How a master's answers are counted that are no faults.
+    const OK: &str = "ok";
+    const LATE: &str = "late";
 
     /// An acquire has ended.
     pub(crate) fn acquired(failure: Option<Failure>, waited: impl FnOnce() -> Duration) {
-        let outcome = failure.map_or("acquired", Failure::as_str);
-        histogram!(ACQUIRE_SECONDS, "outcome" => outcome).record(waited());
+        histogram!(ACQUIRE_SECONDS, "outcome" => acquire_outcome(failure)).record(waited());
     }
 
     /// A round has its verdict.
     pub(crate) fn round(failure: Option<Failure>) {
-        let verdict = failure.map_or("won", Failure::as_str);
-        counter!(ROUNDS, "verdict" => verdict).increment(1);
+        counter!(ROUNDS, "verdict" => verdict(failure)).increment(1);
     }
 
     /// The masters' counters differed.
@@ -156,11 +265,11 @@ mod enabled {
             Extension::Pending => return,
             Extension::Renewed(_) => {
                 histogram!(MARGIN_SECONDS).record(margin);
-                "renewed"
+                RENEWED
             }
-            Extension::Unknown => "unknown",
-            Extension::TooLate => "too_late",
-            Extension::Lost => "lost",
+            Extension::Unknown => UNKNOWN,
+            Extension::TooLate => TOO_LATE,
+            Extension::Lost => NOT_OURS,
         };
         counter!(RENEWALS, "outcome" => outcome).increment(1);
     }
@@ -210,7 +319,7 @@ mod enabled {
         /// Answered, or reported as a fault.
         pub(crate) fn answered(&self, phase: Phase, answer: Result<&Answer, &Fault>) {
             match answer {
-                Ok(_) => self.count(phase, "ok", true),
+                Ok(_) => self.count(phase, OK, true),
                 Err(fault) => {
                     let said = !matches!(fault, Fault::Timeout(_) | Fault::Stalled);
                     self.count(phase, fault.kind(), said);
@@ -220,7 +329,7 @@ mod enabled {
 
         /// Answered after its timeout had been reported.
         pub(crate) fn late(&self, phase: Phase) {
-            self.count(phase, "late", true);
+            self.count(phase, LATE, true);
         }
 
         fn count(&self, phase: Phase, outcome: &'static str, said: bool) {
@@ -244,6 +353,7 @@ mod disabled {
     use crate::node::{Answer, Fault, NodeName, Phase};
     use crate::protocol::lease::Extension;
 
+    pub(crate) fn register<'a>(_: impl Iterator<Item = &'a NodeName>) {}
     pub(crate) fn acquired(_: Option<Failure>, _: impl FnOnce() -> Duration) {}
     pub(crate) fn round(_: Option<Failure>) {}
     pub(crate) fn confirmation() {}

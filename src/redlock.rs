@@ -92,6 +92,7 @@ impl Redlock {
     }
 
     pub(crate) fn new(coordinator: Coordinator, options: Options) -> Self {
+        metrics::register(coordinator.names());
         let lines = Lines::new();
         if options.fair {
             for (node, master) in coordinator.nodes().iter().enumerate() {
