@@ -620,6 +620,33 @@ async fn an_idle_connection_that_the_server_closes_costs_nothing() {
 }
 
 #[tokio::test]
+async fn one_server_behind_two_addresses_has_one_vote_and_the_second_names_the_first() {
+    let masters = masters(2);
+    let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
+    let again = masters[0].url_at(proxy.addr());
+    let urls = [masters[0].url(), again, masters[1].url()];
+    let redlock = settings(urls).node_timeout(secs(1)).build();
+    let redlock = redlock.expect("good settings");
+    let guard = take(&redlock, "job").await;
+    let names = [masters[0].addr(), proxy.addr()].map(|addr| addr.to_string());
+    let refused = |n: usize| match &guard.report()[n].outcome {
+        NodeOutcome::Fault(Fault::SameServer(other)) => Some(other.to_string()),
+        _ => None,
+    };
+    eventually("one of the two is refused", || {
+        (refused(0), refused(1)) == (None, Some(names[0].clone()))
+            || (refused(0), refused(1)) == (Some(names[1].clone()), None)
+    })
+    .await;
+    guard.release().await;
+    // Two addresses of three answer, and one server of two: that is no majority.
+    masters[1].kill().expect("killed");
+    let error = redlock.try_acquire("job").await.expect_err("no quorum");
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+    assert!(error.to_string().contains("the same server as"), "{error}");
+}
+
+#[tokio::test]
 async fn a_password_shows_nowhere() {
     const SECRET: &str = "s3cret-passw0rd";
     let heard = Listener::default();

@@ -136,6 +136,10 @@ fn timeouts_that_leave_no_time_are_refused() {
     let none = Duration::ZERO;
     assert_duration(good().node_timeout(none), "node_timeout", &["50ms"]);
     assert_duration(good().connect_timeout(none), "connect_timeout", &["500ms"]);
+    // The system takes no such number, and nothing would ever connect.
+    for longer in [secs(3601), Duration::MAX] {
+        assert_duration(good().connect_timeout(longer), "connect_timeout", &["1h"]);
+    }
     assert_duration(good().node_timeout(Duration::MAX), "ttl", &["node_timeout"]);
 }
 
@@ -254,7 +258,7 @@ async fn waits_and_holds_of_any_length_are_taken_as_they_are() {
     let redlock = good()
         .wait(Wait::For(Duration::MAX))
         .max_hold(Duration::MAX)
-        .connect_timeout(Duration::MAX)
+        .connect_timeout(secs(3600))
         .build()
         .expect("good settings");
     let guard = redlock.acquire("job").await.expect("free");

@@ -89,12 +89,26 @@ fn shown(url: &str) -> Option<String> {
             let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
             // A unix URL may carry its password in the query.
             let rest = rest.split_once('?').map_or(rest, |(path, _)| path);
-            Some(format!("{scheme}://{rest}"))
+            Some(format!("{scheme}://{}", without_secret(rest)))
         }
         // Without a scheme it may be anything, also "user:password@host".
-        None if url.is_empty() => Some(String::new()),
-        None => (!url.contains('@')).then(|| url.to_owned()),
+        None => (!url.contains('@')).then(|| without_secret(url)),
     }
+}
+
+/// What stands behind a colon is a port, or else perhaps a password whose host was forgotten.
+fn without_secret(rest: &str) -> String {
+    match rest.rsplit_once(':') {
+        Some((host, port)) if !port.is_empty() && !is_port(port) && !rest.starts_with('[') => {
+            format!("{host}:***")
+        }
+        _ => rest.to_owned(),
+    }
+}
+
+fn is_port(text: &str) -> bool {
+    let port = text.split('/').next().unwrap_or_default();
+    port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -128,6 +142,9 @@ mod tests {
             "redis://user:s3cret@host:notaport",
             "redis://user:s3cret@host/notadb",
             "user:s3cret@host",
+            "redis://user:s3cret",
+            "redis://:s3cret",
+            "user:s3cret",
         ] {
             let bad = Address::parse(url)
                 .err()
