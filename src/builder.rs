@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use crate::coordinator::{Coordinator, Patience};
 use crate::error::BuildError;
+#[cfg(any(test, feature = "testing"))]
+use crate::node::Driver;
 use crate::node::Node;
 use crate::node::redis::{Address, NodeOptions, RedisNode, Roster};
 use crate::protocol::instant::Instant;
@@ -405,8 +407,8 @@ impl RedlockBuilder {
         Err(bad("heartbeat", heartbeat, why))
     }
 
-    fn redis_nodes(&self, node_timeout: Duration) -> Result<Vec<Arc<dyn Node>>, BuildError> {
-        let options = Arc::new(NodeOptions {
+    fn node_options(&self, node_timeout: Duration) -> Result<Arc<NodeOptions>, BuildError> {
+        Ok(Arc::new(NodeOptions {
             node_timeout,
             connect_timeout: self.connect_timeout,
             max_ttl: self.max_ttl,
@@ -416,9 +418,22 @@ impl RedlockBuilder {
             dial: self.dial.clone(),
             #[cfg(feature = "tls-rustls")]
             tls: self.tls.client_config(&self.masters)?,
-        });
+        }))
+    }
+
+    fn redis_nodes(&self, node_timeout: Duration) -> Result<Vec<Arc<dyn Node>>, BuildError> {
+        let options = self.node_options(node_timeout)?;
         let node = |address| Arc::new(RedisNode::new(address, options.clone())) as Arc<dyn Node>;
         Ok(addresses(&self.masters)?.into_iter().map(node).collect())
+    }
+
+    /// The masters without their actors, for simulations.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn drivers(&self, seed: u64, now: Instant) -> Result<Vec<Driver>, BuildError> {
+        let options = self.node_options(self.effective_node_timeout())?;
+        let addresses = addresses(&self.masters)?.into_iter().zip(seed..);
+        let driver = |(address, seed)| Driver::new(address, options.clone(), seed, now);
+        Ok(addresses.map(driver).collect())
     }
 
     /// The only master of this builder, for contract tests.

@@ -50,6 +50,7 @@ counted! {
         restored: "keys put back (healed minorities)",
         lost: "losses told to a holder",
         lined_up: "attempts from a place in line: sent",
+        batches: "renewals of several locks at once",
         woken: "waiters woken",
         waited_after_healing: "waiters served after healing",
     }
@@ -60,7 +61,9 @@ counted! {
         full_restarts: "restarts, nothing lost",
         stalls: "stalls",
         jumps: "clock jumps",
-        quarantined: "votes left out by the restart guard",
+        refusals: "requests refused: BUSY, OOM, hung up, ..",
+        forgotten_scripts: "scripts asked for and not there",
+        garbage: "answers to another question",
     }
     "network" {
         partitions: "partitions",
@@ -69,9 +72,10 @@ counted! {
         leftovers: "messages after their connection",
         resets: "connections reset",
         reconnects: "connections made",
-        timeouts: "node timeouts",
-        refused_down: "requests refused: down or stalled",
-        owed: "releases delivered on a later connection",
+        half_open: "connections forgotten by one side",
+        kicked: "old connections ended by new ones",
+        pings: "signs of life asked for",
+        owed: "releases first on a new connection",
     }
     "clients" {
         pauses: "processes paused",

@@ -45,6 +45,8 @@ pub(crate) enum Fact<'a> {
         resource: usize,
         claim: &'a Arc<Claim>,
         verb: Verb,
+        /// It came over a connection that was made to this very run of the server.
+        live: bool,
         answer: &'a Result<Answer, Fault>,
         before: Seen,
         after: Seen,
@@ -53,12 +55,6 @@ pub(crate) enum Fact<'a> {
     Left {
         master: usize,
         claim: &'a Arc<Claim>,
-    },
-    /// A client was given an answer, in time to count it.
-    Answered {
-        client: usize,
-        master: usize,
-        answer: &'a Result<Answer, Fault>,
     },
     /// A client believes to hold a lock from now on.
     Obtained { believer: &'a Believer },

@@ -8,12 +8,13 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use quorate::Instant;
-use quorate::node::{Ear, Node, NodeName, Reply, Request};
+use quorate::node::{Driver, Ear, Node, NodeName, Reply, Request, drivers};
 use quorate::runtime::{BoxFuture, Runtime};
 
+use crate::canary::Flaw;
 use crate::clock::{BEGIN, Clock, EPOCH_US};
 use crate::rng::Rng;
-use crate::world::{Effects, Event, Link, Shared};
+use crate::world::{Event, Link, Shared};
 
 /// One life of a client process.
 pub(crate) struct Process {
@@ -36,9 +37,19 @@ impl Process {
         let seed = world.scenario.seed;
         let first = world.links.len();
         let masters = world.scenario.masters.len();
-        for master in 0..masters {
+        let now = Instant::from_nanos(clock.read(world.now));
+        let urls = (0..masters).map(|master| format!("redis://{}", NAMES[master]));
+        let mut settings = world.scenario.settings;
+        settings.guard &= world.flaw != Some(Flaw::GuardOff);
+        let settings = settings.builder().masters(urls);
+        let jitter = Rng::stream(seed, 3 << 48 | salt).draw();
+        let drivers = drivers(&settings, jitter, now).expect("good addresses");
+        let drivers: Vec<Arc<Driver>> = drivers.into_iter().map(Arc::new).collect();
+        for (master, driver) in drivers.iter().enumerate() {
             let rng = Rng::stream(seed, 1 << 48 | salt | master as u64);
-            world.links.push(Link::new(client, master, rng));
+            world
+                .links
+                .push(Link::new(client, master, driver.clone(), rng));
         }
         drop(world);
         let process = Arc::new(Self {
@@ -51,8 +62,8 @@ impl Process {
         });
         let node = |master: usize| {
             Arc::new(SimNode {
-                name: NodeName::new(NAMES[master]),
-                shared: shared.clone(),
+                driver: drivers[master].clone(),
+                shared: Arc::downgrade(shared),
                 link: first + master,
             }) as Arc<dyn Node>
         };
@@ -170,40 +181,28 @@ impl Drop for Sleep {
 
 /// A master as one process reaches it.
 struct SimNode {
-    name: NodeName,
-    shared: Arc<Shared>,
+    driver: Arc<Driver>,
+    shared: Weak<Shared>,
     link: usize,
 }
 
 impl Node for SimNode {
     fn name(&self) -> &NodeName {
-        &self.name
+        self.driver.name()
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        let mut effects = Effects::default();
-        self.shared
-            .world()
-            .send(self.link, request, reply, &mut effects);
-        self.shared.carry_out(effects);
+        // A reply that is dropped here is answered: nobody listens in a world that is gone.
+        if let Some(shared) = self.shared.upgrade() {
+            shared.send(self.link, request, reply);
+        }
     }
 
     fn listen(&self, ear: Ear) {
-        self.shared.world().links[self.link].ear = Some(ear);
+        self.driver.listen(ear);
     }
 
     fn idle(&self) -> BoxFuture<()> {
-        let (shared, link) = (Arc::downgrade(&self.shared), self.link);
-        // Looked at whenever the task is polled: no scenario waits for this alone.
-        Box::pin(std::future::poll_fn(move |cx| {
-            let idle = shared
-                .upgrade()
-                .is_none_or(|shared| shared.world().links[link].is_idle());
-            if idle {
-                return Poll::Ready(());
-            }
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        }))
+        self.driver.idle()
     }
 }

@@ -1,9 +1,6 @@
 //! One run: a scenario, a verdict.
 
 use std::sync::Arc;
-use std::time::Duration;
-
-use quorate::{Redlock, Retry};
 
 use crate::canary::{self, Flaw};
 use crate::checks::{Healing, Violation};
@@ -85,20 +82,7 @@ impl Run {
             let process = process.clone();
             Arc::new(canary::WrongLocker::new(flaw, process, nodes, settings))
         } else {
-            let first = Duration::from_millis(4);
-            let builder = Redlock::builder()
-                .nodes(nodes)
-                .runtime(process.clone())
-                .ttl(settings.ttl())
-                .max_ttl(Duration::from_nanos(settings.max_ttl))
-                .node_timeout(Duration::from_nanos(settings.node_timeout))
-                .retry(Retry::new(first, Duration::from_nanos(settings.retry_most)))
-                .fencing(settings.fencing);
-            let builder = if settings.fair {
-                builder.fair()
-            } else {
-                builder.unordered()
-            };
+            let builder = settings.builder().nodes(nodes).runtime(process.clone());
             Arc::new(builder.build().expect("settings that fit together"))
         };
         let script = crate::client::run(process.clone(), locker);

@@ -7,6 +7,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use quorate::{Redlock, RedlockBuilder, RestartGuard, Retry};
+
 use crate::clock::MS;
 use crate::rng::Rng;
 
@@ -109,6 +111,8 @@ pub struct Net {
     pub doze_ppm: u32,
     /// How late at the most.
     pub doze: u64,
+    /// How many of a million writes are cut into several packets, anywhere.
+    pub cut_ppm: u32,
     /// How many of a million broken connections still deliver what was on its way.
     pub leftover_ppm: u32,
     /// Ready tasks are polled in any order.
@@ -144,10 +148,58 @@ pub enum FaultKind {
     },
     /// All connections of one master are reset, in the middle of whatever was said.
     Reset { master: u8 },
+    /// All connections of one master are forgotten, and nobody is told.
+    Forget { master: u8 },
+    /// A master refuses all requests of a lock for a while.
+    Refuse {
+        master: u8,
+        how: Refusal,
+        lasts: u64,
+    },
+    /// A master loses its scripts.
+    Flush { master: u8 },
+    /// A master says something else next, on each connection.
+    Garble { master: u8 },
     /// A client process stands still; its clock does not.
     Pause { client: u8, lasts: u64 },
     /// A client process dies and starts anew.
     Kill { client: u8, down: u64 },
+}
+
+/// How a master refuses what it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    Busy,
+    OutOfMemory,
+    Misconf,
+    ReadOnly,
+    Denied,
+    /// It closes the connection at the first question behind the handshake.
+    HangUp,
+}
+
+impl Refusal {
+    /// Every way to refuse.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Busy,
+        Self::OutOfMemory,
+        Self::Misconf,
+        Self::ReadOnly,
+        Self::Denied,
+        Self::HangUp,
+    ];
+
+    /// The reply.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Busy => "-BUSY Redis is busy running a script.\r\n",
+            Self::OutOfMemory => "-OOM command not allowed\r\n",
+            Self::Misconf => "-MISCONF Errors writing to the disk\r\n",
+            Self::ReadOnly => "-READONLY You can't write\r\n",
+            Self::Denied => "-NOPERM this user has no permissions\r\n",
+            Self::HangUp => "",
+        }
+    }
 }
 
 /// The settings of every client.
@@ -212,6 +264,8 @@ impl Scenario {
         let (losing, doubling, dozing) = (on(250_000), on(300_000), on(200_000));
         let (dropping, slow, shuffle) = (on(400_000), on(250_000), on(300_000));
         let (leftovers, drippy) = (on(500_000), on(150_000));
+        let (torn, forgetting, refusing) = (on(400_000), on(200_000), on(250_000));
+        let (flushing, garbling) = (on(150_000), on(200_000));
 
         let settings = Settings::draw(rng);
         let ttl = settings.ttl;
@@ -268,6 +322,7 @@ impl Scenario {
                 0
             },
             doze: rng.range(1, 2 * ttl / MS) * MS,
+            cut_ppm: if torn { 300_000 } else { 0 },
             leftover_ppm: if leftovers { 700_000 } else { 0 },
             shuffle,
         };
@@ -310,6 +365,28 @@ impl Scenario {
         }
         if resetting {
             faults.add(8, |rng, _| FaultKind::Reset {
+                master: rng.below(n.into()) as u8,
+            });
+        }
+        if forgetting {
+            faults.add(4, |rng, _| FaultKind::Forget {
+                master: rng.below(n.into()) as u8,
+            });
+        }
+        if refusing {
+            faults.add(5, |rng, left| FaultKind::Refuse {
+                master: rng.below(n.into()) as u8,
+                how: rng.pick(&Refusal::ALL),
+                lasts: rng.range(1, 1_000).min(left) * MS,
+            });
+        }
+        if flushing {
+            faults.add(4, |rng, _| FaultKind::Flush {
+                master: rng.below(n.into()) as u8,
+            });
+        }
+        if garbling {
+            faults.add(6, |rng, _| FaultKind::Garble {
                 master: rng.below(n.into()) as u8,
             });
         }
@@ -368,6 +445,7 @@ impl Scenario {
                 reset_ppm: 0,
                 doze_ppm: 0,
                 doze: MS,
+                cut_ppm: 0,
                 leftover_ppm: 0,
                 shuffle: false,
             },
@@ -495,6 +573,28 @@ impl Settings {
 
     pub(crate) fn ttl(&self) -> Duration {
         Duration::from_nanos(self.ttl)
+    }
+
+    /// The library's settings.
+    pub(crate) fn builder(&self) -> RedlockBuilder {
+        let first = Duration::from_millis(4);
+        let guard = if self.guard {
+            RestartGuard::On
+        } else {
+            RestartGuard::Off
+        };
+        let builder = Redlock::builder()
+            .ttl(self.ttl())
+            .max_ttl(Duration::from_nanos(self.max_ttl))
+            .node_timeout(Duration::from_nanos(self.node_timeout))
+            .retry(Retry::new(first, Duration::from_nanos(self.retry_most)))
+            .restart_guard(guard)
+            .fencing(self.fencing);
+        if self.fair {
+            builder.fair()
+        } else {
+            builder.unordered()
+        }
     }
 }
 

@@ -130,12 +130,13 @@ impl Shrinker<'_> {
     fn plainer(&mut self) -> bool {
         let mut smaller = false;
         let net = self.best.net;
-        let parts: [Part<Scenario>; 6] = [
+        let parts: [Part<Scenario>; 7] = [
             (net.loss_ppm > 0, |s| s.net.loss_ppm = 0),
             (net.duplicate_ppm > 0, |s| s.net.duplicate_ppm = 0),
             (net.reset_ppm > 0, |s| s.net.reset_ppm = 0),
             (net.doze_ppm > 0, |s| s.net.doze_ppm = 0),
             (net.leftover_ppm > 0, |s| s.net.leftover_ppm = 0),
+            (net.cut_ppm > 0, |s| s.net.cut_ppm = 0),
             (net.shuffle, |s| s.net.shuffle = false),
         ];
         for (on, off) in parts {

@@ -89,7 +89,7 @@ const CANARIES: [(Flaw, u64); 13] = [
     (Flaw::ConfirmAtLeast, 5_000),
     (Flaw::ShorteningExtend, 50),
     (Flaw::GuardOff, 100),
-    (Flaw::GuardFromQuestion, 5_000),
+    (Flaw::UptimeAhead, 5_000),
 ];
 
 #[test]

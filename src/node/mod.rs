@@ -105,6 +105,24 @@ pub type Dial = Arc<
     dyn Fn(&str, u16) -> crate::runtime::BoxFuture<std::io::Result<Box<dyn Stream>>> + Send + Sync,
 >;
 
+#[cfg(any(test, feature = "testing"))]
+pub use redis::driver::{Driver, Stage};
+
+/// The masters of a builder as [`Driver`]s: for simulations. `seed` draws the jitter of their pauses,
+/// `now` is the present time on the clock that steps them.
+///
+/// # Errors
+///
+/// As [`RedlockBuilder::build`](crate::RedlockBuilder::build).
+#[cfg(any(test, feature = "testing"))]
+pub fn drivers(
+    settings: &crate::RedlockBuilder,
+    seed: u64,
+    now: crate::Instant,
+) -> Result<Vec<Driver>, crate::BuildError> {
+    settings.drivers(seed, now)
+}
+
 /// A Redis or Valkey master by its URL, with the defaults of a builder: for contract tests.
 ///
 /// # Errors

@@ -39,8 +39,8 @@ pub enum Flaw {
     ShorteningExtend,
     /// Restarted masters vote at once.
     GuardOff,
-    /// The restart guard is counted from the question about the uptime, not from the answer.
-    GuardFromQuestion,
+    /// The uptime that the restart guard trusts is two seconds too high.
+    UptimeAhead,
 }
 
 impl Flaw {
@@ -58,7 +58,7 @@ impl Flaw {
         Self::ConfirmAtLeast,
         Self::ShorteningExtend,
         Self::GuardOff,
-        Self::GuardFromQuestion,
+        Self::UptimeAhead,
     ];
 
     /// Its name, for commands and tables.
@@ -77,7 +77,7 @@ impl Flaw {
             Self::ConfirmAtLeast => "confirm-at-least",
             Self::ShorteningExtend => "shortening-extend",
             Self::GuardOff => "guard-off",
-            Self::GuardFromQuestion => "guard-from-question",
+            Self::UptimeAhead => "uptime-ahead",
         }
     }
 
@@ -95,7 +95,7 @@ impl Flaw {
                 | Self::ConfirmAtLeast
                 | Self::ShorteningExtend
                 | Self::GuardOff
-                | Self::GuardFromQuestion
+                | Self::UptimeAhead
         )
     }
 }

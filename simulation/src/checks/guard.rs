@@ -1,7 +1,8 @@
-//! Rule 7: no vote is counted from a master within `max_ttl` of its restart (guard on).
+//! Rule 7: no vote is counted from a master within `max_ttl` of its restart (guard on): nobody who
+//! has connected since asks it for one.
 
 use super::{Check, Moment};
-use crate::facts::Fact;
+use crate::facts::{Fact, short};
 use crate::scenario::Scenario;
 use quorate::node::{Answer, Extended};
 
@@ -27,10 +28,12 @@ impl Check for Guard {
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
             Fact::Restarted { master } => self.restarted[*master] = Some(at.now),
-            Fact::Answered {
-                client,
+            Fact::Applied {
                 master,
+                claim,
                 answer,
+                live: true,
+                ..
             } if at.promises.guard => {
                 let Some(restarted) = self.restarted[*master] else {
                     return Ok(());
@@ -44,7 +47,8 @@ impl Check for Guard {
                 };
                 if vote && at.now < restarted + self.max_ttl {
                     return Err(format!(
-                        "client {client} counted a vote of master {master} {} ms after its restart",
+                        "master {master} was asked for a vote for {} {} ms after its restart",
+                        short(&claim.token().to_hex()),
                         (at.now - restarted) / 1_000_000
                     ));
                 }

@@ -116,6 +116,7 @@ impl Check for Line {
                 answer,
                 before,
                 after,
+                ..
             } => {
                 let place = place(claim);
                 if let Some(place) = place {

@@ -10,7 +10,7 @@ use super::{Event, World};
 use crate::canary::Flaw;
 use crate::clock::{BEGIN, Clock, EPOCH_US};
 use crate::facts::{Fact, Seen, Verb, short};
-use crate::scenario::{Disk, MasterPlan};
+use crate::scenario::{Disk, MasterPlan, Refusal};
 
 pub(crate) struct SimMaster {
     memory: Master,
@@ -25,6 +25,10 @@ pub(crate) struct SimMaster {
     /// What its clock showed when it started, in microseconds.
     started_us: u64,
     pub(crate) stalled_until: u64,
+    /// What it says to all requests of a lock, and until when.
+    pub(crate) refusing: Option<(u64, Refusal)>,
+    /// The scripts that it knows, as bits.
+    pub(crate) scripts: u16,
     /// How each lock stood after the last message about it.
     seen: [Seen; 2],
 }
@@ -42,6 +46,8 @@ impl SimMaster {
             // It has been running for a day.
             started_us: begins / 1_000 - 86_400_000_000,
             stalled_until: 0,
+            refusing: None,
+            scripts: 0,
             seen: [Seen::default(); 2],
         }
     }
@@ -137,7 +143,13 @@ fn verb(request: &Request) -> Option<(&Arc<Claim>, Verb)> {
 
 impl World {
     /// Lets a master execute a request, under the eyes of the checkers.
-    pub(super) fn apply(&mut self, index: usize, request: &Request) -> Result<Answer, Fault> {
+    /// `live` where it came over a connection to this very run of the server.
+    pub(super) fn apply(
+        &mut self,
+        index: usize,
+        request: &Request,
+        live: bool,
+    ) -> Result<Answer, Fault> {
         let now = self.now;
         let master = &mut self.masters[index];
         let now_us = master.micros(now);
@@ -158,7 +170,7 @@ impl World {
                 if before.holder.is_none() && after.holder.is_some() {
                     self.watch.coverage.restored += 1;
                 }
-                self.applied(index, &item.claim, verb, &answer, before, after);
+                self.applied(index, &item.claim, verb, live, &answer, before, after);
             }
             return answer;
         }
@@ -167,7 +179,7 @@ impl World {
         let after = master.look(now_us, claim.key());
         master.seen[resource_of(claim.key())] = after;
         let published = master.memory.take_published();
-        self.applied(index, claim, verb, &answer, before, after);
+        self.applied(index, claim, verb, live, &answer, before, after);
         if let Request::Release { claim, leave: true } = request {
             self.watch.fact(
                 now,
@@ -188,6 +200,7 @@ impl World {
         master: usize,
         claim: &Arc<Claim>,
         verb: Verb,
+        live: bool,
         answer: &Result<Answer, Fault>,
         before: Seen,
         after: Seen,
@@ -214,11 +227,22 @@ impl World {
                 resource,
                 claim,
                 verb,
+                live,
                 answer,
                 before,
                 after,
             },
         );
+    }
+
+    /// What a master says of its uptime.
+    pub(super) fn uptime(&self, index: usize) -> u64 {
+        let ahead = if self.flaw == Some(Flaw::UptimeAhead) {
+            2
+        } else {
+            0
+        };
+        self.masters[index].uptime(self.now) + ahead
     }
 
     pub(super) fn crash(&mut self, index: usize, down: u64) {
@@ -252,6 +276,7 @@ impl World {
         master.up = true;
         master.run += 1;
         master.stalled_until = 0;
+        master.scripts = 0;
         master.started_us = master.micros(now);
         let kept = master.keeps;
         self.say(|| format!("master {index} is back, disk: {kept:?}"));

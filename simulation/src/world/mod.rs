@@ -1,10 +1,12 @@
 //! The simulated world: one queue of events, masters, connections, client processes.
 //!
 //! Everything is decided by the scenario and its seed. The world calls into the library only
-//! with its lock released: answers are collected as [`Effects`] and handed over afterwards.
+//! with its lock released.
 
 mod link;
 mod master;
+mod net;
+mod server;
 mod watch;
 
 use std::cmp::Reverse;
@@ -13,11 +15,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use quorate::node::{Answer, Claim, Ear, Fault as NodeFault, Reply, Request};
+use quorate::node::{Claim, Request};
 use quorate::runtime::BoxFuture;
 
+use link::Call;
 pub(crate) use link::Link;
 use master::SimMaster;
+use net::Conn;
 pub(crate) use watch::Watch;
 
 use crate::canary::Flaw;
@@ -63,39 +67,20 @@ impl Shared {
         Some(next.event)
     }
 
-    /// Lets an event happen, and hands the answers to the library with the world unlocked.
+    /// Lets an event happen; what concerns the library is done with the world unlocked.
     pub(crate) fn happen(&self, event: Event) {
-        let mut effects = Effects::default();
-        self.world().happen(event, &mut effects);
-        self.carry_out(effects);
-    }
-
-    pub(crate) fn carry_out(&self, effects: Effects) {
-        for (reply, answer) in effects.answers {
-            reply.answer(answer);
-        }
-        if let Some((link, mut flights, fault)) = effects.overdue {
-            for letter in &mut flights {
-                letter.reply.time_out(fault.clone());
-            }
-            // Nothing was queued meanwhile: a stalled connection refuses everything.
-            self.world().links[link].flights = flights;
-        }
-        for waker in effects.wake {
-            waker.wake();
-        }
-        for (ear, key) in effects.heard {
-            ear.sink.woken(ear.node, &key);
+        let todo = self.world().happen(event);
+        match todo {
+            Some(Todo::Wake(waker)) => waker.wake(),
+            Some(Todo::Step(link, call)) => self.step_link(link, call),
+            None => {}
         }
     }
 
     /// Takes the world apart, so that nothing keeps itself alive in a circle.
     pub(crate) fn demolish(&self) {
         let mut world = self.world();
-        for link in &mut world.links {
-            link.dead = true;
-        }
-        let links: Vec<_> = world.links.iter_mut().map(Link::rest).collect();
+        let links = std::mem::take(&mut world.links);
         let rest = (
             std::mem::take(&mut world.watch.believers),
             std::mem::take(&mut world.spawned),
@@ -107,14 +92,10 @@ impl Shared {
     }
 }
 
-/// What is to be handed to the library once the world is unlocked.
-#[derive(Default)]
-pub(crate) struct Effects {
-    pub(crate) answers: Vec<(Reply, Result<Answer, NodeFault>)>,
-    /// All requests of one connection that are overdue at once.
-    overdue: Option<(usize, VecDeque<link::Letter>, NodeFault)>,
-    wake: Vec<Waker>,
-    heard: Vec<(Ear, Vec<u8>)>,
+/// What is to be done with the world unlocked.
+enum Todo {
+    Wake(Waker),
+    Step(usize, Call),
 }
 
 /// Something that will happen.
@@ -122,26 +103,22 @@ pub(crate) struct Effects {
 pub(crate) enum Event {
     /// A timer rings.
     Timer { client: u8, slot: u32, lap: u32 },
-    /// The oldest message of a connection reaches the master.
-    Deliver { link: u32, epoch: u32 },
-    /// The oldest answer of a connection reaches the client.
-    Answer { link: u32, epoch: u32 },
-    /// A message reaches its master that no connection knows of any more.
+    /// The actor of a link has its turn.
+    Turn { link: u32 },
+    /// The alarm of a link rings.
+    Alarm { link: u32, lap: u32 },
+    /// The first packet of a connection reaches the master.
+    Accept { conn: u32 },
+    /// The answer to it reaches the client.
+    Dialed { conn: u32 },
+    /// The oldest piece under way reaches the master.
+    Arrive { conn: u32 },
+    /// The oldest piece under way reaches the client.
+    Land { conn: u32 },
+    /// The client learns that its connection has ended.
+    Closed { conn: u32 },
+    /// A message is executed once more.
     Stray(u32),
-    /// A connection looks after its deadlines.
-    Overdue { link: u32, epoch: u32 },
-    /// A connection attempt begins.
-    Dial { link: u32, epoch: u32 },
-    /// The handshake reaches the master.
-    Shake { link: u32, epoch: u32 },
-    /// The handshake is over.
-    Connected { link: u32, epoch: u32 },
-    /// The attempt has failed.
-    Failed { link: u32, epoch: u32 },
-    /// The client learns that its connection is broken.
-    Closed { link: u32, epoch: u32 },
-    /// Requests that wait for a connection have waited long enough.
-    Patience { link: u32, epoch: u32 },
     /// A paused task may go on.
     Wake(u32),
     /// A fault of the scenario.
@@ -224,6 +201,7 @@ pub(crate) struct World {
     pub(crate) rng: Rng,
     masters: Vec<SimMaster>,
     pub(crate) links: Vec<Link>,
+    conns: Vec<Conn>,
     pub(crate) processes: Vec<Process>,
     pub(crate) timers: Vec<TimerSlot>,
     pub(crate) free_timers: Vec<u32>,
@@ -255,6 +233,7 @@ impl World {
             rng: Rng::stream(scenario.seed, 3),
             masters: scenario.masters.iter().map(SimMaster::new).collect(),
             links: Vec::new(),
+            conns: Vec::new(),
             processes: scenario.clients.iter().map(process).collect(),
             timers: Vec::new(),
             free_timers: Vec::new(),
@@ -289,50 +268,58 @@ impl World {
     fn owner(&self, event: &Event) -> Option<usize> {
         match event {
             Event::Timer { client, .. } => Some(usize::from(*client)),
-            Event::Answer { link, .. }
-            | Event::Overdue { link, .. }
-            | Event::Dial { link, .. }
-            | Event::Connected { link, .. }
-            | Event::Failed { link, .. }
-            | Event::Closed { link, .. }
-            | Event::Patience { link, .. } => Some(self.links[*link as usize].client),
+            Event::Turn { link } | Event::Alarm { link, .. } => {
+                Some(self.links[*link as usize].client)
+            }
+            Event::Dialed { conn } | Event::Land { conn } | Event::Closed { conn } => {
+                let link = self.conns[*conn as usize].link;
+                Some(self.links[link].client)
+            }
             _ => None,
         }
     }
 
-    fn happen(&mut self, event: Event, effects: &mut Effects) {
+    fn happen(&mut self, event: Event) -> Option<Todo> {
         self.watch.coverage.events += 1;
         self.watch.event += 1;
         if let Some(client) = self.owner(&event) {
             let process = &mut self.processes[client];
             if process.paused_until > self.now {
                 process.parked.push(event);
-                return;
+                return None;
             }
         }
+        let step = |(link, call)| Todo::Step(link, call);
+        let at = |index: u32| index as usize;
         match event {
             Event::Timer { slot, lap, .. } => {
                 let timer = &mut self.timers[slot as usize];
-                if timer.lap == lap {
-                    effects.wake.extend(timer.waker.take());
-                }
+                let due = timer.lap == lap;
+                return due.then(|| timer.waker.take()).flatten().map(Todo::Wake);
             }
-            Event::Deliver { link, epoch } => self.deliver(link as usize, epoch),
-            Event::Answer { link, epoch } => self.land(link as usize, epoch, effects),
-            Event::Stray(index) => self.stray(index as usize),
-            Event::Overdue { link, epoch } => self.overdue(link as usize, epoch, effects),
-            Event::Dial { link, epoch } => self.dial(link as usize, epoch),
-            Event::Shake { link, epoch } => self.shake(link as usize, epoch),
-            Event::Connected { link, epoch } => self.connected(link as usize, epoch, effects),
-            Event::Failed { link, epoch } => self.failed(link as usize, epoch, effects),
-            Event::Closed { link, epoch } => self.closed(link as usize, epoch, effects),
-            Event::Patience { link, epoch } => self.impatient(link as usize, epoch, effects),
-            Event::Fault(index) => self.fault(index as usize),
+            Event::Turn { link } => {
+                return self.turn(at(link)).map(|call| step((at(link), call)));
+            }
+            Event::Alarm { link, lap } => {
+                let call = self.alarm(at(link), lap);
+                return call.map(|call| step((at(link), call)));
+            }
+            Event::Dialed { conn } => {
+                let link = self.conns[at(conn)].link;
+                return self.dialed(at(conn)).map(|call| step((link, call)));
+            }
+            Event::Land { conn } => return self.land(at(conn)).map(step),
+            Event::Closed { conn } => return self.closed(at(conn)).map(step),
+            Event::Accept { conn } => self.accept(at(conn)),
+            Event::Arrive { conn } => self.arrive(at(conn)),
+            Event::Stray(index) => self.stray(at(index)),
+            Event::Fault(index) => self.fault(at(index)),
             Event::Restart(master) => self.restart(master.into()),
             Event::Snapshot(master) => self.masters[usize::from(master)].snapshot(),
             Event::Resume(client) => self.resume(client.into()),
             Event::Wake(_) | Event::Boot(_) => {}
         }
+        None
     }
 
     fn fault(&mut self, index: usize) {
@@ -355,6 +342,19 @@ impl World {
             // Partitions stand in the scenario: every message looks for itself.
             FaultKind::Partition { .. } => self.watch.coverage.partitions += 1,
             FaultKind::Reset { master } => self.cut_all(master.into(), true),
+            FaultKind::Forget { master } => {
+                self.watch.coverage.half_open += 1;
+                self.forget(master.into());
+            }
+            FaultKind::Refuse { master, how, lasts } => {
+                self.masters[usize::from(master)].refusing = Some((now + lasts, how));
+            }
+            FaultKind::Flush { master } => self.masters[usize::from(master)].scripts = 0,
+            FaultKind::Garble { master } => {
+                for conn in &mut self.conns {
+                    conn.garbled |= conn.master == usize::from(master);
+                }
+            }
             FaultKind::Pause { client, lasts } => {
                 self.watch.coverage.pauses += 1;
                 let process = &mut self.processes[usize::from(client)];

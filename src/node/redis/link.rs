@@ -60,7 +60,7 @@ enum State {
 
 /// What a link wants of who drives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub enum Stage {
     /// A new connection; an older one is to be closed.
     Dial,
     /// Bytes to and from the connection that stands.

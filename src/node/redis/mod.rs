@@ -9,6 +9,8 @@ mod address;
 mod buffers;
 mod conversation;
 mod dial;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod driver;
 mod handshake;
 mod inspect;
 mod link;

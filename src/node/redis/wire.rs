@@ -410,7 +410,7 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
 }
 
 /// One short line: servers may put anything into an error text.
-fn brief(text: &str) -> Arc<str> {
+pub(super) fn brief(text: &str) -> Arc<str> {
     let line = text.lines().next().unwrap_or_default().trim();
     plain(&line.chars().take(160).collect::<String>()).into()
 }

@@ -1,0 +1,339 @@
+//! Connections: two streams of bytes, each in order, cut anywhere, late, lost in the middle.
+
+use std::collections::VecDeque;
+
+use super::link::Call;
+use super::{Event, World};
+use crate::clock::BEGIN;
+use crate::scenario::FaultKind;
+
+/// One connection, from the first packet on.
+pub(super) struct Conn {
+    pub(super) link: usize,
+    pub(super) master: usize,
+    /// The run of the server that accepted it.
+    pub(super) run: u32,
+    state: State,
+    /// The client still has it.
+    client: bool,
+    /// The server still has it.
+    pub(super) server: bool,
+    /// Bytes under way. An event for each piece takes the first, so nothing overtakes anything.
+    to: VecDeque<Vec<u8>>,
+    from: VecDeque<Vec<u8>>,
+    last_to: u64,
+    last_from: u64,
+    /// What the server has read and not understood yet.
+    pub(super) unread: Vec<u8>,
+    /// The process that hears wake-ups here.
+    pub(super) ear: Option<String>,
+    /// How many commands it has executed behind the handshake.
+    pub(super) served: u64,
+    /// The server says something else next.
+    pub(super) garbled: bool,
+}
+
+#[derive(PartialEq, Eq)]
+enum State {
+    Dialing,
+    Open,
+}
+
+/// Which way a packet goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    To,
+    From,
+}
+
+impl Conn {
+    /// What is said on it reaches the client.
+    pub(super) fn is_heard(&self) -> bool {
+        self.client && self.server
+    }
+}
+
+impl World {
+    /// When a packet that is sent now arrives. Lost packets are sent again; those that meet a
+    /// partition arrive after it.
+    fn travel(&mut self, conn: usize, way: Way) -> u64 {
+        let now = self.now;
+        let net = self.scenario.net;
+        let (client, master) = {
+            let conn = &self.conns[conn];
+            (self.links[conn.link].client, conn.master)
+        };
+        let rng = &mut self.links[self.conns[conn].link].rng;
+        let mut takes = net.delay + rng.below(net.jitter + 1);
+        let healed = now >= BEGIN + self.scenario.heal_at;
+        if healed {
+            // All is well: there and back within the node timeout.
+            takes = takes.min(self.scenario.settings.node_timeout / 3);
+        }
+        let mut at = now + takes;
+        if !healed {
+            while rng.chance(net.loss_ppm) {
+                self.watch.coverage.lost_packets += 1;
+                at += net.again;
+            }
+            loop {
+                let cut = self
+                    .scenario
+                    .faults
+                    .iter()
+                    .find_map(|fault| match fault.kind {
+                        FaultKind::Partition {
+                            clients,
+                            masters,
+                            to,
+                            from,
+                            lasts,
+                        } => {
+                            let (begin, end) = (BEGIN + fault.at, BEGIN + fault.at + lasts);
+                            let here = clients >> client & 1 == 1 && masters >> master & 1 == 1;
+                            let blocks = if way == Way::To { to } else { from };
+                            (here && blocks && now < end && at >= begin && at < end).then_some(end)
+                        }
+                        _ => None,
+                    });
+                let Some(end) = cut else { break };
+                at = end + net.delay + rng.below(net.again);
+            }
+        }
+        let conn = &mut self.conns[conn];
+        let last = match way {
+            Way::To => &mut conn.last_to,
+            Way::From => &mut conn.last_from,
+        };
+        *last = at.max(*last + 1);
+        *last
+    }
+
+    /// Begins to connect.
+    pub(super) fn dial(&mut self, index: usize) {
+        let conn = self.conns.len();
+        self.conns.push(Conn {
+            link: index,
+            master: self.links[index].master,
+            run: 0,
+            state: State::Dialing,
+            client: true,
+            server: false,
+            to: VecDeque::new(),
+            from: VecDeque::new(),
+            last_to: 0,
+            last_from: 0,
+            unread: Vec::new(),
+            ear: None,
+            served: 0,
+            garbled: false,
+        });
+        self.links[index].conn = Some(conn);
+        let at = self.travel(conn, Way::To);
+        let conn = conn as u32;
+        self.at(at, Event::Accept { conn });
+    }
+
+    pub(super) fn is_dialing(&self, conn: usize) -> bool {
+        self.conns[conn].state == State::Dialing
+    }
+
+    /// The first packet reaches the master: its kernel accepts, also while the server stands still.
+    pub(super) fn accept(&mut self, conn: usize) {
+        let master = &self.masters[self.conns[conn].master];
+        let (up, run) = (master.up, master.run);
+        let taken = &mut self.conns[conn];
+        taken.server = up;
+        taken.run = run;
+        let at = self.travel(conn, Way::From);
+        let conn = conn as u32;
+        self.at(at, Event::Dialed { conn });
+    }
+
+    /// The answer to it reaches the client.
+    pub(super) fn dialed(&mut self, conn: usize) -> Option<Call> {
+        let dialed = &mut self.conns[conn];
+        if !dialed.client {
+            return None;
+        }
+        dialed.state = State::Open;
+        if !dialed.server {
+            return Some(Call::Cut("connection refused"));
+        }
+        self.watch.coverage.reconnects += 1;
+        Some(Call::Dialed)
+    }
+
+    /// Sends bytes to the master, in one piece or several.
+    pub(super) fn say_to_master(&mut self, conn: usize, bytes: &[u8]) {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let piece = self.piece(conn, rest.len());
+            self.conns[conn].to.push_back(rest[..piece].to_vec());
+            rest = &rest[piece..];
+            let at = self.travel(conn, Way::To);
+            let conn = conn as u32;
+            self.at(at, Event::Arrive { conn });
+        }
+        let net = self.scenario.net;
+        let resets = !self.healed() && self.rng_of(conn).chance(net.reset_ppm);
+        if resets {
+            self.cut(conn, true);
+        }
+    }
+
+    /// Sends bytes to the client.
+    pub(super) fn say_to_client(&mut self, conn: usize, bytes: &[u8]) {
+        let mut rest = bytes;
+        while !rest.is_empty() && self.conns[conn].is_heard() {
+            let piece = self.piece(conn, rest.len());
+            self.conns[conn].from.push_back(rest[..piece].to_vec());
+            rest = &rest[piece..];
+            let at = self.travel(conn, Way::From);
+            let conn = conn as u32;
+            self.at(at, Event::Land { conn });
+        }
+    }
+
+    fn rng_of(&mut self, conn: usize) -> &mut crate::rng::Rng {
+        &mut self.links[self.conns[conn].link].rng
+    }
+
+    /// How much goes into one packet.
+    fn piece(&mut self, conn: usize, len: usize) -> usize {
+        let cut_ppm = self.scenario.net.cut_ppm;
+        let rng = self.rng_of(conn);
+        if len > 1 && rng.chance(cut_ppm) {
+            rng.range(1, len as u64 - 1) as usize
+        } else {
+            len
+        }
+    }
+
+    /// The first piece under way reaches the server.
+    pub(super) fn arrive(&mut self, conn: usize) {
+        let stalled_until = self.masters[self.conns[conn].master].stalled_until;
+        if stalled_until > self.now && self.conns[conn].server {
+            let conn = conn as u32;
+            self.at(stalled_until, Event::Arrive { conn });
+            return;
+        }
+        let open = &mut self.conns[conn];
+        let piece = open.to.pop_front();
+        if let (Some(piece), true) = (piece, open.server) {
+            open.unread.extend_from_slice(&piece);
+            self.serve(conn);
+        }
+        // What the client had sent before it closed has been read.
+        let open = &mut self.conns[conn];
+        if !open.client && open.to.is_empty() {
+            open.server = false;
+        }
+    }
+
+    /// The first piece under way reaches the client.
+    pub(super) fn land(&mut self, conn: usize) -> Option<(usize, Call)> {
+        let open = &mut self.conns[conn];
+        let piece = open.from.pop_front()?;
+        open.client.then_some((open.link, Call::Hear(piece)))
+    }
+
+    /// The client learns that its connection has ended.
+    pub(super) fn closed(&mut self, conn: usize) -> Option<(usize, Call)> {
+        let ended = &self.conns[conn];
+        ended
+            .client
+            .then_some((ended.link, Call::Cut("connection closed")))
+    }
+
+    /// The client closes its connection: what it had sent may still be read, a first part of it.
+    pub(super) fn close(&mut self, index: usize) {
+        let Some(conn) = self.links[index].conn.take() else {
+            return;
+        };
+        if !std::mem::replace(&mut self.conns[conn].client, false) {
+            return;
+        }
+        self.conns[conn].from.clear();
+        self.strand(conn);
+    }
+
+    /// Nothing more is read from the client but perhaps a first part of what is under way.
+    fn strand(&mut self, conn: usize) {
+        let ppm = self.scenario.net.leftover_ppm;
+        let under_way = self.conns[conn].to.len();
+        let rng = self.rng_of(conn);
+        let live = if under_way > 0 && rng.chance(ppm) {
+            rng.range(1, under_way as u64) as usize
+        } else {
+            0
+        };
+        self.watch.coverage.leftovers += live as u64;
+        let open = &mut self.conns[conn];
+        open.to.truncate(live);
+        if live == 0 {
+            open.server = false;
+        }
+    }
+
+    /// Breaks a connection on the way, in the middle of whatever was said. The server may still read
+    /// what was under way to it, if it lives.
+    pub(super) fn cut(&mut self, conn: usize, alive: bool) {
+        if !self.conns[conn].is_heard() {
+            return;
+        }
+        self.watch.coverage.resets += 1;
+        let answers = self.conns[conn].from.len() as u64;
+        let heard = self.rng_of(conn).below(answers + 1) as usize;
+        let torn = self.rng_of(conn).draw();
+        let open = &mut self.conns[conn];
+        open.from.truncate(heard);
+        if let Some(last) = open.from.back_mut() {
+            let keep = torn as usize % (last.len() + 1);
+            last.truncate(keep);
+        }
+        if alive {
+            self.strand(conn);
+        } else {
+            self.conns[conn].to.clear();
+            self.conns[conn].server = false;
+        }
+        let at = self.travel(conn, Way::From);
+        let conn = conn as u32;
+        self.at(at, Event::Closed { conn });
+    }
+
+    pub(super) fn cut_all(&mut self, master: usize, alive: bool) {
+        for conn in 0..self.conns.len() {
+            if self.conns[conn].master == master {
+                self.cut(conn, alive);
+                if !alive {
+                    self.conns[conn].server = false;
+                }
+            }
+        }
+    }
+
+    /// The server closes a connection: what is under way to it is never read.
+    pub(super) fn hang_up(&mut self, conn: usize) {
+        let heard = self.conns[conn].is_heard();
+        let open = &mut self.conns[conn];
+        open.server = false;
+        open.to.clear();
+        open.unread.clear();
+        if heard {
+            let at = self.travel(conn, Way::From);
+            let conn = conn as u32;
+            self.at(at, Event::Closed { conn });
+        }
+    }
+
+    /// A server, or something on the way, forgets its connections and tells nobody.
+    pub(super) fn forget(&mut self, master: usize) {
+        for conn in &mut self.conns {
+            if conn.master == master {
+                conn.server = false;
+            }
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! A simulated server at the other end of a connection: reads commands, runs what the scripts mean,
+//! writes replies.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate::node::{Answer, Claim, ExtendItem, Extended, Fault, Order, Place, Request, Token};
+
+use super::{Event, Stray, World};
+use crate::scenario::Refusal;
+
+/// What stands in the first line of each script, and how many keys of each.
+const TITLES: [&str; 8] = [
+    "-- ACQUIRE (",
+    "-- ACQUIRE in order",
+    "-- CONFIRM",
+    "-- RELEASE (",
+    "-- RELEASE in order",
+    "-- EXTEND",
+    "-- LOOK",
+    "-- BREAK",
+];
+
+const ACQUIRE: usize = 0;
+const ACQUIRE_FAIR: usize = 1;
+const CONFIRM: usize = 2;
+const RELEASE: usize = 3;
+const RELEASE_FAIR: usize = 4;
+const EXTEND: usize = 5;
+
+/// One command, as a list of words; how many bytes it took.
+fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
+    let number = |at: usize| -> Option<(usize, usize)> {
+        let line = bytes.get(at + 1..)?;
+        let end = line.iter().position(|byte| *byte == b'\r')?;
+        let digits = std::str::from_utf8(&line[..end]).ok()?;
+        let next = at + 1 + end + 2;
+        (next <= bytes.len()).then_some((digits.parse().ok()?, next))
+    };
+    let (count, mut at) = number(0)?;
+    let mut words = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (len, start) = number(at)?;
+        words.push(bytes.get(start..start + len)?);
+        at = start + len + 2;
+    }
+    (at <= bytes.len()).then_some((words, at))
+}
+
+fn text(word: &[u8]) -> &str {
+    std::str::from_utf8(word).unwrap_or_default()
+}
+
+fn number(word: &[u8]) -> u64 {
+    text(word).parse().unwrap_or_default()
+}
+
+fn token(hex: &[u8]) -> Option<Token> {
+    let mut bytes = [0; 16];
+    for (byte, pair) in bytes.iter_mut().zip(hex.chunks(2)) {
+        *byte = u8::from_str_radix(text(pair), 16).ok()?;
+    }
+    (hex.len() == 32).then(|| Token::from_bytes(bytes))
+}
+
+fn claim(key: &[u8], value: &[u8], fenced: bool, order: Order) -> Option<Arc<Claim>> {
+    Some(Arc::new(
+        Claim::new("", key, token(value)?, fenced).with_order(order),
+    ))
+}
+
+fn millis(word: &[u8]) -> Duration {
+    Duration::from_millis(number(word))
+}
+
+/// The request that a command asks for; none for what the scripts are not.
+fn request(words: &[&[u8]]) -> Option<Request> {
+    match words {
+        [b"SET", key, value, b"NX", b"PX", ttl] => Some(Request::Acquire {
+            claim: claim(key, value, false, Order::Unordered)?,
+            ttl: millis(ttl),
+            proposal: 0,
+        }),
+        [b"EVALSHA", sha, keys, rest @ ..] => {
+            let (keys, args) = rest.split_at_checked(number(keys) as usize)?;
+            scripted(script_of(sha)?, keys, args)
+        }
+        _ => None,
+    }
+}
+
+fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
+    let key = *keys.first()?;
+    Some(match (script, args) {
+        (ACQUIRE, [value, ttl, proposal]) => Request::Acquire {
+            claim: claim(key, value, true, Order::Unordered)?,
+            ttl: millis(ttl),
+            proposal: number(proposal),
+        },
+        (ACQUIRE_FAIR, [value, ttl, proposal, place @ ..]) => {
+            let place = match place {
+                [waiter, ticket, heartbeat] => Some(Box::new(Place {
+                    waiter: text(waiter).into(),
+                    ticket: number(ticket),
+                    heartbeat: millis(heartbeat),
+                })),
+                _ => None,
+            };
+            Request::Acquire {
+                claim: claim(key, value, true, Order::Fair(place))?,
+                ttl: millis(ttl),
+                proposal: number(proposal),
+            }
+        }
+        (CONFIRM, [value, token]) => Request::Confirm {
+            claim: claim(key, value, true, Order::Unordered)?,
+            token: number(token),
+        },
+        (RELEASE, [value]) => Request::Release {
+            claim: claim(key, value, true, Order::Unordered)?,
+            leave: true,
+        },
+        (RELEASE_FAIR, [value, rest @ ..]) => {
+            let (place, leave) = match rest {
+                [waiter, leave] => {
+                    let waiter = text(waiter).into();
+                    let (ticket, heartbeat) = (0, Duration::ZERO);
+                    let place = Place {
+                        waiter,
+                        ticket,
+                        heartbeat,
+                    };
+                    (Some(Box::new(place)), *leave == b"1")
+                }
+                _ => (None, true),
+            };
+            Request::Release {
+                claim: claim(key, value, true, Order::Fair(place))?,
+                leave,
+            }
+        }
+        (EXTEND, args) => {
+            let item = |(key, pair): (&&[u8], &[&[u8]])| -> Option<ExtendItem> {
+                let claim = claim(key, pair[0], true, Order::Unordered)?;
+                if pair[1] == b"0" {
+                    claim.withdraw();
+                }
+                let ttl = millis(pair[1]);
+                Some(ExtendItem { claim, ttl })
+            };
+            let items = keys.iter().zip(args.chunks(2)).map(item);
+            Request::Extend {
+                items: items.collect::<Option<_>>()?,
+            }
+        }
+        _ => return None,
+    })
+}
+
+/// The script of a name.
+fn script_of(sha: &[u8]) -> Option<usize> {
+    let script = usize::from_str_radix(text(sha), 16).ok()?;
+    (script < TITLES.len()).then_some(script)
+}
+
+/// The reply to a request.
+fn reply(request: &Request, answer: &Result<Answer, Fault>, out: &mut String) {
+    let left = |ttl: Option<Duration>| ttl.map_or(-1, |ttl| ttl.as_millis() as i64);
+    let written = match (request, answer) {
+        (_, Ok(Answer::Granted { counter: None })) => write!(out, "+OK\r\n"),
+        (_, Ok(Answer::Granted { counter: Some(v) } | Answer::CounterAbove(v))) => {
+            write!(out, ":{v}\r\n")
+        }
+        (Request::Acquire { claim, .. }, Ok(Answer::Refused { ttl_left, line })) => {
+            let left = left(*ttl_left);
+            match (line, claim.fenced()) {
+                (Some(line), _) => {
+                    let holder = line.holder.as_deref().unwrap_or_default();
+                    let (holder, len) = (text(holder), holder.len());
+                    let (ahead, ticket) = (line.ahead, line.ticket);
+                    write!(
+                        out,
+                        "*4\r\n:{left}\r\n:{ahead}\r\n:{ticket}\r\n${len}\r\n{holder}\r\n"
+                    )
+                }
+                (None, true) => write!(out, "*2\r\n:{left}\r\n:0\r\n"),
+                (None, false) => write!(out, "_\r\n"),
+            }
+        }
+        (_, Ok(Answer::Confirmed | Answer::Released(true))) => write!(out, ":1\r\n"),
+        (_, Ok(Answer::NotOurs | Answer::Released(false))) => write!(out, ":0\r\n"),
+        (_, Ok(Answer::Extended(said))) => {
+            let digit = |said: &Extended| match said {
+                Extended::Kept => '1',
+                Extended::Restored => '2',
+                Extended::Withdrawn => '3',
+                Extended::NotOurs => '0',
+            };
+            let digits: String = said.iter().map(digit).collect();
+            write!(out, "${}\r\n{digits}\r\n", digits.len())
+        }
+        (_, Err(Fault::WrongType)) => write!(out, "-WRONGTYPE another type\r\n"),
+        (_, answer) => write!(out, "-ERR {answer:?}\r\n"),
+    };
+    written.expect("a string takes everything");
+}
+
+impl World {
+    /// Reads and executes all that has come whole.
+    pub(super) fn serve(&mut self, conn: usize) {
+        let unread = std::mem::take(&mut self.conns[conn].unread);
+        let mut at = 0;
+        let mut out = String::new();
+        while self.conns[conn].server {
+            let Some((words, used)) = command(&unread[at..]) else {
+                break;
+            };
+            at += used;
+            self.execute(conn, &words, &mut out);
+        }
+        if self.conns[conn].server {
+            self.conns[conn].unread = unread[at..].to_vec();
+        }
+        if std::mem::take(&mut self.conns[conn].garbled) && !out.is_empty() {
+            self.watch.coverage.garbage += 1;
+            let odd = [
+                "\r\n\0\0",
+                "+PONG\r\n",
+                ":-1\r\n",
+                "*2\r\n:1\r\n-ERR x\r\n",
+                "_junk\r\n",
+            ];
+            out.insert_str(0, odd[conn % odd.len()]);
+        }
+        self.say_to_client(conn, out.as_bytes());
+    }
+
+    fn execute(&mut self, conn: usize, words: &[&[u8]], out: &mut String) {
+        let master = self.conns[conn].master;
+        match words {
+            [b"HELLO", ..] => out.push_str("%1\r\n+proto\r\n:3\r\n"),
+            [b"CLIENT", b"ID"] => {
+                write!(out, ":{}\r\n", conn + 1).expect("a string takes everything");
+            }
+            [b"CLIENT", b"KILL", b"ID", id] => {
+                let killed = self.kill_connection(master, number(id));
+                write!(out, ":{}\r\n", u8::from(killed)).expect("a string takes everything");
+            }
+            [b"INFO", ..] => {
+                let uptime = self.uptime(master);
+                let run = self.masters[master].run;
+                let info = format!("run_id:{master}.{run}\r\nuptime_in_seconds:{uptime}\r\n");
+                write!(out, "${}\r\n{info}\r\n", info.len()).expect("a string takes everything");
+            }
+            [b"SCRIPT", b"LOAD", source] => {
+                let named = |title: &&str| text(source).contains(*title);
+                let script = TITLES.iter().position(named).unwrap_or(TITLES.len());
+                self.masters[master].scripts |= 1 << script;
+                write!(out, "$40\r\n{script:040x}\r\n").expect("a string takes everything");
+            }
+            [b"SUBSCRIBE", channel] => {
+                let process = text(channel).rsplit(':').next().unwrap_or_default();
+                self.conns[conn].ear = Some(process.to_owned());
+                let channel = text(channel);
+                write!(
+                    out,
+                    ">3\r\n$9\r\nsubscribe\r\n${}\r\n{channel}\r\n:1\r\n",
+                    channel.len()
+                )
+                .expect("a string takes everything");
+            }
+            [b"PING"] => {
+                self.watch.coverage.pings += 1;
+                out.push_str("+PONG\r\n");
+            }
+            [b"EVALSHA" | b"SET", ..] => self.scripted(conn, words, out),
+            _ => out.push_str("+OK\r\n"),
+        }
+    }
+
+    /// A request of the lock.
+    fn scripted(&mut self, conn: usize, words: &[&[u8]], out: &mut String) {
+        let master = self.conns[conn].master;
+        let now = self.now;
+        if let Some((until, how)) = self.masters[master].refusing
+            && now < until
+        {
+            self.watch.coverage.refusals += 1;
+            if how == Refusal::HangUp {
+                return self.hang_up(conn);
+            }
+            return out.push_str(how.text());
+        }
+        if let [b"EVALSHA", sha, ..] = words {
+            let known = script_of(sha)
+                .is_some_and(|script| self.masters[master].scripts >> script & 1 == 1);
+            if !known {
+                self.watch.coverage.forgotten_scripts += 1;
+                return out.push_str("-NOSCRIPT No matching script\r\n");
+            }
+        }
+        let Some(request) = request(words) else {
+            return out.push_str("-ERR unknown command\r\n");
+        };
+        let first = self.conns[conn].served == 0;
+        self.conns[conn].served += 1;
+        let coverage = &mut self.watch.coverage;
+        match &request {
+            Request::Release { .. } if first => coverage.owed += 1,
+            Request::Confirm { .. } => coverage.confirms += 1,
+            Request::Extend { items } if items.len() > 1 => coverage.batches += 1,
+            Request::Acquire { claim, .. } => {
+                let lined_up = matches!(claim.order(), Order::Fair(Some(_)));
+                coverage.lined_up += u64::from(lined_up);
+            }
+            _ => {}
+        }
+        let net = self.scenario.net;
+        let healed = self.healed();
+        let rng = &mut self.links[self.conns[conn].link].rng;
+        if !healed && rng.chance(net.duplicate_ppm) {
+            let late = now + rng.below(net.duplicate_late);
+            self.watch.coverage.duplicates += 1;
+            self.stray_at(late, master, request.clone());
+        }
+        let answer = self.apply(master, &request, true);
+        reply(&request, &answer, out);
+    }
+
+    /// Ends a connection by its number; true when it was there.
+    fn kill_connection(&mut self, master: usize, id: u64) -> bool {
+        let conn = (id as usize).wrapping_sub(1);
+        let run = self.masters[master].run;
+        let there = self
+            .conns
+            .get(conn)
+            .is_some_and(|conn| conn.master == master && conn.run == run && conn.server);
+        if there {
+            self.watch.coverage.kicked += 1;
+            self.hang_up(conn);
+        }
+        there
+    }
+
+    /// A master wakes a process, if it hears it: on its connection, behind what was said before.
+    pub(super) fn publish(&mut self, master: usize, process: &str, key: &[u8]) {
+        let Some(conn) = self.conns.iter().rposition(|conn| {
+            conn.master == master && conn.is_heard() && conn.ear.as_deref() == Some(process)
+        }) else {
+            return;
+        };
+        self.watch.coverage.woken += 1;
+        let (channel, key) = (format!("quorate:wake:{process}"), text(key));
+        let push = format!(
+            ">3\r\n$7\r\nmessage\r\n${}\r\n{channel}\r\n${}\r\n{key}\r\n",
+            channel.len(),
+            key.len()
+        );
+        self.say_to_client(conn, push.as_bytes());
+    }
+
+    fn stray_at(&mut self, at: u64, master: usize, request: Request) {
+        let run = self.masters[master].run;
+        let index = self.strays.len() as u32;
+        self.strays.push(Some(Stray {
+            master,
+            run,
+            request,
+        }));
+        self.at(at, Event::Stray(index));
+    }
+
+    /// A message is executed a second time.
+    pub(super) fn stray(&mut self, index: usize) {
+        let Some(stray) = &self.strays[index] else {
+            return;
+        };
+        let master = &self.masters[stray.master];
+        if master.stalled_until > self.now {
+            let at = master.stalled_until;
+            self.at(at, Event::Stray(index as u32));
+            return;
+        }
+        // A message does not outlive the server process that was to read it.
+        let readable = master.up && master.run == stray.run;
+        if let Some(stray) = self.strays[index].take().filter(|_| readable) {
+            let master = stray.master;
+            self.say(|| format!("master {master}: a late message"));
+            let _unheard = self.apply(master, &stray.request, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_read_when_all_of_it_is_there() {
+        let bytes = b"*2\r\n$3\r\nSET\r\n$1\r\na\r\n*1\r\n";
+        for cut in 0..21 {
+            assert_eq!(command(&bytes[..cut]), None, "{cut}");
+        }
+        assert_eq!(command(bytes), Some((vec![&b"SET"[..], b"a"], 21)));
+    }
+}

@@ -1,0 +1,130 @@
+//! The link to a Redis master without its actor: for simulations, which have a network and a time of
+//! their own and step the very machine that runs.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::link::Link;
+pub use super::link::Stage;
+use super::wire::brief;
+use super::{Address, NodeOptions, Shared};
+use crate::node::actor::mailbox::Letter;
+use crate::node::{Ear, Fault, Node, NodeName, Reply, Request};
+use crate::protocol::instant::Instant;
+use crate::runtime::BoxFuture;
+
+/// A master as one process reaches it, to be stepped by hand.
+///
+/// A request that is [sent](Node::send) waits in the mailbox until [`take`](Self::take). Whoever
+/// steps a driver connects when [`stage`](Self::stage) says [`Stage::Dial`], carries bytes to and fro
+/// at [`Stage::Talk`], closes the connection at anything else, and calls [`tick`](Self::tick) at
+/// [`wake_at`](Self::wake_at). Times are readings of one monotonic clock.
+///
+/// Replies are answered from within these calls.
+pub struct Driver {
+    shared: Arc<Shared>,
+    link: Mutex<Link>,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        address: Address,
+        options: Arc<NodeOptions>,
+        seed: u64,
+        now: Instant,
+    ) -> Self {
+        let shared = Arc::new(Shared::new(address, options));
+        let link = Mutex::new(Link::new(shared.clone(), seed, now));
+        Self { shared, link }
+    }
+
+    fn link(&self) -> MutexGuard<'_, Link> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it wants.
+    pub fn stage(&self) -> Stage {
+        self.link().stage()
+    }
+
+    /// The connection that it wanted stands.
+    pub fn dialed(&self, now: Instant) {
+        self.link().dialed(now);
+    }
+
+    /// The connection has ended, or was not made.
+    pub fn cut(&self, why: &str, now: Instant) {
+        self.link().cut(Fault::Down(brief(why)), now);
+    }
+
+    /// These bytes have come.
+    pub fn hear(&self, mut bytes: &[u8], now: Instant) {
+        let mut link = self.link();
+        while !bytes.is_empty() && link.stage() == Stage::Talk {
+            match link.input().room() {
+                Ok(room) => {
+                    let count = room.len().min(bytes.len());
+                    room[..count].copy_from_slice(&bytes[..count]);
+                    link.input().filled(count);
+                    bytes = &bytes[count..];
+                    link.hear(now);
+                }
+                Err(error) => link.cut(Fault::Down(brief(&error.to_string())), now),
+            }
+        }
+    }
+
+    /// Takes what waits in the mailbox, as far as there is room, and hands over what is to be
+    /// written.
+    pub fn take(&self, now: Instant) -> Vec<u8> {
+        let mut link = self.link();
+        if link.stage() != Stage::Talk {
+            link.tick(now);
+            return Vec::new();
+        }
+        while link.take(now) {}
+        if !link.is_at_work() {
+            link.settle(now);
+        }
+        let output = link.output();
+        let bytes = output.rest().to_vec();
+        output.wrote(bytes.len());
+        bytes
+    }
+
+    /// When it wants to be called at the latest.
+    pub fn wake_at(&self) -> Option<Instant> {
+        self.link().wake_at()
+    }
+
+    /// The time has come.
+    pub fn tick(&self, now: Instant) {
+        self.link().tick(now);
+    }
+}
+
+impl Node for Driver {
+    fn name(&self) -> &NodeName {
+        self.shared.address.name()
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        if let Err(letter) = self.shared.mailbox.push(Letter::new(request, reply)) {
+            letter.answer(Err(Fault::Overloaded));
+        }
+    }
+
+    fn listen(&self, ear: Ear) {
+        let _ = self.shared.ear.set(ear);
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        let shared = self.shared.clone();
+        Box::pin(async move { shared.mailbox.idle().await })
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.shared.mailbox.close();
+    }
+}
