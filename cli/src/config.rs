@@ -165,16 +165,11 @@ impl MasterOptions {
     /// When the file cannot be read, is no TOML, has an unknown key or a wrong value, or when nobody
     /// named a master.
     pub(crate) fn complete(mut self) -> Result<(Self, FileOptions), Failure> {
+        let found = Path::new(DEFAULT_FILE);
         let file = match &self.config {
             Some(path) => FileOptions::load(path, Source::Named)?,
-            None => {
-                let path = Path::new(DEFAULT_FILE);
-                if path.exists() {
-                    FileOptions::load(path, Source::Found)?
-                } else {
-                    FileOptions::default()
-                }
-            }
+            None if found.exists() => FileOptions::load(found, Source::Found)?,
+            None => FileOptions::default(),
         };
         let rest = file.clone();
         self.masters = self.masters.or(file.masters.map(|List(urls)| urls));

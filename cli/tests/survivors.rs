@@ -43,7 +43,7 @@ impl Ordinary {
             .and_then(|()| fs::set_permissions(this.dir.path(), Permissions::from_mode(0o755)))
             .map_err(|error| error.to_string())?;
         // Whether set-uid means anything here, the file system may say otherwise.
-        let mut nobody = this.nobody();
+        let mut nobody = Self::nobody();
         let seen = nobody.arg(this.root()).args(["--reuid=0", "id", "-u"]);
         let seen = seen.output().map_err(|error| error.to_string())?;
         if seen.stdout != b"0\n" {
@@ -57,7 +57,7 @@ impl Ordinary {
         self.dir.path().join("become").display().to_string()
     }
 
-    fn nobody(&self) -> Command {
+    fn nobody() -> Command {
         let mut command = Command::new("setpriv");
         command
             .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
@@ -71,7 +71,7 @@ impl Ordinary {
     /// `quorate run` as that user.
     fn run(&self, masters: &Masters, options: &[&str], command: &[&str]) -> Command {
         let quorate = run(masters, options, command);
-        let mut nobody = self.nobody();
+        let mut nobody = Self::nobody();
         nobody
             .arg(self.dir.path().join("quorate"))
             .args(quorate.get_args());
