@@ -60,7 +60,7 @@ pub(crate) enum Command {
 ///
 /// As the argument parser says; help and version are errors to it as well.
 pub(crate) fn parse() -> Result<Command, clap::Error> {
-    let matches = Cli::command().try_get_matches()?;
+    let matches = without_empty_variables(Cli::command()).try_get_matches()?;
     let mut command = Cli::from_arg_matches(&matches)?.command;
     if let (Command::Run(run), Some(("run", matches))) = (&mut command, matches.subcommand()) {
         let typed = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
@@ -77,6 +77,21 @@ pub(crate) fn parse() -> Result<Command, clap::Error> {
         }
     }
     Ok(command)
+}
+
+/// Forgets the variables that are empty. They count as unset, whatever their option takes: that is how
+/// people unset a variable in a unit file, a compose file, a pipeline. The parser would take "" for a value.
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    command
+        .mut_args(|arg| {
+            let is_empty = |name| std::env::var_os(name).is_some_and(|value| value.is_empty());
+            if arg.get_env().is_some_and(is_empty) {
+                arg.env(None::<&'static str>)
+            } else {
+                arg
+            }
+        })
+        .mut_subcommands(without_empty_variables)
 }
 
 /// The command line for completions and manual pages.

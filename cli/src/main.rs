@@ -28,6 +28,9 @@ use std::process::ExitCode;
 use args::Command;
 
 fn main() -> ExitCode {
+    if let Err(error) = process::put_right() {
+        return exit::finish(Err(exit::Failure::internal(error)));
+    }
     // Started by ourselves, as one of the helpers of `run`?
     if let Some(code) = process::helper::main() {
         return code;
