@@ -93,7 +93,7 @@ impl Inspection {
             info.lines()
                 .filter_map(|line| line.trim().split_once(':'))
                 .find(|(key, _)| *key == name)
-                .map(|(_, value)| value.to_owned())
+                .map(|(_, value)| plain(value))
         };
         let on = |name: &str| value(name).map(|on| on == "1");
         // The others call themselves Redis as well, in the version whose commands they have.
@@ -116,6 +116,11 @@ impl Inspection {
     }
 }
 
+/// What a server says goes to terminals and logs: as one short line without control characters.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(100).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +139,8 @@ mod tests {
         assert_eq!(one.uptime, Some(Duration::from_secs(61)));
         assert_eq!((one.append_only, one.cluster), (Some(false), Some(false)));
         assert_eq!(one.role.as_deref(), Some("master"));
+        one.read("role:\u{1b}[2Jmaster\r\n");
+        assert_eq!(one.role.as_deref(), Some("[2Jmaster"));
         let mut none = Inspection::new(NodeName::new("m"));
         none.read("");
         assert_eq!(none, Inspection::new(NodeName::new("m")));
