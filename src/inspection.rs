@@ -12,8 +12,9 @@ use crate::node::{Fault, NodeName};
 pub struct Inspection {
     /// The master's address, without credentials.
     pub node: NodeName,
-    /// Why no lock can use this master; `None` when locks can. Where it answered and refused, what
-    /// it said of itself stands in the other fields nevertheless.
+    /// Why a lock gets no connection to this master, or no answer in time; `None` when it does. Where
+    /// the master refused a part of the greeting, what it said of itself stands in the other fields
+    /// nevertheless.
     pub fault: Option<Fault>,
     /// How long connecting took, handshake included.
     pub connecting: Option<Duration>,

@@ -201,9 +201,9 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
             Severity::Error,
             "quorum",
             format!(
-                "{usable} of {n} masters can be used and {quorum} are needed: no lock can be taken"
+                "{usable} of {n} masters take the connection of a lock and {quorum} are needed: no lock can be taken"
             ),
-            "put masters right until a majority can be used: the other findings say how",
+            "put masters right until a majority does: the other findings say how",
         );
     }
     if n == 1 {
@@ -242,7 +242,7 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
     let (Some(least), Some(most)) = (clocks.clone().min(), clocks.max()) else {
         return;
     };
-    let apart = most - least;
+    let apart = most.saturating_sub(least);
     if apart > CLOCKS_AGREE_MS {
         let apart_time = Duration::from_millis(apart.unsigned_abs());
         let limit = rules.max_ttl.saturating_sub(CLOCK_SLACK);
@@ -465,10 +465,9 @@ mod tests {
         );
         assert_eq!(ill(|f| f.version = Some("8.2".into())), []);
         assert_eq!(ill(|f| f.clock_offset_ms = Some(900)), [(Warning, "clock")]);
-        assert_eq!(
-            ill(|f| f.clock_offset_ms = Some(-60_000)),
-            [(Error, "clock")]
-        );
+        for mad in [-60_000, i64::MIN, i64::MAX] {
+            assert_eq!(ill(|f| f.clock_offset_ms = Some(mad)), [(Error, "clock")]);
+        }
         assert_eq!(
             ill(|f| f.append_fsync = Some("everysec".into())),
             [(Note, "persistence")]
