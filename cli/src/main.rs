@@ -16,7 +16,6 @@ mod exit;
 mod findings;
 mod manual;
 mod output;
-mod probe;
 mod process;
 mod progress;
 mod run;
