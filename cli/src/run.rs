@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use quorate::{AcquireError, LockGuard, Redlock, Wait};
+use quorate::{AcquireError, LockGuard, NodeOutcome, Phase, Redlock, Wait};
 
 use crate::config::{self, MasterOptions, Patience, duration, patience};
 use crate::deadline::Deadline;
@@ -200,9 +200,10 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Outcome {
         Ok(Ended::Lost(cause)) => Err(Failure::new(
             exit::LOST,
             format!(
-                "the lock on '{}' {}",
+                "the lock on '{}' {}{}",
                 output::bytes(plan.resource.as_bytes()),
-                plan.why_lost(since.elapsed(), &cause)
+                plan.why_lost(since.elapsed(), &cause),
+                said(&guard)
             ),
         )),
         Err(error) if error.kind() == std::io::ErrorKind::ArgumentListTooLong => {
@@ -215,6 +216,21 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Outcome {
     guard.release().await;
     settle(redlock).await;
     outcome
+}
+
+/// What the masters said to a renewal that failed, if one did.
+fn said(guard: &LockGuard) -> String {
+    let report = guard.report().into_iter();
+    let failed: Vec<String> = report
+        .filter(|said| said.phase == Phase::Extend)
+        // Who has not answered yet was not needed to know it.
+        .filter(|said| !matches!(said.outcome, NodeOutcome::Yes | NodeOutcome::Silent))
+        .map(|said| said.to_string())
+        .collect();
+    if failed.is_empty() {
+        return String::new();
+    }
+    format!(" [{}]", failed.join("; "))
 }
 
 /// Takes the lock, as patiently as the plan says.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use quorate::Waiting;
 
+use crate::log;
 use crate::output::{self, human};
 
 /// Short waits are not worth a line.
@@ -15,6 +16,21 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const CHANGE: Duration = Duration::from_secs(2);
 /// And one in this time even if nothing did.
 const STILL: Duration = Duration::from_secs(30);
+
+/// The line that moves, while there is one.
+static MOVING: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// Writes something while a line may be moving: above it.
+pub(crate) fn above(write: impl FnOnce()) {
+    let moving = MOVING
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    match moving {
+        Some(bar) => bar.suspend(write),
+        None => write(),
+    }
+}
 
 /// The line of one wait.
 pub(crate) struct Line {
@@ -27,13 +43,17 @@ pub(crate) struct Line {
 impl Line {
     /// Shows nothing yet.
     pub(crate) fn new(resource: &[u8]) -> Self {
-        let bar = stderr().is_terminal().then(|| {
+        let bar = (stderr().is_terminal() && !log::is_quiet()).then(|| {
             let bar = ProgressBar::new_spinner();
             if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}, waited {elapsed}") {
                 bar.set_style(style);
             }
             bar
         });
+        MOVING
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone_from(&bar);
         Self {
             resource: output::bytes(resource),
             bar,
@@ -43,6 +63,9 @@ impl Line {
 
     /// Shows what the waiter sees now.
     pub(crate) fn see(&self, seen: &Waiting) {
+        if log::is_quiet() {
+            return;
+        }
         let text = describe(&self.resource, seen);
         if let Some(bar) = &self.bar {
             bar.set_message(text);
@@ -65,6 +88,7 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
+            *MOVING.lock().unwrap_or_else(PoisonError::into_inner) = None;
             bar.finish_and_clear();
         }
     }
@@ -72,7 +96,11 @@ impl Drop for Line {
 
 /// What makes a line worth saying again.
 fn key(seen: &Waiting) -> String {
-    format!("{:?} {:?} {}", seen.ahead, seen.holder, seen.answering)
+    let trouble = seen.trouble.iter();
+    let trouble: Vec<_> = trouble
+        .map(|said| (&said.node, said.outcome.as_str()))
+        .collect();
+    format!("{:?} {:?} {trouble:?}", seen.ahead, seen.holder)
 }
 
 fn describe(resource: &str, seen: &Waiting) -> String {
@@ -82,19 +110,23 @@ fn describe(resource: &str, seen: &Waiting) -> String {
         Some(ahead) => text.push_str(&format!(", {ahead} ahead in line")),
         None => {}
     }
-    if let Some(holder) = &seen.holder {
+    if seen.held_here {
+        text.push_str(", held by this process");
+    } else if let Some(holder) = &seen.holder {
         let holder = output::bytes(holder);
         let brief: String = holder.chars().take(8).collect();
         text.push_str(&format!(", held by {brief}.."));
-        if let Some(left) = seen.ttl_left {
-            text.push_str(&format!(" (ttl left {})", human(left)));
-        }
     }
-    if seen.attempts > 0 && seen.answering < seen.masters {
+    if let (Some(_), Some(left)) = (&seen.holder, seen.ttl_left) {
+        text.push_str(&format!(" (ttl left {})", human(left)));
+    }
+    if let Some(first) = seen.trouble.first() {
         text.push_str(&format!(
-            ", {} of {} masters answer",
-            seen.answering, seen.masters
+            ", no vote from {} of {} masters ({first}",
+            seen.trouble.len(),
+            seen.masters
         ));
+        text.push_str(if seen.trouble.len() > 1 { "; ..)" } else { ")" });
     }
     text
 }
@@ -125,6 +157,9 @@ mod tests {
         guard.release().await;
         waiting.await.expect("no panic").expect("its turn");
         let lines = lines.lock().expect("not poisoned");
-        assert_eq!(lines[0], "waiting for 'x', 1 ahead in line");
+        assert_eq!(
+            lines[0],
+            "waiting for 'x', 1 ahead in line, held by this process"
+        );
     }
 }
