@@ -25,6 +25,9 @@ use crate::report::{NodeReport, Slots};
 /// the lock watches [`lost`](Self::lost), and hands [`fencing_token`](Self::fencing_token) to the
 /// resource it writes to: that protects even against a process that was paused past its lease.
 ///
+/// A lock is not re-entrant: who holds the guard and acquires the same resource again waits for
+/// itself. Where several parts of a program need the lock, they share the guard.
+///
 /// Dropping it releases in the background: the releases are queued at once, and sent as long as
 /// the runtime lives. Without a running runtime the keys expire with their ttl.
 #[must_use = "dropping the guard releases the lock"]
@@ -101,7 +104,8 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`ExtendError::Lost`] when the lock has ended, or ends before a majority has answered;
+    /// [`ExtendError::Lost`] when the lock has ended, or ends before a majority has answered: it has
+    /// been given back everywhere then, and [`report`](Self::report) says what each master said;
     /// [`ExtendError::NoQuorum`] when too few answered: the old validity stands, and it may be
     /// tried again; [`ExtendError::InvalidTtl`] when `ttl` is above the `max_ttl`, or so short
     /// that nothing would be left of it.

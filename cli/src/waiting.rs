@@ -1,6 +1,8 @@
 //! What a waiter shows: one line that moves on a terminal, plain lines now and then elsewhere.
 
+use std::ffi::OsString;
 use std::io::{IsTerminal, stderr};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -35,6 +37,8 @@ pub(crate) fn above(write: impl FnOnce()) {
 /// The line of one wait.
 pub(crate) struct Line {
     resource: String,
+    /// The value of the lock under which this very program was started.
+    ours: Option<OsString>,
     bar: Option<ProgressBar>,
     /// When the last plain line was written, and what it said.
     last: Mutex<Option<(Duration, String)>>,
@@ -56,6 +60,7 @@ impl Line {
             .clone_from(&bar);
         Self {
             resource: output::bytes(resource),
+            ours: std::env::var_os("QUORATE_TOKEN"),
             bar,
             last: Mutex::new(None),
         }
@@ -66,7 +71,9 @@ impl Line {
         if log::is_quiet() {
             return;
         }
-        let text = describe(&self.resource, seen);
+        let ours = seen.holder.is_some()
+            && seen.holder.as_deref() == self.ours.as_ref().map(|ours| ours.as_bytes());
+        let text = describe(&self.resource, seen, ours);
         if let Some(bar) = &self.bar {
             bar.set_message(text);
             bar.enable_steady_tick(Duration::from_millis(100));
@@ -103,7 +110,7 @@ fn key(seen: &Waiting) -> String {
     format!("{:?} {:?} {trouble:?}", seen.ahead, seen.holder)
 }
 
-fn describe(resource: &str, seen: &Waiting) -> String {
+fn describe(resource: &str, seen: &Waiting, ours: bool) -> String {
     let mut text = format!("waiting for '{resource}'");
     match seen.ahead {
         Some(0) => text.push_str(", next in line"),
@@ -112,6 +119,10 @@ fn describe(resource: &str, seen: &Waiting) -> String {
     }
     if seen.held_here {
         text.push_str(", held by this process");
+    } else if ours {
+        text.push_str(
+            ", held by the quorate run that this one was started by: it waits for itself",
+        );
     } else if let Some(holder) = &seen.holder {
         let holder = output::bytes(holder);
         let brief: String = holder.chars().take(8).collect();
@@ -148,7 +159,7 @@ mod tests {
         let seen = lines.clone();
         let waiting = tokio::spawn(async move {
             let see = move |waiting: &Waiting| {
-                let line = describe("x", waiting);
+                let line = describe("x", waiting, false);
                 seen.lock().expect("not poisoned").push(line);
             };
             other.lock("x").waiting(see).acquire().await.map(drop)

@@ -173,3 +173,13 @@ fn a_filter_that_cannot_be_read_is_named_and_changes_nothing() {
     assert_eq!(both.code, Some(64), "{both:?}");
     assert!(both.err.contains("give one of them"), "{both:?}");
 }
+
+#[test]
+fn a_command_that_waits_for_the_lock_it_runs_under_is_told_so() {
+    let masters = masters(3);
+    let inner = env!("CARGO_BIN_EXE_quorate");
+    let inside = [inner, "run", "--wait", "4s", "mine", "--", "true"];
+    let outer = done(&mut run(&masters, &["mine"], &inside));
+    assert_eq!(outer.code, Some(75), "{outer:?}");
+    assert!(outer.err.contains("it waits for itself"), "{outer:?}");
+}
