@@ -10,6 +10,7 @@ use crate::coordinator::ReleaseBoard;
 use crate::error::ExtendError;
 use crate::gather::{Board, From, Gather};
 use crate::held::{Held, LossCause};
+use crate::limit::Limit;
 use crate::node::{Answer, ExtendItem, Fault, Phase, Request, Token};
 use crate::protocol::instant::Instant;
 use crate::protocol::lease::{Ballot, Extension, Terms};
@@ -146,9 +147,11 @@ impl LockGuard {
         coordinator.ask_all(&gather, Phase::Extend, || Request::Extend {
             items: items.clone(),
         });
-        let outcome = gather
-            .until(|board| Some(board.outcome).filter(|outcome| *outcome != Extension::Pending))
-            .await;
+        let settled = gather
+            .until(|board| Some(board.outcome).filter(|outcome| *outcome != Extension::Pending));
+        // After the end of the lock no answer can prolong it.
+        let mut limit = Limit::new(&*coordinator.runtime, self.held.valid_until());
+        let outcome = limit.wait(settled).await.unwrap_or(Extension::TooLate);
         match outcome {
             Extension::Renewed(_) => Ok(()),
             Extension::Lost | Extension::TooLate => {
@@ -180,7 +183,12 @@ impl LockGuard {
         self.core.renewal.forget(&self.seat);
         let gather = self.core.coordinator.release(&self.held.claim);
         self.held.end(LossCause::Released);
-        gather.until(|board| board.settled().then_some(())).await;
+        // Where no majority ever answers, the ttl does it.
+        let runtime = &*self.core.coordinator.runtime;
+        let mut limit = Limit::new(runtime, runtime.now() + self.held.ttl());
+        limit
+            .wait(gather.until(|board| board.settled().then_some(())))
+            .await;
         let (on, expired_on, unreachable) = gather.board().counts();
         let pending = self.core.coordinator.quorum.nodes() - (on + expired_on + unreachable);
         let core = self.core.clone();
