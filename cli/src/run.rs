@@ -151,7 +151,7 @@ pub(crate) fn run(args: RunArgs) -> Outcome {
     let redlock = config::redlock(&masters, Some(ttl))?;
     let fits = plan.deadline.grace();
     if fits < grace && (args.grace.is_some() || file.grace.is_some()) {
-        output::say(format!(
+        output::mention(format!(
             "a grace of {} does not fit into a {} of {}: using {}",
             human(grace),
             if room < ttl { "longest hold" } else { "ttl" },
@@ -266,7 +266,7 @@ async fn keep(guard: &LockGuard, rest: Duration, signals: &mut Signals) {
     if rest.is_zero() {
         return;
     }
-    output::say(format!(
+    output::mention(format!(
         "the command has ended; keeping the lock for another {}",
         human(rest)
     ));

@@ -68,9 +68,6 @@ impl Line {
 
     /// Shows what the waiter sees now.
     pub(crate) fn see(&self, seen: &Waiting) {
-        if log::is_quiet() {
-            return;
-        }
         let ours = seen.holder.is_some()
             && seen.holder.as_deref() == self.ours.as_ref().map(|ours| ours.as_bytes());
         let text = describe(&self.resource, seen, ours);
@@ -86,7 +83,7 @@ impl Line {
             Some((at, said)) => seen.waited.saturating_sub(*at) >= CHANGE && *said != key(seen),
         };
         if due {
-            output::say(format!("{text}, waited {}", human(seen.waited)));
+            output::mention(format!("{text}, waited {}", human(seen.waited)));
             *last = Some((seen.waited, key(seen)));
         }
     }

@@ -132,6 +132,7 @@ fn warnings_of_the_library_reach_stderr_as_far_as_they_are_wanted() {
     assert!(!plain.err.contains("debug"), "{plain:?}");
     let quiet = beside_a_dead_one(|command| {
         command.env("QUORATE_QUIET", "true");
+        command.env("QUORATE_KEEP_FOR", "500ms");
     });
     assert_eq!(quiet.err, "");
     let verbose = beside_a_dead_one(|command| {
