@@ -30,6 +30,8 @@
 //! - [`Redlock`] takes locks ([`acquire`](Redlock::acquire), [`try_acquire`](Redlock::try_acquire),
 //!   [`lock`](Redlock::lock) with options, [`scope`](Redlock::scope)); [`RedlockBuilder`] lists every
 //!   setting with its default, and [`inspect`](Redlock::inspect) says whether the masters are fit.
+//! - Locks are not re-entrant: who acquires what it holds waits for itself, and is told so
+//!   ([`Missed::held_here`]).
 //! - [`LockGuard`] is a held lock: fencing token, validity, [`lost`](LockGuard::lost),
 //!   [`extend`](LockGuard::extend), [`release`](LockGuard::release).
 //! - [`AcquireError`] tells contention, outage and lateness apart; every error and every guard carries
@@ -43,15 +45,15 @@
 //!
 //! | name | level | fields |
 //! |---|---|---|
-//! | span `acquire` | debug | `resource`, `attempts`, `ahead`, `answering`, `outcome` (`acquired`, `held_by_other`, `no_quorum`, `too_late`), `fencing_token` |
-//! | `attempt missed` | debug | `attempts`, `failure`, `ahead`, `holder`, `ttl_left_ms`, `answering`, `masters` |
+//! | span `acquire` | debug | `resource`, `attempts`, `ahead` and `answering` (as the first attempt found them), `outcome` (`acquired`, `held_by_other`, `no_quorum`, `too_late`), `fencing_token` |
+//! | `attempt missed` | debug | `attempts`, `failure` (`held_by_other`, `no_quorum`, `too_late`, `cut_off`), `ahead`, `holder`, `ttl_left_ms`, `answering`, `masters` |
 //! | `standing in line` | debug | `ticket` |
 //! | `lock acquired` | debug | `fencing_token` |
 //! | `fencing token confirmed by a second round` | debug | `token` |
 //! | `lock renewed` | trace | `resource` |
 //! | `put a missing key back` | debug | `resource`, `node` (index) |
-//! | `no majority for a renewal, trying again` | warn | `resource` |
-//! | `lock lost` | warn | `resource`, `cause` (`expired`, `taken_away`, `max_hold`) |
+//! | `no majority for a renewal, trying again` | warn | `resource`, `said` (by each master) |
+//! | `lock lost` | warn | `resource`, `cause` (`expired`, `taken_away`, `max_hold`), `said` |
 //! | `lock released` | debug | `resource`, `on`, `expired_on`, `unreachable` |
 //! | `connected` | debug | `node` |
 //! | `no connection`, `connection lost` | warn | `node`, `fault` |

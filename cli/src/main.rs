@@ -14,6 +14,7 @@ mod demo;
 mod doctor;
 mod exit;
 mod findings;
+mod log;
 mod manual;
 mod output;
 mod process;
@@ -34,10 +35,11 @@ fn main() -> ExitCode {
     if let Some(code) = process::helper::main() {
         return code;
     }
-    let command = match args::parse() {
-        Ok(command) => command,
+    let (command, talk) = match args::parse() {
+        Ok(parsed) => parsed,
         Err(error) => return exit::from_clap(&error),
     };
+    log::start(talk, command.usual());
     exit::finish(match command {
         Command::Run(args) => run::run(args),
         Command::Status(args) => status::run(args),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use futures::FutureExt as _;
 use nix::sys::signal::Signal;
-use quorate::{AcquireError, LockGuard, Redlock, Wait};
+use quorate::{AcquireError, LockGuard, NodeOutcome, Phase, Redlock, Wait};
 
 use crate::config::{self, MasterOptions, Patience, duration, patience};
 use crate::deadline::Deadline;
@@ -180,7 +180,7 @@ pub(crate) fn run(args: RunArgs) -> Outcome {
     let redlock = config::redlock(&masters, Some(ttl))?;
     let fits = plan.deadline.grace();
     if fits < grace && (args.grace.is_some() || file.grace.is_some()) {
-        output::say(format!(
+        output::mention(format!(
             "a grace of {} does not fit into a {} of {}: using {}",
             human(grace),
             if room < ttl { "longest hold" } else { "ttl" },
@@ -267,9 +267,10 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<End, Failure> 
         Ok(Ended::Lost { cause, survivors }) => Err(Failure::new(
             exit::LOST,
             format!(
-                "the lock on '{}' {}",
+                "the lock on '{}' {}{}",
                 output::bytes(plan.resource.as_bytes()),
-                plan.why_lost(since.elapsed(), &cause, survivors.as_ref())
+                plan.why_lost(since.elapsed(), &cause, survivors.as_ref()),
+                said(&guard)
             ),
         )),
         Err(error) if error.kind() == std::io::ErrorKind::ArgumentListTooLong => {
@@ -281,6 +282,21 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<End, Failure> 
     };
     guard.release().await;
     outcome
+}
+
+/// What the masters said to a renewal that failed, if one did.
+fn said(guard: &LockGuard) -> String {
+    let report = guard.report().into_iter();
+    let failed: Vec<String> = report
+        .filter(|said| said.phase == Phase::Extend)
+        // Who has not answered yet was not needed to know it.
+        .filter(|said| !matches!(said.outcome, NodeOutcome::Yes | NodeOutcome::Silent))
+        .map(|said| said.to_string())
+        .collect();
+    if failed.is_empty() {
+        return String::new();
+    }
+    format!(" [{}]", failed.join("; "))
 }
 
 /// Takes the lock, as patiently as the plan says.
@@ -318,7 +334,7 @@ async fn keep(guard: &LockGuard, rest: Duration, signals: &mut Signals) -> Optio
     if rest.is_zero() {
         return None;
     }
-    output::say(format!(
+    output::mention(format!(
         "the command has ended; keeping the lock for another {}",
         human(rest)
     ));
