@@ -39,6 +39,12 @@
 //! - [`node`] and [`runtime`] are the seams for tests, simulations and other back ends (feature
 //!   `testing`); [`Redlock::in_memory`] tests your own code without a server.
 //!
+//! # Platforms
+//!
+//! Linux, macOS and other Unix systems; every change is tested on Linux. On Windows it does not compile, and says so.
+//! On Linux leases are measured with a clock that runs on while the machine sleeps. Elsewhere that clock may stand
+//! still: a machine that slept believes too long in what it held, as a paused process does.
+//!
 //! # Tracing
 //!
 //! Spans and events of target `quorate`:
@@ -63,6 +69,11 @@
 //!
 //! Passwords are in none of them.
 #![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(not(unix))]
+compile_error!(
+    "quorate runs on Unix systems only (Linux, macOS, the BSDs): Windows is not supported"
+);
 
 mod builder;
 mod campaign;

@@ -398,7 +398,7 @@ impl<'de> Deserialize<'de> for List {
                 f.write_str("a list of URLs")
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<List, E> {
-                Ok(List(text.split(',').map(str::to_owned).collect()))
+                Ok(List(urls(text)))
             }
             fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<List, A::Error> {
                 let mut urls = Vec::new();
