@@ -34,8 +34,7 @@ pub(crate) struct MasterOptions {
         long,
         value_name = "URL,URL,..",
         env = "QUORATE_MASTERS",
-        hide_env_values = true,
-        value_delimiter = ','
+        hide_env_values = true
     )]
     pub(crate) masters: Option<Vec<String>>,
 
@@ -172,7 +171,10 @@ impl MasterOptions {
             None => FileOptions::default(),
         };
         let rest = file.clone();
-        self.masters = self.masters.or(file.masters.map(|List(urls)| urls));
+        let typed = self
+            .masters
+            .map(|lists| lists.iter().flat_map(|list| urls(list)).collect());
+        self.masters = typed.or(file.masters.map(|List(urls)| urls));
         self.node_timeout = self.node_timeout.or(file.node_timeout);
         self.connect_timeout = self.connect_timeout.or(file.connect_timeout);
         self.max_ttl = self.max_ttl.or(file.max_ttl);
@@ -385,6 +387,26 @@ pub(crate) fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
+/// The URLs in a text with commas. A password may hold commas as well: what follows one and neither
+/// begins like a URL nor stands alone belongs to the URL before it.
+fn urls(text: &str) -> Vec<String> {
+    let pieces: Vec<&str> = text.split(',').collect();
+    let begins = |piece: &str| piece.contains("://");
+    let mut urls: Vec<String> = Vec::new();
+    for (at, piece) in pieces.iter().enumerate() {
+        let rest = pieces[at..].iter().take_while(|piece| !begins(piece));
+        let within = rest.into_iter().any(|piece| piece.contains('@'));
+        match urls.last_mut() {
+            Some(url) if within && begins(url) => {
+                url.push(',');
+                url.push_str(piece);
+            }
+            _ => urls.push((*piece).to_owned()),
+        }
+    }
+    urls
+}
+
 /// A list of URLs, also as one text with commas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct List(Vec<String>);
@@ -448,6 +470,28 @@ fn switch_value<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<boo
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_comma_in_a_password_does_not_end_its_url() {
+        for (text, wanted) in [
+            ("redis://a,redis://b", &["redis://a", "redis://b"][..]),
+            (
+                "redis://:p,w@a, redis://b",
+                &["redis://:p,w@a", " redis://b"],
+            ),
+            (
+                "redis://u:,p,,w,@a,redis://b",
+                &["redis://u:,p,,w,@a", "redis://b"],
+            ),
+            ("redis://a,redis://:p,w@b", &["redis://a", "redis://:p,w@b"]),
+            // What is wrong in it is said of the piece that is.
+            ("redis://a,b", &["redis://a", "b"]),
+            ("redis://a,,redis://b", &["redis://a", "", "redis://b"]),
+            ("redis://a,", &["redis://a", ""]),
+        ] {
+            assert_eq!(urls(text), wanted, "{text}");
+        }
+    }
 
     #[test]
     fn a_file_may_say_everything() {
