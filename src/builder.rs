@@ -24,9 +24,12 @@ use crate::tls::Tls;
 pub enum Wait {
     /// Not at all: one attempt.
     None,
-    /// At most this long. However short, one attempt is made in full.
+    /// At most this long. However short, one attempt is made in full: it may outlast the wait by a
+    /// node timeout, and the very first one of a `Redlock`, which waits for its connections, by the
+    /// connect timeout as well.
     For(Duration),
-    /// Until it is there, however long that takes.
+    /// Until it is there, however long that takes. As any wait it ends at once where waiting is in
+    /// vain: see [`Missed::passes_by_itself`](crate::Missed::passes_by_itself).
     Forever,
 }
 
@@ -212,7 +215,8 @@ impl RedlockBuilder {
         self
     }
 
-    /// The pauses between attempts.
+    /// The pauses between attempts: of unordered waiters, of all while there is no quorum, and of
+    /// the next in line behind a holder that may wake nobody, as other Redlock clients do.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self

@@ -377,7 +377,13 @@ impl Coordinator {
         };
         let gather = Gather::new(self.runtime.clone(), board);
         self.ask_all(&gather, Phase::Look, || request.clone());
-        gather.until(LookBoard::complete).await
+        // Twice as long as any of them may take, for a node that never answers.
+        let most = self.answered_by() + self.patience.answer;
+        let mut limit = Limit::new(&*self.runtime, most);
+        match limit.wait(gather.until(LookBoard::complete)).await {
+            Some(answers) => answers,
+            None => gather.board().cut_off(self.now()),
+        }
     }
 }
 
@@ -517,10 +523,9 @@ impl AcquireBoard {
             return;
         }
         self.decided = true;
-        let waited = Duration::from_millis(waited.as_millis() as u64);
         let silent: Vec<usize> = self.round.silent().collect();
         for node in silent {
-            let fault = Err(Fault::Timeout(waited));
+            let fault = Err(timeout(waited));
             self.note(From { node, now }, &fault, false);
             self.round.record(node, Vote::Fault { sent: true });
         }
@@ -679,6 +684,11 @@ impl Board for ReleaseBoard {
     }
 }
 
+/// No answer within about this time.
+fn timeout(waited: Duration) -> Fault {
+    Fault::Timeout(Duration::from_millis(waited.as_millis() as u64))
+}
+
 struct LookBoard {
     answers: Vec<Option<(Result<KeyState, Fault>, Duration)>>,
     started: Instant,
@@ -687,6 +697,16 @@ struct LookBoard {
 impl LookBoard {
     fn complete(&mut self) -> Option<Vec<(Result<KeyState, Fault>, Duration)>> {
         self.answers.iter().cloned().collect()
+    }
+
+    /// What there is, with a timeout for everybody else.
+    fn cut_off(&self, now: Instant) -> Vec<(Result<KeyState, Fault>, Duration)> {
+        let waited = now.saturating_since(self.started);
+        let silent = || (Err(timeout(waited)), waited);
+        let answers = self.answers.iter().cloned();
+        answers
+            .map(|answer| answer.unwrap_or_else(silent))
+            .collect()
     }
 }
 

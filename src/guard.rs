@@ -10,6 +10,7 @@ use crate::coordinator::ReleaseBoard;
 use crate::error::ExtendError;
 use crate::gather::{Board, From, Gather};
 use crate::held::{Held, LossCause};
+use crate::limit::Limit;
 use crate::node::{Answer, ExtendItem, Fault, Phase, Request, Token};
 use crate::protocol::instant::Instant;
 use crate::protocol::lease::{Ballot, Extension, Terms};
@@ -24,6 +25,9 @@ use crate::report::{NodeReport, Slots};
 /// until it is released, dropped, lost, or `max_hold` is over. Work that must not go on without
 /// the lock watches [`lost`](Self::lost), and hands [`fencing_token`](Self::fencing_token) to the
 /// resource it writes to: that protects even against a process that was paused past its lease.
+///
+/// A lock is not re-entrant: who holds the guard and acquires the same resource again waits for
+/// itself. Where several parts of a program need the lock, they share the guard.
 ///
 /// Dropping it releases in the background: the releases are queued at once, and sent as long as
 /// the runtime lives. Without a running runtime the keys expire with their ttl.
@@ -101,7 +105,8 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`ExtendError::Lost`] when the lock has ended, or ends before a majority has answered;
+    /// [`ExtendError::Lost`] when the lock has ended, or ends before a majority has answered: it has
+    /// been given back everywhere then, and [`report`](Self::report) says what each master said;
     /// [`ExtendError::NoQuorum`] when too few answered: the old validity stands, and it may be
     /// tried again; [`ExtendError::InvalidTtl`] when `ttl` is above the `max_ttl`, or so short
     /// that nothing would be left of it.
@@ -142,9 +147,11 @@ impl LockGuard {
         coordinator.ask_all(&gather, Phase::Extend, || Request::Extend {
             items: items.clone(),
         });
-        let outcome = gather
-            .until(|board| Some(board.outcome).filter(|outcome| *outcome != Extension::Pending))
-            .await;
+        let settled = gather
+            .until(|board| Some(board.outcome).filter(|outcome| *outcome != Extension::Pending));
+        // After the end of the lock no answer can prolong it.
+        let mut limit = Limit::new(&*coordinator.runtime, self.held.valid_until());
+        let outcome = limit.wait(settled).await.unwrap_or(Extension::TooLate);
         match outcome {
             Extension::Renewed(_) => Ok(()),
             Extension::Lost | Extension::TooLate => {
@@ -176,7 +183,12 @@ impl LockGuard {
         self.core.renewal.forget(&self.seat);
         let gather = self.core.coordinator.release(&self.held.claim);
         self.held.end(LossCause::Released);
-        gather.until(|board| board.settled().then_some(())).await;
+        // Where no majority ever answers, the ttl does it.
+        let runtime = &*self.core.coordinator.runtime;
+        let mut limit = Limit::new(runtime, runtime.now() + self.held.ttl());
+        limit
+            .wait(gather.until(|board| board.settled().then_some(())))
+            .await;
         let (on, expired_on, unreachable) = gather.board().counts();
         let pending = self.core.coordinator.quorum.nodes() - (on + expired_on + unreachable);
         let core = self.core.clone();

@@ -12,8 +12,9 @@ use crate::node::{Fault, NodeName};
 pub struct Inspection {
     /// The master's address, without credentials.
     pub node: NodeName,
-    /// Why no lock can use this master; `None` when locks can. Where it answered and refused, what
-    /// it said of itself stands in the other fields nevertheless.
+    /// Why a lock gets no connection to this master, or no answer in time; `None` when it does. Where
+    /// the master refused a part of the greeting, what it said of itself stands in the other fields
+    /// nevertheless.
     pub fault: Option<Fault>,
     /// How long connecting took, handshake included.
     pub connecting: Option<Duration>,
@@ -93,7 +94,7 @@ impl Inspection {
             info.lines()
                 .filter_map(|line| line.trim().split_once(':'))
                 .find(|(key, _)| *key == name)
-                .map(|(_, value)| value.to_owned())
+                .map(|(_, value)| plain(value))
         };
         let on = |name: &str| value(name).map(|on| on == "1");
         // The others call themselves Redis as well, in the version whose commands they have.
@@ -116,6 +117,11 @@ impl Inspection {
     }
 }
 
+/// What a server says goes to terminals and logs: as one short line without control characters.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(100).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +140,8 @@ mod tests {
         assert_eq!(one.uptime, Some(Duration::from_secs(61)));
         assert_eq!((one.append_only, one.cluster), (Some(false), Some(false)));
         assert_eq!(one.role.as_deref(), Some("master"));
+        one.read("role:\u{1b}[2Jmaster\r\n");
+        assert_eq!(one.role.as_deref(), Some("[2Jmaster"));
         let mut none = Inspection::new(NodeName::new("m"));
         none.read("");
         assert_eq!(none, Inspection::new(NodeName::new("m")));

@@ -30,6 +30,8 @@
 //! - [`Redlock`] takes locks ([`acquire`](Redlock::acquire), [`try_acquire`](Redlock::try_acquire),
 //!   [`lock`](Redlock::lock) with options, [`scope`](Redlock::scope)); [`RedlockBuilder`] lists every
 //!   setting with its default, and [`inspect`](Redlock::inspect) says whether the masters are fit.
+//! - Locks are not re-entrant: who acquires what it holds waits for itself, and is told so
+//!   ([`Missed::held_here`]).
 //! - [`LockGuard`] is a held lock: fencing token, validity, [`lost`](LockGuard::lost),
 //!   [`extend`](LockGuard::extend), [`release`](LockGuard::release).
 //! - [`AcquireError`] tells contention, outage and lateness apart; every error and every guard carries
@@ -37,21 +39,27 @@
 //! - [`node`] and [`runtime`] are the seams for tests, simulations and other back ends (feature
 //!   `testing`); [`Redlock::in_memory`] tests your own code without a server.
 //!
+//! # Platforms
+//!
+//! Linux, macOS and other Unix systems; every change is tested on Linux. On Windows it does not compile, and says so.
+//! On Linux leases are measured with a clock that runs on while the machine sleeps. Elsewhere that clock may stand
+//! still: a machine that slept believes too long in what it held, as a paused process does.
+//!
 //! # Tracing
 //!
 //! Spans and events of target `quorate`:
 //!
 //! | name | level | fields |
 //! |---|---|---|
-//! | span `acquire` | debug | `resource`, `attempts`, `ahead`, `answering`, `outcome` (`acquired`, `held_by_other`, `no_quorum`, `too_late`), `fencing_token` |
-//! | `attempt missed` | debug | `attempts`, `failure`, `ahead`, `holder`, `ttl_left_ms`, `answering`, `masters` |
+//! | span `acquire` | debug | `resource`, `attempts`, `ahead` and `answering` (as the first attempt found them), `outcome` (`acquired`, `held_by_other`, `no_quorum`, `too_late`), `fencing_token` |
+//! | `attempt missed` | debug | `attempts`, `failure` (`held_by_other`, `no_quorum`, `too_late`, `cut_off`), `ahead`, `holder`, `ttl_left_ms`, `answering`, `masters` |
 //! | `standing in line` | debug | `ticket` |
 //! | `lock acquired` | debug | `fencing_token` |
 //! | `fencing token confirmed by a second round` | debug | `token` |
 //! | `lock renewed` | trace | `resource` |
 //! | `put a missing key back` | debug | `resource`, `node` (index) |
-//! | `no majority for a renewal, trying again` | warn | `resource` |
-//! | `lock lost` | warn | `resource`, `cause` (`expired`, `taken_away`, `max_hold`) |
+//! | `no majority for a renewal, trying again` | warn | `resource`, `said` (by each master) |
+//! | `lock lost` | warn | `resource`, `cause` (`expired`, `taken_away`, `max_hold`), `said` |
 //! | `lock released` | debug | `resource`, `on`, `expired_on`, `unreachable` |
 //! | `connected` | debug | `node` |
 //! | `no connection`, `connection lost` | warn | `node`, `fault` |
@@ -61,6 +69,11 @@
 //!
 //! Passwords are in none of them.
 #![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(not(unix))]
+compile_error!(
+    "quorate runs on Unix systems only (Linux, macOS, the BSDs): Windows is not supported"
+);
 
 mod builder;
 mod campaign;

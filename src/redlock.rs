@@ -131,6 +131,11 @@ impl Redlock {
 
     /// Takes the lock on `resource`, waiting as the builder's `wait` allows.
     ///
+    /// A lock is **not re-entrant**: a task that holds it and acquires it again waits for itself,
+    /// until the wait is over; with [`Wait::Forever`] for ever. The error then says that this process
+    /// holds it ([`Missed::held_here`]), and so does [`Waiting::held_here`] meanwhile. Hand the guard
+    /// on instead.
+    ///
     /// # Errors
     ///
     /// [`AcquireError`]; contention, outage and lateness are told apart.
@@ -161,7 +166,8 @@ impl Redlock {
         self.lock(resource).try_acquire().await
     }
 
-    /// A lock with options of its own.
+    /// A lock with options of its own. It is not re-entrant, whatever the options: see
+    /// [`acquire`](Self::acquire).
     ///
     /// ```no_run
     /// # use std::time::Duration;

@@ -193,7 +193,7 @@ impl Slots {
 /// will be over at a known time, what the master itself said, and only then its silence. A request
 /// that we withdrew ourselves is no failure of its master.
 pub(crate) fn trouble(mut reports: Vec<NodeReport>) -> Vec<NodeReport> {
-    reports.retain(|report| report.failed());
+    reports.retain(NodeReport::failed);
     reports.sort_by_key(|report| match &report.outcome {
         NodeOutcome::Fault(fault) if !fault.passes_by_itself() => 0,
         NodeOutcome::Fault(Fault::Quarantined(_)) => 1,

@@ -5,7 +5,8 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// How long an unordered waiter pauses between attempts, and how waiters of a broken quorum do.
+/// How long an unordered waiter pauses between attempts, how waiters of a broken quorum do, and how
+/// often the next in line looks at a holder without a place there, which may wake nobody.
 ///
 /// Delays grow from `first` by `factor` up to `most`; each is drawn at random between half and
 /// the whole of its step, so that two clients that collided once do not collide again.

@@ -97,6 +97,10 @@ pub(crate) struct Lines {
 struct Line {
     /// Who asks the masters; none once the front holds the lock.
     front: Option<Arc<Turn>>,
+    #[expect(
+        clippy::box_collection,
+        reason = "one word in the many lines that have nobody behind"
+    )]
     behind: Option<Box<VecDeque<Arc<Turn>>>>,
 }
 

@@ -8,7 +8,7 @@ mod support;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use quorate::{Fault, Inspection, MissingRight, Redlock, RestartGuard, TryAcquire, Wait};
+use quorate::{Inspection, MissingRight, Redlock, RedlockBuilder, RestartGuard, TryAcquire, Wait};
 use quorate_testbed::{Masters, Reply, Server, ServerOptions};
 use support::{PATIENCE, ask_server, eventually, has_key, secs};
 
@@ -65,8 +65,13 @@ fn grant(masters: &Masters, without: Option<&str>) {
 
 /// A lock factory of the documented user.
 fn locker(masters: &Masters) -> Redlock {
+    settings(masters, "").build().expect("good settings")
+}
+
+/// Its settings; `path` stands behind the address of every master.
+fn settings(masters: &Masters, path: &str) -> RedlockBuilder {
     let user = &documented()[2];
-    let url = |master: &Server| format!("redis://{user}:{PASSWORD}@{}", master.addr());
+    let url = |master: &Server| format!("redis://{user}:{PASSWORD}@{}{path}", master.addr());
     Redlock::builder()
         .masters(masters.iter().map(url))
         .prefix(PREFIX)
@@ -77,8 +82,6 @@ fn locker(masters: &Masters) -> Redlock {
         .connect_timeout(secs(10))
         .ttl(secs(20))
         .wait(Wait::For(PATIENCE))
-        .build()
-        .expect("good settings")
 }
 
 /// What the user was refused, by the server's own log.
@@ -345,76 +348,53 @@ async fn a_right_taken_away_from_a_holder_is_a_fault_and_not_a_loss() {
 }
 
 #[tokio::test]
-async fn an_inspection_tells_what_the_server_says_of_itself() {
+async fn what_goes_beyond_the_documented_command_is_named_where_it_is_in_use() {
+    for program in programs() {
+        let masters = three(program);
+        grant(&masters, None);
+        let database = settings(&masters, "/1").build().expect("good settings");
+        let error = database.try_acquire("job").await.expect_err("denied");
+        assert!(error.to_string().contains("select"), "{error}");
+        let unguarded = settings(&masters, "").restart_guard(RestartGuard::Off);
+        let unguarded = unguarded.build().expect("good settings");
+        for (redlock, right) in [(&database, "+select"), (&unguarded, "+config|get")] {
+            for inspection in redlock.inspect().await {
+                let rules: Vec<&str> = inspection.missing.iter().map(MissingRight::rule).collect();
+                assert_eq!(rules, [right], "{inspection:?}");
+            }
+        }
+        for master in &masters {
+            let user = &documented()[2];
+            ask_server(master, &["ACL", "SETUSER", user, "+select", "+config|get"]);
+        }
+        // The next connection is a new one.
+        let database = settings(&masters, "/1").build().expect("good settings");
+        assert_well(&database.inspect().await);
+        assert_well(&unguarded.inspect().await);
+        let guard = database.acquire("job").await.expect("free");
+        assert_eq!(guard.release().await.unreachable, 0);
+    }
+}
+
+#[tokio::test]
+async fn the_classic_algorithm_needs_less_and_is_asked_for_no_more() {
     let masters = three(None);
-    let redlock = Redlock::builder()
-        .masters(masters.urls())
-        .node_timeout(secs(2))
-        .connect_timeout(secs(10))
-        .ttl(secs(20))
-        .build()
-        .expect("good settings");
-    let before = redlock.inspect().await;
-    for (inspection, url) in before.iter().zip(masters.urls()) {
-        assert_eq!(inspection.fault, None, "{inspection:?}");
-        assert!(url.ends_with(inspection.node.as_str()), "{inspection:?}");
-        assert!(inspection.server.is_some() && inspection.version.is_some());
-        assert_eq!(inspection.role.as_deref(), Some("master"));
-        assert_eq!(inspection.cluster, Some(false));
-        assert_eq!(inspection.run_id.as_deref().map(str::len), Some(40));
-        assert_eq!(inspection.maxmemory_policy.as_deref(), Some("noeviction"));
-        assert_eq!(inspection.append_only, Some(false));
-        assert_eq!(inspection.snapshots, Some(false));
-        let offset = inspection.clock_offset_ms.expect("it told the time");
-        assert!(offset.abs() < 30_000, "one machine, one clock: {offset}");
-        assert!(inspection.connecting.is_some() && inspection.round_trip.is_some());
-        // Started just now, under the default guard.
-        assert!(
-            inspection
-                .quarantined
-                .is_some_and(|left| left > Duration::ZERO)
+    grant(&masters, None);
+    for master in &masters {
+        let user = &documented()[2];
+        ask_server(
+            master,
+            &["ACL", "SETUSER", user, "-zadd", "-subscribe", "-zrem"],
         );
-        assert!(inspection.uptime.is_some_and(|up| up < secs(600)));
     }
-    masters[1].kill().expect("killed");
-    masters[2].stop().expect("stopped");
-    let brief = Redlock::builder()
-        .masters(masters.urls())
-        .connect_timeout(Duration::from_millis(700))
-        .build()
-        .expect("good settings");
-    let after = brief.inspect().await;
-    masters[2].cont().expect("continued");
-    for inspection in &after[1..] {
-        assert_eq!(inspection.fault.as_ref().map(Fault::kind), Some("down"));
-        assert_eq!((&inspection.version, inspection.uptime), (&None, None));
+    let classic = settings(&masters, "").fencing(false).build();
+    let classic = classic.expect("good settings");
+    for inspection in classic.inspect().await {
+        assert_eq!(inspection.fault, None, "{inspection:?}");
+        assert!(inspection.missing.is_empty(), "{inspection:?}");
+        assert!(!inspection.wake_ups, "nobody waits in order");
     }
-}
-
-#[tokio::test]
-async fn an_inspection_leaves_the_connection_of_the_locks_alone() {
-    let masters = three(None);
-    let redlock = support::redlock(&masters);
-    let guard = redlock.acquire("job").await.expect("free");
-    let id = |server: &Server| {
-        let list = ask_server(server, &["CLIENT", "LIST"]);
-        let list = list.text().expect("text").into_owned();
-        let ours = list.lines().find(|line| line.contains("addr=127.0.0.1"));
-        ours.and_then(|line| line.split(' ').next())
-            .map(str::to_owned)
-    };
-    let before: Vec<_> = masters.iter().map(id).collect();
-    assert!(before.iter().all(Option::is_some), "{before:?}");
-    redlock.inspect().await;
-    guard.extend(secs(30)).await.expect("ours");
-    let after: Vec<_> = masters.iter().map(id).collect();
-    assert_eq!(before, after);
-}
-
-#[tokio::test]
-async fn masters_that_refuse_nobody_are_inspected_in_memory_too() {
-    let redlock = Redlock::in_memory(3);
-    let inspections = redlock.inspect().await;
-    assert_eq!(inspections.len(), 3);
-    assert!(inspections.iter().all(|one| one.fault.is_none()));
+    let guard = classic.acquire("job").await.expect("free");
+    guard.extend(secs(25)).await.expect("ours");
+    assert_eq!(guard.release().await.unreachable, 0);
 }

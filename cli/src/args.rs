@@ -4,6 +4,9 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::log::Talk;
 use crate::{bench, break_, demo, doctor, exit, manual, run, status};
 
 /// Run commands under a lock that a majority of independent Redis or Valkey masters agrees on.
@@ -24,6 +27,9 @@ use crate::{bench, break_, demo, doctor, exit, manual, run, status};
 struct Cli {
     #[command(subcommand)]
     command: Command,
+
+    #[command(flatten)]
+    talk: Talk,
 }
 
 /// What to do.
@@ -54,14 +60,40 @@ pub(crate) enum Command {
     Man(manual::ManArgs),
 }
 
+impl Command {
+    /// What the library says unasked. The others show each master's answer themselves, and the
+    /// demonstration kills masters on purpose.
+    pub(crate) fn usual(&self) -> LevelFilter {
+        match self {
+            Self::Run(_) => LevelFilter::WARN,
+            _ => LevelFilter::OFF,
+        }
+    }
+}
+
 /// Parses the command line and the variables.
 ///
 /// # Errors
 ///
 /// As the argument parser says; help and version are errors to it as well.
-pub(crate) fn parse() -> Result<Command, clap::Error> {
-    let matches = Cli::command().try_get_matches()?;
-    let mut command = Cli::from_arg_matches(&matches)?.command;
+pub(crate) fn parse() -> Result<(Command, Talk), clap::Error> {
+    let matches = without_empty_variables(Cli::command()).try_get_matches()?;
+    let Cli {
+        mut command,
+        mut talk,
+    } = Cli::from_arg_matches(&matches)?;
+    let typed = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
+    match (typed("quiet"), typed("verbose")) {
+        (true, true) => {
+            return Err(Cli::command().error(
+                ErrorKind::ArgumentConflict,
+                "-q says less and -v says more: give one of them",
+            ));
+        }
+        // As below.
+        (false, true) => talk.quiet = false,
+        _ => {}
+    }
     if let (Command::Run(run), Some(("run", matches))) = (&mut command, matches.subcommand()) {
         let typed = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
         match (typed("try_once"), typed("wait")) {
@@ -76,7 +108,22 @@ pub(crate) fn parse() -> Result<Command, clap::Error> {
             _ => {}
         }
     }
-    Ok(command)
+    Ok((command, talk))
+}
+
+/// Forgets the variables that are empty. They count as unset, whatever their option takes: that is how
+/// people unset a variable in a unit file, a compose file, a pipeline. The parser would take "" for a value.
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    command
+        .mut_args(|arg| {
+            let is_empty = |name| std::env::var_os(name).is_some_and(|value| value.is_empty());
+            if arg.get_env().is_some_and(is_empty) {
+                arg.env(None::<&'static str>)
+            } else {
+                arg
+            }
+        })
+        .mut_subcommands(without_empty_variables)
 }
 
 /// The command line for completions and manual pages.

@@ -3,10 +3,14 @@
 //! Flags and variables are merged by the argument parser; this file adds the TOML file underneath
 //! and hands the result to the library's builder, which validates it once.
 
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use nix::fcntl::OFlag;
 use quorate::{Redlock, RestartGuard, Tls};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
@@ -25,13 +29,12 @@ pub(crate) struct MasterOptions {
     /// Every URL names one independent master, never a replica or a node of a cluster. Use an odd
     /// number of them. A user, a password and a database number may be part of the URL:
     /// redis://user:password@host:6379/0. A password typed here is visible in the list of processes:
-    /// prefer the variable or the file.
+    /// prefer the variable or the file. What `run` starts inherits the variable.
     #[arg(
         long,
         value_name = "URL,URL,..",
         env = "QUORATE_MASTERS",
-        hide_env_values = true,
-        value_delimiter = ','
+        hide_env_values = true
     )]
     pub(crate) masters: Option<Vec<String>>,
 
@@ -161,13 +164,17 @@ impl MasterOptions {
     /// When the file cannot be read, is no TOML, has an unknown key or a wrong value, or when nobody
     /// named a master.
     pub(crate) fn complete(mut self) -> Result<(Self, FileOptions), Failure> {
+        let found = Path::new(DEFAULT_FILE);
         let file = match &self.config {
-            Some(path) => FileOptions::load(path)?,
-            None if Path::new(DEFAULT_FILE).exists() => FileOptions::load(Path::new(DEFAULT_FILE))?,
+            Some(path) => FileOptions::load(path, Source::Named)?,
+            None if found.exists() => FileOptions::load(found, Source::Found)?,
             None => FileOptions::default(),
         };
         let rest = file.clone();
-        self.masters = self.masters.or(file.masters.map(|List(urls)| urls));
+        let typed = self
+            .masters
+            .map(|lists| lists.iter().flat_map(|list| urls(list)).collect());
+        self.masters = typed.or(file.masters.map(|List(urls)| urls));
         self.node_timeout = self.node_timeout.or(file.node_timeout);
         self.connect_timeout = self.connect_timeout.or(file.connect_timeout);
         self.max_ttl = self.max_ttl.or(file.max_ttl);
@@ -200,8 +207,8 @@ impl MasterOptions {
 }
 
 impl FileOptions {
-    fn load(path: &Path) -> Result<Self, Failure> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
+    fn load(path: &Path, source: Source) -> Result<Self, Failure> {
+        let text = read(path, source).map_err(|error| {
             Failure::usage(format!(
                 "cannot read the configuration {}: {error}",
                 path.display()
@@ -229,6 +236,42 @@ impl FileOptions {
             }
         })
     }
+}
+
+/// How a file came to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// Somebody named it: it may be a pipe, as with `--config <(..)`.
+    Named,
+    /// It happened to be there: only a regular file is what it looks like, and any other might never end.
+    Found,
+}
+
+/// Far more than any configuration needs.
+const LARGEST_FILE: u64 = 1 << 20;
+
+fn read(path: &Path, source: Source) -> io::Result<String> {
+    let mut options = File::options();
+    options.read(true);
+    if source == Source::Found {
+        // Opening a pipe would wait for its writer. Regular files do not know the flag.
+        options.custom_flags(OFlag::O_NONBLOCK.bits());
+    }
+    let file = options.open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_dir() || (source == Source::Found && !kind.is_file()) {
+        let what = match () {
+            () if kind.is_dir() => "a directory",
+            () if kind.is_fifo() => "a pipe",
+            () => "a device",
+        };
+        return Err(io::Error::other(format!("it is {what} and not a file")));
+    }
+    let mut text = String::new();
+    if file.take(LARGEST_FILE).read_to_string(&mut text)? as u64 == LARGEST_FILE {
+        return Err(io::Error::other("it is far too large for a configuration"));
+    }
+    Ok(text)
 }
 
 /// The lock as the options describe it. Connects to nothing.
@@ -344,6 +387,26 @@ pub(crate) fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
+/// The URLs in a text with commas. A password may hold commas as well: what follows one and neither
+/// begins like a URL nor stands alone belongs to the URL before it.
+fn urls(text: &str) -> Vec<String> {
+    let pieces: Vec<&str> = text.split(',').collect();
+    let begins = |piece: &str| piece.contains("://");
+    let mut urls: Vec<String> = Vec::new();
+    for (at, piece) in pieces.iter().enumerate() {
+        let rest = pieces[at..].iter().take_while(|piece| !begins(piece));
+        let within = rest.into_iter().any(|piece| piece.contains('@'));
+        match urls.last_mut() {
+            Some(url) if within && begins(url) => {
+                url.push(',');
+                url.push_str(piece);
+            }
+            _ => urls.push((*piece).to_owned()),
+        }
+    }
+    urls
+}
+
 /// A list of URLs, also as one text with commas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct List(Vec<String>);
@@ -357,7 +420,7 @@ impl<'de> Deserialize<'de> for List {
                 f.write_str("a list of URLs")
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<List, E> {
-                Ok(List(text.split(',').map(str::to_owned).collect()))
+                Ok(List(urls(text)))
             }
             fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<List, A::Error> {
                 let mut urls = Vec::new();
@@ -407,6 +470,28 @@ fn switch_value<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<boo
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_comma_in_a_password_does_not_end_its_url() {
+        for (text, wanted) in [
+            ("redis://a,redis://b", &["redis://a", "redis://b"][..]),
+            (
+                "redis://:p,w@a, redis://b",
+                &["redis://:p,w@a", " redis://b"],
+            ),
+            (
+                "redis://u:,p,,w,@a,redis://b",
+                &["redis://u:,p,,w,@a", "redis://b"],
+            ),
+            ("redis://a,redis://:p,w@b", &["redis://a", "redis://:p,w@b"]),
+            // What is wrong in it is said of the piece that is.
+            ("redis://a,b", &["redis://a", "b"]),
+            ("redis://a,,redis://b", &["redis://a", "", "redis://b"]),
+            ("redis://a,", &["redis://a", ""]),
+        ] {
+            assert_eq!(urls(text), wanted, "{text}");
+        }
+    }
 
     #[test]
     fn a_file_may_say_everything() {

@@ -1,41 +1,46 @@
 //! `quorate doctor`: are these masters fit to hold locks? Each finding says what to change.
 //!
-//! This file asks and prints; what the answers mean is judged in [`findings`](crate::findings).
+//! The library looks, through the very connections of its locks; this file prints, and what was seen
+//! is judged in [`findings`](crate::findings).
 
 use std::time::Duration;
 
 use clap::Args;
+use quorate::{Fault, Inspection};
 use serde::Serialize;
 
 use crate::config::{self, GuardMode, MasterOptions};
 use crate::exit::{self, Failure, Outcome};
-use crate::findings::{Facts, Finding, Patient, Rules, Severity, judge};
+use crate::findings::{Finding, Rules, Severity, judge};
 use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
-use crate::probe::{Probe, Prober};
 
 /// What stands below `quorate doctor --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Checks (errors and warnings make the exit code 1, notes do not):
-    quorum, reachable    enough masters answer; each does
+    quorum, reachable    enough masters can be used by a lock; each can
+    login, version       they take our user and password; their version is one that is tested
     masters              their number is odd and more than one
     run_id               no server is listed twice
     role, cluster        none is a replica or a node of a cluster
     eviction             maxmemory-policy is noeviction
-    acl                  the user may run what locking needs
+    acl                  the user may use the commands, keys and channels that these locks need
     clock                the masters' clocks agree
-    uptime               none started so lately that it does not vote yet
+    uptime               none restarted so lately that it does not vote yet
     persistence          what a restart would lose, and whether the restart guard covers it
 
-Nothing on the masters is changed.
+Nothing on the masters is changed. Which keys a user needs follows from --prefix; give what the names of your
+locks begin with, also where it is a part of the resource names.
 
 Examples:
     quorate doctor
+    quorate doctor --prefix lock:
     quorate doctor --json | jq -r '.findings[] | select(.severity == \"error\") | .advice'
 
 JSON fields (stable): well, findings[]: severity (error, warning, note), check, master, finding, advice;
-masters[]: master, reachable, error, latency_ms, server, version, role, run_id, uptime_s,
-clock_offset_ms (against the middle of all), appendonly, appendfsync, snapshots, maxmemory_policy,
-denied[]. Absent values are null.
+masters[]: master, reachable (and of use to a lock), error, connect_ms, latency_ms, server, version, role,
+run_id, uptime_s, votes_in_s (restart guard), clock_offset_ms (against the middle of all), appendonly,
+appendfsync, snapshots, maxmemory_policy, wake_ups, denied[], grant[] (what ACL SETUSER needs to
+be told). Absent values are null.
 
 Exit codes:
     0       all is well
@@ -60,18 +65,34 @@ struct MasterReport {
     master: String,
     reachable: bool,
     error: Option<String>,
+    connect_ms: Option<f64>,
     latency_ms: Option<f64>,
     server: Option<String>,
     version: Option<String>,
     role: Option<String>,
     run_id: Option<String>,
     uptime_s: Option<u64>,
+    votes_in_s: Option<u64>,
     clock_offset_ms: Option<i64>,
     appendonly: Option<bool>,
     appendfsync: Option<String>,
     snapshots: Option<bool>,
     maxmemory_policy: Option<String>,
+    wake_ups: bool,
     denied: Vec<String>,
+    grant: Vec<String>,
+    /// How the table calls it.
+    #[serde(skip)]
+    state: State,
+}
+
+/// What a lock finds when it comes.
+#[derive(Debug, Clone, Copy)]
+enum State {
+    Up,
+    /// It answers, and does not serve us.
+    Refuses,
+    Down,
 }
 
 const DEFAULT_MAX_TTL: Duration = Duration::from_secs(30);
@@ -79,34 +100,22 @@ const DEFAULT_MAX_TTL: Duration = Duration::from_secs(30);
 /// Examines all masters at once.
 pub(crate) fn run(args: DoctorArgs) -> Outcome {
     let (masters, _) = args.masters.complete()?;
-    // The library refuses what is wrong before anything is contacted, and knows the names.
-    let names: Vec<String> = config::redlock(&masters, None)?
-        .masters()
-        .map(ToString::to_string)
-        .collect();
-    let urls = masters.masters.clone().unwrap_or_default();
-    let prober = Prober::new(&masters);
-    let probes = config::block_on(async { Ok(ask_all(&prober, &urls).await) })?;
-
-    let middle = middle_clock(&probes);
-    let reports: Vec<MasterReport> = names
+    let redlock = config::redlock(&masters, None)?;
+    let inspections = config::block_on(async { Ok(redlock.inspect().await) })?;
+    let middle = middle_clock(&inspections);
+    let reports: Vec<MasterReport> = inspections
         .iter()
-        .zip(&probes)
-        .map(|(name, probe)| MasterReport::new(name, probe, middle))
-        .collect();
-    let patients: Vec<Patient> = names
-        .into_iter()
-        .zip(probes)
-        .map(|(master, probe)| Patient {
-            master,
-            facts: probe.map(|probe| probe.facts),
-        })
+        .map(|inspection| MasterReport::new(inspection, middle))
         .collect();
     let rules = Rules {
         max_ttl: masters.max_ttl.unwrap_or(DEFAULT_MAX_TTL),
         restart_guard: masters.restart_guard != Some(GuardMode::Off),
+        prefix: masters
+            .prefix
+            .as_ref()
+            .is_some_and(|prefix| !prefix.is_empty()),
     };
-    let findings = judge(&patients, rules);
+    let findings = judge(&inspections, rules);
     let well = findings.iter().all(|f| f.severity == Severity::Note);
     if args.json {
         output::print_json(&serde_json::json!({
@@ -123,45 +132,51 @@ pub(crate) fn run(args: DoctorArgs) -> Outcome {
     Ok(if well { exit::OK } else { exit::FINDINGS })
 }
 
-async fn ask_all(prober: &Prober, urls: &[String]) -> Vec<Result<Probe, String>> {
-    futures::future::join_all(urls.iter().map(|url| prober.ask(url))).await
-}
-
 /// The median of the clocks: what offsets are shown against.
-fn middle_clock(probes: &[Result<Probe, String>]) -> i64 {
-    let mut clocks: Vec<i64> = probes
+fn middle_clock(inspections: &[Inspection]) -> i64 {
+    let mut clocks: Vec<i64> = inspections
         .iter()
-        .filter_map(|probe| probe.as_ref().ok()?.facts.clock_ms)
+        .filter_map(|inspection| inspection.clock_offset_ms)
         .collect();
     clocks.sort_unstable();
     clocks.get(clocks.len() / 2).copied().unwrap_or(0)
 }
 
 impl MasterReport {
-    fn new(master: &str, probe: &Result<Probe, String>, middle: i64) -> Self {
-        let facts = match probe {
-            Ok(probe) => probe.facts.clone(),
-            Err(_) => Facts::default(),
-        };
+    fn new(found: &Inspection, middle: i64) -> Self {
+        let ms = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
+        let fault = found.fault.as_ref();
         Self {
-            master: master.to_owned(),
-            reachable: probe.is_ok(),
-            error: probe.as_ref().err().cloned(),
-            latency_ms: probe
-                .as_ref()
-                .ok()
-                .map(|probe| (probe.latency.as_secs_f64() * 1e6).round() / 1e3),
-            server: facts.server,
-            version: facts.version,
-            role: facts.role,
-            run_id: facts.run_id,
-            uptime_s: facts.uptime.map(|uptime| uptime.as_secs()),
-            clock_offset_ms: facts.clock_ms.map(|clock| clock - middle),
-            appendonly: facts.aof,
-            appendfsync: facts.fsync,
-            snapshots: facts.snapshots,
-            maxmemory_policy: facts.eviction,
-            denied: facts.denied,
+            master: found.node.to_string(),
+            reachable: fault.is_none(),
+            error: fault.map(|fault| output::redact(&fault.to_string()).into_owned()),
+            connect_ms: found.connecting.map(ms),
+            latency_ms: found.round_trip.map(ms),
+            server: found.server.clone(),
+            version: found.version.clone(),
+            role: found.role.clone(),
+            run_id: found.run_id.clone(),
+            uptime_s: found.uptime.map(|uptime| uptime.as_secs()),
+            votes_in_s: found.quarantined.map(|left| left.as_secs() + 1),
+            clock_offset_ms: found
+                .clock_offset_ms
+                .map(|clock| clock.saturating_sub(middle)),
+            appendonly: found.append_only,
+            appendfsync: found.append_fsync.clone(),
+            snapshots: found.snapshots,
+            maxmemory_policy: found.maxmemory_policy.clone(),
+            wake_ups: found.wake_ups,
+            denied: found.missing.iter().map(ToString::to_string).collect(),
+            grant: found
+                .missing
+                .iter()
+                .map(|one| one.rule().to_owned())
+                .collect(),
+            state: match fault {
+                None => State::Up,
+                Some(Fault::Down(_) | Fault::Timeout(_)) => State::Down,
+                Some(_) => State::Refuses,
+            },
         }
     }
 
@@ -176,10 +191,10 @@ impl MasterReport {
         };
         vec![
             self.master.clone().into(),
-            if self.reachable {
-                Cell::styled("up", GREEN)
-            } else {
-                Cell::styled("down", RED)
+            match self.state {
+                State::Up => Cell::styled("up", GREEN),
+                State::Refuses => Cell::styled("refuses", RED),
+                State::Down => Cell::styled("down", RED),
             },
             or_dash(
                 self.latency_ms

@@ -2,47 +2,10 @@
 
 use std::time::Duration;
 
+use quorate::{Fault, Inspection, MissingRight, Purpose};
 use serde::Serialize;
 
-use crate::output::human;
-
-/// What one master says about itself. Where it does not say, or may not be asked, `None`.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Facts {
-    /// `redis`, `valkey` or whatever else speaks the protocol.
-    pub(crate) server: Option<String>,
-    /// Its version.
-    pub(crate) version: Option<String>,
-    /// `master` or `slave`.
-    pub(crate) role: Option<String>,
-    /// Whether it is a node of a cluster.
-    pub(crate) cluster: Option<bool>,
-    /// Names the server process.
-    pub(crate) run_id: Option<String>,
-    /// Time since it started.
-    pub(crate) uptime: Option<Duration>,
-    /// `appendonly`.
-    pub(crate) aof: Option<bool>,
-    /// `appendfsync`.
-    pub(crate) fsync: Option<String>,
-    /// Whether snapshots are configured.
-    pub(crate) snapshots: Option<bool>,
-    /// `maxmemory-policy`.
-    pub(crate) eviction: Option<String>,
-    /// Commands that its user may not run, of those that locking needs.
-    pub(crate) denied: Vec<String>,
-    /// Its clock minus ours, in milliseconds, as good as the latency allows.
-    pub(crate) clock_ms: Option<i64>,
-}
-
-/// One master as doctor met it.
-#[derive(Debug, Clone)]
-pub(crate) struct Patient {
-    /// Its address, without credentials.
-    pub(crate) master: String,
-    /// What it says, or why it says nothing.
-    pub(crate) facts: Result<Facts, String>,
-}
+use crate::output::{human, redact};
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -79,7 +42,19 @@ pub(crate) struct Rules {
     pub(crate) max_ttl: Duration,
     /// Whether restarted masters sit out.
     pub(crate) restart_guard: bool,
+    /// Whether it is said what the names of all lock keys begin with.
+    pub(crate) prefix: bool,
 }
+
+/// The versions that every change is tested on, by `scripts/versions`; the page for operators has the
+/// results (a test compares).
+const TESTED: [(&str, &str); 5] = [
+    ("redis", "6.2"),
+    ("redis", "7.0"),
+    ("redis", "8.2"),
+    ("valkey", "8.1"),
+    ("valkey", "9.1"),
+];
 
 /// The clock difference up to which two healthy machines are not worth a word.
 const CLOCKS_AGREE_MS: i64 = 500;
@@ -87,27 +62,128 @@ const CLOCKS_AGREE_MS: i64 = 500;
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
 /// Judges all masters, one by one and together.
-pub(crate) fn judge(patients: &[Patient], rules: Rules) -> Vec<Finding> {
+pub(crate) fn judge(masters: &[Inspection], rules: Rules) -> Vec<Finding> {
     let mut findings = Vec::new();
-    together(patients, rules, &mut findings);
-    for patient in patients {
-        match &patient.facts {
-            Ok(facts) => one(&patient.master, facts, rules, &mut findings),
-            Err(why) => findings.push(Finding {
-                severity: Severity::Error,
-                check: "reachable",
-                master: Some(patient.master.clone()),
-                what: format!("gives no answer: {why}"),
-                advice: "start it, or correct its URL, password, firewall or certificate"
-                    .to_owned(),
-            }),
+    together(masters, rules, &mut findings);
+    for master in masters {
+        let mut add = |severity, check, what: String, advice: &str| {
+            findings.push(Finding {
+                severity,
+                check,
+                master: Some(master.node.to_string()),
+                what,
+                advice: advice.to_owned(),
+            });
+        };
+        if let Some(fault) = &master.fault {
+            unusable(master, fault, &mut add);
+        } else {
+            one(master, rules, &mut add);
         }
+        rights(master, rules, &mut add);
     }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     findings
 }
 
-fn together(patients: &[Patient], rules: Rules, findings: &mut Vec<Finding>) {
+/// Takes down one finding about one master: how bad, which check, what is the case, what to change.
+trait Add: FnMut(Severity, &'static str, String, &str) {}
+
+impl<F: FnMut(Severity, &'static str, String, &str)> Add for F {}
+
+/// Why no lock can use it.
+fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
+    let why = redact(&fault.to_string()).into_owned();
+    let (check, what, advice) = match fault {
+        Fault::Denied(_) if master.missing.is_empty() => (
+            "login",
+            format!("refuses us: {why}"),
+            "correct the user and the password in its URL",
+        ),
+        Fault::Denied(_) => (
+            "acl",
+            format!("refuses the connection of a lock: {why}"),
+            "grant what the next finding says",
+        ),
+        Fault::Server(text) if text.contains("RESP3") => (
+            "version",
+            format!("cannot be used: {why}"),
+            "use Redis 6.2 or newer, or Valkey",
+        ),
+        Fault::Timeout(_) => (
+            "reachable",
+            format!("answers too late: {why}"),
+            "find out what keeps it busy, or raise --node-timeout",
+        ),
+        Fault::Down(_) => (
+            "reachable",
+            format!("gives no answer: {why}"),
+            "start it, or correct its URL, firewall or certificate",
+        ),
+        _ => (
+            "reachable",
+            format!("cannot be used: {why}"),
+            "find out what it is at: its own log says more",
+        ),
+    };
+    add(Severity::Error, check, what, advice);
+}
+
+/// What its user may not do.
+fn rights(master: &Inspection, rules: Rules, add: &mut impl Add) {
+    // Told by the check of persistence, where it matters.
+    let told = |missing: &&MissingRight| missing.purposes() != [Purpose::Persistence];
+    // Without a prefix a lock may have any name, and only the operator knows which have.
+    let unclear = |missing: &&MissingRight| missing.is_about_keys() && !rules.prefix;
+    let missing: Vec<&MissingRight> = master.missing.iter().filter(told).collect();
+    let some = |wanted: &dyn Fn(&&MissingRight) -> bool| -> Vec<&MissingRight> {
+        missing.iter().copied().filter(|one| wanted(one)).collect()
+    };
+    let list = |missing: &[&MissingRight]| {
+        let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
+        names.join(", ")
+    };
+    let grant = |missing: &[&MissingRight]| {
+        let rules: Vec<&str> = missing.iter().map(|one| one.rule()).collect();
+        match rules.join(" ").trim() {
+            "" => "give these commands their names back (rename-command)".to_owned(),
+            rules => format!("ACL SETUSER <user> {rules}"),
+        }
+    };
+    let needed = some(&|one| one.is_needed() && !unclear(one));
+    if !needed.is_empty() {
+        let what = format!("no lock: its user may not use {}", list(&needed));
+        add(Severity::Error, "acl", what, &grant(&needed));
+    }
+    let wanted = some(&|one| !one.is_needed() && !unclear(one));
+    if !wanted.is_empty() {
+        let mut purposes: Vec<String> = Vec::new();
+        for purpose in wanted.iter().flat_map(|one| one.purposes()) {
+            let purpose = purpose.to_string();
+            if !purposes.contains(&purpose) {
+                purposes.push(purpose);
+            }
+        }
+        let what = format!(
+            "its user may not use {}, which is for {}",
+            list(&wanted),
+            purposes.join(", ")
+        );
+        add(Severity::Warning, "acl", what, &grant(&wanted));
+    }
+    let keys = some(&unclear);
+    if !keys.is_empty() {
+        add(
+            Severity::Warning,
+            "acl",
+            "its user may not use keys of every name, and without a prefix a lock may have any"
+                .to_owned(),
+            "say what the names of your locks begin with, to have that checked: --prefix lock:",
+        );
+    }
+}
+
+fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
     let mut add = |severity, check, finding, advice: &str| {
         findings.push(Finding {
             severity,
@@ -117,17 +193,17 @@ fn together(patients: &[Patient], rules: Rules, findings: &mut Vec<Finding>) {
             advice: advice.to_owned(),
         });
     };
-    let n = patients.len();
-    let reached = patients.iter().filter(|p| p.facts.is_ok()).count();
+    let n = masters.len();
+    let usable = masters.iter().filter(|m| m.fault.is_none()).count();
     let quorum = n / 2 + 1;
-    if reached < quorum {
+    if usable < quorum {
         add(
             Severity::Error,
             "quorum",
             format!(
-                "{reached} of {n} masters answer and {quorum} are needed: no lock can be taken"
+                "{usable} of {n} masters take the connection of a lock and {quorum} are needed: no lock can be taken"
             ),
-            "bring masters back until a majority answers",
+            "put masters right until a majority does: the other findings say how",
         );
     }
     if n == 1 {
@@ -145,28 +221,28 @@ fn together(patients: &[Patient], rules: Rules, findings: &mut Vec<Finding>) {
             "use an odd number of masters",
         );
     }
-    for (i, patient) in patients.iter().enumerate() {
-        let id = |p: &Patient| p.facts.as_ref().ok().and_then(|f| f.run_id.clone());
-        let Some(mine) = id(patient) else { continue };
-        if let Some(first) = patients[..i].iter().find(|p| id(p).as_ref() == Some(&mine)) {
+    for (i, master) in masters.iter().enumerate() {
+        let Some(mine) = &master.run_id else { continue };
+        let known = masters[..i]
+            .iter()
+            .find(|m| m.run_id.as_ref() == Some(mine));
+        if let Some(first) = known {
             add(
                 Severity::Error,
                 "run_id",
                 format!(
                     "{} and {} are the same server (run id {mine}): one memory would count as two votes",
-                    first.master, patient.master
+                    first.node, master.node
                 ),
                 "list every server once; another database or address of the same server is no other master",
             );
         }
     }
-    let clocks = patients
-        .iter()
-        .filter_map(|p| p.facts.as_ref().ok()?.clock_ms);
+    let clocks = masters.iter().filter_map(|m| m.clock_offset_ms);
     let (Some(least), Some(most)) = (clocks.clone().min(), clocks.max()) else {
         return;
     };
-    let apart = most - least;
+    let apart = most.saturating_sub(least);
     if apart > CLOCKS_AGREE_MS {
         let apart_time = Duration::from_millis(apart.unsigned_abs());
         let limit = rules.max_ttl.saturating_sub(CLOCK_SLACK);
@@ -187,17 +263,8 @@ fn together(patients: &[Patient], rules: Rules, findings: &mut Vec<Finding>) {
     }
 }
 
-fn one(master: &str, facts: &Facts, rules: Rules, findings: &mut Vec<Finding>) {
-    let mut add = |severity, check, finding: String, advice: &str| {
-        findings.push(Finding {
-            severity,
-            check,
-            master: Some(master.to_owned()),
-            what: finding,
-            advice: advice.to_owned(),
-        });
-    };
-    if let Some(role) = facts.role.as_deref().filter(|&role| role != "master") {
+fn one(master: &Inspection, rules: Rules, add: &mut impl Add) {
+    if let Some(role) = master.role.as_deref().filter(|&role| role != "master") {
         let role = if role == "slave" { "replica" } else { role };
         add(
             Severity::Error,
@@ -206,7 +273,7 @@ fn one(master: &str, facts: &Facts, rules: Rules, findings: &mut Vec<Finding>) {
             "list its master instead, or make it one with REPLICAOF NO ONE",
         );
     }
-    if facts.cluster == Some(true) {
+    if master.cluster == Some(true) {
         add(
             Severity::Error,
             "cluster",
@@ -214,7 +281,7 @@ fn one(master: &str, facts: &Facts, rules: Rules, findings: &mut Vec<Finding>) {
             "use a server with cluster-enabled no",
         );
     }
-    match facts.eviction.as_deref() {
+    match master.maxmemory_policy.as_deref() {
         Some("noeviction") => {}
         Some(policy) => add(
             Severity::Error,
@@ -229,44 +296,67 @@ fn one(master: &str, facts: &Facts, rules: Rules, findings: &mut Vec<Finding>) {
             "make sure that it is noeviction, or let the user run INFO",
         ),
     }
-    if !facts.denied.is_empty() {
+    if let (Some(server), Some(version)) = (&master.server, &master.version) {
+        untested(server, version, add);
+    }
+    restarts(master, rules, add);
+}
+
+/// Whether anybody has tried this version.
+fn untested(server: &str, version: &str, add: &mut impl Add) {
+    let tested = TESTED.iter().any(|(kind, series)| {
+        let rest = version.strip_prefix(series);
+        *kind == server && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    });
+    if !tested {
+        let list: Vec<String> = TESTED
+            .iter()
+            .map(|(kind, v)| format!("{kind} {v}"))
+            .collect();
         add(
-            Severity::Error,
-            "acl",
-            format!("its user may not run {}", facts.denied.join(", ")),
-            "grant them: ACL SETUSER <user> +<command> for each, with access to the lock keys and quorate:*",
+            Severity::Note,
+            "version",
+            format!(
+                "{server} {version} is not tested; tested are {}",
+                list.join(", ")
+            ),
+            "try it with scripts/versions, or use one that is tested",
         );
     }
-    restarts(facts, rules, &mut add);
 }
 
 /// What a restart of this master would mean, and whether there was one just now.
-fn restarts(
-    facts: &Facts,
-    rules: Rules,
-    add: &mut impl FnMut(Severity, &'static str, String, &str),
-) {
-    let durable = match (facts.aof, facts.fsync.as_deref()) {
+fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
+    let durable = match (master.append_only, master.append_fsync.as_deref()) {
         (Some(aof), Some(fsync)) => Some(aof && fsync == "always"),
         (Some(false), None) => Some(false),
         _ => None,
     };
     if !rules.restart_guard && durable != Some(true) {
-        let (severity, what) = match durable {
+        let (severity, what, advice) = match durable {
             None => (
                 Severity::Warning,
                 "does not say whether it can forget a lock in a restart",
+                "turn the restart guard on, or let its user look: +info +config|get",
             ),
-            Some(_) => (Severity::Error, "can forget a lock in a restart"),
+            Some(_) => (
+                Severity::Error,
+                "can forget a lock in a restart",
+                "turn the restart guard on, or run the master with appendonly yes and appendfsync always",
+            ),
         };
         add(
             severity,
             "persistence",
             format!("{what}, and the restart guard is off"),
-            "turn the restart guard on, or run the master with appendonly yes and appendfsync always",
+            advice,
         );
     } else if rules.restart_guard && durable != Some(true) {
-        let kept = match (facts.aof, facts.fsync.as_deref(), facts.snapshots) {
+        let kept = match (
+            master.append_only,
+            master.append_fsync.as_deref(),
+            master.snapshots,
+        ) {
             (Some(true), Some("everysec"), _) => "can lose the last second",
             (Some(true), _, _) => "can lose the last seconds",
             (_, _, Some(true)) => "can lose everything since the last snapshot",
@@ -283,17 +373,19 @@ fn restarts(
             ),
         );
     }
-    if let Some(uptime) = facts
-        .uptime
-        .filter(|&uptime| rules.restart_guard && uptime < rules.max_ttl)
-    {
+    if let Some(left) = master.quarantined {
+        let started = match master.uptime {
+            Some(uptime) => format!("started {} ago", human(uptime)),
+            None => "started lately".to_owned(),
+        };
+        // As the next whole second: "0s" would be no time to wait.
+        let left = Duration::from_secs(left.as_secs() + 1);
         add(
             Severity::Warning,
             "uptime",
             format!(
-                "started {} ago: its votes are left out for another {}",
-                human(uptime),
-                human(rules.max_ttl.saturating_sub(uptime))
+                "{started}: its votes are left out for another {}",
+                human(left)
             ),
             "wait; no need to act unless it restarts again and again",
         );
@@ -302,39 +394,42 @@ fn restarts(
 
 #[cfg(test)]
 mod tests {
+    use quorate::NodeName;
+
     use super::*;
 
     const RULES: Rules = Rules {
         max_ttl: Duration::from_secs(30),
         restart_guard: true,
+        prefix: true,
     };
 
-    fn healthy(n: usize) -> Patient {
-        Patient {
-            master: format!("redis://m{n}:6379"),
-            facts: Ok(Facts {
-                server: Some("redis".into()),
-                version: Some("7.0.15".into()),
-                role: Some("master".into()),
-                cluster: Some(false),
-                run_id: Some(format!("id{n}")),
-                uptime: Some(Duration::from_secs(3600)),
-                aof: Some(true),
-                fsync: Some("always".into()),
-                snapshots: Some(false),
-                eviction: Some("noeviction".into()),
-                denied: vec![],
-                clock_ms: Some(3),
-            }),
-        }
+    fn healthy(n: usize) -> Inspection {
+        let mut master = Inspection::new(NodeName::new(format!("m{n}:6379")));
+        master.server = Some("redis".into());
+        master.version = Some("7.0.15".into());
+        master.role = Some("master".into());
+        master.cluster = Some(false);
+        master.run_id = Some(format!("id{n}"));
+        master.uptime = Some(Duration::from_secs(3600));
+        master.append_only = Some(true);
+        master.append_fsync = Some("always".into());
+        master.snapshots = Some(false);
+        master.maxmemory_policy = Some("noeviction".into());
+        master.clock_offset_ms = Some(3);
+        master
     }
 
-    fn ill(change: impl FnOnce(&mut Facts)) -> Vec<(Severity, &'static str)> {
-        let mut patients = vec![healthy(1), healthy(2), healthy(3)];
-        if let Ok(facts) = &mut patients[2].facts {
-            change(facts);
-        }
-        judge(&patients, RULES)
+    fn faulty(n: usize, fault: Fault) -> Inspection {
+        let mut master = Inspection::new(NodeName::new(format!("m{n}:6379")));
+        master.fault = Some(fault);
+        master
+    }
+
+    fn ill(change: impl FnOnce(&mut Inspection)) -> Vec<(Severity, &'static str)> {
+        let mut masters = vec![healthy(1), healthy(2), healthy(3)];
+        change(&mut masters[2]);
+        judge(&masters, RULES)
             .into_iter()
             .map(|f| (f.severity, f.check))
             .collect()
@@ -352,31 +447,38 @@ mod tests {
         assert_eq!(ill(|f| f.cluster = Some(true)), [(Error, "cluster")]);
         assert_eq!(ill(|f| f.run_id = Some("id1".into())), [(Error, "run_id")]);
         assert_eq!(
-            ill(|f| f.eviction = Some("allkeys-lru".into())),
+            ill(|f| f.maxmemory_policy = Some("allkeys-lru".into())),
             [(Error, "eviction")]
         );
-        assert_eq!(ill(|f| f.eviction = None), [(Warning, "eviction")]);
-        assert_eq!(ill(|f| f.denied = vec!["eval".into()]), [(Error, "acl")]);
+        assert_eq!(ill(|f| f.maxmemory_policy = None), [(Warning, "eviction")]);
         assert_eq!(
-            ill(|f| f.uptime = Some(Duration::from_secs(3))),
+            ill(|f| f.quarantined = Some(Duration::from_secs(3))),
             [(Warning, "uptime")]
         );
-        assert_eq!(ill(|f| f.clock_ms = Some(900)), [(Warning, "clock")]);
-        assert_eq!(ill(|f| f.clock_ms = Some(-60_000)), [(Error, "clock")]);
         assert_eq!(
-            ill(|f| f.fsync = Some("everysec".into())),
+            ill(|f| f.version = Some("7.01".into())),
+            [(Note, "version")]
+        );
+        assert_eq!(
+            ill(|f| f.server = Some("dragonfly".into())),
+            [(Note, "version")]
+        );
+        assert_eq!(ill(|f| f.version = Some("8.2".into())), []);
+        assert_eq!(ill(|f| f.clock_offset_ms = Some(900)), [(Warning, "clock")]);
+        for mad in [-60_000, i64::MIN, i64::MAX] {
+            assert_eq!(ill(|f| f.clock_offset_ms = Some(mad)), [(Error, "clock")]);
+        }
+        assert_eq!(
+            ill(|f| f.append_fsync = Some("everysec".into())),
             [(Note, "persistence")]
         );
     }
 
     #[test]
     fn masters_that_are_down_are_errors_and_a_lost_quorum_is_one_more() {
-        let down = |n| Patient {
-            master: format!("redis://m{n}:6379"),
-            facts: Err("connection refused".into()),
-        };
-        let count = |patients: &[Patient], check| {
-            judge(patients, RULES)
+        let down = |n| faulty(n, Fault::Down("connection refused".into()));
+        let count = |masters: &[Inspection], check| {
+            judge(masters, RULES)
                 .iter()
                 .filter(|f| f.check == check && f.severity == Severity::Error)
                 .count()
@@ -395,16 +497,14 @@ mod tests {
 
     #[test]
     fn without_the_guard_a_forgetful_master_is_an_error() {
-        let mut patient = healthy(1);
-        if let Ok(facts) = &mut patient.facts {
-            facts.aof = Some(false);
-            facts.uptime = Some(Duration::from_secs(1));
-        }
+        let mut master = healthy(1);
+        master.append_only = Some(false);
+        master.uptime = Some(Duration::from_secs(1));
         let rules = Rules {
             restart_guard: false,
             ..RULES
         };
-        let findings = judge(&[patient, healthy(2), healthy(3)], rules);
+        let findings = judge(&[master, healthy(2), healthy(3)], rules);
         assert_eq!(findings.len(), 1);
         assert_eq!(
             (findings[0].severity, findings[0].check),
@@ -415,9 +515,66 @@ mod tests {
     #[test]
     fn an_even_number_or_a_single_master_is_warned_about() {
         let checks = |n: usize| {
-            let patients: Vec<Patient> = (0..n).map(healthy).collect();
-            judge(&patients, RULES).len()
+            let masters: Vec<Inspection> = (0..n).map(healthy).collect();
+            judge(&masters, RULES).len()
         };
         assert_eq!([checks(1), checks(2), checks(3), checks(4)], [1, 1, 0, 1]);
+    }
+
+    #[test]
+    fn why_a_master_cannot_be_used_is_said_with_what_to_do() {
+        for (fault, check, advice) in [
+            (Fault::Denied("WRONGPASS".into()), "login", "password"),
+            (Fault::Down("refused".into()), "reachable", "start it"),
+            (
+                Fault::Timeout(Duration::from_millis(50)),
+                "reachable",
+                "--node-timeout",
+            ),
+            (Fault::Loading, "reachable", "log"),
+            (
+                Fault::Server("RESP3 is not supported".into()),
+                "version",
+                "Redis 6.2",
+            ),
+        ] {
+            let findings = judge(&[faulty(1, fault), healthy(2), healthy(3)], RULES);
+            assert_eq!(findings.len(), 1, "{findings:?}");
+            assert_eq!(
+                (findings[0].severity, findings[0].check),
+                (Severity::Error, check)
+            );
+            assert!(findings[0].advice.contains(advice), "{findings:?}");
+        }
+    }
+
+    #[test]
+    fn the_page_for_operators_lists_the_tested_versions() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
+        let page = std::fs::read_to_string(page).expect("the page");
+        let (_, section) = page.split_once("## Versions\n").expect("the section");
+        let section = section.split("\n## ").next().expect("its text");
+        let listed: Vec<(String, String)> = section
+            .lines()
+            .filter(|line| line.starts_with("| ") && !line.contains("refused"))
+            .filter_map(|line| {
+                let mut words = line.trim_start_matches("| ").split(' ');
+                let (server, version) = (words.next()?, words.next()?);
+                let (series, _) = version.rsplit_once('.')?;
+                Some((server.to_lowercase(), series.to_owned()))
+            })
+            .collect();
+        for (server, series) in TESTED {
+            assert!(
+                listed.iter().any(|(s, v)| s == server && v == series),
+                "{server} {series} is not on the page: {listed:?}"
+            );
+        }
+        for (server, series) in listed {
+            assert!(
+                TESTED.contains(&(&*server, &*series)),
+                "{server} {series} is on the page, but doctor does not know it"
+            );
+        }
     }
 }

@@ -14,9 +14,9 @@ mod demo;
 mod doctor;
 mod exit;
 mod findings;
+mod log;
 mod manual;
 mod output;
-mod probe;
 mod process;
 mod progress;
 mod run;
@@ -28,14 +28,18 @@ use std::process::ExitCode;
 use args::Command;
 
 fn main() -> ExitCode {
+    if let Err(error) = process::put_right() {
+        return exit::finish(Err(exit::Failure::internal(error)));
+    }
     // Started by ourselves, as one of the helpers of `run`?
     if let Some(code) = process::helper::main() {
         return code;
     }
-    let command = match args::parse() {
-        Ok(command) => command,
+    let (command, talk) = match args::parse() {
+        Ok(parsed) => parsed,
         Err(error) => return exit::from_clap(&error),
     };
+    log::start(talk, command.usual());
     exit::finish(match command {
         Command::Run(args) => run::run(args),
         Command::Status(args) => status::run(args),

@@ -28,6 +28,13 @@ pub(crate) fn say(line: impl Display) {
     let _ = writeln!(anstream::stderr(), "quorate: {}", flat(&redact(&line)));
 }
 
+/// The same, for what `-q` may leave out.
+pub(crate) fn mention(line: impl Display) {
+    if !crate::log::is_quiet() {
+        say(line);
+    }
+}
+
 /// One line about what went wrong.
 pub(crate) fn complain(line: &str) {
     let _ = writeln!(

@@ -8,22 +8,28 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use futures::FutureExt as _;
 use nix::sys::signal::Signal;
-use quorate::{AcquireError, LockGuard, Redlock, Wait};
+use quorate::{AcquireError, LockGuard, NodeOutcome, Phase, Redlock, Wait};
 
 use crate::config::{self, MasterOptions, Patience, duration, patience};
 use crate::deadline::Deadline;
 use crate::exit::{self, Failure, Outcome};
 use crate::output::{self, human};
-use crate::process::{self, Ended, Job, Lease, Signals};
+use crate::process::{self, Ended, Job, Lease, Members, Signals};
 use crate::waiting::Line;
 
 /// What stands below `quorate run --help`.
 pub(crate) const AFTER_HELP: &str = "\
 The command sees QUORATE_RESOURCE, QUORATE_TOKEN (the value of the lock key on the masters) and
 QUORATE_FENCING_TOKEN (a number larger than every earlier holder's: hand it to what you write to, and
-let that refuse smaller ones).
+let that refuse smaller ones). All other variables are handed on as they are, QUORATE_MASTERS with the
+passwords in it among them, so that the command can call quorate itself. A command that is not to know
+them: --hide-masters, or name the masters in a file that it may not read (--config).
 
 The command runs without a shell, in a process group of its own; signals are passed on to the group.
+The command must be ours to signal: write `sudo quorate run .. -- command`, not
+`quorate run .. -- sudo command`. What could not be stopped is named, with its pid, and so is what the
+command leaves running in its group when it ends.
+
 When the lock cannot be renewed, the group gets SIGTERM a grace period before the lock ends and SIGKILL
 just before; when a majority of masters says that the lock is gone, SIGKILL at once. If quorate itself
 is killed or stopped, the group is ended as well. Processes that leave the group are on their own.
@@ -39,11 +45,14 @@ Exit codes:
     64      wrong usage; nothing was touched
     69      no quorum of masters; the command did not run
     70      an internal failure
-    74      the lock was lost; the command was stopped
+    74      the lock was lost; the command was stopped, or it is said that it could not be
     75      held by somebody else until the wait was over; the command did not run
     126     the command cannot be executed
     127     the command was not found
-    128+n   signal n ended the command, or the wait for the lock";
+    128+n   signal n ended the command, or the wait for the lock
+
+A signal that comes to quorate and ends the command or the wait also ends quorate, as a shell expects:
+Ctrl-C ends the loop around it as well.";
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]
@@ -81,6 +90,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME", env = "QUORATE_GRACE", value_parser = duration)]
     grace: Option<Duration>,
 
+    /// Do not hand QUORATE_MASTERS, with the passwords in it, on to the command
+    #[arg(long, env = "QUORATE_HIDE_MASTERS", value_parser = clap::builder::BoolishValueParser::new())]
+    hide_masters: bool,
+
     #[command(flatten)]
     masters: MasterOptions,
 }
@@ -101,19 +114,27 @@ struct Plan {
     max_hold: Option<Duration>,
     keep_for: Duration,
     deadline: Deadline,
+    hide_masters: bool,
 }
 
 impl Plan {
-    /// Says why the command was stopped: the end of `max_hold` is seen coming, so that the library's
-    /// own word for it comes too late.
-    fn why_lost(&self, held_for: Duration, cause: &str) -> String {
+    /// Says why the lock is gone, and what became of the command: the end of `max_hold` is seen coming,
+    /// so that the library's own word for it comes too late.
+    fn why_lost(&self, held_for: Duration, cause: &str, survivors: Option<&Members>) -> String {
         let (notice, _) = self.deadline.backstop();
-        match self.max_hold {
-            Some(most) if held_for + notice + SLACK.min(self.ttl / 4) >= most => format!(
-                "was held for its maximum of {}: the command was stopped",
-                human(most)
+        let fate = match survivors {
+            None => "the command was stopped".to_owned(),
+            Some(survivors) => format!(
+                "the command could NOT be stopped: {survivors} {} without the lock \
+                 (to be able to stop what another user runs: sudo quorate run ..)",
+                survivors.verb("goes on", "go on")
             ),
-            _ => format!("was lost and the command stopped: {cause}"),
+        };
+        match self.max_hold {
+            Some(most) if held_for + notice + SLACK.min(self.ttl / 4) >= most => {
+                format!("was held for its maximum of {}; {fate}", human(most))
+            }
+            _ => format!("was lost: {cause}; {fate}"),
         }
     }
 }
@@ -131,6 +152,7 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 /// Runs a command under a lock.
 pub(crate) fn run(args: RunArgs) -> Outcome {
     let (masters, file) = args.masters.complete()?;
+    process::ready().map_err(Failure::internal)?;
     let ttl = args.ttl.or(file.ttl).unwrap_or(DEFAULT_TTL);
     if ttl.is_zero() {
         return Err(Failure::usage(
@@ -153,11 +175,12 @@ pub(crate) fn run(args: RunArgs) -> Outcome {
         max_hold,
         keep_for: args.keep_for.or(file.keep_for).unwrap_or_default(),
         deadline: Deadline::new(room, grace),
+        hide_masters: args.hide_masters,
     };
     let redlock = config::redlock(&masters, Some(ttl))?;
     let fits = plan.deadline.grace();
     if fits < grace && (args.grace.is_some() || file.grace.is_some()) {
-        output::say(format!(
+        output::mention(format!(
             "a grace of {} does not fit into a {} of {}: using {}",
             human(grace),
             if room < ttl { "longest hold" } else { "ttl" },
@@ -171,9 +194,10 @@ pub(crate) fn run(args: RunArgs) -> Outcome {
     let end = config::block_on(leaving_nothing(&redlock, parting, work))?;
     Ok(match end {
         End::Code(code) => code,
+        End::Signal(sig) => process::die_of(sig),
         End::CutShort(sig) => {
             output::say(format!("{sig} while waiting for the lock; nothing is held"));
-            exit::signalled(sig as i32)
+            process::die_of(sig)
         }
     })
 }
@@ -182,6 +206,8 @@ pub(crate) fn run(args: RunArgs) -> Outcome {
 enum End {
     /// With the command's own code.
     Code(u8),
+    /// By this signal, which ended the command as well, or was typed while the lock was kept.
+    Signal(Signal),
     /// By this signal, while it waited for the lock.
     CutShort(Signal),
 }
@@ -198,20 +224,19 @@ async fn leaving_nothing<T>(
     let _ = tokio::time::timeout(parting, redlock.flush()).await;
     outcome.unwrap_or_else(|_| {
         Err(Failure::internal(
-            "quorate itself has failed; the command was stopped and the lock given back: \
-             please report the lines above",
+            "quorate itself has failed and given the lock back: please report the lines above",
         ))
     })
 }
 
 async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<End, Failure> {
-    let mut signals = Signals::hear().map_err(Failure::internal)?;
+    let mut signals = Signals::hear_and_reap().map_err(Failure::internal)?;
     let guard = tokio::select! {
         guard = acquire(redlock, plan) => guard?,
         sig = signals.next_that_ends() => return Ok(End::CutShort(sig)),
     };
     let since = Instant::now();
-    let env = [
+    let mut env = vec![
         ("QUORATE_RESOURCE", Some(plan.resource.clone())),
         ("QUORATE_TOKEN", Some(guard.token().to_string().into())),
         (
@@ -219,27 +244,33 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<End, Failure> 
             guard.fencing_token().map(|token| token.to_string().into()),
         ),
     ];
+    if plan.hide_masters {
+        env.push(("QUORATE_MASTERS", None));
+    }
     let job = Job {
         argv: &plan.command,
         env: &env,
     };
     let ended = process::supervise(job, &guard, plan.deadline, &mut signals).await;
     let outcome = match ended {
-        Ok(Ended::ByItself(code)) => {
-            keep(
-                &guard,
-                plan.keep_for.saturating_sub(since.elapsed()),
-                &mut signals,
-            )
-            .await;
-            Ok(End::Code(code))
+        Ok(Ended::ByItself { code, signal, left }) => {
+            if let Some(left) = left {
+                output::say(format!(
+                    "the command has ended, and {left} of its group {} without the lock",
+                    left.verb("goes on", "go on")
+                ));
+            }
+            let rest = plan.keep_for.saturating_sub(since.elapsed());
+            let typed = keep(&guard, rest, &mut signals).await;
+            Ok(signal.or(typed).map_or(End::Code(code), End::Signal))
         }
-        Ok(Ended::Lost(cause)) => Err(Failure::new(
+        Ok(Ended::Lost { cause, survivors }) => Err(Failure::new(
             exit::LOST,
             format!(
-                "the lock on '{}' {}",
+                "the lock on '{}' {}{}",
                 output::bytes(plan.resource.as_bytes()),
-                plan.why_lost(since.elapsed(), &cause)
+                plan.why_lost(since.elapsed(), &cause, survivors.as_ref()),
+                said(&guard)
             ),
         )),
         Err(error) if error.kind() == std::io::ErrorKind::ArgumentListTooLong => {
@@ -251,6 +282,21 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<End, Failure> 
     };
     guard.release().await;
     outcome
+}
+
+/// What the masters said to a renewal that failed, if one did.
+fn said(guard: &LockGuard) -> String {
+    let report = guard.report().into_iter();
+    let failed: Vec<String> = report
+        .filter(|said| said.phase == Phase::Extend)
+        // Who has not answered yet was not needed to know it.
+        .filter(|said| !matches!(said.outcome, NodeOutcome::Yes | NodeOutcome::Silent))
+        .map(|said| said.to_string())
+        .collect();
+    if failed.is_empty() {
+        return String::new();
+    }
+    format!(" [{}]", failed.join("; "))
 }
 
 /// Takes the lock, as patiently as the plan says.
@@ -281,19 +327,27 @@ fn refused(error: AcquireError) -> Failure {
     Failure::new(code, error)
 }
 
-/// Lets the lock outlive a short command, unless a signal or a loss cuts it short.
-async fn keep(guard: &LockGuard, rest: Duration, signals: &mut Signals) {
+/// Lets the lock outlive a short command, unless a signal or a loss cuts it short. Says the signal if
+/// it was one of the keyboard's: it is meant for everything that runs there, also for a loop around us.
+/// Of all others who started us wants to know how the command ended.
+async fn keep(guard: &LockGuard, rest: Duration, signals: &mut Signals) -> Option<Signal> {
     if rest.is_zero() {
-        return;
+        return None;
     }
-    output::say(format!(
+    output::mention(format!(
         "the command has ended; keeping the lock for another {}",
         human(rest)
     ));
     tokio::select! {
-        () = tokio::time::sleep(rest) => {}
-        sig = signals.next_that_ends() => output::say(format!("{sig}: giving the lock back now")),
-        cause = guard.lost() => output::say(format!("the lock was lost after the command had ended: {cause}")),
+        () = tokio::time::sleep(rest) => None,
+        sig = signals.next_that_ends() => {
+            output::say(format!("{sig}: giving the lock back now"));
+            matches!(sig, Signal::SIGINT | Signal::SIGQUIT).then_some(sig)
+        }
+        cause = guard.lost() => {
+            output::say(format!("the lock was lost after the command had ended: {cause}"));
+            None
+        }
     }
 }
 

@@ -1,12 +1,15 @@
 //! What a waiter shows: one line that moves on a terminal, plain lines now and then elsewhere.
 
+use std::ffi::OsString;
 use std::io::{IsTerminal, stderr};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use quorate::Waiting;
 
+use crate::log;
 use crate::output::{self, human};
 
 /// Short waits are not worth a line.
@@ -16,9 +19,26 @@ const CHANGE: Duration = Duration::from_secs(2);
 /// And one in this time even if nothing did.
 const STILL: Duration = Duration::from_secs(30);
 
+/// The line that moves, while there is one.
+static MOVING: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// Writes something while a line may be moving: above it.
+pub(crate) fn above(write: impl FnOnce()) {
+    let moving = MOVING
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    match moving {
+        Some(bar) => bar.suspend(write),
+        None => write(),
+    }
+}
+
 /// The line of one wait.
 pub(crate) struct Line {
     resource: String,
+    /// The value of the lock under which this very program was started.
+    ours: Option<OsString>,
     bar: Option<ProgressBar>,
     /// When the last plain line was written, and what it said.
     last: Mutex<Option<(Duration, String)>>,
@@ -27,15 +47,20 @@ pub(crate) struct Line {
 impl Line {
     /// Shows nothing yet.
     pub(crate) fn new(resource: &[u8]) -> Self {
-        let bar = stderr().is_terminal().then(|| {
+        let bar = (stderr().is_terminal() && !log::is_quiet()).then(|| {
             let bar = ProgressBar::new_spinner();
             if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}, waited {elapsed}") {
                 bar.set_style(style);
             }
             bar
         });
+        MOVING
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone_from(&bar);
         Self {
             resource: output::bytes(resource),
+            ours: std::env::var_os("QUORATE_TOKEN"),
             bar,
             last: Mutex::new(None),
         }
@@ -43,7 +68,9 @@ impl Line {
 
     /// Shows what the waiter sees now.
     pub(crate) fn see(&self, seen: &Waiting) {
-        let text = describe(&self.resource, seen);
+        let ours = seen.holder.is_some()
+            && seen.holder.as_deref() == self.ours.as_ref().map(|ours| ours.as_bytes());
+        let text = describe(&self.resource, seen, ours);
         if let Some(bar) = &self.bar {
             bar.set_message(text);
             bar.enable_steady_tick(Duration::from_millis(100));
@@ -56,7 +83,7 @@ impl Line {
             Some((at, said)) => seen.waited.saturating_sub(*at) >= CHANGE && *said != key(seen),
         };
         if due {
-            output::say(format!("{text}, waited {}", human(seen.waited)));
+            output::mention(format!("{text}, waited {}", human(seen.waited)));
             *last = Some((seen.waited, key(seen)));
         }
     }
@@ -65,6 +92,7 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
+            *MOVING.lock().unwrap_or_else(PoisonError::into_inner) = None;
             bar.finish_and_clear();
         }
     }
@@ -72,29 +100,41 @@ impl Drop for Line {
 
 /// What makes a line worth saying again.
 fn key(seen: &Waiting) -> String {
-    format!("{:?} {:?} {}", seen.ahead, seen.holder, seen.answering)
+    let trouble = seen.trouble.iter();
+    let trouble: Vec<_> = trouble
+        .map(|said| (&said.node, said.outcome.as_str()))
+        .collect();
+    format!("{:?} {:?} {trouble:?}", seen.ahead, seen.holder)
 }
 
-fn describe(resource: &str, seen: &Waiting) -> String {
+fn describe(resource: &str, seen: &Waiting, ours: bool) -> String {
     let mut text = format!("waiting for '{resource}'");
     match seen.ahead {
         Some(0) => text.push_str(", next in line"),
         Some(ahead) => text.push_str(&format!(", {ahead} ahead in line")),
         None => {}
     }
-    if let Some(holder) = &seen.holder {
+    if seen.held_here {
+        text.push_str(", held by this process");
+    } else if ours {
+        text.push_str(
+            ", held by the quorate run that this one was started by: it waits for itself",
+        );
+    } else if let Some(holder) = &seen.holder {
         let holder = output::bytes(holder);
         let brief: String = holder.chars().take(8).collect();
         text.push_str(&format!(", held by {brief}.."));
-        if let Some(left) = seen.ttl_left {
-            text.push_str(&format!(" (ttl left {})", human(left)));
-        }
     }
-    if seen.attempts > 0 && seen.answering < seen.masters {
+    if let (Some(_), Some(left)) = (&seen.holder, seen.ttl_left) {
+        text.push_str(&format!(" (ttl left {})", human(left)));
+    }
+    if let Some(first) = seen.trouble.first() {
         text.push_str(&format!(
-            ", {} of {} masters answer",
-            seen.answering, seen.masters
+            ", no vote from {} of {} masters ({first}",
+            seen.trouble.len(),
+            seen.masters
         ));
+        text.push_str(if seen.trouble.len() > 1 { "; ..)" } else { ")" });
     }
     text
 }
@@ -116,7 +156,7 @@ mod tests {
         let seen = lines.clone();
         let waiting = tokio::spawn(async move {
             let see = move |waiting: &Waiting| {
-                let line = describe("x", waiting);
+                let line = describe("x", waiting, false);
                 seen.lock().expect("not poisoned").push(line);
             };
             other.lock("x").waiting(see).acquire().await.map(drop)
@@ -125,6 +165,9 @@ mod tests {
         guard.release().await;
         waiting.await.expect("no panic").expect("its turn");
         let lines = lines.lock().expect("not poisoned");
-        assert_eq!(lines[0], "waiting for 'x', 1 ahead in line");
+        assert_eq!(
+            lines[0],
+            "waiting for 'x', 1 ahead in line, held by this process"
+        );
     }
 }

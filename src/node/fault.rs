@@ -38,7 +38,7 @@ pub enum Fault {
     /// The key holds another type of value (`-WRONGTYPE`). It has not been touched.
     WrongType,
     /// User or password were refused, or a command is not permitted (`-NOAUTH`, `-WRONGPASS`,
-    /// `-NOPERM`).
+    /// `-NOPERM`, and what servers say of a script): the text names the command or the keys.
     Denied(Arc<str>),
     /// The server cannot do what a lock needs: it is too old, for instance.
     Unsupported(Arc<str>),

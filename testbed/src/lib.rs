@@ -29,6 +29,11 @@
 //! leads anywhere. It does not download servers: one must be installed or named in `QUORATE_SERVER`. It knows nothing of locks and does not
 //! depend on `quorate`. It runs on Unix; what needs Linux says so.
 
+#[cfg(not(unix))]
+compile_error!(
+    "quorate-testbed runs on Unix systems only (Linux, macOS, the BSDs): Windows is not supported"
+);
+
 mod clock;
 mod counters;
 mod error;

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -18,12 +18,14 @@ pub(super) struct Guard {
     word: Option<ChildStdout>,
     group: Option<Pid>,
     acted: bool,
+    /// Somebody ended it and it was waited for: its pid may be another's by now.
+    gone: bool,
 }
 
 impl Guard {
     /// Starts a guard that does not answer for anything yet.
     pub(super) fn start() -> io::Result<Self> {
-        let mut child = Command::new(super::own_binary())
+        let mut child = super::own_binary()
             .arg0("quorate")
             .arg(helper::GUARD)
             .stdin(Stdio::piped())
@@ -48,6 +50,7 @@ impl Guard {
             word,
             group: None,
             acted: false,
+            gone: false,
         })
     }
 
@@ -89,6 +92,11 @@ impl Guard {
         self.acted
     }
 
+    /// This process has ended and was waited for: perhaps it was the guard.
+    pub(super) fn seen_off(&mut self, pid: Pid) {
+        self.gone |= pid.as_raw() == self.child.id().cast_signed();
+    }
+
     fn send(&mut self, order: &str) -> io::Result<()> {
         match &mut self.orders {
             Some(pipe) => pipe.write_all(order.as_bytes()),
@@ -100,8 +108,10 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         // Killed before its pipe closes, so that it never mistakes an orderly end for our death.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if !self.gone {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
         self.orders = None;
     }
 }

@@ -1,5 +1,6 @@
-//! Two tiny processes that `quorate` starts from its own binary: the **trampoline**, which turns into
-//! the command, and the **guard**, which outlives a `quorate` that was killed.
+//! Tiny processes that `quorate` starts from its own binary: the **trampoline**, which turns into
+//! the command, and the **guard**, which outlives a `quorate` that was killed; and the last thing that
+//! a `quorate` turns into which dies of a signal.
 //!
 //! The trampoline exists because the parent-death signal and the stop before the start have to be set
 //! up in the child itself, and the hook of the standard library for that is unsafe code. It costs one
@@ -28,12 +29,44 @@ pub(super) const TRAMPOLINE: &str = "__exec";
 /// First and only argument of the guard.
 pub(super) const GUARD: &str = "__guard";
 
+/// First argument of a `quorate` that dies of a signal; then the number of it.
+const DEATH: &str = "__die";
+
+/// Dies of `sig`, as whoever waits for us should see: a shell goes on with its loop after a process
+/// that ends with a code, and ends with it after one that SIGINT has ended. To be called when all is
+/// done and said. Where it is survived (the first process of a container cannot die of a signal of its
+/// own) it comes to the exit code that a shell shows for it.
+pub(crate) fn die_of(sig: Signal) -> u8 {
+    let number = (sig as i32).to_string();
+    // A new program has no handlers: the way back to the default that needs no unsafe code. Returns
+    // only when it fails. The environment stays behind: nothing in there is needed, and one thing is secret.
+    let _failed = super::own_binary()
+        .arg0("quorate")
+        .args([DEATH, &number])
+        .env_clear()
+        .exec();
+    exit::signalled(sig as i32)
+}
+
+fn death(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
+    let number = args.next().and_then(|number| number.to_str()?.parse().ok());
+    let Some(sig) = number.and_then(|number: i32| Signal::try_from(number).ok()) else {
+        return ExitCode::from(exit::USAGE);
+    };
+    // SIGQUIT asks for a picture of the memory of the command, not of ours.
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_dumpable(false);
+    let _ = raise(sig);
+    ExitCode::from(exit::signalled(sig as i32))
+}
+
 /// Runs as one of the helpers when the arguments say so; `None` for every ordinary start.
 pub(crate) fn main() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     match args.next()?.to_str()? {
         TRAMPOLINE => Some(trampoline(args)),
         GUARD => Some(guard()),
+        DEATH => Some(death(args)),
         _ => None,
     }
 }

@@ -10,6 +10,8 @@
 //! | `quorate` is killed with `SIGKILL` | the whole group is killed at once | the guard, and the parent-death signal for the command itself |
 //! | `quorate` and the guard are both killed | the command is killed at once, what it started is not | the parent-death signal (Linux) |
 //! | a signal comes in | the group gets it | the supervisor |
+//! | a set-uid program may not be signalled | it goes on, and that is said, with its pid: never that it was stopped | the supervisor |
+//! | orphans of a container end, and we are its first process | they are waited for | the supervisor |
 //!
 //! The command is started through a trampoline, a second start of our own binary that sets the
 //! parent-death signal, stops itself until the guard knows its group, and then `exec`s. The
@@ -17,9 +19,12 @@
 //! main thread, which lives as long as the process.
 //!
 //! What it deliberately does not do: it does not follow processes that leave the group (`setsid`,
-//! the jobs of an interactive shell), and it leaves alone what a command leaves running in the
-//! background when it ends by itself.
+//! the jobs of an interactive shell), and it leaves alone, but names, what a command leaves running in
+//! the background when it ends by itself. It does not adopt orphans (as a subreaper could): who is alive
+//! in the group is read from `/proc`, where also those stand that are nobody's children of ours. It makes no
+//! cgroup: an ordinary user has none to make it in, save where systemd hands one down.
 
+mod group;
 mod guard;
 pub(crate) mod helper;
 mod signals;
@@ -28,24 +33,31 @@ mod terminal;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
+use rustix::process::{WaitOptions, WaitStatus};
 
 use crate::deadline::{Action, Deadline};
-use crate::exit;
+use crate::{exit, output};
+use group::Group;
+pub(crate) use group::Members;
 use guard::Guard;
-pub(crate) use signals::Signals;
+pub(crate) use helper::die_of;
+pub(crate) use signals::{Signals, put_right};
 use terminal::Terminal;
 
 /// The longest sleep between two looks at the lock. Timers stand still while the machine sleeps, the
 /// validity does not.
 const TICK: Duration = Duration::from_millis(250);
+/// How long those who end together with the command may take.
+const AFTERMATH: Duration = Duration::from_millis(100);
+/// How long a process may take to end after `SIGKILL`.
+const BURIAL: Duration = Duration::from_secs(1);
 
 /// What the supervisor needs to know about the lock.
 pub(crate) trait Lease {
@@ -67,10 +79,37 @@ pub(crate) struct Job<'a> {
 /// How a supervised command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// By itself, or by a signal that was not ours: its exit code.
-    ByItself(u8),
+    /// By itself, or by a signal that did not come from the lock.
+    ByItself {
+        /// Its exit code, as a shell shows it.
+        code: u8,
+        /// The signal that ended it, if that came in through us: then it is ours as well.
+        signal: Option<Signal>,
+        /// Who of its group is still at work, and left alone.
+        left: Option<Members>,
+    },
     /// Because the lock was about to end, or had ended.
-    Lost(String),
+    Lost {
+        /// Why there is no lock any more.
+        cause: String,
+        /// Who of its group could not be stopped.
+        survivors: Option<Members>,
+    },
+}
+
+/// Looks, before anything is locked, whether a command can be started at all.
+///
+/// # Errors
+///
+/// What is missing, and what to do about it.
+pub(crate) fn ready() -> io::Result<()> {
+    if cfg!(target_os = "linux") && !Path::new(OWN_BINARY).exists() {
+        return Err(io::Error::other(format!(
+            "{OWN_BINARY} is not there: /proc is not mounted, and without it no command can be watched; \
+             mount it (mount -t proc proc /proc)"
+        )));
+    }
+    Ok(())
 }
 
 /// Runs `job` for as long as `lease` lasts.
@@ -89,34 +128,43 @@ pub(crate) async fn supervise(
     let pid = start(&job)?;
     let mut watch = Watch {
         pid,
+        group: Group(pid),
         guard,
         plan,
         terminal: Terminal::find(),
         running: false,
         terminated: None,
-        code: None,
+        end: None,
+        heard: SigSet::empty(),
+        denied: false,
+        over: false,
         pending: Vec::new(),
     };
     let outcome = watch.until_the_end(lease, signals).await;
-    if outcome.is_err() {
-        watch.signal(Signal::SIGKILL);
-    }
-    outcome
+    watch.over = outcome.is_ok();
+    outcome.map_err(|error| match watch.stop() {
+        None => error,
+        Some(survivors) => io::Error::new(
+            error.kind(),
+            format!("{error}; and it could NOT be stopped: {survivors}"),
+        ),
+    })
 }
 
-/// Where our own binary is, also after it was replaced on disk.
-fn own_binary() -> PathBuf {
-    let this = PathBuf::from("/proc/self/exe");
-    if this.exists() {
-        this
-    } else {
-        std::env::current_exe().unwrap_or_else(|_| PathBuf::from("quorate"))
+/// Where our own binary is on Linux, also after it was replaced on disk.
+const OWN_BINARY: &str = "/proc/self/exe";
+
+/// Our own binary, to start helpers from.
+fn own_binary() -> Command {
+    if Path::new(OWN_BINARY).exists() {
+        return Command::new(OWN_BINARY);
     }
+    Command::new(std::env::current_exe().unwrap_or_else(|_| "quorate".into()))
 }
 
 /// Starts the trampoline in a group of its own. It waits, stopped, until it is continued.
 fn start(job: &Job<'_>) -> io::Result<Pid> {
-    let mut command = Command::new(own_binary());
+    let mut command = own_binary();
     command
         .arg0("quorate")
         .arg(helper::TRAMPOLINE)
@@ -134,9 +182,41 @@ fn start(job: &Job<'_>) -> io::Result<Pid> {
     Ok(Pid::from_raw(child.id().cast_signed()))
 }
 
-/// One running command.
+/// The next change of a child, of any: as the first process of a container we have children that we
+/// never started. None when nothing has changed.
+///
+/// Only where nothing else waits for children of its own.
+fn changed() -> io::Result<Option<(Pid, WaitStatus)>> {
+    loop {
+        // Not the one of nix, which takes the end by a real-time signal for an error.
+        match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            Ok(change) => {
+                return Ok(change.map(|(pid, status)| (Pid::from_raw(pid.as_raw_pid()), status)));
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Waits for all children that have ended, where none of them is of interest.
+fn bury_orphans() {
+    while let Ok(Some(_)) = changed() {}
+}
+
+/// How the command itself ended.
+#[derive(Debug, Clone, Copy)]
+struct End {
+    code: u8,
+    /// It died of a signal that had come in through us, or from the keyboard that it had of us.
+    signal: Option<Signal>,
+    at: Instant,
+}
+
+/// One running command. Dropped before its end was seen, as by a panic, it stops the group.
 struct Watch {
     pid: Pid,
+    group: Group,
     guard: Guard,
     plan: Deadline,
     terminal: Terminal,
@@ -144,8 +224,14 @@ struct Watch {
     running: bool,
     /// When `SIGTERM` was sent because of the lock.
     terminated: Option<Instant>,
-    /// The exit code, once the command itself has ended.
-    code: Option<u8>,
+    /// How the command itself ended, once it has.
+    end: Option<End>,
+    /// The signals that came in so far.
+    heard: SigSet,
+    /// It has been said that the command is not ours to signal.
+    denied: bool,
+    /// Nobody is to be stopped any more.
+    over: bool,
     /// Signals to pass on, after the lock was looked at.
     pending: Vec<Signal>,
 }
@@ -163,19 +249,21 @@ impl Watch {
                 return Ok(ended);
             }
             let Some(nap) = self.look(lease)? else {
-                return Ok(Ended::Lost(self.finish(lost.as_mut()).await));
+                let survivors = self.stop();
+                let cause = Self::finish(lost.as_mut()).await;
+                return Ok(Ended::Lost { cause, survivors });
             };
             for sig in std::mem::take(&mut self.pending) {
                 self.pass_on(sig);
             }
             tokio::select! {
                 cause = &mut lost => {
-                    self.signal(Signal::SIGKILL);
-                    self.bury();
-                    return Ok(Ended::Lost(cause));
+                    let survivors = self.stop();
+                    return Ok(Ended::Lost { cause, survivors });
                 }
                 sig = signals.next() => {
                     if sig != Signal::SIGCHLD {
+                        self.heard.add(sig);
                         self.pending.push(sig);
                     }
                 }
@@ -186,7 +274,7 @@ impl Watch {
 
     /// Shorter naps while there is something to wait for that sends no signal of its own.
     fn tick(&self) -> Duration {
-        if self.code.is_some() || !self.running {
+        if self.end.is_some() || !self.running {
             Duration::from_millis(10)
         } else {
             TICK
@@ -198,20 +286,17 @@ impl Watch {
         let now = helper::now(); // before the validity is read: late is the safe side
         let remaining = lease.remaining();
         self.hear_the_guard();
+        self.look_at_its_user();
         let since = self.terminated.map(|at| at.elapsed());
         let action = self.plan.decide(remaining, since);
         let (mut terminate, end) = self.plan.backstop();
         match action {
-            Action::Kill => {
-                self.signal(Signal::SIGKILL);
-                self.bury();
-                return Ok(None);
-            }
+            Action::Kill => return Ok(None),
             Action::Terminate(_) if since.is_none() => {
                 self.terminated = Some(Instant::now());
-                self.signal(Signal::SIGTERM);
+                let _ = self.group.signal(Signal::SIGTERM);
                 // A command that stands still cannot obey.
-                self.signal(Signal::SIGCONT);
+                let _ = self.group.signal(Signal::SIGCONT);
             }
             _ => {}
         }
@@ -229,8 +314,19 @@ impl Watch {
         Ok(Some(nap))
     }
 
+    /// Says in time that the command is none that we could stop.
+    fn look_at_its_user(&mut self) {
+        if self.end.is_none() && !self.denied && kill(self.pid, None) == Err(Errno::EPERM) {
+            self.denied = true;
+            output::say(
+                "the command runs as another user now (sudo, su, set-uid): quorate may not stop it, also not \
+                 when the lock ends; start it the other way round: sudo quorate run ..",
+            );
+        }
+    }
+
     /// The cause of a loss that the deadline found: the library's word for it, if it has one by now.
-    async fn finish(&self, lost: std::pin::Pin<&mut impl Future<Output = String>>) -> String {
+    async fn finish(lost: std::pin::Pin<&mut impl Future<Output = String>>) -> String {
         tokio::time::timeout(Duration::from_millis(50), lost)
             .await
             .unwrap_or_else(|_| "no majority renewed it before its validity ended".to_owned())
@@ -238,20 +334,27 @@ impl Watch {
 
     /// Whether all is over, and how.
     fn ended(&mut self, lease: &impl Lease) -> Option<Ended> {
-        let code = self.code?;
+        let End { code, signal, at } = self.end?;
         self.hear_the_guard();
-        if self.terminated.is_none() {
-            if lease.remaining().is_zero() {
-                self.signal(Signal::SIGKILL);
-                return Some(Ended::Lost(
-                    "it was not renewed while quorate stood still".to_owned(),
-                ));
-            }
-            return Some(Ended::ByItself(code));
+        if self.terminated.is_some() {
+            // The lock is ending: wait for the rest of the group, which got the SIGTERM as well.
+            return self.group.alive().is_none().then(|| Ended::Lost {
+                cause: "it could not be renewed in time; the command ended when asked".to_owned(),
+                survivors: None,
+            });
         }
-        // The lock is ending: wait for the rest of the group, which got the SIGTERM as well.
-        (killpg(self.pid, None) == Err(Errno::ESRCH)).then(|| {
-            Ended::Lost("it could not be renewed in time; the command ended when asked".to_owned())
+        if lease.remaining().is_zero() {
+            return Some(Ended::Lost {
+                cause: "it was not renewed while quorate stood still".to_owned(),
+                survivors: self.stop(),
+            });
+        }
+        let left = self.group.alive();
+        // Those that end with it, of the same signal perhaps, are not left behind.
+        (left.is_none() || at.elapsed() >= AFTERMATH).then_some(Ended::ByItself {
+            code,
+            signal,
+            left,
         })
     }
 
@@ -262,49 +365,63 @@ impl Watch {
         }
     }
 
-    /// Takes note of what the command did: ended, or stopped.
+    /// Takes note of what the children did: ended, or stopped.
     fn reap(&mut self) -> io::Result<()> {
-        while self.code.is_none() {
-            let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED;
-            match waitpid(self.pid, Some(flags)) {
-                Ok(WaitStatus::Exited(_, code)) => self.over(code as u8),
-                Ok(WaitStatus::Signaled(_, sig, _)) => {
-                    self.killed_by(sig);
-                }
-                Ok(WaitStatus::Stopped(_, sig)) => self.stopped(sig)?,
-                Ok(_) => break,
-                Err(Errno::EINTR) => {}
-                Err(error) => return Err(error.into()),
+        loop {
+            let (pid, status) = match changed() {
+                Ok(Some(change)) => change,
+                Ok(None) => return Ok(()),
+                // No children at all; that of interest has been seen off before.
+                Err(_) if self.end.is_some() => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            if pid == self.pid {
+                self.note(status)?;
+            } else if !status.stopped() {
+                self.guard.seen_off(pid);
             }
         }
-        Ok(())
     }
 
-    fn over(&mut self, code: u8) {
-        self.terminal.take_back();
-        self.code = Some(code);
-    }
-
-    fn killed_by(&mut self, sig: Signal) {
+    fn note(&mut self, status: WaitStatus) -> io::Result<()> {
+        if let Some(sig) = status.stopping_signal() {
+            return self.stopped(sig);
+        }
         let had_the_keyboard = self.terminal.take_back();
-        self.code = Some(exit::signalled(sig as i32));
-        if had_the_keyboard && matches!(sig, Signal::SIGINT | Signal::SIGQUIT) {
+        let ended_by = status.terminating_signal();
+        let code = match ended_by {
+            Some(n) => exit::signalled(n),
+            None => status.exit_status().unwrap_or_default() as u8,
+        };
+        let sig = ended_by.and_then(|n| Signal::try_from(n).ok());
+        let typed =
+            |sig: &Signal| had_the_keyboard && matches!(sig, Signal::SIGINT | Signal::SIGQUIT);
+        if let Some(sig) = sig.filter(typed) {
             // The key was meant for the whole job: the script around us hears of it as well.
             let _ = kill(Pid::from_raw(0), sig);
         }
+        self.end = Some(End {
+            code,
+            signal: sig.filter(|sig| self.heard.contains(*sig) || typed(sig)),
+            at: Instant::now(),
+        });
+        Ok(())
     }
 
-    fn stopped(&mut self, sig: Signal) -> io::Result<()> {
+    fn stopped(&mut self, sig: i32) -> io::Result<()> {
         if !self.running {
             // The trampoline is ready. From here on the guard answers for the group.
             self.guard.watch(self.pid)?;
             self.running = true;
-            self.signal(Signal::SIGCONT);
+            self.group.signal(Signal::SIGCONT)?;
             return Ok(());
         }
+        let Ok(sig) = Signal::try_from(sig) else {
+            return Ok(());
+        };
         match sig {
             Signal::SIGTTIN | Signal::SIGTTOU if self.terminal.lend(self.pid) => {
-                self.signal(Signal::SIGCONT);
+                let _ = self.group.signal(Signal::SIGCONT);
             }
             Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU if self.terminal.is_lent() => {
                 self.terminal.take_back();
@@ -332,28 +449,43 @@ impl Watch {
             self.pending.push(sig);
             return;
         }
-        self.signal(sig);
+        if self.group.signal(sig).is_err() {
+            output::say(format!(
+                "{sig} could not be passed on: the command runs as another user; the lock is kept for it"
+            ));
+        }
         if sig == Signal::SIGTSTP {
             self.stop_with_it();
         }
     }
 
-    fn signal(&self, sig: Signal) {
-        // A group that is gone needs no signal.
-        let _ = killpg(self.pid, sig);
-    }
-
-    /// Waits for the command after `SIGKILL`, so that it is gone when we say that it is gone.
-    fn bury(&mut self) {
-        let patience = Instant::now() + Duration::from_secs(1);
-        while self.code.is_none() && Instant::now() < patience {
-            match waitpid(self.pid, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(_, code)) => self.over(code as u8),
-                Ok(WaitStatus::Signaled(..)) | Err(Errno::ECHILD) => {
-                    self.over(exit::signalled(Signal::SIGKILL as i32));
-                }
-                _ => std::thread::sleep(Duration::from_millis(1)),
+    /// Ends the group by force and looks whether that came true; whoever is left could not be stopped.
+    /// It blocks: nothing is as urgent as this.
+    fn stop(&mut self) -> Option<Members> {
+        self.over = true;
+        // What came of it is seen below.
+        let _ = self.group.signal(Signal::SIGKILL);
+        let patience = Instant::now() + BURIAL;
+        loop {
+            let gone = self.reap().is_err() || self.end.is_some();
+            let alive = self.group.alive();
+            if gone && alive.is_none() {
+                return None;
             }
+            if Instant::now() >= patience {
+                return alive;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if !self.over
+            && let Some(survivors) = self.stop()
+        {
+            output::say(format!("the command could NOT be stopped: {survivors}"));
         }
     }
 }

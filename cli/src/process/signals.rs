@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 /// Everything that is passed on to the command. `SIGKILL` and `SIGSTOP` cannot be, `SIGTTIN` and
@@ -27,6 +27,8 @@ const HEARD: [Signal; 11] = [
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
+    /// Ended children are nobody's to wait for but ours.
+    reaps: bool,
 }
 
 impl Signals {
@@ -37,11 +39,23 @@ impl Signals {
         let ignored = ignored();
         let mut streams = Vec::with_capacity(HEARD.len());
         for sig in HEARD {
-            if ignored & (1 << (sig as i32 - 1)) == 0 {
+            // Who ignores SIGCHLD learns nothing of its children's ends, and asks for nothing thereby.
+            if sig == Signal::SIGCHLD || !ignores(ignored, sig) {
                 streams.push((sig, signal(SignalKind::from_raw(sig as i32))?));
             }
         }
-        Ok(Self { streams })
+        let reaps = false;
+        Ok(Self { streams, reaps })
+    }
+
+    /// The same for who has no children but those that [`supervise`](super::supervise) starts: orphans
+    /// that become ours are waited for also while no command runs.
+    pub(crate) fn hear_and_reap() -> io::Result<Self> {
+        let heard = Self::hear()?;
+        Ok(Self {
+            reaps: true,
+            ..heard
+        })
     }
 
     /// The next signal. Cancel safe: nothing is lost when the future is dropped.
@@ -61,6 +75,7 @@ impl Signals {
     pub(crate) async fn next_that_ends(&mut self) -> Signal {
         loop {
             match self.next().await {
+                Signal::SIGCHLD if self.reaps => super::bury_orphans(),
                 Signal::SIGCHLD | Signal::SIGWINCH | Signal::SIGCONT => {}
                 Signal::SIGTSTP => {
                     let _ = nix::sys::signal::raise(Signal::SIGSTOP);
@@ -69,6 +84,26 @@ impl Signals {
             }
         }
     }
+}
+
+/// Puts right what may be wrong with signals when we are started, for us and for all that we start:
+/// blocked ones would never be heard (threads of other programs leave them so, by mistake), and where
+/// SIGCHLD is ignored, the exit codes of children are lost. To be called first of all.
+pub(crate) fn put_right() -> io::Result<()> {
+    SigSet::all().thread_unblock()?;
+    if ignores(ignored(), Signal::SIGCHLD) {
+        // A handler stays for as long as the process lives, and is not inherited.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()?;
+        let _inside = runtime.enter();
+        let _stays = signal(SignalKind::child())?;
+    }
+    Ok(())
+}
+
+fn ignores(mask: u64, sig: Signal) -> bool {
+    mask & (1 << (sig as i32 - 1)) != 0
 }
 
 /// The set of signals this process ignores, as a bit mask; empty where the system does not tell.
@@ -91,7 +126,7 @@ mod tests {
     #[test]
     fn the_mask_of_ignored_signals_is_read() {
         let status = "Name:\tx\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n";
-        let bit = |sig: Signal| mask(status) & (1 << (sig as i32 - 1)) != 0;
+        let bit = |sig| ignores(mask(status), sig);
         assert!(bit(Signal::SIGHUP) && bit(Signal::SIGPIPE));
         assert!(!bit(Signal::SIGTERM));
         assert_eq!(mask("nothing of the kind"), 0);

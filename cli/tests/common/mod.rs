@@ -1,6 +1,7 @@
 //! A small stage for the tests of the command line: real masters, real processes.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
+use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -107,6 +108,11 @@ pub(crate) fn mark() -> String {
 
 /// How many living processes carry the mark, the `quorate` that started them left out.
 pub(crate) fn alive(mark: &str) -> usize {
+    pids(mark).len()
+}
+
+/// The same processes.
+pub(crate) fn pids(mark: &str) -> Vec<i32> {
     let processes = std::fs::read_dir("/proc").expect("proc");
     processes
         .flatten()
@@ -121,7 +127,26 @@ pub(crate) fn alive(mark: &str) -> usize {
                 .and_then(|rest| rest.chars().next());
             line.contains(mark) && !line.contains("quorate") && state != Some('Z')
         })
-        .count()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// Ends the processes with this mark, whatever the test does.
+pub(crate) struct Ends(pub(crate) String);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        for pid in pids(&self.0) {
+            let pid = nix::unistd::Pid::from_raw(pid);
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+}
+
+/// Says by name that a test did not run here, and why.
+pub(crate) fn did_not_run(test: &str, why: &str) {
+    // Past the capture of the test harness: who reads only the summary must see it as well.
+    let _ = writeln!(std::io::stderr(), "{test}: DID NOT RUN: {why}");
 }
 
 /// Whether a `sleep` with this mark has really begun: between fork and exec a shell's child still

@@ -13,7 +13,7 @@ use super::needs::{MissingRight, Names, Need, needs, purposes};
 use super::resp::{Command, Value};
 use super::wire::down;
 use crate::builder::RestartGuard;
-use crate::inspection::{Inspection, Scope};
+use crate::inspection::{Inspection, Scope, plain};
 use crate::node::Fault;
 use crate::node::request::WAKE_PREFIX;
 use crate::protocol;
@@ -158,7 +158,7 @@ fn setting(value: &Value<'_>) -> Option<String> {
     match value {
         Value::Array(pair) => {
             let text = pair.get(1)?.text()?;
-            Some(String::from_utf8_lossy(text).into_owned())
+            Some(plain(&String::from_utf8_lossy(text)))
         }
         _ => None,
     }

@@ -1,0 +1,115 @@
+//! What the library has to say, on stderr: warnings by default, more with `-v`, nothing with `-q`.
+//!
+//! One line an event, in the words of every other line of this program: without escape sequences and
+//! line breaks, and without passwords.
+
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::{ArgAction, Args};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::output;
+use crate::waiting;
+
+/// How much to say beside the answer itself. Every command takes these.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct Talk {
+    /// Say nothing on stderr but what went wrong in the end
+    #[arg(short, long, global = true, env = "QUORATE_QUIET", value_parser = clap::builder::BoolishValueParser::new())]
+    pub(crate) quiet: bool,
+
+    /// Say more of what happens: -v for each step, -vv for every renewal (or RUST_LOG=quorate=debug)
+    #[arg(short, long, global = true, action = ArgAction::Count, env = "QUORATE_VERBOSE")]
+    pub(crate) verbose: u8,
+}
+
+/// Whether the person at the terminal wants to be left alone.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+/// Lets the library speak: as loud as the options say, or `RUST_LOG`, or else as `usual`.
+pub(crate) fn start(talk: Talk, usual: LevelFilter) {
+    QUIET.store(talk.quiet, Ordering::Relaxed);
+    let library = |level| Targets::new().with_target("quorate", level);
+    let wanted = match talk {
+        Talk { quiet: true, .. } => library(LevelFilter::OFF),
+        Talk { verbose: 0, .. } => from_environment().unwrap_or_else(|| library(usual)),
+        Talk { verbose: 1, .. } => library(LevelFilter::DEBUG),
+        Talk { .. } => library(LevelFilter::TRACE),
+    };
+    let lines = tracing_subscriber::fmt()
+        .with_max_level(Level::TRACE)
+        .event_format(Plain)
+        .with_writer(|| Lines)
+        .finish()
+        .with(wanted);
+    // Fails only where somebody listens already.
+    let _ = tracing::subscriber::set_global_default(lines);
+}
+
+/// What `RUST_LOG` asks for; empty counts as unset.
+fn from_environment() -> Option<Targets> {
+    let wanted = std::env::var("RUST_LOG").ok()?;
+    if wanted.trim().is_empty() {
+        return None;
+    }
+    match wanted.parse() {
+        Ok(targets) => Some(targets),
+        Err(why) => {
+            output::say(format!(
+                "RUST_LOG is left aside: {why}; RUST_LOG=quorate=debug would be right"
+            ));
+            None
+        }
+    }
+}
+
+/// The severity as a word, the message, and its fields.
+struct Plain;
+
+impl<S, N> FormatEvent<S, N> for Plain
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let severity = match *event.metadata().level() {
+            Level::ERROR => "error",
+            Level::WARN => "warning",
+            Level::INFO => "info",
+            Level::DEBUG => "debug",
+            Level::TRACE => "trace",
+        };
+        write!(writer, "{severity}: ")?;
+        context.format_fields(writer.by_ref(), event)
+    }
+}
+
+/// Takes each event as one piece, and says it as one line.
+struct Lines;
+
+impl io::Write for Lines {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        waiting::above(|| output::say(output::bytes(event.trim_ascii())));
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

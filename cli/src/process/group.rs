@@ -1,0 +1,182 @@
+//! The process group of the command: signals to it, and who of it is alive.
+
+use std::fmt;
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use crate::output;
+
+/// A process group that may have processes which are not ours to signal: set-uid programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Group(pub(super) Pid);
+
+impl Group {
+    /// Signals everybody in it who may be signalled. An error only when there are some and none of them
+    /// may be; a group that is gone needs no signal.
+    pub(super) fn signal(self, sig: Signal) -> Result<(), Errno> {
+        match killpg(self.0, sig) {
+            Err(Errno::ESRCH) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Who of it is alive; none once everybody has ended, buried or not.
+    pub(super) fn alive(self) -> Option<Members> {
+        let may = killpg(self.0, None);
+        if may == Err(Errno::ESRCH) {
+            return None;
+        }
+        let mut members = Members {
+            group: self.0.as_raw(),
+            seen: Vec::new(),
+        };
+        let mut ended = false;
+        for process in processes().filter(|process| process.group == members.group) {
+            if process.ended {
+                ended = true;
+            } else {
+                members.seen.push(process);
+            }
+        }
+        // A group of which nothing can be seen is still there for the kernel: of another user, on a
+        // system that shows everybody their own processes only.
+        (!members.seen.is_empty() || !ended).then_some(members)
+    }
+}
+
+/// Processes of one group that are alive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Members {
+    group: i32,
+    seen: Vec<Process>,
+}
+
+impl Members {
+    /// "go on" or "goes on", for whoever makes a sentence of them.
+    pub(crate) fn verb<'a>(&self, one: &'a str, many: &'a str) -> &'a str {
+        if self.seen.len() == 1 { one } else { many }
+    }
+}
+
+/// The most that are named.
+const NAMED: usize = 8;
+
+impl fmt::Display for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, process) in self.seen.iter().take(NAMED).enumerate() {
+            let comma = if n > 0 { ", " } else { "" };
+            write!(f, "{comma}{process}")?;
+        }
+        match self.seen.len().saturating_sub(NAMED) {
+            0 if self.seen.is_empty() => {
+                write!(f, "processes of group {} that cannot be seen", self.group)
+            }
+            0 => Ok(()),
+            more => write!(f, " and {more} more of group {}", self.group),
+        }
+    }
+}
+
+/// One process, as far as a sentence needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Process {
+    pid: i32,
+    name: String,
+    group: i32,
+    /// It has ended and nobody has waited for it yet.
+    ended: bool,
+    /// Whose it is, where it is not ours.
+    user: Option<u32>,
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} ({}", self.pid, self.name)?;
+        match self.user {
+            None => f.write_str(")"),
+            Some(0) => f.write_str(", run by root)"),
+            Some(user) => write!(f, ", run by user {user})"),
+        }
+    }
+}
+
+/// All processes that can be seen; none where the system does not tell.
+fn processes() -> impl Iterator<Item = Process> {
+    use std::os::unix::fs::MetadataExt;
+    let owner = |path: &std::path::Path| std::fs::metadata(path).map(|meta| meta.uid()).ok();
+    let own = owner("/proc/self".as_ref());
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(move |entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read(entry.path().join("stat")).ok()?;
+        let process = parse(pid, &stat)?;
+        let user = owner(&entry.path()).filter(|user| Some(*user) != own);
+        Some(Process { user, ..process })
+    })
+}
+
+/// Reads `/proc/PID/stat`. The name stands in brackets and may contain anything, brackets too.
+fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
+    let open = stat.iter().position(|&byte| byte == b'(')?;
+    let close = stat.iter().rposition(|&byte| byte == b')')?;
+    let rest = std::str::from_utf8(stat.get(close + 1..)?).ok()?;
+    let mut rest = rest.split_whitespace();
+    let state = rest.next()?;
+    let group = rest.nth(1)?.parse().ok()?;
+    Some(Process {
+        pid,
+        name: output::bytes(stat.get(open + 1..close)?),
+        group,
+        ended: matches!(state, "Z" | "X" | "x"),
+        user: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_contain_anything() {
+        let process = parse(7, b"7 (a) S 1) b\n) R 1 42 42 0").expect("parsed");
+        assert_eq!((process.group, process.ended), (42, false));
+        assert_eq!(process.to_string(), "process 7 (a) S 1) b\\n)");
+        let gone = parse(8, b"8 (x) Z 1 42 42 0").expect("parsed");
+        assert!(gone.ended);
+        assert_eq!(parse(9, b"9 (x"), None);
+        assert_eq!(parse(9, b""), None);
+    }
+
+    #[test]
+    fn survivors_are_named_with_their_user_and_not_without_end() {
+        let one = |pid, user| Process {
+            pid,
+            name: "sudo".into(),
+            group: 40,
+            ended: false,
+            user,
+        };
+        let of = |seen| Members { group: 40, seen };
+        assert_eq!(
+            of(vec![one(41, Some(0)), one(42, Some(7)), one(43, None)]).to_string(),
+            "process 41 (sudo, run by root), process 42 (sudo, run by user 7), process 43 (sudo)"
+        );
+        let many = of((50..70).map(|pid| one(pid, None)).collect()).to_string();
+        assert!(
+            many.ends_with("process 57 (sudo) and 12 more of group 40"),
+            "{many}"
+        );
+        let unseen = of(Vec::new()).to_string();
+        assert_eq!(unseen, "processes of group 40 that cannot be seen");
+    }
+
+    #[test]
+    fn a_group_that_is_not_there_has_nobody_alive() {
+        // The largest number that a pid can have on Linux; nobody has it.
+        let gone = Group(Pid::from_raw(4_194_304));
+        assert_eq!(gone.alive(), None);
+        assert_eq!(gone.signal(Signal::SIGTERM), Ok(()));
+    }
+}
