@@ -10,13 +10,14 @@ use futures::future::{Either, select};
 use quorate::runtime::Runtime;
 
 use crate::clock::{BEGIN, MS};
-use crate::facts::Believer;
+use crate::facts::{Believer, Fact};
 use crate::locker::{Hold, Locker, Miss, Order};
 use crate::process::Process;
 use crate::scenario::Step;
 
-/// Works off the plan, from where the life before it was killed.
-pub(crate) async fn run(process: Arc<Process>, locker: Arc<dyn Locker>) {
+/// Works off the plan, from where the life before it was killed, beside the other tasks of its
+/// client. The first of them takes the last lock.
+pub(crate) async fn run(process: Arc<Process>, locker: Arc<dyn Locker>, first: bool) {
     let client = Client { process, locker };
     while let Some(step) = client.next_step() {
         client.sleep(step.think).await;
@@ -29,9 +30,13 @@ pub(crate) async fn run(process: Arc<Process>, locker: Arc<dyn Locker>) {
     client
         .sleep(heal_at.saturating_sub(client.process.shared.now()))
         .await;
-    client.last_one().await;
+    if first {
+        client.last_one().await;
+    }
     let mut world = client.process.shared.world();
-    world.processes[client.process.client].done = true;
+    let process = &mut world.processes[client.process.client];
+    process.tasks -= 1;
+    process.done = process.tasks == 0;
 }
 
 struct Client {
@@ -66,7 +71,10 @@ impl Client {
             wait: None,
             renew: true,
         };
-        if let Ok(hold) = self.locker.acquire(order).await {
+        let call = self.call("the last acquire", None);
+        let hold = self.locker.acquire(order).await;
+        call.over();
+        if let Ok(hold) = hold {
             let id = self.obtained(0, hold.clone());
             self.sleep(2 * MS).await;
             self.retire(id, "released");
@@ -82,11 +90,13 @@ impl Client {
             wait: Some(Duration::from_nanos(step.wait)),
             renew: step.renew,
         };
+        let call = self.call("an acquire", Some(step.wait));
         let attempt = self.locker.acquire(order);
         let outcome = match step.cut {
             Some(polls) => Cut::after(attempt, polls).await,
             None => Some(attempt.await),
         };
+        call.over();
         let hold = match outcome {
             Some(Ok(hold)) => hold,
             Some(Err(miss)) => return self.missed(miss),
@@ -112,6 +122,7 @@ impl Client {
             return drop(hold);
         }
         self.retire(id, "released");
+        let call = self.call("a release", Some(0));
         let release = hold.release();
         match step.cut_release {
             None => release.await,
@@ -121,12 +132,25 @@ impl Client {
                 }
             }
         }
+        call.over();
+    }
+
+    /// A call begins that may take so long by its own words; none for as long as it likes.
+    fn call(&self, what: &'static str, wait: Option<u64>) -> Call<'_> {
+        Call {
+            client: self,
+            what,
+            wait,
+            began: self.process.shared.now(),
+        }
     }
 
     async fn work(&self, step: &Step, hold: &Arc<dyn Hold>) {
         self.sleep(step.hold / 2).await;
         if let Some(ttl) = step.extend {
+            let call = self.call("an extension", Some(0));
             hold.clone().extend(Duration::from_nanos(ttl)).await;
+            call.over();
         }
         self.sleep(step.hold / 2).await;
     }
@@ -164,6 +188,30 @@ impl Client {
         let hold = world.watch.retire(now, id, why);
         drop(world);
         drop(hold);
+    }
+}
+
+/// A call of the library, for the rule that each ends in time.
+struct Call<'a> {
+    client: &'a Client,
+    what: &'static str,
+    wait: Option<u64>,
+    began: u64,
+}
+
+impl Call<'_> {
+    fn over(self) {
+        let Some(wait) = self.wait else { return };
+        let mut world = self.client.process.shared.world();
+        let client = self.client.process.client;
+        let now = world.now;
+        let fact = Fact::Ended {
+            client,
+            what: self.what,
+            began: self.began,
+            wait,
+        };
+        world.watch.fact(now, &fact);
     }
 }
 

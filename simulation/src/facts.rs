@@ -50,6 +50,8 @@ pub(crate) enum Fact<'a> {
         answer: &'a Result<Answer, Fault>,
         before: Seen,
         after: Seen,
+        /// The true time at which the key expires if nothing more is said about it.
+        expires: u64,
     },
     /// A master executed a message by which a waiter leaves the line.
     Left {
@@ -60,8 +62,19 @@ pub(crate) enum Fact<'a> {
     Obtained { believer: &'a Believer },
     /// A validity moved. `old` is where it stood.
     Prolonged { believer: &'a Believer, old: u64 },
+    /// A call of the library has ended, which was to end after so long.
+    Ended {
+        client: usize,
+        what: &'static str,
+        began: u64,
+        wait: u64,
+    },
     /// A master came back.
-    Restarted { master: usize },
+    Restarted {
+        master: usize,
+        /// Without all that it knew.
+        forgot: bool,
+    },
 }
 
 /// What a message asks for.

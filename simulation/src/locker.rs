@@ -42,9 +42,23 @@ pub(crate) trait Hold: Send + Sync {
     fn release(self: Arc<Self>) -> BoxFuture<()>;
 }
 
+/// The most resources of a run.
+pub(crate) const RESOURCES: usize = 20;
+
+const NAMES: [&str; RESOURCES] = [
+    "r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
+    "r15", "r16", "r17", "r18", "r19",
+];
+
 /// The resource's name.
 pub(crate) fn name(resource: u8) -> &'static str {
-    ["r0", "r1"][usize::from(resource)]
+    NAMES[usize::from(resource)]
+}
+
+/// The number of the resource that a key names.
+pub(crate) fn resource_of(key: &[u8]) -> usize {
+    let digits = key.iter().skip(1).map(|digit| usize::from(digit - b'0'));
+    digits.fold(0, |number, digit| 10 * number + digit)
 }
 
 impl Locker for Redlock {

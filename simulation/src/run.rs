@@ -85,8 +85,11 @@ impl Run {
             let builder = settings.builder().nodes(nodes).runtime(process.clone());
             Arc::new(builder.build().expect("settings that fit together"))
         };
-        let script = crate::client::run(process.clone(), locker);
-        self.executor.spawn(client, Box::pin(script));
+        self.shared.world().processes[client].tasks = self.scenario.tasks;
+        for task in 0..self.scenario.tasks {
+            let script = crate::client::run(process.clone(), locker.clone(), task == 0);
+            self.executor.spawn(client, Box::pin(script));
+        }
         process
     }
 

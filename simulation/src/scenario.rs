@@ -28,6 +28,8 @@ pub struct Scenario {
     pub faults: Vec<Fault>,
     /// When the faults are over and the masters are all there again.
     pub heal_at: u64,
+    /// How many tasks of each client share its work, side by side.
+    pub tasks: u8,
     /// The settings of every client.
     pub settings: Settings,
 }
@@ -255,7 +257,8 @@ impl Scenario {
         let rng = &mut rng;
         let n = usize::from(rng.pick(&[1u8, 2, 3, 3, 3, 3, 4, 5, 5, 5, 5, 6, 7, 9]));
         let c = rng.range(2, 5) as usize;
-        let resources = rng.pick(&[1u8, 1, 1, 2]);
+        let resources = rng.pick(&[1u8, 1, 1, 2, 5, 20]);
+        let tasks = rng.pick(&[1u8, 1, 1, 2, 3, 6]);
         // A third of all seeds has a kind of fault on.
         let mut on = |ppm: u32| rng.chance(ppm);
         let (skewed, drifting, jumping) = (on(400_000), on(400_000), on(80_000));
@@ -281,7 +284,7 @@ impl Scenario {
                 disk: rng.pick(&[Disk::None, Disk::None, Disk::Stale, Disk::Always]),
             })
             .collect();
-        let steps = rng.range(4, 14);
+        let steps = rng.range(4, 14) * (1 + u64::from(tasks) / 2);
         let clients: Vec<ClientPlan> = (0..c)
             .map(|_| ClientPlan {
                 origin: rng.range(1, 1 << 50),
@@ -412,6 +415,7 @@ impl Scenario {
             net,
             faults,
             heal_at,
+            tasks,
             settings,
         }
     }
@@ -451,6 +455,7 @@ impl Scenario {
             },
             faults: Vec::new(),
             heal_at: 5_000 * MS,
+            tasks: 1,
             settings: Settings {
                 ttl: 1_000 * MS,
                 max_ttl: 3_000 * MS,
@@ -543,7 +548,7 @@ impl Scenario {
             retry_most,
             ..
         } = self.settings;
-        let turns = self.clients.len() as u64;
+        let turns = self.clients.len() as u64 * u64::from(self.tasks);
         let steps = self.clients.iter().flat_map(|client| &client.steps);
         let longest = steps.map(|step| step.hold).max().unwrap_or(0);
         max_ttl

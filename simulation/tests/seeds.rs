@@ -76,7 +76,7 @@ fn a_traced_run_is_the_same_run() {
 }
 
 /// Within how many seeds each canary must be caught.
-const CANARIES: [(Flaw, u64); 13] = [
+const CANARIES: [(Flaw, u64); 14] = [
     (Flaw::HalfQuorum, 20),
     (Flaw::ReachableQuorum, 20),
     (Flaw::ValidityAfterReplies, 1_000),
@@ -84,6 +84,7 @@ const CANARIES: [(Flaw, u64); 13] = [
     (Flaw::ReusedValue, 20),
     (Flaw::LargestCounter, 50),
     (Flaw::LateExtension, 5_000),
+    (Flaw::ExtensionAfterReplies, 200),
     (Flaw::LossAtTick, 20),
     (Flaw::UnconditionalDelete, 20),
     (Flaw::ConfirmAtLeast, 5_000),

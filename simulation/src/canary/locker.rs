@@ -335,7 +335,11 @@ impl Lease {
         let won = votes.until(|said| self.core.verdict(said, kept)).await;
         let in_time = self.core.now() < self.until() || self.core.flaw == Flaw::LateExtension;
         if won && in_time && !self.claim.is_withdrawn() {
-            let until = started + ttl.saturating_sub(self.core.drift(ttl));
+            let basis = match self.core.flaw {
+                Flaw::ExtensionAfterReplies => self.core.now(),
+                _ => started,
+            };
+            let until = basis + ttl.saturating_sub(self.core.drift(ttl));
             self.until.fetch_max(until.as_nanos(), Ordering::Relaxed);
         }
     }

@@ -29,6 +29,8 @@ pub enum Flaw {
     LargestCounter,
     /// An extension counts whenever its votes come.
     LateExtension,
+    /// The validity of an extension is counted from its answers.
+    ExtensionAfterReplies,
     /// The holder is told of a loss when the next renewal is due.
     LossAtTick,
     /// The release deletes whatever stands there.
@@ -45,7 +47,7 @@ pub enum Flaw {
 
 impl Flaw {
     /// Every canary; the sound one is not among them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,
         Self::ValidityAfterReplies,
@@ -53,6 +55,7 @@ impl Flaw {
         Self::ReusedValue,
         Self::LargestCounter,
         Self::LateExtension,
+        Self::ExtensionAfterReplies,
         Self::LossAtTick,
         Self::UnconditionalDelete,
         Self::ConfirmAtLeast,
@@ -72,6 +75,7 @@ impl Flaw {
             Self::ReusedValue => "reused-value",
             Self::LargestCounter => "largest-counter",
             Self::LateExtension => "late-extension",
+            Self::ExtensionAfterReplies => "extension-after-replies",
             Self::LossAtTick => "loss-at-tick",
             Self::UnconditionalDelete => "unconditional-delete",
             Self::ConfirmAtLeast => "confirm-at-least",

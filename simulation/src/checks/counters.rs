@@ -2,20 +2,21 @@
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Verb};
+use crate::locker::RESOURCES;
 use crate::scenario::Scenario;
 use quorate::node::Answer;
 
 pub(crate) struct Counters {
     fencing: bool,
     /// The largest counter since the last restart, per master and resource.
-    last: Vec<[u64; 2]>,
+    last: Vec<[u64; RESOURCES]>,
 }
 
 impl Counters {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
             fencing: scenario.settings.fencing,
-            last: vec![[0; 2]; scenario.masters.len()],
+            last: vec![[0; RESOURCES]; scenario.masters.len()],
         }
     }
 }
@@ -25,7 +26,7 @@ impl Check for Counters {
 
     fn see(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            Fact::Restarted { master } => self.last[*master] = [0; 2],
+            Fact::Restarted { master, .. } => self.last[*master] = [0; RESOURCES],
             Fact::Applied {
                 master,
                 resource,

@@ -3,16 +3,19 @@
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Verb};
+use crate::locker::RESOURCES;
 use crate::scenario::Scenario;
 
 pub(crate) struct Extensions {
     /// Per resource: event and client of the last obtain.
-    last: [(u64, usize); 2],
+    last: [(u64, usize); RESOURCES],
 }
 
 impl Extensions {
     pub(crate) fn new(_: &Scenario) -> Self {
-        Self { last: [(0, 0); 2] }
+        Self {
+            last: [(0, 0); RESOURCES],
+        }
     }
 }
 

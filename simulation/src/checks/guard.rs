@@ -27,7 +27,7 @@ impl Check for Guard {
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            Fact::Restarted { master } => self.restarted[*master] = Some(at.now),
+            Fact::Restarted { master, .. } => self.restarted[*master] = Some(at.now),
             Fact::Applied {
                 master,
                 claim,

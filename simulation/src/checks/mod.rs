@@ -4,7 +4,9 @@
 //! library's insides: only what clients believe, what masters did and what travelled between.
 
 mod backing;
+mod calls;
 mod counters;
+mod cover;
 mod exclusion;
 mod extensions;
 mod guard;
@@ -45,10 +47,11 @@ impl fmt::Display for Violation {
 }
 
 /// The rules whose breach does harm by itself. The others are broken earlier, and guard these.
-pub const HARM: [&str; 5] = [
+pub const HARM: [&str; 6] = [
     "exclusion",
     "tokens",
     "loss told in time",
+    "calls end",
     "healing",
     "time goes on",
 ];
@@ -122,6 +125,8 @@ checkers! {
     guard: guard::Guard,
     loss: loss::Loss,
     order: order::Line,
+    cover: cover::Cover,
+    calls: calls::Calls,
 }
 
 impl Checkers {

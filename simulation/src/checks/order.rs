@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::{ByValue, Check, Moment};
 use crate::facts::{Fact, Verb};
+use crate::locker::{RESOURCES, resource_of};
 use crate::scenario::Scenario;
 use quorate::node::{Answer, Claim, Order, Place};
 
@@ -16,7 +17,7 @@ pub(crate) struct Line {
     fair: bool,
     quorum: u32,
     /// The line on each master, per resource, as the messages make it.
-    lines: Vec<[Vec<Standing>; 2]>,
+    lines: Vec<[Vec<Standing>; RESOURCES]>,
     /// Everybody who waits in line.
     waiters: Vec<Waiter>,
     /// When each attempt began, and from which place.
@@ -43,7 +44,7 @@ impl Line {
         Self {
             fair: scenario.settings.fair && scenario.settings.fencing,
             quorum: masters as u32 / 2 + 1,
-            lines: (0..masters).map(|_| [Vec::new(), Vec::new()]).collect(),
+            lines: (0..masters).map(|_| Default::default()).collect(),
             waiters: Vec::new(),
             started: ByValue::default(),
         }
@@ -142,13 +143,13 @@ impl Check for Line {
             }
             Fact::Left { master, claim } => {
                 if let Some(place) = place(claim) {
-                    let resource = usize::from(claim.key().last().map_or(0, |digit| digit - b'0'));
+                    let resource = resource_of(claim.key());
                     let gone = |waiter: &Arc<str>| *waiter == place.waiter;
                     self.lines[*master][resource].retain(|one| !gone(&one.rank.1));
                     self.waiters.retain(|one| !gone(&one.rank.1));
                 }
             }
-            Fact::Restarted { master } => self.lines[*master] = [Vec::new(), Vec::new()],
+            Fact::Restarted { master, .. } => self.lines[*master] = Default::default(),
             Fact::Obtained { believer } => {
                 let Some((started, place)) = self.started.get(&believer.value.to_hex()) else {
                     return Ok(());

@@ -5,19 +5,20 @@
 
 use super::{ByValue, Check, Moment};
 use crate::facts::Fact;
+use crate::locker::RESOURCES;
 use crate::scenario::Scenario;
 
 pub(crate) struct Tokens {
     started: ByValue<u64>,
     /// Per resource: event, client and token of each obtain, in order.
-    obtained: [Vec<(u64, usize, u64)>; 2],
+    obtained: [Vec<(u64, usize, u64)>; RESOURCES],
 }
 
 impl Tokens {
     pub(crate) fn new(_: &Scenario) -> Self {
         Self {
             started: ByValue::default(),
-            obtained: [Vec::new(), Vec::new()],
+            obtained: Default::default(),
         }
     }
 }

@@ -10,6 +10,7 @@ use super::{Event, World};
 use crate::canary::Flaw;
 use crate::clock::{BEGIN, Clock, EPOCH_US};
 use crate::facts::{Fact, Seen, Verb, short};
+use crate::locker::{RESOURCES, name, resource_of};
 use crate::scenario::{Disk, MasterPlan, Refusal};
 
 pub(crate) struct SimMaster {
@@ -30,7 +31,7 @@ pub(crate) struct SimMaster {
     /// The scripts that it knows, as bits.
     pub(crate) scripts: u16,
     /// How each lock stood after the last message about it.
-    seen: [Seen; 2],
+    seen: [Seen; RESOURCES],
 }
 
 impl SimMaster {
@@ -48,7 +49,7 @@ impl SimMaster {
             stalled_until: 0,
             refusing: None,
             scripts: 0,
-            seen: [Seen::default(); 2],
+            seen: [Seen::default(); RESOURCES],
         }
     }
 
@@ -124,11 +125,6 @@ fn plain(answer: &Result<Answer, Fault>) -> String {
         },
         answer => format!("{answer:?}"),
     }
-}
-
-/// The number of the resource that a key names.
-pub(crate) fn resource_of(key: &[u8]) -> usize {
-    usize::from(key.last().copied().unwrap_or(b'0') - b'0')
 }
 
 fn verb(request: &Request) -> Option<(&Arc<Claim>, Verb)> {
@@ -219,6 +215,8 @@ impl World {
             )
         });
         let now_ms = self.masters[master].micros(now) / 1_000;
+        let expires = self.masters[master].clock.when(after.expires * 1_000);
+        let expires = expires.unwrap_or(u64::MAX);
         self.watch.fact(
             now,
             &Fact::Applied {
@@ -231,6 +229,7 @@ impl World {
                 answer,
                 before,
                 after,
+                expires,
             },
         );
     }
@@ -270,8 +269,9 @@ impl World {
             }
             Disk::Always => coverage.full_restarts += 1,
         }
-        for (resource, key) in ["r0", "r1"].into_iter().enumerate() {
-            master.seen[resource] = master.look(master.micros(now), key.as_bytes());
+        for resource in 0..RESOURCES {
+            let key = name(resource as u8).as_bytes();
+            master.seen[resource] = master.look(master.micros(now), key);
         }
         master.up = true;
         master.run += 1;
@@ -281,7 +281,14 @@ impl World {
         let kept = master.keeps;
         self.say(|| format!("master {index} is back, disk: {kept:?}"));
         // A full disk keeps the counters, so they must not fall; the restart counts all the same.
-        self.watch.fact(now, &Fact::Restarted { master: index });
+        let forgot = kept != Disk::Always;
+        self.watch.fact(
+            now,
+            &Fact::Restarted {
+                master: index,
+                forgot,
+            },
+        );
         debug_assert!(now >= BEGIN);
     }
 }

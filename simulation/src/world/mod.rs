@@ -172,6 +172,8 @@ pub(crate) struct Process {
     pub(crate) parked_tasks: Vec<usize>,
     /// The next step of its plan.
     pub(crate) step: usize,
+    /// How many of its tasks are still at work.
+    pub(crate) tasks: u8,
     pub(crate) done: bool,
     pub(crate) killed: bool,
     /// The attempt that was begun last.
@@ -221,6 +223,7 @@ impl World {
             parked: Vec::new(),
             parked_tasks: Vec::new(),
             step: 0,
+            tasks: 0,
             done: false,
             killed: false,
             attempt: None,

@@ -6,7 +6,7 @@ use crate::checks::{Checkers, Moment};
 use crate::clock::BEGIN;
 use crate::coverage::Coverage;
 use crate::facts::{Believer, Fact};
-use crate::locker::Hold;
+use crate::locker::{Hold, RESOURCES};
 use crate::run::Play;
 use crate::scenario::{Promises, Scenario};
 
@@ -19,7 +19,7 @@ pub(crate) struct Watch {
     /// Readable lines, when somebody wants to read them.
     pub(crate) trace: Option<Vec<String>>,
     promises: Promises,
-    last_holder: [Option<usize>; 2],
+    last_holder: [Option<usize>; RESOURCES],
     holds: u64,
 }
 
@@ -33,7 +33,7 @@ impl Watch {
             event: 0,
             trace: play.trace.then(Vec::new),
             promises: scenario.promises(),
-            last_holder: [None; 2],
+            last_holder: [None; RESOURCES],
             holds: 0,
         }
     }

@@ -1,0 +1,111 @@
+//! What a holder counts on is there: when a lock is obtained or prolonged, a majority of the masters
+//! keeps its key, on the true time, at least until the end of its validity.
+//!
+//! Exclusion alone sees a validity that is too long only when somebody else comes within those few
+//! milliseconds.
+
+use super::{Check, Moment};
+use crate::clock::Clock;
+use crate::facts::{Believer, Fact};
+use crate::locker::RESOURCES;
+use crate::scenario::Scenario;
+
+pub(crate) struct Cover {
+    quorum: usize,
+    masters: Vec<Kept>,
+    /// For how long a master that restarted does not vote, where that is guarded.
+    guarded: u64,
+}
+
+/// What one master keeps.
+#[derive(Clone)]
+struct Kept {
+    keys: [Key; RESOURCES],
+    /// It votes for nobody until then.
+    silent_until: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Key {
+    holder: Option<[u8; 32]>,
+    /// On the true time.
+    until: u64,
+}
+
+impl Cover {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let masters = scenario.masters.len();
+        let kept = Kept {
+            keys: [Key::default(); RESOURCES],
+            silent_until: 0,
+        };
+        let guarded = if scenario.settings.guard {
+            scenario.settings.max_ttl / 100 * 99
+        } else {
+            0
+        };
+        Self {
+            quorum: masters / 2 + 1,
+            masters: vec![kept; masters],
+            guarded,
+        }
+    }
+
+    fn judge(&self, at: &Moment<'_>, believer: &Believer) -> Result<(), String> {
+        if !at.promises.exclusion {
+            return Ok(());
+        }
+        let clock: &Clock = &believer.clock;
+        let Some(until) = clock.when(believer.until) else {
+            return Ok(());
+        };
+        let value = believer.value.to_hex();
+        let keeps = |kept: &&Kept| {
+            let key = kept.keys[believer.resource];
+            kept.silent_until >= until || (key.holder == Some(value) && key.until >= until)
+        };
+        let count = self.masters.iter().filter(keeps).count();
+        if count < self.quorum {
+            return Err(format!(
+                "client {} counts on r{} until {:.3} ms from now, and {count} masters keep it so long",
+                believer.client,
+                believer.resource,
+                until.saturating_sub(at.now) as f64 / 1e6
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Check for Cover {
+    const RULE: &'static str = "cover";
+
+    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        match fact {
+            Fact::Applied {
+                master,
+                resource,
+                after,
+                expires,
+                ..
+            } => {
+                self.masters[*master].keys[*resource] = Key {
+                    holder: after.holder,
+                    until: *expires,
+                };
+            }
+            Fact::Restarted { master, forgot } => {
+                let kept = &mut self.masters[*master];
+                kept.silent_until = at.now + self.guarded;
+                if *forgot {
+                    kept.keys = [Key::default(); RESOURCES];
+                }
+            }
+            Fact::Obtained { believer } | Fact::Prolonged { believer, .. } => {
+                return self.judge(at, believer);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
