@@ -18,7 +18,12 @@ use crate::scenario::Step;
 /// Works off the plan, from where the life before it was killed, beside the other tasks of its
 /// client. The first of them takes the last lock.
 pub(crate) async fn run(process: Arc<Process>, locker: Arc<dyn Locker>, first: bool) {
-    let client = Client { process, locker };
+    let flaw = process.shared.world().flaw;
+    let client = Client {
+        process,
+        locker,
+        is_wrong: flaw.is_some_and(crate::canary::Flaw::is_locker),
+    };
     while let Some(step) = client.next_step() {
         client.sleep(step.think).await;
         if client.process.shared.world().healed() {
@@ -42,6 +47,8 @@ pub(crate) async fn run(process: Arc<Process>, locker: Arc<dyn Locker>, first: b
 struct Client {
     process: Arc<Process>,
     locker: Arc<dyn Locker>,
+    /// A canary in the library's place.
+    is_wrong: bool,
 }
 
 impl Client {
@@ -202,6 +209,10 @@ struct Call<'a> {
 impl Call<'_> {
     fn over(self) {
         let Some(wait) = self.wait else { return };
+        // The small locker is held to the rules of locks, and not to those of calls.
+        if self.client.is_wrong {
+            return;
+        }
         let mut world = self.client.process.shared.world();
         let client = self.client.process.client;
         let now = world.now;

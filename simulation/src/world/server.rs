@@ -12,14 +12,14 @@ use crate::scenario::Refusal;
 
 /// What stands in the first line of each script, and how many keys of each.
 const TITLES: [&str; 8] = [
-    "-- ACQUIRE (",
-    "-- ACQUIRE in order",
-    "-- CONFIRM",
-    "-- RELEASE (",
-    "-- RELEASE in order",
-    "-- EXTEND",
-    "-- LOOK",
-    "-- BREAK",
+    "\n-- ACQUIRE (",
+    "\n-- ACQUIRE in order",
+    "\n-- CONFIRM",
+    "\n-- RELEASE (",
+    "\n-- RELEASE in order",
+    "\n-- EXTEND",
+    "\n-- LOOK",
+    "\n-- BREAK",
 ];
 
 const ACQUIRE: usize = 0;
@@ -34,9 +34,8 @@ fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
     let number = |at: usize| -> Option<(usize, usize)> {
         let line = bytes.get(at + 1..)?;
         let end = line.iter().position(|byte| *byte == b'\r')?;
-        let digits = std::str::from_utf8(&line[..end]).ok()?;
         let next = at + 1 + end + 2;
-        (next <= bytes.len()).then_some((digits.parse().ok()?, next))
+        (next <= bytes.len()).then_some((number(&line[..end]) as usize, next))
     };
     let (count, mut at) = number(0)?;
     let mut words = Vec::with_capacity(count);
@@ -52,14 +51,20 @@ fn text(word: &[u8]) -> &str {
     std::str::from_utf8(word).unwrap_or_default()
 }
 
+/// Commands are written by the driver: their numbers are numbers.
 fn number(word: &[u8]) -> u64 {
-    text(word).parse().unwrap_or_default()
+    let digit = |number, byte: &u8| 10 * number + u64::from(byte - b'0');
+    word.iter().fold(0, digit)
 }
 
 fn token(hex: &[u8]) -> Option<Token> {
+    let digit = |byte: u8| (byte & 15) + 9 * (byte >> 6);
+    let (pairs, []) = hex.as_chunks::<2>() else {
+        return None;
+    };
     let mut bytes = [0; 16];
-    for (byte, pair) in bytes.iter_mut().zip(hex.chunks(2)) {
-        *byte = u8::from_str_radix(text(pair), 16).ok()?;
+    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+        *byte = digit(*high) << 4 | digit(*low);
     }
     (hex.len() == 32).then(|| Token::from_bytes(bytes))
 }
@@ -160,7 +165,7 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
 
 /// The script of a name.
 fn script_of(sha: &[u8]) -> Option<usize> {
-    let script = usize::from_str_radix(text(sha), 16).ok()?;
+    let script = usize::from(sha.last()?.wrapping_sub(b'0'));
     (script < TITLES.len()).then_some(script)
 }
 
@@ -209,7 +214,7 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, out: &mut String) {
 impl World {
     /// Reads and executes all that has come whole.
     pub(super) fn serve(&mut self, conn: usize) {
-        let unread = std::mem::take(&mut self.conns[conn].unread);
+        let mut unread = std::mem::take(&mut self.conns[conn].unread);
         let mut at = 0;
         let mut out = String::new();
         while self.conns[conn].server {
@@ -219,9 +224,8 @@ impl World {
             at += used;
             self.execute(conn, &words, &mut out);
         }
-        if self.conns[conn].server {
-            self.conns[conn].unread = unread[at..].to_vec();
-        }
+        unread.drain(..at);
+        self.conns[conn].unread = unread;
         if std::mem::take(&mut self.conns[conn].garbled) && !out.is_empty() {
             self.watch.coverage.garbage += 1;
             let odd = [
@@ -254,7 +258,9 @@ impl World {
                 write!(out, "${}\r\n{info}\r\n", info.len()).expect("a string takes everything");
             }
             [b"SCRIPT", b"LOAD", source] => {
-                let named = |title: &&str| text(source).contains(*title);
+                // The constants of the deployment stand in the first line.
+                let title = source.iter().position(|byte| *byte == b'\n').unwrap_or(0);
+                let named = |name: &&str| source[title..].starts_with(name.as_bytes());
                 let script = TITLES.iter().position(named).unwrap_or(TITLES.len());
                 self.masters[master].scripts |= 1 << script;
                 write!(out, "$40\r\n{script:040x}\r\n").expect("a string takes everything");
