@@ -460,8 +460,18 @@ async fn a_master_that_came_back_empty_does_not_vote_until_every_lease_is_over()
     let first = guarded(&masters, RestartGuard::AfterFirstContact);
     let (first, second) = (first.clone().build(), first.build());
     let (first, second) = (first.expect("good"), second.expect("good"));
-    // Both have met the masters.
-    take_in_time(&second, "other").await.release().await;
+    // Both have met all masters, and not a majority alone: the first contact is trusted.
+    for redlock in [&first, &second] {
+        let met = async || {
+            let status = redlock.status("job").await.expect("a good name");
+            status.nodes.iter().all(|node| node.state.is_ok())
+        };
+        let started = Instant::now();
+        while !met().await {
+            let waited = Instant::now().saturating_since(started);
+            assert!(waited < PATIENCE, "not all masters answer");
+        }
+    }
     let guard = take_in_time(&first, "job").await;
     let mut was_quarantined = false;
     let restarted = Instant::now();
