@@ -105,7 +105,7 @@ async fn a_restarted_master_grants_again_soon_after_it_accepts_connections() {
         }
         println!("recovered {:?} after the start", up.elapsed());
         // The promise is 250 ms; the rest is for a machine with other work.
-        assert!(up.elapsed() < secs(1), "{:?}", up.elapsed());
+        assert!(up.elapsed() < secs(3), "{:?}", up.elapsed());
     }
 }
 
@@ -395,6 +395,7 @@ async fn a_stopped_master_costs_its_callers_one_timeout() {
     .await;
 }
 
+<<<<<<< HEAD
 /// The memory of this process, in kilobytes.
 fn memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
@@ -466,6 +467,8 @@ const GREETING: [&str; 13] = [
     ":1\r\n",
 ];
 
+=======
+>>>>>>> hostile
 /// A master that needs half a second for a thousand commands, at the other end of a pipe.
 fn slow_master() -> node::Dial {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -509,17 +512,16 @@ fn slow_master() -> node::Dial {
 
 #[tokio::test]
 async fn a_crowd_that_outruns_a_master_waits_and_does_not_time_out() {
-    // 6,000 take it three seconds; asked all at once, half of them would be overdue.
-    let settings = settings([""; 0])
-        .node_timeout(ms(1_500))
-        .dial(slow_master());
+    // 12,000 take it six seconds or more; asked all at once, half of them would be overdue. The timeout is long
+    // enough for a machine that does not come round to this test for a second.
+    let settings = settings([""; 0]).node_timeout(secs(3)).dial(slow_master());
     let node = node::connect("redis://pipe", &settings).expect("a good address");
     ask(&*node, look(b"warm")).await.expect("it answers");
     let mut ears = Ears::new();
-    for n in 0..6_000 {
+    for n in 0..12_000 {
         ears.ask(&*node, n, look(b"job"));
     }
-    for (n, said) in ears.all(6_000).await {
+    for (n, said) in ears.all(12_000).await {
         assert!(said.is_ok(), "request {n}: {said:?}");
     }
 }
@@ -676,7 +678,8 @@ async fn a_password_shows_nowhere() {
     show(format!("{error} {error:?}"));
     // Where it is wrong as well.
     let wrong = masters[2].url().replace(SECRET, "s3cret-wrong");
-    let wrong = settings([wrong.clone()]).build().expect("good settings");
+    let wrong = settings([wrong.clone()]).connect_timeout(PATIENCE);
+    let wrong = wrong.build().expect("good settings");
     let error = wrong.try_acquire("job").await.expect_err("denied");
     show(format!("{error} {error:?}"));
     assert!(matches!(
