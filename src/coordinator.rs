@@ -27,10 +27,10 @@ use crate::runtime::Runtime;
 /// raise already needs a master that granted late with a counter of its own.
 const CONFIRM_ROUNDS: usize = 3;
 
-/// How much longer than a node may take its caller waits for its word. A node that keeps its contract is
-/// waited for: a process that hardly gets to run would otherwise leave before it has read the answers
-/// that lie there.
-const BACKSTOP: Duration = Duration::from_millis(100);
+/// How much longer than a node may take its caller waits for its word: only for a node that breaks its
+/// contract. One that keeps it answers within its timeout, and reads what has come before it calls anything
+/// late; a process that hardly gets to run would otherwise leave while the answers lie there.
+const BACKSTOP: Duration = Duration::from_secs(1);
 
 /// All masters, and what every round needs to know.
 pub(crate) struct Coordinator {

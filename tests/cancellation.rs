@@ -359,13 +359,18 @@ async fn futures_dropped_between_far_real_masters_leave_no_key() {
     }
 }
 
+/// With the times that are usual, for tests in which a master falls silent.
+fn brief(masters: &Masters) -> Redlock {
+    let builder = settings(masters.urls());
+    let builder = builder.node_timeout(ms(50)).connect_timeout(ms(500));
+    builder.build().expect("good settings")
+}
+
 #[tokio::test]
 async fn a_master_stopped_during_a_dropped_acquire_holds_nothing_when_it_goes_on() {
     for round in 0..3 {
         let real = Real::new(3);
-        let near = settings(real.masters.urls())
-            .build()
-            .expect("good settings");
+        let near = brief(&real.masters);
         take(&near, "job").await.release().await;
         near.flush().await;
         real.masters[0].stop().expect("stopped");
@@ -386,7 +391,7 @@ async fn a_master_stopped_during_a_dropped_acquire_holds_nothing_when_it_goes_on
 #[tokio::test]
 async fn a_held_lock_given_back_while_a_master_stands_still_is_gone_when_it_goes_on() {
     let masters = masters(3);
-    let redlock = settings(masters.urls()).build().expect("good settings");
+    let redlock = brief(&masters);
     let guard = take(&redlock, "job").await;
     eventually("on all", || holders(&masters, "job") == 3).await;
     masters[0].stop().expect("stopped");

@@ -53,24 +53,30 @@ fn left(server: &Server) -> Duration {
 async fn renewal_keeps_a_lock_far_beyond_its_ttl() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let guard = held(&redlock, ms(900)).await;
+    let guard = held(&redlock, secs(2)).await;
     let token = guard.fencing_token();
-    for _ in 0..10 {
-        tokio::time::sleep(ms(300)).await;
+    let mut refused = 0;
+    for _ in 0..12 {
+        tokio::time::sleep(ms(500)).await;
         assert!(guard.is_valid());
         assert!(guard.valid_until() > Instant::now());
-        let other = redlock.try_acquire("job").await.expect("an answer");
-        assert!(matches!(other, TryAcquire::Held(_)), "{other:?}");
+        match redlock.try_acquire("job").await {
+            Ok(TryAcquire::Held(_)) => refused += 1,
+            Ok(TryAcquire::Acquired(second)) => panic!("two holders: {guard:?}, {second:?}"),
+            // A master was slow; nothing is said of the lock.
+            Err(error) => println!("{error}"),
+        }
     }
+    assert!(refused > 0, "nobody was told that it is held");
     assert_eq!(guard.fencing_token(), token, "renewed, not taken anew");
-    assert_eq!(holders(&masters, "job"), 3);
+    eventually("every master holds it", || holders(&masters, "job") == 3).await;
 }
 
 #[tokio::test]
 async fn a_fixed_lease_ends_at_its_deadline() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let lease = redlock.lock("job").ttl(ms(700)).fixed_lease();
+    let lease = redlock.lock("job").ttl(secs(2)).fixed_lease();
     let guard = lease.acquire().await.expect("free");
     let deadline = guard.valid_until();
     assert_eq!(end(&guard).await, LossCause::Expired);
@@ -83,10 +89,10 @@ async fn a_fixed_lease_ends_at_its_deadline() {
 async fn a_fixed_lease_that_ends_does_not_end_the_renewal_of_another_lock() {
     let masters = masters(1);
     let redlock = redlock(&masters);
-    let renewed = held(&redlock, ms(900)).await;
+    let renewed = held(&redlock, secs(2)).await;
     let fixed = redlock.lock("other").fixed_lease().acquire().await;
     drop(fixed.expect("free"));
-    tokio::time::sleep(ms(1500)).await;
+    tokio::time::sleep(secs(4)).await;
     assert!(renewed.is_valid(), "renewed beyond its first ttl");
 }
 
@@ -95,17 +101,17 @@ async fn max_hold_ends_a_lock_however_well_it_is_renewed() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let began = Instant::now();
-    let short = redlock.lock("job").ttl(ms(600)).max_hold(ms(1500));
+    let short = redlock.lock("job").ttl(secs(2)).max_hold(secs(5));
     let guard = short.acquire().await.expect("free");
-    assert!(guard.remaining() <= ms(600));
-    tokio::time::sleep(ms(1000)).await;
+    assert!(guard.remaining() <= secs(2));
+    tokio::time::sleep(secs(3)).await;
     assert!(guard.is_valid(), "renewed until then");
     assert_eq!(end(&guard).await, LossCause::MaxHold);
-    assert_at(began + ms(1500));
+    assert_at(began + secs(5));
     // It is let go, not left to its ttl, and never comes back.
     eventually("the key is gone", || holders(&masters, "job") == 0).await;
     assert_eq!(
-        guard.extend(secs(1)).await,
+        guard.extend(secs(2)).await,
         Err(ExtendError::Lost(LossCause::MaxHold))
     );
 }
@@ -114,8 +120,9 @@ async fn max_hold_ends_a_lock_however_well_it_is_renewed() {
 async fn the_loss_is_told_at_the_deadline_though_every_renewal_hangs() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let guard = held(&redlock, ms(1500)).await;
-    tokio::time::sleep(ms(700)).await; // renewed once
+    let guard = held(&redlock, secs(3)).await;
+    let first = guard.valid_until();
+    eventually("renewed once", || guard.valid_until() > first).await;
     for master in &masters {
         master.stop().expect("stopped");
     }
@@ -175,9 +182,9 @@ async fn a_majority_that_says_not_yours_is_a_loss_at_once() {
 async fn a_minority_that_says_not_yours_changes_nothing() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let guard = held(&redlock, ms(900)).await;
+    let guard = held(&redlock, secs(2)).await;
     ask_server(&masters[0], &["SET", "job", "a thief"]);
-    tokio::time::sleep(secs(2)).await;
+    tokio::time::sleep(secs(5)).await;
     assert!(guard.is_valid());
 }
 
@@ -267,9 +274,9 @@ async fn an_extension_prolongs_and_never_shortens() {
 async fn an_extension_after_the_end_is_a_loss_and_sets_no_key() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let lease = redlock.lock("job").ttl(ms(400)).fixed_lease();
+    let lease = redlock.lock("job").ttl(secs(2)).fixed_lease();
     let guard = lease.acquire().await.expect("free");
-    tokio::time::sleep(ms(600)).await;
+    tokio::time::sleep(ms(2200)).await;
     let lost = Err(ExtendError::Lost(LossCause::Expired));
     assert_eq!(guard.extend(secs(10)).await, lost);
     redlock.flush().await;
@@ -311,7 +318,7 @@ async fn an_extension_without_a_majority_leaves_the_old_validity() {
     let started = Instant::now();
     while guard.extend(secs(30)).await.is_err() {
         let waited = Instant::now().saturating_since(started);
-        assert!(waited < secs(5), "a majority is back");
+        assert!(waited < PATIENCE, "a majority is back");
         tokio::time::sleep(ms(20)).await;
     }
     assert!(guard.valid_until() > before);
@@ -321,9 +328,9 @@ async fn an_extension_without_a_majority_leaves_the_old_validity() {
 async fn releasing_an_expired_lock_is_an_outcome() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let lease = redlock.lock("job").ttl(ms(400)).fixed_lease();
+    let lease = redlock.lock("job").ttl(secs(2)).fixed_lease();
     let guard = lease.acquire().await.expect("free");
-    tokio::time::sleep(ms(600)).await;
+    tokio::time::sleep(ms(2200)).await;
     let next = take(&redlock, "job").await;
     let released = guard.release().await;
     assert!(!released.was_valid);
@@ -360,7 +367,7 @@ async fn a_scope_stops_its_body_when_the_lock_is_lost() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let (sender, dropped) = tokio::sync::oneshot::channel();
-    let scope = redlock.lock("job").ttl(ms(900)).scope(async |_| {
+    let scope = redlock.lock("job").ttl(secs(6)).scope(async |_| {
         let _told = Told(Some(sender));
         for master in &masters {
             ask_server(master, &["SET", "job", "a thief"]);
@@ -428,8 +435,17 @@ fn guarded(masters: &Masters, guard: RestartGuard) -> RedlockBuilder {
         .masters(masters.urls())
         .ttl(secs(1))
         .max_ttl(secs(4))
+        .node_timeout(ms(250))
         .wait(Wait::None)
         .restart_guard(guard)
+}
+
+/// Takes a lock that must be free, for as long as a busy machine may need.
+async fn take_in_time(redlock: &Redlock, resource: &str) -> LockGuard {
+    let lock = redlock.lock(resource).wait(Wait::For(PATIENCE));
+    lock.acquire()
+        .await
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn quarantined(error: &AcquireError) -> usize {
@@ -444,9 +460,20 @@ async fn a_master_that_came_back_empty_does_not_vote_until_every_lease_is_over()
     let first = guarded(&masters, RestartGuard::AfterFirstContact);
     let (first, second) = (first.clone().build(), first.build());
     let (first, second) = (first.expect("good"), second.expect("good"));
-    // Both have met the masters.
-    take(&second, "other").await.release().await;
-    let guard = take(&first, "job").await;
+    // Both have met all masters, and not a majority alone: the first contact is trusted.
+    for redlock in [&first, &second] {
+        let met = async || {
+            let status = redlock.status("job").await.expect("a good name");
+            status.nodes.iter().all(|node| node.state.is_ok())
+        };
+        let started = Instant::now();
+        while !met().await {
+            let waited = Instant::now().saturating_since(started);
+            assert!(waited < PATIENCE, "not all masters answer");
+        }
+    }
+    let guard = take_in_time(&first, "job").await;
+    let mut was_quarantined = false;
     let restarted = Instant::now();
     masters[0].restart_empty().expect("restarted");
     masters[1].restart_empty().expect("restarted");
@@ -458,14 +485,15 @@ async fn a_master_that_came_back_empty_does_not_vote_until_every_lease_is_over()
                 assert!(after > secs(2), "voted {after:?} after the restart");
                 assert!(!guard.is_valid(), "nobody else can hold it now");
                 assert!(thief.fencing_token() > guard.fencing_token());
+                assert!(was_quarantined, "and said why not before");
                 break;
             }
             Err(error) => {
                 let after = Instant::now().saturating_since(restarted);
                 assert!(after < PATIENCE, "{error}");
-                if after > ms(500) && after < secs(2) {
-                    assert_eq!(quarantined(&error), 2, "{error}");
+                if quarantined(&error) == 2 {
                     assert!(error.to_string().contains("restart guard"), "{error}");
+                    was_quarantined = true;
                 }
             }
         }
@@ -477,16 +505,15 @@ async fn a_master_that_came_back_empty_does_not_vote_until_every_lease_is_over()
 async fn with_the_guard_on_a_young_master_does_not_vote_at_all() {
     let masters = masters(3);
     let redlock = guarded(&masters, RestartGuard::On).build().expect("good");
-    let error = redlock.acquire("job").await.expect_err("too young");
-    // Two settle it; the third may not have been heard by then.
-    assert!(quarantined(&error) >= 2, "{error}");
+    // Two settle it; the third may not have been heard by then. Other faults are those of a busy machine.
+    while quarantined(&redlock.acquire("job").await.expect_err("too young")) < 2 {}
     let patient = redlock.lock("job").wait(Wait::For(PATIENCE)).acquire();
     patient.await.expect("they grow up").release().await;
     // Without it, or at first contact, they are trusted.
     for guard in [RestartGuard::AfterFirstContact, RestartGuard::Off] {
         let masters = support::masters(3);
         let redlock = guarded(&masters, guard).build().expect("good");
-        take(&redlock, "job").await.release().await;
+        take_in_time(&redlock, "job").await.release().await;
     }
 }
 

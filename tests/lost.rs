@@ -151,3 +151,21 @@ async fn a_lock_that_is_renewed_again_tells_nothing_of_the_trouble_before() {
     assert!(guard.is_valid());
     guard.release().await;
 }
+
+/// An extension is waited for until the end of the lock, and a renewal beside it moves that end.
+#[tokio::test]
+async fn an_extension_that_a_renewal_overtakes_does_not_call_the_lock_lost() {
+    let (nodes, redlock) = three(secs(3));
+    let guard = take(&redlock, "job").await;
+    for node in &nodes {
+        node.change(|request| match request {
+            Request::Extend { items } if items[0].ttl == secs(7) => Treatment::Unanswered,
+            _ => Honest,
+        });
+    }
+    let extended = tokio::time::timeout(PATIENCE, guard.extend(secs(7))).await;
+    let error = extended.expect("in time").expect_err("nobody answers");
+    assert!(guard.is_valid());
+    assert!(matches!(error, ExtendError::NoQuorum(_)), "{error}");
+    guard.release().await;
+}

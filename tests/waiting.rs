@@ -1,28 +1,57 @@
 //! First come, first served, over tasks and over processes' worth of separate `Redlock`s.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use quorate::{AcquireError, Redlock, RestartGuard, TryAcquire, Wait};
 use quorate_testbed::Masters;
 
+/// What a dead waiter leaves behind is gone after so long. What has to go earlier is looked for within half of it.
+const HEARTBEAT: Duration = Duration::from_secs(8);
+
+/// How long anything that must come to pass may take, on a machine that does other work as well.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Waits until `seen` is true, for so long.
+async fn within(limit: Duration, what: &str, mut seen: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !seen() {
+        assert!(began.elapsed() < limit, "not within {limit:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// How many stand in line for a resource, on the master that knows of the fewest.
+fn in_line(masters: &Masters, resource: &str) -> i64 {
+    let queue = format!("quorate:queue:{resource}");
+    let count = |master: &quorate_testbed::Server| {
+        let count = master.command(&["ZCARD", &queue]).expect("alive");
+        count.int().expect("a number")
+    };
+    masters.iter().map(count).min().unwrap_or(0)
+}
+
 fn redlock(masters: &Masters) -> Redlock {
     Redlock::builder()
         .masters(masters.urls())
         .restart_guard(RestartGuard::Off)
-        .ttl(Duration::from_secs(4))
-        .wait(Wait::For(Duration::from_secs(20)))
+        .ttl(2 * HEARTBEAT)
+        .heartbeat(HEARTBEAT)
+        // Ten times the usual: a good master on a busy machine needs more now and then.
+        .node_timeout(Duration::from_millis(500))
+        .wait(Wait::For(PATIENCE))
         .build()
         .expect("good settings")
 }
 
-/// The keys on one master that belong to a queue.
+/// The keys of queues, on all masters that are alive. What remembers the tickets goes by its expiry.
 fn queue_keys(masters: &Masters) -> usize {
     masters
         .into_iter()
         .filter(|master| master.is_alive())
         .map(|master| {
-            ["quorate:queue:*", "quorate:alive:*", "quorate:ticket:*"]
+            ["quorate:queue:*", "quorate:alive:*"]
                 .iter()
                 .map(|pattern| match master.command(&["KEYS", pattern]) {
                     Ok(quorate_testbed::Reply::Array(keys)) => keys.len(),
@@ -42,12 +71,19 @@ async fn waiters_of_one_process_are_served_in_order() {
     let mut tasks = Vec::new();
     for n in 0..10 {
         let (redlock, order) = (redlock.clone(), order.clone());
+        let waits = Arc::new(AtomicBool::new(false));
+        let noted = waits.clone();
         tasks.push(tokio::spawn(async move {
-            let guard = redlock.acquire("one").await.expect("its turn");
+            let lock = redlock.lock("one");
+            let lock = lock.waiting(move |_| noted.store(true, Ordering::Relaxed));
+            let guard = lock.acquire().await.expect("its turn");
             order.lock().expect("not poisoned").push(n);
             guard.release().await;
         }));
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        within(PATIENCE, "it stands in line", || {
+            waits.load(Ordering::Relaxed)
+        })
+        .await;
     }
     first.release().await;
     for task in tasks {
@@ -79,11 +115,21 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
             guard.release().await;
             redlock.flush().await;
         }));
-        tokio::time::sleep(Duration::from_millis(40)).await;
+        within(PATIENCE, "it stands in line", || {
+            in_line(&masters, "many") > n
+        })
+        .await;
     }
     let status = holder.status("many").await.expect("a good name");
-    let queue = status.nodes[0].state.as_ref().expect("alive").queue.len();
-    assert_eq!(queue, 8, "{status:?}");
+    let lines = status
+        .nodes
+        .iter()
+        .filter_map(|node| node.state.as_ref().ok());
+    assert_eq!(
+        lines.map(|state| state.queue.len()).max(),
+        Some(8),
+        "{status:?}"
+    );
     let began = Instant::now();
     first.release().await;
     for task in tasks {
@@ -100,8 +146,16 @@ async fn waiters_of_many_processes_are_served_in_order_and_leave_no_queue_keys()
         "{order:?}"
     );
     holder.flush().await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(queue_keys(&masters), 0);
+    within(HEARTBEAT / 2, "no place in line is left", || {
+        queue_keys(&masters) == 0
+    })
+    .await;
+    // What remembers the tickets goes by itself.
+    for master in &masters {
+        let left = master.command(&["PTTL", "quorate:ticket:many"]);
+        let left = left.expect("alive").int().expect("a number");
+        assert!(left == -2 || (0..=8_000).contains(&left), "{left} ms");
+    }
 }
 
 #[tokio::test]
@@ -110,8 +164,10 @@ async fn a_try_does_not_overtake_and_a_dropped_waiter_leaves_the_line_at_once() 
     let (holder, waiter, third) = (redlock(&masters), redlock(&masters), redlock(&masters));
     let guard = holder.acquire("x").await.expect("free");
     let waiting = tokio::spawn(async move { waiter.acquire("x").await });
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(queue_keys(&masters) > 0);
+    within(PATIENCE, "it stands in line", || {
+        in_line(&masters, "x") == 1
+    })
+    .await;
     // The lock is freed behind the waiter's back, without a wake-up.
     for master in &masters {
         master.command(&["DEL", "x"]).expect("alive");
@@ -123,7 +179,10 @@ async fn a_try_does_not_overtake_and_a_dropped_waiter_leaves_the_line_at_once() 
     );
     waiting.abort();
     let _ = waiting.await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    within(HEARTBEAT / 2, "it has left the line", || {
+        queue_keys(&masters) == 0
+    })
+    .await;
     let tried = third.try_acquire("x").await.expect("a quorum");
     assert!(
         matches!(tried, TryAcquire::Acquired(_)),
@@ -169,7 +228,8 @@ async fn a_wait_ends_on_time_and_an_outage_is_told_from_contention() {
     let waited = began.elapsed();
     assert!(matches!(error, AcquireError::HeldByOther(_)), "{error}");
     assert!(waited >= Duration::from_millis(295), "{waited:?}");
-    assert!(waited < Duration::from_millis(600), "{waited:?}");
+    // The rest is for a busy machine.
+    assert!(waited < Duration::from_millis(2300), "{waited:?}");
     masters[0].kill().expect("killed");
     masters[1].kill().expect("killed");
     let error = waiter

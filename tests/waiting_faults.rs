@@ -314,6 +314,11 @@ async fn a_waiter_outlives_its_heartbeat_while_a_minority_hangs() {
 async fn a_wait_shorter_than_a_round_trip_still_makes_one_honest_attempt() {
     let masters = Masters::start(3).expect("three masters");
     let wait = Wait::For(Duration::from_nanos(1));
-    let guard = redlock(&masters).lock("x").wait(wait).acquire().await;
+    let patient = settings()
+        .node_timeout(TTL / 4)
+        .connect_timeout(STALLED)
+        .masters(masters.urls());
+    let patient = patient.build().expect("good settings");
+    let guard = patient.lock("x").wait(wait).acquire().await;
     guard.expect("it was free").release().await;
 }

@@ -339,11 +339,15 @@ fn tls(options: &MasterOptions) -> Result<Tls, Failure> {
 ///
 /// Those of the future, or that no runtime could be made.
 pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    tokio::runtime::Builder::new_current_thread()
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(Failure::internal)?
-        .block_on(future)
+        .map_err(Failure::internal)?;
+    let outcome = runtime.block_on(future);
+    // Dropped, it would wait for the thread that looks a name up at a silent name server: nobody needs
+    // that answer any more (`a_silent_name_server_holds_up_nobody_at_the_end`).
+    runtime.shutdown_background();
+    outcome
 }
 
 impl From<GuardMode> for RestartGuard {

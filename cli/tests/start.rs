@@ -362,3 +362,33 @@ fn the_command_inherits_the_masters_unless_they_are_hidden() {
         "{help}"
     );
 }
+
+/// Two tries of five seconds is what the system's resolver grants a name server.
+#[test]
+fn a_silent_name_server_holds_up_nobody_at_the_end() {
+    let conf = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("silent.conf");
+    std::fs::write(&conf, "nameserver 127.0.0.53\n").expect("written");
+    let mount = format!("mount --bind '{}' /etc/resolv.conf", conf.display());
+    let script = format!("{mount} && exec \"$@\"");
+    let script = ["unshare", "--mount", "sh", "-c", &script, "sh"];
+    // It takes the questions and answers none.
+    let Ok(_silent) = std::net::UdpSocket::bind("127.0.0.53:53") else {
+        return did_not_run(
+            "a_silent_name_server",
+            "the port of name servers is not ours",
+        );
+    };
+    if !works(&script) {
+        return did_not_run(
+            "a_silent_name_server",
+            "no mount namespace can be made here",
+        );
+    }
+    let masters = masters(2);
+    let urls = format!("{},redis://m.example:6379", masters.urls().join(","));
+    let mut command = run(&masters, &["--try", "r"], &["true"]);
+    command.env("QUORATE_MASTERS", urls);
+    let run = done(&mut by(&script, &command));
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(run.took < Duration::from_secs(7), "{run:?}");
+}

@@ -30,11 +30,14 @@ pub(crate) fn masters(n: usize) -> Masters {
 }
 
 /// Settings for `urls`, which are masters that the test has just started. The ttl is longer than
-/// any test waits, so that a key that is gone in time has been deleted.
+/// any test waits, so that a key that is gone in time has been deleted. A master gets ten times its
+/// usual time: on a machine with other work a good one needs more than 50 ms now and then.
 pub(crate) fn settings<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> RedlockBuilder {
     Redlock::builder()
         .masters(urls)
         .ttl(secs(30))
+        .node_timeout(ms(500))
+        .connect_timeout(secs(2))
         .restart_guard(RestartGuard::Off)
 }
 

@@ -86,10 +86,13 @@ impl Address {
 fn shown(url: &str) -> Option<String> {
     match url.split_once("://") {
         Some((scheme, rest)) => {
-            let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+            let rest = match rest.rsplit_once('@') {
+                Some((_, host)) => host.to_owned(),
+                None => without_secret(rest),
+            };
             // A unix URL may carry its password in the query.
-            let rest = rest.split_once('?').map_or(rest, |(path, _)| path);
-            Some(format!("{scheme}://{}", without_secret(rest)))
+            let rest = rest.split_once('?').map_or(&*rest, |(path, _)| path);
+            Some(format!("{scheme}://{rest}"))
         }
         // Without a scheme it may be anything, also "user:password@host".
         None => (!url.contains('@')).then(|| without_secret(url)),
