@@ -201,7 +201,7 @@ impl Campaign<'_> {
     async fn attempt(&self, order: Order, number: u32) -> Result<Won, Missed> {
         let coordinator = &self.core.coordinator;
         let full = if number == 1 {
-            coordinator.answered_by()
+            coordinator.given_up_by()
         } else {
             self.deadline
         };

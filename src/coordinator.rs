@@ -165,16 +165,20 @@ impl Coordinator {
         Claim::on(key.clone(), self.prefix.len(), token, self.fencing)
     }
 
-    /// When each node must have answered what it is asked now. Whoever depends on an answer stops
-    /// waiting then: also for a node that breaks its contract.
+    /// When each node must have answered what it is asked now.
     pub(crate) fn answered_by(&self) -> Instant {
         let Patience { answer, connect } = self.patience;
-        let answer = answer + BACKSTOP;
         if self.met.load(Ordering::Relaxed) {
             self.now() + answer
         } else {
             self.now() + answer + connect
         }
+    }
+
+    /// When whoever depends on an answer to what is asked now stops waiting: also for a node that
+    /// breaks its contract.
+    pub(crate) fn given_up_by(&self) -> Instant {
+        self.answered_by() + BACKSTOP
     }
 
     /// One attempt: one round of acquires, and confirmations where the counters differ. It ends

@@ -123,7 +123,7 @@ async fn serve(mut stream: DuplexStream) {
                 b"HELLO" => b"%1\r\n+proto\r\n:3\r\n",
                 b"INFO" => b"$38\r\nrun_id:a\r\nuptime_in_seconds:99999999\r\n\r\n",
                 b"SCRIPT" => b"$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n",
-                b"EVALSHA" => b":1\r\n",
+                b"EVALSHA" | b"CLIENT" => b":1\r\n",
                 _ => b"+OK\r\n",
             });
             at += len;

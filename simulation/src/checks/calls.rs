@@ -8,8 +8,9 @@ use crate::scenario::Scenario;
 /// What the first request of a process waits for: a connection.
 const CONNECT: u64 = 500 * MS;
 
-/// What a caller waits for beyond a node timeout, for a node that breaks its contract.
-const BACKSTOP: u64 = 100 * MS;
+/// One attempt is made in full, however short the wait: the front's of the local line, or its own with
+/// an acquire, at most three rounds of confirmations, and the answer that tells why it was lost.
+const ROUNDS: u64 = 6;
 
 /// Timers, wake-ups and the last look of a wait.
 const SLACK: u64 = 10 * MS;
@@ -21,7 +22,7 @@ pub(crate) struct Calls {
 
 impl Calls {
     pub(crate) fn new(scenario: &Scenario) -> Self {
-        let bound = CONNECT + scenario.settings.node_timeout + BACKSTOP + SLACK;
+        let bound = CONNECT + ROUNDS * scenario.settings.node_timeout + SLACK;
         Self { bound }
     }
 }

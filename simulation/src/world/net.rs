@@ -18,6 +18,8 @@ pub(super) struct Conn {
     client: bool,
     /// The server still has it.
     pub(super) server: bool,
+    /// Broken on the way: what the client still writes goes nowhere.
+    broken: bool,
     /// Bytes under way. An event for each piece takes the first, so nothing overtakes anything.
     to: VecDeque<Vec<u8>>,
     from: VecDeque<Vec<u8>>,
@@ -119,6 +121,7 @@ impl World {
             state: State::Dialing,
             client: true,
             server: false,
+            broken: false,
             to: VecDeque::new(),
             from: VecDeque::new(),
             last_to: 0,
@@ -167,7 +170,7 @@ impl World {
     /// Sends bytes to the master, in one piece or several.
     pub(super) fn say_to_master(&mut self, conn: usize, bytes: &[u8]) {
         let mut rest = bytes;
-        while !rest.is_empty() {
+        while !rest.is_empty() && !self.conns[conn].broken {
             let piece = self.piece(conn, rest.len());
             self.conns[conn].to.push_back(rest[..piece].to_vec());
             rest = &rest[piece..];
@@ -279,9 +282,10 @@ impl World {
     /// Breaks a connection on the way, in the middle of whatever was said. The server may still read
     /// what was under way to it, if it lives.
     pub(super) fn cut(&mut self, conn: usize, alive: bool) {
-        if !self.conns[conn].is_heard() {
+        if !self.conns[conn].is_heard() || self.conns[conn].broken {
             return;
         }
+        self.conns[conn].broken = true;
         self.watch.coverage.resets += 1;
         let answers = self.conns[conn].from.len() as u64;
         let heard = self.rng_of(conn).below(answers + 1) as usize;

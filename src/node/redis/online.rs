@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::handshake::Shaken;
 use super::resp::{Command, Value};
-use super::wire::{Scripts, decode, is_noscript};
+use super::wire::{NoAnswer, Scripts, decode, is_noscript};
 use super::{Shared, buffers::Output};
 use crate::node::actor::mailbox::Letter;
 use crate::node::actor::owed::Owed;
@@ -110,12 +110,14 @@ impl Online {
                     self.again.push(letter);
                     return Ok(());
                 }
-                let Some(answer) = decode(&letter.request, value) else {
-                    let fault = Fault::Server("a reply that does not fit the request".into());
-                    owed.keep(&letter);
-                    letter.answer(Err(fault.clone()));
-                    // What comes behind it may be off by one as well.
-                    return Err(fault);
+                let answer = match decode(&letter.request, value) {
+                    Ok(answer) => Ok(answer),
+                    Err(NoAnswer::Said(fault)) => Err(fault),
+                    Err(NoAnswer::Odd(fault)) => {
+                        owed.keep(&letter);
+                        letter.answer(Err(fault.clone()));
+                        return Err(fault);
+                    }
                 };
                 settle(shared, owed, letter, answer, is_noscript(value), now);
             }
