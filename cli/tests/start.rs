@@ -373,10 +373,16 @@ fn a_silent_name_server_holds_up_nobody_at_the_end() {
     let script = ["unshare", "--mount", "sh", "-c", &script, "sh"];
     // It takes the questions and answers none.
     let Ok(_silent) = std::net::UdpSocket::bind("127.0.0.53:53") else {
-        return did_not_run("a_silent_name_server", "the port of name servers is not ours");
+        return did_not_run(
+            "a_silent_name_server",
+            "the port of name servers is not ours",
+        );
     };
     if !works(&script) {
-        return did_not_run("a_silent_name_server", "no mount namespace can be made here");
+        return did_not_run(
+            "a_silent_name_server",
+            "no mount namespace can be made here",
+        );
     }
     let masters = masters(2);
     let urls = format!("{},redis://m.example:6379", masters.urls().join(","));
