@@ -105,7 +105,7 @@ struct Lines;
 
 impl io::Write for Lines {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
-        waiting::above(|| output::say(output::bytes(event.trim_ascii())));
+        waiting::above(|| output::say_in_passing(output::bytes(event.trim_ascii())));
         Ok(event.len())
     }
 

@@ -6,9 +6,11 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 
 use crate::exit::Failure;
@@ -31,6 +33,17 @@ pub(crate) fn say(line: impl Display) {
 /// The same, for what `-q` may leave out.
 pub(crate) fn mention(line: impl Display) {
     if !crate::log::is_quiet() {
+        say(line);
+    }
+}
+
+/// The same, for what is said while a lock is held or waited for: where nobody reads (a terminal that
+/// Ctrl-S has stopped, a pager that nobody scrolls) the line is left out, for the lock is not renewed
+/// while we wait there (`a_stderr_that_nobody_reads_costs_no_lock`).
+pub(crate) fn say_in_passing(line: impl Display) {
+    let stderr = io::stderr();
+    let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+    if poll(&mut fds, PollTimeout::ZERO) != Ok(0) {
         say(line);
     }
 }

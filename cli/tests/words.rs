@@ -2,7 +2,10 @@
 
 mod common;
 
-use std::time::Duration;
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use common::{bare, done, end, masters, run, until_held};
 use quorate_testbed::{Masters, ServerOptions};
@@ -183,4 +186,30 @@ fn a_command_that_waits_for_the_lock_it_runs_under_is_told_so() {
     let outer = done(&mut run(&masters, &["mine"], &inside));
     assert_eq!(outer.code, Some(75), "{outer:?}");
     assert!(outer.err.contains("it waits for itself"), "{outer:?}");
+}
+
+/// A terminal that Ctrl-S has stopped, a pager that nobody scrolls: what is written there waits, and so
+/// would the renewals.
+#[test]
+fn a_stderr_that_nobody_reads_costs_no_lock() {
+    let (mut full, unread) = UnixStream::pair().expect("a pair");
+    full.set_nonblocking(true).expect("a setting");
+    while full.write(&[b'.'; 64]).is_ok() {}
+    full.set_nonblocking(false).expect("a setting");
+    let masters = masters(3);
+    // Twice the ttl.
+    let mut command = run(&masters, &["--ttl", "3s", "x"], &["sh", "-c", "sleep 6"]);
+    command.stderr(OwnedFd::from(full));
+    let mut child = command.spawn().expect("starts");
+    drop(command);
+    until_held(&masters, "x");
+    masters[1].kill().expect("killed");
+    // What is said in the end is waited for; then there is nobody to read it.
+    let late = Instant::now() + Duration::from_secs(15);
+    while child.try_wait().expect("ours").is_none() && Instant::now() < late {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    drop(unread);
+    let done = end(child);
+    assert_eq!(done.code, Some(0), "{done:?}");
 }

@@ -318,7 +318,7 @@ impl Watch {
     fn look_at_its_user(&mut self) {
         if self.end.is_none() && !self.denied && kill(self.pid, None) == Err(Errno::EPERM) {
             self.denied = true;
-            output::say(
+            output::say_in_passing(
                 "the command runs as another user now (sudo, su, set-uid): quorate may not stop it, also not \
                  when the lock ends; start it the other way round: sudo quorate run ..",
             );
@@ -450,7 +450,7 @@ impl Watch {
             return;
         }
         if self.group.signal(sig).is_err() {
-            output::say(format!(
+            output::say_in_passing(format!(
                 "{sig} could not be passed on: the command runs as another user; the lock is kept for it"
             ));
         }
