@@ -1,7 +1,7 @@
 //! Deterministic simulation of quorate: millions of schedules, every one replayable.
 //!
-//! The **real** coordinator, renewal and guard code runs here, over simulated masters, a
-//! simulated network and clocks that stand wrong. One seed decides everything: [`Scenario::draw`]
+//! The **real** library runs here, down to the bytes that its Redis driver writes and reads
+//! (`quorate::node::Driver`), over a simulated network, simulated servers and clocks that stand wrong. One seed decides everything: [`Scenario::draw`]
 //! makes it into plain data, [`run`] plays it, and the checkers look after every event. The same
 //! seed gives the same run on every machine.
 //!
@@ -13,16 +13,19 @@
 //!
 //! - 1 to 9 masters with the scripts' semantics, each with a clock of its own (offset, rate,
 //!   jumps), a disk (none, stale, always), crashes, restarts, stalls.
-//! - Per client and master a connection with delay, jitter, lost packets, resets, partitions in
-//!   one or both directions; what was on its way may arrive after its connection, and messages
-//!   may be executed twice. On one connection nothing overtakes anything.
-//! - Client processes that pause, are killed, whose tasks are kept waiting at any await, and
+//! - Servers that read commands and write replies (`world/server.rs`): they lose their scripts, are busy,
+//!   out of memory, read-only, deny, hang up at the first question, say what nobody asked for.
+//! - Per client and master a connection: two streams of bytes with delay and jitter, cut into packets
+//!   anywhere, lost, reset in the middle of a reply, forgotten by one side, partitioned in one or both
+//!   directions; what was on its way may arrive after its connection, and commands may be executed
+//!   twice. On one connection nothing overtakes anything.
+//! - Client processes with up to six tasks and twenty resources, that pause, are killed, whose tasks are kept waiting at any await, and
 //!   whose futures are dropped at any await.
 //!
 //! # What is not
 //!
-//! TCP, RESP and the Redis driver: the connection in this crate is a model of the library's actor
-//! and keeps the same contract (see `quorate::node::Node`). Threads: everything runs on one.
+//! Sockets, TLS, name look-ups and the actor around the driver, which has no decision of its own.
+//! Threads: everything runs on one.
 //!
 //! # Why a crate
 //!

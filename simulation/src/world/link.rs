@@ -105,14 +105,14 @@ impl World {
         }
     }
 
-    pub(super) fn turn(&mut self, index: usize) -> Option<Call> {
+    pub(super) fn turn(&mut self, index: usize) -> Call {
         self.links[index].ringing = false;
-        Some(Call::Turn)
+        Call::Turn
     }
 
     pub(super) fn alarm(&mut self, index: usize, lap: u32) -> Option<Call> {
         let link = &mut self.links[index];
-        if !link.armed.is_some_and(|(_, armed)| armed == lap) {
+        if link.armed.is_none_or(|(_, armed)| armed != lap) {
             return None;
         }
         link.armed = None;

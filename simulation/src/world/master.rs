@@ -166,7 +166,7 @@ impl World {
                 if before.holder.is_none() && after.holder.is_some() {
                     self.watch.coverage.restored += 1;
                 }
-                self.applied(index, &item.claim, verb, live, &answer, before, after);
+                self.applied(index, &item.claim, (verb, live), &answer, (before, after));
             }
             return answer;
         }
@@ -175,7 +175,7 @@ impl World {
         let after = master.look(now_us, claim.key());
         master.seen[resource_of(claim.key())] = after;
         let published = master.memory.take_published();
-        self.applied(index, claim, verb, live, &answer, before, after);
+        self.applied(index, claim, (verb, live), &answer, (before, after));
         if let Request::Release { claim, leave: true } = request {
             self.watch.fact(
                 now,
@@ -195,12 +195,11 @@ impl World {
         &mut self,
         master: usize,
         claim: &Arc<Claim>,
-        verb: Verb,
-        live: bool,
+        verb: (Verb, bool),
         answer: &Result<Answer, Fault>,
-        before: Seen,
-        after: Seen,
+        (before, after): (Seen, Seen),
     ) {
+        let (verb, live) = verb;
         let now = self.now;
         let resource = resource_of(claim.key());
         self.watch.say(now, || {

@@ -301,7 +301,8 @@ impl World {
                 return due.then(|| timer.waker.take()).flatten().map(Todo::Wake);
             }
             Event::Turn { link } => {
-                return self.turn(at(link)).map(|call| step((at(link), call)));
+                let call = self.turn(at(link));
+                return Some(step((at(link), call)));
             }
             Event::Alarm { link, lap } => {
                 let call = self.alarm(at(link), lap);
