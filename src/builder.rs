@@ -5,62 +5,21 @@ use std::time::Duration;
 
 use crate::coordinator::{Coordinator, Patience};
 use crate::error::BuildError;
-#[cfg(any(test, feature = "testing"))]
-use crate::node::Driver;
 use crate::node::Node;
+#[cfg(any(test, feature = "testing"))]
+use crate::node::redis::driver::Driver;
 use crate::node::redis::{Address, NodeOptions, RedisNode, Roster};
+use crate::options::{Options, bad, text};
+#[cfg(any(test, feature = "testing"))]
 use crate::protocol::instant::Instant;
 use crate::protocol::validity::Drift;
-use crate::redlock::{MAX_RESOURCE_LEN, Redlock};
+use crate::redlock::Redlock;
+use crate::resource::MAX_RESOURCE_LEN;
 use crate::retry::Retry;
 use crate::runtime::{Runtime, Tokio};
+use crate::settings::{RestartGuard, Wait};
 #[cfg(feature = "tls-rustls")]
 use crate::tls::Tls;
-
-/// How long [`acquire`](crate::Redlock::acquire) waits for a lock that another holds, or for a
-/// quorum that is not there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Wait {
-    /// Not at all: one attempt.
-    None,
-    /// At most this long. However short, one attempt is made in full: it may outlast the wait by a
-    /// node timeout, and the very first one of a `Redlock`, which waits for its connections, by the
-    /// connect timeout as well.
-    For(Duration),
-    /// Until it is there, however long that takes. As any wait it ends at once where waiting is in
-    /// vain: see [`Missed::passes_by_itself`](crate::Missed::passes_by_itself).
-    Forever,
-}
-
-impl Wait {
-    pub(crate) fn deadline(self, began: Instant) -> Instant {
-        match self {
-            Self::None => began,
-            Self::For(time) => began + time,
-            Self::Forever => Instant::NEVER,
-        }
-    }
-}
-
-/// Whether a master that restarted lately may vote.
-///
-/// A master that lost its memory has forgotten who holds a lock. With the guard on its votes are
-/// left out until every lock that it can have forgotten has expired: until
-/// [`max_ttl`](RedlockBuilder::max_ttl) after its start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RestartGuard {
-    /// Every master that started less than `max_ttl` ago does not vote. The default.
-    #[default]
-    On,
-    /// The first connection to each master is trusted whatever its age; restarts seen after that
-    /// are guarded. For programs that have just started the masters themselves.
-    AfterFirstContact,
-    /// Never. Right only for masters that lose nothing: `appendonly yes` with
-    /// `appendfsync always`.
-    Off,
-}
 
 /// Settings of a [`Redlock`], with their defaults. [`build`](Self::build) checks them and never
 /// connects.
@@ -105,28 +64,8 @@ pub struct RedlockBuilder {
     nodes: Vec<Arc<dyn Node>>,
 }
 
-/// What every lock of one `Redlock` goes by.
-#[derive(Clone, Debug)]
-pub(crate) struct Options {
-    pub(crate) ttl: Duration,
-    pub(crate) max_ttl: Duration,
-    pub(crate) node_timeout: Duration,
-    pub(crate) drift: Drift,
-    pub(crate) wait: Wait,
-    pub(crate) retry: Retry,
-    pub(crate) max_hold: Option<Duration>,
-    /// First come, first served.
-    pub(crate) fair: bool,
-    pub(crate) heartbeat: Duration,
-    /// This `Redlock` on wake channels and in waiter ids: 16 hexadecimal digits.
-    pub(crate) process: Arc<str>,
-}
-
 /// The most masters that are supported. Far more than helps: each costs a message per step.
 const MAX_MASTERS: usize = 64;
-
-/// The life of a fencing counter.
-const LONGEST_TTL: Duration = Duration::from_secs(86_400);
 
 /// The very first request to a master waits for as long as connecting may take.
 const LONGEST_CONNECT: Duration = Duration::from_secs(3600);
@@ -477,88 +416,34 @@ fn addresses(urls: &[String]) -> Result<Vec<Address>, BuildError> {
     Ok(seen)
 }
 
-fn bad(what: &'static str, value: Duration, why: impl Into<String>) -> BuildError {
-    BuildError::BadDuration {
-        what,
-        value,
-        why: why.into(),
-    }
+/// The masters of a builder as [`Driver`]s: for simulations. `seed` draws the jitter of their pauses,
+/// `now` is the present time on the clock that steps them.
+///
+/// # Errors
+///
+/// As [`RedlockBuilder::build`].
+#[cfg(any(test, feature = "testing"))]
+pub fn drivers(
+    settings: &RedlockBuilder,
+    seed: u64,
+    now: Instant,
+) -> Result<Vec<Driver>, BuildError> {
+    settings.drivers(seed, now)
 }
 
-fn text(duration: Duration) -> String {
-    humantime::format_duration(duration).to_string()
+/// A Redis or Valkey master by its URL, with the defaults of a builder: for contract tests.
+///
+/// # Errors
+///
+/// As [`RedlockBuilder::build`].
+#[cfg(any(test, feature = "testing"))]
+pub fn connect(url: &str, settings: &RedlockBuilder) -> Result<Arc<dyn Node>, BuildError> {
+    settings.clone().master(url).single_node()
 }
 
-pub(crate) fn check_max_hold(max_hold: Duration) -> Result<(), BuildError> {
-    if max_hold.is_zero() {
-        return Err(bad(
-            "max_hold",
-            max_hold,
-            "would end every lock at once; leave it out for none",
-        ));
-    }
-    Ok(())
-}
-
-impl Options {
-    fn check(&self) -> Result<(), BuildError> {
-        if !(0.0..1.0).contains(&self.drift.factor) {
-            let why = format!(
-                "has a factor of {}, it must be from 0 to below 1",
-                self.drift.factor
-            );
-            return Err(bad("drift floor", self.drift.floor, why));
-        }
-        // Beyond that a lock would outlive its fencing counter, and its number could come again.
-        if self.max_ttl > LONGEST_TTL {
-            let why = format!("is too long: at most {} is allowed", text(LONGEST_TTL));
-            return Err(bad("max_ttl", self.max_ttl, why));
-        }
-        // Before the node timeout, whose default follows from it.
-        self.check_ttl(self.ttl)?;
-        if self.node_timeout.is_zero() {
-            return Err(bad(
-                "node_timeout",
-                self.node_timeout,
-                "leaves no time to answer; 50ms is the default",
-            ));
-        }
-        self.max_hold.map_or(Ok(()), check_max_hold)
-    }
-
-    /// Whether a lock can live on this ttl.
-    pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<(), BuildError> {
-        if ttl > self.max_ttl {
-            let why = format!(
-                "is above max_ttl ({}): lower it, or raise max_ttl on every client",
-                text(self.max_ttl)
-            );
-            return Err(bad("ttl", ttl, why));
-        }
-        let drift = self.drift.of(ttl);
-        if ttl <= drift {
-            let why = format!(
-                "is used up by the clock drift of {} alone: raise it",
-                text(drift)
-            );
-            return Err(bad("ttl", ttl, why));
-        }
-        if self.node_timeout > ttl / 4 {
-            let why = format!(
-                "is too short for a node_timeout of {}: raise it to {} or lower node_timeout",
-                text(self.node_timeout),
-                text(self.node_timeout.saturating_mul(4))
-            );
-            return Err(bad("ttl", ttl, why));
-        }
-        if ttl <= drift + 2 * self.node_timeout {
-            let why = format!(
-                "leaves nothing after two rounds of {} and a drift of {}: raise it",
-                text(self.node_timeout),
-                text(drift)
-            );
-            return Err(bad("ttl", ttl, why));
-        }
-        Ok(())
+impl Redlock {
+    /// Settings, with their defaults.
+    pub fn builder() -> RedlockBuilder {
+        RedlockBuilder::default()
     }
 }

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::coordinator::{AcquireRound, Coordinator, Failure, Missed, Won};
+use crate::coordinator::{AcquireRound, Coordinator, Missed, Won};
+use crate::core::Core;
 use crate::limit::Limit;
 use crate::metrics;
 use crate::node::{Claim, Order, Place as Ticket, Token};
+use crate::outcome::Failure;
 use crate::protocol::instant::Instant;
-use crate::redlock::Core;
 use crate::report;
 use crate::waiting::{Heard, Place, Waiting};
 

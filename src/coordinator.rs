@@ -7,20 +7,20 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::gather::{Board, From, Gather};
-use crate::held::Held;
 use crate::limit::Limit;
 use crate::metrics;
 use crate::node::{
     Answer, Claim, Fault, KeyState, Line, Node, NodeName, Order, Phase, Reply, ReplySink, Request,
     Token,
 };
+use crate::outcome::Failure;
 use crate::protocol::fencing::{Agreement, ClockOffset};
 use crate::protocol::finding::Finding;
 use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{Quorum, Reason, Tally, Verdict};
 use crate::protocol::round::{Round, Vote};
 use crate::protocol::validity::{Drift, valid_until};
-use crate::report::{NodeReport, Slots};
+use crate::report::{Heir, NodeReport, Slots};
 use crate::runtime::Runtime;
 
 /// How often the fencing number may be raised within one acquire before it is given up. One
@@ -63,47 +63,6 @@ pub(crate) struct Won {
     pub(crate) valid_until: Instant,
     pub(crate) fencing: Option<u64>,
     pub(crate) round: Arc<AcquireRound>,
-}
-
-/// Why an attempt came to nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
-    /// Another holder stands in the way.
-    Contention,
-    /// Fewer masters than a majority can answer.
-    Outage,
-    /// A majority granted, but the validity or the wait was used up.
-    Late,
-}
-
-impl std::convert::From<Finding> for Failure {
-    fn from(finding: Finding) -> Self {
-        match finding {
-            Finding::Held | Finding::Split => Self::Contention,
-            Finding::Outage => Self::Outage,
-            Finding::Late => Self::Late,
-        }
-    }
-}
-
-impl std::convert::From<Reason> for Failure {
-    fn from(reason: Reason) -> Self {
-        match reason {
-            Reason::Contention => Self::Contention,
-            Reason::Outage => Self::Outage,
-        }
-    }
-}
-
-impl Failure {
-    /// A word for trace fields.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Contention => "held_by_other",
-            Self::Outage => "no_quorum",
-            Self::Late => "too_late",
-        }
-    }
 }
 
 /// A lost attempt, with its releases on their way.
@@ -454,7 +413,7 @@ pub(crate) struct AcquireBoard {
     quorum: Quorum,
     slots: Slots,
     /// The lock that was won, if it is: it has the slots, and what comes later is passed on to it.
-    heir: Weak<Held>,
+    heir: Option<Weak<dyn Heir>>,
     started: Instant,
     decided: bool,
     /// What refusing nodes said; most rounds meet none.
@@ -479,7 +438,7 @@ impl AcquireBoard {
             round: Round::open(quorum),
             quorum,
             slots: Slots::of(quorum.nodes()),
-            heir: Weak::new(),
+            heir: None,
             started,
             refusals: None,
             decided: false,
@@ -550,14 +509,15 @@ impl AcquireBoard {
 
     /// Leaves to the lock that was won what each node said and will say, so that a held lock
     /// does not keep its round alive. The board's lock is always taken before the lock's.
-    pub(crate) fn bequeath(&mut self, heir: &Arc<Held>) {
+    pub(crate) fn bequeath(&mut self, heir: &Arc<impl Heir>) {
         heir.inherit(std::mem::take(&mut self.slots));
-        self.heir = Arc::downgrade(heir);
+        let heir: Weak<_> = Arc::downgrade(heir);
+        self.heir = Some(heir);
     }
 
     fn note(&mut self, from: From, answer: &Result<Answer, Fault>, late: bool) {
         let (node, now) = (from.node, from.now);
-        match self.heir.upgrade() {
+        match self.heir.as_ref().and_then(Weak::upgrade) {
             Some(heir) => heir.note(node, answer, self.started, now, late),
             None => self.slots.note(node, answer, self.started, now, late),
         }

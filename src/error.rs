@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::held::LossCause;
+use crate::outcome::LossCause;
 use crate::report::{Line, NodeReport, is_hopeless};
+use crate::resource::InvalidResource;
 
 /// A builder's settings do not fit together. Nothing has been contacted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,26 +45,11 @@ pub enum BuildError {
     #[error("key prefix {0:?} is reserved: keys that begin with \"quorate:\" are quorate's own")]
     ReservedPrefix(String),
     /// A prefix that leaves no sensible key.
-    #[error("the key prefix is {0} bytes long, at most {max} are allowed", max = crate::MAX_RESOURCE_LEN)]
+    #[error("the key prefix is {0} bytes long, at most {max} are allowed", max = crate::resource::MAX_RESOURCE_LEN)]
     PrefixTooLong(usize),
     /// A TLS setting that cannot be used.
     #[error("TLS: {0}")]
     Tls(String),
-}
-
-/// A resource name that cannot be locked.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum InvalidResource {
-    /// The name is empty.
-    #[error("the resource name is empty")]
-    Empty,
-    /// The name is too long.
-    #[error("the resource name is {0} bytes long, at most {max} are allowed", max = crate::MAX_RESOURCE_LEN)]
-    TooLong(usize),
-    /// The name, with its prefix, would be one of quorate's own keys.
-    #[error("resource names that begin with \"quorate:\" are reserved")]
-    Reserved,
 }
 
 /// The lock was not acquired. Nothing is held; what a master may have granted is being released,

@@ -7,14 +7,15 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::coordinator::ReleaseBoard;
+use crate::core::Core;
 use crate::error::ExtendError;
 use crate::gather::{Board, From, Gather};
-use crate::held::{Held, LossCause};
+use crate::held::Held;
 use crate::limit::Limit;
 use crate::node::{Answer, ExtendItem, Fault, Phase, Request, Token};
+use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::protocol::lease::{Ballot, Extension, Terms};
-use crate::redlock::Core;
 use crate::renewal::{Seat, end, extended, said_of};
 use crate::report::{NodeReport, Slots};
 

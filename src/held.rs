@@ -1,6 +1,5 @@
 //! A held lock as guard and renewal share it: until when it is valid, and how it ended.
 
-use std::fmt;
 use std::num::NonZero;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,47 +9,11 @@ use tokio::sync::Notify;
 use crate::coordinator::Won;
 use crate::metrics;
 use crate::node::{Answer, Claim, Fault, NodeName, Phase};
+use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
-use crate::report::{Line, NodeReport, Slots};
+use crate::report::{Heir, Line, NodeReport, Slots};
 use crate::runtime::Runtime;
 use crate::waiting::{Lines, Place};
-
-/// Why a lock is no longer held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LossCause {
-    /// The validity ended before a majority of masters had prolonged it.
-    Expired,
-    /// A majority of masters says that the lock is not ours.
-    TakenAway,
-    /// `max_hold` has passed.
-    MaxHold,
-    /// The guard was released or dropped.
-    Released,
-}
-
-impl LossCause {
-    /// A word for fields and machine-readable output; stable across versions.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Expired => "expired",
-            Self::TakenAway => "taken_away",
-            Self::MaxHold => "max_hold",
-            Self::Released => "released",
-        }
-    }
-}
-
-impl fmt::Display for LossCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Expired => "its validity ended before a majority of masters prolonged it",
-            Self::TakenAway => "a majority of masters says that it is not ours",
-            Self::MaxHold => "the longest allowed hold time has passed",
-            Self::Released => "it was released",
-        })
-    }
-}
 
 /// One held lock. A process may hold very many: what stands here is kept small
 /// (`a_held_lock_is_small`).
@@ -125,26 +88,6 @@ impl Held {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes over what the masters have said to the acquire so far.
-    pub(crate) fn inherit(&self, slots: Slots) {
-        self.state().slots = slots;
-    }
-
-    /// Notes an answer to the acquire that came after the lock was won.
-    pub(crate) fn note(
-        &self,
-        node: usize,
-        answer: &Result<Answer, Fault>,
-        started: Instant,
-        now: Instant,
-        late: bool,
-    ) {
-        let mut state = self.state();
-        if state.phase == Phase::Acquire {
-            state.slots.note(node, answer, started, now, late);
-        }
     }
 
     /// Notes what the masters said to a renewal or an extension that its holder should know of.
@@ -279,6 +222,26 @@ fn nanos(of: Duration) -> u64 {
 }
 
 // With the metrics a lock also keeps since when it is held.
+impl Heir for Held {
+    fn inherit(&self, slots: Slots) {
+        self.state().slots = slots;
+    }
+
+    fn note(
+        &self,
+        node: usize,
+        answer: &Result<Answer, Fault>,
+        started: Instant,
+        now: Instant,
+        late: bool,
+    ) {
+        let mut state = self.state();
+        if state.phase == Phase::Acquire {
+            state.slots.note(node, answer, started, now, late);
+        }
+    }
+}
+
 #[cfg(all(test, target_pointer_width = "64", not(feature = "metrics")))]
 mod tests {
     use super::*;

@@ -79,11 +79,11 @@ mod builder;
 mod campaign;
 mod clock;
 mod coordinator;
+mod core;
 mod error;
 mod gather;
 mod guard;
 mod held;
-mod inspection;
 mod limit;
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
@@ -91,30 +91,36 @@ pub mod metrics;
 #[cfg(not(feature = "metrics"))]
 mod metrics;
 pub mod node;
+mod options;
+mod outcome;
 mod protocol;
 mod redlock;
 mod renewal;
 mod report;
+mod resource;
 mod retry;
 pub mod runtime;
+mod settings;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(feature = "tls-rustls")]
 mod tls;
 mod waiting;
 
-pub use builder::{RedlockBuilder, RestartGuard, Wait};
-pub use error::{AcquireError, BuildError, ExtendError, InvalidResource, Missed, ScopeError};
+pub use builder::RedlockBuilder;
+pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
 pub use guard::{LockGuard, Released};
-pub use held::LossCause;
-pub use inspection::Inspection;
+pub use node::inspection::Inspection;
 pub use node::redis::needs::{MissingRight, Purpose};
 pub use node::{Fault, KeyState, NodeName, Phase, Token, Waiter};
+pub use outcome::LossCause;
 pub use protocol::instant::Instant;
 pub use protocol::validity::Drift;
-pub use redlock::{
-    LockRequest, MAX_RESOURCE_LEN, NodeStatus, Redlock, Refusal, Status, StatusVerdict, TryAcquire,
-};
+pub use redlock::{LockRequest, NodeStatus, Redlock, Refusal, Status, StatusVerdict, TryAcquire};
 pub use report::{NodeOutcome, NodeReport};
+pub use resource::{InvalidResource, MAX_RESOURCE_LEN};
 pub use retry::Retry;
+pub use settings::{RestartGuard, Wait};
 #[cfg(feature = "tls-rustls")]
 pub use tls::Tls;
 pub use waiting::Waiting;

@@ -26,6 +26,7 @@ pub(crate) use disabled::{Hold, Message, acquired, ahead, confirmation, register
 #[cfg(feature = "metrics")]
 mod enabled {
     use std::iter::successors;
+    use std::sync::Arc;
     use std::time::{Duration, Instant};
 
     use ::metrics::{
@@ -33,9 +34,7 @@ mod enabled {
         histogram,
     };
 
-    use crate::coordinator::Failure;
-    use crate::held::LossCause;
-    use crate::node::{Answer, Fault, NodeName, Phase};
+    use crate::outcome::{Failure, LossCause};
     use crate::protocol::lease::Extension;
 
     const ACQUIRE_SECONDS: &str = "quorate_acquire_seconds";
@@ -137,11 +136,15 @@ mod enabled {
                 _ => describe_histogram!(name, unit, help),
             }
         }
-        register([].into_iter());
+        register([].into_iter(), &[], &[]);
     }
 
     /// Shows every series to the recorder, at 0 (`the_first_loss_of_a_process_is_an_increase`).
-    pub(crate) fn register<'a>(nodes: impl Iterator<Item = &'a NodeName>) {
+    pub(crate) fn register(
+        nodes: impl Iterator<Item = Arc<str>>,
+        phases: &[&'static str],
+        faults: &[&'static str],
+    ) {
         let failures = [None].into_iter().chain(failures().map(Some));
         for failure in failures {
             let _ = histogram!(ACQUIRE_SECONDS, "outcome" => acquire_outcome(failure));
@@ -162,11 +165,10 @@ mod enabled {
         let _ = histogram!(MARGIN_SECONDS);
         let _ = histogram!(QUEUE_AHEAD);
         for node in nodes {
-            let node = SharedString::from_shared(node.shared());
-            for phase in phases().map(Phase::as_str) {
+            let node = SharedString::from_shared(node);
+            for &phase in phases {
                 let _ = histogram!(REPLY_SECONDS, "node" => node.clone(), "phase" => phase);
-                let faults = faults().map(|fault| fault.kind());
-                for outcome in [OK, LATE].into_iter().chain(faults) {
+                for &outcome in [OK, LATE].iter().chain(faults) {
                     counter!(REPLIES, "node" => node.clone(), "phase" => phase, "outcome" => outcome)
                         .increment(0);
                 }
@@ -190,39 +192,6 @@ mod enabled {
             LossCause::TakenAway => Some(LossCause::MaxHold),
             LossCause::MaxHold => Some(LossCause::Released),
             LossCause::Released => None,
-        })
-    }
-
-    fn phases() -> impl Iterator<Item = Phase> {
-        successors(Some(Phase::Acquire), |phase| match phase {
-            Phase::Acquire => Some(Phase::Confirm),
-            Phase::Confirm => Some(Phase::Release),
-            Phase::Release => Some(Phase::Extend),
-            Phase::Extend => Some(Phase::Look),
-            Phase::Look => None,
-        })
-    }
-
-    fn faults() -> impl Iterator<Item = Fault> {
-        let (none, no_time) = ("", Duration::ZERO);
-        successors(Some(Fault::Down(none.into())), move |fault| match fault {
-            Fault::Down(_) => Some(Fault::Stalled),
-            Fault::Stalled => Some(Fault::Overloaded),
-            Fault::Overloaded => Some(Fault::Quarantined(no_time)),
-            Fault::Quarantined(_) => Some(Fault::Withdrawn),
-            Fault::Withdrawn => Some(Fault::Timeout(no_time)),
-            Fault::Timeout(_) => Some(Fault::Disconnected(none.into())),
-            Fault::Disconnected(_) => Some(Fault::Loading),
-            Fault::Loading => Some(Fault::ReadOnly),
-            Fault::ReadOnly => Some(Fault::OutOfMemory),
-            Fault::OutOfMemory => Some(Fault::Misconf),
-            Fault::Misconf => Some(Fault::Busy),
-            Fault::Busy => Some(Fault::WrongType),
-            Fault::WrongType => Some(Fault::Denied(none.into())),
-            Fault::Denied(_) => Some(Fault::Unsupported(none.into())),
-            Fault::Unsupported(_) => Some(Fault::SameServer(none.into())),
-            Fault::SameServer(_) => Some(Fault::Server(none.into())),
-            Fault::Server(_) => None,
         })
     }
 
@@ -308,32 +277,31 @@ mod enabled {
     }
 
     impl Message {
-        /// Sent now.
-        pub(crate) fn to(node: &NodeName) -> Self {
+        /// Sent now, to the node of this name.
+        pub(crate) fn to(node: impl FnOnce() -> Arc<str>) -> Self {
             Self {
-                node: SharedString::from_shared(node.shared()),
+                node: SharedString::from_shared(node()),
                 sent: Instant::now(),
             }
         }
 
-        /// Answered, or reported as a fault.
-        pub(crate) fn answered(&self, phase: Phase, answer: Result<&Answer, &Fault>) {
-            match answer {
-                Ok(_) => self.count(phase, OK, true),
-                Err(fault) => {
-                    let said = !matches!(fault, Fault::Timeout(_) | Fault::Stalled);
-                    self.count(phase, fault.kind(), said);
-                }
-            }
+        /// Answered.
+        pub(crate) fn answered(&self, phase: &'static str) {
+            self.count(phase, OK, true);
+        }
+
+        /// Reported as a fault of this kind; `said` by the master, or for its silence.
+        pub(crate) fn failed(&self, phase: &'static str, fault: &'static str, said: bool) {
+            self.count(phase, fault, said);
         }
 
         /// Answered after its timeout had been reported.
-        pub(crate) fn late(&self, phase: Phase) {
+        pub(crate) fn late(&self, phase: &'static str) {
             self.count(phase, LATE, true);
         }
 
-        fn count(&self, phase: Phase, outcome: &'static str, said: bool) {
-            let (node, phase) = (self.node.clone(), phase.as_str());
+        fn count(&self, phase: &'static str, outcome: &'static str, said: bool) {
+            let node = self.node.clone();
             if said {
                 histogram!(REPLY_SECONDS, "node" => node.clone(), "phase" => phase)
                     .record(self.sent.elapsed());
@@ -346,14 +314,13 @@ mod enabled {
 #[cfg(not(feature = "metrics"))]
 #[allow(clippy::unused_self, reason = "the same calls as with the feature")]
 mod disabled {
+    use std::sync::Arc;
     use std::time::Duration;
 
-    use crate::coordinator::Failure;
-    use crate::held::LossCause;
-    use crate::node::{Answer, Fault, NodeName, Phase};
+    use crate::outcome::{Failure, LossCause};
     use crate::protocol::lease::Extension;
 
-    pub(crate) fn register<'a>(_: impl Iterator<Item = &'a NodeName>) {}
+    pub(crate) fn register(_: impl Iterator<Item = Arc<str>>, _: &[&str], _: &[&str]) {}
     pub(crate) fn acquired(_: Option<Failure>, _: impl FnOnce() -> Duration) {}
     pub(crate) fn round(_: Option<Failure>) {}
     pub(crate) fn confirmation() {}
@@ -373,11 +340,12 @@ mod disabled {
     pub(crate) struct Message;
 
     impl Message {
-        pub(crate) fn to(_: &NodeName) -> Self {
+        pub(crate) fn to(_: impl FnOnce() -> Arc<str>) -> Self {
             Self
         }
 
-        pub(crate) fn answered(&self, _: Phase, _: Result<&Answer, &Fault>) {}
-        pub(crate) fn late(&self, _: Phase) {}
+        pub(crate) fn answered(&self, _: &'static str) {}
+        pub(crate) fn failed(&self, _: &'static str, _: &'static str, _: bool) {}
+        pub(crate) fn late(&self, _: &'static str) {}
     }
 }

@@ -8,21 +8,22 @@ use std::time::Duration;
 use futures::future::Either;
 use tracing::Instrument;
 
-use crate::builder::{Options, RedlockBuilder, Wait, check_max_hold};
 use crate::campaign::{Campaign, Defeat, Observer, Victory};
-use crate::coordinator::{Coordinator, Failure};
-use crate::error::{AcquireError, InvalidResource, Missed, ScopeError};
+use crate::coordinator::Coordinator;
+use crate::core::Core;
+use crate::error::{AcquireError, Missed, ScopeError};
 use crate::guard::LockGuard;
 use crate::held::Held;
-use crate::inspection::{Inspection, Scope};
 use crate::metrics;
-use crate::node::{Ear, Fault, KeyState, NodeName, Request};
+use crate::node::inspection::Inspection;
+use crate::node::{Ear, Fault, KeyState, NodeName, Phase, Request, Scope};
+use crate::options::{Options, check_max_hold};
+use crate::outcome::Failure;
 use crate::renewal::{Renewal, Seat};
 use crate::report::NodeReport;
+use crate::resource::{InvalidResource, check_resource};
+use crate::settings::Wait;
 use crate::waiting::{Lines, Waiting};
-
-/// The longest resource name, in bytes.
-pub const MAX_RESOURCE_LEN: usize = 1024;
 
 /// Locks over one set of masters. Cheap to clone; share one per process, so that all its locks
 /// share connections and the renewal task.
@@ -40,17 +41,6 @@ pub const MAX_RESOURCE_LEN: usize = 1024;
 #[derive(Clone)]
 pub struct Redlock {
     core: Arc<Core>,
-}
-
-/// What all locks of one `Redlock` share.
-pub(crate) struct Core {
-    pub(crate) coordinator: Arc<Coordinator>,
-    pub(crate) renewal: Arc<Renewal>,
-    pub(crate) lines: Arc<Lines>,
-    /// Numbers the waiters. Here and not in a static, so that a run of its own starts from one
-    /// and can be repeated.
-    pub(crate) waiters: AtomicU64,
-    pub(crate) options: Options,
 }
 
 /// What [`Redlock::try_acquire`] found.
@@ -86,13 +76,11 @@ pub struct Refusal {
 }
 
 impl Redlock {
-    /// Settings, with their defaults.
-    pub fn builder() -> RedlockBuilder {
-        RedlockBuilder::default()
-    }
-
     pub(crate) fn new(coordinator: Coordinator, options: Options) -> Self {
-        metrics::register(coordinator.names());
+        let phases: Vec<_> = Phase::all().map(Phase::as_str).collect();
+        let faults: Vec<_> = Fault::all().map(|fault| fault.kind()).collect();
+        let names = coordinator.names().map(NodeName::shared);
+        metrics::register(names, &phases, &faults);
         let lines = Lines::new();
         if options.fair {
             for (node, master) in coordinator.nodes().iter().enumerate() {
@@ -615,25 +603,3 @@ impl Status {
         }
     }
 }
-
-fn check_resource(prefix: &str, resource: &[u8]) -> Result<(), InvalidResource> {
-    if resource.is_empty() {
-        return Err(InvalidResource::Empty);
-    }
-    if resource.len() > MAX_RESOURCE_LEN {
-        return Err(InvalidResource::TooLong(resource.len()));
-    }
-    // The whole key counts: an empty prefix, or one that ends in the middle of the word.
-    let key_start = prefix
-        .as_bytes()
-        .iter()
-        .chain(resource)
-        .take(RESERVED.len());
-    if key_start.eq(RESERVED) || resource.starts_with(RESERVED) {
-        return Err(InvalidResource::Reserved);
-    }
-    Ok(())
-}
-
-/// What the names of quorate's own keys begin with.
-const RESERVED: &[u8] = b"quorate:";

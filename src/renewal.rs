@@ -21,9 +21,10 @@ use tokio::sync::Notify;
 
 use crate::coordinator::Coordinator;
 use crate::gather::{Board, From, Gather};
-use crate::held::{Held, LossCause};
+use crate::held::Held;
 use crate::metrics;
 use crate::node::{Answer, ExtendItem, Extended, Fault, Phase, Request};
+use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::protocol::lease::{Ballot, Extension, Kept, Terms, renew_at, retry_at};
 use crate::report::Slots;

@@ -70,6 +70,22 @@ impl fmt::Display for NodeReport {
     }
 }
 
+/// What lives on when a round is over, and is told what still comes in.
+pub(crate) trait Heir: Send + Sync + 'static {
+    /// Takes over what the masters have said to the acquire so far.
+    fn inherit(&self, slots: Slots);
+
+    /// Notes an answer to the acquire that came after the lock was won.
+    fn note(
+        &self,
+        node: usize,
+        answer: &Result<Answer, Fault>,
+        started: Instant,
+        now: Instant,
+        late: bool,
+    );
+}
+
 /// What every master said, in the compact form that a held lock keeps for as long as it lives.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slots {

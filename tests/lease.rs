@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use quorate::node::{self, Answer};
+use quorate::node::Answer;
 use quorate::{
     AcquireError, ExtendError, Fault, Instant, LockGuard, LossCause, NodeOutcome, Redlock,
     RedlockBuilder, RestartGuard, ScopeError, TryAcquire, Wait,
@@ -523,8 +523,8 @@ async fn a_guarded_master_answers_everybody_and_takes_releases() {
     let on = Redlock::builder().restart_guard(RestartGuard::On);
     let off = Redlock::builder().restart_guard(RestartGuard::Off);
     let url = masters[0].url();
-    let young = node::connect(&url, &on).expect("a good address");
-    let trusted = node::connect(&url, &off).expect("a good address");
+    let young = quorate::testing::connect(&url, &on).expect("a good address");
+    let trusted = quorate::testing::connect(&url, &off).expect("a good address");
     let lock = claim(b"job", 1);
     ask(&*trusted, acquire(&lock, secs(30), 0))
         .await

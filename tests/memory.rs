@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Instant;
 
-use quorate::node::{self, Answer};
+use quorate::node::Answer;
 use support::asking::{Ears, ask, claim, look};
 use support::{PATIENCE, ask_server, eventually, masters, ms, secs, settings};
 
@@ -21,7 +21,7 @@ fn memory() -> u64 {
 async fn a_hundred_thousand_requests_to_a_stopped_master_are_all_answered_and_none_is_kept() {
     let masters = masters(1);
     let settings = settings([""; 0]).node_timeout(ms(100));
-    let node = node::connect(&masters[0].url(), &settings).expect("a good address");
+    let node = quorate::testing::connect(&masters[0].url(), &settings).expect("a good address");
     ask(&*node, look(b"warm")).await.expect("it answers");
     masters[0].stop().expect("stopped");
     let before = memory();

@@ -461,7 +461,7 @@ async fn a_crowd_that_outruns_a_master_waits_and_does_not_time_out() {
     // 12,000 take it six seconds or more; asked all at once, half of them would be overdue. The timeout is long
     // enough for a machine that does not come round to this test for a second.
     let settings = settings([""; 0]).node_timeout(secs(3)).dial(slow_master());
-    let node = node::connect("redis://pipe", &settings).expect("a good address");
+    let node = quorate::testing::connect("redis://pipe", &settings).expect("a good address");
     ask(&*node, look(b"warm")).await.expect("it answers");
     let mut ears = Ears::new();
     for n in 0..12_000 {
@@ -712,7 +712,7 @@ fn a_redlock_goes_on_in_another_runtime() {
 async fn no_acquire_comes_after_its_release_by_way_of_an_old_connection() {
     let masters = masters(1);
     let settings = settings([""; 0]).node_timeout(ms(100));
-    let node = node::connect(&masters[0].url(), &settings).expect("a good address");
+    let node = quorate::testing::connect(&masters[0].url(), &settings).expect("a good address");
     ask(&*node, look(b"warm")).await.expect("it answers");
     for round in 0..3 {
         masters[0].stop().expect("stopped");

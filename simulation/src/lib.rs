@@ -1,7 +1,7 @@
 //! Deterministic simulation of quorate: millions of schedules, every one replayable.
 //!
 //! The **real** library runs here, down to the bytes that its Redis driver writes and reads
-//! (`quorate::node::Driver`), over a simulated network, simulated servers and clocks that stand wrong. One seed decides everything: [`Scenario::draw`]
+//! (`quorate::testing::Driver`), over a simulated network, simulated servers and clocks that stand wrong. One seed decides everything: [`Scenario::draw`]
 //! makes it into plain data, [`run`] plays it, and the checkers look after every event. The same
 //! seed gives the same run on every machine.
 //!

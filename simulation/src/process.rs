@@ -8,8 +8,9 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use quorate::Instant;
-use quorate::node::{Driver, Ear, Node, NodeName, Reply, Request, drivers};
+use quorate::node::{Ear, Node, NodeName, Reply, Request};
 use quorate::runtime::{BoxFuture, Runtime};
+use quorate::testing::{Driver, drivers};
 
 use crate::canary::Flaw;
 use crate::clock::{BEGIN, Clock, EPOCH_US};

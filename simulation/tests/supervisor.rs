@@ -8,9 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use quorate::node::{
-    self, Answer, Claim, Fault, Node, Phase, Reply, ReplySink, Request, Stream, Token,
-};
+use quorate::node::{Answer, Claim, Fault, Node, Phase, Reply, ReplySink, Request, Stream, Token};
 use quorate::{Redlock, RedlockBuilder, RestartGuard};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
@@ -235,7 +233,7 @@ where
     let served = shared.clone();
     sim.host("server", move || serve(served.clone()));
     sim.client("client", async move {
-        let node = node::connect("redis://server:6379", &settings()).expect("a node");
+        let node = quorate::testing::connect("redis://server:6379", &settings()).expect("a node");
         test(node, shared).await;
         Ok(())
     });

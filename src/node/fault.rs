@@ -50,6 +50,30 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// One of each, for what is counted. Without a wildcard: a new one does not compile until it is here.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        let (none, no_time) = ("", Duration::ZERO);
+        std::iter::successors(Some(Fault::Down(none.into())), move |fault| match fault {
+            Fault::Down(_) => Some(Fault::Stalled),
+            Fault::Stalled => Some(Fault::Overloaded),
+            Fault::Overloaded => Some(Fault::Quarantined(no_time)),
+            Fault::Quarantined(_) => Some(Fault::Withdrawn),
+            Fault::Withdrawn => Some(Fault::Timeout(no_time)),
+            Fault::Timeout(_) => Some(Fault::Disconnected(none.into())),
+            Fault::Disconnected(_) => Some(Fault::Loading),
+            Fault::Loading => Some(Fault::ReadOnly),
+            Fault::ReadOnly => Some(Fault::OutOfMemory),
+            Fault::OutOfMemory => Some(Fault::Misconf),
+            Fault::Misconf => Some(Fault::Busy),
+            Fault::Busy => Some(Fault::WrongType),
+            Fault::WrongType => Some(Fault::Denied(none.into())),
+            Fault::Denied(_) => Some(Fault::Unsupported(none.into())),
+            Fault::Unsupported(_) => Some(Fault::SameServer(none.into())),
+            Fault::SameServer(_) => Some(Fault::Server(none.into())),
+            Fault::Server(_) => None,
+        })
+    }
+
     /// Whether the request certainly left nothing on the master: it was never sent, or refused
     /// as a whole before anything ran.
     pub fn left_nothing(&self) -> bool {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::{Fault, NodeName};
+use super::fault::Fault;
+use super::name::NodeName;
 use crate::metrics;
 
 /// The random value of one attempt: 128 bits from the operating system's generator, written to
@@ -317,6 +318,17 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// One of each, for what is counted. Without a wildcard: a new one does not compile until it is here.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        std::iter::successors(Some(Phase::Acquire), |phase| match phase {
+            Phase::Acquire => Some(Phase::Confirm),
+            Phase::Confirm => Some(Phase::Release),
+            Phase::Release => Some(Phase::Extend),
+            Phase::Extend => Some(Phase::Look),
+            Phase::Look => None,
+        })
+    }
+
     /// A word for fields and machine-readable output; stable across versions.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -375,7 +387,7 @@ impl Reply {
 
     /// The same, with outcome and latency counted for the master of this name.
     pub(crate) fn counted(mut self, name: &NodeName) -> Self {
-        self.message = Some(metrics::Message::to(name));
+        self.message = Some(metrics::Message::to(|| name.shared()));
         self
     }
 
@@ -384,9 +396,9 @@ impl Reply {
         let Some(sink) = self.sink.take() else { return };
         if let Some(message) = &self.message {
             if self.answered {
-                message.late(self.phase);
+                message.late(self.phase.as_str());
             } else {
-                message.answered(self.phase, answer.as_ref());
+                count(message, self.phase, answer.as_ref().err());
             }
         }
         if self.answered {
@@ -402,9 +414,20 @@ impl Reply {
         if let (Some(sink), false) = (&self.sink, self.answered) {
             self.answered = true;
             if let Some(message) = &self.message {
-                message.answered(self.phase, Err(&fault));
+                count(message, self.phase, Some(&fault));
             }
             sink.answered(self.node.into(), self.phase, Err(fault));
+        }
+    }
+}
+
+fn count(message: &metrics::Message, phase: Phase, fault: Option<&Fault>) {
+    let phase = phase.as_str();
+    match fault {
+        None => message.answered(phase),
+        Some(fault) => {
+            let said = !matches!(fault, Fault::Timeout(_) | Fault::Stalled);
+            message.failed(phase, fault.kind(), said);
         }
     }
 }
@@ -414,7 +437,7 @@ impl Drop for Reply {
         if let (Some(sink), false) = (self.sink.take(), self.answered) {
             let gone = Fault::Disconnected(Arc::from("the node was shut down"));
             if let Some(message) = &self.message {
-                message.answered(self.phase, Err(&gone));
+                count(message, self.phase, Some(&gone));
             }
             sink.answered(self.node.into(), self.phase, Err(gone));
         }

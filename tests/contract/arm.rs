@@ -45,7 +45,7 @@ impl Arm {
         // The contract is about answers, not about speed: a busy machine may take its time.
         let patient = settings([""; 0]).node_timeout(secs(10)).max_ttl(LONG);
         let patient = patient.connect_timeout(secs(10));
-        let node = node::connect(&server.url(), &patient).expect("a good address");
+        let node = quorate::testing::connect(&server.url(), &patient).expect("a good address");
         Self {
             node,
             master: Master::Server(Box::new(server)),

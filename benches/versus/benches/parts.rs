@@ -15,9 +15,9 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use futures::FutureExt;
 use quorate::node::{
     Answer, Claim, Dial, Extended, Fault, Node, NodeName, Phase, Reply, ReplySink, Request, Stream,
-    connect,
 };
 use quorate::runtime::BoxFuture;
+use quorate::testing::connect;
 use quorate::{LockGuard, Redlock, RedlockBuilder, Retry, Token};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::Runtime;

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use quorate::Instant;
-use quorate::node::{Driver, Node, Reply, Request, Stage};
+use quorate::node::{Node, Reply, Request};
+use quorate::testing::{Driver, Stage};
 
 use super::{Event, Shared, World};
 use crate::facts::Fact;

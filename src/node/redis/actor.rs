@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant as Tick, Sleep};
 
-use super::Shared;
 use super::dial::dial;
 use super::link::{Link, Stage};
+use super::shared::Shared;
 use super::socket::Socket;
 use super::wire::down;
 use crate::node::Fault;

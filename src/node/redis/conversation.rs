@@ -3,11 +3,11 @@
 use std::io;
 use std::task::Poll;
 
-use super::Shared;
 use super::buffers::{Input, Output};
 use super::dial::dial;
 use super::handshake::{Shake, Shaken, Step, hello, hello_answer};
 use super::resp::Value;
+use super::shared::Shared;
 use super::socket::Socket;
 use super::wire::down;
 use crate::node::Fault;

@@ -1,9 +1,8 @@
-//! A stream to a master: names looked up, addresses tried, TLS spoken.
+//! A stream to a master: addresses tried, TLS spoken.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -11,9 +10,8 @@ use futures::stream::FuturesUnordered;
 use redis::ConnectionAddr;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::task::JoinHandle;
 
-use super::Shared;
+use super::shared::Shared;
 use super::socket::Socket;
 use super::wire::down;
 use crate::node::Fault;
@@ -43,7 +41,7 @@ pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
                 vec![SocketAddr::new(ip, *port)]
             } else {
                 let name = (host.clone(), *port);
-                shared.lookup.addresses(name).await.map_err(down)?
+                by_turns(shared.lookup.addresses(name).await.map_err(down)?)
             };
             let stream = first_of(addresses).await.map_err(down)?;
             tune(&stream, shared.options.connect_timeout).map_err(down)?;
@@ -57,60 +55,6 @@ pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
             Ok(Socket::new(stream))
         }
         _ => Err(Fault::Down("this kind of address is not supported".into())),
-    }
-}
-
-/// Looks names up, one question at a time: the system's resolver blocks a thread for as long as the
-/// name server is silent, and cannot be called back.
-#[derive(Default)]
-pub(super) struct Lookup {
-    under_way: Mutex<Option<Question>>,
-}
-
-type Question = JoinHandle<io::Result<Vec<SocketAddr>>>;
-
-impl Lookup {
-    async fn addresses<N>(&self, name: N) -> io::Result<Vec<SocketAddr>>
-    where
-        N: ToSocketAddrs + Send + 'static,
-    {
-        let mut asking = Asking {
-            lookup: self,
-            question: self.slot().take(),
-        };
-        let question = asking.question.get_or_insert_with(|| {
-            tokio::task::spawn_blocking(move || Ok(name.to_socket_addrs()?.collect()))
-        });
-        let answer = Pin::new(question).await;
-        asking.question = None;
-        let addresses = answer.map_err(io::Error::other)??;
-        if addresses.is_empty() {
-            return Err(io::Error::new(
-                io::ErrorKind::NotFound,
-                "the name has no address",
-            ));
-        }
-        Ok(by_turns(addresses))
-    }
-
-    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Question>> {
-        self.under_way
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Puts a question that was not waited for back for the next who asks.
-struct Asking<'a> {
-    lookup: &'a Lookup,
-    question: Option<Question>,
-}
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        if let Some(question) = self.question.take() {
-            *self.lookup.slot() = Some(question);
-        }
     }
 }
 
@@ -195,7 +139,6 @@ fn tune(stream: &TcpStream, patience: Duration) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
-    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
@@ -259,40 +202,5 @@ mod tests {
             "127.0.0.3:1",
         ];
         assert_eq!(ordered, wanted.map(address));
-    }
-
-    /// A name whose name server is silent for a while.
-    struct Slow(Arc<AtomicUsize>);
-
-    impl ToSocketAddrs for Slow {
-        type Iter = std::vec::IntoIter<SocketAddr>;
-
-        fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
-            self.0.fetch_add(1, Ordering::SeqCst);
-            std::thread::sleep(Duration::from_millis(300));
-            Ok(vec![SocketAddr::from(([127, 0, 0, 1], 7))].into_iter())
-        }
-    }
-
-    #[tokio::test]
-    async fn a_silent_name_server_is_asked_once_and_its_answer_is_not_lost() {
-        let asked = Arc::new(AtomicUsize::new(0));
-        let lookup = Lookup::default();
-        let mut given_up = 0;
-        let addresses = loop {
-            let attempt = lookup.addresses(Slow(asked.clone()));
-            match tokio::time::timeout(Duration::from_millis(20), attempt).await {
-                Ok(addresses) => break addresses.expect("an answer"),
-                Err(_) => given_up += 1,
-            }
-        };
-        assert_eq!(addresses.len(), 1);
-        assert!(given_up > 1, "{given_up}");
-        assert_eq!(asked.load(Ordering::SeqCst), 1);
-        lookup
-            .addresses(Slow(asked.clone()))
-            .await
-            .expect("asked anew");
-        assert_eq!(asked.load(Ordering::SeqCst), 2);
     }
 }

@@ -3,10 +3,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::address::Address;
 use super::link::Link;
 pub use super::link::Stage;
+use super::shared::{NodeOptions, Shared};
 use super::wire::brief;
-use super::{Address, NodeOptions, Shared};
 use crate::node::actor::mailbox::Letter;
 use crate::node::{Ear, Fault, Node, NodeName, Reply, Request};
 use crate::protocol::instant::Instant;

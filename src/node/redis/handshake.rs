@@ -7,14 +7,14 @@
 
 use std::collections::VecDeque;
 
-use super::Shared;
 use super::resp::{Command, Value};
+use super::shared::Shared;
 use super::wire::{Scripts, server_fault};
-use crate::builder::RestartGuard;
 use crate::node::Fault;
 use crate::node::request::WAKE_PREFIX;
 use crate::protocol::instant::Instant;
 use crate::protocol::restart::quarantined_until;
+use crate::settings::RestartGuard;
 
 /// What a connection that is ready for requests starts with.
 pub(super) struct Shaken {

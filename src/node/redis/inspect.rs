@@ -7,16 +7,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-use super::Shared;
 use super::conversation::Conversation;
 use super::needs::{MissingRight, Names, Need, needs, purposes};
 use super::resp::{Command, Value};
+use super::shared::Shared;
 use super::wire::down;
-use crate::builder::RestartGuard;
-use crate::inspection::{Inspection, Scope, plain};
 use crate::node::Fault;
+use crate::node::Scope;
+use crate::node::inspection::{Inspection, plain};
 use crate::node::request::WAKE_PREFIX;
 use crate::protocol;
+use crate::settings::RestartGuard;
 
 /// How often clock and round trip are measured; the fastest answer counts.
 const SAMPLES: usize = 5;

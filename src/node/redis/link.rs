@@ -12,10 +12,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Shared;
 use super::buffers::{Input, Output};
 use super::handshake::{Shake, Step};
 use super::online::Online;
+use super::shared::Shared;
 use super::wire::down;
 use crate::node::Fault;
 use crate::node::actor::back_off::{BackOff, STEADY};
@@ -60,6 +60,7 @@ enum State {
 
 /// What a link wants of who drives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(unreachable_pub, reason = "public with the feature testing")]
 pub enum Stage {
     /// A new connection; an older one is to be closed.
     Dial,

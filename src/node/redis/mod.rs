@@ -14,81 +14,34 @@ pub(crate) mod driver;
 mod handshake;
 mod inspect;
 mod link;
+mod lookup;
 pub(crate) mod needs;
 mod online;
 mod raised;
 mod resp;
+mod shared;
 mod socket;
 mod trust;
 mod wire;
 
 pub(crate) use address::Address;
+pub(crate) use shared::NodeOptions;
 pub(crate) use trust::Roster;
 
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use self::dial::Lookup;
-use self::trust::Acquaintance;
-use super::actor::mailbox::{Letter, Mailbox};
+use self::shared::Shared;
+use super::actor::mailbox::Letter;
 use super::{Ear, Fault, Node, NodeName, Reply, Request};
-use crate::builder::RestartGuard;
-use crate::inspection::{Inspection, Scope};
+use crate::node::Scope;
+use crate::node::inspection::Inspection;
 use crate::runtime::BoxFuture;
-
-/// What every master of one `Redlock` goes by.
-pub(crate) struct NodeOptions {
-    pub(crate) node_timeout: Duration,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) max_ttl: Duration,
-    pub(crate) restart_guard: RestartGuard,
-    /// Which server each master is.
-    pub(crate) roster: Roster,
-    /// Opens connections in place of TCP.
-    #[cfg(any(test, feature = "testing"))]
-    pub(crate) dial: Option<super::Dial>,
-    #[cfg(feature = "tls-rustls")]
-    pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
-}
 
 /// The handle of one master. Dropping it closes the queue; the actor sends what is left and ends.
 pub(crate) struct RedisNode {
     shared: Arc<Shared>,
-}
-
-/// What handle and actor share.
-struct Shared {
-    address: Address,
-    options: Arc<NodeOptions>,
-    mailbox: Mailbox,
-    acquaintance: Acquaintance,
-    lookup: Lookup,
-    /// Who hears the wake-ups; unset where nobody waits in order.
-    ear: OnceLock<Ear>,
-}
-
-impl Shared {
-    fn new(address: Address, options: Arc<NodeOptions>) -> Self {
-        Self {
-            address,
-            options,
-            mailbox: Mailbox::new(),
-            acquaintance: Acquaintance::default(),
-            lookup: Lookup::default(),
-            ear: OnceLock::new(),
-        }
-    }
-
-    /// The same master for a connection beside the link: it takes no connection over, and counts
-    /// restarts from the same first contact.
-    fn beside(&self) -> Self {
-        Self {
-            acquaintance: self.acquaintance.beside(),
-            ..Self::new(self.address.clone(), self.options.clone())
-        }
-    }
 }
 
 impl RedisNode {

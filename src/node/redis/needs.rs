@@ -5,7 +5,7 @@
 use std::fmt;
 
 use super::resp::{Command, Value};
-use crate::inspection::Scope;
+use crate::node::Scope;
 use crate::node::request::WAKE_PREFIX;
 
 /// What a right is needed for.

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::buffers::Output;
 use super::handshake::Shaken;
 use super::resp::{Command, Value};
+use super::shared::Shared;
 use super::wire::{NoAnswer, Scripts, decode, is_noscript};
-use super::{Shared, buffers::Output};
 use crate::node::actor::mailbox::Letter;
 use crate::node::actor::owed::Owed;
 use crate::node::actor::window::Window;

@@ -3,9 +3,11 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::builder::RestartGuard;
-use crate::node::redis::{Address, NodeOptions, Roster};
+use crate::node::redis::address::Address;
+use crate::node::redis::shared::NodeOptions;
+use crate::node::redis::trust::Roster;
 use crate::node::{Answer, Claim, Ear, Phase, Reply, ReplySink, Request, Token, WakeSink};
+use crate::settings::RestartGuard;
 
 const NODE_TIMEOUT: u64 = 50;
 const CONNECT_TIMEOUT: u64 = 500;

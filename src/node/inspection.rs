@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::node::redis::needs::MissingRight;
-use crate::node::{Fault, NodeName};
+use super::fault::Fault;
+use super::name::NodeName;
+use super::redis::needs::MissingRight;
 
 /// What [`Redlock::inspect`](crate::Redlock::inspect) finds of one master. What it does not say, or
 /// may not be asked, is `None`.
@@ -48,19 +49,6 @@ pub struct Inspection {
     pub wake_ups: bool,
     /// How much longer its votes do not count, by the restart guard; `None` when they do.
     pub quarantined: Option<Duration>,
-}
-
-/// What an inspection is to look for.
-#[derive(Clone, Debug)]
-pub struct Scope {
-    /// What stands before every resource in its lock key.
-    pub(crate) prefix: Box<str>,
-    /// Whether acquisitions are numbered.
-    pub(crate) fencing: bool,
-    /// Whether waiters stand in line.
-    pub(crate) fair: bool,
-    /// A word that no key and no channel has in its name.
-    pub(crate) unheard_of: Box<str>,
 }
 
 impl Inspection {

@@ -1,0 +1,40 @@
+//! What every kind of master has to keep.
+
+use super::inspection::Inspection;
+use super::name::NodeName;
+use super::request::{Ear, Reply, Request};
+use super::scope::Scope;
+
+/// One independent master.
+///
+/// The contract, held by one test suite for every implementation:
+///
+/// - Requests of one handle take effect in the order in which they were sent.
+/// - Every request is answered once, within the node's own timeout; where the master stays
+///   silent the answer is a [`Fault`].
+/// - [`send`](Self::send) never blocks and never waits.
+/// - A fault for which [`Fault::left_nothing`] holds has left nothing on the master.
+pub trait Node: Send + Sync + 'static {
+    /// The master's name for reports.
+    fn name(&self) -> &NodeName;
+
+    /// Queues `request`; `reply` is answered later, or before this returns.
+    fn send(&self, request: Request, reply: Reply);
+
+    /// Delivers wake-ups for the ear's process from now on. Called at most once, before the first
+    /// request; an implementation without wake-ups leaves the waiters to their timers.
+    fn listen(&self, ear: Ear) {
+        drop(ear);
+    }
+
+    /// Resolves when nothing that was sent so far is under way any more.
+    fn idle(&self) -> crate::runtime::BoxFuture<()>;
+
+    /// Looks at the master itself, beside all that is under way. An implementation that has nothing to
+    /// tell finds nothing wrong.
+    fn inspect(&self, scope: &Scope) -> crate::runtime::BoxFuture<Inspection> {
+        let _ = scope;
+        let found = Inspection::new(self.name().clone());
+        Box::pin(async move { found })
+    }
+}

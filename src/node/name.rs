@@ -1,0 +1,36 @@
+//! What a master is called.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The name of a master as it stands in reports and errors: its address without credentials.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeName(Arc<str>);
+
+impl NodeName {
+    /// A name, as given.
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self(name.into())
+    }
+
+    pub(crate) fn shared(&self) -> Arc<str> {
+        self.0.clone()
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &*self.0)
+    }
+}

@@ -1,0 +1,107 @@
+//! Names looked up, one question at a time.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::task::JoinHandle;
+
+/// Looks names up, one question at a time: the system's resolver blocks a thread for as long as the
+/// name server is silent, and cannot be called back.
+#[derive(Default)]
+pub(super) struct Lookup {
+    under_way: Mutex<Option<Question>>,
+}
+
+type Question = JoinHandle<io::Result<Vec<SocketAddr>>>;
+
+impl Lookup {
+    /// The addresses of a name, in the resolver's order; at least one.
+    pub(super) async fn addresses<N>(&self, name: N) -> io::Result<Vec<SocketAddr>>
+    where
+        N: ToSocketAddrs + Send + 'static,
+    {
+        let mut asking = Asking {
+            lookup: self,
+            question: self.slot().take(),
+        };
+        let question = asking.question.get_or_insert_with(|| {
+            tokio::task::spawn_blocking(move || Ok(name.to_socket_addrs()?.collect()))
+        });
+        let answer = Pin::new(question).await;
+        asking.question = None;
+        let addresses: Vec<_> = answer.map_err(io::Error::other)??;
+        if addresses.is_empty() {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "the name has no address",
+            ));
+        }
+        Ok(addresses)
+    }
+
+    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Question>> {
+        self.under_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Puts a question that was not waited for back for the next who asks.
+struct Asking<'a> {
+    lookup: &'a Lookup,
+    question: Option<Question>,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if let Some(question) = self.question.take() {
+            *self.lookup.slot() = Some(question);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A name whose name server is silent for a while.
+    struct Slow(Arc<AtomicUsize>);
+
+    impl ToSocketAddrs for Slow {
+        type Iter = std::vec::IntoIter<SocketAddr>;
+
+        fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(300));
+            Ok(vec![SocketAddr::from(([127, 0, 0, 1], 7))].into_iter())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_silent_name_server_is_asked_once_and_its_answer_is_not_lost() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let lookup = Lookup::default();
+        let mut given_up = 0;
+        let addresses = loop {
+            let attempt = lookup.addresses(Slow(asked.clone()));
+            match tokio::time::timeout(Duration::from_millis(20), attempt).await {
+                Ok(addresses) => break addresses.expect("an answer"),
+                Err(_) => given_up += 1,
+            }
+        };
+        assert_eq!(addresses.len(), 1);
+        assert!(given_up > 1, "{given_up}");
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        lookup
+            .addresses(Slow(asked.clone()))
+            .await
+            .expect("asked anew");
+        assert_eq!(asked.load(Ordering::SeqCst), 2);
+    }
+}

@@ -1,0 +1,61 @@
+//! What the handle, the actor and the inspections of one master share.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::address::Address;
+use super::lookup::Lookup;
+use super::trust::{Acquaintance, Roster};
+#[cfg(any(test, feature = "testing"))]
+use crate::node::Dial;
+use crate::node::Ear;
+use crate::node::actor::mailbox::Mailbox;
+use crate::settings::RestartGuard;
+
+/// What every master of one `Redlock` goes by.
+pub(crate) struct NodeOptions {
+    pub(crate) node_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) max_ttl: Duration,
+    pub(crate) restart_guard: RestartGuard,
+    /// Which server each master is.
+    pub(crate) roster: Roster,
+    /// Opens connections in place of TCP.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) dial: Option<Dial>,
+    #[cfg(feature = "tls-rustls")]
+    pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
+}
+
+/// What handle and actor share.
+pub(super) struct Shared {
+    pub(super) address: Address,
+    pub(super) options: Arc<NodeOptions>,
+    pub(super) mailbox: Mailbox,
+    pub(super) acquaintance: Acquaintance,
+    pub(super) lookup: Lookup,
+    /// Who hears the wake-ups; unset where nobody waits in order.
+    pub(super) ear: OnceLock<Ear>,
+}
+
+impl Shared {
+    pub(super) fn new(address: Address, options: Arc<NodeOptions>) -> Self {
+        Self {
+            address,
+            options,
+            mailbox: Mailbox::new(),
+            acquaintance: Acquaintance::default(),
+            lookup: Lookup::default(),
+            ear: OnceLock::new(),
+        }
+    }
+
+    /// The same master for a connection beside the link: it takes no connection over, and counts
+    /// restarts from the same first contact.
+    pub(super) fn beside(&self) -> Self {
+        Self {
+            acquaintance: self.acquaintance.beside(),
+            ..Self::new(self.address.clone(), self.options.clone())
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What may be locked.
+
+/// The longest resource name, in bytes.
+pub const MAX_RESOURCE_LEN: usize = 1024;
+
+/// A resource name that cannot be locked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidResource {
+    /// The name is empty.
+    #[error("the resource name is empty")]
+    Empty,
+    /// The name is too long.
+    #[error("the resource name is {0} bytes long, at most {max} are allowed", max = MAX_RESOURCE_LEN)]
+    TooLong(usize),
+    /// The name, with its prefix, would be one of quorate's own keys.
+    #[error("resource names that begin with \"quorate:\" are reserved")]
+    Reserved,
+}
+
+/// Whether this name can be locked under this prefix.
+pub(crate) fn check_resource(prefix: &str, resource: &[u8]) -> Result<(), InvalidResource> {
+    if resource.is_empty() {
+        return Err(InvalidResource::Empty);
+    }
+    if resource.len() > MAX_RESOURCE_LEN {
+        return Err(InvalidResource::TooLong(resource.len()));
+    }
+    // The whole key counts: an empty prefix, or one that ends in the middle of the word.
+    let key_start = prefix
+        .as_bytes()
+        .iter()
+        .chain(resource)
+        .take(RESERVED.len());
+    if key_start.eq(RESERVED) || resource.starts_with(RESERVED) {
+        return Err(InvalidResource::Reserved);
+    }
+    Ok(())
+}
+
+/// What the names of quorate's own keys begin with.
+const RESERVED: &[u8] = b"quorate:";

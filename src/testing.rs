@@ -1,0 +1,4 @@
+//! Doors for tests and simulations (feature `testing`): no promise of stability.
+
+pub use crate::builder::{connect, drivers};
+pub use crate::node::redis::driver::{Driver, Stage};
