@@ -149,20 +149,6 @@ async fn a_lost_guard_that_is_dropped_late_does_not_end_the_renewal_of_another()
     eventually("it is renewed", || world.extensions.name("second")).await;
 }
 
-/// Answers that come when the lock is given back and its seat is another's.
-#[tokio::test]
-async fn a_late_loss_does_not_end_the_renewal_of_another() {
-    let world = World::new();
-    world.extensions_are(|_| Late(ms(500)));
-    let first = world.take("job", ms(900)).await;
-    eventually("it is asked for", || world.extensions.all().len() == 3).await;
-    world.stolen(&[0, 1, 2]);
-    world.extensions_are(|_| Honest);
-    drop(first);
-    let _guard = world.take("second", TTL).await;
-    eventually("it is renewed", || world.extensions.name("second")).await;
-}
-
 /// Sending takes its time here, and so do the answers: neither may make the lease longer.
 fn slow(_: usize) -> Treatment {
     std::thread::sleep(ms(30));
