@@ -304,7 +304,7 @@ impl Dusk {
             .all(|(from, to)| done < *from || *to < began);
         self.ends.retain(|(_, to)| began < *to);
         self.ends
-            .push((began + BLINK - GRAIN, done + BLINK + GRAIN));
+            .push((began + BLINK.saturating_sub(GRAIN), done + BLINK + GRAIN));
         is_clear
     }
 
