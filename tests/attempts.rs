@@ -239,4 +239,11 @@ async fn a_wait_in_vain_ends_with_its_time() {
             assert_eq!(is_outage, all_off, "{error}");
         }
     }
+    // Nor behind a holder of this very process, who lets nobody through to the masters.
+    let nodes = ["a", "b", "c"].map(Stubborn::honest);
+    let redlock = settings(&nodes).build().expect("good settings");
+    let _guard = support::take(&redlock, "job").await;
+    let lock = redlock.lock("job").wait(Wait::For(ms(300)));
+    let outcome = tokio::time::timeout(PATIENCE, lock.acquire()).await;
+    outcome.expect("it ends").map(drop).expect_err("held");
 }

@@ -31,7 +31,7 @@ const LASTING: Times = Times {
 
 /// Over soon, beside some that stay: so that locks expire, and waiters die whose line lives on.
 const FLEETING: Times = Times {
-    ttls: [BLINK, secs(240), LONG],
+    ttls: [BLINK, BLINK, LONG],
     heartbeats: [BLINK, BLINK, secs(240), secs(240)],
 };
 
@@ -155,6 +155,27 @@ fn deed() -> impl Strategy<Value = Deed> {
         1 => key().prop_map(Deed::DeleteCounter),
         3 => Just(Deed::Nap),
         2 => Just(Deed::Rest),
+    ]
+}
+
+/// What happens to a line: its waiters come, show that they live, win, leave and die.
+fn line_deed() -> impl Strategy<Value = Deed> {
+    let waiter = || {
+        (1..4u8, 0..TICKETS.len()).prop_map(|(token, waiter)| Who {
+            key: 0,
+            token,
+            stand: Stand::Waiter(waiter),
+            withdrawn: false,
+        })
+    };
+    let ttl = || 0..LASTING.ttls.len();
+    prop_oneof![
+        8 => (waiter(), ttl()).prop_map(|(who, ttl)| Deed::Acquire(who, ttl, 0)),
+        5 => (waiter(), prop::bool::weighted(0.8)).prop_map(|(who, leave)| Deed::Release(who, leave)),
+        3 => Just(Deed::Delete(0)),
+        1 => Just(Deed::Break(0)),
+        4 => Just(Deed::Nap),
+        1 => Just(Deed::Rest),
     ]
 }
 
@@ -446,7 +467,7 @@ impl Seen {
     }
 }
 
-fn compare(times: &Times, cases: u32) {
+fn compare(times: &Times, cases: u32, deeds: impl Strategy<Value = Deed>) {
     let seed = seed();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let _inside = runtime.enter();
@@ -460,7 +481,7 @@ fn compare(times: &Times, cases: u32) {
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let mut runner = TestRunner::new_with_rng(config, rng);
-    let sequences = prop::collection::vec(deed(), 1..40);
+    let sequences = prop::collection::vec(deeds, 1..40);
     let outcome = runner.run(&sequences, |deeds| {
         runtime.block_on(pair.run(&deeds, times))
     });
@@ -474,10 +495,15 @@ fn compare(times: &Times, cases: u32) {
 
 #[test]
 fn the_memory_master_agrees_with_a_real_one_reply_by_reply() {
-    compare(&LASTING, 100);
+    compare(&LASTING, 100, deed());
 }
 
 #[test]
 fn the_two_agree_while_locks_expire_and_waiters_die() {
-    compare(&FLEETING, 60);
+    compare(&FLEETING, 30, deed());
+}
+
+#[test]
+fn the_two_agree_on_lines_whose_waiters_come_and_go() {
+    compare(&FLEETING, 100, line_deed());
 }
