@@ -28,7 +28,7 @@ const CIRCLES: [(&str, usize); 5] = [
     ("src", 0),
     ("testbed/src", 0),
     ("cli/src", 4),
-    ("simulation/src", 6),
+    ("simulation/src", 4),
     ("chaos/src", 17),
 ];
 

@@ -66,6 +66,10 @@ pub enum Fault {
     /// swallowed and nothing comes back. New connections work. On heal a client that has sent something in
     /// between is reset at once, any other one when it next sends: it has met a server that does not know it.
     HalfOpen,
+    /// What present connections say, or have said and not delivered yet, goes nowhere for now, and neither
+    /// does the news that they hung up. New connections work. On heal it arrives, late and in order: after what
+    /// came over the new ones, as from buffers that a server reads when it goes on.
+    Strand,
 }
 
 impl Fault {
@@ -127,23 +131,41 @@ pub(crate) struct Rules {
     pub(crate) to_client: Shape,
     pub(crate) refuse: bool,
     pub(crate) half_open: bool,
+    strand: bool,
     /// The newest `ResetAfter`: its id, so that counting starts anew with each, and its number of bytes.
     pub(crate) reset_after: Option<(u64, u64)>,
     pub(crate) era: Era,
     pub(crate) closed: bool,
 }
 
-/// How often connections were ended in bulk. Those of an older era than the present one are concerned.
+/// How often connections were ended or stranded in bulk. Those of an older era than the present one are concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Era {
     pub(crate) severed: u64,
     pub(crate) reset: u64,
+    pub(crate) stranded: u64,
+}
+
+impl Era {
+    /// Whether connections of `born` have not been ended since.
+    pub(crate) fn spares(self, born: Self) -> bool {
+        self.severed == born.severed && self.reset == born.reset
+    }
+
+    /// Whether it has come as far as `other`.
+    pub(crate) fn reaches(self, other: Self) -> bool {
+        self.severed >= other.severed
+            && self.reset >= other.reset
+            && self.stranded >= other.stranded
+    }
 }
 
 impl Rules {
     pub(crate) fn insert(&mut self, fault: Fault) -> u64 {
-        if fault == Fault::HalfOpen {
-            self.era.severed += 1;
+        match fault {
+            Fault::HalfOpen => self.era.severed += 1,
+            Fault::Strand => self.era.stranded += 1,
+            _ => {}
         }
         self.next_id += 1;
         self.faults.insert(self.next_id, fault);
@@ -162,9 +184,13 @@ impl Rules {
         self.settle();
     }
 
-    pub(crate) fn shape(&self, way: Way) -> Shape {
+    /// What holds for one direction of a connection of `born`.
+    pub(crate) fn shape(&self, way: Way, born: Era) -> Shape {
         match way {
-            Way::ToServer => self.to_server,
+            Way::ToServer => Shape {
+                hold: self.to_server.hold || self.strand && born.stranded < self.era.stranded,
+                ..self.to_server
+            },
             Way::ToClient | Way::Both => self.to_client,
         }
     }
@@ -174,6 +200,7 @@ impl Rules {
         self.to_client = self.fold(Way::ToClient);
         self.refuse = self.faults.values().any(|fault| *fault == Fault::Refuse);
         self.half_open = self.faults.values().any(|fault| *fault == Fault::HalfOpen);
+        self.strand = self.faults.values().any(|fault| *fault == Fault::Strand);
         self.reset_after = self
             .faults
             .iter()

@@ -168,8 +168,10 @@ impl<'a> Lane<'a> {
             let step = {
                 // The rules stay locked over the write: what `inject` has returned from is in force.
                 let rules = view.borrow_and_update();
-                if rules.era == born {
-                    self.step(&rules, to.as_ref(), last_write, &mut countdown)
+                if rules.era.spares(born) {
+                    let shape = rules.shape(self.way, born);
+                    countdown.follow(rules.reset_after.filter(|_| self.way == Way::ToClient));
+                    self.step(shape, to.as_ref(), last_write, &mut countdown)
                 } else {
                     Step::Wait(None) // `serve` is about to end this
                 }
@@ -210,13 +212,11 @@ impl<'a> Lane<'a> {
     /// Does with the head what the rules say.
     fn step(
         &self,
-        rules: &Rules,
+        shape: Shape,
         to: Option<&WriteHalf<'_>>,
         last_write: Option<(Instant, usize)>,
         countdown: &mut Countdown,
     ) -> Step {
-        countdown.follow(rules.reset_after.filter(|_| self.way == Way::ToClient));
-        let shape = rules.shape(self.way);
         if shape.drop {
             self.lose();
             return Step::Lost;

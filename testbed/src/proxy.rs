@@ -167,9 +167,7 @@ impl SeenEra {
         // The door answers in microseconds; the limit is for the case that its thread has died.
         let _ = self
             .changed
-            .wait_timeout_while(era, Duration::from_secs(5), |era| {
-                era.severed < wanted.severed || era.reset < wanted.reset
-            });
+            .wait_timeout_while(era, Duration::from_secs(5), |era| !era.reaches(wanted));
     }
 }
 

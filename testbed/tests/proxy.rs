@@ -383,6 +383,33 @@ fn a_half_open_connection_is_closed_to_the_server_and_silent_to_the_client() {
 }
 
 #[test]
+fn what_old_connections_say_is_stranded_until_heal_and_outlives_them() {
+    let (server, proxy) = scene();
+    let (mut old, mut older) = (dial(&proxy), dial(&proxy));
+    let strand = Fault::Strand.inject(&proxy);
+    old.send(&["SET", "a", "late"]).unwrap();
+    older.send(&["SET", "b", "late"]).unwrap();
+    // Whether who said it has hung up or not.
+    drop(older);
+    let mut fresh = dial(&proxy);
+    assert!(fresh.command(&["SET", "a", "early"]).unwrap().is_ok());
+    let read = |key| server.command(&["GET", key]).unwrap();
+    thread::sleep(SHORT);
+    assert_eq!((read("a"), read("b")), (Reply::from("early"), Reply::Nil));
+    strand.heal();
+    assert!(old.receive().unwrap().is_ok());
+    assert_eq!(read("a"), Reply::from("late"));
+    eventually("what was left behind arrives as well", || {
+        read("b") == Reply::from("late")
+    });
+    // A second one strands what was made since the first.
+    let _strand = Fault::Strand.inject(&proxy);
+    fresh.send(&["SET", "c", "late"]).unwrap();
+    dial(&proxy);
+    assert_eq!(read("c"), Reply::Nil);
+}
+
+#[test]
 fn a_server_that_is_down_shows_as_a_reset_and_its_return_as_a_connection() {
     let (server, proxy) = scene();
     server.kill().unwrap();

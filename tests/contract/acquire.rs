@@ -1,9 +1,9 @@
 //! Taking a lock on one master.
 
-use quorate::node::{Answer, Fault};
+use quorate::node::{Answer, Extended, Fault};
 
 use crate::arm::{Arm, LONG, assert_about, fence, hex, now};
-use crate::support::asking::{acquire, claim, confirm, in_line, release};
+use crate::support::asking::{acquire, claim, classic, confirm, extend, in_line, release};
 use crate::support::{ms, secs};
 
 const KEY: &[u8] = b"job";
@@ -107,6 +107,21 @@ pub(crate) async fn the_lock_lives_its_ttl_and_the_counter_a_day(arm: &Arm) {
     arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     assert_about(arm.ttl(KEY), LONG);
     assert_about(arm.ttl(&fence(KEY)), DAY);
+}
+
+/// Cut to whole milliseconds it would be none, which no server takes; a longer one would end too soon.
+pub(crate) async fn a_part_of_a_millisecond_counts_as_a_whole_one(arm: &Arm) {
+    let brief = std::time::Duration::from_micros(100);
+    for asked in [claim(b"a", 1), in_line(b"b", 1, 7)] {
+        arm.granted(acquire(&asked, brief, now())).await;
+    }
+    let classic = classic(b"c", 1);
+    let said = arm.ask(acquire(&classic, brief, now())).await;
+    assert_eq!(said, Ok(Answer::Granted { counter: None }));
+    let held = claim(b"d", 1);
+    arm.granted(acquire(&held, LONG, now())).await;
+    let said = arm.ask(extend(&[(&held, brief)])).await;
+    assert_eq!(said, Ok(Answer::Extended(vec![Extended::Kept])));
 }
 
 pub(crate) async fn another_type_on_the_lock_key_is_a_fault_and_left_alone(arm: &Arm) {

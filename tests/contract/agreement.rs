@@ -1,24 +1,50 @@
 //! The master in memory answers whatever a real one does: random sequences, reply by reply.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
-use quorate::node::{Answer, Claim, KeyState, Order, Place, Request};
+use quorate::node::{Answer, Claim, Ear, KeyState, Order, Place, Request, WakeSink};
 
-use crate::arm::{Arm, fence, hex, now};
+use crate::arm::{Arm, LONG, fence, hex, now};
 use crate::support::asking::{self, Said, claim, classic};
 use crate::support::seed::seed;
 use crate::support::{ms, secs};
 
 const KEYS: [&[u8]; 2] = [b"a", b"b"];
 
+/// How long things last in one run of deeds.
+#[derive(Clone, Copy)]
+struct Times {
+    ttls: [Duration; 3],
+    /// Of each waiter.
+    heartbeats: [Duration; TICKETS.len()],
+}
+
 /// Far enough apart that a slow machine cannot blur them, and never over during a test.
-const TTLS: [Duration; 3] = [secs(60), secs(240), secs(600)];
+const LASTING: Times = Times {
+    ttls: [secs(60), secs(240), LONG],
+    heartbeats: [secs(240); TICKETS.len()],
+};
+
+/// Over soon, beside some that stay: so that locks expire, and waiters die whose line lives on.
+const FLEETING: Times = Times {
+    ttls: [BLINK, BLINK, LONG],
+    heartbeats: [BLINK, BLINK, secs(240), secs(240)],
+};
+
+const BLINK: Duration = ms(60);
+
+/// The masters count in whole milliseconds, and not from the same microsecond.
+const GRAIN: Duration = ms(2);
 
 /// How far the two masters' times may differ: they are asked one after the other.
 const BLUR: Duration = secs(1);
+
+/// What the waiters' ids begin with.
+const PROCESS: &str = "0000000000000007";
 
 /// Of each waiter; two drew the same.
 const TICKETS: [u64; 4] = [3, 1, 3, 7];
@@ -40,6 +66,10 @@ enum Deed {
     Counter(usize, i64),
     Delete(usize),
     DeleteCounter(usize),
+    /// Half a blink passes.
+    Nap,
+    /// All that is fleeting has passed.
+    Rest,
 }
 
 /// One of a few claims, so that they meet.
@@ -63,7 +93,7 @@ enum Stand {
 }
 
 impl Who {
-    fn claim(self) -> Arc<Claim> {
+    fn claim(self, times: &Times) -> Arc<Claim> {
         let (key, token) = (KEYS[self.key], self.token);
         let order = |place: Option<Place>| {
             let fresh = Claim::new("", key, asking::token(token), true);
@@ -74,9 +104,9 @@ impl Who {
             Stand::Unordered => claim(key, token),
             Stand::Try => order(None),
             Stand::Waiter(waiter) => order(Some(Place {
-                waiter: format!("{:016x}:{waiter}", 7).into(),
+                waiter: format!("{PROCESS}:{waiter}").into(),
                 ticket: TICKETS[waiter],
-                heartbeat: TTLS[1],
+                heartbeat: times.heartbeats[waiter],
             })),
         };
         if self.withdrawn {
@@ -97,7 +127,7 @@ fn stand() -> impl Strategy<Value = Stand> {
 
 fn deed() -> impl Strategy<Value = Deed> {
     let key = || 0..KEYS.len();
-    let ttl = || 0..TTLS.len();
+    let ttl = || 0..LASTING.ttls.len();
     let who = || {
         (key(), 1..4u8, stand(), prop::bool::weighted(0.1)).prop_map(
             |(key, token, stand, withdrawn)| Who {
@@ -123,6 +153,29 @@ fn deed() -> impl Strategy<Value = Deed> {
         1 => (key(), shift()).prop_map(|(key, shift)| Deed::Counter(key, shift)),
         2 => key().prop_map(Deed::Delete),
         1 => key().prop_map(Deed::DeleteCounter),
+        3 => Just(Deed::Nap),
+        2 => Just(Deed::Rest),
+    ]
+}
+
+/// What happens to a line: its waiters come, show that they live, win, leave and die.
+fn line_deed() -> impl Strategy<Value = Deed> {
+    let waiter = || {
+        (1..4u8, 0..TICKETS.len()).prop_map(|(token, waiter)| Who {
+            key: 0,
+            token,
+            stand: Stand::Waiter(waiter),
+            withdrawn: false,
+        })
+    };
+    let ttl = || 0..LASTING.ttls.len();
+    prop_oneof![
+        8 => (waiter(), ttl()).prop_map(|(who, ttl)| Deed::Acquire(who, ttl, 0)),
+        5 => (waiter(), prop::bool::weighted(0.8)).prop_map(|(who, leave)| Deed::Release(who, leave)),
+        3 => Just(Deed::Delete(0)),
+        1 => Just(Deed::Break(0)),
+        4 => Just(Deed::Nap),
+        1 => Just(Deed::Rest),
     ]
 }
 
@@ -134,33 +187,37 @@ fn shifted(by: i64) -> u64 {
 enum Act {
     Ask(Request),
     Do(Box<dyn Fn(&Arm)>),
+    Pass(Option<Duration>),
 }
 
 /// Decided once, so that both masters are asked the same.
-fn act(deed: &Deed, model: &Arm) -> Act {
+fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
+    let ttls = times.ttls;
     let text = |number: u64| number.to_string().into_bytes();
     match deed.clone() {
-        Deed::Acquire(who, ttl, shift) => {
-            Act::Ask(asking::acquire(&who.claim(), TTLS[ttl], shifted(shift)))
-        }
+        Deed::Acquire(who, ttl, shift) => Act::Ask(asking::acquire(
+            &who.claim(times),
+            ttls[ttl],
+            shifted(shift),
+        )),
         Deed::Confirm(who, by) => {
             let counter = match model.read(&fence(KEYS[who.key])).as_deref() {
                 None | Some(b"foreign") => now(),
                 Some(_) => model.counter(KEYS[who.key]).unwrap_or_default(),
             };
             let number = counter.saturating_add_signed(by);
-            Act::Ask(asking::confirm(&who.claim(), number))
+            Act::Ask(asking::confirm(&who.claim(times), number))
         }
         Deed::Release(who, leave) => Act::Ask(Request::Release {
-            claim: who.claim(),
+            claim: who.claim(times),
             leave,
         }),
         Deed::Extend(items) => {
-            let claims: Vec<_> = items.iter().map(|(who, _)| who.claim()).collect();
+            let claims: Vec<_> = items.iter().map(|(who, _)| who.claim(times)).collect();
             let items: Vec<_> = claims
                 .iter()
                 .zip(&items)
-                .map(|(c, i)| (c, TTLS[i.1]))
+                .map(|(c, i)| (c, ttls[i.1]))
                 .collect();
             Act::Ask(asking::extend(&items))
         }
@@ -168,7 +225,7 @@ fn act(deed: &Deed, model: &Arm) -> Act {
         Deed::Break(key) => Act::Ask(asking::smash(KEYS[key])),
         Deed::Put(key, ttl) => Act::Do(Box::new(move |arm| {
             let value = hex(1);
-            arm.put(KEYS[key], &value, ttl.map(|ttl| TTLS[ttl]));
+            arm.put(KEYS[key], &value, ttl.map(|ttl| ttls[ttl]));
         })),
         Deed::Foreign(key) => Act::Do(Box::new(move |arm| arm.put_foreign(KEYS[key]))),
         Deed::ForeignCounter(key) => {
@@ -177,22 +234,24 @@ fn act(deed: &Deed, model: &Arm) -> Act {
         Deed::Counter(key, shift) => {
             let value = text(shifted(shift));
             Act::Do(Box::new(move |arm| {
-                arm.put(&fence(KEYS[key]), &value, Some(TTLS[2]));
+                arm.put(&fence(KEYS[key]), &value, Some(ttls[2]));
             }))
         }
         Deed::Delete(key) => Act::Do(Box::new(move |arm| arm.delete(KEYS[key]))),
         Deed::DeleteCounter(key) => Act::Do(Box::new(move |arm| arm.delete(&fence(KEYS[key])))),
+        Deed::Nap => Act::Pass(Some(BLINK / 2)),
+        Deed::Rest => Act::Pass(None),
     }
 }
 
-fn close(a: Option<Duration>, b: Option<Duration>) -> bool {
+fn close(a: Option<Duration>, b: Option<Duration>, blur: Duration) -> bool {
     match (a, b) {
-        (Some(a), Some(b)) => a.abs_diff(b) <= BLUR,
+        (Some(a), Some(b)) => a.abs_diff(b) <= blur,
         (a, b) => a.is_none() && b.is_none(),
     }
 }
 
-fn agree(a: &Said, b: &Said) -> bool {
+fn agree(a: &Said, b: &Said, blur: Duration) -> bool {
     match (a, b) {
         (
             Ok(Answer::Refused {
@@ -203,7 +262,7 @@ fn agree(a: &Said, b: &Said) -> bool {
                 ttl_left: b,
                 line: m,
             }),
-        ) => close(*a, *b) && l == m,
+        ) => close(*a, *b, blur) && l == m,
         (Ok(Answer::State(a)), Ok(Answer::State(b))) => {
             let timeless = |state: &KeyState| KeyState {
                 ttl_left: None,
@@ -214,60 +273,207 @@ fn agree(a: &Said, b: &Said) -> bool {
                 && a.queue
                     .iter()
                     .zip(&b.queue)
-                    .all(|(a, b)| a.id == b.id && close(Some(a.lives), Some(b.lives)));
-            close(a.ttl_left, b.ttl_left) && timeless(a) == timeless(b) && same_line
+                    .all(|(a, b)| a.id == b.id && close(Some(a.lives), Some(b.lives), blur));
+            close(a.ttl_left, b.ttl_left, blur) && timeless(a) == timeless(b) && same_line
         }
         (a, b) => a == b,
     }
 }
 
-async fn run(deeds: &[Deed], memory: &Arm, server: &Arm) -> Result<(), TestCaseError> {
-    memory.clear();
-    server.clear();
-    for (place, deed) in deeds.iter().enumerate() {
-        let began = Instant::now();
-        match act(deed, memory) {
-            Act::Ask(request) => {
-                let a = memory.ask(request.clone()).await;
-                let b = server.ask(request).await;
-                if began.elapsed() > ms(300) {
-                    // The machine stood still: the clock has had a say.
-                    return Err(TestCaseError::reject("too slow to compare"));
-                }
-                prop_assert!(agree(&a, &b), "deed {place}: memory {a:?}, server {b:?}");
-            }
-            Act::Do(act) => {
-                act(memory);
-                act(server);
-            }
-        }
-        for key in KEYS {
-            let (a, b) = (
-                memory.ask(asking::look(key)).await,
-                server.ask(asking::look(key)).await,
-            );
-            prop_assert!(
-                agree(&a, &b),
-                "after deed {place}: memory {a:?}, server {b:?}"
-            );
-            for key in [key.to_vec(), fence(key)] {
-                prop_assert_eq!(memory.read(&key), server.read(&key), "after deed {}", place);
-                let (a, b) = (memory.ttl(&key), server.ttl(&key));
-                prop_assert!(close(a, b), "after deed {place}: ttl {a:?} and {b:?}");
-            }
-        }
+/// The wake-ups that one master sent.
+#[derive(Clone, Default)]
+struct Heard(Arc<Mutex<Vec<Vec<u8>>>>);
+
+impl WakeSink for Heard {
+    fn woken(&self, _: usize, key: &[u8]) {
+        self.0.lock().expect("no panic").push(key.to_vec());
     }
-    Ok(())
 }
 
-#[test]
-fn the_memory_master_agrees_with_a_real_one_reply_by_reply() {
+impl Heard {
+    fn of(arm: &Arm) -> Self {
+        let heard = Self::default();
+        arm.node.listen(Ear {
+            process: PROCESS.into(),
+            node: 0,
+            sink: Arc::new(heard.clone()),
+        });
+        heard
+    }
+
+    fn take(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut *self.0.lock().expect("no panic"))
+    }
+}
+
+/// Keeps the comparison away from the moments at which one master may see something end and the other not
+/// yet. Every deed is taken to have made something that lasts a blink.
+#[derive(Default)]
+struct Dusk {
+    ends: Vec<(Instant, Instant)>,
+    longest: Duration,
+}
+
+impl Dusk {
+    /// A deed that both masters saw between `began` and now; false if something may have ended meanwhile.
+    fn saw(&mut self, began: Instant) -> bool {
+        let done = Instant::now();
+        self.longest = self.longest.max(done - began);
+        let is_clear = self
+            .ends
+            .iter()
+            .all(|(from, to)| done < *from || *to < began);
+        self.ends.retain(|(_, to)| began < *to);
+        self.ends
+            .push((began + BLINK.saturating_sub(GRAIN), done + BLINK + GRAIN));
+        is_clear
+    }
+
+    /// Waits while something is ending, or will be before a deed is done.
+    async fn pass(&self) {
+        let soon = self.longest + GRAIN;
+        while let Some(to) = self.ends.iter().find_map(|(from, to)| {
+            let now = Instant::now();
+            (*from <= now + soon && now <= *to).then_some(*to)
+        }) {
+            tokio::time::sleep_until((to + ms(1)).into()).await;
+        }
+    }
+
+    /// Waits until everything has ended.
+    async fn night(&self) {
+        if let Some(last) = self.ends.iter().map(|(_, to)| *to).max() {
+            tokio::time::sleep_until((last + ms(1)).into()).await;
+        }
+    }
+
+    /// How far times may differ that are read now.
+    fn blur(&self) -> Duration {
+        2 * self.longest + 2 * GRAIN
+    }
+}
+
+/// The two that are compared.
+struct Pair {
+    memory: Arm,
+    server: Arm,
+    heard: [Heard; 2],
+    /// How many deeds were compared, and how many sequences were cut short because a deed took too long.
+    compared: AtomicUsize,
+    cut: AtomicUsize,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let (memory, server) = (Arm::memory(), Arm::server(None));
+        let heard = [Heard::of(&memory), Heard::of(&server)];
+        Self {
+            memory,
+            server,
+            heard,
+            compared: AtomicUsize::new(0),
+            cut: AtomicUsize::new(0),
+        }
+    }
+
+    async fn run(&self, deeds: &[Deed], times: &Times) -> Result<(), TestCaseError> {
+        let (memory, server) = (&self.memory, &self.server);
+        memory.clear();
+        server.clear();
+        let is_fleeting = times.ttls.contains(&BLINK);
+        let mut dusk = Dusk::default();
+        for (place, deed) in deeds.iter().enumerate() {
+            let act = act(deed, memory, times);
+            if is_fleeting {
+                match act {
+                    Act::Pass(Some(nap)) => tokio::time::sleep(nap).await,
+                    Act::Pass(None) => dusk.night().await,
+                    _ => {}
+                }
+                dusk.pass().await;
+            }
+            let began = Instant::now();
+            let said = match act {
+                Act::Ask(request) => {
+                    let a = memory.ask(request.clone()).await;
+                    Some((a, server.ask(request).await))
+                }
+                Act::Do(act) => {
+                    act(memory);
+                    act(server);
+                    None
+                }
+                Act::Pass(_) => None,
+            };
+            let seen = self.look().await;
+            if is_fleeting && !dusk.saw(began) {
+                // It took too long to be compared, and so may be all that comes of it.
+                self.cut.fetch_add(1, Ordering::Relaxed);
+                return Ok(());
+            }
+            if !is_fleeting && began.elapsed() > ms(300) {
+                // The machine stood still: the clock has had a say.
+                return Err(TestCaseError::reject("too slow to compare"));
+            }
+            let blur = if is_fleeting { dusk.blur() } else { BLUR };
+            if let Some((a, b)) = said {
+                prop_assert!(
+                    agree(&a, &b, blur),
+                    "deed {place}: memory {a:?}, server {b:?}"
+                );
+            }
+            for (a, b) in seen {
+                prop_assert!(
+                    agree(&a.0, &b.0, blur),
+                    "after deed {place}: memory {a:?}, server {b:?}"
+                );
+                for (a, b) in a.1.into_iter().zip(b.1) {
+                    prop_assert_eq!(&a.0, &b.0, "after deed {}", place);
+                    let same = close(a.1, b.1, blur);
+                    prop_assert!(same, "after deed {place}: ttl {:?} and {:?}", a.1, b.1);
+                }
+            }
+            // A wake-up comes on the connection of the looks, so it has come before their answers.
+            let [a, b] = self.heard.each_ref().map(Heard::take);
+            prop_assert_eq!(a, b, "wake-ups of deed {}", place);
+            self.compared.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Everything that can be seen of every key, on both.
+    async fn look(&self) -> Vec<(Seen, Seen)> {
+        let mut seen = Vec::new();
+        for key in KEYS {
+            seen.push((
+                Seen::on(&self.memory, key).await,
+                Seen::on(&self.server, key).await,
+            ));
+        }
+        seen
+    }
+}
+
+/// What is seen of one key: how it looks, and key and counter with what they have left.
+#[derive(Debug)]
+struct Seen(Said, Vec<(Option<Vec<u8>>, Option<Duration>)>);
+
+impl Seen {
+    async fn on(arm: &Arm, key: &[u8]) -> Self {
+        let said = arm.ask(asking::look(key)).await;
+        let keys = [key.to_vec(), fence(key)];
+        let read = keys.map(|key| (arm.read(&key), arm.ttl(&key)));
+        Self(said, read.into())
+    }
+}
+
+fn compare(times: &Times, cases: u32, deeds: impl Strategy<Value = Deed>) {
     let seed = seed();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let _inside = runtime.enter();
-    let (memory, server) = (Arm::memory(), Arm::server(None));
+    let pair = Pair::new();
     let config = Config {
-        cases: 100,
+        cases,
         failure_persistence: None,
         ..Config::default()
     };
@@ -275,12 +481,29 @@ fn the_memory_master_agrees_with_a_real_one_reply_by_reply() {
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let mut runner = TestRunner::new_with_rng(config, rng);
-    let sequences = prop::collection::vec(deed(), 1..40);
+    let sequences = prop::collection::vec(deeds, 1..40);
     let outcome = runner.run(&sequences, |deeds| {
-        runtime.block_on(run(&deeds, &memory, &server))
+        runtime.block_on(pair.run(&deeds, times))
     });
     if let Err(TestError::Fail(why, deeds)) = &outcome {
         panic!("QUORATE_SEED={seed}: {why}\n{deeds:#?}");
     }
     outcome.unwrap_or_else(|error| panic!("QUORATE_SEED={seed}: {error}"));
+    let [compared, cut] = [&pair.compared, &pair.cut].map(|count| count.load(Ordering::Relaxed));
+    println!("{compared} deeds compared, {cut} of {cases} sequences cut short");
+}
+
+#[test]
+fn the_memory_master_agrees_with_a_real_one_reply_by_reply() {
+    compare(&LASTING, 100, deed());
+}
+
+#[test]
+fn the_two_agree_while_locks_expire_and_waiters_die() {
+    compare(&FLEETING, 30, deed());
+}
+
+#[test]
+fn the_two_agree_on_lines_whose_waiters_come_and_go() {
+    compare(&FLEETING, 100, line_deed());
 }

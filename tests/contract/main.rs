@@ -53,6 +53,7 @@ contract! {
         a_counter_above_the_proposal_wins
         an_expired_lock_is_free
         the_lock_lives_its_ttl_and_the_counter_a_day
+        a_part_of_a_millisecond_counts_as_a_whole_one
         another_type_on_the_lock_key_is_a_fault_and_left_alone
         another_type_on_the_counter_key_is_a_fault_and_nothing_is_taken
         a_counter_that_cannot_be_counted_on_is_a_fault_and_nothing_is_taken
