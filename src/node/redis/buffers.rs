@@ -117,6 +117,7 @@ impl Input {
 
 #[cfg(test)]
 mod tests {
+    use super::super::resp::LINES;
     use super::*;
 
     fn feed(input: &mut Input, mut bytes: &[u8]) {
@@ -158,6 +159,25 @@ mod tests {
             false
         });
         assert!(fed.is_some(), "it takes all of it");
+    }
+
+    #[test]
+    fn a_reply_of_pieces_without_end_is_given_up_soon() {
+        for (start, piece) in [
+            ("*8000000\r\n", "_\r\n"),
+            ("*8000000\r\n", "*1\r\n:1\r\n"),
+            ("%4000000\r\n", "$0\r\n\r\n"),
+            ("+", "an endless line"),
+        ] {
+            let mut input = Input::new();
+            feed(&mut input, start.as_bytes());
+            let pieces = 2 * LINES / piece.len();
+            let given_up = (0..pieces).any(|n| {
+                feed(&mut input, piece.as_bytes());
+                n % 100 == 0 && input.next().is_err()
+            });
+            assert!(given_up, "{start:?} {piece:?}");
+        }
     }
 
     #[test]

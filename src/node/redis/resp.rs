@@ -97,9 +97,18 @@ const DEPTH: usize = 8;
 /// The largest reply: far above all that we ask for.
 pub(super) const LARGEST: usize = 8 << 20;
 
+/// The most of a reply that is not the text of bulk strings: far above all that we ask for. A reply that
+/// is not whole is read anew whenever more of it has come, and one that never ends must not keep those
+/// waiting who share the thread (`a_reply_of_pieces_without_end_is_given_up_soon`).
+pub(super) const LINES: usize = 64 << 10;
+
 /// The first reply in `bytes` and its length; none when it is not there whole.
 pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Value<'_>, usize)>, Malformed> {
-    let mut reader = Reader { bytes, at: 0 };
+    let mut reader = Reader {
+        bytes,
+        at: 0,
+        lines: LINES,
+    };
     match reader.value(DEPTH) {
         Ok(value) => Ok(Some((value, reader.at))),
         Err(Stop::Short) => Ok(None),
@@ -115,6 +124,8 @@ enum Stop {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
+    /// How much of [`LINES`] is left.
+    lines: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -186,8 +197,13 @@ impl<'a> Reader<'a> {
     /// Up to the next line end, which is taken off.
     fn line(&mut self) -> Result<&'a [u8], Stop> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let end = rest.iter().position(|byte| *byte == b'\n');
-        let line = &rest[..end.ok_or(Stop::Short)?];
+        let within = &rest[..rest.len().min(self.lines)];
+        let line = match within.iter().position(|byte| *byte == b'\n') {
+            Some(end) => &rest[..end],
+            None if within.len() < self.lines => return Err(Stop::Short),
+            None => return Err(Stop::Malformed),
+        };
+        self.lines -= line.len() + 1;
         self.at += line.len() + 1;
         line.strip_suffix(b"\r").ok_or(Stop::Malformed)
     }
