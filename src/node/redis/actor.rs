@@ -16,6 +16,10 @@ use super::wire::down;
 use crate::node::Fault;
 use crate::protocol::instant::Instant;
 
+/// How often a socket is read before others have their turn: a master that never stops talking must not
+/// have the thread to itself.
+const READS: usize = 8;
+
 /// Runs until the handle is gone and nothing is left to deliver.
 pub(super) fn run(shared: Arc<Shared>) -> impl Future<Output = ()> + Send + 'static {
     // Made here and not when first polled: a runtime that is shutting down drops the task
@@ -186,16 +190,21 @@ impl Actor {
         }
     }
 
-    /// Takes in all that has come; true when the master said something.
+    /// Takes in what has come, up to a limit; true when the master said something.
     fn read(&mut self, cx: &mut Context<'_>) -> bool {
         let mut heard = false;
-        while let (Stage::Talk, Some(socket)) = (self.link.stage(), &mut self.socket) {
+        for _ in 0..READS {
+            let (Stage::Talk, Some(socket)) = (self.link.stage(), &mut self.socket) else {
+                return heard;
+            };
             match socket.poll_read(self.link.input(), cx) {
-                Poll::Pending => break,
+                Poll::Pending => return heard,
                 Poll::Ready(Ok(())) => heard |= self.link.hear(self.clock.now()),
                 Poll::Ready(Err(error)) => self.link.cut(down(error), self.clock.now()),
             }
         }
+        // The rest after whoever else has something to do.
+        cx.waker().wake_by_ref();
         heard
     }
 
@@ -206,6 +215,14 @@ impl Actor {
                 self.armed = None;
                 return Next::Wait;
             };
+            // What is due is done also where the timer has no say: tokio lets none ring for a task that
+            // has read a lot in one go.
+            let now = self.clock.now();
+            if now >= at {
+                self.armed = None;
+                self.link.tick(now);
+                return Next::Again;
+            }
             let tick = self.clock.tick(at);
             let timer = self
                 .timer
@@ -220,11 +237,6 @@ impl Actor {
                 return Next::Wait;
             }
             self.armed = None;
-            let now = self.clock.now();
-            if now >= at {
-                self.link.tick(now);
-                return Next::Again;
-            }
         }
     }
 }
