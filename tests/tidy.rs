@@ -29,7 +29,7 @@ const CIRCLES: [(&str, usize); 5] = [
     ("testbed/src", 0),
     ("cli/src", 4),
     ("simulation/src", 4),
-    ("chaos/src", 17),
+    ("chaos/src", 9),
 ];
 
 fn root() -> PathBuf {

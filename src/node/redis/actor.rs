@@ -18,7 +18,7 @@ use crate::protocol::instant::Instant;
 
 /// How often a socket is read before others have their turn: a master that never stops talking must not
 /// have the thread to itself.
-const READS: usize = 1;
+const READS: usize = 8;
 
 /// Runs until the handle is gone and nothing is left to deliver.
 pub(super) fn run(shared: Arc<Shared>) -> impl Future<Output = ()> + Send + 'static {
@@ -216,7 +216,7 @@ impl Actor {
                 return Next::Wait;
             };
             // What is due is done also where the timer has no say: tokio lets none ring for a task that
-            // has read a lot in one go (`a_master_that_never_stops_talking_delays_nobody`).
+            // has read a lot in one go.
             let now = self.clock.now();
             if now >= at {
                 self.armed = None;
