@@ -113,6 +113,7 @@ async fn hostile(mut stream: DuplexStream, answer: Option<&'static [u8]>) {
         for name in names {
             let said = match (greeted, name) {
                 (false, "INFO") => INFO,
+                (false, "CLIENT") => b":1\r\n",
                 (false, "HELLO") => b"%1\r\n+proto\r\n:3\r\n",
                 (false, "SCRIPT") => b"$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n",
                 (false, _) => b"+OK\r\n",

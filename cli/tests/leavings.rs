@@ -18,7 +18,12 @@ fn leavings(masters: &Masters) -> Vec<String> {
             panic!("master {number} lists no keys");
         };
         let keys = keys.iter().filter_map(Reply::text);
-        let stays = keys.filter(|key| !key.starts_with("quorate:fence:"));
+        // The largest ticket lives on for a heartbeat: who has stepped out of the line for a moment comes back
+        // to its place, and nobody is kept out by it.
+        let blocks = |key: &std::borrow::Cow<'_, str>| {
+            !key.starts_with("quorate:fence:") && !key.starts_with("quorate:ticket:")
+        };
+        let stays = keys.filter(blocks);
         left.extend(stays.map(|key| format!("{number}: {key}")));
     }
     left

@@ -14,6 +14,6 @@ if call('SET', key, ARGV[1], 'NX', 'PX', ARGV[2]) then
   --+ fence/raise.lua
 end
 if call('GET', key) == ARGV[1] then
-  return counter
+  --+ fence/again.lua
 end
 return {call('PTTL', key), counter}

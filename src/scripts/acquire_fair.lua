@@ -47,7 +47,7 @@ if not head or head == waiter then
 end
 local held = call('GET', key)
 if held == ARGV[1] then
-  return counter
+  --+ fence/again.lua
 end
 local left
 if held then

@@ -1,6 +1,5 @@
 -- RELEASE in order (protocol, sections 3 and 6): compare and delete, leave the line, and wake the
--- one that is next. The last to leave takes the ticket counter along: a ticket matters only to those
--- who stand beside it.
+-- one that is next.
 -- KEYS: lock. ARGV: value, and of a queued waiter its id, and 1 to leave the line.
 -- Reply: 1 (deleted), 0 (it was not ours).
 local call, key, waiter = redis.call, KEYS[1], ARGV[2]
@@ -24,22 +23,18 @@ if mine == 0 and left == 0 then
   return 0
 end
 local head = call('ZRANGE', queue, 0, 0)[1]
-if head and head == waiter then
+if not head or head == waiter then
   return mine
 end
-if head then
-  local time = call('TIME')
-  local ms = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
-  local dead = call('ZRANGEBYSCORE', alive, '-inf', ms, 'LIMIT', 0, 1000)
-  if #dead > 0 then
-    call('ZREM', queue, unpack(dead))
-    call('ZREM', alive, unpack(dead))
-    head = call('ZRANGE', queue, 0, 0)[1]
-  end
+local time = call('TIME')
+local ms = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+local dead = call('ZRANGEBYSCORE', alive, '-inf', ms, 'LIMIT', 0, 1000)
+if #dead > 0 then
+  call('ZREM', queue, unpack(dead))
+  call('ZREM', alive, unpack(dead))
+  head = call('ZRANGE', queue, 0, 0)[1]
 end
-if not head then
-  call('DEL', 'quorate:ticket:' .. key)
-elseif mine == 1 or call('EXISTS', key) == 0 then
+if head and (mine == 1 or call('EXISTS', key) == 0) then
   -- A hint only; a user who may not publish still releases.
   redis.pcall('PUBLISH', 'quorate:wake:' .. string.sub(head, 1, 16), key)
 end

@@ -185,7 +185,7 @@ impl Master {
         }
         let counter = self.counter(now, claim.key())?;
         match self.text(now, claim.key())? {
-            Some(held) if held == claim.token().to_hex() => granted_before(counter),
+            Some(held) if held == claim.token().to_hex() => granted_before(claim.key(), counter),
             Some(_) => {
                 let ttl_left = self.ttl_left(now, claim.key());
                 Ok(Answer::Refused {
@@ -243,7 +243,7 @@ impl Master {
         }
         let holder = self.text(now, claim.key())?.map(<[u8]>::to_vec);
         if holder.as_deref() == Some(&claim.token().to_hex()) {
-            return granted_before(counter);
+            return granted_before(claim.key(), counter);
         }
         let ttl_left = match holder {
             Some(_) => self.ttl_left(now, claim.key()),
@@ -318,15 +318,13 @@ impl Master {
     ) {
         let ms = now / 1000;
         let line = self.line(ms, key);
-        let stood = line.head().is_some();
         let left = leave && me.as_ref().is_some_and(|me| line.remove(me));
-        if stood && (ours || left) && (line.head().is_none() || line.head() != me.as_ref()) {
+        if (ours || left) && line.head().is_some() && line.head() != me.as_ref() {
             line.purge(ms);
-            match line.head().cloned() {
-                // The last to leave takes the ticket counter along.
-                None => *line = Waiting::default(),
-                Some(head) if ours || self.entry(now, key).is_none() => self.publish(&head, key),
-                Some(_) => {}
+            if let Some(head) = line.head().cloned()
+                && (ours || self.entry(now, key).is_none())
+            {
+                self.publish(&head, key);
             }
         }
         self.sweep(key);
@@ -513,13 +511,12 @@ impl Entry {
     }
 }
 
-/// The answer to a repeated acquire. Where the counter is gone there is no number to give: the driver
-/// of a real master makes a fault of it.
-fn granted_before(counter: u64) -> Outcome<Answer> {
+/// The answer to a repeated acquire. Where the counter is gone there is no number to give.
+fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
     if counter == 0 {
-        return Err(Fault::Server(
-            "a fencing counter of 0, which cannot be".into(),
-        ));
+        let fence = fence_key(key);
+        let why = format!("ERR quorate: {} is gone", String::from_utf8_lossy(&fence));
+        return Err(Fault::Server(why.into()));
     }
     let counter = Some(counter);
     Ok(Answer::Granted { counter })

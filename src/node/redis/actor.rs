@@ -236,7 +236,10 @@ impl Actor {
             if timer.as_mut().poll(cx).is_pending() {
                 return Next::Wait;
             }
+            // Also when it was set for something that has long been answered: who stands in a crowd is
+            // looked after at this pace.
             self.armed = None;
+            self.link.tick(self.clock.now());
         }
     }
 }

@@ -101,9 +101,9 @@ impl Shake {
             return Err(odd("an answer that nobody asked for"));
         };
         match (asked, value) {
-            // Other pushes are passed over; none of ours comes before its subscription.
             (Asked::Subscription, Value::Push(push)) if subscribes(push) => {}
-            (_, Value::Push(_)) => return Ok(Step::Waits),
+            // Before it nothing was subscribed to: who pushes all the same may never stop.
+            (_, Value::Push(_)) => return Err(odd("a message before anything was subscribed to")),
             (Asked::Hello, value) => hello_answer(shared, value)?,
             (Asked::Courtesy | Asked::Kill, Value::Error(_) | Value::Simple(_) | Value::Int(_))
             | (Asked::Id, Value::Error(_))

@@ -305,7 +305,11 @@ impl Link {
             tracing::warn!(%node, %fault, "no connection");
         }
         let pause = self.back_off.pause(&fault, lived);
-        self.fault = fault;
+        // Of what ended a connection those that come behind it are told as what it is to them.
+        self.fault = match (lived, fault) {
+            (None, fault) | (_, fault @ (Fault::Stalled | Fault::Down(_))) => fault,
+            (Some(_), fault) => Fault::Down(fault.to_string().into()),
+        };
         // A restart is over in a moment: requests wait that long, but not for a master that has
         // stopped answering, and not time and again.
         let again = now.saturating_since(self.patient_at) < STEADY;

@@ -160,7 +160,6 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Order, "ZSCORE {alive} x"),
     (Purpose::Order, "GET {ticket}"),
     (Purpose::Order, "SET {ticket} x XX PX 1"),
-    (Purpose::Order, "DEL {ticket}"),
     (Purpose::Order, "PTTL {ticket}"),
     (Purpose::Order, "PEXPIRE {ticket} 1"),
     (Purpose::WakeUps, "SUBSCRIBE {wake}"),

@@ -24,10 +24,14 @@ const SOURCES: [&str; 8] = [
 ];
 
 /// What several scripts share, put in where a line asks for it: a function would cost each call.
-const PARTS: [(&str, &str); 2] = [
+const PARTS: [(&str, &str); 3] = [
     (
         "--+ fence/read.lua\n",
         include_str!("../../scripts/fence/read.lua"),
+    ),
+    (
+        "--+ fence/again.lua\n",
+        include_str!("../../scripts/fence/again.lua"),
     ),
     (
         "--+ fence/raise.lua\n",
