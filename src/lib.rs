@@ -97,6 +97,7 @@ mod renewal;
 mod report;
 mod retry;
 pub mod runtime;
+mod sync;
 #[cfg(feature = "tls-rustls")]
 mod tls;
 mod waiting;
