@@ -3,14 +3,13 @@
 //! No task and no channel per message: nodes hand their answers to the board under a short lock,
 //! and the waiting future is woken once, when the board says that something has been decided.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::Poll;
-
-use futures::task::AtomicWaker;
 
 use crate::node::{Answer, Fault, Phase, ReplySink};
 use crate::protocol::instant::Instant;
 use crate::runtime::Runtime;
+use crate::sync::{AtomicWaker, Mutex, MutexGuard};
 
 /// What the answers are written on.
 pub(crate) trait Board: Send + 'static {
@@ -81,5 +80,46 @@ impl<B: Board> ReplySink for Gather<B> {
             now: self.runtime.now(),
         };
         self.board().late(from, answer);
+    }
+}
+
+#[cfg(all(test, quorate_loom))]
+mod models {
+    use loom::future::block_on;
+    use loom::thread;
+
+    use super::*;
+    use crate::runtime::Tokio;
+
+    /// Decided once all answers are there.
+    struct All {
+        answers: usize,
+        wanted: usize,
+    }
+
+    impl Board for All {
+        fn count(&mut self, _: From, _: Result<Answer, Fault>) -> bool {
+            self.answers += 1;
+            self.answers == self.wanted
+        }
+    }
+
+    fn answers(gather: &Arc<Gather<All>>, node: usize) -> thread::JoinHandle<()> {
+        let gather = gather.clone();
+        thread::spawn(move || gather.answered(node, Phase::Look, Ok(Answer::Confirmed)))
+    }
+
+    #[test]
+    fn no_order_of_threads_lets_an_answer_be_slept_through() {
+        crate::sync::model(|| {
+            let wanted = 2;
+            let board = All { answers: 0, wanted };
+            let gather = Gather::new(Arc::new(Tokio::default()), board);
+            let nodes = [answers(&gather, 0), answers(&gather, 1)];
+            block_on(gather.until(|board| (board.answers == board.wanted).then_some(())));
+            for node in nodes {
+                node.join().expect("no panic");
+            }
+        });
     }
 }

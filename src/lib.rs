@@ -101,6 +101,7 @@ mod resource;
 mod retry;
 pub mod runtime;
 mod settings;
+mod sync;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(feature = "tls-rustls")]

@@ -9,11 +9,8 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-
-use tokio::sync::Notify;
 
 use crate::coordinator::AcquireRound;
 use crate::node::WakeSink;
@@ -21,6 +18,7 @@ use crate::protocol::finding::Finding;
 use crate::protocol::instant::Instant;
 use crate::report::NodeReport;
 use crate::runtime::Runtime;
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Notify, Ordering};
 
 /// How long the first wake-up waits for those of the other masters: releases reach them all
 /// within about a round trip of each other.
@@ -368,5 +366,123 @@ impl Drop for Place {
                 line.behind = None;
             }
         }
+    }
+}
+
+#[cfg(all(test, quorate_loom))]
+mod models {
+    use loom::future::block_on;
+    use loom::thread;
+
+    use super::*;
+    use crate::runtime::BoxFuture;
+
+    fn key() -> Arc<[u8]> {
+        Arc::from(&b"job"[..])
+    }
+
+    /// In another thread.
+    fn does(deed: impl FnOnce() + 'static) -> thread::JoinHandle<()> {
+        thread::spawn(deed)
+    }
+
+    fn all_end<const N: usize>(threads: [thread::JoinHandle<()>; N]) {
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+    }
+
+    #[test]
+    fn no_order_of_threads_loses_the_turn_of_a_front_that_leaves() {
+        crate::sync::model(|| {
+            let lines = Lines::new();
+            let [first, second, third] = [(); 3].map(|()| lines.enter(&key()));
+            let leave = [does(move || drop(first)), does(move || drop(second))];
+            block_on(third.front());
+            all_end(leave);
+            drop(third);
+            assert!(lines.map().is_empty());
+        });
+    }
+
+    #[test]
+    fn no_order_of_threads_loses_the_turn_of_a_holder() {
+        crate::sync::model(|| {
+            let lines = Lines::new();
+            let holder = lines.enter(&key()).hold();
+            let [second, third] = [(); 2].map(|()| lines.enter(&key()));
+            let ends = [
+                does(move || holder.pass_on(&key())),
+                // It leaves as it is called.
+                does(move || drop(second)),
+            ];
+            block_on(third.front());
+            all_end(ends);
+        });
+    }
+
+    #[test]
+    fn no_order_of_threads_lets_a_newcomer_wait_behind_nobody() {
+        crate::sync::model(|| {
+            let lines = Lines::new();
+            let holder = lines.enter(&key()).hold();
+            let ends = does(move || holder.pass_on(&key()));
+            let place = lines.enter(&key());
+            block_on(place.front());
+            all_end([ends]);
+        });
+    }
+
+    /// A clock that stands still.
+    struct Still;
+
+    impl Runtime for Still {
+        fn now(&self) -> Instant {
+            Instant::from_nanos(0)
+        }
+
+        fn wall_micros(&self) -> u64 {
+            0
+        }
+
+        fn sleep_until(&self, _: Instant) -> BoxFuture<()> {
+            Box::pin(std::future::pending())
+        }
+
+        fn spawn(&self, _: BoxFuture<()>) -> bool {
+            false
+        }
+
+        fn random(&self, _: &mut [u8]) {}
+    }
+
+    #[test]
+    fn no_order_of_threads_lets_the_wake_ups_of_a_majority_be_slept_through() {
+        crate::sync::model(|| {
+            let lines = Lines::new();
+            let place = lines.enter(&key());
+            place.forget_wakes();
+            let wakes = [0, 1].map(|node| {
+                let lines = lines.clone();
+                does(move || lines.woken(node, &key()))
+            });
+            block_on(place.woken(&Still, 0, 2, Instant::NEVER));
+            all_end(wakes);
+        });
+    }
+
+    #[test]
+    fn no_order_of_threads_sends_a_wake_up_to_a_front_that_is_gone() {
+        crate::sync::model(|| {
+            let lines = Lines::new();
+            let [first, second] = [(); 2].map(|()| lines.enter(&key()));
+            let leaves = does(move || drop(first));
+            block_on(second.front());
+            // What comes from now on is for the second.
+            let wakes = lines.clone();
+            let wakes = does(move || wakes.woken(1, &key()));
+            block_on(second.woken(&Still, 1, 2, Instant::NEVER));
+            all_end([leaves, wakes]);
+        });
     }
 }

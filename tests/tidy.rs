@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const FLOORS: [&[&str]; 12] = [
     &["protocol"],
     &[
-        "clock", "runtime", "retry", "settings", "resource", "outcome", "limit", "metrics",
+        "clock", "runtime", "retry", "settings", "resource", "outcome", "limit", "metrics", "sync",
     ],
     &["node"],
     &["report", "gather"],

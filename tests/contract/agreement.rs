@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
-use quorate::node::{Answer, Claim, Ear, KeyState, Order, Place, Request, WakeSink};
+use quorate::node::{Answer, Claim, Ear, KeyState, Order, Place, Request, Waiter, WakeSink};
 
 use crate::arm::{Arm, LONG, fence, hex, now};
 use crate::support::asking::{self, Said, claim, classic};
@@ -269,11 +269,21 @@ fn agree(a: &Said, b: &Said, blur: Duration) -> bool {
                 queue: Vec::new(),
                 ..state.clone()
             };
-            let same_line = a.queue.len() == b.queue.len()
-                && a.queue
-                    .iter()
-                    .zip(&b.queue)
-                    .all(|(a, b)| a.id == b.id && close(Some(a.lives), Some(b.lives), blur));
+            // Who is about to die may be gone here and not there: the two were not asked at one moment.
+            let of = |one: &Waiter, queue: &[Waiter]| {
+                let mut same = queue.iter().filter(|other| other.id == one.id);
+                same.any(|other| close(Some(one.lives), Some(other.lives), blur))
+            };
+            let stands = |queue: &[Waiter], other: &[Waiter]| {
+                queue.iter().all(|one| one.lives <= blur || of(one, other))
+            };
+            let common = |queue: &[Waiter], other: &[Waiter]| -> Vec<String> {
+                let both = queue.iter().filter(|one| of(one, other));
+                both.map(|one| one.id.clone()).collect()
+            };
+            let same_line = stands(&a.queue, &b.queue)
+                && stands(&b.queue, &a.queue)
+                && common(&a.queue, &b.queue) == common(&b.queue, &a.queue);
             close(a.ttl_left, b.ttl_left, blur) && timeless(a) == timeless(b) && same_line
         }
         (a, b) => a == b,

@@ -4,14 +4,14 @@
 //! the queue empty: one wake-up per batch and not one per request.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
-use futures::task::AtomicWaker;
 use tokio::sync::Notify;
 
 use crate::node::{Answer, Fault, Reply, Request};
 use crate::protocol::instant::Instant;
+use crate::sync::{AtomicWaker, Mutex, MutexGuard};
 
 /// Requests that may wait for one master. Reached only when callers outrun it for a whole node
 /// timeout; then they are refused at once instead of queueing up.
@@ -271,5 +271,100 @@ mod tests {
         assert!(!mailbox.is_over());
         mailbox.take(1, &mut Vec::new());
         assert!(mailbox.is_over());
+    }
+}
+
+#[cfg(all(test, quorate_loom))]
+mod models {
+    use std::sync::Arc;
+    use std::task::Poll;
+
+    use loom::future::block_on;
+    use loom::thread;
+
+    use super::*;
+
+    fn push(mailbox: &Arc<Mailbox>, letters: usize) -> thread::JoinHandle<()> {
+        let mailbox = mailbox.clone();
+        thread::spawn(move || {
+            for _ in 0..letters {
+                let look = Request::Look { key: Arc::from([]) };
+                assert!(mailbox.push(Letter::new(look, Reply::ignored())).is_ok());
+            }
+        })
+    }
+
+    /// As the actor does: it registers first, and takes until there is nothing left. Then it rests.
+    fn read(mailbox: &Mailbox, letters: usize) {
+        let mut taken = Vec::new();
+        block_on(std::future::poll_fn(|cx| {
+            mailbox.register(cx.waker());
+            loop {
+                let before = taken.len();
+                mailbox.take(usize::MAX, &mut taken);
+                if taken.len() == before {
+                    break;
+                }
+            }
+            if taken.len() == letters {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        }));
+        mailbox.rest();
+    }
+
+    #[test]
+    fn no_order_of_threads_leaves_a_letter_with_nobody_to_read_it() {
+        crate::sync::model(|| {
+            let mailbox = Arc::new(Mailbox::new());
+            let callers = [push(&mailbox, 1), push(&mailbox, 1)];
+            read(&mailbox, 2);
+            for caller in callers {
+                caller.join().expect("no panic");
+            }
+        });
+    }
+
+    /// The second one wakes nobody where the first still lies there.
+    #[test]
+    fn no_order_of_threads_leaves_a_second_letter_behind() {
+        crate::sync::model(|| {
+            let mailbox = Arc::new(Mailbox::new());
+            let caller = push(&mailbox, 2);
+            read(&mailbox, 2);
+            caller.join().expect("no panic");
+        });
+    }
+
+    #[test]
+    fn no_order_of_threads_hides_the_end_of_the_handle() {
+        crate::sync::model(|| {
+            let mailbox = Arc::new(Mailbox::new());
+            let closes = mailbox.clone();
+            let closes = thread::spawn(move || closes.close());
+            block_on(std::future::poll_fn(|cx| {
+                mailbox.register(cx.waker());
+                if mailbox.is_over() {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
+                }
+            }));
+            closes.join().expect("no panic");
+        });
+    }
+
+    #[test]
+    fn no_order_of_threads_lets_the_rest_be_slept_through() {
+        crate::sync::model(|| {
+            let mailbox = Arc::new(Mailbox::new());
+            push(&mailbox, 1).join().expect("no panic");
+            let reader = mailbox.clone();
+            let reader = thread::spawn(move || read(&reader, 1));
+            block_on(mailbox.idle());
+            reader.join().expect("no panic");
+        });
     }
 }
