@@ -123,6 +123,8 @@ fn arrows(base: &Path) -> Arrows {
         let from = module(file, base);
         let text = std::fs::read_to_string(file).expect("a source");
         let code = text.split("\nmod tests {").next().unwrap_or_default();
+        let models = "\n#[cfg(all(test, quorate_loom))]";
+        let code = code.split(models).next().unwrap_or_default();
         let lines: Vec<&str> = code
             .lines()
             .filter(|line| !line.trim_start().starts_with("//"))
