@@ -34,7 +34,7 @@ impl Wait {
 ///
 /// A master that lost its memory has forgotten who holds a lock. With the guard on its votes are
 /// left out until every lock that it can have forgotten has expired: until
-/// [`max_ttl`](RedlockBuilder::max_ttl) after its start.
+/// [`max_ttl`](crate::RedlockBuilder::max_ttl) after its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RestartGuard {

@@ -11,9 +11,9 @@ use super::scope::Scope;
 ///
 /// - Requests of one handle take effect in the order in which they were sent.
 /// - Every request is answered once, within the node's own timeout; where the master stays
-///   silent the answer is a [`Fault`].
+///   silent the answer is a [`Fault`](super::Fault).
 /// - [`send`](Self::send) never blocks and never waits.
-/// - A fault for which [`Fault::left_nothing`] holds has left nothing on the master.
+/// - A fault for which [`Fault::left_nothing`](super::Fault::left_nothing) holds has left nothing on the master.
 pub trait Node: Send + Sync + 'static {
     /// The master's name for reports.
     fn name(&self) -> &NodeName;
