@@ -105,10 +105,15 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
             format!("refuses the connection of a lock: {why}"),
             "grant what the next finding says",
         ),
-        Fault::Server(text) if text.contains("RESP3") => (
+        Fault::Unsupported(_) => (
             "version",
             format!("cannot be used: {why}"),
             "use Redis 6.2 or newer, or Valkey",
+        ),
+        Fault::SameServer(_) => (
+            "run_id",
+            format!("cannot be used: {why}"),
+            "list every server once; another database or address of the same server is no other master",
         ),
         Fault::Timeout(_) => (
             "reachable",
@@ -533,10 +538,11 @@ mod tests {
             ),
             (Fault::Loading, "reachable", "log"),
             (
-                Fault::Server("RESP3 is not supported".into()),
+                Fault::Unsupported("no RESP3".into()),
                 "version",
                 "Redis 6.2",
             ),
+            (Fault::SameServer("m1".into()), "run_id", "once"),
         ] {
             let findings = judge(&[faulty(1, fault), healthy(2), healthy(3)], RULES);
             assert_eq!(findings.len(), 1, "{findings:?}");
