@@ -173,8 +173,15 @@ async fn a_user_with_exactly_the_documented_rights_does_everything() {
             ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
             ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
         }
-        let again = first.acquire("job again").await.expect("free");
-        assert_eq!(again.release().await.unreachable, 0);
+        let began = std::time::Instant::now();
+        loop {
+            // A majority is there again at once, the others a moment later.
+            let again = first.acquire("job again").await.expect("free");
+            if again.release().await.unreachable == 0 {
+                break;
+            }
+            assert!(began.elapsed() < PATIENCE, "all are reached again");
+        }
 
         assert_well(&first.inspect().await);
         for master in &masters {
