@@ -13,7 +13,7 @@ use crate::coordinator::{AcquireRound, Coordinator, Missed, Won};
 use crate::core::Core;
 use crate::limit::Limit;
 use crate::metrics;
-use crate::node::{Claim, Order, Place as Ticket, Token};
+use crate::node::{Claim, Fairness, Ticket, Token};
 use crate::outcome::Failure;
 use crate::protocol::instant::Instant;
 use crate::report;
@@ -85,7 +85,7 @@ impl Campaign<'_> {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let missed = match self.attempt(Order::Unordered, attempts).await {
+            let missed = match self.attempt(Fairness::Unordered, attempts).await {
                 Ok(won) => {
                     return Ok(Victory {
                         won,
@@ -101,7 +101,7 @@ impl Campaign<'_> {
             if !self.is_over() && self.undone(&missed).await {
                 self.pause(&mut delays).await;
             }
-            if self.is_over() || missed.round.board().is_hopeless() {
+            if self.is_over() || missed.round.answers().is_hopeless() {
                 return Err(self.defeat(heard, Some(missed), attempts));
             }
         }
@@ -118,8 +118,8 @@ impl Campaign<'_> {
             if let Some(place) = &place {
                 place.forget_wakes();
             }
-            let order = Order::Fair(line.as_ref().map(|line| Box::new(line.ticket.clone())));
-            let missed = match self.attempt(order, attempts).await {
+            let fairness = Fairness::Fair(line.as_ref().map(|line| Box::new(line.ticket.clone())));
+            let missed = match self.attempt(fairness, attempts).await {
                 Ok(won) => {
                     if let Some(line) = line {
                         // The place stays with the lock and leaves with its release.
@@ -143,10 +143,14 @@ impl Campaign<'_> {
                 return Err(self.defeat(heard, Some(missed), attempts));
             };
             // Awaited, or three waiters can chase each other for ever.
-            if self.undone(&missed).await && !missed.round.board().is_hopeless() {
+            if self.undone(&missed).await && !missed.round.answers().is_hopeless() {
                 match (missed.failure, &mut line) {
                     (Some(Failure::Contention), None) => {
-                        let drawn = missed.round.board().sight().map_or(0, |sight| sight.ticket);
+                        let drawn = missed
+                            .round
+                            .answers()
+                            .refusals()
+                            .map_or(0, |refusals| refusals.ticket);
                         line = Some(InLine::draw(self.core, self.key, drawn + 1));
                     }
                     (Some(Failure::Contention), Some(line)) => {
@@ -161,7 +165,7 @@ impl Campaign<'_> {
                     }
                 }
             }
-            if self.is_over() || missed.round.board().is_hopeless() {
+            if self.is_over() || missed.round.answers().is_hopeless() {
                 return Err(self.defeat(heard, Some(missed), attempts));
             }
         }
@@ -199,7 +203,7 @@ impl Campaign<'_> {
     }
 
     /// One attempt. The first is made in full, however short the wait; later ones end with it.
-    async fn attempt(&self, order: Order, number: u32) -> Result<Won, Missed> {
+    async fn attempt(&self, fairness: Fairness, number: u32) -> Result<Won, Missed> {
         let coordinator = &self.core.coordinator;
         let full = if number == 1 {
             coordinator.given_up_by()
@@ -207,7 +211,9 @@ impl Campaign<'_> {
             self.deadline
         };
         let until = self.deadline.max(full) + LAST_LOOK;
-        coordinator.attempt(self.key, self.ttl, order, until).await
+        coordinator
+            .attempt(self.key, self.ttl, fairness, until)
+            .await
     }
 
     /// Waits until nothing of an attempt is left on any master; false when the wait is over. What
@@ -232,13 +238,13 @@ impl Campaign<'_> {
         let quorum = coordinator.quorum.size();
         let now = coordinator.now();
         let (free, free_in, ahead, holder) = {
-            let board = missed.round.board();
-            let sight = board.sight();
+            let answers = missed.round.answers();
+            let refusals = answers.refusals();
             (
-                board.free(),
-                board.free_in(),
-                sight.and_then(|sight| sight.ahead).unwrap_or(0),
-                sight.and_then(|sight| sight.holder.clone()),
+                answers.free(),
+                answers.free_in(),
+                refusals.and_then(|refusals| refusals.ahead).unwrap_or(0),
+                refusals.and_then(|refusals| refusals.holder.clone()),
             )
         };
         let stagger = STAGGER * u32::try_from(ahead.min(100)).unwrap_or(100);
@@ -282,7 +288,7 @@ impl Campaign<'_> {
     }
 
     fn show(&self, missed: &Missed, attempts: u32) {
-        metrics::ahead(|| missed.round.board().sight()?.ahead);
+        metrics::ahead(|| missed.round.answers().refusals()?.ahead);
         let enabled = tracing::enabled!(tracing::Level::DEBUG);
         if self.observer.is_none() && !enabled {
             return;
@@ -290,13 +296,13 @@ impl Campaign<'_> {
         let coordinator = &self.core.coordinator;
         let masters = coordinator.quorum.nodes();
         let waiting = {
-            let board = missed.round.board();
-            let sight = board.sight();
-            let trouble = report::trouble(board.reports(coordinator.names()));
+            let answers = missed.round.answers();
+            let refusals = answers.refusals();
+            let trouble = report::trouble(answers.reports(coordinator.names()));
             Waiting {
-                ahead: sight.and_then(|sight| sight.ahead),
-                holder: sight.and_then(|sight| sight.holder.clone()),
-                ttl_left: board.ttl_left(),
+                ahead: refusals.and_then(|refusals| refusals.ahead),
+                holder: refusals.and_then(|refusals| refusals.holder.clone()),
+                ttl_left: answers.ttl_left(),
                 answering: masters - trouble.len(),
                 trouble,
                 held_here: self.core.lines.is_held(self.key),
@@ -396,19 +402,19 @@ struct Stranger {
 }
 
 impl<'a> InLine<'a> {
-    fn draw(core: &'a Core, key: &Arc<[u8]>, ticket: u64) -> Self {
+    fn draw(core: &'a Core, key: &Arc<[u8]>, number: u64) -> Self {
         let coordinator = &*core.coordinator;
-        let number = core.waiters.fetch_add(1, Ordering::Relaxed);
-        let waiter = format!("{}:{number}", core.options.process).into();
+        let id = core.waiters.fetch_add(1, Ordering::Relaxed);
+        let waiter = format!("{}:{id}", core.options.process).into();
         let ticket = Ticket {
             waiter,
-            ticket,
+            number,
             heartbeat: core.options.heartbeat,
         };
         let claim = coordinator
             .claim(key, Token::from_bytes([0; 16]))
-            .with_order(Order::Fair(Some(Box::new(ticket.clone()))));
-        tracing::debug!(ticket = ticket.ticket, "standing in line");
+            .with_fairness(Fairness::Fair(Some(Box::new(ticket.clone()))));
+        tracing::debug!(ticket = ticket.number, "standing in line");
         Self {
             coordinator,
             ticket,

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::gather::{Board, From, Gather};
+use crate::fan_out::{Collect, FanOut, From};
 use crate::limit::Limit;
 use crate::metrics;
 use crate::node::{
-    Answer, Claim, Fault, KeyState, Line, Node, NodeName, Order, Phase, Reply, ReplySink, Request,
-    Token,
+    Answer, Claim, Fairness, Fault, KeyState, Node, NodeName, Phase, QueueInfo, Reply, ReplySink,
+    Request, Token,
 };
 use crate::outcome::Failure;
 use crate::protocol::fencing::{Agreement, ClockOffset};
@@ -20,7 +20,7 @@ use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{Quorum, Reason, Tally, Verdict};
 use crate::protocol::round::{Round, Vote};
 use crate::protocol::validity::{Drift, valid_until};
-use crate::report::{Heir, NodeReport, Slots};
+use crate::report::{LateAnswers, NodeReport, Slots};
 use crate::runtime::Runtime;
 
 /// How often the fencing number may be raised within one acquire before it is given up. One
@@ -75,7 +75,7 @@ pub(crate) struct Missed {
     pub(crate) undo: Undoing,
 }
 
-pub(crate) type AcquireRound = Gather<AcquireBoard>;
+pub(crate) type AcquireRound = FanOut<AcquireAnswers>;
 
 impl Coordinator {
     pub(crate) fn new(
@@ -149,13 +149,13 @@ impl Coordinator {
         &self,
         key: &Arc<[u8]>,
         ttl: Duration,
-        order: Order,
+        fairness: Fairness,
         until: Instant,
     ) -> Result<Won, Missed> {
         let mut bytes = [0; 16];
         self.runtime.random(&mut bytes);
         let token = Token::from_bytes(bytes);
-        let claim = self.claim(key, token).with_order(order);
+        let claim = self.claim(key, token).with_fairness(fairness);
         let claim = Arc::new(claim);
         let wall = self.runtime.wall_micros();
         let offset = ClockOffset::from_micros(self.offset.load(Ordering::Relaxed));
@@ -163,9 +163,9 @@ impl Coordinator {
 
         // The lease starts here, before the first byte leaves.
         let started = self.now();
-        let round = Gather::new(
+        let round = FanOut::new(
             self.runtime.clone(),
-            AcquireBoard::open(self.quorum, started),
+            AcquireAnswers::open(self.quorum, started),
         );
         let mut cleanup = Cleanup {
             coordinator: self,
@@ -181,7 +181,7 @@ impl Coordinator {
 
         let most = valid_until(started, ttl, self.drift);
         let mut limit = Limit::new(&*self.runtime, until.min(most));
-        let verdict = limit.wait(round.until(|board| board.verdict())).await;
+        let verdict = limit.wait(round.until(|answers| answers.verdict())).await;
         self.met.store(true, Ordering::Relaxed);
         let failure = if verdict == Some(Verdict::Won) {
             let agreed = limit.wait(self.agree(&round, &claim, offset, wall)).await;
@@ -212,13 +212,13 @@ impl Coordinator {
             None => {
                 // The verdict may be certain, its reason may need another answer: each node
                 // answers within its own timeout.
-                let certain = round.until(|board| board.round.reason());
+                let certain = round.until(|answers| answers.round.reason());
                 if limit.wait(certain).await.is_none() {
-                    round.board().give_up(self.now(), self.patience.answer);
+                    round.answers().give_up(self.now(), self.patience.answer);
                 }
-                let board = round.board();
-                let reason = board.round.reason();
-                (reason.map(Failure::from), board.round.finding())
+                let answers = round.answers();
+                let reason = answers.round.reason();
+                (reason.map(Failure::from), answers.round.finding())
             }
         };
         if failure.is_some() {
@@ -243,7 +243,7 @@ impl Coordinator {
         if !claim.fenced() {
             return Ok(None);
         }
-        let agreement = round.board().round.agreement();
+        let agreement = round.answers().round.agreement();
         let mut token = match agreement {
             Agreement::Agreed(token) => {
                 self.learn(offset, wall, token);
@@ -254,13 +254,13 @@ impl Coordinator {
         self.learn(offset, wall, token);
         metrics::confirmation();
         for _ in 0..CONFIRM_ROUNDS {
-            // A board of its own for each number: confirmations of another are forgotten.
-            let confirm = Gather::new(self.runtime.clone(), ConfirmBoard::open(self.quorum));
+            // A answers of its own for each number: confirmations of another are forgotten.
+            let confirm = FanOut::new(self.runtime.clone(), ConfirmAnswers::open(self.quorum));
             self.ask_all(&confirm, Phase::Confirm, || Request::Confirm {
                 claim: claim.clone(),
                 token,
             });
-            let (verdict, reason, above) = confirm.until(ConfirmBoard::decided).await;
+            let (verdict, reason, above) = confirm.until(ConfirmAnswers::decided).await;
             if verdict == Verdict::Won {
                 tracing::debug!(token, "fencing token confirmed by a second round");
                 return Ok(Some(token));
@@ -282,9 +282,9 @@ impl Coordinator {
     }
 
     /// Queues one request at every node before anything is awaited.
-    pub(crate) fn ask_all<B: Board>(
+    pub(crate) fn ask_all<B: Collect>(
         &self,
-        sink: &Arc<Gather<B>>,
+        sink: &Arc<FanOut<B>>,
         phase: Phase,
         request: impl Fn() -> Request,
     ) {
@@ -295,15 +295,15 @@ impl Coordinator {
     }
 
     /// Deletes the key of `claim` on every master: with an answer to wait for.
-    pub(crate) fn release(&self, claim: &Arc<Claim>) -> Arc<Gather<ReleaseBoard>> {
+    pub(crate) fn release(&self, claim: &Arc<Claim>) -> Arc<FanOut<ReleaseAnswers>> {
         claim.withdraw();
-        let board = ReleaseBoard::open(self.quorum, self.quorum.nodes(), self.now());
-        let gather = Gather::new(self.runtime.clone(), board);
-        self.ask_all(&gather, Phase::Release, || Request::Release {
+        let answers = ReleaseAnswers::open(self.quorum, self.quorum.nodes(), self.now());
+        let fan_out = FanOut::new(self.runtime.clone(), answers);
+        self.ask_all(&fan_out, Phase::Release, || Request::Release {
             claim: claim.clone(),
             leave: true,
         });
-        gather
+        fan_out
     }
 
     /// The same in the background.
@@ -322,30 +322,30 @@ impl Coordinator {
 
     /// Gives up a place in line on every master.
     pub(crate) fn leave(&self, claim: &Arc<Claim>) -> Undoing {
-        let board = ReleaseBoard::open(self.quorum, self.quorum.nodes(), self.now());
-        let gather = Gather::new(self.runtime.clone(), board);
-        self.ask_all(&gather, Phase::Release, || Request::Release {
+        let answers = ReleaseAnswers::open(self.quorum, self.quorum.nodes(), self.now());
+        let fan_out = FanOut::new(self.runtime.clone(), answers);
+        self.ask_all(&fan_out, Phase::Release, || Request::Release {
             claim: claim.clone(),
             leave: true,
         });
-        Undoing(gather)
+        Undoing(fan_out)
     }
 
     /// Reads or breaks a lock on every master and waits for all of them.
     pub(crate) async fn look(&self, request: Request) -> Vec<(Result<KeyState, Fault>, Duration)> {
         let started = self.now();
-        let board = LookBoard {
+        let answers = LookAnswers {
             answers: vec![None; self.nodes.len()],
             started,
         };
-        let gather = Gather::new(self.runtime.clone(), board);
-        self.ask_all(&gather, Phase::Look, || request.clone());
+        let fan_out = FanOut::new(self.runtime.clone(), answers);
+        self.ask_all(&fan_out, Phase::Look, || request.clone());
         // Twice as long as any of them may take, for a node that never answers.
         let most = self.answered_by() + self.patience.answer;
         let mut limit = Limit::new(&*self.runtime, most);
-        match limit.wait(gather.until(LookBoard::complete)).await {
+        match limit.wait(fan_out.until(LookAnswers::complete)).await {
             Some(answers) => answers,
-            None => gather.board().cut_off(self.now()),
+            None => fan_out.answers().cut_off(self.now()),
         }
     }
 }
@@ -365,15 +365,15 @@ impl Cleanup<'_> {
         self.claim.withdraw();
         let coordinator = self.coordinator;
         let undo: Vec<usize> = {
-            let board = self.round.board();
+            let answers = self.round.answers();
             (0..coordinator.nodes.len())
-                .filter(|&node| board.round.must_undo(node))
+                .filter(|&node| answers.round.must_undo(node))
                 .collect()
         };
-        let board = ReleaseBoard::open(coordinator.quorum, undo.len(), coordinator.now());
-        let gather = Gather::new(coordinator.runtime.clone(), board);
+        let answers = ReleaseAnswers::open(coordinator.quorum, undo.len(), coordinator.now());
+        let fan_out = FanOut::new(coordinator.runtime.clone(), answers);
         for node in undo {
-            let reply = Reply::new(gather.clone(), node, Phase::Release);
+            let reply = Reply::new(fan_out.clone(), node, Phase::Release);
             coordinator.nodes[node].send(
                 // The place in line is kept: only the attempt was lost.
                 Request::Release {
@@ -383,7 +383,7 @@ impl Cleanup<'_> {
                 reply,
             );
         }
-        Undoing(gather)
+        Undoing(fan_out)
     }
 }
 
@@ -396,24 +396,28 @@ impl Drop for Cleanup<'_> {
 }
 
 /// Releases under way. They go on when this is dropped.
-pub(crate) struct Undoing(Arc<Gather<ReleaseBoard>>);
+pub(crate) struct Undoing(Arc<FanOut<ReleaseAnswers>>);
 
 impl Undoing {
     /// Waits until every node has acknowledged or failed: the next attempt of the same waiter
     /// must not meet its own remains, and three waiters must not chase each other for ever.
     pub(crate) fn done(&self) -> impl Future<Output = ()> + Send + use<> {
-        let gather = self.0.clone();
-        async move { gather.until(|board| board.complete().then_some(())).await }
+        let fan_out = self.0.clone();
+        async move {
+            fan_out
+                .until(|answers| answers.complete().then_some(()))
+                .await
+        }
     }
 }
 
 /// The votes of an acquire, and what each node said for the report.
-pub(crate) struct AcquireBoard {
+pub(crate) struct AcquireAnswers {
     pub(crate) round: Round,
     quorum: Quorum,
     slots: Slots,
     /// The lock that was won, if it is: it has the slots, and what comes later is passed on to it.
-    heir: Option<Weak<dyn Heir>>,
+    holder: Option<Weak<dyn LateAnswers>>,
     started: Instant,
     decided: bool,
     /// What refusing nodes said; most rounds meet none.
@@ -432,26 +436,26 @@ pub(crate) struct Refusals {
     free_in: Vec<Option<Duration>>,
 }
 
-impl AcquireBoard {
+impl AcquireAnswers {
     pub(crate) fn open(quorum: Quorum, started: Instant) -> Self {
         Self {
             round: Round::open(quorum),
             quorum,
             slots: Slots::of(quorum.nodes()),
-            heir: None,
+            holder: None,
             started,
             refusals: None,
             decided: false,
         }
     }
 
-    pub(crate) fn sight(&self) -> Option<&Refusals> {
+    pub(crate) fn refusals(&self) -> Option<&Refusals> {
         self.refusals.as_deref()
     }
 
     /// The longest that any refusing node will keep the holder's key.
     pub(crate) fn ttl_left(&self) -> Option<Duration> {
-        self.sight()?.free_in.iter().flatten().max().copied()
+        self.refusals()?.free_in.iter().flatten().max().copied()
     }
 
     /// The nodes that granted, as bits.
@@ -462,13 +466,16 @@ impl AcquireBoard {
     /// When a majority may have become free: the q-th soonest of the nodes that answered.
     pub(crate) fn free_in(&self) -> Option<Duration> {
         let granted = self.round.granted().map(|_| Duration::ZERO);
-        let refused = self.sight().into_iter().flat_map(|sight| &sight.free_in);
+        let refused = self
+            .refusals()
+            .into_iter()
+            .flat_map(|refusals| &refusals.free_in);
         let mut times: Vec<_> = granted.chain(refused.flatten().copied()).collect();
         times.sort_unstable();
         times.get(self.quorum.size() - 1).copied()
     }
 
-    fn refused(&mut self, ttl_left: Option<Duration>, line: Option<Box<Line>>) {
+    fn refused(&mut self, ttl_left: Option<Duration>, line: Option<Box<QueueInfo>>) {
         let refusals = self.refusals.get_or_insert_default();
         refusals.free_in.push(ttl_left);
         if let Some(line) = line {
@@ -508,23 +515,23 @@ impl AcquireBoard {
     }
 
     /// Leaves to the lock that was won what each node said and will say, so that a held lock
-    /// does not keep its round alive. The board's lock is always taken before the lock's.
-    pub(crate) fn bequeath(&mut self, heir: &Arc<impl Heir>) {
-        heir.inherit(std::mem::take(&mut self.slots));
-        let heir: Weak<_> = Arc::downgrade(heir);
-        self.heir = Some(heir);
+    /// does not keep its round alive. The answers's lock is always taken before the lock's.
+    pub(crate) fn hand_over(&mut self, holder: &Arc<impl LateAnswers>) {
+        holder.take_over(std::mem::take(&mut self.slots));
+        let holder: Weak<_> = Arc::downgrade(holder);
+        self.holder = Some(holder);
     }
 
     fn note(&mut self, from: From, answer: &Result<Answer, Fault>, late: bool) {
         let (node, now) = (from.node, from.now);
-        match self.heir.as_ref().and_then(Weak::upgrade) {
-            Some(heir) => heir.note(node, answer, self.started, now, late),
+        match self.holder.as_ref().and_then(Weak::upgrade) {
+            Some(holder) => holder.note(node, answer, self.started, now, late),
             None => self.slots.note(node, answer, self.started, now, late),
         }
     }
 }
 
-impl Board for AcquireBoard {
+impl Collect for AcquireAnswers {
     fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
         self.note(from, &answer, self.decided);
         let vote = match answer {
@@ -552,13 +559,13 @@ impl Board for AcquireBoard {
 }
 
 /// The votes on one fencing number.
-struct ConfirmBoard {
+struct ConfirmAnswers {
     tally: Tally,
     /// The largest counter seen above the number.
     above: Option<u64>,
 }
 
-impl ConfirmBoard {
+impl ConfirmAnswers {
     fn open(quorum: Quorum) -> Self {
         Self {
             tally: Tally::new(quorum),
@@ -572,7 +579,7 @@ impl ConfirmBoard {
     }
 }
 
-impl Board for ConfirmBoard {
+impl Collect for ConfirmAnswers {
     fn count(&mut self, _: From, answer: Result<Answer, Fault>) -> bool {
         match answer {
             Ok(Answer::Confirmed) => self.tally.yes(),
@@ -588,7 +595,7 @@ impl Board for ConfirmBoard {
 }
 
 /// The answers to a release.
-pub(crate) struct ReleaseBoard {
+pub(crate) struct ReleaseAnswers {
     quorum: Quorum,
     asked: usize,
     started: Instant,
@@ -598,7 +605,7 @@ pub(crate) struct ReleaseBoard {
     faults: usize,
 }
 
-impl ReleaseBoard {
+impl ReleaseAnswers {
     fn open(quorum: Quorum, asked: usize, started: Instant) -> Self {
         Self {
             quorum,
@@ -634,7 +641,7 @@ impl ReleaseBoard {
     }
 }
 
-impl Board for ReleaseBoard {
+impl Collect for ReleaseAnswers {
     fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
         let late = self.settled();
         self.slots
@@ -653,12 +660,12 @@ fn timeout(waited: Duration) -> Fault {
     Fault::Timeout(Duration::from_millis(waited.as_millis() as u64))
 }
 
-struct LookBoard {
+struct LookAnswers {
     answers: Vec<Option<(Result<KeyState, Fault>, Duration)>>,
     started: Instant,
 }
 
-impl LookBoard {
+impl LookAnswers {
     fn complete(&mut self) -> Option<Vec<(Result<KeyState, Fault>, Duration)>> {
         self.answers.iter().cloned().collect()
     }
@@ -674,7 +681,7 @@ impl LookBoard {
     }
 }
 
-impl Board for LookBoard {
+impl Collect for LookAnswers {
     fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
         let state = match answer {
             Ok(Answer::State(state)) => Ok(state),

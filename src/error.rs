@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::outcome::LossCause;
-use crate::report::{Line, NodeReport, is_hopeless};
+use crate::report::{NodeReport, OneLine, is_hopeless};
 use crate::resource::InvalidResource;
 
 /// A builder's settings do not fit together. Nothing has been contacted.
@@ -146,7 +146,7 @@ impl fmt::Display for AcquireError {
         if !missed.held_here {
             f.write_str("; nothing is held")?;
         }
-        let line = Line(&missed.reports).to_string();
+        let line = OneLine(&missed.reports).to_string();
         if line.is_empty() {
             Ok(())
         } else {
@@ -185,7 +185,7 @@ pub enum ExtendError {
     #[error("the lock is lost: {0}")]
     Lost(LossCause),
     /// No majority answered in time. The old validity still stands.
-    #[error("too few masters answered to extend; the old validity stands [{}]", Line(.0))]
+    #[error("too few masters answered to extend; the old validity stands [{}]", OneLine(.0))]
     NoQuorum(Vec<NodeReport>),
     /// The ttl asked for cannot be used. Nothing was sent.
     #[error(transparent)]

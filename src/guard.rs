@@ -6,17 +6,17 @@ use std::num::NonZero;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::coordinator::ReleaseBoard;
+use crate::coordinator::ReleaseAnswers;
 use crate::core::Core;
 use crate::error::ExtendError;
-use crate::gather::{Board, From, Gather};
+use crate::fan_out::{Collect, FanOut, From};
 use crate::held::Held;
 use crate::limit::Limit;
 use crate::node::{Answer, ExtendItem, Fault, Phase, Request, Token};
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::protocol::lease::{Ballot, Extension, Terms};
-use crate::renewal::{Seat, end, extended, said_of};
+use crate::renewal::{Seat, end, extended, said_of_lock};
 use crate::report::{NodeReport, Slots};
 
 /// A held lock. While it lives and [`is_valid`](Self::is_valid), no other client that follows the
@@ -131,7 +131,7 @@ impl LockGuard {
             ttl,
         }]
         .into();
-        let board = ExtendBoard {
+        let answers = ExtendAnswers {
             ballot: Ballot::new(coordinator.quorum),
             terms: Terms {
                 started,
@@ -144,12 +144,13 @@ impl LockGuard {
             slots: Slots::of(coordinator.quorum.nodes()),
             outcome: Extension::Pending,
         };
-        let gather = Gather::new(coordinator.runtime.clone(), board);
-        coordinator.ask_all(&gather, Phase::Extend, || Request::Extend {
+        let fan_out = FanOut::new(coordinator.runtime.clone(), answers);
+        coordinator.ask_all(&fan_out, Phase::Extend, || Request::Extend {
             items: items.clone(),
         });
-        let settled = gather
-            .until(|board| Some(board.outcome).filter(|outcome| *outcome != Extension::Pending));
+        let settled = fan_out.until(|answers| {
+            Some(answers.outcome).filter(|outcome| *outcome != Extension::Pending)
+        });
         // After the end of the lock no answer can prolong it.
         let mut limit = Limit::new(&*coordinator.runtime, self.held.valid_until());
         let outcome = match limit.wait(settled).await {
@@ -169,7 +170,7 @@ impl LockGuard {
                 Err(ExtendError::Lost(cause))
             }
             Extension::Unknown | Extension::Pending => {
-                let slots = &gather.board().slots;
+                let slots = &fan_out.answers().slots;
                 let reports = slots.reports(coordinator.names(), Phase::Extend);
                 Err(ExtendError::NoQuorum(reports))
             }
@@ -188,15 +189,15 @@ impl LockGuard {
         let was_valid = self.is_valid();
         self.released = true;
         self.core.renewal.forget(&self.seat);
-        let gather = self.core.coordinator.release(&self.held.claim);
+        let fan_out = self.core.coordinator.release(&self.held.claim);
         self.held.end(LossCause::Released);
         // Where no majority ever answers, the ttl does it.
         let runtime = &*self.core.coordinator.runtime;
         let mut limit = Limit::new(runtime, runtime.now() + self.held.ttl());
         limit
-            .wait(gather.until(|board| board.settled().then_some(())))
+            .wait(fan_out.until(|answers| answers.settled().then_some(())))
             .await;
-        let (on, expired_on, unreachable) = gather.board().counts();
+        let (on, expired_on, unreachable) = fan_out.answers().counts();
         let pending = self.core.coordinator.quorum.nodes() - (on + expired_on + unreachable);
         let core = self.core.clone();
         let released = Released {
@@ -205,7 +206,7 @@ impl LockGuard {
             expired_on,
             unreachable,
             pending,
-            round: gather,
+            round: fan_out,
             core,
         };
         tracing::debug!(
@@ -262,14 +263,14 @@ pub struct Released {
     pub unreachable: usize,
     /// Masters that had not answered yet when a majority had; their release is on its way.
     pub pending: usize,
-    round: Arc<Gather<ReleaseBoard>>,
+    round: Arc<FanOut<ReleaseAnswers>>,
     core: Arc<Core>,
 }
 
 impl Released {
     /// What each master answered so far, how fast, and who was late.
     pub fn reports(&self) -> Vec<NodeReport> {
-        self.round.board().reports(self.core.coordinator.names())
+        self.round.answers().reports(self.core.coordinator.names())
     }
 }
 
@@ -286,7 +287,7 @@ impl fmt::Debug for Released {
 }
 
 /// The votes on an extension that its caller waits for.
-struct ExtendBoard {
+struct ExtendAnswers {
     ballot: Ballot,
     terms: Terms,
     held: Arc<Held>,
@@ -296,9 +297,9 @@ struct ExtendBoard {
     outcome: Extension,
 }
 
-impl Board for ExtendBoard {
+impl Collect for ExtendAnswers {
     fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
-        let (kept, said) = said_of(&extended(answer, 1), 0);
+        let (kept, said) = said_of_lock(&extended(answer, 1), 0);
         self.slots
             .note(from.node, &said, self.terms.started, from.now, false);
         let outcome = self
@@ -323,7 +324,7 @@ impl Board for ExtendBoard {
     }
 }
 
-impl ExtendBoard {
+impl ExtendAnswers {
     /// Ends the lock as a renewal does that finds it lost.
     fn lose(&mut self, now: Instant) {
         self.held.tell(self.slots.clone());

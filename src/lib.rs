@@ -81,7 +81,7 @@ mod clock;
 mod coordinator;
 mod core;
 mod error;
-mod gather;
+mod fan_out;
 mod guard;
 mod held;
 mod limit;

@@ -16,14 +16,14 @@ use crate::guard::LockGuard;
 use crate::held::Held;
 use crate::metrics;
 use crate::node::inspection::Inspection;
-use crate::node::{Ear, Fault, KeyState, NodeName, Phase, Request, Scope};
+use crate::node::{Fault, KeyState, NodeName, Phase, Request, Scope, Subscriber};
 use crate::options::{Options, check_max_hold};
 use crate::outcome::Failure;
 use crate::renewal::{Renewal, Seat};
 use crate::report::NodeReport;
 use crate::resource::{InvalidResource, check_resource};
 use crate::settings::Wait;
-use crate::waiting::{Lines, Waiting};
+use crate::waiting::{LocalLines, Waiting};
 
 /// Locks over one set of masters. Cheap to clone; share one per process, so that all its locks
 /// share connections and the renewal task.
@@ -81,12 +81,12 @@ impl Redlock {
         let faults: Vec<_> = Fault::all().map(|fault| fault.kind()).collect();
         let names = coordinator.names().map(NodeName::shared);
         metrics::register(names, &phases, &faults);
-        let lines = Lines::new();
+        let lines = LocalLines::new();
         if options.fair {
             for (node, master) in coordinator.nodes().iter().enumerate() {
                 let process = options.process.clone();
                 let sink = lines.clone();
-                master.listen(Ear {
+                master.subscribe(Subscriber {
                     process,
                     node,
                     sink,
@@ -420,7 +420,7 @@ impl LockRequest<'_> {
         };
         match self.error(&defeat) {
             AcquireError::HeldByOther(missed) => Ok(TryAcquire::Held(Refusal {
-                ttl_left: defeat.round.and_then(|round| round.board().ttl_left()),
+                ttl_left: defeat.round.and_then(|round| round.answers().ttl_left()),
                 held_here: missed.held_here,
                 reports: missed.reports,
             })),
@@ -526,7 +526,7 @@ impl LockRequest<'_> {
         let reports = defeat
             .round
             .as_ref()
-            .map(|round| round.board().reports(coordinator.names()));
+            .map(|round| round.answers().reports(coordinator.names()));
         let missed = Missed {
             resource: String::from_utf8_lossy(&self.resource).into_owned(),
             waited: defeat.waited,

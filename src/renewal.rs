@@ -1,7 +1,7 @@
 //! One task that renews all held locks, in batches, each lock on its own votes, and ends those
 //! whose time is over.
 //!
-//! The task only keeps time: it sends, and depends on no answer. Answers come to a board a batch,
+//! The task only keeps time: it sends, and depends on no answer. Answers come to a answers a batch,
 //! so a slow master delays no lock that has its majority. The end of a lease does not depend on
 //! it: [`Held::lost`] has a timer of its own.
 //!
@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::coordinator::Coordinator;
-use crate::gather::{Board, From, Gather};
+use crate::fan_out::{Collect, FanOut, From};
 use crate::held::Held;
 use crate::metrics;
 use crate::node::{Answer, ExtendItem, Extended, Fault, Phase, Request};
@@ -219,7 +219,7 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
         return;
     }
     let items: Arc<[ExtendItem]> = items.into();
-    let board = RenewBoard {
+    let answers = RenewAnswers {
         entries,
         started: now,
         renewal: Arc::downgrade(renewal),
@@ -227,8 +227,8 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
         heard: Vec::new(),
         open: Some(Open::count(renewal, now)),
     };
-    let gather = Gather::new(coordinator.runtime.clone(), board);
-    coordinator.ask_all(&gather, Phase::Extend, || Request::Extend {
+    let fan_out = FanOut::new(coordinator.runtime.clone(), answers);
+    coordinator.ask_all(&fan_out, Phase::Extend, || Request::Extend {
         items: items.clone(),
     });
 }
@@ -253,7 +253,7 @@ pub(crate) fn end(
 }
 
 /// The votes on one batch; each lock is settled on its own.
-struct RenewBoard {
+struct RenewAnswers {
     entries: Vec<Entry>,
     started: Instant,
     renewal: Weak<Renewal>,
@@ -302,7 +302,7 @@ struct Entry {
 }
 
 /// What one node said of one lock of an extension, as a vote and as a report.
-pub(crate) fn said_of(
+pub(crate) fn said_of_lock(
     said: &Result<Vec<Extended>, Fault>,
     index: usize,
 ) -> (Kept, Result<Answer, Fault>) {
@@ -325,7 +325,7 @@ pub(crate) fn extended(
     }
 }
 
-impl Board for RenewBoard {
+impl Collect for RenewAnswers {
     fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
         let (Some(renewal), Some(coordinator)) =
             (self.renewal.upgrade(), self.coordinator.upgrade())
@@ -349,7 +349,7 @@ impl Board for RenewBoard {
             return false;
         };
         for (index, entry) in entries.iter_mut().enumerate() {
-            let (kept, _) = said_of(said, index);
+            let (kept, _) = said_of_lock(said, index);
             let held = &entry.held;
             if matches!(said, Ok(said) if said.get(index) == Some(&Extended::Restored)) {
                 let resource = String::from_utf8_lossy(held.claim.resource());
@@ -371,7 +371,7 @@ impl Board for RenewBoard {
             if entry.tells {
                 let mut slots = Slots::of(nodes);
                 for (from, said) in heard.iter() {
-                    let (_, said) = said_of(said, index);
+                    let (_, said) = said_of_lock(said, index);
                     slots.note(from.node, &said, *started, from.now, false);
                 }
                 held.tell(slots);
@@ -642,11 +642,11 @@ fn ends(held: &Held, due: Instant) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::coordinator::{AcquireBoard, Won};
+    use crate::coordinator::{AcquireAnswers, Won};
     use crate::node::{Claim, Token};
     use crate::protocol::quorum::Quorum;
     use crate::runtime::Tokio;
-    use crate::waiting::Lines;
+    use crate::waiting::LocalLines;
 
     const TTL: Duration = Duration::from_secs(9);
     const BEGAN: Instant = Instant::from_nanos(1_000_000_000);
@@ -661,12 +661,12 @@ mod tests {
             started: BEGAN,
             valid_until: BEGAN + TTL,
             fencing: Some(1),
-            round: Gather::new(
+            round: FanOut::new(
                 Arc::new(Tokio::default()),
-                AcquireBoard::open(Quorum::of(5), BEGAN),
+                AcquireAnswers::open(Quorum::of(5), BEGAN),
             ),
         };
-        Held::new(won, TTL, max_hold, renews, &Lines::new(), None)
+        Held::new(won, TTL, max_hold, renews, &LocalLines::new(), None)
     }
 
     /// A wheel with `count` locks that are all to be renewed at 3 s.

@@ -83,8 +83,8 @@ impl Heard {
 }
 
 /// The lines of all resources of one process.
-pub(crate) struct Lines {
-    map: Mutex<HashMap<Arc<[u8]>, Line>>,
+pub(crate) struct LocalLines {
+    map: Mutex<HashMap<Arc<[u8]>, LocalLine>>,
     /// How many locks are held on a resource without a place in its line: those of who does not
     /// wait in order.
     loose: Mutex<HashMap<Arc<[u8]>, u32>>,
@@ -92,7 +92,7 @@ pub(crate) struct Lines {
 
 /// One line. Most have a front only, so the rest is kept apart: ten thousand held locks are ten
 /// thousand lines.
-struct Line {
+struct LocalLine {
     /// Who asks the masters; none once the front holds the lock.
     front: Option<Arc<Turn>>,
     #[expect(
@@ -102,7 +102,7 @@ struct Line {
     behind: Option<Box<VecDeque<Arc<Turn>>>>,
 }
 
-impl Line {
+impl LocalLine {
     fn is_front(&self, turn: &Arc<Turn>) -> bool {
         self.front
             .as_ref()
@@ -150,12 +150,12 @@ impl Turn {
 
 /// A place in a local line; dropping it passes the turn on, unless it has become a holder's.
 pub(crate) struct Place {
-    lines: Arc<Lines>,
+    lines: Arc<LocalLines>,
     key: Arc<[u8]>,
     turn: Arc<Turn>,
 }
 
-impl Lines {
+impl LocalLines {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             map: Mutex::default(),
@@ -163,7 +163,7 @@ impl Lines {
         })
     }
 
-    fn map(&self) -> MutexGuard<'_, HashMap<Arc<[u8]>, Line>> {
+    fn map(&self) -> MutexGuard<'_, HashMap<Arc<[u8]>, LocalLine>> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -203,7 +203,7 @@ impl Lines {
         });
         match self.map().entry(key.clone()) {
             Entry::Vacant(line) => {
-                line.insert(Line {
+                line.insert(LocalLine {
                     front: Some(turn.clone()),
                     behind: None,
                 });
@@ -244,7 +244,7 @@ impl Lines {
     pub(crate) fn pass_on(&self, key: &[u8]) {
         let next = {
             let mut map = self.map();
-            let next = map.get_mut(key).and_then(Line::advance);
+            let next = map.get_mut(key).and_then(LocalLine::advance);
             if next.is_none() {
                 map.remove(key);
             }
@@ -256,7 +256,7 @@ impl Lines {
     }
 }
 
-impl WakeSink for Lines {
+impl WakeSink for LocalLines {
     fn woken(&self, node: usize, key: &[u8]) {
         let front = self.map().get(key).and_then(|line| line.front.clone());
         if let (Some(front), true) = (front, node < 64) {
@@ -292,9 +292,9 @@ impl Place {
         }
     }
 
-    /// The front holds the lock now: it keeps its place until [`Lines::pass_on`], and needs no
+    /// The front holds the lock now: it keeps its place until [`LocalLines::pass_on`], and needs no
     /// more calls.
-    pub(crate) fn hold(self) -> Arc<Lines> {
+    pub(crate) fn hold(self) -> Arc<LocalLines> {
         if let Some(line) = self.lines.map().get_mut(&self.key) {
             line.front = None;
         }
@@ -395,7 +395,7 @@ mod models {
     #[test]
     fn no_order_of_threads_loses_the_turn_of_a_front_that_leaves() {
         crate::sync::model(|| {
-            let lines = Lines::new();
+            let lines = LocalLines::new();
             let [first, second, third] = [(); 3].map(|()| lines.enter(&key()));
             let leave = [does(move || drop(first)), does(move || drop(second))];
             block_on(third.front());
@@ -408,7 +408,7 @@ mod models {
     #[test]
     fn no_order_of_threads_loses_the_turn_of_a_holder() {
         crate::sync::model(|| {
-            let lines = Lines::new();
+            let lines = LocalLines::new();
             let holder = lines.enter(&key()).hold();
             let [second, third] = [(); 2].map(|()| lines.enter(&key()));
             let ends = [
@@ -424,7 +424,7 @@ mod models {
     #[test]
     fn no_order_of_threads_lets_a_newcomer_wait_behind_nobody() {
         crate::sync::model(|| {
-            let lines = Lines::new();
+            let lines = LocalLines::new();
             let holder = lines.enter(&key()).hold();
             let ends = does(move || holder.pass_on(&key()));
             let place = lines.enter(&key());
@@ -459,7 +459,7 @@ mod models {
     #[test]
     fn no_order_of_threads_lets_the_wake_ups_of_a_majority_be_slept_through() {
         crate::sync::model(|| {
-            let lines = Lines::new();
+            let lines = LocalLines::new();
             let place = lines.enter(&key());
             place.forget_wakes();
             let wakes = [0, 1].map(|node| {
@@ -474,7 +474,7 @@ mod models {
     #[test]
     fn no_order_of_threads_sends_a_wake_up_to_a_front_that_is_gone() {
         crate::sync::model(|| {
-            let lines = Lines::new();
+            let lines = LocalLines::new();
             let [first, second] = [(); 2].map(|()| lines.enter(&key()));
             let leaves = does(move || drop(first));
             block_on(second.front());

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::node::{
-    Answer, Claim, ExtendItem, Extended, Fault, KeyState, Line, Order, Place, Request, Waiter,
+    Answer, Claim, ExtendItem, Extended, Fairness, Fault, KeyState, QueueInfo, Request, Ticket,
+    Waiter,
 };
 use crate::protocol::fencing::PROPOSAL_SLACK_US;
 
@@ -169,8 +170,8 @@ impl Master {
         ttl: Duration,
         proposal: u64,
     ) -> Outcome<Answer> {
-        if let Order::Fair(place) = claim.order() {
-            return self.acquire_fair(now, claim, place.as_deref(), ttl, proposal);
+        if let Fairness::Fair(ticket) = claim.fairness() {
+            return self.acquire_fair(now, claim, ticket.as_deref(), ttl, proposal);
         }
         if !claim.fenced() {
             // Literally SET NX PX: it does not look at what stands there.
@@ -218,20 +219,20 @@ impl Master {
         &mut self,
         now: u64,
         claim: &Claim,
-        place: Option<&Place>,
+        ticket: Option<&Ticket>,
         ttl: Duration,
         proposal: u64,
     ) -> Outcome<Answer> {
         let ms = now / 1000;
-        let me = place.map(|place| &place.waiter);
-        if let Some(place) = place {
-            self.line(ms, claim.key()).stand(place, ms);
+        let me = ticket.map(|ticket| &ticket.waiter);
+        if let Some(ticket) = ticket {
+            self.line(ms, claim.key()).stand(ticket, ms);
         }
         let line = self.line(ms, claim.key());
         if line.head() != me {
             line.purge(ms);
         }
-        let (head, ticket) = (line.head().cloned(), line.ticket);
+        let (head, largest) = (line.head().cloned(), line.ticket);
         let ahead = line.ahead(me);
         let lives = head.as_ref().and_then(|head| line.alive.get(head)).copied();
         let counter = self.counter(now, claim.key())?;
@@ -251,9 +252,9 @@ impl Master {
                 lives.unwrap_or(ms).saturating_sub(ms),
             )),
         };
-        let line = Some(Box::new(Line {
+        let line = Some(Box::new(QueueInfo {
             ahead,
-            ticket,
+            ticket: largest,
             holder,
         }));
         Ok(Answer::Refused { ttl_left, line })
@@ -301,8 +302,8 @@ impl Master {
         if ours {
             self.keys.remove(claim.key());
         }
-        if let Order::Fair(place) = claim.order() {
-            let me = place.as_ref().map(|place| place.waiter.clone());
+        if let Fairness::Fair(ticket) = claim.fairness() {
+            let me = ticket.as_ref().map(|ticket| ticket.waiter.clone());
             self.leave_and_wake(now, claim.key(), me, leave, ours);
         }
         Ok(Answer::Released(ours))
@@ -461,12 +462,15 @@ impl Master {
 
 impl Waiting {
     /// Takes or keeps a place, and shows a sign of life.
-    fn stand(&mut self, place: &Place, ms: u64) {
-        let beat = u64::try_from(place.heartbeat.as_nanos().div_ceil(1_000_000)).unwrap_or(0);
-        let known = self.alive.insert(place.waiter.clone(), ms + beat).is_some();
+    fn stand(&mut self, ticket: &Ticket, ms: u64) {
+        let beat = u64::try_from(ticket.heartbeat.as_nanos().div_ceil(1_000_000)).unwrap_or(0);
+        let known = self
+            .alive
+            .insert(ticket.waiter.clone(), ms + beat)
+            .is_some();
         if !known {
-            self.queue.insert((place.ticket, place.waiter.clone()));
-            self.ticket = self.ticket.max(place.ticket);
+            self.queue.insert((ticket.number, ticket.waiter.clone()));
+            self.ticket = self.ticket.max(ticket.number);
         }
         self.expires = self.expires.max(ms + beat);
     }

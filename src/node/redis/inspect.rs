@@ -26,12 +26,12 @@ const SAMPLES: usize = 5;
 pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
     let mut found = Inspection::new(shared.address.name().clone());
     let began = Instant::now();
-    // What a lock does, to the letter: where this fails no lock has this master.
+    // What a lock does, exactly: where this fails no lock has this master.
     let connection = match Conversation::begin(shared).await {
-        Ok((connection, shaken)) => {
+        Ok((connection, negotiated)) => {
             found.connecting = Some(began.elapsed());
             let now = protocol::instant::Instant::now();
-            let left = shaken.quarantined_until.saturating_since(now);
+            let left = negotiated.quarantined_until.saturating_since(now);
             found.quarantined = (!left.is_zero()).then_some(left);
             Some(connection)
         }
