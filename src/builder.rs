@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::coordinator::{Coordinator, Patience};
 use crate::error::BuildError;
 use crate::node::Node;
 #[cfg(any(test, feature = "testing"))]
@@ -16,6 +15,7 @@ use crate::protocol::validity::Drift;
 use crate::redlock::Redlock;
 use crate::resource::MAX_RESOURCE_LEN;
 use crate::retry::Retry;
+use crate::rounds::coordinator::{Coordinator, Patience};
 use crate::runtime::{Runtime, Tokio};
 use crate::settings::{RestartGuard, Wait};
 #[cfg(feature = "tls-rustls")]

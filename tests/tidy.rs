@@ -7,21 +7,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The floors of `src/`, the lowest first. A file may name what stands on its own floor or below.
-const FLOORS: [&[&str]; 12] = [
+const FLOORS: [&[&str]; 11] = [
     &["protocol"],
     &[
         "clock", "runtime", "retry", "settings", "resource", "outcome", "limit", "metrics", "sync",
     ],
     &["node"],
-    &["report", "gather"],
+    &["report"],
     &["error"],
     &["options", "tls"],
-    &["coordinator"],
-    &["waiting", "held", "renewal"],
-    &["core"],
-    &["campaign", "guard"],
-    &["redlock"],
-    &["builder", "testing", "lib"],
+    &["rounds"],
+    &["waiting"],
+    &["hold"],
+    &["acquire"],
+    &["redlock", "builder", "testing", "lib"],
 ];
 
 /// How many files of a package stand in circles today. May only shrink.

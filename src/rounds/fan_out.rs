@@ -1,7 +1,7 @@
 //! Collecting the answers of one fan-out in one place, with one wake-up for all of them.
 //!
-//! No task and no channel per message: nodes hand their answers to the answers under a short lock,
-//! and the waiting future is woken once, when the answers says that something has been decided.
+//! No task and no channel per message: nodes hand their answers over under a short lock, and the
+//! waiting future is woken once, when what they come to has been decided.
 
 use std::sync::{Arc, PoisonError};
 use std::task::Poll;
@@ -11,7 +11,7 @@ use crate::protocol::instant::Instant;
 use crate::runtime::Runtime;
 use crate::sync::{AtomicWaker, Mutex, MutexGuard};
 
-/// What the answers are written on.
+/// What the answers of one fan-out come to.
 pub(crate) trait Collect: Send + 'static {
     /// Counts one answer; `true` when the waiting future should look again.
     fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool;
@@ -27,7 +27,7 @@ pub(crate) struct From {
     pub(crate) now: Instant,
 }
 
-/// A answers, its lock and the one future that waits for it.
+/// The answers so far, their lock and the one future that waits for it.
 pub(crate) struct FanOut<B> {
     runtime: Arc<dyn Runtime>,
     answers: Mutex<B>,
@@ -43,12 +43,12 @@ impl<B: Collect> FanOut<B> {
         })
     }
 
-    /// The answers. The lock is never held across an await.
+    /// What there is so far. The lock is never held across an await.
     pub(crate) fn answers(&self) -> MutexGuard<'_, B> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `decided` finds something on the answers. One waiter at a time.
+    /// Waits until `decided` finds something in the answers. One waiter at a time.
     pub(crate) async fn until<T>(&self, mut decided: impl FnMut(&mut B) -> Option<T>) -> T {
         std::future::poll_fn(|cx| {
             if let Some(found) = decided(&mut self.answers()) {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use crate::coordinator::Coordinator;
+use super::schedule::Renewal;
 use crate::options::Options;
-use crate::renewal::Renewal;
-use crate::waiting::LocalLines;
+use crate::rounds::coordinator::Coordinator;
+use crate::waiting::local_line::LocalLines;
 
 /// What all locks of one `Redlock` share.
 pub(crate) struct Core {

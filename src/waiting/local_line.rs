@@ -12,75 +12,15 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crate::coordinator::AcquireRound;
+use super::heard::Heard;
 use crate::node::WakeSink;
-use crate::protocol::finding::Finding;
 use crate::protocol::instant::Instant;
-use crate::report::NodeReport;
 use crate::runtime::Runtime;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Notify, Ordering};
 
 /// How long the first wake-up waits for those of the other masters: releases reach them all
 /// within about a round trip of each other.
 const GRACE: Duration = Duration::from_millis(2);
-
-/// What a waiter sees while it waits; see [`LockRequest::waiting`](crate::LockRequest::waiting).
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Waiting {
-    /// How many stand before this waiter, in this process or at the masters, where known.
-    pub ahead: Option<u64>,
-    /// The value of the lock key: the holder's token.
-    pub holder: Option<Vec<u8>>,
-    /// How long the holder's key lives on without a renewal.
-    pub ttl_left: Option<Duration>,
-    /// How many masters are not known to be silent: all but those in `trouble`. One whose answer
-    /// was merely not needed any more when the others had decided counts as answering.
-    pub answering: usize,
-    /// The masters whose vote was missing in the last attempt because they failed, and why; the
-    /// most telling reason first.
-    pub trouble: Vec<NodeReport>,
-    /// Whether this very [`Redlock`](crate::Redlock) holds it. A lock is not re-entrant: who waits
-    /// for what it holds itself waits until it lets go.
-    pub held_here: bool,
-    /// How many masters are configured.
-    pub masters: usize,
-    /// How long it has waited so far.
-    pub waited: Duration,
-    /// How many attempts it has made.
-    pub attempts: u32,
-}
-
-/// What is known of why a lock is not to be had: by the last round that proved something.
-#[derive(Clone)]
-pub(crate) struct Heard {
-    pub(crate) finding: Finding,
-    /// No round where this process itself was in the way.
-    pub(crate) round: Option<Arc<AcquireRound>>,
-}
-
-impl Heard {
-    /// That somebody in this process holds it, or did so last.
-    const HERE: Self = Self {
-        finding: Finding::Held,
-        round: None,
-    };
-
-    /// Adds what another round proved.
-    pub(crate) fn add(
-        heard: &mut Option<Self>,
-        finding: Option<Finding>,
-        round: &Arc<AcquireRound>,
-    ) {
-        let before = heard.as_ref().map(|heard| heard.finding);
-        if let Some(finding) = finding.filter(|finding| finding.replaces(before)) {
-            *heard = Some(Self {
-                finding,
-                round: Some(round.clone()),
-            });
-        }
-    }
-}
 
 /// The lines of all resources of one process.
 pub(crate) struct LocalLines {

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::coordinator::Won;
 use crate::metrics;
 use crate::node::{Answer, Claim, Fault, NodeName, Phase};
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::report::{LateAnswers, NodeReport, OneLine, Slots};
+use crate::rounds::attempt::Won;
 use crate::runtime::Runtime;
-use crate::waiting::{LocalLines, Place};
+use crate::waiting::local_line::{LocalLines, Place};
 
 /// One held lock. A process may hold very many: what stands here is kept small
 /// (`a_held_lock_is_small`).
