@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::BuildError;
+use crate::keys::RESERVED;
 use crate::node::Node;
 #[cfg(any(test, feature = "testing"))]
 use crate::node::redis::driver::Driver;
@@ -288,7 +289,7 @@ impl RedlockBuilder {
         if self.prefix.len() > MAX_RESOURCE_LEN {
             return Err(BuildError::PrefixTooLong(self.prefix.len()));
         }
-        if self.prefix.starts_with("quorate:") {
+        if self.prefix.starts_with(RESERVED) {
             return Err(BuildError::ReservedPrefix(std::mem::take(&mut self.prefix)));
         }
         let nodes = if self.nodes.is_empty() {

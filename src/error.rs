@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::keys::RESERVED;
 use crate::outcome::LossCause;
 use crate::report::{NodeReport, OneLine, is_hopeless};
 use crate::resource::InvalidResource;
@@ -42,7 +43,7 @@ pub enum BuildError {
         why: String,
     },
     /// A prefix that would collide with quorate's own keys.
-    #[error("key prefix {0:?} is reserved: keys that begin with \"quorate:\" are quorate's own")]
+    #[error("key prefix {0:?} is reserved: keys that begin with {RESERVED:?} are quorate's own")]
     ReservedPrefix(String),
     /// A prefix that leaves no sensible key.
     #[error("the key prefix is {0} bytes long, at most {max} are allowed", max = crate::resource::MAX_RESOURCE_LEN)]

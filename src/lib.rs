@@ -80,6 +80,7 @@ mod builder;
 mod clock;
 mod error;
 mod hold;
+mod keys;
 mod limit;
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 const FLOORS: [&[&str]; 11] = [
     &["protocol"],
     &[
-        "clock", "runtime", "retry", "settings", "resource", "outcome", "limit", "metrics", "sync",
+        "clock", "runtime", "retry", "settings", "resource", "outcome", "limit", "keys", "metrics",
+        "sync",
     ],
     &["node"],
     &["report"],

@@ -16,7 +16,7 @@ use crate::outcome::Failure;
 use crate::protocol::instant::Instant;
 use crate::report;
 use crate::rounds::acquire::AcquireRound;
-use crate::rounds::attempt::{Missed, Won};
+use crate::rounds::attempt::{FailedAttempt, Won};
 use crate::waiting::Waiting;
 use crate::waiting::heard::Heard;
 use crate::waiting::local_line::Place;
@@ -195,7 +195,7 @@ impl AcquireLoop<'_> {
     }
 
     /// One attempt. The first is made in full, however short the wait; later ones end with it.
-    async fn attempt(&self, fairness: Fairness, number: u32) -> Result<Won, Missed> {
+    async fn attempt(&self, fairness: Fairness, number: u32) -> Result<Won, FailedAttempt> {
         let coordinator = &self.core.coordinator;
         let full = if number == 1 {
             coordinator.given_up_by()
@@ -210,7 +210,7 @@ impl AcquireLoop<'_> {
 
     /// Waits until nothing of an attempt is left on any master; false when the wait is over. What
     /// a master never acknowledges has expired by itself after the ttl.
-    async fn undone(&self, missed: &Missed) -> bool {
+    async fn undone(&self, missed: &FailedAttempt) -> bool {
         let expired = self.core.coordinator.now() + self.ttl;
         let runtime = &*self.core.coordinator.runtime;
         let mut limit = Limit::new(runtime, expired.min(self.deadline));
@@ -225,7 +225,7 @@ impl AcquireLoop<'_> {
 
     /// Waits for a wake-up, with a timer underneath: when a majority may have become free, when
     /// the next sign of life is due, or sooner beside a holder that may wake nobody.
-    async fn wait(&self, place: &Place, line: &mut InLine<'_>, missed: &Missed) {
+    async fn wait(&self, place: &Place, line: &mut InLine<'_>, missed: &FailedAttempt) {
         let coordinator = &self.core.coordinator;
         let quorum = coordinator.quorum.size();
         let now = coordinator.now();
@@ -279,7 +279,7 @@ impl AcquireLoop<'_> {
         self.once || self.core.coordinator.now() >= self.deadline
     }
 
-    fn show(&self, missed: &Missed, attempts: u32) {
+    fn show(&self, missed: &FailedAttempt, attempts: u32) {
         metrics::ahead(|| missed.round.answers().refusals()?.ahead);
         let enabled = tracing::enabled!(tracing::Level::DEBUG);
         if self.observer.is_none() && !enabled {
@@ -354,7 +354,7 @@ impl AcquireLoop<'_> {
     fn not_acquired(
         &self,
         heard: Option<Heard>,
-        last: Option<Missed>,
+        last: Option<FailedAttempt>,
         attempts: u32,
     ) -> NotAcquired {
         let waited = self.core.coordinator.now().saturating_since(self.began);

@@ -235,27 +235,27 @@ impl Collect for RenewAnswers {
         let Some((_, said)) = heard.last() else {
             return false;
         };
-        for (index, one) in renewing.iter_mut().enumerate() {
+        for (index, lock) in renewing.iter_mut().enumerate() {
             let (kept, _) = said_of_lock(said, index);
-            let held = &one.held;
+            let held = &lock.held;
             if matches!(said, Ok(said) if said.get(index) == Some(&Extended::Restored)) {
                 let resource = String::from_utf8_lossy(held.claim.resource());
                 tracing::debug!(%resource, node = from.node, "put a missing key back");
             }
             let terms = Terms {
                 started: *started,
-                ttl: one.ttl,
+                ttl: lock.ttl,
                 drift: coordinator.drift,
             };
             let old_end = held.valid_until();
-            let outcome = one.ballot.record(kept, from.now, old_end, terms);
+            let outcome = lock.ballot.record(kept, from.now, old_end, terms);
             metrics::renewal(outcome, old_end.saturating_since(from.now));
-            one.tells |= match outcome {
+            lock.tells |= match outcome {
                 Extension::Pending => false,
                 Extension::Renewed(_) => held.is_troubled(),
                 Extension::Lost | Extension::TooLate | Extension::Unknown => true,
             };
-            if one.tells {
+            if lock.tells {
                 let mut slots = Slots::of(nodes);
                 for (from, said) in heard.iter() {
                     let (_, said) = said_of_lock(said, index);
@@ -263,33 +263,40 @@ impl Collect for RenewAnswers {
                 }
                 held.tell(slots);
             }
-            match outcome {
-                Extension::Pending => {}
-                Extension::Renewed(until) => {
-                    held.prolong(until, one.ttl, from.now);
-                    tracing::trace!(
-                        resource = %String::from_utf8_lossy(held.claim.resource()),
-                        "lock renewed"
-                    );
-                }
-                Extension::Lost => {
-                    end(&renewal, &coordinator, held, one.id, LossCause::TakenAway);
-                }
-                Extension::TooLate => {
-                    let cause = held.ended(from.now).unwrap_or(LossCause::Expired);
-                    end(&renewal, &coordinator, held, one.id, cause);
-                }
-                Extension::Unknown => {
-                    let resource = String::from_utf8_lossy(held.claim.resource());
-                    let said = held.trouble(coordinator.names());
-                    tracing::warn!(%resource, said, "no majority for a renewal, trying again");
-                    let again = retry_at(from.now, one.ttl).min(held.valid_until());
-                    if renewal.schedule().hasten(one.id, again) {
-                        renewal.sooner.notify_one();
-                    }
-                }
-            }
+            conclude(&renewal, &coordinator, lock, outcome, from.now);
         }
         false
+    }
+}
+
+/// Does what the votes on one lock have come to.
+fn conclude(
+    renewal: &Renewal,
+    coordinator: &Coordinator,
+    lock: &Renewing,
+    outcome: Extension,
+    now: Instant,
+) {
+    let held = &lock.held;
+    let resource = || String::from_utf8_lossy(held.claim.resource());
+    match outcome {
+        Extension::Pending => {}
+        Extension::Renewed(until) => {
+            held.prolong(until, lock.ttl, now);
+            tracing::trace!(resource = %resource(), "lock renewed");
+        }
+        Extension::Lost => end(renewal, coordinator, held, lock.id, LossCause::TakenAway),
+        Extension::TooLate => {
+            let cause = held.ended(now).unwrap_or(LossCause::Expired);
+            end(renewal, coordinator, held, lock.id, cause);
+        }
+        Extension::Unknown => {
+            let said = held.trouble(coordinator.names());
+            tracing::warn!(resource = %resource(), said, "no majority for a renewal, trying again");
+            let again = retry_at(now, lock.ttl).min(held.valid_until());
+            if renewal.schedule().hasten(lock.id, again) {
+                renewal.sooner.notify_one();
+            }
+        }
     }
 }

@@ -454,9 +454,6 @@ impl fmt::Debug for Reply {
     }
 }
 
-/// What stands before the process id in the name of its wake channel.
-pub(crate) const WAKE_PREFIX: &str = "quorate:wake:";
-
 /// Who hears the wake-ups of one process from one master.
 #[derive(Clone)]
 pub struct Subscriber {

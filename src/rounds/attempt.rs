@@ -29,7 +29,7 @@ pub(crate) struct Won {
 }
 
 /// A lost attempt, with its releases on their way.
-pub(crate) struct Missed {
+pub(crate) struct FailedAttempt {
     /// None when its time was over before that was certain.
     pub(crate) failure: Option<Failure>,
     /// What it proves to who waits.
@@ -50,7 +50,7 @@ impl Coordinator {
         ttl: Duration,
         fairness: Fairness,
         until: Instant,
-    ) -> Result<Won, Missed> {
+    ) -> Result<Won, FailedAttempt> {
         let mut bytes = [0; 16];
         self.runtime.random(&mut bytes);
         let token = Token::from_bytes(bytes);
@@ -103,14 +103,25 @@ impl Coordinator {
         } else {
             None
         };
+        Err(self.missed(failure, cleanup, limit).await)
+    }
+
+    /// Undoes the attempt, and finds out what it proves: where the verdict is certain and its reason is
+    /// not yet, by what else is answered in time.
+    async fn missed(
+        &self,
+        failure: Option<Failure>,
+        mut cleanup: Cleanup<'_>,
+        mut limit: Limit<'_>,
+    ) -> FailedAttempt {
         let undo = cleanup.run();
+        let round = cleanup.round.clone();
         let (failure, finding) = match failure {
             Some(Failure::Late) => (failure, Some(Finding::Late)),
             Some(Failure::Outage) => (failure, Some(Finding::Outage)),
             Some(Failure::Contention) => (failure, Some(Finding::Held)),
             None => {
-                // The verdict may be certain, its reason may need another answer: each node
-                // answers within its own timeout.
+                // Each node answers within its own timeout.
                 let certain = round.until(|answers| answers.round.reason());
                 if limit.wait(certain).await.is_none() {
                     round.answers().give_up(self.now(), self.patience.answer);
@@ -123,12 +134,12 @@ impl Coordinator {
         if failure.is_some() {
             metrics::round(failure);
         }
-        Err(Missed {
+        FailedAttempt {
             failure,
             finding,
             round,
             undo,
-        })
+        }
     }
 }
 

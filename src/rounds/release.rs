@@ -60,7 +60,7 @@ impl Undoing {
         async move {
             fan_out
                 .until(|answers| answers.complete().then_some(()))
-                .await
+                .await;
         }
     }
 }

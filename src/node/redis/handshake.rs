@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use super::resp::{Command, Value};
 use super::shared::Shared;
 use super::wire::{Scripts, server_fault};
+use crate::keys::WAKE;
 use crate::node::Fault;
-use crate::node::request::WAKE_PREFIX;
 use crate::protocol::instant::Instant;
 use crate::protocol::restart::quarantined_until;
 use crate::settings::RestartGuard;
@@ -157,7 +157,7 @@ impl Handshake {
             self.asked.push_back(Asked::Kill);
         }
         if let Some(subscriber) = shared.subscriber.get() {
-            let channel = format!("{WAKE_PREFIX}{}", subscriber.process);
+            let channel = format!("{WAKE}{}", subscriber.process);
             Command::words(out, &["SUBSCRIBE", &channel]);
             self.asked.push_back(Asked::Subscription);
         }

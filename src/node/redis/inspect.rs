@@ -12,10 +12,10 @@ use super::needs::{MissingRight, Names, Need, needs, purposes};
 use super::resp::{Command, Value};
 use super::shared::Shared;
 use super::wire::down;
+use crate::keys::WAKE;
 use crate::node::Fault;
 use crate::node::Scope;
 use crate::node::inspection::{Inspection, plain};
-use crate::node::request::WAKE_PREFIX;
 use crate::protocol;
 use crate::settings::RestartGuard;
 
@@ -99,7 +99,7 @@ async fn interview(
     let needs = needs(purposes(scope, guarded, database != 0));
     let names = Names {
         lock: format!("{}quorate-doctor-{}", scope.prefix, scope.unheard_of),
-        channel: format!("{WAKE_PREFIX}{}", scope.unheard_of),
+        channel: format!("{WAKE}{}", scope.unheard_of),
         database,
     };
     for need in &needs {

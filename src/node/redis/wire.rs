@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::needs::Denied;
 use super::raised::Raised;
 use super::resp::{Command, Value};
+use crate::keys;
 use crate::node::{
     Answer, Claim, Extended, Fairness, Fault, KeyState, QueueInfo, Request, Ticket, Waiter,
 };
@@ -46,7 +47,7 @@ pub(super) fn sources() -> &'static [String; SOURCES.len()] {
     static WHOLE: LazyLock<[String; SOURCES.len()]> = LazyLock::new(|| {
         SOURCES.map(|source| {
             let put_in = |text: String, (line, part): &(&str, &str)| text.replace(line, part);
-            PARTS.iter().fold(source.to_owned(), put_in)
+            keys::put_in(&PARTS.iter().fold(source.to_owned(), put_in))
         })
     });
     &WHOLE
