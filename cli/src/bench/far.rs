@@ -6,7 +6,7 @@ use quorate_testbed::{Fault, Masters, Proxy, Way};
 
 use super::ground::Ground;
 use super::measure::{Latency, Samples, alone, warm_up};
-use super::results::{Far, FarSize, Setting, Wide};
+use super::results::{Setting, Wide, WideSize, WideTime};
 use crate::config::MasterOptions;
 use crate::exit::Failure;
 
@@ -102,12 +102,12 @@ pub(super) async fn measure(ground: &Ground) -> Result<Option<Wide>, Failure> {
             let mut samples = Samples::default();
             let time = Duration::from_secs(2);
             alone(&redlock, "far", time, CYCLES, &mut samples).await;
-            measured.push(Far {
+            measured.push(WideTime {
                 setting,
                 acquire_ms: Latency::of(samples.acquire).p50 / 1e3,
             });
         }
-        all.push(FarSize {
+        all.push(WideSize {
             masters,
             theory_ms,
             measured,

@@ -48,20 +48,20 @@ pub(super) struct Row {
 pub(super) struct Wide {
     pub(super) round_trips_ms: Vec<f64>,
     pub(super) simulated: bool,
-    pub(super) sizes: Vec<FarSize>,
+    pub(super) sizes: Vec<WideSize>,
 }
 
 /// The first so many of them.
 #[derive(Debug, Serialize)]
-pub(super) struct FarSize {
+pub(super) struct WideSize {
     pub(super) masters: usize,
     /// The round trip of the q-th fastest.
     pub(super) theory_ms: f64,
-    pub(super) measured: Vec<Far>,
+    pub(super) measured: Vec<WideTime>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Far {
+pub(super) struct WideTime {
     pub(super) setting: Setting,
     pub(super) acquire_ms: f64,
 }
