@@ -296,7 +296,7 @@ const LONG: [(&str, usize); 7] = [
     ("cli", 0),
     ("simulation", 2),
     ("chaos", 8),
-    ("benches", 5),
+    ("benches", 0),
     ("tests", 1),
 ];
 

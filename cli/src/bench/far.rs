@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use quorate_testbed::measure::Samples;
 use quorate_testbed::{Fault, Masters, Proxy, Way};
 
 use super::ground::Ground;
-use super::measure::{Latency, Samples, alone, warm_up};
+use super::measure::{Latency, alone, warm_up};
 use super::results::{Setting, Wide, WideSize, WideTime};
 use crate::config::MasterOptions;
 use crate::exit::Failure;

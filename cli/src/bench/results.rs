@@ -1,8 +1,9 @@
 //! What was measured, and the columns of its tables: those of the terminal and of the page are the same.
 
+use quorate_testbed::measure::number;
 use serde::Serialize;
 
-use super::measure::{Latency, digits};
+use super::measure::Latency;
 use super::plot;
 use crate::output::{self, Cell};
 
@@ -89,28 +90,28 @@ pub(super) const COLUMNS: [Column; 15] = [
         row.setting.name().to_owned()
     }),
     ("acquire p50", Some("ACQUIRE p50 us"), |row| {
-        digits(row.acquire_us.p50)
+        number(row.acquire_us.p50)
     }),
-    ("p99", Some("p99"), |row| digits(row.acquire_us.p99)),
-    ("p99.9", None, |row| digits(row.acquire_us.p999)),
+    ("p99", Some("p99"), |row| number(row.acquire_us.p99)),
+    ("p99.9", None, |row| number(row.acquire_us.p999)),
     ("release p50", Some("RELEASE p50"), |row| {
-        digits(row.release_us.p50)
+        number(row.release_us.p50)
     }),
-    ("p99", None, |row| digits(row.release_us.p99)),
+    ("p99", None, |row| number(row.release_us.p99)),
     ("cycle p50", Some("CYCLE p50"), |row| {
-        digits(row.cycle_us.p50)
+        number(row.cycle_us.p50)
     }),
-    ("p99", Some("p99"), |row| digits(row.cycle_us.p99)),
-    ("p99.9", Some("p99.9"), |row| digits(row.cycle_us.p999)),
+    ("p99", Some("p99"), |row| number(row.cycle_us.p99)),
+    ("p99.9", Some("p99.9"), |row| number(row.cycle_us.p999)),
     ("over classic", Some("x CLASSIC"), |row| {
         format!("{:.2}", row.over_classic)
     }),
-    ("cycles/s", Some("CYCLES/s"), |row| digits(row.cycles_per_s)),
+    ("cycles/s", Some("CYCLES/s"), |row| number(row.cycles_per_s)),
     ("client CPU", Some("CLIENT CPU us"), |row| {
-        digits(row.client_cpu_us)
+        number(row.client_cpu_us)
     }),
     ("server CPU", Some("SERVER CPU us"), |row| {
-        digits(row.server_cpu_us.unwrap_or(f64::NAN))
+        number(row.server_cpu_us.unwrap_or(f64::NAN))
     }),
     ("failed", Some("FAILED"), |row| row.failed.to_string()),
 ];
@@ -150,7 +151,7 @@ impl Results {
                         Cell::from(size.masters.to_string()),
                         plot::trim(size.theory_ms).into(),
                     ];
-                    row.extend(measured.map(|ms| Cell::from(digits(ms))));
+                    row.extend(measured.map(|ms| Cell::from(number(ms))));
                     row
                 })
                 .collect();

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use quorate_testbed::measure::{Samples, Spread};
+
 use super::ground::Ground;
-use super::measure::{Crowd, Latency, Samples, alone, crowd, median, warm_up};
+use super::measure::{Crowd, Latency, alone, crowd, warm_up};
 use super::results::{Row, Setting};
 use crate::exit::Failure;
 use crate::progress::Progress;
@@ -43,7 +45,7 @@ pub(super) async fn measure(
     let mut rows: Vec<Row> = parties
         .into_iter()
         .map(|(masters, setting, _, samples, crowds)| {
-            let middle = |value: fn(&Crowd) -> f64| median(crowds.iter().map(value));
+            let middle = |value: fn(&Crowd) -> f64| Spread::of(crowds.iter().map(value)).median;
             Row {
                 masters,
                 setting,
