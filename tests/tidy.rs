@@ -297,7 +297,7 @@ const LONG: [(&str, usize); 7] = [
     ("simulation", 2),
     ("chaos", 8),
     ("benches", 0),
-    ("tests", 1),
+    ("tests", 0),
 ];
 
 /// The functions of a file, with their lengths.
