@@ -131,15 +131,7 @@ fn left(masters: &quorate_testbed::Masters) -> Vec<String> {
 #[test]
 fn cut_short_at_any_moment_it_has_given_back_its_locks_when_it_ends() {
     let masters = masters(3);
-    for (tasks, after) in [
-        (8, 40),
-        (64, 450),
-        (64, 800),
-        (400, 700),
-        (400, 1500),
-        (400, 2600),
-        (5000, 1500),
-    ] {
+    for (tasks, after) in [(8, 40), (64, 450), (400, 1500), (5000, 1500)] {
         let child = quorate(&masters)
             .args(["bench", "--sizes", "1,3", "--time", "12s"])
             .args(["--tasks", &tasks.to_string()])
