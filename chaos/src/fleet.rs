@@ -1,6 +1,6 @@
 //! The client processes, as the driver sees them: started, killed, stopped, told things.
 //!
-//! A client is this program again, with a hidden command. It reads its settings and orders from its
+//! A client is this program again, with a hidden command. It reads its settings and instructions from its
 //! standard input, ends when that ends, and writes its events to its standard output.
 
 use std::fs::File;
@@ -11,11 +11,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use quorate_testbed::within;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::client::{Guarding, Order, Settings};
-use crate::event::{Event, Line};
-use crate::faults::within;
+use crate::client::{Guarding, Instruction, Settings};
+use crate::event::{Entry, Event};
 use crate::recorder::Recorder;
 
 /// All client processes; killed when dropped.
@@ -33,7 +33,7 @@ struct Member {
     index: usize,
     life: u32,
     child: Child,
-    orders: Option<ChildStdin>,
+    input: Option<ChildStdin>,
     reader: Option<JoinHandle<()>>,
     running: bool,
 }
@@ -101,7 +101,7 @@ impl Fleet {
         member.child.kill()?;
         let status = member.child.wait()?;
         member.running = false;
-        member.orders = None;
+        member.input = None;
         if let Some(reader) = member.reader.take() {
             let _ = reader.join();
         }
@@ -110,7 +110,7 @@ impl Fleet {
             meant: true,
             how: how.clone(),
         };
-        self.recorder.push(Line { t, who, what });
+        self.recorder.push(Entry { t, who, what });
         Ok(how)
     }
 
@@ -158,13 +158,13 @@ impl Fleet {
     /// # Errors
     ///
     /// When it does not listen any more.
-    pub fn order(&mut self, index: usize, order: &Order) -> anyhow::Result<()> {
+    pub fn tell(&mut self, index: usize, what: &Instruction) -> anyhow::Result<()> {
         let member = self.member(index)?;
-        let Some(orders) = &mut member.orders else {
+        let Some(input) = &mut member.input else {
             bail!("it has ended");
         };
-        writeln!(orders, "{}", serde_json::to_string(order)?)?;
-        Ok(orders.flush()?)
+        writeln!(input, "{}", serde_json::to_string(what)?)?;
+        Ok(input.flush()?)
     }
 
     /// Asks all to finish what they are at, and waits until they have ended. Returns whether all
@@ -172,7 +172,7 @@ impl Fleet {
     pub fn finish(&mut self, patience: Duration) -> bool {
         for index in 0..self.members.len() {
             let _ = self.cont(index);
-            let _ = self.order(index, &Order::Finish);
+            let _ = self.tell(index, &Instruction::Finish);
         }
         let ended = within(patience, || {
             self.members
@@ -190,7 +190,7 @@ impl Fleet {
                 .wait()
                 .map_or_else(|error| error.to_string(), |status| status.to_string());
             member.running = false;
-            member.orders = None;
+            member.input = None;
             if let Some(reader) = member.reader.take() {
                 let _ = reader.join();
             }
@@ -239,18 +239,18 @@ impl Fleet {
             .stderr(log)
             .spawn()
             .context("start a client process")?;
-        let (Some(mut orders), Some(events)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(mut input), Some(events)) = (child.stdin.take(), child.stdout.take()) else {
             bail!("no pipes to the client")
         };
         roomy(&events);
-        writeln!(orders, "{}", serde_json::to_string(&settings)?)?;
-        orders.flush()?;
+        writeln!(input, "{}", serde_json::to_string(&settings)?)?;
+        input.flush()?;
         let recorder = self.recorder.clone();
         let reader = thread::spawn(move || {
             for line in BufReader::new(events).lines() {
                 let Ok(line) = line else { break };
                 // A line that a kill has cut short is lost; everything before it is whole.
-                if let Ok(line) = serde_json::from_str::<Line>(&line) {
+                if let Ok(line) = serde_json::from_str::<Entry>(&line) {
                     recorder.push(line);
                 }
             }
@@ -260,7 +260,7 @@ impl Fleet {
             index,
             life,
             child,
-            orders: Some(orders),
+            input: Some(input),
             reader: Some(reader),
             running: true,
         })

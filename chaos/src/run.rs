@@ -11,7 +11,7 @@ use quorate_testbed::ClockShim;
 use crate::checks::{self, Findings};
 use crate::client::{Guarding, Settings};
 use crate::event::{Clock, Event};
-use crate::faults::{Family, Fault, Kind, Landed};
+use crate::faults::{Family, Injection, Kind, Landed};
 use crate::fleet::{self, Fleet};
 use crate::history::History;
 use crate::progress::Progress;
@@ -57,7 +57,7 @@ pub fn run(
     let recorder = Recorder::new(Clock::start());
     let driven = Driver::set_out(scenario, out, &recorder, progress)?.drive(stop);
     // Also a run that went wrong midway leaves its history.
-    let history = recorder.history();
+    let history = History::new(recorder.entries());
     report::store(scenario, &history, out)?;
     driven?;
     let findings = checks::check(scenario, &history);
@@ -84,7 +84,7 @@ struct Driver<'a> {
 /// A fault in force.
 struct Active {
     number: usize,
-    fault: Fault,
+    fault: Injection,
     until: Instant,
     landed: Landed,
 }
@@ -92,8 +92,8 @@ struct Active {
 impl Active {
     /// Whether the other one is about one of our targets. The network between one client and all masters
     /// is in nobody's way.
-    fn meets(&self, other: &Fault) -> bool {
-        let masters = |fault: &Fault| match fault.kind {
+    fn meets(&self, other: &Injection) -> bool {
+        let masters = |fault: &Injection| match fault.kind {
             Kind::PartitionClient => Vec::new(),
             _ => fault.masters.clone(),
         };

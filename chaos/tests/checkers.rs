@@ -1,7 +1,7 @@
 //! The checkers against histories made by hand: each must see what it is for, and nothing else.
 
 use quorate_chaos::checks::{Verdict, check};
-use quorate_chaos::event::{Event, Line};
+use quorate_chaos::event::{Entry, Event};
 use quorate_chaos::faults::Kind;
 use quorate_chaos::history::History;
 use quorate_chaos::scenario::{Scenario, Workload};
@@ -10,12 +10,12 @@ const MS: u64 = 1_000_000;
 
 /// A history in the making; times are milliseconds.
 #[derive(Default)]
-struct Tale(Vec<Line>);
+struct Tale(Vec<Entry>);
 
 impl Tale {
     fn at(mut self, ms: u64, who: &str, what: Event) -> Self {
         let (t, who) = (ms * MS, who.to_owned());
-        self.0.push(Line { t, who, what });
+        self.0.push(Entry { t, who, what });
         self
     }
 

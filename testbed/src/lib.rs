@@ -59,6 +59,7 @@ pub use hostile::{Hostile, Script, Then, Words};
 pub use masters::Masters;
 pub use namespace::{Namespace, isolable, isolate};
 pub use options::{Persistence, ServerOptions, Tls};
+pub use process::within;
 pub use proxy::Proxy;
 pub use resp::{Connection, Reply};
 pub use server::Server;

@@ -15,8 +15,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::client::STALLED;
-use crate::event::Event;
+use crate::event::{Event, STALLED};
 use crate::history::{Attempt, FaultSpan, History};
 use crate::scenario::{Exclusion, Scenario};
 

@@ -4,12 +4,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use quorate::{AcquireError, LockGuard, Wait};
+use quorate::{AcquireError, LockGuard};
 
-use super::Ctx;
 use super::canary::{self, CanaryHold};
+use super::context::Ctx;
 use crate::event::Event;
-use crate::scenario::Locker;
+use crate::workload::Locker;
 
 /// A lock that somebody believes to hold.
 pub(super) enum Hold {
@@ -111,6 +111,3 @@ impl Hold {
         }
     }
 }
-
-/// How the library is to wait, for the child processes that wait by themselves.
-pub(super) const PATIENCE: Wait = Wait::For(Duration::from_secs(3));

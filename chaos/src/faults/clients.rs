@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 
-use super::{Fault, Kind, Landed, within};
-use crate::client::Order;
+use quorate_testbed::within;
+
+use super::{Injection, Kind, Landed};
+use crate::client::Instruction;
 use crate::world::World;
 
-pub(super) fn inject(fault: &Fault, world: &mut World) -> anyhow::Result<Landed> {
+pub(super) fn inject(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     let [index] = fault.clients[..] else {
         bail!("one client, please");
     };
@@ -26,12 +28,14 @@ pub(super) fn inject(fault: &Fault, world: &mut World) -> anyhow::Result<Landed>
         }
         Kind::ClientDrop => {
             let before = world.clients.seen().suffered(index);
-            world.clients.order(index, &Order::DropFutures(lasts))?;
+            world
+                .clients
+                .tell(index, &Instruction::DropFutures(lasts))?;
             Ok(suffering(index, before, "told to drop its futures"))
         }
         Kind::ClientStarve => {
             let before = world.clients.seen().suffered(index);
-            world.clients.order(index, &Order::Starve(lasts))?;
+            world.clients.tell(index, &Instruction::Starve(lasts))?;
             Ok(suffering(index, before, "told to block its threads"))
         }
         other => bail!("{other} is not done to clients"),

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, ensure};
 use quorate_testbed::{OffsetFile, Reply, Server, Skew};
 
-use super::{Fault, Heal, Kind, Landed, all};
+use super::{Heal, Injection, Kind, Landed, all};
 use crate::world::World;
 
-pub(super) fn inject(fault: &Fault, world: &mut World) -> anyhow::Result<Landed> {
+pub(super) fn inject(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     let (by, skew) = match fault.kind {
         Kind::ClockBack => (
             Duration::from_millis(fault.pick(1_500, 3_000)),

@@ -4,15 +4,15 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use quorate_testbed::{Namespace, Server};
+use quorate_testbed::{Namespace, Server, within};
 
-use super::{Fault, Heal, Landed, all, within};
+use super::{Heal, Injection, Landed, all};
 use crate::world::World;
 
 /// How long a connect waits that should hear nothing.
 const SILENCE: Duration = Duration::from_millis(150);
 
-pub(super) fn inject(fault: &Fault, world: &mut World) -> anyhow::Result<Landed> {
+pub(super) fn inject(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     let mut seen = Vec::new();
     let mut heals: Vec<Heal> = Vec::new();
     for &index in &fault.masters {

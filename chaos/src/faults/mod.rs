@@ -1,6 +1,6 @@
 //! Faults as values: what can go wrong, what it is done to, and how it is seen to have landed.
 //!
-//! A [`Fault`] is inject-ed into a [`World`] and gives a [`Landed`], which knows how to heal. Both
+//! An [`Injection`] is done to a [`World`] and gives a [`Landed`], which knows how to heal. Both
 //! directions are verified: a kill that killed nothing is an error, not a quiet success.
 
 mod clients;
@@ -20,9 +20,9 @@ pub use kind::{Family, Kind, Reach};
 
 use crate::world::World;
 
-/// One fault and what it is done to.
+/// One fault, what it is done to, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
+pub struct Injection {
     /// What goes wrong.
     pub kind: Kind,
     /// On which masters, by index.
@@ -80,7 +80,7 @@ impl std::fmt::Debug for Landed {
     }
 }
 
-impl Fault {
+impl Injection {
     /// Makes it happen and looks whether it has.
     ///
     /// # Errors
@@ -120,19 +120,5 @@ fn all(heals: Vec<Heal>) -> impl FnOnce(&mut World) -> anyhow::Result<()> {
             outcome = outcome.and(one);
         }
         outcome
-    }
-}
-
-/// Whether `done` came true before the time was over; asked every few milliseconds.
-pub(crate) fn within(patience: Duration, mut done: impl FnMut() -> bool) -> bool {
-    let started = std::time::Instant::now();
-    loop {
-        if done() {
-            return true;
-        }
-        if started.elapsed() >= patience {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use quorate_testbed::{Connection, Fault as Net, Injected, Proxy, Way};
 
-use super::{Fault, Kind, Landed};
+use super::{Injection, Kind, Landed};
 use crate::world::World;
 
 /// How long a probe waits for what should not come.
@@ -15,7 +15,7 @@ const SILENCE: Duration = Duration::from_millis(60);
 /// How long a probe waits for what should come, on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub(super) fn inject(fault: &Fault, world: &mut World) -> anyhow::Result<Landed> {
+pub(super) fn inject(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     let ms = |from, to| Duration::from_millis(fault.pick(from, to));
     let net = match fault.kind {
         // By turns one that gives back on heal what it held, and one that does not.

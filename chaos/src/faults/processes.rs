@@ -6,15 +6,15 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use quorate_testbed::{Reply, Server};
+use quorate_testbed::{Reply, Server, within};
 
-use super::{Fault, Heal, Kind, Landed, all, within};
+use super::{Heal, Injection, Kind, Landed, all};
 use crate::world::World;
 
 /// Written just before a kill, to see afterwards what the restart has kept.
 const MARKER: &str = "chaos:marker";
 
-pub(super) fn inject(fault: &Fault, world: &mut World) -> anyhow::Result<Landed> {
+pub(super) fn inject(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     let mut seen = Vec::new();
     let mut heals: Vec<Heal> = Vec::new();
     if matches!(fault.kind, Kind::RestartMajority | Kind::Amnesia) {

@@ -4,17 +4,17 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use quorate_testbed::{Connection, Reply, Server};
+use quorate_testbed::{Connection, Reply, Server, within};
 
 use super::processes::ensure_ok;
-use super::{Fault, Heal, Kind, Landed, all, within};
+use super::{Heal, Injection, Kind, Landed, all};
 use crate::world::{PASSWORD, World};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 /// What the password is changed to.
 const CHANGED: &str = "changed";
 
-pub(super) fn inject(fault: &Fault, world: &mut World) -> anyhow::Result<Landed> {
+pub(super) fn inject(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     let mut seen = Vec::new();
     let mut heals: Vec<Heal> = Vec::new();
     for &index in &fault.masters {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::Summary;
-use crate::checks::{Findings, Verdict};
+use super::summary::Summary;
+use crate::checks::{Findings, Verdict, Violation};
 use crate::event::Event;
 use crate::history::{Attempt, History};
 
@@ -103,42 +103,9 @@ fn data<'a>(summary: &Summary, history: &History, findings: &'a Findings) -> Pag
     let end = history.end();
     let all = findings.violations();
     let marks = marks(&attempts, &row_of, end, &all);
-    let left_out = marks.left_out;
-    let violations: Vec<Broken<'a>> = all
-        .iter()
-        .take(VIOLATIONS)
-        .map(|one| Broken {
-            checker: &one.checker,
-            from: one.from / 1_000,
-            to: one.to / 1_000,
-            lanes: one
-                .who
-                .iter()
-                .flat_map(|who| who.split(' '))
-                .filter_map(lane_of)
-                .collect(),
-            resource: one.resource.as_deref().map(family),
-            what: &one.what,
-            excused: one.excused.as_deref(),
-        })
-        .collect();
-    let mut facts = format!(
-        "{} \u{b7} seed {} \u{b7} {} masters, {} clients, {} \u{b7} {} faults landed \u{b7} {} acquisitions \u{b7} {}",
-        summary.date,
-        scenario.seed,
-        scenario.masters,
-        scenario.clients,
-        scenario.order.name(),
-        summary.landed(),
-        summary.acquisitions(),
-        scenario.locker.name(),
-    );
-    if left_out > 0 {
-        facts.push_str(" \u{b7} too long to draw in full: holds far from violations are left out");
-    }
     Page {
         verdict: summary.verdict.to_string(),
-        facts,
+        facts: facts(summary, marks.left_out),
         checks: findings
             .findings
             .iter()
@@ -153,11 +120,54 @@ fn data<'a>(summary: &Summary, history: &History, findings: &'a Findings) -> Pag
         finish: history.finish().map(|t| t / 1_000),
         faults: bands(history, lane_of),
         marks: marks.kept,
-        violations,
+        violations: broken(&all, lane_of),
         hidden: all.len().saturating_sub(VIOLATIONS),
         rows,
         lanes,
     }
+}
+
+/// The run in one line.
+fn facts(summary: &Summary, left_out: usize) -> String {
+    let scenario = &summary.scenario;
+    let mut facts = format!(
+        "{} \u{b7} seed {} \u{b7} {} masters, {} clients, {} \u{b7} {} faults landed \u{b7} {} acquisitions \u{b7} {}",
+        summary.date,
+        scenario.seed,
+        scenario.masters,
+        scenario.clients,
+        scenario.order.name(),
+        summary.landed(),
+        summary.acquisitions(),
+        scenario.locker.name(),
+    );
+    if left_out > 0 {
+        facts.push_str(" \u{b7} too long to draw in full: holds far from violations are left out");
+    }
+    facts
+}
+
+fn broken<'a>(
+    violations: &[&'a Violation],
+    lane_of: impl Fn(&str) -> Option<usize>,
+) -> Vec<Broken<'a>> {
+    let shown = violations.iter().take(VIOLATIONS);
+    shown
+        .map(|one| Broken {
+            checker: &one.checker,
+            from: one.from / 1_000,
+            to: one.to / 1_000,
+            lanes: one
+                .who
+                .iter()
+                .flat_map(|who| who.split(' '))
+                .filter_map(&lane_of)
+                .collect(),
+            resource: one.resource.as_deref().map(family),
+            what: &one.what,
+            excused: one.excused.as_deref(),
+        })
+        .collect()
 }
 
 type RowOf = BTreeMap<(usize, String), usize>;
@@ -205,7 +215,7 @@ fn marks(
     attempts: &[Attempt],
     row_of: &BTreeMap<String, (usize, RowOf)>,
     end: u64,
-    violations: &[&crate::checks::Violation],
+    violations: &[&Violation],
 ) -> Marks {
     const NEAR: u64 = 2_000_000_000;
     let near = |from: u64, to: u64| {
