@@ -3,6 +3,7 @@
 //! A client is this program again, with a hidden command. It reads its settings and instructions from its
 //! standard input, ends when that ends, and writes its events to its standard output.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -23,6 +24,7 @@ use crate::recorder::Recorder;
 pub struct Fleet {
     recorder: Recorder,
     program: PathBuf,
+    env: Vec<(OsString, OsString)>,
     logs: PathBuf,
     members: Vec<Member>,
 }
@@ -39,35 +41,40 @@ struct Member {
 }
 
 impl Fleet {
-    /// Starts one process for each of the settings and waits until all are ready. What they say on
-    /// standard error goes to files in `logs`.
+    /// None yet. What clients say on standard error will go to files in `logs`.
     ///
     /// # Errors
     ///
-    /// When one does not start. All are killed then.
-    pub fn start(
-        recorder: &Recorder,
-        settings: Vec<Settings>,
-        logs: &Path,
-    ) -> anyhow::Result<Self> {
-        let program = match std::env::var_os("QUORATE_CHAOS_PROGRAM") {
-            Some(path) => path.into(),
-            None => std::env::current_exe().context("find this program")?,
-        };
-        let mut fleet = Self {
+    /// When the program is not to be found.
+    pub fn new(recorder: &Recorder, logs: &Path) -> anyhow::Result<Self> {
+        Ok(Self {
             recorder: recorder.clone(),
-            program,
+            program: program()?,
+            env: Vec::new(),
             logs: logs.to_owned(),
             members: Vec::new(),
-        };
+        })
+    }
+
+    /// Starts one process for each of the settings, with this in its environment, and waits until all are ready.
+    ///
+    /// # Errors
+    ///
+    /// When one does not start.
+    pub fn start(
+        &mut self,
+        settings: Vec<Settings>,
+        env: Vec<(OsString, OsString)>,
+    ) -> anyhow::Result<()> {
+        self.env = env;
         for (index, settings) in settings.into_iter().enumerate() {
-            let member = fleet.launch(settings, index, 1)?;
-            fleet.members.push(member);
+            let member = self.launch(settings, index, 1)?;
+            self.members.push(member);
         }
-        for member in &fleet.members {
-            fleet.await_ready(member, Duration::from_secs(30))?;
+        for member in &self.members {
+            self.await_ready(member, Duration::from_secs(30))?;
         }
-        Ok(fleet)
+        Ok(())
     }
 
     /// What the clients have told so far.
@@ -234,6 +241,7 @@ impl Fleet {
             .open(self.logs.join(format!("client-{}.log", index + 1)))?;
         let mut child = Command::new(&self.program)
             .arg("client")
+            .envs(self.env.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log)
@@ -290,6 +298,18 @@ impl Drop for Fleet {
             let _ = member.child.kill();
             let _ = member.child.wait();
         }
+    }
+}
+
+/// This program, which is every client and helper as well; tests name it.
+///
+/// # Errors
+///
+/// When it is not to be found.
+pub fn program() -> anyhow::Result<PathBuf> {
+    match std::env::var_os("QUORATE_CHAOS_PROGRAM") {
+        Some(path) => Ok(path.into()),
+        None => std::env::current_exe().context("find this program"),
     }
 }
 

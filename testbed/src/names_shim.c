@@ -46,8 +46,11 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
                 struct addrinfo **found) {
     lookup *system = (lookup *)dlsym(RTLD_NEXT, "getaddrinfo");
     char answer[64];
-    if (!name || !name[0] || !find(name, answer, sizeof answer))
+    if (!name || !name[0] || !find(name, answer, sizeof answer)) {
+        if (access(dir, F_OK))
+            return EAI_NONAME; /* the test is over: its names are nobody else's business */
         return system(name, service, hints, found);
+    }
     for (int asked = 0; !strcmp(answer, "silence"); asked++) {
         struct timespec pause = {0, 5000000};
         if (asked == PATIENCE)

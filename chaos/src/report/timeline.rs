@@ -24,7 +24,7 @@ struct Page<'a> {
     calm: Option<u64>,
     finish: Option<u64>,
     lanes: Vec<Lane>,
-    rows: Vec<Row>,
+    rows: Vec<Track>,
     faults: Vec<Band>,
     marks: Vec<Mark>,
     violations: Vec<Broken<'a>>,
@@ -45,7 +45,7 @@ struct Lane {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct Track {
     lane: usize,
     resource: String,
 }
@@ -170,14 +170,14 @@ fn broken<'a>(
         .collect()
 }
 
-type RowOf = BTreeMap<(usize, String), usize>;
+type TrackOf = BTreeMap<(usize, String), usize>;
 
 /// A row for each client and resource; the many locks of one client share one.
 fn rows(
     attempts: &[Attempt],
     lane_of: impl Fn(&str) -> Option<usize>,
-) -> (Vec<Row>, BTreeMap<String, (usize, RowOf)>) {
-    let mut found: RowOf = BTreeMap::new();
+) -> (Vec<Track>, BTreeMap<String, (usize, TrackOf)>) {
+    let mut found: TrackOf = BTreeMap::new();
     for attempt in attempts {
         if let Some(lane) = lane_of(&attempt.who) {
             found.insert((lane, family(&attempt.resource).to_owned()), 0);
@@ -186,7 +186,7 @@ fn rows(
     let mut rows = Vec::new();
     for ((lane, resource), row) in &mut found {
         *row = rows.len();
-        rows.push(Row {
+        rows.push(Track {
             lane: *lane,
             resource: resource.clone(),
         });
@@ -213,7 +213,7 @@ struct Marks {
 
 fn marks(
     attempts: &[Attempt],
-    row_of: &BTreeMap<String, (usize, RowOf)>,
+    row_of: &BTreeMap<String, (usize, TrackOf)>,
     end: u64,
     violations: &[&Violation],
 ) -> Marks {
@@ -292,12 +292,7 @@ fn bands(history: &History, lane_of: impl Fn(&str) -> Option<usize>) -> Vec<Band
         .faults()
         .into_iter()
         .map(|span| Band {
-            lanes: span
-                .targets
-                .iter() // One client that is cut off is not the masters' trouble.
-                .filter(|who| span.kind != "partition-client" || who.starts_with('c'))
-                .filter_map(|who| lane_of(who))
-                .collect(),
+            lanes: span.targets.iter().filter_map(|who| lane_of(who)).collect(),
             from: span.from / 1_000,
             to: span.over.unwrap_or(end) / 1_000,
             seen: seen
