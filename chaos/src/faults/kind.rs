@@ -148,6 +148,13 @@ impl Row {
         Self { needs, ..self }
     }
 
+    pub(super) const fn fewest_masters(self, fewest_masters: usize) -> Self {
+        Self {
+            fewest_masters,
+            ..self
+        }
+    }
+
     pub(super) const fn lasts(self, lasts: Lasts) -> Self {
         Self { lasts, ..self }
     }
@@ -443,6 +450,11 @@ impl Injection {
     /// So many milliseconds.
     pub(super) fn ms(&self, from: u64, to: u64) -> Duration {
         Duration::from_millis(self.pick(from, to))
+    }
+
+    /// One of these.
+    pub(super) fn one_of<'a, T>(&self, all: &'a [T]) -> &'a T {
+        &all[self.pick(0, all.len() as u64) as usize]
     }
 }
 

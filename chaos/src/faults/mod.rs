@@ -2,8 +2,10 @@
 
 mod clients;
 mod clocks;
+mod impostors;
 mod kind;
 mod links;
+mod names;
 mod network;
 mod processes;
 mod servers;
@@ -22,7 +24,9 @@ impl Kind {
         let files = [
             processes::ROWS,
             network::ROWS,
+            impostors::ROWS,
             links::ROWS,
+            names::ROWS,
             clocks::ROWS,
             servers::ROWS,
             clients::ROWS,

@@ -6,7 +6,7 @@ use anyhow::{bail, ensure};
 use quorate_testbed::{Connection, Persistence, Reply, Server, within};
 
 use super::kind::{Breaks, Disk, Injection, Landed, Lasts, Row};
-use crate::world::{Needs, PASSWORD, USER, World};
+use crate::world::{ALL_RIGHTS, Needs, PASSWORD, USER, World};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -69,7 +69,47 @@ pub(super) const ROWS: &[Row] = &[
         },
     )
     .needs(Needs::User),
+    Row::each(
+        "restricted",
+        "the clients' user loses a right on a master: to a command, to all keys, to all channels",
+        restrict,
+    )
+    .needs(Needs::User),
 ];
+
+/// Words that take a right away, and a command that is refused then.
+const RIGHTS: &[(&str, &[&str])] = &[
+    ("-@all", &["PING"]),
+    ("-evalsha", &["EVALSHA", "x", "0"]),
+    ("-script", &["SCRIPT", "EXISTS", "x"]),
+    ("-get", &["GET", "chaos:probe"]),
+    ("-set", &["SET", "chaos:probe", "1", "PX", "1000"]),
+    ("-del", &["DEL", "chaos:probe"]),
+    ("-pexpire", &["PEXPIRE", "chaos:probe", "1"]),
+    ("-time", &["TIME"]),
+    ("-info", &["INFO", "server"]),
+    ("-zadd", &["ZADD", "chaos:probe", "XX", "1", "x"]),
+    ("-zrem", &["ZREM", "chaos:probe", "x"]),
+    ("-publish", &["PUBLISH", "chaos:probe", "x"]),
+    ("resetkeys", &["GET", "chaos:probe"]),
+    ("resetchannels", &["PUBLISH", "chaos:probe", "x"]),
+];
+
+/// By turns with connections that exist and with such that must be made anew.
+fn restrict(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    let (taken, probe) = *fault.one_of(RIGHTS);
+    let user = ["ACL", "SETUSER", USER];
+    let set = [&user[..], &[taken]].concat();
+    let back = [&user[..], ALL_RIGHTS].concat();
+    let mut change = Change::of(&set, &back);
+    if (fault.draw >> 8).is_multiple_of(2) {
+        change = change.and_end_connections();
+    }
+    change.make(index, world, move |server| {
+        let told = told(server, probe, "NOPERM")?;
+        Ok(format!("{taken}: {told}"))
+    })
+}
 
 /// A command that makes a master refuse something, and the way back.
 struct Change {
