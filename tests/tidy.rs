@@ -30,7 +30,7 @@ const CIRCLES: [(&str, usize); 5] = [
     ("testbed/src", 0),
     ("cli/src", 6),
     ("simulation/src", 5),
-    ("chaos/src", 9),
+    ("chaos/src", 0),
 ];
 
 fn root() -> PathBuf {
