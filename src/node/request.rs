@@ -46,20 +46,20 @@ impl fmt::Debug for Token {
 
 /// A waiter's place in line: the same ticket on every master, for its whole wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Ticket {
     /// Who waits: 16 hexadecimal digits of its process, a colon, and a number of its own.
     pub waiter: Arc<str>,
     /// Its rank; ties are broken by the waiter id.
-    pub ticket: u64,
+    pub number: u64,
     /// For how long each sign of life keeps the place.
     pub heartbeat: Duration,
 }
 
 /// How a claim stands to others that wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum Fairness {
     /// First come, first served, with a place in line; without one, a try that takes none.
-    Fair(Option<Box<Place>>),
+    Fair(Option<Box<Ticket>>),
     /// Whoever comes at the right moment: no queue keys are read or written.
     Unordered,
 }
@@ -71,7 +71,7 @@ pub struct Claim {
     prefix: u16,
     token: Token,
     fenced: bool,
-    order: Order,
+    fairness: Fairness,
     withdrawn: AtomicBool,
 }
 
@@ -89,21 +89,21 @@ impl Claim {
             prefix: u16::try_from(prefix).unwrap_or(u16::MAX),
             token,
             fenced,
-            order: Order::Unordered,
+            fairness: Fairness::Unordered,
             withdrawn: AtomicBool::new(false),
         }
     }
 
-    /// The same claim, standing to others as `order` says.
+    /// The same claim, standing to others as `fairness` says.
     #[must_use]
-    pub fn with_order(mut self, order: Order) -> Self {
-        self.order = order;
+    pub fn with_fairness(mut self, fairness: Fairness) -> Self {
+        self.fairness = fairness;
         self
     }
 
     /// How it stands to others that wait.
-    pub fn order(&self) -> &Order {
-        &self.order
+    pub fn fairness(&self) -> &Fairness {
+        &self.fairness
     }
 
     /// The lock key on every master.
@@ -248,7 +248,7 @@ impl Waiter {
 
 /// What a refusing master says of the line (only to a claim in order).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Line {
+pub struct QueueInfo {
     /// How many waiters stand before this one.
     pub ahead: u64,
     /// The largest ticket drawn.
@@ -285,7 +285,7 @@ pub enum Answer {
         /// master says.
         ttl_left: Option<Duration>,
         /// What it says of the line.
-        line: Option<Box<Line>>,
+        line: Option<Box<QueueInfo>>,
     },
     /// The counter now stands at the number asked for.
     Confirmed,
@@ -454,23 +454,20 @@ impl fmt::Debug for Reply {
     }
 }
 
-/// What stands before the process id in the name of its wake channel.
-pub(crate) const WAKE_PREFIX: &str = "quorate:wake:";
-
 /// Who hears the wake-ups of one process from one master.
 #[derive(Clone)]
-pub struct Ear {
+pub struct Subscriber {
     /// The process: 16 hexadecimal digits.
     pub process: Arc<str>,
-    /// Which master this ear is for.
+    /// Which master this subscriber is for.
     pub node: usize,
     /// Where wake-ups go.
     pub sink: Arc<dyn WakeSink>,
 }
 
-impl fmt::Debug for Ear {
+impl fmt::Debug for Subscriber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ear")
+        f.debug_struct("Subscriber")
             .field("process", &self.process)
             .field("node", &self.node)
             .finish_non_exhaustive()

@@ -7,11 +7,11 @@ if tonumber(ARGV[2]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end
 local call, key, waiter = redis.call, KEYS[1], ARGV[4]
-local queue = 'quorate:queue:' .. key
+local queue = '{queue}' .. key
 local time = call('TIME')
 local alive, ticket, ms, head
 if waiter or call('EXISTS', queue) == 1 then
-  alive, ticket = 'quorate:alive:' .. key, 'quorate:ticket:' .. key
+  alive, ticket = '{alive}' .. key, '{ticket}' .. key
   ms = time[1] * 1000 + math.floor(time[2] / 1000)
   if waiter then
     local beat = tonumber(ARGV[6])
@@ -61,4 +61,4 @@ if waiter then
 elseif head then
   ahead = call('ZCARD', queue)
 end
-return {left, ahead, tonumber(call('GET', 'quorate:ticket:' .. key) or 0), held or ''}
+return {left, ahead, tonumber(call('GET', '{ticket}' .. key) or 0), held or ''}

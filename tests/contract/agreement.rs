@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
-use quorate::node::{Answer, Claim, Ear, KeyState, Order, Place, Request, Waiter, WakeSink};
+use quorate::node::{
+    Answer, Claim, Fairness, KeyState, Request, Subscriber, Ticket, Waiter, WakeSink,
+};
 
 use crate::arm::{Arm, LONG, fence, hex, now};
 use crate::support::asking::{self, Said, claim, classic};
@@ -95,17 +97,17 @@ enum Stand {
 impl Who {
     fn claim(self, times: &Times) -> Arc<Claim> {
         let (key, token) = (KEYS[self.key], self.token);
-        let order = |place: Option<Place>| {
+        let order = |place: Option<Ticket>| {
             let fresh = Claim::new("", key, asking::token(token), true);
-            Arc::new(fresh.with_order(Order::Fair(place.map(Box::new))))
+            Arc::new(fresh.with_fairness(Fairness::Fair(place.map(Box::new))))
         };
         let claim = match self.stand {
             Stand::Classic => classic(key, token),
             Stand::Unordered => claim(key, token),
             Stand::Try => order(None),
-            Stand::Waiter(waiter) => order(Some(Place {
+            Stand::Waiter(waiter) => order(Some(Ticket {
                 waiter: format!("{PROCESS}:{waiter}").into(),
-                ticket: TICKETS[waiter],
+                number: TICKETS[waiter],
                 heartbeat: times.heartbeats[waiter],
             })),
         };
@@ -303,7 +305,7 @@ impl WakeSink for Heard {
 impl Heard {
     fn of(arm: &Arm) -> Self {
         let heard = Self::default();
-        arm.node.listen(Ear {
+        arm.node.subscribe(Subscriber {
             process: PROCESS.into(),
             node: 0,
             sink: Arc::new(heard.clone()),

@@ -5,14 +5,12 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::keys::Family;
 use crate::node::{
-    Answer, Claim, ExtendItem, Extended, Fault, KeyState, Line, Order, Place, Request, Waiter,
+    Answer, Claim, ExtendItem, Extended, Fairness, Fault, KeyState, QueueInfo, Request, Ticket,
+    Waiter,
 };
 use crate::protocol::fencing::PROPOSAL_SLACK_US;
-
-/// What stands before the lock key in the names of the keys that go with it.
-const FENCE_PREFIX: &[u8] = b"quorate:fence:";
-const BROKEN_PREFIX: &[u8] = b"quorate:broken:";
 
 /// The length of a process id: what a waiter id begins with.
 const PROCESS_LEN: usize = 16;
@@ -128,7 +126,7 @@ impl Master {
         Peek {
             holder: lock.and_then(Entry::text),
             expires: lock.and_then(|entry| entry.expires),
-            counter: standing(&fence_key(key))
+            counter: standing(&Family::Fence.of(key))
                 .and_then(Entry::text)
                 .and_then(parse),
         }
@@ -169,8 +167,8 @@ impl Master {
         ttl: Duration,
         proposal: u64,
     ) -> Outcome<Answer> {
-        if let Order::Fair(place) = claim.order() {
-            return self.acquire_fair(now, claim, place.as_deref(), ttl, proposal);
+        if let Fairness::Fair(ticket) = claim.fairness() {
+            return self.acquire_fair(now, claim, ticket.as_deref(), ttl, proposal);
         }
         if !claim.fenced() {
             // Literally SET NX PX: it does not look at what stands there.
@@ -218,20 +216,20 @@ impl Master {
         &mut self,
         now: u64,
         claim: &Claim,
-        place: Option<&Place>,
+        ticket: Option<&Ticket>,
         ttl: Duration,
         proposal: u64,
     ) -> Outcome<Answer> {
         let ms = now / 1000;
-        let me = place.map(|place| &place.waiter);
-        if let Some(place) = place {
-            self.line(ms, claim.key()).stand(place, ms);
+        let me = ticket.map(|ticket| &ticket.waiter);
+        if let Some(ticket) = ticket {
+            self.line(ms, claim.key()).stand(ticket, ms);
         }
         let line = self.line(ms, claim.key());
         if line.head() != me {
             line.purge(ms);
         }
-        let (head, ticket) = (line.head().cloned(), line.ticket);
+        let (head, largest) = (line.head().cloned(), line.ticket);
         let ahead = line.ahead(me);
         let lives = head.as_ref().and_then(|head| line.alive.get(head)).copied();
         let counter = self.counter(now, claim.key())?;
@@ -251,9 +249,9 @@ impl Master {
                 lives.unwrap_or(ms).saturating_sub(ms),
             )),
         };
-        let line = Some(Box::new(Line {
+        let line = Some(Box::new(QueueInfo {
             ahead,
-            ticket,
+            ticket: largest,
             holder,
         }));
         Ok(Answer::Refused { ttl_left, line })
@@ -301,8 +299,8 @@ impl Master {
         if ours {
             self.keys.remove(claim.key());
         }
-        if let Order::Fair(place) = claim.order() {
-            let me = place.as_ref().map(|place| place.waiter.clone());
+        if let Fairness::Fair(ticket) = claim.fairness() {
+            let me = ticket.as_ref().map(|ticket| ticket.waiter.clone());
             self.leave_and_wake(now, claim.key(), me, leave, ours);
         }
         Ok(Answer::Released(ours))
@@ -366,7 +364,7 @@ impl Master {
     fn look(&mut self, now: u64, key: &[u8]) -> Outcome<KeyState> {
         let holder = self.text(now, key)?.map(<[u8]>::to_vec);
         let ttl_left = self.ttl_left(now, key);
-        let counter = self.text(now, &fence_key(key))?.and_then(parse);
+        let counter = self.text(now, &Family::Fence.of(key))?.and_then(parse);
         let ms = now / 1000;
         let line = self.line(ms, key);
         let lives = |id: &Arc<str>| {
@@ -388,7 +386,7 @@ impl Master {
     fn break_lock(&mut self, now: u64, key: &[u8], was: KeyState) -> KeyState {
         if let Some(holder) = &was.holder {
             if let Some(left) = was.ttl_left {
-                self.set(now, &broken_key(key), holder.clone(), Some(left));
+                self.set(now, &Family::Broken.of(key), holder.clone(), Some(left));
             }
             self.keys.remove(key);
             if let Some(head) = was.queue.first() {
@@ -400,7 +398,7 @@ impl Master {
     }
 
     fn is_broken(&mut self, now: u64, claim: &Claim) -> bool {
-        let note = self.text(now, &broken_key(claim.key()));
+        let note = self.text(now, &Family::Broken.of(claim.key()));
         matches!(note, Ok(Some(value)) if value == claim.token().to_hex())
     }
 
@@ -414,7 +412,7 @@ impl Master {
     }
 
     fn counter(&mut self, now: u64, key: &[u8]) -> Outcome<u64> {
-        match self.text(now, &fence_key(key))?.map(parse) {
+        match self.text(now, &Family::Fence.of(key))?.map(parse) {
             None => Ok(0),
             Some(Some(counter @ ..LARGEST_COUNTER)) => Ok(counter),
             Some(_) => Err(Fault::Server("no number to count on".into())),
@@ -423,7 +421,12 @@ impl Master {
 
     fn set_counter(&mut self, now: u64, key: &[u8], value: u64) {
         let ttl = Some(Duration::from_micros(FENCE_TTL_US));
-        self.set(now, &fence_key(key), value.to_string().into_bytes(), ttl);
+        self.set(
+            now,
+            &Family::Fence.of(key),
+            value.to_string().into_bytes(),
+            ttl,
+        );
     }
 
     fn set(&mut self, now: u64, key: &[u8], value: Vec<u8>, ttl: Option<Duration>) {
@@ -461,12 +464,15 @@ impl Master {
 
 impl Waiting {
     /// Takes or keeps a place, and shows a sign of life.
-    fn stand(&mut self, place: &Place, ms: u64) {
-        let beat = u64::try_from(place.heartbeat.as_nanos().div_ceil(1_000_000)).unwrap_or(0);
-        let known = self.alive.insert(place.waiter.clone(), ms + beat).is_some();
+    fn stand(&mut self, ticket: &Ticket, ms: u64) {
+        let beat = u64::try_from(ticket.heartbeat.as_nanos().div_ceil(1_000_000)).unwrap_or(0);
+        let known = self
+            .alive
+            .insert(ticket.waiter.clone(), ms + beat)
+            .is_some();
         if !known {
-            self.queue.insert((place.ticket, place.waiter.clone()));
-            self.ticket = self.ticket.max(place.ticket);
+            self.queue.insert((ticket.number, ticket.waiter.clone()));
+            self.ticket = self.ticket.max(ticket.number);
         }
         self.expires = self.expires.max(ms + beat);
     }
@@ -514,20 +520,12 @@ impl Entry {
 /// The answer to a repeated acquire. Where the counter is gone there is no number to give.
 fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
     if counter == 0 {
-        let fence = fence_key(key);
+        let fence = Family::Fence.of(key);
         let why = format!("ERR quorate: {} is gone", String::from_utf8_lossy(&fence));
         return Err(Fault::Server(why.into()));
     }
     let counter = Some(counter);
     Ok(Answer::Granted { counter })
-}
-
-fn fence_key(key: &[u8]) -> Vec<u8> {
-    [FENCE_PREFIX, key].concat()
-}
-
-fn broken_key(key: &[u8]) -> Vec<u8> {
-    [BROKEN_PREFIX, key].concat()
 }
 
 fn parse(text: &[u8]) -> Option<u64> {

@@ -5,8 +5,8 @@
 use std::fmt;
 
 use super::resp::{Command, Value};
+use crate::keys::{Family, WAKE, WAKE_PLACE};
 use crate::node::Scope;
-use crate::node::request::WAKE_PREFIX;
 
 /// What a right is needed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,52 +75,6 @@ impl fmt::Display for Purpose {
     }
 }
 
-/// The families of keys that belong to one lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Family {
-    Lock,
-    Fence,
-    Queue,
-    Alive,
-    Ticket,
-    Broken,
-}
-
-impl Family {
-    const ALL: [Self; 6] = [
-        Self::Lock,
-        Self::Fence,
-        Self::Queue,
-        Self::Alive,
-        Self::Ticket,
-        Self::Broken,
-    ];
-
-    /// What stands before the lock key.
-    pub(super) fn before(self) -> &'static str {
-        match self {
-            Self::Lock => "",
-            Self::Fence => "quorate:fence:",
-            Self::Queue => "quorate:queue:",
-            Self::Alive => "quorate:alive:",
-            Self::Ticket => "quorate:ticket:",
-            Self::Broken => "quorate:broken:",
-        }
-    }
-
-    fn place(self) -> &'static str {
-        match self {
-            Self::Lock => "{lock}",
-            Self::Fence => "{fence}",
-            Self::Queue => "{queue}",
-            Self::Alive => "{alive}",
-            Self::Ticket => "{ticket}",
-            Self::Broken => "{broken}",
-        }
-    }
-}
-
-const CHANNEL: &str = "{wake}";
 const DATABASE: &str = "{db}";
 
 /// The table. Each line is a command that can be tried at any time: it changes nothing on keys that
@@ -260,7 +214,7 @@ impl Need {
     }
 
     fn on_channel(&self) -> bool {
-        self.line.split(' ').any(|word| word == CHANNEL)
+        self.line.split(' ').any(|word| word == WAKE_PLACE)
     }
 
     /// Whether it is this line of the table.
@@ -271,7 +225,7 @@ impl Need {
     /// Writes the attempt.
     pub(super) fn write(&self, names: &Names, out: &mut Vec<u8>) {
         let words = self.line.split(' ').map(|word| match word {
-            CHANNEL => names.channel.clone(),
+            WAKE_PLACE => names.channel.clone(),
             DATABASE => names.database.to_string(),
             word => match Family::ALL
                 .into_iter()
@@ -351,7 +305,7 @@ fn pattern(family: Family, prefix: &str) -> String {
 }
 
 fn channels() -> String {
-    format!("{WAKE_PREFIX}*")
+    format!("{WAKE}*")
 }
 
 /// One right.
@@ -564,7 +518,7 @@ mod tests {
                     Family::Lock => "the lock key".to_owned(),
                     family => format!("`{}`", family.before()),
                 });
-                let channel = need.on_channel().then(|| format!("`{WAKE_PREFIX}`"));
+                let channel = need.on_channel().then(|| format!("`{WAKE}`"));
                 if !commands.contains(&command) {
                     commands.push(command);
                 }

@@ -6,7 +6,10 @@ use std::time::Duration;
 use super::needs::Denied;
 use super::raised::Raised;
 use super::resp::{Command, Value};
-use crate::node::{Answer, Claim, Extended, Fault, KeyState, Line, Order, Place, Request, Waiter};
+use crate::keys;
+use crate::node::{
+    Answer, Claim, Extended, Fairness, Fault, KeyState, QueueInfo, Request, Ticket, Waiter,
+};
 
 /// How long a fencing counter outlives its last grant: a day, so that counters do not pile up.
 const FENCE_TTL: Duration = Duration::from_secs(86_400);
@@ -44,7 +47,7 @@ pub(super) fn sources() -> &'static [String; SOURCES.len()] {
     static WHOLE: LazyLock<[String; SOURCES.len()]> = LazyLock::new(|| {
         SOURCES.map(|source| {
             let put_in = |text: String, (line, part): &(&str, &str)| text.replace(line, part);
-            PARTS.iter().fold(source.to_owned(), put_in)
+            keys::put_in(&PARTS.iter().fold(source.to_owned(), put_in))
         })
     });
     &WHOLE
@@ -65,7 +68,7 @@ enum Script {
 impl Script {
     /// The script that a request runs; the classic acquire runs none.
     fn of(request: &Request) -> Option<Self> {
-        let fair = |claim: &Claim| matches!(claim.order(), Order::Fair(_));
+        let fair = |claim: &Claim| matches!(claim.fairness(), Fairness::Fair(_));
         Some(match request {
             Request::Acquire { claim, .. } if fair(claim) => Self::AcquireFair,
             Request::Acquire { claim, .. } if claim.fenced() => Self::Acquire,
@@ -137,8 +140,8 @@ impl Scripts {
                 ttl,
                 proposal,
             } => {
-                if let Order::Fair(place) = claim.order() {
-                    self.acquire_fair(claim, place.as_deref(), *ttl, *proposal, out);
+                if let Fairness::Fair(ticket) = claim.fairness() {
+                    self.acquire_fair(claim, ticket.as_deref(), *ttl, *proposal, out);
                 } else if claim.fenced() {
                     let mut command = self.call(Script::Acquire, 1, 3, out);
                     bid(&mut command, claim, *ttl, *proposal);
@@ -182,30 +185,32 @@ impl Scripts {
     fn acquire_fair(
         &self,
         claim: &Claim,
-        place: Option<&Place>,
+        ticket: Option<&Ticket>,
         ttl: Duration,
         proposal: u64,
         out: &mut Vec<u8>,
     ) {
-        let extra = if place.is_some() { 3 } else { 0 };
+        let extra = if ticket.is_some() { 3 } else { 0 };
         let mut command = self.call(Script::AcquireFair, 1, 3 + extra, out);
         bid(&mut command, claim, ttl, proposal);
-        if let Some(place) = place {
-            command.arg(&*place.waiter);
-            command.number(place.ticket).number(millis(place.heartbeat));
+        if let Some(ticket) = ticket {
+            command.arg(&*ticket.waiter);
+            command
+                .number(ticket.number)
+                .number(millis(ticket.heartbeat));
         }
     }
 
     fn release(&self, claim: &Claim, leave: bool, out: &mut Vec<u8>) {
-        let (script, place) = match claim.order() {
-            Order::Fair(place) => (Script::ReleaseFair, place.as_deref()),
-            Order::Unordered => (Script::Release, None),
+        let (script, ticket) = match claim.fairness() {
+            Fairness::Fair(ticket) => (Script::ReleaseFair, ticket.as_deref()),
+            Fairness::Unordered => (Script::Release, None),
         };
-        let extra = if place.is_some() { 2 } else { 0 };
+        let extra = if ticket.is_some() { 2 } else { 0 };
         let mut command = self.call(script, 1, 1 + extra, out);
         command.arg(claim.key()).arg(claim.token().to_hex());
-        if let Some(place) = place {
-            command.arg(&*place.waiter).number(u64::from(leave));
+        if let Some(ticket) = ticket {
+            command.arg(&*ticket.waiter).number(u64::from(leave));
         }
     }
 }
@@ -225,7 +230,7 @@ fn millis(ttl: Duration) -> u64 {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NoAnswer {
     /// The master said so.
-    Said(Fault),
+    Fault(Fault),
     /// It cannot be the reply to this request, so what comes behind it may be off by one as well: the
     /// connection is of no more use.
     Odd(Fault),
@@ -242,7 +247,7 @@ impl NoAnswer {
 /// What a reply means for its request.
 pub(super) fn decode(request: &Request, value: &Value<'_>) -> Result<Answer, NoAnswer> {
     if let Value::Error(error) = value {
-        return Err(NoAnswer::Said(refused(request, error)));
+        return Err(NoAnswer::Fault(refused(request, error)));
     }
     Ok(match (request, value) {
         (Request::Acquire { claim, .. }, value) => acquired(claim, value)?,
@@ -263,7 +268,7 @@ pub(super) fn decode(request: &Request, value: &Value<'_>) -> Result<Answer, NoA
 
 /// The answer to an acquire: each kind of claim has its own.
 fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
-    let in_line = matches!(claim.order(), Order::Fair(_));
+    let in_line = matches!(claim.fairness(), Fairness::Fair(_));
     match value {
         Value::Int(granted) if claim.fenced() || in_line => {
             let counter = Some(counter(*granted)?);
@@ -325,7 +330,7 @@ fn extended(digit: u8) -> Option<Extended> {
 }
 
 /// What the reply to a claim in order says of the line.
-fn line(refused: &[Value<'_>]) -> Line {
+fn line(refused: &[Value<'_>]) -> QueueInfo {
     let number = |index: usize| match refused.get(index) {
         Some(Value::Int(number)) => u64::try_from(*number).unwrap_or(0),
         _ => 0,
@@ -334,7 +339,7 @@ fn line(refused: &[Value<'_>]) -> Line {
         Some(Value::Bulk(value)) if !value.is_empty() => Some(value.to_vec()),
         _ => None,
     };
-    Line {
+    QueueInfo {
         ahead: number(1),
         ticket: number(2),
         holder,
@@ -461,15 +466,15 @@ mod tests {
         let claim = |fenced, order| {
             let claim = Claim::new("", b"job", Token::from_bytes([1; 16]), fenced);
             Request::Acquire {
-                claim: Arc::new(claim.with_order(order)),
+                claim: Arc::new(claim.with_fairness(order)),
                 ttl: Duration::from_secs(1),
                 proposal: 7,
             }
         };
         [
-            claim(false, Order::Unordered),
-            claim(true, Order::Unordered),
-            claim(true, Order::Fair(None)),
+            claim(false, Fairness::Unordered),
+            claim(true, Fairness::Unordered),
+            claim(true, Fairness::Fair(None)),
         ]
     }
 
@@ -515,7 +520,7 @@ mod tests {
                 assert_eq!(said, Err(NoAnswer::odd()), "{request:?}: {value:?}");
             }
             let said = decode(request, &error);
-            assert!(matches!(said, Err(NoAnswer::Said(_))), "{said:?}");
+            assert!(matches!(said, Err(NoAnswer::Fault(_))), "{said:?}");
         }
         for (request, right) in [(&classic, &Value::Nil), (&fenced, &two), (&fair, &four)] {
             let said = decode(request, right);
