@@ -276,7 +276,7 @@ const LONG: [(&str, usize); 7] = [
     ("testbed", 0),
     ("cli", 3),
     ("simulation", 2),
-    ("chaos", 8),
+    ("chaos", 1),
     ("benches", 5),
     ("tests", 1),
 ];

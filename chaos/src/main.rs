@@ -127,7 +127,7 @@ fn matrix_runs(args: &MatrixArgs) -> anyhow::Result<Verdict> {
 
 fn recheck(dir: &std::path::Path) -> anyhow::Result<Verdict> {
     let (scenario, history) = report::load(dir)?;
-    let findings = checks::check(&scenario, &history);
+    let findings = checks::all::check(&scenario, &history);
     report::write(&scenario, &history, &findings, dir)?;
     let summary = Summary::of(&scenario, &history, &findings);
     print!("{}", report::table(&summary));

@@ -61,7 +61,7 @@ pub fn run(
     let history = History::new(recorder.entries());
     report::store(scenario, &history, out)?;
     driven?;
-    let findings = checks::check(scenario, &history);
+    let findings = checks::all::check(scenario, &history);
     report::write(scenario, &history, &findings, out)?;
     Ok(Outcome {
         scenario: scenario.clone(),

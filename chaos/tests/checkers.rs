@@ -1,6 +1,7 @@
 //! The checkers against histories made by hand: each must see what it is for, and nothing else.
 
-use quorate_chaos::checks::{Verdict, check};
+use quorate_chaos::checks::Verdict;
+use quorate_chaos::checks::all::check;
 use quorate_chaos::event::{Entry, Event};
 use quorate_chaos::faults::Kind;
 use quorate_chaos::history::History;
