@@ -160,7 +160,7 @@ pub(crate) struct MatrixArgs {
 impl Command {
     /// Whether it has faults that need a network of their own.
     pub(crate) fn has_links(&self) -> bool {
-        let link = |kind: &Kind| kind.needs() == Needs::Links;
+        let link = |kind: &Kind| kind.needs == Needs::Links;
         match self {
             Self::Run(args) | Self::Soak(args) => {
                 let named = args.faults.iter().filter_map(|name| name.parse().ok());

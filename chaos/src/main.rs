@@ -136,14 +136,14 @@ fn recheck(dir: &std::path::Path) -> anyhow::Result<Verdict> {
 }
 
 fn list_faults() {
-    let needs: Vec<Needs> = Kind::all().iter().map(|kind| kind.needs()).collect();
+    let needs: Vec<Needs> = Kind::all().iter().map(|kind| kind.needs).collect();
     let tools = Tools::build(&needs);
     for kind in Kind::all() {
-        println!("{:<22} {}", kind.name(), kind.what());
+        println!("{:<22} {}", kind.name(), kind.what);
         if kind.breaks_exclusion(true) {
             println!("{:<22} (two holders are possible around it)", "");
         }
-        if let Some(why) = tools.lack(kind.needs()) {
+        if let Some(why) = tools.lack(kind.needs) {
             println!("{:<22} (unavailable: {why})", "");
         }
     }

@@ -143,7 +143,7 @@ impl Scenario {
 
     /// Whether some fault needs this.
     pub fn has(&self, needed: Needs) -> bool {
-        self.faults.iter().any(|kind| kind.needs() == needed)
+        self.faults.iter().any(|kind| kind.needs == needed)
     }
 
     /// What is to be built for it.
@@ -154,7 +154,7 @@ impl Scenario {
                 .map(|index| self.persistence(index))
                 .collect(),
             server: self.server.clone(),
-            needs: self.faults.iter().map(|kind| kind.needs()).collect(),
+            needs: self.faults.iter().map(|kind| kind.needs).collect(),
             seed: self.seed,
         }
     }

@@ -103,7 +103,7 @@ impl<'a> Scheduler<'a> {
             from.sort_unstable();
             (from.len() == count).then_some(from)
         };
-        match kind.reach() {
+        match kind.reach {
             Reach::One => {
                 // Mostly a minority is hit at a time; now and then more.
                 let most = (scenario.masters - scenario.majority()).max(1);
@@ -111,7 +111,7 @@ impl<'a> Scheduler<'a> {
                     return None;
                 }
                 masters = pick(&free, 1, &mut self.rng)?;
-                if kind.needs() == Needs::Proxies && self.rng.random_bool(0.25) {
+                if kind.needs == Needs::Proxies && self.rng.random_bool(0.25) {
                     clients = pick(&idle, 1, &mut self.rng)?;
                 }
             }
@@ -123,7 +123,7 @@ impl<'a> Scheduler<'a> {
             Reach::Client => clients = pick(&idle, 1, &mut self.rng)?,
         }
         let ttl = scenario.ttl.as_millis() as u64;
-        let lasts = match kind.lasts() {
+        let lasts = match kind.lasts {
             Lasts::Moment => 0,
             Lasts::BeyondTtl => self.rng.random_range(ttl * 6 / 5..ttl * 2),
             Lasts::Attempts => self.rng.random_range(400..1_200),
@@ -142,11 +142,11 @@ impl<'a> Scheduler<'a> {
     fn book(&mut self, fault: &Injection, at: Duration) {
         let kind = fault.kind;
         let mut until = at + fault.lasts + Duration::from_millis(200);
-        if kind.restarts() && self.scenario.guarded {
+        if kind.restarts && self.scenario.guarded {
             until += self.scenario.max_ttl + GUARD_SLACK;
         }
         // It is felt for a while; the next one should meet recovered clients.
-        if kind.lasts() == Lasts::Moment || kind.must_break() {
+        if kind.lasts == Lasts::Moment || kind.must_break() {
             until += self.scenario.ttl;
         }
         for &index in &fault.masters {

@@ -8,40 +8,43 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, ensure};
 use quorate_testbed::{OffsetFile, Reply, Server, Skew};
 
-use super::kind::{Breaks, Injection, Landed, Reach, Row};
+use super::kind::{Breaks, Injection, Landed, Reach, Row, ToEach};
 use crate::world::{Needs, World};
 
 pub(super) const ROWS: &[Row] = &[
-    Row::each(
+    clock(
         "clock-forward",
         "the clock of one master jumps forward, and later back",
-        |fault, index, world| jump(fault, index, world, Skew::Ahead),
-    )
-    .needs(Needs::Clocks)
-    .breaks(Breaks::Mistimes),
-    Row::each(
+        forward,
+    ),
+    clock(
         "clock-back",
         "the clock of one master jumps back, and later forward",
         |fault, index, world| jump(fault, index, world, Skew::Behind),
-    )
-    .needs(Needs::Clocks)
-    .breaks(Breaks::Mistimes),
-    Row::each(
+    ),
+    clock(
         "clock-drift",
         "the clock of one master runs at a wrong speed",
         drifting,
-    )
-    .needs(Needs::Clocks)
-    .breaks(Breaks::Mistimes),
-    Row::each(
+    ),
+    clock(
         "clock-majority",
         "the clocks of a majority jump forward past every ttl",
-        |fault, index, world| jump(fault, index, world, Skew::Ahead),
+        forward,
     )
     .reach(Reach::Majority)
-    .needs(Needs::Clocks)
     .breaks(Breaks::Must),
 ];
+
+const fn clock(name: &'static str, what: &'static str, deed: ToEach) -> Row {
+    Row::each(name, what, deed)
+        .needs(Needs::Clocks)
+        .breaks(Breaks::Mistimes)
+}
+
+fn forward(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    jump(fault, index, world, Skew::Ahead)
+}
 
 fn jump(fault: &Injection, index: usize, world: &mut World, skew: Skew) -> anyhow::Result<Landed> {
     let offset = offset(index, world)?;

@@ -11,7 +11,7 @@ use quorate_testbed::{
     Connection, Fault, Hostile, Injected, Reply, Script, Tampering, Words, within,
 };
 
-use super::kind::{Injection, Landed, Row};
+use super::kind::{Injection, Landed, Row, ToEach};
 use crate::world::{Needs, World, run_id};
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -21,17 +21,18 @@ const SHORT: Duration = Duration::from_millis(300);
 const GARBAGE: usize = 600;
 
 pub(super) const ROWS: &[Row] = &[
-    Row::each(
+    impostor(
         "flapping",
         "a master takes connections and introductions, and hangs up at one of the first questions",
         |fault, index, world| {
             let last = fault.pick(1, 5) as usize;
             let script = relay(world, index, Tampering::HangUpAt(last));
-            lead_to(fault, index, world, script, |hostile| hangs_up(hostile, last))
+            lead_to(fault, index, world, script, |hostile| {
+                hangs_up(hostile, last)
+            })
         },
-    )
-    .needs(Needs::Proxies),
-    Row::each(
+    ),
+    impostor(
         "garbage",
         "a master answers garbage: from the first word on, after the introduction, or as another kind of server",
         |fault, index, world| {
@@ -42,9 +43,8 @@ pub(super) const ROWS: &[Row] = &[
             };
             lead_to(fault, index, world, script, talks_nonsense)
         },
-    )
-    .needs(Needs::Proxies),
-    Row::each(
+    ),
+    impostor(
         "foreign-replies",
         "a master answers with replies that others should have had: one first, which shifts all behind it, or always",
         |fault, index, world| {
@@ -56,9 +56,8 @@ pub(super) const ROWS: &[Row] = &[
             };
             lead_to(fault, index, world, script, talks_nonsense)
         },
-    )
-    .needs(Needs::Proxies),
-    Row::each(
+    ),
+    impostor(
         "misrouted",
         "the address of a master leads to another one of them",
         |fault, index, world| {
@@ -75,9 +74,12 @@ pub(super) const ROWS: &[Row] = &[
             })
         },
     )
-    .fewest_masters(2)
-    .needs(Needs::Proxies),
+    .fewest_masters(2),
 ];
+
+const fn impostor(name: &'static str, what: &'static str, deed: ToEach) -> Row {
+    Row::each(name, what, deed).needs(Needs::Proxies)
+}
 
 /// What the clients of other programs hear. No question of a lock can be answered like that.
 const OF_OTHERS: &[&str] = &[

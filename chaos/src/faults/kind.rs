@@ -5,6 +5,7 @@
 //! directions are verified: a kill that killed nothing is an error, not a quiet success.
 
 use std::fmt;
+use std::ops::Deref;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -18,16 +19,20 @@ use crate::world::{Needs, Tools, World};
 pub struct Kind(pub(super) &'static Row);
 
 /// One kind of fault.
-pub(super) struct Row {
+pub struct Row {
     name: &'static str,
-    what: &'static str,
-    reach: Reach,
-    needs: Needs,
+    /// What happens, in a line.
+    pub what: &'static str,
+    /// How many it is done to.
+    pub reach: Reach,
+    /// What has to be there before it can happen.
+    pub needs: Needs,
     /// In a run of fewer masters it means nothing.
-    fewest_masters: usize,
-    lasts: Lasts,
+    pub fewest_masters: usize,
+    /// How long it lasts.
+    pub lasts: Lasts,
     /// Whether the masters have started anew when it is over.
-    restarts: bool,
+    pub restarts: bool,
     breaks: Breaks,
     disk: Disk,
     deed: Deed,
@@ -89,31 +94,26 @@ pub(super) enum Disk {
     Not(Persistence),
 }
 
+/// What is done to one master of those that it is about.
+pub(super) type ToEach = fn(&Injection, usize, &mut World) -> anyhow::Result<Landed>;
+/// What is done to all that it is about at once.
+pub(super) type ToAll = fn(&Injection, &mut World) -> anyhow::Result<Landed>;
+
 /// How it is done.
 #[derive(Clone, Copy)]
 enum Deed {
-    /// To one master after the other.
-    Each(fn(&Injection, usize, &mut World) -> anyhow::Result<Landed>),
-    /// To all that it is about at once.
-    All(fn(&Injection, &mut World) -> anyhow::Result<Landed>),
+    Each(ToEach),
+    All(ToAll),
 }
 
 impl Row {
     /// A fault that is done to one master after the other.
-    pub(super) const fn each(
-        name: &'static str,
-        what: &'static str,
-        deed: fn(&Injection, usize, &mut World) -> anyhow::Result<Landed>,
-    ) -> Self {
+    pub(super) const fn each(name: &'static str, what: &'static str, deed: ToEach) -> Self {
         Self::new(name, what, Deed::Each(deed))
     }
 
     /// A fault that is done to all its targets at once.
-    pub(super) const fn all(
-        name: &'static str,
-        what: &'static str,
-        deed: fn(&Injection, &mut World) -> anyhow::Result<Landed>,
-    ) -> Self {
+    pub(super) const fn all(name: &'static str, what: &'static str, deed: ToAll) -> Self {
         Self::new(name, what, Deed::All(deed))
     }
 
@@ -179,37 +179,12 @@ impl Row {
 impl Kind {
     /// Its name on the command line and in the history.
     pub fn name(self) -> &'static str {
-        self.0.name
-    }
-
-    /// What happens, in a line.
-    pub fn what(self) -> &'static str {
-        self.0.what
-    }
-
-    /// How many it is done to.
-    pub fn reach(self) -> Reach {
-        self.0.reach
-    }
-
-    /// What has to be there before it can happen.
-    pub fn needs(self) -> Needs {
-        self.0.needs
-    }
-
-    /// How long it lasts.
-    pub fn lasts(self) -> Lasts {
-        self.0.lasts
-    }
-
-    /// Whether the master has started anew when it is over.
-    pub fn restarts(self) -> bool {
-        self.0.restarts
+        self.name
     }
 
     /// Whether Redlock cannot promise mutual exclusion around it.
     pub fn breaks_exclusion(self, guarded: bool) -> bool {
-        match self.0.breaks {
+        match self.breaks {
             Breaks::Never => false,
             Breaks::Unguarded => !guarded,
             _ => true,
@@ -218,23 +193,23 @@ impl Kind {
 
     /// Whether a master may know less when it is over than before.
     pub fn forgets(self) -> bool {
-        self.0.restarts || self.0.breaks == Breaks::Forgets
+        self.restarts || self.breaks == Breaks::Forgets
     }
 
     /// Whether it takes the lock from a holder for certain, so that a run that saw no broken
     /// exclusion was not looking.
     pub fn must_break(self) -> bool {
-        matches!(self.0.breaks, Breaks::Must | Breaks::MustUnguarded)
+        matches!(self.breaks, Breaks::Must | Breaks::MustUnguarded)
     }
 
     /// Whether it is about masters that nobody guards.
     pub fn is_unguarded(self) -> bool {
-        self.0.breaks == Breaks::MustUnguarded
+        self.breaks == Breaks::MustUnguarded
     }
 
     /// What the master must keep on disk for it to make sense; `None`: whatever it is.
     pub fn persistence(self) -> Option<Persistence> {
-        match self.0.disk {
+        match self.disk {
             Disk::Keeps(kept) => Some(kept),
             Disk::Any | Disk::Not(_) => None,
         }
@@ -242,7 +217,7 @@ impl Kind {
 
     /// Whether it can happen to a master with this on its disk.
     pub fn suits(self, kept: Persistence) -> bool {
-        match self.0.disk {
+        match self.disk {
             Disk::Any => true,
             Disk::Keeps(needed) => kept == needed,
             Disk::Not(spoilt) => kept != spoilt,
@@ -251,15 +226,23 @@ impl Kind {
 
     /// Whether a run of that many masters can have it at all.
     pub fn fits(self, masters: usize) -> bool {
-        masters >= self.0.fewest_masters
+        masters >= self.fewest_masters
     }
 
     /// Why it cannot be had here, if it cannot.
     pub fn unavailable(self, masters: usize, tools: &Tools) -> Option<String> {
         if !self.fits(masters) {
-            return Some(format!("needs at least {} masters", self.0.fewest_masters));
+            return Some(format!("needs at least {} masters", self.fewest_masters));
         }
-        tools.lack(self.0.needs)
+        tools.lack(self.needs)
+    }
+}
+
+impl Deref for Kind {
+    type Target = Row;
+
+    fn deref(&self) -> &Row {
+        self.0
     }
 }
 
@@ -391,7 +374,7 @@ impl Injection {
     ///
     /// When it could not be made to happen, or was not seen to have happened.
     pub fn inject(&self, world: &mut World) -> anyhow::Result<Landed> {
-        let landed = match self.kind.0.deed {
+        let landed = match self.kind.deed {
             Deed::All(deed) => deed(self, world),
             Deed::Each(deed) => self.inject_each(deed, world),
         };
@@ -399,11 +382,7 @@ impl Injection {
     }
 
     /// Where one master is spared, the others are healed at once: half a fault is none.
-    fn inject_each(
-        &self,
-        deed: fn(&Self, usize, &mut World) -> anyhow::Result<Landed>,
-        world: &mut World,
-    ) -> anyhow::Result<Landed> {
+    fn inject_each(&self, deed: ToEach, world: &mut World) -> anyhow::Result<Landed> {
         let mut parts = Vec::new();
         for &index in &self.masters {
             match deed(self, index, world) {

@@ -38,7 +38,7 @@ impl Kind {
     pub fn mixed() -> Vec<Self> {
         let fits = |kind: &Self| {
             !kind.breaks_exclusion(true)
-                && !matches!(kind.needs(), Needs::Clocks | Needs::Links | Needs::Names)
+                && !matches!(kind.needs, Needs::Clocks | Needs::Links | Needs::Names)
         };
         Self::all().into_iter().filter(fits).collect()
     }
@@ -81,7 +81,7 @@ mod tests {
             let json = serde_json::to_string(kind).unwrap();
             assert_eq!(json, format!("\"{kind}\""), "one spelling everywhere");
             assert_eq!(serde_json::from_str::<Kind>(&json).unwrap(), *kind);
-            assert!(!kind.what().is_empty(), "{kind} is explained");
+            assert!(!kind.what.is_empty(), "{kind} is explained");
         }
         let names: BTreeSet<_> = all.iter().map(|kind| kind.name()).collect();
         assert_eq!(names.len(), all.len());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use quorate_testbed::{Connection, Fault, Injected, Proxy, Way};
 
-use super::kind::{Injection, Landed, Reach, Row};
+use super::kind::{Injection, Landed, Reach, Row, ToAll};
 use crate::world::{Needs, World};
 
 /// How long a probe waits for what should not come.
@@ -16,58 +16,50 @@ const SILENCE: Duration = Duration::from_millis(60);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const ROWS: &[Row] = &[
-    Row::all(
+    net(
         "partition-one",
         "one master cannot be reached by anybody",
         partition,
-    )
-    .needs(Needs::Proxies),
-    Row::all(
+    ),
+    net(
         "partition-minority",
         "a minority cannot be reached",
         partition,
     )
-    .reach(Reach::Minority)
-    .needs(Needs::Proxies),
-    Row::all(
+    .reach(Reach::Minority),
+    net(
         "partition-majority",
         "a majority cannot be reached",
         partition,
     )
-    .reach(Reach::Majority)
-    .needs(Needs::Proxies),
-    Row::all(
+    .reach(Reach::Majority),
+    net(
         "partition-client",
         "one client can reach no master",
         partition,
     )
-    .reach(Reach::Client)
-    .needs(Needs::Proxies),
-    Row::all(
+    .reach(Reach::Client),
+    net(
         "partition-requests",
         "requests to a master get lost, replies do not",
         |fault, world| disturb(fault, world, &Fault::Drop(Way::ToServer)),
-    )
-    .needs(Needs::Proxies),
-    Row::all(
+    ),
+    net(
         "partition-replies",
         "replies of a master get lost, requests do not",
         |fault, world| disturb(fault, world, &Fault::Drop(Way::ToClient)),
-    )
-    .needs(Needs::Proxies),
-    Row::all(
+    ),
+    net(
         "late-requests",
         "requests to a master are held back, and delivered late",
         |fault, world| disturb(fault, world, &Fault::Hold(Way::ToServer)),
-    )
-    .needs(Needs::Proxies),
-    Row::all(
+    ),
+    net(
         "latency",
         "everything to and from a master is late",
         |fault, world| disturb(fault, world, &Fault::latency(Way::Both, fault.ms(10, 60))),
-    )
-    .needs(Needs::Proxies),
-    Row::all(
+    ),
+    net(
         "jitter",
         "everything to and from a master is late by a different time",
         |fault, world| {
@@ -78,33 +70,32 @@ pub(super) const ROWS: &[Row] = &[
             };
             disturb(fault, world, &jitter)
         },
-    )
-    .needs(Needs::Proxies),
-    Row::all("trickle", "a few bytes in a second", |fault, world| {
+    ),
+    net("trickle", "a few bytes in a second", |fault, world| {
         let rate = Fault::Rate {
             way: Way::Both,
             bytes_per_second: fault.pick(60, 140),
         };
         disturb(fault, world, &rate)
-    })
-    .needs(Needs::Proxies),
-    Row::all(
+    }),
+    net(
         "reset",
         "connections are reset in the middle of a reply",
         |fault, world| disturb(fault, world, &Fault::ResetAfter(fault.pick(0, 6))),
-    )
-    .needs(Needs::Proxies),
-    Row::all(
+    ),
+    net(
         "half-open",
         "connections of which only one side knows that they are dead",
         |fault, world| disturb(fault, world, &Fault::HalfOpen),
-    )
-    .needs(Needs::Proxies),
-    Row::all("refuse", "connections are refused", |fault, world| {
+    ),
+    net("refuse", "connections are refused", |fault, world| {
         disturb(fault, world, &Fault::Refuse)
-    })
-    .needs(Needs::Proxies),
+    }),
 ];
+
+const fn net(name: &'static str, what: &'static str, deed: ToAll) -> Row {
+    Row::all(name, what, deed).needs(Needs::Proxies)
+}
 
 /// By turns one that gives back on heal what it held, and one that does not.
 fn partition(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
