@@ -443,3 +443,64 @@ fn or_all(some: &[usize], all: usize) -> Vec<usize> {
         some => some.to_vec(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use anyhow::bail;
+
+    use super::*;
+    use crate::event::Clock;
+    use crate::fleet::Fleet;
+    use crate::recorder::Recorder;
+    use crate::world::Layout;
+
+    static HEALED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+    /// Done to all masters but the third; cannot be seen on the second.
+    static PICKY: Row = Row::each("picky", "for the test", |_, index, world| {
+        if index == 2 {
+            bail!("not to that one");
+        }
+        let look = |_: &World| match index {
+            1 => bail!("nothing to be seen"),
+            _ => Ok("there".to_owned()),
+        };
+        Landed::once_seen(world, look, move |_| {
+            HEALED.lock().unwrap().push(index);
+            Ok(())
+        })
+    });
+
+    #[test]
+    fn half_a_fault_is_healed_at_once_and_so_is_one_that_nobody_sees() {
+        let layout = Layout {
+            clients: 0,
+            disks: Vec::new(),
+            server: None,
+            needs: Vec::new(),
+            seed: 1,
+        };
+        let recorder = Recorder::new(Clock::start());
+        let nobody = Fleet::new(&recorder, &std::env::temp_dir()).unwrap();
+        let mut world = World::build(&layout, Tools::default(), nobody).unwrap();
+        let injection = |masters: &[usize]| Injection {
+            kind: Kind(&PICKY),
+            masters: masters.to_vec(),
+            clients: Vec::new(),
+            lasts: Duration::ZERO,
+            draw: 0,
+        };
+        let mut healed_by = |masters: &[usize]| {
+            HEALED.lock().unwrap().clear();
+            let landed = injection(masters).inject(&mut world);
+            let before = HEALED.lock().unwrap().clone();
+            (landed.map(|landed| landed.seen).ok(), before)
+        };
+        let both = "m1: there; m4: there".to_owned();
+        assert_eq!(healed_by(&[0, 3]), (Some(both), vec![]));
+        assert_eq!(healed_by(&[0, 2]), (None, vec![0]));
+        assert_eq!(healed_by(&[0, 3, 1]), (None, vec![1, 0, 3]));
+    }
+}
