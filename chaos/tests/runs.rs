@@ -92,8 +92,8 @@ fn text(output: &Output) -> String {
 }
 
 #[test]
-fn thirty_seconds_of_mixed_faults_break_nothing() {
-    let run = Run::of("mixed", "--seed 30 --duration 30s --clients 5");
+fn forty_seconds_of_mixed_faults_break_nothing() {
+    let run = Run::of("mixed", "--seed 30 --duration 40s --clients 5");
     run.must_be_valid();
     for kind in Kind::mixed() {
         assert!(run.landed(kind) > 0, "{kind} did not have its turn");
