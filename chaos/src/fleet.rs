@@ -250,7 +250,7 @@ impl Fleet {
         let (Some(mut input), Some(events)) = (child.stdin.take(), child.stdout.take()) else {
             bail!("no pipes to the client")
         };
-        roomy(&events);
+        widen_pipe(&events);
         writeln!(input, "{}", serde_json::to_string(&settings)?)?;
         input.flush()?;
         let recorder = self.recorder.clone();
@@ -314,7 +314,7 @@ pub fn program() -> anyhow::Result<PathBuf> {
 }
 
 /// Room in the pipe, so that a client does not stand still when we are slow to read.
-fn roomy(events: &std::process::ChildStdout) {
+fn widen_pipe(events: &std::process::ChildStdout) {
     #[cfg(target_os = "linux")]
     let _ = rustix::pipe::fcntl_setpipe_size(events, 1 << 20);
     #[cfg(not(target_os = "linux"))]

@@ -138,10 +138,10 @@ impl<'a> Driver<'a> {
     fn drive(mut self, stop: &AtomicBool) -> anyhow::Result<()> {
         wait(WARM, stop);
         self.gauge();
-        self.storm(stop);
+        self.run_faults(stop);
         if !stop.load(Ordering::Relaxed) {
             self.recorder.note("chaos", Event::Calm);
-            self.calm(stop);
+            self.await_progress(stop);
         }
         self.gauge();
         if !stop.load(Ordering::Relaxed) {
@@ -155,7 +155,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Injects and heals as planned.
-    fn storm(&mut self, stop: &AtomicBool) {
+    fn run_faults(&mut self, stop: &AtomicBool) {
         let began = Instant::now();
         let end = began + self.scenario.duration;
         let mut plan = std::mem::take(&mut self.plan)
@@ -233,7 +233,7 @@ impl<'a> Driver<'a> {
 
     /// Waits until every client has got on with everything that it does, and until no key can be owed
     /// to a fault any more: from then on what a client gives back must be gone long before its ttl.
-    fn calm(&mut self, stop: &AtomicBool) {
+    fn await_progress(&mut self, stop: &AtomicBool) {
         let since = self.recorder.clock().now();
         let began = Instant::now();
         let end = began + self.scenario.patience;

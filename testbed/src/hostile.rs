@@ -56,7 +56,8 @@ pub enum Tampering {
     /// Says this to every question, in place of the real server, which never hears of them.
     Say(Words),
     /// Hangs up with the so many-th question of a connection, counted from 1. The real server still hears it;
-    /// its answer goes nowhere, and so may those to the questions just before.
+    /// its answer goes nowhere, and so may those to the questions just before. With 0 it hangs up as soon as the
+    /// introduction seems to be over.
     HangUpAt(usize),
 }
 
@@ -386,6 +387,7 @@ impl Talk {
             self.upstream = Some(upstream);
         }
         let mut questions = 0;
+        let mut is_introduced = false;
         let mut replies = vec![0; 4096];
         loop {
             let Some(upstream) = &mut self.upstream else {
@@ -397,11 +399,15 @@ impl Talk {
                         return Ok(());
                     }
                 }
+                () = tokio::time::sleep(QUIET), if is_introduced && matches!(harm, Tampering::HangUpAt(0)) => {
+                    return Ok(());
+                }
                 read = upstream.read(&mut replies) => {
                     let count = read?;
                     if count == 0 {
                         return Ok(());
                     }
+                    is_introduced = true;
                     if matches!(harm, Tampering::Bytewise) {
                         self.trickle(&replies[..count]).await?;
                     } else {

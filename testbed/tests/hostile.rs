@@ -225,6 +225,18 @@ fn a_relay_hangs_up_at_a_question_that_the_real_server_hears() {
     }
 }
 
+#[test]
+fn a_relay_hangs_up_unasked_when_the_introduction_is_over() {
+    let server = server();
+    let hostile = start(relay(&server, Tampering::HangUpAt(0)));
+    let mut connection = dial(&hostile);
+    thread::sleep(SHORT);
+    introduce_to_a_real_one(&mut connection);
+    let started = Instant::now();
+    assert!(connection.receive().is_err());
+    assert!(started.elapsed() < LONG / 2);
+}
+
 fn introduce_to_a_real_one(connection: &mut Connection) {
     let info = connection.command(&["INFO", "server"]).unwrap();
     assert!(info.text().unwrap().contains("run_id:"), "{info:?}");

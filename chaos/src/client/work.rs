@@ -64,12 +64,12 @@ async fn critical(ctx: &Ctx, workload: Workload, resource: &str, op: u64) {
     };
     let (token, until) = (hold.token(), hold.until(ctx));
     ctx.note(Event::Obtained { op, token, until });
-    let mut parting = Parting {
+    let mut held = HoldGuard {
         ctx,
         op,
         hold: Some(hold),
     };
-    let Some(hold) = &parting.hold else { return };
+    let Some(hold) = &held.hold else { return };
     let cause = {
         let lost = hold.lost(ctx);
         let work = work(ctx, workload, resource, op, hold);
@@ -82,7 +82,7 @@ async fn critical(ctx: &Ctx, workload: Workload, resource: &str, op: u64) {
             cause = lost => Some(cause),
         }
     };
-    let Some(hold) = parting.hold.take() else {
+    let Some(hold) = held.hold.take() else {
         return;
     };
     match cause {
@@ -95,13 +95,13 @@ async fn critical(ctx: &Ctx, workload: Workload, resource: &str, op: u64) {
 }
 
 /// A hold that may be dropped with the future around it: the belief ends before the lock does.
-struct Parting<'a> {
+struct HoldGuard<'a> {
     ctx: &'a Ctx,
     op: u64,
     hold: Option<Hold>,
 }
 
-impl Drop for Parting<'_> {
+impl Drop for HoldGuard<'_> {
     fn drop(&mut self) {
         if let Some(hold) = self.hold.take() {
             let (op, until) = (self.op, hold.until(self.ctx));

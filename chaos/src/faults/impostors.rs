@@ -4,6 +4,7 @@
 //! Clients are led there by their proxies, on new connections; the old ones are reset. Nobody here says what
 //! would fit the question and is not true: a master that lies like that is one that no quorum withstands.
 
+use std::io;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
@@ -23,9 +24,9 @@ const GARBAGE: usize = 600;
 pub(super) const ROWS: &[Row] = &[
     impostor(
         "flapping",
-        "a master takes connections and introductions, and hangs up at one of the first questions",
+        "a master takes connections and introductions, and hangs up unasked or at one of the first questions",
         |fault, index, world| {
-            let last = fault.pick(1, 5) as usize;
+            let last = fault.pick(0, 5) as usize;
             let script = relay(world, index, Tampering::HangUpAt(last));
             lead_to(fault, index, world, script, |hostile| {
                 hangs_up(hostile, last)
@@ -130,20 +131,26 @@ fn lead_to(
     })
 }
 
-/// The real server answers the introduction, and the connection ends with the so many-th question.
+/// The real server answers the introduction, and the connection ends with the so many-th question, or without one.
 fn hangs_up(hostile: &Hostile, last: usize) -> anyhow::Result<String> {
     let mut probe = Connection::tcp(hostile.addr(), PATIENCE)?;
     let info = probe.command(&["INFO", "server"])?;
     let info = info.text().unwrap_or_default().into_owned();
     ensure!(info.contains("run_id:"), "no introduction: {info:?}");
-    for question in 1..=last {
-        match probe.command(&["PING"]) {
-            Ok(_) if question < last => {}
-            Err(_) if question == last => {}
-            heard => bail!("question {question} of {last}: {heard:?}"),
-        }
+    for question in 1..last {
+        let heard = probe.command(&["PING"]);
+        ensure!(heard.is_ok(), "question {question} of {last}: {heard:?}");
     }
-    Ok(format!("it hung up at question {last}"))
+    let heard = match last {
+        0 => probe.receive(),
+        _ => probe.command(&["PING"]),
+    };
+    match heard {
+        Err(error) if error.kind() != io::ErrorKind::TimedOut => {
+            Ok(format!("it hung up at question {last}"))
+        }
+        heard => bail!("question {last}: {heard:?}"),
+    }
 }
 
 fn talks_nonsense(hostile: &Hostile) -> anyhow::Result<String> {
