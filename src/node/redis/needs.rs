@@ -33,10 +33,12 @@ pub enum Purpose {
     Persistence,
     /// A name in `CLIENT LIST`.
     Naming,
+    /// Several resources in one lock, readers, owners.
+    Groups,
 }
 
 impl Purpose {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Locking,
         Self::RestartGuard,
         Self::Fencing,
@@ -47,6 +49,7 @@ impl Purpose {
         Self::Database,
         Self::Persistence,
         Self::Naming,
+        Self::Groups,
     ];
 
     /// Whether no lock can be taken without it, where it is in use.
@@ -71,6 +74,7 @@ impl fmt::Display for Purpose {
             Self::Operating => "status, break and doctor",
             Self::Persistence => "judging persistence",
             Self::Naming => "a name in CLIENT LIST",
+            Self::Groups => "several resources, readers and owners",
         })
     }
 }
@@ -134,6 +138,15 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Database, "SELECT {db}"),
     (Purpose::Persistence, "CONFIG GET appendfsync"),
     (Purpose::Naming, "CLIENT SETINFO LIB-NAME quorate"),
+    (Purpose::Groups, "ZSCORE {holds} x"),
+    (Purpose::Groups, "ZCOUNT {holds} 0 0"),
+    (Purpose::Groups, "ZADD {holds} XX 0 x"),
+    (Purpose::Groups, "ZREM {holds} x"),
+    (Purpose::Groups, "ZREMRANGEBYSCORE {holds} 0 0"),
+    (Purpose::Groups, "ZRANGE {holds} 0 0"),
+    (Purpose::Groups, "PEXPIRE {holds} 1"),
+    (Purpose::Groups, "PEXPIREAT {lock} 1"),
+    (Purpose::Groups, "DEL {holds}"),
 ];
 
 /// The purposes that one `Redlock` has.
@@ -149,6 +162,8 @@ pub(super) fn purposes(
             Purpose::Locking | Purpose::Reconnecting | Purpose::Operating => true,
             // A courtesy, that old servers do not know: nothing is missing without.
             Purpose::Naming => false,
+            // Most locks are one resource held alone; the table names it, and who asks for more hears of it.
+            Purpose::Groups => fencing && fair,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
             Purpose::Fencing => fencing,
@@ -435,7 +450,7 @@ mod tests {
     use crate::node::redis::wire::sources;
 
     /// What a user gets by the line on the page: all that is in use by default, and what operators ask.
-    const DEFAULTS: [Purpose; 7] = [
+    const DEFAULTS: [Purpose; 8] = [
         Purpose::Locking,
         Purpose::RestartGuard,
         Purpose::Fencing,
@@ -443,6 +458,7 @@ mod tests {
         Purpose::WakeUps,
         Purpose::Reconnecting,
         Purpose::Operating,
+        Purpose::Groups,
     ];
 
     /// The words of `ACL SETUSER` that grant what `wanted` needs, behind the name of the user.
@@ -485,6 +501,7 @@ mod tests {
             Purpose::Operating => "these commands fail",
             Purpose::Persistence => "`doctor` warns that it cannot tell",
             Purpose::Naming => "connections have no name",
+            Purpose::Groups => "none of those kinds of lock",
         }
     }
 
@@ -500,6 +517,7 @@ mod tests {
             Purpose::Operating => "`status`, `break`, `doctor`",
             Purpose::Persistence => "`doctor`, with the restart guard off",
             Purpose::Naming => "names in `CLIENT LIST` (Redis 7.2, Valkey)",
+            Purpose::Groups => "several resources, readers, owners",
         }
     }
 
@@ -552,8 +570,8 @@ mod tests {
     }
 
     /// What each script is for.
-    const OF_SCRIPTS: [&[Purpose]; 8] = {
-        use Purpose::{Fencing, Locking, Operating, Order, WakeUps};
+    const OF_SCRIPTS: [&[Purpose]; 12] = {
+        use Purpose::{Fencing, Groups, Locking, Operating, Order, WakeUps};
         [
             &[Locking, Fencing],
             &[Locking, Fencing],
@@ -563,6 +581,10 @@ mod tests {
             &[Operating, WakeUps],
             &[Locking, Fencing, Order],
             &[Locking, Order, WakeUps],
+            &[Locking, Fencing, Order, Groups, WakeUps],
+            &[Locking, Fencing, Groups],
+            &[Locking, Order, Groups, WakeUps],
+            &[Locking, Fencing, Groups],
         ]
     };
 
