@@ -289,6 +289,7 @@ impl Campaign<'_> {
         }
         let coordinator = &self.core.coordinator;
         let masters = coordinator.quorum.nodes();
+        let waited = coordinator.now().saturating_since(self.began);
         let waiting = {
             let board = missed.round.board();
             let sight = board.sight();
@@ -301,7 +302,7 @@ impl Campaign<'_> {
                 trouble,
                 held_here: self.core.lines.is_held(self.key),
                 masters,
-                waited: coordinator.now().saturating_since(self.began),
+                waited,
                 attempts,
             }
         };

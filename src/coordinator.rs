@@ -214,7 +214,9 @@ impl Coordinator {
                 // answers within its own timeout.
                 let certain = round.until(|board| board.round.reason());
                 if limit.wait(certain).await.is_none() {
-                    round.board().give_up(self.now(), self.patience.answer);
+                    // No clock is read under the board's lock: answers wait for that.
+                    let now = self.now();
+                    round.board().give_up(now, self.patience.answer);
                 }
                 let board = round.board();
                 let reason = board.round.reason();
@@ -345,7 +347,10 @@ impl Coordinator {
         let mut limit = Limit::new(&*self.runtime, most);
         match limit.wait(gather.until(LookBoard::complete)).await {
             Some(answers) => answers,
-            None => gather.board().cut_off(self.now()),
+            None => {
+                let now = self.now();
+                gather.board().cut_off(now)
+            }
         }
     }
 }

@@ -139,7 +139,10 @@ impl Executor {
         task.state.queued.store(false, Ordering::Relaxed);
         let done = {
             let mut cx = Context::from_waker(&task.waker);
-            Pin::new(&mut task.future).poll(&mut cx) == Poll::Ready(())
+            self.shared.enter(Some(index));
+            let done = Pin::new(&mut task.future).poll(&mut cx) == Poll::Ready(());
+            self.shared.enter(None);
+            done
         };
         if done {
             self.tasks[index] = None;

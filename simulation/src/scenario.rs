@@ -113,6 +113,10 @@ pub struct Net {
     pub doze_ppm: u32,
     /// How late at the most.
     pub doze: u64,
+    /// How many of a million looks at a clock come late: the thread stands still before it.
+    pub preempt_ppm: u32,
+    /// How late at the most.
+    pub preempt: u64,
     /// How many of a million writes are cut into several packets, anywhere.
     pub cut_ppm: u32,
     /// How many of a million broken connections still deliver what was on its way.
@@ -162,6 +166,8 @@ pub enum FaultKind {
     Flush { master: u8 },
     /// A master says something else next, on each connection.
     Garble { master: u8 },
+    /// Somebody breaks a lock, on all masters.
+    Break { resource: u8 },
     /// A client process stands still; its clock does not.
     Pause { client: u8, lasts: u64 },
     /// A client process dies and starts anew.
@@ -242,6 +248,11 @@ pub struct Promises {
     /// Who was in line on a majority first has the lock first: asked for, and nothing keeps a
     /// waiter from showing signs of life.
     pub order: bool,
+    /// Nothing is lost, stands still, forgets or is late: no lock that is renewed is lost, and no key is
+    /// left behind.
+    pub calm: bool,
+    /// Calm, but for locks that are broken: who had one hears of it at once.
+    pub prompt: bool,
 }
 
 /// The lease's allowance for drift is 1 %: clocks of one run stay together within 0.8 %.
@@ -259,16 +270,22 @@ impl Scenario {
         let c = rng.range(2, 5) as usize;
         let resources = rng.pick(&[1u8, 1, 1, 2, 5, 20]);
         let tasks = rng.pick(&[1u8, 1, 1, 2, 3, 6]);
-        // A third of all seeds has a kind of fault on.
-        let mut on = |ppm: u32| rng.chance(ppm);
-        let (skewed, drifting, jumping) = (on(400_000), on(400_000), on(80_000));
+        // Some worlds are calm: there, promises hold that faults would excuse. Of the others, a third has
+        // a kind of fault on.
+        let calm = rng.chance(120_000);
+        let breaking = rng.chance(if calm { 400_000 } else { 60_000 });
+        let mut on = |ppm: u32| rng.chance(ppm) && !calm;
+        let (jumping, preempting) = (on(80_000), on(120_000));
         let (crashing, stalling, cutting) = (on(350_000), on(250_000), on(350_000));
         let (resetting, pausing, killing) = (on(250_000), on(350_000), on(250_000));
         let (losing, doubling, dozing) = (on(250_000), on(300_000), on(200_000));
-        let (dropping, slow, shuffle) = (on(400_000), on(250_000), on(300_000));
-        let (leftovers, drippy) = (on(500_000), on(150_000));
-        let (torn, forgetting, refusing) = (on(400_000), on(200_000), on(250_000));
+        let (slow, drippy) = (on(250_000), on(150_000));
+        let (forgetting, refusing) = (on(200_000), on(250_000));
         let (flushing, garbling) = (on(150_000), on(200_000));
+        // These leave a world calm.
+        let mut on = |ppm: u32| rng.chance(ppm);
+        let (skewed, drifting, dropping) = (on(400_000), on(400_000), on(400_000));
+        let (shuffle, leftovers, torn) = (on(300_000), on(500_000), on(400_000));
 
         let settings = Settings::draw(rng);
         let ttl = settings.ttl;
@@ -325,6 +342,12 @@ impl Scenario {
                 0
             },
             doze: rng.range(1, 2 * ttl / MS) * MS,
+            preempt_ppm: if preempting {
+                rng.range(300, 10_000) as u32
+            } else {
+                0
+            },
+            preempt: rng.range(1, 2 * ttl / MS) * MS,
             cut_ppm: if torn { 300_000 } else { 0 },
             leftover_ppm: if leftovers { 700_000 } else { 0 },
             shuffle,
@@ -388,6 +411,11 @@ impl Scenario {
                 master: rng.below(n.into()) as u8,
             });
         }
+        if breaking {
+            faults.add(5, |rng, _| FaultKind::Break {
+                resource: rng.below(resources.into()) as u8,
+            });
+        }
         if garbling {
             faults.add(6, |rng, _| FaultKind::Garble {
                 master: rng.below(n.into()) as u8,
@@ -449,6 +477,8 @@ impl Scenario {
                 reset_ppm: 0,
                 doze_ppm: 0,
                 doze: MS,
+                preempt_ppm: 0,
+                preempt: MS,
                 cut_ppm: 0,
                 leftover_ppm: 0,
                 shuffle: false,
@@ -499,6 +529,7 @@ impl Scenario {
             _ => false,
         });
         let offsets = || self.masters.iter().map(|master| master.offset_us);
+        let breaks = |fault: &Fault| matches!(fault.kind, FaultKind::Break { .. });
         // Rates move clocks apart too: 0.4 % of half a minute, both ways.
         let rates: i64 = self
             .masters
@@ -509,31 +540,39 @@ impl Scenario {
             * 60;
         let apart = offsets().max().unwrap_or(0) - offsets().min().unwrap_or(0) + rates;
         let max_ttl_us = (self.settings.max_ttl / 1_000) as i64;
-        let restarts_above = self.settings.guard && !jumps && max_ttl_us > TWICE_SLACK_US + apart;
+        let restarts_above =
+            self.settings.guard && !jumps && max_ttl_us > TWICE_SLACK_US + apart + 1_000;
         Promises {
-            exclusion: !jumps && (self.settings.guard || !forgets),
+            exclusion: !jumps
+                && (self.settings.guard || !forgets)
+                && !self.faults.iter().any(breaks),
             tokens: self.settings.fencing && (!forgets || restarts_above),
             guard: self.settings.guard && !jumps,
             steady: !jumps,
-            punctual: self.net.doze_ppm == 0,
-            order: self.settings.fair && self.settings.fencing && self.is_calm(),
+            punctual: self.net.doze_ppm + self.net.preempt_ppm == 0,
+            order: self.settings.fair
+                && self.settings.fencing
+                && self.is_quiet()
+                && self.faults.is_empty(),
+            calm: self.is_quiet() && self.faults.is_empty(),
+            prompt: self.is_quiet() && self.faults.iter().all(breaks),
         }
     }
 
-    /// Nothing is lost, stands still, forgets or is late.
-    fn is_calm(&self) -> bool {
+    /// Nothing is lost or late by itself.
+    fn is_quiet(&self) -> bool {
         let Net {
             loss_ppm,
             duplicate_ppm,
             reset_ppm,
             doze_ppm,
+            preempt_ppm,
             delay,
             jitter,
             ..
         } = self.net;
         let trips = 3 * (delay + jitter);
-        self.faults.is_empty()
-            && loss_ppm + duplicate_ppm + reset_ppm + doze_ppm == 0
+        loss_ppm + duplicate_ppm + reset_ppm + doze_ppm + preempt_ppm == 0
             && trips < self.settings.node_timeout
     }
 
@@ -555,6 +594,7 @@ impl Scenario {
             + 4 * ttl
             + self.net.duplicate_late
             + self.net.doze
+            + self.net.preempt
             + turns * (longest + 4 * self.net.again + 20 * retry_most)
             + 4_000 * MS
     }

@@ -374,12 +374,8 @@ impl Hold for WrongHold {
         self.0.fencing
     }
 
-    fn valid_until(&self) -> Instant {
-        self.0.until()
-    }
-
-    fn is_valid(&self) -> bool {
-        self.0.core.now() < self.0.until()
+    fn look(&self) -> Option<Instant> {
+        Some(self.0.until())
     }
 
     fn lost(&self) -> BoxFuture<()> {

@@ -122,7 +122,7 @@ impl World {
 
     /// Tells the checkers of an attempt when its first message is queued.
     fn started(&mut self, index: usize, request: &Request) {
-        let client = self.links[index].client;
+        let (client, task) = (self.links[index].client, self.task);
         let Request::Acquire { claim, .. } = request else {
             return;
         };
@@ -131,7 +131,12 @@ impl World {
             return;
         }
         *last = Some(claim.clone());
-        self.watch.fact(self.now, &Fact::Started { client, claim });
+        let fact = Fact::Started {
+            client,
+            task,
+            claim,
+        };
+        self.watch.fact(self.now, &fact);
     }
 
     /// What a driver wants after a step: a connection, bytes on their way, an alarm.

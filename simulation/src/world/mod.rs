@@ -11,7 +11,7 @@ mod watch;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -26,13 +26,16 @@ pub(crate) use watch::Watch;
 
 use crate::canary::Flaw;
 use crate::clock::{BEGIN, Clock};
+use crate::play::Play;
 use crate::rng::Rng;
-use crate::run::Play;
 use crate::scenario::{FaultKind, Scenario};
 
 /// What everybody shares.
 pub(crate) struct Shared {
+    /// The true time. It goes on from event to event, and by a little at each look at a clock.
     now: AtomicU64,
+    /// A task is being polled: it may be kept from running between two looks at the clock.
+    polled: AtomicBool,
     /// Tasks that have been woken. Apart from the world, so that waking needs nothing else.
     pub(crate) ready: Arc<Mutex<VecDeque<usize>>>,
     world: Mutex<World>,
@@ -42,6 +45,7 @@ impl Shared {
     pub(crate) fn new(scenario: Arc<Scenario>, play: Play) -> Arc<Self> {
         Arc::new(Self {
             now: AtomicU64::new(BEGIN),
+            polled: AtomicBool::new(false),
             ready: Arc::default(),
             world: Mutex::new(World::new(scenario, play)),
         })
@@ -53,7 +57,58 @@ impl Shared {
     }
 
     pub(crate) fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
+        world.now = self.now();
+        world
+    }
+
+    /// A task is polled from now on, or none is.
+    pub(crate) fn enter(&self, task: Option<usize>) {
+        self.polled.store(task.is_some(), Ordering::Relaxed);
+        if let Some(task) = task {
+            self.world().task = task;
+        }
+    }
+
+    /// Somebody looks at a clock, which takes a moment.
+    pub(crate) fn look(&self, moment: u64) -> u64 {
+        self.now.fetch_add(moment, Ordering::Relaxed) + moment
+    }
+
+    /// The task that is being polled is kept from running for a while: masters, network and drivers go
+    /// on, other tasks wait for their turn. At most until something comes that concerns all tasks.
+    pub(crate) fn preempt(&self, lasts: u64) {
+        // Answers are told from within an event, where nobody may be kept waiting.
+        if !self.polled.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let until = self.now() + lasts;
+        self.world().watch.coverage.preempted += 1;
+        loop {
+            let mut world = self.world();
+            let Some(Reverse(next)) = world.events.peek() else {
+                break;
+            };
+            if next.at > until {
+                self.now.fetch_max(until, Ordering::Relaxed);
+                break;
+            }
+            if matches!(
+                next.event,
+                Event::Wake(_) | Event::Fault(_) | Event::Resume(_) | Event::Boot(_)
+            ) {
+                break;
+            }
+            let Some(event) = self.step(&mut world, until) else {
+                break;
+            };
+            drop(world);
+            self.happen(event);
+            let mut world = self.world();
+            let now = world.now;
+            world.watch.after(now);
+        }
+        self.polled.store(true, Ordering::Relaxed);
     }
 
     /// Takes the next event and moves the time to it. `None` at the end of time.
@@ -62,8 +117,9 @@ impl Shared {
         if next.at > deadline {
             return None;
         }
-        world.now = next.at;
-        self.now.store(next.at, Ordering::Relaxed);
+        // What is due while somebody looks at a clock happens a moment later.
+        self.now.fetch_max(next.at, Ordering::Relaxed);
+        world.now = self.now();
         Some(next.event)
     }
 
@@ -198,6 +254,8 @@ pub(crate) struct World {
     pub(crate) now: u64,
     pub(crate) scenario: Arc<Scenario>,
     pub(crate) flaw: Option<Flaw>,
+    /// The task that is being polled.
+    pub(crate) task: usize,
     events: BinaryHeap<Reverse<Scheduled>>,
     seq: u64,
     pub(crate) rng: Rng,
@@ -231,6 +289,7 @@ impl World {
         let mut world = Self {
             now: BEGIN,
             flaw: play.flaw,
+            task: 0,
             events: BinaryHeap::with_capacity(256),
             seq: 0,
             rng: Rng::stream(scenario.seed, 3),
@@ -354,6 +413,7 @@ impl World {
                 self.masters[usize::from(master)].refusing = Some((now + lasts, how));
             }
             FaultKind::Flush { master } => self.masters[usize::from(master)].scripts = 0,
+            FaultKind::Break { resource } => self.break_lock(resource),
             FaultKind::Garble { master } => {
                 for conn in &mut self.conns {
                     conn.garbled |= conn.master == usize::from(master);
