@@ -297,7 +297,7 @@ impl Scenario {
                 } else {
                     rng.around(500)
                 },
-                ppm: if drifting { rng.around(WORST_PPM) } else { 0 },
+                ppm: drift(rng, drifting),
                 disk: rng.pick(&[Disk::None, Disk::None, Disk::Stale, Disk::Always]),
             })
             .collect();
@@ -305,7 +305,7 @@ impl Scenario {
         let clients: Vec<ClientPlan> = (0..c)
             .map(|_| ClientPlan {
                 origin: rng.range(1, 1 << 50),
-                ppm: if drifting { rng.around(WORST_PPM) } else { 0 },
+                ppm: drift(rng, drifting),
                 wall_us: if skewed {
                     rng.around(5_000_000)
                 } else {
@@ -679,6 +679,16 @@ impl Step {
             drop: rng.chance(200_000),
             cut_release: (dropping && rng.chance(150_000)).then_some(1),
         }
+    }
+}
+
+/// How much a clock gains: as often as not, as much as it may.
+fn drift(rng: &mut Rng, drifting: bool) -> i64 {
+    match rng.below(4) {
+        _ if !drifting => 0,
+        0 => WORST_PPM,
+        1 => -WORST_PPM,
+        _ => rng.around(WORST_PPM),
     }
 }
 

@@ -99,6 +99,16 @@ impl SimMaster {
                     answer => answer,
                 }
             }
+            (Some(Flaw::TicketNotRaised), _) => {
+                let mut answer = self.memory.apply(now_us, request);
+                if let Ok(Answer::Refused {
+                    line: Some(line), ..
+                }) = &mut answer
+                {
+                    line.ticket = line.ticket.saturating_sub(1);
+                }
+                answer
+            }
             (Some(Flaw::ShorteningExtend), Request::Extend { items }) => {
                 let answer = self.memory.apply(now_us, request);
                 for item in items.iter() {

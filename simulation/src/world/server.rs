@@ -8,6 +8,7 @@ use std::time::Duration;
 use quorate::node::{Answer, Claim, ExtendItem, Extended, Fault, Order, Place, Request, Token};
 
 use super::{Event, Stray, World};
+use crate::canary::Flaw;
 use crate::scenario::Refusal;
 
 /// What stands in the first line of each script, and how many keys of each.
@@ -351,6 +352,9 @@ impl World {
 
     /// A master wakes a process, if it hears it: on its connection, behind what was said before.
     pub(super) fn publish(&mut self, master: usize, process: &str, key: &[u8]) {
+        if self.flaw == Some(Flaw::NobodyWoken) {
+            return;
+        }
         let Some(conn) = self.conns.iter().rposition(|conn| {
             conn.master == master && conn.is_heard() && conn.ear.as_deref() == Some(process)
         }) else {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use quorate::Instant;
 
+use crate::canary::Flaw;
 use crate::checks::{Checkers, Moment};
 use crate::clock::BEGIN;
 use crate::coverage::Coverage;
@@ -27,6 +28,9 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn new(scenario: &Scenario, play: Play) -> Self {
+        let promises = scenario.promises();
+        // The small locker never waits in order.
+        let in_order = !play.flaw.is_some_and(Flaw::is_locker);
         Self {
             checkers: Checkers::new(scenario, play.harm),
             believers: Vec::new(),
@@ -34,7 +38,10 @@ impl Watch {
             coverage: Coverage::default(),
             event: 0,
             trace: play.trace.then(Vec::new),
-            promises: scenario.promises(),
+            promises: Promises {
+                order: promises.order && in_order,
+                ..promises
+            },
             last_holder: [None; RESOURCES],
             holds: 0,
         }
