@@ -1,5 +1,5 @@
 //! In a calm world nothing is left behind: once a client is done with a value, given back, dropped or never
-//! had, its key is gone from every master within two round trips.
+//! had, its key is gone from every master within a round trip.
 //!
 //! The healing, which waits for the keys to expire, would not see waste.
 
@@ -15,7 +15,7 @@ type Value = [u8; 32];
 
 pub(crate) struct Litter {
     on: bool,
-    /// A release may wait for an answer that lets it leave, and travels behind what was sent before.
+    /// A release travels behind what was sent before, and may wait for an answer that lets it leave.
     bound: u64,
     /// What each task is trying to get a lock with.
     tries: HashMap<usize, Value>,
@@ -30,7 +30,7 @@ impl Litter {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
             on: scenario.promises().calm,
-            bound: 4 * (scenario.net.delay + scenario.net.jitter) + 2 * MS,
+            bound: 2 * (scenario.net.delay + scenario.net.jitter) + MS,
             tries: HashMap::new(),
             done: VecDeque::new(),
             keys: vec![[(None, 0); RESOURCES]; scenario.masters.len()],
