@@ -29,7 +29,7 @@ const CIRCLES: [(&str, usize); 5] = [
     ("src", 0),
     ("testbed/src", 0),
     ("cli/src", 6),
-    ("simulation/src", 5),
+    ("simulation/src", 0),
     ("chaos/src", 9),
 ];
 

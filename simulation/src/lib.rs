@@ -38,6 +38,7 @@ mod checks;
 mod client;
 mod clock;
 mod coverage;
+mod draw;
 mod executor;
 mod facts;
 mod locker;

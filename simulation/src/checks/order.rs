@@ -10,7 +10,7 @@ use std::sync::Arc;
 use quorate_promises::Line;
 
 use super::{Check, Moment};
-use crate::facts::{Call, Fact, Verb};
+use crate::facts::{Believer, Call, Fact, Verb};
 use crate::locker::{RESOURCES, resource_of};
 use crate::scenario::Scenario;
 use quorate::node::{Answer, Claim, Place};
@@ -85,6 +85,29 @@ impl Order {
         self.lines[resource].leaves(waiter);
     }
 
+    /// Whether somebody has a lock over the head of another who stood in line before it came.
+    fn obtained(&mut self, at: &Moment<'_>, believer: &Believer) -> Result<(), String> {
+        let Some(attempts) = self.tasks.remove(&believer.task) else {
+            return Ok(());
+        };
+        let resource = believer.resource;
+        if let Some(waiter) = &attempts.waiter {
+            self.leave(resource, waiter);
+        }
+        if !at.promises.order {
+            return Ok(());
+        }
+        let line = &self.lines[resource];
+        self.judged += u64::from(line.first().is_some());
+        match line.passed(attempts.first) {
+            None => Ok(()),
+            Some(passed) => Err(format!(
+                "client {} has r{resource} before {passed}, who stood in line on a majority when it began",
+                believer.client
+            )),
+        }
+    }
+
     /// Whether a master granted a lock over the head of somebody in its line.
     fn grant(
         &self,
@@ -157,27 +180,7 @@ impl Check for Order {
                 }
             }
             Fact::Restarted { master, .. } => self.queues[*master] = Default::default(),
-            Fact::Obtained { believer } => {
-                let Some(attempts) = self.tasks.remove(&believer.task) else {
-                    return Ok(());
-                };
-                let resource = believer.resource;
-                if let Some(waiter) = &attempts.waiter {
-                    self.leave(resource, waiter);
-                }
-                if !at.promises.order {
-                    return Ok(());
-                }
-                let line = &self.lines[resource];
-                self.judged += u64::from(line.first().is_some());
-                if let Some(passed) = line.passed(attempts.first) {
-                    return Err(format!(
-                        "client {} has r{resource} before {passed}, who stood in line on a majority when \
-                         it began",
-                        believer.client
-                    ));
-                }
-            }
+            Fact::Obtained { believer } => return self.obtained(at, believer),
             Fact::Returned {
                 task,
                 call: Call::Acquire { .. },
