@@ -13,7 +13,7 @@ use super::{Check, Moment};
 use crate::facts::{Believer, Call, Fact, Verb};
 use crate::locker::{RESOURCES, resource_of};
 use crate::scenario::Scenario;
-use quorate::node::{Answer, Claim, Place};
+use quorate::node::{Answer, Claim, Fairness, Ticket};
 
 pub(crate) struct Order {
     fair: bool,
@@ -61,9 +61,9 @@ impl Order {
         event: u64,
         (master, resource): (usize, usize),
         now_ms: u64,
-        place: &Place,
+        place: &Ticket,
     ) {
-        let rank = (place.ticket, place.waiter.clone());
+        let rank = (place.number, place.waiter.clone());
         let until_ms = now_ms + place.heartbeat.as_nanos().div_ceil(1_000_000) as u64;
         let queue = &mut self.queues[master][resource];
         // The dead are purged: a clock that jumps back does not bring them to life.
@@ -113,9 +113,9 @@ impl Order {
         &self,
         (master, resource): (usize, usize),
         now_ms: u64,
-        place: Option<&Place>,
+        place: Option<&Ticket>,
     ) -> Result<(), String> {
-        let rank = place.map(|place| (place.ticket, place.waiter.clone()));
+        let rank = place.map(|place| (place.number, place.waiter.clone()));
         let before = |one: &&Standing| {
             one.until_ms > now_ms && rank.as_ref().is_none_or(|rank| one.rank < *rank)
         };
@@ -129,10 +129,10 @@ impl Order {
     }
 }
 
-fn place(claim: &Claim) -> Option<&Place> {
-    match claim.order() {
-        quorate::node::Order::Fair(place) => place.as_deref(),
-        quorate::node::Order::Unordered => None,
+fn place(claim: &Claim) -> Option<&Ticket> {
+    match claim.fairness() {
+        Fairness::Fair(place) => place.as_deref(),
+        Fairness::Unordered => None,
     }
 }
 
