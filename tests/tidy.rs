@@ -275,7 +275,7 @@ const LONG: [(&str, usize); 7] = [
     ("src", 0),
     ("testbed", 0),
     ("cli", 3),
-    ("simulation", 1),
+    ("simulation", 0),
     ("chaos", 8),
     ("benches", 5),
     ("tests", 1),
