@@ -2,4 +2,4 @@
 
 pub use crate::builder::{connect, drivers};
 pub use crate::hold::guard::look;
-pub use crate::node::redis::driver::{Driver, Stage};
+pub use crate::node::redis::driver::{Driver, Stage, Wants};

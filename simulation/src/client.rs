@@ -203,6 +203,7 @@ impl Client {
             since: 0,
             obtained: world.now,
             until,
+            ends: self.process.clock.when(until).unwrap_or(u64::MAX),
             over: false,
             clock: self.process.clock,
             hold,

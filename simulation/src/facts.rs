@@ -148,17 +148,12 @@ pub(crate) struct Believer {
     pub(crate) obtained: u64,
     /// The end of its validity on its own clock, as last seen.
     pub(crate) until: u64,
+    /// The true time of that.
+    pub(crate) ends: u64,
     /// The library has said that it is over.
     pub(crate) over: bool,
     pub(crate) clock: Clock,
     pub(crate) hold: Arc<dyn Hold>,
-}
-
-impl Believer {
-    /// The true time at which its validity ends, as last seen.
-    pub(crate) fn ends(&self) -> u64 {
-        self.clock.when(self.until).unwrap_or(u64::MAX)
-    }
 }
 
 /// The first digits of a value, for traces.

@@ -148,26 +148,18 @@ impl Run {
             if !self.executor.settle() {
                 return None;
             }
-            let event = {
-                let mut world = self.shared.world();
-                if world.processes.iter().all(|process| process.done) {
-                    return None;
-                }
-                let Some(event) = self.shared.step(&mut world, deadline) else {
-                    let processes = world.processes.iter().enumerate();
-                    let waiting = processes.filter(|(_, process)| !process.done);
-                    return Some(waiting.map(|(client, _)| client).collect());
-                };
-                event
-            };
-            self.shared.happen(event);
-            self.follow_up(event);
-            let mut world = self.shared.world();
-            let now = world.now;
-            world.watch.after(now);
-            if world.watch.checkers.violation.is_some() {
+            let world = self.shared.world();
+            let complaint = world.watch.checkers.violation.is_some();
+            if complaint || world.processes.iter().all(|process| process.done) {
                 return None;
             }
+            let Some(event) = self.shared.happen(world, deadline) else {
+                let world = self.shared.world();
+                let processes = world.processes.iter().enumerate();
+                let waiting = processes.filter(|(_, process)| !process.done);
+                return Some(waiting.map(|(client, _)| client).collect());
+            };
+            self.follow_up(event);
         }
     }
 

@@ -46,13 +46,13 @@ impl Check for Exclusion {
                 let belief = Belief {
                     who: who(believer),
                     from: at.now,
-                    until: believer.ends(),
+                    until: believer.ends,
                 };
                 let overlaps = self.believers.begins(believer.resource, belief);
                 (believer, overlaps)
             }
             Fact::Prolonged { believer, .. } => {
-                let (resource, until) = (&believer.resource, believer.ends());
+                let (resource, until) = (&believer.resource, believer.ends);
                 let overlaps = self.believers.moves(resource, who(believer), at.now, until);
                 (believer, overlaps)
             }

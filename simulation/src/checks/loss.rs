@@ -40,11 +40,11 @@ impl Check for Loss {
             return Ok(());
         }
         for believer in at.believers {
-            let shows = believer.clock.read(at.now);
             let awake_since = at.awake_since[believer.client];
-            if shows <= believer.until || at.now <= awake_since {
+            if at.now <= believer.ends || at.now <= awake_since {
                 continue;
             }
+            let shows = believer.clock.read(at.now);
             // Since its process runs again it has the slack anew.
             let kept = believer
                 .clock

@@ -62,17 +62,17 @@ impl Shared {
         world
     }
 
-    /// A task is polled from now on, or none is.
-    pub(crate) fn enter(&self, task: Option<usize>) {
-        self.polled.store(task.is_some(), Ordering::Relaxed);
-        if let Some(task) = task {
-            self.world().task = task;
-        }
+    /// Whether a task is being polled from now on.
+    pub(crate) fn polls(&self, polls: bool) {
+        self.polled.store(polls, Ordering::Relaxed);
     }
 
     /// Somebody looks at a clock, which takes a moment.
     pub(crate) fn look(&self, moment: u64) -> u64 {
-        self.now.fetch_add(moment, Ordering::Relaxed) + moment
+        // One thread plays a run: a load and a store are enough, here and below.
+        let now = self.now() + moment;
+        self.now.store(now, Ordering::Relaxed);
+        now
     }
 
     /// The task that is being polled is kept from running for a while: masters, network and drivers go
@@ -85,12 +85,12 @@ impl Shared {
         let until = self.now() + lasts;
         self.world().watch.coverage.preempted += 1;
         loop {
-            let mut world = self.world();
+            let world = self.world();
             let Some(Reverse(next)) = world.events.peek() else {
                 break;
             };
             if next.at > until {
-                self.now.fetch_max(until, Ordering::Relaxed);
+                self.now.store(until.max(self.now()), Ordering::Relaxed);
                 break;
             }
             if matches!(
@@ -99,38 +99,35 @@ impl Shared {
             ) {
                 break;
             }
-            let Some(event) = self.step(&mut world, until) else {
+            if self.happen(world, until).is_none() {
                 break;
-            };
-            drop(world);
-            self.happen(event);
-            let mut world = self.world();
-            let now = world.now;
-            world.watch.after(now);
+            }
         }
         self.polled.store(true, Ordering::Relaxed);
     }
 
-    /// Takes the next event and moves the time to it. `None` at the end of time.
-    pub(crate) fn step(&self, world: &mut World, deadline: u64) -> Option<Event> {
+    /// Moves the time to the next event and lets it happen, under the eyes of the checkers; what concerns
+    /// the library is done with the world unlocked. `None` at the end of time.
+    pub(crate) fn happen(&self, mut world: MutexGuard<'_, World>, deadline: u64) -> Option<Event> {
         let Reverse(next) = world.events.pop()?;
         if next.at > deadline {
             return None;
         }
         // What is due while somebody looks at a clock happens a moment later.
-        self.now.fetch_max(next.at, Ordering::Relaxed);
-        world.now = self.now();
-        Some(next.event)
-    }
-
-    /// Lets an event happen; what concerns the library is done with the world unlocked.
-    pub(crate) fn happen(&self, event: Event) {
-        let todo = self.world().happen(event);
+        world.now = next.at.max(self.now());
+        self.now.store(world.now, Ordering::Relaxed);
+        let todo = world.happen(next.event);
+        let now = world.now;
         match todo {
-            Some(Todo::Wake(waker)) => waker.wake(),
-            Some(Todo::Step(link, call)) => self.step_link(link, call),
-            None => {}
+            // Whoever is woken is looked at when it has had its turn.
+            Some(Todo::Wake(waker)) => {
+                drop(world);
+                waker.wake();
+            }
+            Some(Todo::Step(link, call)) => self.step_link(world, link, call),
+            None => world.watch.after(now, None),
         }
+        Some(next.event)
     }
 
     /// Takes the world apart, so that nothing keeps itself alive in a circle.

@@ -238,7 +238,7 @@ impl World {
             ];
             out.insert_str(0, odd[conn % odd.len()]);
         }
-        self.say_to_client(conn, out.as_bytes());
+        self.say_to_client(conn, out.into_bytes());
     }
 
     fn execute(&mut self, conn: usize, words: &[&[u8]], out: &mut String) {
@@ -367,7 +367,7 @@ impl World {
             channel.len(),
             key.len()
         );
-        self.say_to_client(conn, push.as_bytes());
+        self.say_to_client(conn, push.into_bytes());
     }
 
     fn stray_at(&mut self, at: u64, master: usize, request: Request) {

@@ -58,10 +58,14 @@ impl Watch {
         self.checkers.see(&moment, fact);
     }
 
-    /// Looks at everything after an event.
-    pub(crate) fn after(&mut self, now: u64) {
+    /// Looks at everything after an event, and at what the library says in the process that has had a
+    /// turn, if one had.
+    pub(crate) fn after(&mut self, now: u64, client: Option<usize>) {
         for index in 0..self.believers.len() {
             let believer = &mut self.believers[index];
+            if client != Some(believer.client) {
+                continue;
+            }
             let Some(until) = believer.hold.look().map(Instant::as_nanos) else {
                 if !std::mem::replace(&mut believer.over, true) {
                     self.show(now, index, |believer| Fact::Over { believer });
@@ -70,6 +74,7 @@ impl Watch {
             };
             let old = std::mem::replace(&mut believer.until, until);
             if until > old {
+                believer.ends = believer.clock.when(until).unwrap_or(u64::MAX);
                 self.coverage.renewed += 1;
                 let believer = &self.believers[index];
                 let (client, resource) = (believer.client, believer.resource);
@@ -141,11 +146,9 @@ impl Watch {
     /// It believes no longer. The hold is handed back to be dropped with the world unlocked.
     pub(crate) fn retire(&mut self, now: u64, id: u64, why: Why) -> Option<Arc<dyn Hold>> {
         // One last look: what was prolonged must be seen before it is gone.
-        self.after(now);
-        let index = self
-            .believers
-            .iter()
-            .position(|believer| believer.id == id)?;
+        let of = |believer: &Believer| believer.id == id;
+        let index = self.believers.iter().position(of)?;
+        self.after(now, Some(self.believers[index].client));
         let believer = self.believers.remove(index);
         self.say(now, || {
             format!(
