@@ -32,7 +32,7 @@ const CIRCLES: [(&str, usize); 6] = [
     ("testbed/src", 0),
     ("cli/src", 0),
     ("benches/versus/src", 0),
-    ("simulation/src", 5),
+    ("simulation/src", 0),
     ("chaos/src", 0),
 ];
 
@@ -296,8 +296,8 @@ const LONG: [(&str, usize); 7] = [
     ("src", 0),
     ("testbed", 0),
     ("cli", 0),
-    ("simulation", 2),
-    ("chaos", 1),
+    ("simulation", 0),
+    ("chaos", 0),
     ("benches", 0),
     ("tests", 0),
 ];

@@ -303,6 +303,7 @@ impl AcquireLoop<'_> {
         }
         let coordinator = &self.core.coordinator;
         let masters = coordinator.quorum.nodes();
+        let waited = coordinator.now().saturating_since(self.began);
         let waiting = {
             let answers = missed.round.answers();
             let refusals = answers.refusals();
@@ -315,7 +316,7 @@ impl AcquireLoop<'_> {
                 trouble,
                 held_here: self.is_held_here(),
                 masters,
-                waited: coordinator.now().saturating_since(self.began),
+                waited,
                 attempts,
             }
         };
