@@ -1,0 +1,313 @@
+//! What says whether a mutant lives: test programs and the simulation, the cheapest first.
+//!
+//! A judge runs only if it reaches the mutant at all, which one run of each with the switches traced has
+//! shown. The first failure ends it. A failure that does not come again when its test runs alone is
+//! no kill: tests of timers may fail on a busy machine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use crate::tree::Built;
+
+/// The test programs that judge, by price, with what is run of each: those named, or all but them.
+const TESTS: &[(&str, Part)] = &[
+    ("lib", Part::All),
+    ("wakes", Part::All),
+    ("local_line", Part::All),
+    ("told", Part::All),
+    ("acquire", Part::All),
+    ("waiting", Part::All),
+    ("contract", Part::AllBut(&["agreement", "other_servers"])),
+    ("attempts", Part::All),
+    ("lost", Part::All),
+    ("cancellation", Part::All),
+    ("contract", Part::Only(&["agreement"])),
+    ("renewal", Part::All),
+    ("stepping_out", Part::All),
+    ("waiting_faults", Part::All),
+    ("foreign", Part::All),
+    ("deadline", Part::All),
+    ("redis_node", Part::All),
+    ("hostile", Part::All),
+    ("burst", Part::All),
+    ("lease", Part::All),
+];
+
+/// The tests of a program that are run.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    All,
+    Only(&'static [&'static str]),
+    AllBut(&'static [&'static str]),
+}
+
+/// How many seeds the simulation plays at first, and how many more against who lives.
+const SEEDS: [(u64, u64); 2] = [(0, 400), (400, 2_600)];
+
+/// After how many of the unit tests and cheap programs the simulation has its first turn.
+const CHEAP: usize = 4;
+
+/// At least this long a judge may take, however short it is usually.
+const LEAST: Duration = Duration::from_secs(20);
+
+/// One judge.
+#[derive(Clone, Debug)]
+pub(crate) struct Judge {
+    /// What it is called in the table.
+    pub(crate) name: String,
+    program: PathBuf,
+    args: Vec<String>,
+    kind: Kind,
+    /// How long it may take.
+    limit: Duration,
+    /// The mutants that it comes past.
+    reaches: BTreeSet<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A test program.
+    Tests,
+    /// The simulation.
+    Simulation,
+}
+
+/// What a run of one judge came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Ran {
+    Passed,
+    /// By this test or rule.
+    Failed(String),
+    Overran,
+}
+
+/// What became of a mutant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// By this judge, with its test or rule.
+    Killed(String),
+    /// This judge never ended.
+    Hung(String),
+    /// Nobody saw it.
+    Alive,
+    /// Nobody even came past it.
+    Unreached,
+}
+
+/// All judges, in order of price.
+pub(crate) fn judges(built: &Built) -> Result<Vec<Judge>> {
+    let mut judges = Vec::new();
+    for (name, part) in TESTS {
+        let program = built
+            .tests
+            .get(*name)
+            .context(format!("no test program {name}"))?;
+        let mut args: Vec<String> = vec!["--test-threads=4".into()];
+        let mut called = (*name).to_owned();
+        match part {
+            Part::All => {}
+            Part::Only(names) => {
+                args.extend(names.iter().map(|name| (*name).to_owned()));
+                called = format!("{name} {}", names.join(" "));
+            }
+            Part::AllBut(names) => {
+                args.extend(
+                    names
+                        .iter()
+                        .flat_map(|name| ["--skip".into(), (*name).to_owned()]),
+                );
+            }
+        }
+        judges.push(Judge {
+            name: called,
+            program: program.clone(),
+            args,
+            kind: Kind::Tests,
+            limit: LEAST,
+            reaches: BTreeSet::new(),
+        });
+    }
+    for (turn, (first, seeds)) in SEEDS.into_iter().enumerate() {
+        let words = format!("--first {first} --seeds {seeds} --threads 1");
+        let judge = Judge {
+            name: format!("simulation ({seeds} seeds)"),
+            program: built.simulation.clone(),
+            args: words.split(' ').map(str::to_owned).collect(),
+            kind: Kind::Simulation,
+            limit: LEAST,
+            reaches: BTreeSet::new(),
+        };
+        match turn {
+            0 => judges.insert(CHEAP, judge),
+            _ => judges.push(judge),
+        }
+    }
+    Ok(judges)
+}
+
+impl Judge {
+    /// Runs it without a mutant: what it reaches, how long it takes, and that it passes. Tests that fail now are
+    /// not listened to, and named in the answer.
+    pub(crate) fn calibrate(&mut self, copy: &Path) -> Result<Vec<String>> {
+        let trace = copy.join("../reached.txt");
+        let mut deaf = Vec::new();
+        loop {
+            let _ = fs::remove_file(&trace);
+            let began = Instant::now();
+            let ran = self.run(copy, 0, &[], Some(&trace), 20 * LEAST)?;
+            match ran {
+                Ran::Passed => {
+                    self.limit = LEAST + 4 * began.elapsed();
+                    let reached = fs::read_to_string(&trace).unwrap_or_default();
+                    let ids = reached.lines().filter_map(|line| line.parse().ok());
+                    self.reaches = ids.collect();
+                    return Ok(deaf);
+                }
+                Ran::Failed(test) if self.kind == Kind::Tests && deaf.len() < 5 => {
+                    let skip = ["--skip".to_owned(), test.clone()];
+                    self.args.extend(skip);
+                    deaf.push(test);
+                }
+                other => anyhow::bail!("{} without a mutant: {other:?}", self.name),
+            }
+        }
+    }
+
+    /// Whether it comes past this mutant.
+    pub(crate) fn reaches(&self, mutant: usize) -> bool {
+        self.reaches.contains(&mutant)
+    }
+
+    /// What it says of a mutant; nothing when it sees nothing wrong.
+    pub(crate) fn judge(&self, copy: &Path, mutant: usize) -> Result<Option<Fate>> {
+        let name = &self.name;
+        match self.run(copy, mutant, &[], None, self.limit)? {
+            Ran::Passed => Ok(None),
+            Ran::Overran => Ok(Some(Fate::Hung(name.clone()))),
+            Ran::Failed(test) if self.kind == Kind::Tests => {
+                let alone = [test.clone(), "--exact".into()];
+                Ok(match self.run(copy, mutant, &alone, None, self.limit)? {
+                    Ran::Passed => None,
+                    Ran::Failed(_) => Some(Fate::Killed(format!("{name}: {test}"))),
+                    Ran::Overran => Some(Fate::Hung(format!("{name}: {test}"))),
+                })
+            }
+            Ran::Failed(rule) => Ok(Some(Fate::Killed(format!("{name}: {rule}")))),
+        }
+    }
+
+    /// One run, in a process group of its own that is killed at the first failure or at the limit. Its servers end
+    /// with it: the testbed ties them to their parent.
+    fn run(
+        &self,
+        copy: &Path,
+        mutant: usize,
+        instead: &[String],
+        trace: Option<&Path>,
+        limit: Duration,
+    ) -> Result<Ran> {
+        let args = if instead.is_empty() {
+            &self.args
+        } else {
+            instead
+        };
+        let mut command = Command::new("nice");
+        command
+            .arg(&self.program)
+            .args(args)
+            .current_dir(copy)
+            .env("QUORATE_MUTANT", mutant.to_string())
+            .env("RUST_BACKTRACE", "0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0);
+        if let Some(trace) = trace {
+            command.env("QUORATE_MUTANTS_REACHED", trace);
+        }
+        let mut child = command.spawn().context(self.name.clone())?;
+        let group = Pid::from_raw(child.id() as i32);
+        let stdout = child.stdout.take().context("its output")?;
+        let (lines, said) = mpsc::channel();
+        let reader = std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if lines.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let until = Instant::now() + limit;
+        let mut ran = None;
+        while ran.is_none() {
+            match said.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(line) => ran = self.failure(&line).map(Ran::Failed),
+                Err(RecvTimeoutError::Timeout) => ran = Some(Ran::Overran),
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        drop(said);
+        if ran.is_some() {
+            let _ = killpg(group, Signal::SIGKILL);
+        }
+        let status = child.wait()?;
+        // A child that it left behind would hold the pipe open.
+        let _ = killpg(group, Signal::SIGKILL);
+        let _ = reader.join();
+        Ok(ran.unwrap_or_else(|| {
+            if status.success() {
+                Ran::Passed
+            } else {
+                Ran::Failed(format!("{status}"))
+            }
+        }))
+    }
+
+    /// The test or rule that a line of output says has failed.
+    fn failure(&self, line: &str) -> Option<String> {
+        match self.kind {
+            Kind::Tests => {
+                let test = line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
+                Some(test.trim_end_matches(" - should panic").to_owned())
+            }
+            Kind::Simulation => {
+                let (seed, says) = line.strip_prefix("seed ")?.split_once(": ")?;
+                let rule = says.split([':', ',', ' ']).next().unwrap_or(says);
+                Some(format!("{rule} at seed {seed}"))
+            }
+        }
+    }
+}
+
+/// What all judges together say of a mutant.
+pub(crate) fn try_all(judges: &[Judge], copy: &Path, mutant: usize) -> Result<Fate> {
+    let mut reached = false;
+    for judge in judges.iter().filter(|judge| judge.reaches(mutant)) {
+        reached = true;
+        if let Some(fate) = judge.judge(copy, mutant)? {
+            return Ok(fate);
+        }
+    }
+    Ok(if reached {
+        Fate::Alive
+    } else {
+        Fate::Unreached
+    })
+}
+
+/// How many mutants each judge reaches.
+pub(crate) fn reach(judges: &[Judge]) -> BTreeMap<&str, usize> {
+    let reach = judges
+        .iter()
+        .map(|judge| (&*judge.name, judge.reaches.len()));
+    reach.collect()
+}
