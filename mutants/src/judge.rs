@@ -11,6 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -56,6 +57,9 @@ const SEEDS: [(u64, u64); 2] = [(0, 400), (400, 2_600)];
 
 /// After how many of the unit tests and cheap programs the simulation has its first turn.
 const CHEAP: usize = 4;
+
+/// The programs that a quick look is content with.
+const QUICK: usize = 11;
 
 /// At least this long a judge may take, however short it is usually.
 const LEAST: Duration = Duration::from_secs(20);
@@ -104,10 +108,11 @@ pub(crate) enum Fate {
     Unreached,
 }
 
-/// All judges, in order of price.
-pub(crate) fn judges(built: &Built) -> Result<Vec<Judge>> {
+/// All judges in order of price, or the cheap ones.
+pub(crate) fn judges(built: &Built, quick: bool) -> Result<Vec<Judge>> {
     let mut judges = Vec::new();
-    for (name, part) in TESTS {
+    let tests = if quick { QUICK } else { TESTS.len() };
+    for (name, part) in &TESTS[..tests] {
         let program = built
             .tests
             .get(*name)
@@ -149,6 +154,7 @@ pub(crate) fn judges(built: &Built) -> Result<Vec<Judge>> {
         };
         match turn {
             0 => judges.insert(CHEAP, judge),
+            _ if quick => {}
             _ => judges.push(judge),
         }
     }
@@ -159,7 +165,8 @@ impl Judge {
     /// Runs it without a mutant: what it reaches, how long it takes, and that it passes. Tests that fail now are
     /// not listened to, and named in the answer.
     pub(crate) fn calibrate(&mut self, copy: &Path) -> Result<Vec<String>> {
-        let trace = copy.join("../reached.txt");
+        let words: String = self.name.chars().filter(|c| c.is_alphanumeric()).collect();
+        let trace = copy.join(format!("../reached-by-{words}.txt"));
         let mut deaf = Vec::new();
         loop {
             let _ = fs::remove_file(&trace);
@@ -173,12 +180,16 @@ impl Judge {
                     self.reaches = ids.collect();
                     return Ok(deaf);
                 }
-                Ran::Failed(test) if self.kind == Kind::Tests && deaf.len() < 5 => {
+                Ran::Failed(test) if self.kind == Kind::Tests && deaf.len() < 8 => {
                     let skip = ["--skip".to_owned(), test.clone()];
                     self.args.extend(skip);
                     deaf.push(test);
                 }
-                other => anyhow::bail!("{} without a mutant: {other:?}", self.name),
+                // It judges nothing.
+                other => {
+                    deaf.push(format!("all of it: {other:?}"));
+                    return Ok(deaf);
+                }
             }
         }
     }
@@ -286,6 +297,33 @@ impl Judge {
             }
         }
     }
+}
+
+/// Calibrates all of them, some at a time; says which tests are not listened to.
+pub(crate) fn calibrate(judges: &mut [Judge], copy: &Path, threads: usize) -> Result<Vec<String>> {
+    let queue = Mutex::new(judges.iter_mut());
+    let results: Vec<Result<Vec<String>>> = std::thread::scope(|scope| {
+        let work = || {
+            let mut deaf = Vec::new();
+            loop {
+                let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some(judge) = next else {
+                    return Ok(deaf);
+                };
+                let tests = judge.calibrate(copy)?;
+                let name = &judge.name;
+                deaf.extend(tests.into_iter().map(|test| format!("{name}: {test}")));
+            }
+        };
+        let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
+        let joined = workers.into_iter().map(|worker| {
+            let panicked = |_| Err(anyhow::anyhow!("a worker panicked"));
+            worker.join().unwrap_or_else(panicked)
+        });
+        joined.collect()
+    });
+    let all: Result<Vec<Vec<String>>> = results.into_iter().collect();
+    Ok(all?.concat())
 }
 
 /// What all judges together say of a mutant.

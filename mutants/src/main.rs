@@ -33,13 +33,15 @@ use table::Table;
 use tree::Tree;
 
 const HELP: &str = "\
-usage: scripts/mutants [--only FILE] [--mutant N] [--sample K [--seed S]] [--alive] [--threads N]
+usage: scripts/mutants [--only FILE] [--mutant N] [--sample K [--seed S]] [--alive]
+                       [--quick] [--threads N]
        scripts/mutants --list [--only FILE]     the mutants, unjudged
        scripts/mutants --build [--only FILE]    which of them compile
        scripts/mutants --summary                what earlier runs have found
 
 What has been judged is kept in target/mutants/table.txt and not judged again: delete it to begin anew, or
-ask with --alive for another look at those that lived, with --mutant for one.";
+ask with --alive for another look at those that lived, with --mutant for one. With --quick only the cheap judges
+are heard.";
 
 struct Options {
     what: What,
@@ -48,6 +50,7 @@ struct Options {
     sample: Option<usize>,
     seed: u64,
     alive: bool,
+    quick: bool,
     threads: usize,
 }
 
@@ -67,6 +70,7 @@ fn options() -> Result<Options> {
         sample: None,
         seed: 0,
         alive: false,
+        quick: false,
         threads: 2,
     };
     let mut args = std::env::args().skip(1);
@@ -79,6 +83,7 @@ fn options() -> Result<Options> {
             "--seed" => options.seed = value()?.parse()?,
             "--threads" => options.threads = value()?.parse()?,
             "--alive" => options.alive = true,
+            "--quick" => options.quick = true,
             "--list" => options.what = What::List,
             "--build" => options.what = What::Build,
             "--summary" => options.what = What::Summary,
@@ -148,14 +153,9 @@ fn run(options: &Options) -> Result<bool> {
             .for_each(|mutant| println!("{mutant}"));
         return Ok(true);
     }
-    let mut judges = judge::judges(&built)?;
-    for judge in &mut judges {
-        for test in judge.calibrate(&tree.copy)? {
-            println!(
-                "{} fails without a mutant and is left out: {test}",
-                judge.name
-            );
-        }
+    let mut judges = judge::judges(&built, options.quick)?;
+    for test in judge::calibrate(&mut judges, &tree.copy, options.threads)? {
+        println!("fails without a mutant and is left out: {test}");
     }
     for (judge, count) in judge::reach(&judges) {
         println!("{count:>6} reached by {judge}");

@@ -47,31 +47,32 @@ pub fn mutated_script(text: String) -> String {
 
 #[doc(hidden)]
 mod mutants {
-    use std::collections::BTreeSet;
+    use std::ffi::OsString;
     use std::io::Write;
-    use std::sync::Mutex;
-    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
     const UNREAD: u32 = u32::MAX;
     pub(super) const TRACE: u32 = u32::MAX - 1;
     pub(super) static ON: AtomicU32 = AtomicU32::new(UNREAD);
-    static REACHED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+    static NOTES: OnceLock<Option<OsString>> = OnceLock::new();
+    static REACHED: [AtomicBool; 10_000] = [const { AtomicBool::new(false) }; 10_000];
 
     /// Reads which one is on, or notes that this one was reached.
     #[cold]
     pub(super) fn reached(id: u32, mut on: u32) -> u32 {
-        let trace = std::env::var_os("QUORATE_MUTANTS_REACHED");
+        let notes = NOTES.get_or_init(|| std::env::var_os("QUORATE_MUTANTS_REACHED"));
         if on == UNREAD {
             let asked = std::env::var("QUORATE_MUTANT").ok();
             on = asked.and_then(|id| id.parse().ok()).unwrap_or(0);
-            if trace.is_some() {
+            if notes.is_some() {
                 on = TRACE;
             }
             ON.store(on, Relaxed);
         }
-        if let (TRACE, Some(path)) = (on, trace) {
-            let mut reached = REACHED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            if reached.insert(id) {
+        if let (TRACE, Some(path)) = (on, notes) {
+            let first = |seen: &AtomicBool| !seen.load(Relaxed) && !seen.swap(true, Relaxed);
+            if REACHED.get(id as usize).is_some_and(first) {
                 let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
                 let _ = file.and_then(|mut file| writeln!(file, "{id}"));
             }
@@ -303,15 +304,15 @@ impl Tree {
         self.dropped.extend(names);
     }
 
-    /// Runs cargo in the copy, with the compiled dependencies of the original; says which programs it made, and
-    /// what the compiler has to complain about.
+    /// Runs cargo in the copy; says which programs it made, and what the compiler has to complain about. What it
+    /// builds is kept apart: to cargo the copy and the original are the same, and it would take one for the other.
     fn cargo(&self, args: &[&str]) -> Result<(BTreeMap<String, PathBuf>, Vec<Complaint>)> {
         eprintln!("cargo {}", args.join(" "));
         let ran = Command::new("nice")
             .arg("cargo")
             .args(args)
             .args(["--locked", "--message-format=json"])
-            .env("CARGO_TARGET_DIR", self.root.join("target"))
+            .env("CARGO_TARGET_DIR", self.root.join("target/mutants/build"))
             .current_dir(&self.copy)
             .stderr(Stdio::piped())
             .output()
