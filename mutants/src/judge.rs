@@ -29,6 +29,7 @@ const TESTS: &[(&str, Part)] = &[
     ("acquire", Part::All),
     ("waiting", Part::All),
     ("contract", Part::AllBut(&["agreement", "other_servers"])),
+    ("undoing", Part::All),
     ("attempts", Part::All),
     ("lost", Part::All),
     ("cancellation", Part::All),
@@ -59,7 +60,7 @@ const SEEDS: [(u64, u64); 2] = [(0, 400), (400, 2_600)];
 const CHEAP: usize = 4;
 
 /// The programs that a quick look is content with.
-const QUICK: usize = 11;
+const QUICK: usize = 12;
 
 /// At least this long a judge may take, however short it is usually.
 const LEAST: Duration = Duration::from_secs(20);
