@@ -4,7 +4,7 @@
 //! shown. The first failure ends it. A failure that does not come again when its test runs alone is
 //! no kill: tests of timers may fail on a busy machine.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -18,6 +18,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
+use crate::mutant::Mutant;
 use crate::tree::Built;
 
 /// The test programs that judge, by price, with what is run of each: those named, or all but them.
@@ -63,7 +64,7 @@ const CHEAP: usize = 4;
 const QUICK: usize = 12;
 
 /// At least this long a judge may take, however short it is usually.
-const LEAST: Duration = Duration::from_secs(20);
+const LEAST: Duration = Duration::from_secs(10);
 
 /// One judge.
 #[derive(Clone, Debug)]
@@ -75,6 +76,8 @@ pub(crate) struct Judge {
     kind: Kind,
     /// How long it may take.
     limit: Duration,
+    /// How long it usually takes.
+    usual: Duration,
     /// The mutants that it comes past.
     reaches: BTreeSet<usize>,
 }
@@ -140,6 +143,7 @@ pub(crate) fn judges(built: &Built, quick: bool) -> Result<Vec<Judge>> {
             args,
             kind: Kind::Tests,
             limit: LEAST,
+            usual: LEAST,
             reaches: BTreeSet::new(),
         });
     }
@@ -151,6 +155,7 @@ pub(crate) fn judges(built: &Built, quick: bool) -> Result<Vec<Judge>> {
             args: words.split(' ').map(str::to_owned).collect(),
             kind: Kind::Simulation,
             limit: LEAST,
+            usual: LEAST,
             reaches: BTreeSet::new(),
         };
         match turn {
@@ -172,10 +177,11 @@ impl Judge {
         loop {
             let _ = fs::remove_file(&trace);
             let began = Instant::now();
-            let ran = self.run(copy, 0, &[], Some(&trace), 20 * LEAST)?;
+            let ran = self.run(copy, 0, &[], Some(&trace), 40 * LEAST)?;
             match ran {
                 Ran::Passed => {
-                    self.limit = LEAST + 4 * began.elapsed();
+                    self.usual = began.elapsed();
+                    self.limit = LEAST + 4 * self.usual;
                     let reached = fs::read_to_string(&trace).unwrap_or_default();
                     let ids = reached.lines().filter_map(|line| line.parse().ok());
                     self.reaches = ids.collect();
@@ -327,19 +333,56 @@ pub(crate) fn calibrate(judges: &mut [Judge], copy: &Path, threads: usize) -> Re
     Ok(all?.concat())
 }
 
+/// Which judge has killed how much of a file, and how long that took: who kills most in a second is heard
+/// first. What becomes of a mutant does not depend on it, only how soon.
+#[derive(Default)]
+pub(crate) struct Experience(Mutex<HashMap<(String, String), (f64, f64)>>);
+
+impl Experience {
+    fn of(&self, file: &str, judge: &Judge) -> f64 {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (kills, seconds) = known
+            .get(&(file.to_owned(), judge.name.clone()))
+            .copied()
+            .unwrap_or_default();
+        // As if it had killed one in two so far.
+        (kills + 0.5) / (seconds + judge.usual.as_secs_f64())
+    }
+
+    fn add(&self, file: &str, judge: &Judge, killed: bool, took: Duration) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (kills, seconds) = known
+            .entry((file.to_owned(), judge.name.clone()))
+            .or_default();
+        *kills += if killed { 1.0 } else { 0.0 };
+        *seconds += took.as_secs_f64();
+    }
+}
+
 /// What all judges together say of a mutant.
-pub(crate) fn try_all(judges: &[Judge], copy: &Path, mutant: usize) -> Result<Fate> {
-    let mut reached = false;
-    for judge in judges.iter().filter(|judge| judge.reaches(mutant)) {
-        reached = true;
-        if let Some(fate) = judge.judge(copy, mutant)? {
+pub(crate) fn try_all(
+    judges: &[Judge],
+    experience: &Experience,
+    copy: &Path,
+    mutant: &Mutant,
+) -> Result<Fate> {
+    let reaching = judges.iter().filter(|judge| judge.reaches(mutant.id));
+    let mut reaching: Vec<(f64, &Judge)> = reaching
+        .map(|judge| (experience.of(&mutant.file, judge), judge))
+        .collect();
+    reaching.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    for (_, judge) in &reaching {
+        let began = Instant::now();
+        let fate = judge.judge(copy, mutant.id)?;
+        experience.add(&mutant.file, judge, fate.is_some(), began.elapsed());
+        if let Some(fate) = fate {
             return Ok(fate);
         }
     }
-    Ok(if reached {
-        Fate::Alive
-    } else {
+    Ok(if reaching.is_empty() {
         Fate::Unreached
+    } else {
+        Fate::Alive
     })
 }
 

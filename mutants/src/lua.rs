@@ -1,7 +1,7 @@
 //! Mutants of a script, line by line: a script is replaced while it runs, so each mutated line
 //! stands behind its original as a comment until it is asked for.
 
-use crate::mutant::{Form, Mutant, short};
+use crate::mutant::{Form, Mutant, exchange, short};
 
 /// What is put in place of what, where it stands alone.
 const WORDS: &[(&str, &str)] = &[
@@ -56,7 +56,7 @@ pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
             for (at, _) in code.match_indices(word) {
                 let (before, after) = (&code[..at], &code[at + word.len()..]);
                 let mutated = format!("{before}{other}{after}");
-                let change = format!("{} -> {}", short(code), short(&mutated));
+                let change = exchange(code, &mutated);
                 add(mutated, change);
             }
         }
@@ -66,7 +66,7 @@ pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
             };
             let (before, after) = (&code[..at], &code[at + digits.len()..]);
             let mutated = format!("{before}{}{after}", number + 1);
-            let change = format!("{} -> {}", short(code), short(&mutated));
+            let change = exchange(code, &mutated);
             add(mutated, change);
         }
         if is_a_statement(code) {

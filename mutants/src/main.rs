@@ -189,10 +189,11 @@ fn judge_all(
 ) -> Result<()> {
     let (next, began) = (AtomicUsize::new(0), Instant::now());
     let table = Mutex::new(table);
+    let experience = judge::Experience::default();
     let results: Vec<Result<()>> = std::thread::scope(|scope| {
         let work = || {
             while let Some(mutant) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let fate = judge::try_all(judges, &tree.copy, mutant.id)?;
+                let fate = judge::try_all(judges, &experience, &tree.copy, mutant)?;
                 let mut table = table
                     .lock()
                     .unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -110,6 +110,24 @@ pub(crate) fn number(mutants: &mut [Mutant]) {
     }
 }
 
+/// One piece of code in place of another, on one line: of long ones the part that differs.
+pub(crate) fn exchange(code: &str, other: &str) -> String {
+    let line = |code: &str| code.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (code, other): (Vec<char>, Vec<char>) =
+        (line(code).chars().collect(), line(other).chars().collect());
+    let same = code.iter().zip(&other).take_while(|(a, b)| a == b).count();
+    let skip = if code.len() > 60 {
+        same.saturating_sub(25)
+    } else {
+        0
+    };
+    let cut = |code: &[char]| {
+        let rest: String = code[skip..].iter().collect();
+        format!("{}{}", if skip > 0 { ".. " } else { "" }, short(&rest))
+    };
+    format!("{} -> {}", cut(&code), cut(&other))
+}
+
 /// Code on one line, and not too long for a table.
 pub(crate) fn short(code: &str) -> String {
     let code = code.split_whitespace().collect::<Vec<_>>().join(" ");

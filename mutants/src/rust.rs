@@ -15,7 +15,7 @@ use syn::{
     Visibility,
 };
 
-use crate::mutant::{Form, Mutant, short};
+use crate::mutant::{Form, Mutant, exchange, short};
 
 /// What was found in a file.
 #[derive(Debug, Default)]
@@ -143,7 +143,7 @@ impl Finder<'_> {
 
     fn instead(&mut self, of: &Expr, other: String) {
         let range = of.span().byte_range();
-        let change = format!("{} -> {}", short(self.said(&range)), short(&other));
+        let change = exchange(self.said(&range), &other);
         self.add(range, change, Form::Instead(other));
     }
 
