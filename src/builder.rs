@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::coordinator::{Coordinator, Patience};
 use crate::error::BuildError;
+use crate::keys::RESERVED;
 use crate::node::Node;
 #[cfg(any(test, feature = "testing"))]
 use crate::node::redis::driver::Driver;
@@ -16,6 +16,7 @@ use crate::protocol::validity::Drift;
 use crate::redlock::Redlock;
 use crate::resource::MAX_RESOURCE_LEN;
 use crate::retry::Retry;
+use crate::rounds::coordinator::{Coordinator, Patience};
 use crate::runtime::{Runtime, Tokio};
 use crate::settings::{RestartGuard, Wait};
 #[cfg(feature = "tls-rustls")]
@@ -288,7 +289,7 @@ impl RedlockBuilder {
         if self.prefix.len() > MAX_RESOURCE_LEN {
             return Err(BuildError::PrefixTooLong(self.prefix.len()));
         }
-        if self.prefix.starts_with("quorate:") {
+        if self.prefix.starts_with(RESERVED) {
             return Err(BuildError::ReservedPrefix(std::mem::take(&mut self.prefix)));
         }
         let nodes = if self.nodes.is_empty() {

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::keys::RESERVED;
 use crate::outcome::LossCause;
-use crate::report::{Line, NodeReport, is_hopeless};
+use crate::report::{NodeReport, OneLine, is_hopeless};
 use crate::resource::InvalidResource;
 
 /// A builder's settings do not fit together. Nothing has been contacted.
@@ -42,7 +43,7 @@ pub enum BuildError {
         why: String,
     },
     /// A prefix that would collide with quorate's own keys.
-    #[error("key prefix {0:?} is reserved: keys that begin with \"quorate:\" are quorate's own")]
+    #[error("key prefix {0:?} is reserved: keys that begin with {RESERVED:?} are quorate's own")]
     ReservedPrefix(String),
     /// A prefix that leaves no sensible key.
     #[error("the key prefix is {0} bytes long, at most {max} are allowed", max = crate::resource::MAX_RESOURCE_LEN)]
@@ -146,7 +147,7 @@ impl fmt::Display for AcquireError {
         if !missed.held_here {
             f.write_str("; nothing is held")?;
         }
-        let line = Line(&missed.reports).to_string();
+        let line = OneLine(&missed.reports).to_string();
         if line.is_empty() {
             Ok(())
         } else {
@@ -185,7 +186,7 @@ pub enum ExtendError {
     #[error("the lock is lost: {0}")]
     Lost(LossCause),
     /// No majority answered in time. The old validity still stands.
-    #[error("too few masters answered to extend; the old validity stands [{}]", Line(.0))]
+    #[error("too few masters answered to extend; the old validity stands [{}]", OneLine(.0))]
     NoQuorum(Vec<NodeReport>),
     /// The ttl asked for cannot be used. Nothing was sent.
     #[error(transparent)]

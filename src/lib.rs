@@ -75,15 +75,12 @@ compile_error!(
     "quorate runs on Unix systems only (Linux, macOS, the BSDs): Windows is not supported"
 );
 
+mod acquire;
 mod builder;
-mod campaign;
 mod clock;
-mod coordinator;
-mod core;
 mod error;
-mod gather;
-mod guard;
-mod held;
+mod hold;
+mod keys;
 mod limit;
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
@@ -95,10 +92,10 @@ mod options;
 mod outcome;
 mod protocol;
 mod redlock;
-mod renewal;
 mod report;
 mod resource;
 mod retry;
+mod rounds;
 pub mod runtime;
 mod settings;
 mod sync;
@@ -110,7 +107,8 @@ mod waiting;
 
 pub use builder::RedlockBuilder;
 pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
-pub use guard::{LockGuard, Released};
+pub use hold::guard::LockGuard;
+pub use hold::released::Released;
 pub use node::inspection::Inspection;
 pub use node::redis::needs::{MissingRight, Purpose};
 pub use node::{Fault, KeyState, NodeName, Phase, Token, Waiter};

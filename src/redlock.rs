@@ -8,22 +8,24 @@ use std::time::Duration;
 use futures::future::Either;
 use tracing::Instrument;
 
-use crate::campaign::{Campaign, Defeat, Observer, Victory};
-use crate::coordinator::Coordinator;
-use crate::core::Core;
+use crate::acquire::acquire_loop::{AcquireLoop, Acquired, NotAcquired, Observer};
 use crate::error::{AcquireError, Missed, ScopeError};
-use crate::guard::LockGuard;
-use crate::held::Held;
+use crate::hold::core::Core;
+use crate::hold::guard::LockGuard;
+use crate::hold::held::Held;
+use crate::hold::renewal;
+use crate::hold::schedule::{Renewal, ScheduleId};
 use crate::metrics;
 use crate::node::inspection::Inspection;
-use crate::node::{Ear, Fault, KeyState, NodeName, Phase, Request, Scope};
+use crate::node::{Fault, KeyState, NodeName, Phase, Request, Scope, Subscriber};
 use crate::options::{Options, check_max_hold};
 use crate::outcome::Failure;
-use crate::renewal::{Renewal, Seat};
 use crate::report::NodeReport;
 use crate::resource::{InvalidResource, check_resource};
+use crate::rounds::coordinator::Coordinator;
 use crate::settings::Wait;
-use crate::waiting::{Lines, Waiting};
+use crate::waiting::Waiting;
+use crate::waiting::local_line::LocalLines;
 
 /// Locks over one set of masters. Cheap to clone; share one per process, so that all its locks
 /// share connections and the renewal task.
@@ -81,12 +83,12 @@ impl Redlock {
         let faults: Vec<_> = Fault::all().map(|fault| fault.kind()).collect();
         let names = coordinator.names().map(NodeName::shared);
         metrics::register(names, &phases, &faults);
-        let lines = Lines::new();
+        let lines = LocalLines::new();
         if options.fair {
             for (node, master) in coordinator.nodes().iter().enumerate() {
                 let process = options.process.clone();
                 let sink = lines.clone();
-                master.listen(Ear {
+                master.subscribe(Subscriber {
                     process,
                     node,
                     sink,
@@ -414,13 +416,13 @@ impl LockRequest<'_> {
     pub async fn try_acquire(mut self) -> Result<TryAcquire, AcquireError> {
         self.wait = Wait::None;
         let span = self.span();
-        let defeat = match self.campaign().instrument(span).await? {
+        let lost = match self.attempts().instrument(span).await? {
             Ok(guard) => return Ok(TryAcquire::Acquired(guard)),
-            Err(defeat) => defeat,
+            Err(lost) => lost,
         };
-        match self.error(&defeat) {
+        match self.error(&lost) {
             AcquireError::HeldByOther(missed) => Ok(TryAcquire::Held(Refusal {
-                ttl_left: defeat.round.and_then(|round| round.board().ttl_left()),
+                ttl_left: lost.round.and_then(|round| round.answers().ttl_left()),
                 held_here: missed.held_here,
                 reports: missed.reports,
             })),
@@ -471,15 +473,15 @@ impl LockRequest<'_> {
     }
 
     async fn run(self) -> Result<LockGuard, AcquireError> {
-        self.campaign().await?.map_err(|defeat| self.error(&defeat))
+        self.attempts().await?.map_err(|missed| self.error(&missed))
     }
 
-    async fn campaign(&self) -> Result<Result<LockGuard, Defeat>, AcquireError> {
+    async fn attempts(&self) -> Result<Result<LockGuard, NotAcquired>, AcquireError> {
         self.check()?;
         let core = &self.redlock.core;
         let began = core.coordinator.now();
         let key = core.coordinator.key(&self.resource);
-        let campaign = Campaign {
+        let attempts = AcquireLoop {
             core,
             key: &key,
             ttl: self.ttl,
@@ -488,25 +490,25 @@ impl LockRequest<'_> {
             deadline: self.wait.deadline(began),
             observer: self.observer.as_ref(),
         };
-        let outcome = campaign.run().await;
-        let failure = outcome.as_ref().err().map(|defeat| defeat.failure);
+        let outcome = attempts.run().await;
+        let failure = outcome.as_ref().err().map(|missed| missed.failure);
         metrics::acquired(failure, || core.coordinator.now().saturating_since(began));
         Ok(outcome
-            .map(|victory| self.won(victory))
-            .inspect_err(|defeat| {
+            .map(|acquired| self.won(acquired))
+            .inspect_err(|missed| {
                 let span = tracing::Span::current();
-                span.record("attempts", defeat.attempts)
-                    .record("outcome", defeat.failure.as_str());
+                span.record("attempts", missed.attempts)
+                    .record("outcome", missed.failure.as_str());
             }))
     }
 
-    fn won(&self, victory: Victory) -> LockGuard {
+    fn won(&self, acquired: Acquired) -> LockGuard {
         let core = &self.redlock.core;
-        let Victory {
+        let Acquired {
             won,
             place,
             attempts,
-        } = victory;
+        } = acquired;
         let span = tracing::Span::current();
         span.record("attempts", attempts)
             .record("outcome", "acquired");
@@ -516,25 +518,25 @@ impl LockRequest<'_> {
         tracing::debug!(fencing_token = won.fencing, "lock acquired");
         let started = won.started;
         let held = Held::new(won, self.ttl, self.max_hold, self.renew, &core.lines, place);
-        let seat = Seat::default();
-        core.renewal.watch(&core.coordinator, &held, &seat, started);
-        LockGuard::new(held, core.clone(), seat)
+        let id = ScheduleId::default();
+        renewal::watch(&core.renewal, &core.coordinator, &held, &id, started);
+        LockGuard::new(held, core.clone(), id)
     }
 
-    fn error(&self, defeat: &Defeat) -> AcquireError {
+    fn error(&self, ended: &NotAcquired) -> AcquireError {
         let coordinator = &self.redlock.core.coordinator;
-        let reports = defeat
+        let reports = ended
             .round
             .as_ref()
-            .map(|round| round.board().reports(coordinator.names()));
+            .map(|round| round.answers().reports(coordinator.names()));
         let missed = Missed {
             resource: String::from_utf8_lossy(&self.resource).into_owned(),
-            waited: defeat.waited,
-            attempts: defeat.attempts,
+            waited: ended.waited,
+            attempts: ended.attempts,
             reports: reports.unwrap_or_default(),
-            held_here: defeat.held_here,
+            held_here: ended.held_here,
         };
-        match defeat.failure {
+        match ended.failure {
             Failure::Contention => AcquireError::HeldByOther(missed),
             Failure::Outage => AcquireError::NoQuorum(missed),
             Failure::Late => AcquireError::TooLate(missed),

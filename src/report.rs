@@ -71,9 +71,9 @@ impl fmt::Display for NodeReport {
 }
 
 /// What lives on when a round is over, and is told what still comes in.
-pub(crate) trait Heir: Send + Sync + 'static {
+pub(crate) trait LateAnswers: Send + Sync + 'static {
     /// Takes over what the masters have said to the acquire so far.
-    fn inherit(&self, slots: Slots);
+    fn take_over(&self, slots: Slots);
 
     /// Notes an answer to the acquire that came after the lock was won.
     fn note(
@@ -101,14 +101,14 @@ struct Faults(Vec<(usize, Fault)>);
 /// What one master said: 8 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
-    said: Said,
+    said: Outcome,
     late: bool,
     /// Microseconds from the first send; saturates after an hour.
     micros: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Said {
+enum Outcome {
     #[default]
     Silent,
     Yes,
@@ -144,14 +144,14 @@ impl Slots {
                 | Answer::Released(true)
                 | Answer::Extended(_)
                 | Answer::State(_),
-            ) => Said::Yes,
-            Ok(_) => Said::No,
-            Err(_) => Said::Fault,
+            ) => Outcome::Yes,
+            Ok(_) => Outcome::No,
+            Err(_) => Outcome::Fault,
         };
         let micros = now.saturating_since(started).as_micros();
         slot.micros = u32::try_from(micros).unwrap_or(u32::MAX);
         slot.late = late;
-        if let (Said::Fault, Some(faults)) = (before, &mut self.faults) {
+        if let (Outcome::Fault, Some(faults)) = (before, &mut self.faults) {
             faults.0.retain(|(of, _)| *of != node);
         }
         if let Err(fault) = answer {
@@ -187,14 +187,14 @@ impl Slots {
             faults.find(|(of, _)| *of == node)
         };
         let outcome = match slot.said {
-            Said::Silent => NodeOutcome::Silent,
-            Said::Yes => NodeOutcome::Yes,
-            Said::No => NodeOutcome::No,
-            Said::Fault => fault().map_or(NodeOutcome::Silent, |(_, fault)| {
+            Outcome::Silent => NodeOutcome::Silent,
+            Outcome::Yes => NodeOutcome::Yes,
+            Outcome::No => NodeOutcome::No,
+            Outcome::Fault => fault().map_or(NodeOutcome::Silent, |(_, fault)| {
                 NodeOutcome::Fault(fault.clone())
             }),
         };
-        let silent = slot.said == Said::Silent;
+        let silent = slot.said == Outcome::Silent;
         NodeReport {
             node: name.clone(),
             phase,
@@ -250,9 +250,9 @@ impl NodeReport {
 
 /// Reports on one line, for error texts: only those that did not simply say yes; and where the
 /// others had decided it, without those that were not needed any more.
-pub(crate) struct Line<'a>(pub(crate) &'a [NodeReport]);
+pub(crate) struct OneLine<'a>(pub(crate) &'a [NodeReport]);
 
-impl Line<'_> {
+impl OneLine<'_> {
     fn decided(&self) -> bool {
         let quorum = Quorum::of(self.0.len());
         let failed = self.0.iter().filter(|report| report.failed()).count();
@@ -262,7 +262,7 @@ impl Line<'_> {
     }
 }
 
-impl fmt::Display for Line<'_> {
+impl fmt::Display for OneLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let decided = self.decided();
         let mut rest = self
@@ -335,7 +335,7 @@ mod tests {
             (vec![Silent], "m0: no answer yet"),
             (vec![], ""),
         ] {
-            assert_eq!(Line(&reports(said)).to_string(), line);
+            assert_eq!(OneLine(&reports(said)).to_string(), line);
         }
     }
 

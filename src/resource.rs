@@ -1,5 +1,7 @@
 //! What may be locked.
 
+use crate::keys::RESERVED;
+
 /// The longest resource name, in bytes.
 pub const MAX_RESOURCE_LEN: usize = 1024;
 
@@ -14,7 +16,7 @@ pub enum InvalidResource {
     #[error("the resource name is {0} bytes long, at most {max} are allowed", max = MAX_RESOURCE_LEN)]
     TooLong(usize),
     /// The name, with its prefix, would be one of quorate's own keys.
-    #[error("resource names that begin with \"quorate:\" are reserved")]
+    #[error("resource names that begin with {RESERVED:?} are reserved")]
     Reserved,
 }
 
@@ -26,17 +28,15 @@ pub(crate) fn check_resource(prefix: &str, resource: &[u8]) -> Result<(), Invali
     if resource.len() > MAX_RESOURCE_LEN {
         return Err(InvalidResource::TooLong(resource.len()));
     }
+    let reserved = RESERVED.as_bytes();
     // The whole key counts: an empty prefix, or one that ends in the middle of the word.
     let key_start = prefix
         .as_bytes()
         .iter()
         .chain(resource)
         .take(RESERVED.len());
-    if key_start.eq(RESERVED) || resource.starts_with(RESERVED) {
+    if key_start.eq(reserved) || resource.starts_with(reserved) {
         return Err(InvalidResource::Reserved);
     }
     Ok(())
 }
-
-/// What the names of quorate's own keys begin with.
-const RESERVED: &[u8] = b"quorate:";

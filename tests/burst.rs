@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use quorate::node::{Answer, Ear, Extended, Node, NodeName, Reply, Request};
+use quorate::node::{Answer, Extended, Node, NodeName, Reply, Request, Subscriber};
 use quorate::runtime::BoxFuture;
 use quorate::{LockGuard, Redlock};
 use support::{masters, ms, redlock, secs};
@@ -56,7 +56,7 @@ impl Node for Slow {
         });
     }
 
-    fn listen(&self, _: Ear) {}
+    fn subscribe(&self, _: Subscriber) {}
 
     fn idle(&self) -> BoxFuture<()> {
         Box::pin(std::future::ready(()))

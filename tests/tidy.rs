@@ -7,21 +7,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The floors of `src/`, the lowest first. A file may name what stands on its own floor or below.
-const FLOORS: [&[&str]; 12] = [
+const FLOORS: [&[&str]; 11] = [
     &["protocol"],
     &[
-        "clock", "runtime", "retry", "settings", "resource", "outcome", "limit", "metrics", "sync",
+        "clock", "runtime", "retry", "settings", "resource", "outcome", "limit", "keys", "metrics",
+        "sync",
     ],
     &["node"],
-    &["report", "gather"],
+    &["report"],
     &["error"],
     &["options", "tls"],
-    &["coordinator"],
-    &["waiting", "held", "renewal"],
-    &["core"],
-    &["campaign", "guard"],
-    &["redlock"],
-    &["builder", "testing", "lib"],
+    &["rounds"],
+    &["waiting"],
+    &["hold"],
+    &["acquire"],
+    &["redlock", "builder", "testing", "lib"],
 ];
 
 /// How many files of a package stand in circles today. May only shrink.
@@ -225,5 +225,185 @@ fn the_core_of_the_protocol_names_nothing_but_itself() {
             let outside: Vec<_> = all.iter().filter(|to| to.first() != from.first()).collect();
             assert!(outside.is_empty(), "{from:?} -> {outside:?}");
         }
+    }
+}
+
+/// What of a source is not tests and not comments.
+fn code(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).expect("a source");
+    let code = text.split("\nmod tests {").next().unwrap_or_default();
+    let lines = code
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_names_of_keys_stand_in_one_file() {
+    let mut files = Vec::new();
+    sources(&root().join("src"), &mut files);
+    scripts(&root().join("src/scripts"), &mut files);
+    assert!(files.len() > 60, "{files:?}");
+    let names = |text: &str| {
+        let after = text.split("quorate:").skip(1);
+        after.into_iter().any(|rest| {
+            let word: String = rest.chars().take_while(char::is_ascii_lowercase).collect();
+            !word.is_empty() && rest[word.len()..].starts_with(':')
+        })
+    };
+    let named = files.iter().filter(|path| names(&code(path)));
+    let named: Vec<_> = named.filter_map(|path| path.file_name()).collect();
+    assert_eq!(named, ["keys.rs"], "elsewhere they come from crate::keys");
+}
+
+fn scripts(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            scripts(&path, into);
+        } else if path.extension().is_some_and(|kind| kind == "lua") {
+            into.push(path);
+        }
+    }
+}
+
+/// The longest function, in lines.
+const LONGEST: usize = 70;
+
+/// How many functions of a package are longer than that today. May only shrink.
+const LONG: [(&str, usize); 7] = [
+    ("src", 0),
+    ("testbed", 0),
+    ("cli", 3),
+    ("simulation", 2),
+    ("chaos", 8),
+    ("benches", 5),
+    ("tests", 1),
+];
+
+/// The functions of a file, with their lengths.
+fn functions(text: &str) -> Vec<(String, usize)> {
+    let mut open: Vec<(usize, String, usize)> = Vec::new();
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let indent = line.len() - line.trim_start().len();
+        let mut words = line.split_whitespace().skip_while(|word| *word != "fn");
+        let is_comment = line.trim_start().starts_with("//");
+        if let (Some(_), Some(name), false) = (words.next(), words.next(), is_comment) {
+            let name = name.split(['(', '<']).next().unwrap_or_default();
+            open.push((indent, name.to_owned(), number));
+        }
+        let Some((at, _, from)) = open.last() else {
+            continue;
+        };
+        let body = text.lines().skip(*from).take(number - from + 1);
+        let declared = line.ends_with(';') && !body.into_iter().any(|line| line.ends_with('{'));
+        let ends = line.trim() == "}" || line.ends_with("{}") || declared;
+        if *at == indent
+            && ends
+            && let Some((_, name, from)) = open.pop()
+        {
+            found.push((name, number - from + 1));
+        }
+    }
+    found
+}
+
+#[test]
+fn functions_are_short_enough_to_be_read_at_once() {
+    let text =
+        "fn a() {\n    if b {\n    }\n}\ntrait C {\n    fn d(&self);\n    fn e(\n    );\n}\n";
+    let lengths = [("a", 4), ("d", 1), ("e", 2)].map(|(name, lines)| (name.to_owned(), lines));
+    assert_eq!(functions(text), lengths);
+    for (package, most) in LONG {
+        let mut files = Vec::new();
+        sources(&root().join(package), &mut files);
+        let mut long = Vec::new();
+        let mut seen = 0;
+        for path in &files {
+            let all = functions(&std::fs::read_to_string(path).expect("a source"));
+            seen += all.len();
+            let place = path.strip_prefix(root()).expect("inside").display();
+            let all = all.into_iter().filter(|(_, lines)| *lines > LONGEST);
+            long.extend(all.map(|(name, lines)| format!("{place}: {name}, {lines} lines")));
+        }
+        assert!(seen > 20, "{package} has functions");
+        assert_eq!(
+            long.len(),
+            most,
+            "{package}: the list may only shrink: {long:#?}"
+        );
+    }
+}
+
+/// Names of the library that are declared twice on purpose.
+const TWINS: [&str; 2] = [
+    // With the feature `metrics`, and empty without.
+    "Hold", "Message",
+];
+
+#[test]
+fn no_name_of_the_library_stands_for_two_things() {
+    let mut files = Vec::new();
+    sources(&root().join("src"), &mut files);
+    let mut seen: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for path in &files {
+        for line in code(path).lines() {
+            let mut words = line.split_whitespace();
+            let shared = matches!(words.next(), Some("pub" | "pub(crate)"));
+            let kind = matches!(words.next(), Some("struct" | "enum" | "trait" | "type"));
+            if let (true, true, Some(name)) = (shared, kind, words.next()) {
+                let ends = |c: char| !c.is_alphanumeric();
+                let name = name.split(ends).next().unwrap_or_default();
+                let place = path.strip_prefix(root()).expect("inside").display();
+                seen.entry(name.to_owned())
+                    .or_default()
+                    .push(place.to_string());
+            }
+        }
+    }
+    assert!(seen.len() > 60);
+    seen.retain(|name, places| places.len() > 1 && !TWINS.contains(&name.as_str()));
+    assert!(seen.is_empty(), "{seen:#?}");
+}
+
+/// The most words of our own that a reader has to learn.
+const OWN_WORDS: usize = 12;
+
+#[test]
+fn our_own_words_are_few_and_explained() {
+    let page = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the page");
+    let glossary = page
+        .split("\n## Our own words\n")
+        .nth(1)
+        .expect("a glossary");
+    let glossary = glossary.split("\n## ").next().unwrap_or_default();
+    let words: Vec<&str> = glossary
+        .lines()
+        .filter_map(|line| {
+            line.strip_prefix("- **")?
+                .split_once("**")
+                .map(|(word, _)| word)
+        })
+        .collect();
+    assert!((6..=OWN_WORDS).contains(&words.len()), "{words:?}");
+    let mut files = Vec::new();
+    sources(&root().join("src"), &mut files);
+    let all: Vec<String> = files.iter().map(|path| code(path).to_lowercase()).collect();
+    for word in &words {
+        let used = word.to_lowercase().replace(['-', ' '], "_");
+        assert!(
+            all.iter().any(|code| code.contains(&used)),
+            "{word} is not used"
+        );
+    }
+    // What they have taken the place of.
+    let dialect = [
+        "Ear", "Letter", "Seat", "Wheel", "Board", "Gather", "Heir", "Said", "Told", "Far",
+    ];
+    for (path, code) in files.iter().zip(files.iter().map(|path| code(path))) {
+        let mut words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
+        let found = words.find(|word| dialect.contains(word));
+        assert!(found.is_none(), "{}: {found:?}", path.display());
     }
 }

@@ -39,6 +39,7 @@ usage: scripts/mutants [--only FILE] [--mutant N] [--sample K [--seed S]] [--ali
        scripts/mutants --build [--only FILE]    which of them compile
        scripts/mutants --summary                what earlier runs have found
 
+FILE is a part of a path, or several with commas between; with - in front, those that are left out.
 What has been judged is kept in target/mutants/table.txt and not judged again: delete it to begin anew, or
 ask with --alive for another look at those that lived, with --mutant for one. With --quick only the cheap judges
 are heard.";
@@ -116,8 +117,12 @@ fn run(options: &Options) -> Result<bool> {
     let root = targets::root();
     let code = find::find(&root)?;
     let asked = |mutant: &&Mutant| {
-        let only = options.only.as_ref();
-        only.is_none_or(|only| mutant.file.contains(only))
+        let only = options.only.as_deref().unwrap_or("");
+        let (not, only): (Vec<&str>, Vec<&str>) =
+            only.split(',').partition(|part| part.starts_with('-'));
+        let within = |part: &str| mutant.file.contains(part);
+        (only.is_empty() || only.into_iter().any(within))
+            && !not.into_iter().any(|part| within(&part[1..]))
             && options.mutant.is_none_or(|id| mutant.id == id)
     };
     if options.what == What::List {

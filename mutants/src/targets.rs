@@ -9,14 +9,11 @@ use anyhow::{Context, Result, ensure};
 /// moved would be left out without a word.
 const DECIDING: &[&str] = &[
     "src/protocol/*.rs",
-    "src/coordinator.rs",
-    "src/campaign.rs",
-    "src/waiting.rs",
-    "src/renewal.rs",
-    "src/held.rs",
-    "src/guard.rs",
     "src/limit.rs",
-    "src/gather.rs",
+    "src/rounds/*.rs",
+    "src/waiting/*.rs",
+    "src/hold/*.rs",
+    "src/acquire/*.rs",
     "src/node/actor/*.rs",
     "src/node/redis/link.rs",
     "src/node/redis/online.rs",

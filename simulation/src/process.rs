@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use quorate::Instant;
-use quorate::node::{Ear, Node, NodeName, Reply, Request};
+use quorate::node::{Node, NodeName, Reply, Request, Subscriber};
 use quorate::runtime::{BoxFuture, Runtime};
 use quorate::testing::{Driver, drivers};
 
@@ -199,8 +199,8 @@ impl Node for SimNode {
         }
     }
 
-    fn listen(&self, ear: Ear) {
-        self.driver.listen(ear);
+    fn subscribe(&self, subscriber: Subscriber) {
+        self.driver.subscribe(subscriber);
     }
 
     fn idle(&self) -> BoxFuture<()> {

@@ -2,7 +2,7 @@
 
 use super::inspection::Inspection;
 use super::name::NodeName;
-use super::request::{Ear, Reply, Request};
+use super::request::{Reply, Request, Subscriber};
 use super::scope::Scope;
 
 /// One independent master.
@@ -21,10 +21,10 @@ pub trait Node: Send + Sync + 'static {
     /// Queues `request`; `reply` is answered later, or before this returns.
     fn send(&self, request: Request, reply: Reply);
 
-    /// Delivers wake-ups for the ear's process from now on. Called at most once, before the first
+    /// Delivers wake-ups for the subscriber's process from now on. Called at most once, before the first
     /// request; an implementation without wake-ups leaves the waiters to their timers.
-    fn listen(&self, ear: Ear) {
-        drop(ear);
+    fn subscribe(&self, subscriber: Subscriber) {
+        drop(subscriber);
     }
 
     /// Resolves when nothing that was sent so far is under way any more.

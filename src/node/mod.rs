@@ -22,8 +22,8 @@ pub use contract::Node;
 pub use fault::Fault;
 pub use name::NodeName;
 pub use request::{
-    Answer, Claim, Ear, ExtendItem, Extended, KeyState, Line, Order, Phase, Place, Reply,
-    ReplySink, Request, Token, Waiter, WakeSink,
+    Answer, Claim, Class, ExtendItem, Extended, Fairness, Group, KeyState, Mode, Part, Phase,
+    QueueInfo, Reply, ReplySink, Request, Subscriber, Ticket, Token, Waiter, WakeSink,
 };
 pub use scope::Scope;
 #[cfg(any(test, feature = "testing"))]

@@ -7,11 +7,11 @@ if tonumber(ARGV[2]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end
 local call, key, waiter = redis.call, KEYS[1], ARGV[4]
-local queue = 'quorate:queue:' .. key
+local queue = '{queue}' .. key
 local time = call('TIME')
 local alive, ticket, ms, head
 if waiter or call('EXISTS', queue) == 1 then
-  alive, ticket = 'quorate:alive:' .. key, 'quorate:ticket:' .. key
+  alive, ticket = '{alive}' .. key, '{ticket}' .. key
   ms = time[1] * 1000 + math.floor(time[2] / 1000)
   if waiter then
     local beat = tonumber(ARGV[6])
@@ -43,6 +43,8 @@ end
 if not head or head == waiter then
   if call('SET', key, ARGV[1], 'NX', 'PX', ARGV[2]) then
     --+ fence/raise.lua
+    call('SET', fence, text or string.format('%.0f', v), 'PX', FENCE_TTL)
+    return v
   end
 end
 local held = call('GET', key)
@@ -61,4 +63,4 @@ if waiter then
 elseif head then
   ahead = call('ZCARD', queue)
 end
-return {left, ahead, tonumber(call('GET', 'quorate:ticket:' .. key) or 0), held or ''}
+return {left, ahead, tonumber(call('GET', '{ticket}' .. key) or 0), held or ''}

@@ -5,15 +5,15 @@
 -- KEYS: lock. Reply as LOOK without the line, from before.
 local held = redis.call('GET', KEYS[1])
 local left = redis.call('PTTL', KEYS[1])
-local was = {held, left, redis.call('GET', 'quorate:fence:' .. KEYS[1])}
+local was = {held, left, redis.call('GET', '{fence}' .. KEYS[1])}
 if held then
   if left > 0 then
-    redis.call('SET', 'quorate:broken:' .. KEYS[1], held, 'PX', left)
+    redis.call('SET', '{broken}' .. KEYS[1], held, 'PX', left)
   end
   redis.call('DEL', KEYS[1])
-  local head = redis.call('ZRANGE', 'quorate:queue:' .. KEYS[1], 0, 0)[1]
+  local head = redis.call('ZRANGE', '{queue}' .. KEYS[1], 0, 0)[1]
   if head then
-    redis.pcall('PUBLISH', 'quorate:wake:' .. string.sub(head, 1, 16), KEYS[1])
+    redis.pcall('PUBLISH', '{wake}' .. string.sub(head, 1, 16), KEYS[1])
   end
 end
 return was

@@ -17,7 +17,7 @@ for i = 1, #KEYS do
       redis.call('PEXPIRE', KEYS[i], ttl)
     end
     said[i] = '1'
-  elseif held == false and redis.call('GET', 'quorate:broken:' .. KEYS[i]) ~= value then
+  elseif held == false and redis.call('GET', '{broken}' .. KEYS[i]) ~= value then
     redis.call('SET', KEYS[i], value, 'PX', ttl)
     said[i] = '2'
   else

@@ -7,11 +7,11 @@ local mine = 0
 if call('GET', key) == ARGV[1] then
   mine = call('DEL', key)
 end
-local queue = 'quorate:queue:' .. key
+local queue = '{queue}' .. key
 if call('EXISTS', queue) == 0 then
   return mine
 end
-local alive = 'quorate:alive:' .. key
+local alive = '{alive}' .. key
 local left = 0
 if ARGV[3] == '1' then
   left = call('ZREM', queue, waiter)
@@ -36,6 +36,6 @@ if #dead > 0 then
 end
 if head and (mine == 1 or call('EXISTS', key) == 0) then
   -- A hint only; a user who may not publish still releases.
-  redis.pcall('PUBLISH', 'quorate:wake:' .. string.sub(head, 1, 16), key)
+  redis.pcall('PUBLISH', '{wake}' .. string.sub(head, 1, 16), key)
 end
 return mine

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quorate::Token;
 use quorate::node::{
-    Answer, Claim, ExtendItem, Fault, Node, Order, Phase, Place, Reply, ReplySink, Request,
+    Answer, Claim, ExtendItem, Fairness, Fault, Node, Phase, Reply, ReplySink, Request, Ticket,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -20,9 +20,9 @@ pub(crate) struct Ears {
     receiver: UnboundedReceiver<(usize, Said)>,
 }
 
-struct Ear(UnboundedSender<(usize, Said)>);
+struct Answers(UnboundedSender<(usize, Said)>);
 
-impl ReplySink for Ear {
+impl ReplySink for Answers {
     fn answered(&self, number: usize, _: Phase, said: Said) {
         let _ = self.0.send((number, said));
     }
@@ -36,8 +36,8 @@ impl Ears {
 
     /// Sends a request; `number` comes back with the answer.
     pub(crate) fn ask(&self, node: &dyn Node, number: usize, request: Request) {
-        let ear = Arc::new(Ear(self.sender.clone()));
-        node.send(request, Reply::new(ear, number, Phase::Look));
+        let answers = Arc::new(Answers(self.sender.clone()));
+        node.send(request, Reply::new(answers, number, Phase::Look));
     }
 
     /// The next answer.
@@ -109,14 +109,14 @@ pub(crate) fn classic(key: &[u8], n: u8) -> Arc<Claim> {
 }
 
 /// A fenced claim that stands in line with this ticket.
-pub(crate) fn in_line(key: &[u8], n: u8, ticket: u64) -> Arc<Claim> {
-    let place = Place {
+pub(crate) fn in_line(key: &[u8], n: u8, number: u64) -> Arc<Claim> {
+    let place = Ticket {
         waiter: format!("{n:016x}:1").into(),
-        ticket,
+        number,
         heartbeat: Duration::from_secs(240),
     };
     let claim = Claim::new("", key, token(n), true);
-    Arc::new(claim.with_order(Order::Fair(Some(Box::new(place)))))
+    Arc::new(claim.with_fairness(Fairness::Fair(Some(Box::new(place)))))
 }
 
 pub(crate) fn acquire(claim: &Arc<Claim>, ttl: Duration, proposal: u64) -> Request {

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use quorate::node::memory::MemoryNode;
-use quorate::node::{Ear, Node, NodeName, Reply, Request};
+use quorate::node::{Node, NodeName, Reply, Request, Subscriber};
 use quorate::runtime::BoxFuture;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
@@ -18,7 +18,7 @@ pub(crate) struct SlowNode {
     pub(crate) master: MemoryNode,
     post: UnboundedSender<(Request, Reply)>,
     under_way: watch::Sender<usize>,
-    ear: Arc<OnceLock<Ear>>,
+    subscriber: Arc<OnceLock<Subscriber>>,
 }
 
 impl SlowNode {
@@ -28,8 +28,8 @@ impl SlowNode {
         let (post, mut letters) = unbounded_channel::<(Request, Reply)>();
         let under_way = watch::Sender::new(0);
         let (executor, counter) = (master.clone(), under_way.clone());
-        let ear: Arc<OnceLock<Ear>> = Arc::default();
-        let hears = ear.clone();
+        let subscriber: Arc<OnceLock<Subscriber>> = Arc::default();
+        let hears = subscriber.clone();
         let (answers, mut ready) = unbounded_channel::<(Request, Reply)>();
         tokio::spawn(async move {
             while let Some((request, reply)) = letters.recv().await {
@@ -45,8 +45,11 @@ impl SlowNode {
                 tokio::time::sleep(back).await;
                 reply.answer(said);
                 for (process, key) in published {
-                    if let Some(ear) = hears.get().filter(|ear| ear.process == process) {
-                        ear.sink.woken(ear.node, &key);
+                    if let Some(subscriber) = hears
+                        .get()
+                        .filter(|subscriber| subscriber.process == process)
+                    {
+                        subscriber.sink.woken(subscriber.node, &key);
                     }
                 }
                 counter.send_modify(|count| *count -= 1);
@@ -56,7 +59,7 @@ impl SlowNode {
             master,
             post,
             under_way,
-            ear,
+            subscriber,
         })
     }
 }
@@ -71,8 +74,8 @@ impl Node for SlowNode {
         let _ = self.post.send((request, reply));
     }
 
-    fn listen(&self, ear: Ear) {
-        let _ = self.ear.set(ear);
+    fn subscribe(&self, subscriber: Subscriber) {
+        let _ = self.subscriber.set(subscriber);
     }
 
     fn idle(&self) -> BoxFuture<()> {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quorate::node::memory::MemoryNode;
-use quorate::node::{Ear, Fault, Node, NodeName, Reply, Request};
+use quorate::node::{Fault, Node, NodeName, Reply, Request, Subscriber};
 use quorate::runtime::BoxFuture;
 
 /// What becomes of one request.
@@ -100,8 +100,8 @@ impl Node for Stubborn {
         }
     }
 
-    fn listen(&self, ear: Ear) {
-        self.master.listen(ear);
+    fn subscribe(&self, subscriber: Subscriber) {
+        self.master.subscribe(subscriber);
     }
 
     fn idle(&self) -> BoxFuture<()> {

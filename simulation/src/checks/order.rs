@@ -11,7 +11,7 @@ use super::{ByValue, Check, Moment};
 use crate::facts::{Fact, Verb};
 use crate::locker::{RESOURCES, resource_of};
 use crate::scenario::Scenario;
-use quorate::node::{Answer, Claim, Order, Place};
+use quorate::node::{Answer, Claim, Fairness, Ticket};
 
 pub(crate) struct Line {
     fair: bool,
@@ -21,7 +21,7 @@ pub(crate) struct Line {
     /// Everybody who waits in line.
     waiters: Vec<Waiter>,
     /// When each attempt began, and from which place.
-    started: ByValue<(u64, Option<Place>)>,
+    started: ByValue<(u64, Option<Ticket>)>,
 }
 
 struct Standing {
@@ -56,9 +56,9 @@ impl Line {
         master: usize,
         resource: usize,
         now_ms: u64,
-        place: &Place,
+        place: &Ticket,
     ) {
-        let rank = (place.ticket, place.waiter.clone());
+        let rank = (place.number, place.waiter.clone());
         let until_ms = now_ms + place.heartbeat.as_nanos().div_ceil(1_000_000) as u64;
         let line = &mut self.lines[master][resource];
         // The dead are purged: a clock that jumps back does not bring them to life.
@@ -88,10 +88,10 @@ impl Line {
     }
 }
 
-fn place(claim: &Claim) -> Option<&Place> {
-    match claim.order() {
-        Order::Fair(place) => place.as_deref(),
-        Order::Unordered => None,
+fn place(claim: &Claim) -> Option<&Ticket> {
+    match claim.fairness() {
+        Fairness::Fair(place) => place.as_deref(),
+        Fairness::Unordered => None,
     }
 }
 
@@ -125,7 +125,7 @@ impl Check for Line {
                 }
                 let fresh =
                     matches!(answer, Ok(Answer::Granted { .. })) && before.holder != after.holder;
-                let rank = place.map(|place| (place.ticket, place.waiter.clone()));
+                let rank = place.map(|place| (place.number, place.waiter.clone()));
                 let line = &self.lines[*master][*resource];
                 let before = |one: &&Standing| {
                     one.until_ms > *now_ms && rank.as_ref().is_none_or(|rank| one.rank < *rank)
@@ -156,7 +156,7 @@ impl Check for Line {
                 };
                 let mine = place
                     .as_ref()
-                    .map(|place| (place.ticket, place.waiter.clone()));
+                    .map(|place| (place.number, place.waiter.clone()));
                 self.waiters.retain(|one| Some(&one.rank) != mine.as_ref());
                 let passed = self.waiters.iter().find(|one| {
                     one.resource == believer.resource

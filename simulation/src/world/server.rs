@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate::node::{Answer, Claim, ExtendItem, Extended, Fault, Order, Place, Request, Token};
+use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Request, Ticket, Token};
 
 use super::{Event, Stray, World};
 use crate::scenario::Refusal;
@@ -69,9 +69,9 @@ fn token(hex: &[u8]) -> Option<Token> {
     (hex.len() == 32).then(|| Token::from_bytes(bytes))
 }
 
-fn claim(key: &[u8], value: &[u8], fenced: bool, order: Order) -> Option<Arc<Claim>> {
+fn claim(key: &[u8], value: &[u8], fenced: bool, fairness: Fairness) -> Option<Arc<Claim>> {
     Some(Arc::new(
-        Claim::new("", key, token(value)?, fenced).with_order(order),
+        Claim::new("", key, token(value)?, fenced).with_fairness(fairness),
     ))
 }
 
@@ -83,7 +83,7 @@ fn millis(word: &[u8]) -> Duration {
 fn request(words: &[&[u8]]) -> Option<Request> {
     match words {
         [b"SET", key, value, b"NX", b"PX", ttl] => Some(Request::Acquire {
-            claim: claim(key, value, false, Order::Unordered)?,
+            claim: claim(key, value, false, Fairness::Unordered)?,
             ttl: millis(ttl),
             proposal: 0,
         }),
@@ -99,41 +99,41 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let key = *keys.first()?;
     Some(match (script, args) {
         (ACQUIRE, [value, ttl, proposal]) => Request::Acquire {
-            claim: claim(key, value, true, Order::Unordered)?,
+            claim: claim(key, value, true, Fairness::Unordered)?,
             ttl: millis(ttl),
             proposal: number(proposal),
         },
         (ACQUIRE_FAIR, [value, ttl, proposal, place @ ..]) => {
             let place = match place {
-                [waiter, ticket, heartbeat] => Some(Box::new(Place {
+                [waiter, ticket, heartbeat] => Some(Box::new(Ticket {
                     waiter: text(waiter).into(),
-                    ticket: number(ticket),
+                    number: number(ticket),
                     heartbeat: millis(heartbeat),
                 })),
                 _ => None,
             };
             Request::Acquire {
-                claim: claim(key, value, true, Order::Fair(place))?,
+                claim: claim(key, value, true, Fairness::Fair(place))?,
                 ttl: millis(ttl),
                 proposal: number(proposal),
             }
         }
         (CONFIRM, [value, token]) => Request::Confirm {
-            claim: claim(key, value, true, Order::Unordered)?,
+            claim: claim(key, value, true, Fairness::Unordered)?,
             token: number(token),
         },
         (RELEASE, [value]) => Request::Release {
-            claim: claim(key, value, true, Order::Unordered)?,
+            claim: claim(key, value, true, Fairness::Unordered)?,
             leave: true,
         },
         (RELEASE_FAIR, [value, rest @ ..]) => {
             let (place, leave) = match rest {
                 [waiter, leave] => {
                     let waiter = text(waiter).into();
-                    let (ticket, heartbeat) = (0, Duration::ZERO);
-                    let place = Place {
+                    let (number, heartbeat) = (0, Duration::ZERO);
+                    let place = Ticket {
                         waiter,
-                        ticket,
+                        number,
                         heartbeat,
                     };
                     (Some(Box::new(place)), *leave == b"1")
@@ -141,13 +141,13 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
                 _ => (None, true),
             };
             Request::Release {
-                claim: claim(key, value, true, Order::Fair(place))?,
+                claim: claim(key, value, true, Fairness::Fair(place))?,
                 leave,
             }
         }
         (EXTEND, args) => {
             let item = |(key, pair): (&&[u8], &[&[u8]])| -> Option<ExtendItem> {
-                let claim = claim(key, pair[0], true, Order::Unordered)?;
+                let claim = claim(key, pair[0], true, Fairness::Unordered)?;
                 if pair[1] == b"0" {
                     claim.withdraw();
                 }
@@ -317,7 +317,7 @@ impl World {
             Request::Confirm { .. } => coverage.confirms += 1,
             Request::Extend { items } if items.len() > 1 => coverage.batches += 1,
             Request::Acquire { claim, .. } => {
-                let lined_up = matches!(claim.order(), Order::Fair(Some(_)));
+                let lined_up = matches!(claim.fairness(), Fairness::Fair(Some(_)));
                 coverage.lined_up += u64::from(lined_up);
             }
             _ => {}

@@ -21,7 +21,7 @@ const CAPACITY: usize = 16_384;
 const RELEASE_CAPACITY: usize = 2 * CAPACITY;
 
 /// A request under way to one master.
-pub(in crate::node) struct Letter {
+pub(in crate::node) struct Queued {
     pub(in crate::node) request: Request,
     reply: Reply,
     /// It has been sent once and came back because the master had lost its scripts.
@@ -30,7 +30,7 @@ pub(in crate::node) struct Letter {
     pub(in crate::node) until: Option<Instant>,
 }
 
-impl Letter {
+impl Queued {
     pub(in crate::node) fn new(request: Request, reply: Reply) -> Self {
         Self {
             request,
@@ -58,17 +58,17 @@ pub(in crate::node) struct Mailbox {
 
 #[derive(Default)]
 struct Inbox {
-    queue: VecDeque<Letter>,
+    queue: VecDeque<Queued>,
     /// Renewals go first: held locks end with their time, whoever else asks may wait a little. They
     /// may overtake anything: a renewal that must not come behind a release is withdrawn.
-    renewals: VecDeque<Letter>,
+    renewals: VecDeque<Queued>,
     /// An actor reads, or has been promised.
     read: bool,
-    /// The actor has letters of its own that are not answered yet.
+    /// The actor has requests of its own that are not answered yet.
     busy: bool,
     /// The handle is gone; nothing more will come.
     closed: bool,
-    /// How many letters have left `queue`.
+    /// How many requests have left `queue`.
     gone: u64,
     /// Those that stood here at a look, and when that was.
     looked: Option<(Instant, u64)>,
@@ -93,22 +93,22 @@ impl Mailbox {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a letter; `true` when a reader must be started. Refuses when full.
-    pub(in crate::node) fn push(&self, letter: Letter) -> Result<bool, Letter> {
+    /// Queues a request; `true` when a reader must be started. Refuses when full.
+    pub(in crate::node) fn push(&self, queued: Queued) -> Result<bool, Queued> {
         let mut inbox = self.inbox();
         let first = inbox.is_empty();
-        let room = match letter.request {
+        let room = match queued.request {
             Request::Release { .. } => RELEASE_CAPACITY,
             _ => CAPACITY,
         };
-        let queue = match letter.request {
+        let queue = match queued.request {
             Request::Extend { .. } => &mut inbox.renewals,
             _ => &mut inbox.queue,
         };
         if queue.len() >= room {
-            return Err(letter);
+            return Err(queued);
         }
-        queue.push_back(letter);
+        queue.push_back(queued);
         let start = !std::mem::replace(&mut inbox.read, true);
         drop(inbox);
         if first {
@@ -118,7 +118,7 @@ impl Mailbox {
     }
 
     /// Takes all that has gathered, at most `most`, renewals first.
-    pub(in crate::node) fn take(&self, most: usize, into: &mut Vec<Letter>) {
+    pub(in crate::node) fn take(&self, most: usize, into: &mut Vec<Queued>) {
         let mut inbox = self.inbox();
         let ahead = inbox.renewals.len().min(most);
         into.extend(inbox.renewals.drain(..ahead));
@@ -129,8 +129,8 @@ impl Mailbox {
     }
 
     /// Takes those that have stood here for `limit` and at most twice as long. Looked at now and
-    /// then while there is no room at the master: no letter carries the time at which it came.
-    pub(in crate::node) fn overdue(&self, now: Instant, limit: Duration, into: &mut Vec<Letter>) {
+    /// then while there is no room at the master: no request carries the time at which it came.
+    pub(in crate::node) fn overdue(&self, now: Instant, limit: Duration, into: &mut Vec<Queued>) {
         let mut inbox = self.inbox();
         let all = inbox.gone + inbox.queue.len() as u64;
         match inbox.looked {
@@ -199,8 +199,8 @@ impl Mailbox {
             let renewals = std::mem::take(&mut inbox.renewals);
             renewals.into_iter().chain(std::mem::take(&mut inbox.queue))
         };
-        for letter in left {
-            letter.answer(Err(fault.clone()));
+        for queued in left {
+            queued.answer(Err(fault.clone()));
         }
         self.rested.notify_waiters();
     }
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     fn put(mailbox: &Mailbox, request: Request) -> bool {
-        mailbox.push(Letter::new(request, Reply::ignored())).is_ok()
+        mailbox.push(Queued::new(request, Reply::ignored())).is_ok()
     }
 
     fn look(key: &str) -> Request {
@@ -237,7 +237,7 @@ mod tests {
         assert!(put(&mailbox, renewal()));
         let mut taken = Vec::new();
         mailbox.take(3, &mut taken);
-        let renews = |letter: &Letter| matches!(letter.request, Request::Extend { .. });
+        let renews = |queued: &Queued| matches!(queued.request, Request::Extend { .. });
         let first: Vec<bool> = taken.iter().map(renews).collect();
         assert_eq!(first, [true, false, false]);
     }
@@ -248,9 +248,9 @@ mod tests {
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
         let mailbox = Mailbox::new();
         let overdue = |ms: u64| {
-            let mut letters = Vec::new();
-            mailbox.overdue(at(ms), limit, &mut letters);
-            letters.len()
+            let mut queued = Vec::new();
+            mailbox.overdue(at(ms), limit, &mut queued);
+            queued.len()
         };
         assert!(put(&mailbox, look("a")) && put(&mailbox, look("b")));
         assert_eq!(overdue(0), 0);
@@ -284,18 +284,18 @@ mod models {
 
     use super::*;
 
-    fn push(mailbox: &Arc<Mailbox>, letters: usize) -> thread::JoinHandle<()> {
+    fn push(mailbox: &Arc<Mailbox>, requests: usize) -> thread::JoinHandle<()> {
         let mailbox = mailbox.clone();
         thread::spawn(move || {
-            for _ in 0..letters {
+            for _ in 0..requests {
                 let look = Request::Look { key: Arc::from([]) };
-                assert!(mailbox.push(Letter::new(look, Reply::ignored())).is_ok());
+                assert!(mailbox.push(Queued::new(look, Reply::ignored())).is_ok());
             }
         })
     }
 
     /// As the actor does: it registers first, and takes until there is nothing left. Then it rests.
-    fn read(mailbox: &Mailbox, letters: usize) {
+    fn read(mailbox: &Mailbox, requests: usize) {
         let mut taken = Vec::new();
         block_on(std::future::poll_fn(|cx| {
             mailbox.register(cx.waker());
@@ -306,7 +306,7 @@ mod models {
                     break;
                 }
             }
-            if taken.len() == letters {
+            if taken.len() == requests {
                 Poll::Ready(())
             } else {
                 Poll::Pending
@@ -316,7 +316,7 @@ mod models {
     }
 
     #[test]
-    fn no_order_of_threads_leaves_a_letter_with_nobody_to_read_it() {
+    fn no_order_of_threads_leaves_a_request_with_nobody_to_read_it() {
         crate::sync::model(|| {
             let mailbox = Arc::new(Mailbox::new());
             let callers = [push(&mailbox, 1), push(&mailbox, 1)];
@@ -329,7 +329,7 @@ mod models {
 
     /// The second one wakes nobody where the first still lies there.
     #[test]
-    fn no_order_of_threads_leaves_a_second_letter_behind() {
+    fn no_order_of_threads_leaves_a_second_request_behind() {
         crate::sync::model(|| {
             let mailbox = Arc::new(Mailbox::new());
             let caller = push(&mailbox, 2);

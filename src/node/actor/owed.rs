@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::mailbox::Letter;
+use super::mailbox::Queued;
 use super::window::UNDER_WAY;
 use crate::node::{Claim, Reply, Request};
 use crate::protocol::instant::Instant;
@@ -34,26 +34,26 @@ struct Release {
 }
 
 impl Release {
-    fn of(letter: &Letter) -> Option<Self> {
-        let Request::Release { claim, leave } = &letter.request else {
+    fn of(queued: &Queued) -> Option<Self> {
+        let Request::Release { claim, leave } = &queued.request else {
             return None;
         };
         Some(Self {
             claim: claim.clone(),
             leave: *leave,
-            until: letter.until,
+            until: queued.until,
         })
     }
 
-    fn into_letter(self) -> Letter {
+    fn into_queued(self) -> Queued {
         let Self {
             claim,
             leave,
             until,
         } = self;
-        let mut letter = Letter::new(Request::Release { claim, leave }, Reply::ignored());
-        letter.until = until;
-        letter
+        let mut queued = Queued::new(Request::Release { claim, leave }, Reply::ignored());
+        queued.until = until;
+        queued
     }
 }
 
@@ -74,20 +74,20 @@ impl Owed {
         self.queue.len()
     }
 
-    /// Keeps the release of a letter that is not sent, or whose answer did not come; others are
+    /// Keeps the release of a request that is not sent, or whose answer did not come; others are
     /// not kept.
-    pub(in crate::node) fn keep(&mut self, letter: &Letter) {
+    pub(in crate::node) fn keep(&mut self, queued: &Queued) {
         // The first are those that were under way when the trouble began; what came later was
         // not sent, and its release finds nothing.
         if self.queue.len() < MOST {
-            self.queue.extend(Release::of(letter));
+            self.queue.extend(Release::of(queued));
         }
     }
 
     /// Keeps a release that the master refused for the moment, until its key has certainly
     /// expired (`a_release_that_a_master_refuses_for_the_moment_is_delivered_later`).
-    pub(in crate::node) fn postpone(&mut self, letter: &Letter, max_ttl: Duration, now: Instant) {
-        let Some(mut release) = Release::of(letter) else {
+    pub(in crate::node) fn postpone(&mut self, queued: &Queued, max_ttl: Duration, now: Instant) {
+        let Some(mut release) = Release::of(queued) else {
             return;
         };
         release.until.get_or_insert(now + max_ttl);
@@ -116,7 +116,7 @@ impl Owed {
         &mut self,
         most: usize,
         now: Instant,
-    ) -> impl Iterator<Item = Letter> {
+    ) -> impl Iterator<Item = Queued> {
         let resting = self.respite_ends.is_some_and(|ends| now < ends);
         if !resting {
             self.respite_ends = None;
@@ -124,21 +124,21 @@ impl Owed {
         let count = if resting { 0 } else { most.min(self.len()) };
         let live = move |release: &Release| release.until.is_none_or(|until| now < until);
         let due = self.queue.drain(..count).filter(live);
-        due.map(Release::into_letter)
+        due.map(Release::into_queued)
     }
 
     /// Puts the releases of a broken connection before all that was refused while they were under
     /// way, also when there is no room for both: only of them the master may have seen the acquire.
-    pub(in crate::node) fn put_first(&mut self, open: impl Iterator<Item = Letter>) -> Vec<Letter> {
+    pub(in crate::node) fn put_first(&mut self, open: impl Iterator<Item = Queued>) -> Vec<Queued> {
         let mut refused = std::mem::take(&mut self.queue);
-        let mut letters = Vec::new();
-        for letter in open {
-            self.keep(&letter);
-            letters.push(letter);
+        let mut kept = Vec::new();
+        for queued in open {
+            self.keep(&queued);
+            kept.push(queued);
         }
         refused.truncate(MOST - self.queue.len());
         self.queue.append(&mut refused);
-        letters
+        kept
     }
 }
 
@@ -147,19 +147,19 @@ mod tests {
     use super::*;
     use crate::node::Token;
 
-    fn release(resource: &str) -> Letter {
+    fn release(resource: &str) -> Queued {
         let claim = Arc::new(Claim::new(
             "",
             resource.as_bytes(),
             Token::from_bytes([0; 16]),
             true,
         ));
-        Letter::new(Request::Release { claim, leave: true }, Reply::ignored())
+        Queued::new(Request::Release { claim, leave: true }, Reply::ignored())
     }
 
     fn taken(owed: &mut Owed, most: usize, now: Instant) -> Vec<String> {
         owed.take(most, now)
-            .map(|letter| match &letter.request {
+            .map(|queued| match &queued.request {
                 Request::Release { claim, .. } => String::from_utf8_lossy(claim.key()).into_owned(),
                 other => panic!("{other:?}"),
             })

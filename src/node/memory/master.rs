@@ -5,14 +5,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::group::Member;
+use crate::keys::Family;
 use crate::node::{
-    Answer, Claim, ExtendItem, Extended, Fault, KeyState, Line, Order, Place, Request, Waiter,
+    Answer, Claim, ExtendItem, Extended, Fairness, Fault, KeyState, QueueInfo, Request, Ticket,
+    Waiter,
 };
 use crate::protocol::fencing::PROPOSAL_SLACK_US;
-
-/// What stands before the lock key in the names of the keys that go with it.
-const FENCE_PREFIX: &[u8] = b"quorate:fence:";
-const BROKEN_PREFIX: &[u8] = b"quorate:broken:";
 
 /// The length of a process id: what a waiter id begins with.
 const PROCESS_LEN: usize = 16;
@@ -27,16 +26,18 @@ const LARGEST_COUNTER: u64 = 1 << 53;
 #[derive(Clone, Debug, Default)]
 pub struct Master {
     keys: HashMap<Vec<u8>, Entry, Quick>,
-    lines: HashMap<Vec<u8>, Waiting, Quick>,
+    pub(super) lines: HashMap<Vec<u8>, Waiting, Quick>,
+    /// Whose holds stand beside each other under a lock key that shows a class.
+    pub(super) holds: HashMap<Vec<u8>, Vec<Member>, Quick>,
     published: Vec<(Arc<str>, Vec<u8>)>,
 }
 
 /// Hashes keys plainly and always alike: a simulated master is asked millions of times a second,
 /// nobody attacks it, and its runs must repeat.
-type Quick = BuildHasherDefault<PlainHasher>;
+pub(super) type Quick = BuildHasherDefault<PlainHasher>;
 
 #[derive(Clone, Debug, Default)]
-struct PlainHasher(u64);
+pub(super) struct PlainHasher(u64);
 
 impl Hasher for PlainHasher {
     fn finish(&self) -> u64 {
@@ -58,12 +59,12 @@ impl Hasher for PlainHasher {
 
 /// The line before one lock: what a real master keeps in its queue, alive and ticket keys.
 #[derive(Clone, Debug, Default)]
-struct Waiting {
+pub(super) struct Waiting {
     /// In order of ticket and id, as a sorted set is.
-    queue: BTreeSet<(u64, Arc<str>)>,
+    pub(super) queue: BTreeSet<(u64, Arc<str>)>,
     /// Milliseconds on the master's clock.
-    alive: HashMap<Arc<str>, u64>,
-    ticket: u64,
+    pub(super) alive: HashMap<Arc<str>, u64>,
+    pub(super) ticket: u64,
     expires: u64,
 }
 
@@ -92,7 +93,7 @@ enum Value {
     Foreign,
 }
 
-type Outcome<T> = Result<T, Fault>;
+pub(super) type Outcome<T> = Result<T, Fault>;
 
 impl Master {
     /// What the master answers to `request` when its clock shows `now` (microseconds).
@@ -110,8 +111,16 @@ impl Master {
             Request::Confirm { claim, token } => self.confirm(now, claim, *token),
             Request::Release { claim, leave } => self.release(now, claim, *leave),
             Request::Extend { items } => {
-                let said = items.iter().map(|item| self.extend(now, item));
-                Ok(Answer::Extended(said.collect()))
+                let mut said = Vec::with_capacity(items.len());
+                for item in items.iter() {
+                    match item.claim.group() {
+                        None => said.push(self.extend(now, item)),
+                        Some(group) => {
+                            said.extend(self.keep(now, &item.claim, group, item.ttl)?);
+                        }
+                    }
+                }
+                Ok(Answer::Extended(said))
             }
             Request::Look { key } => Ok(Answer::State(self.look(now, key)?)),
             Request::Break { key } => {
@@ -128,7 +137,7 @@ impl Master {
         Peek {
             holder: lock.and_then(Entry::text),
             expires: lock.and_then(|entry| entry.expires),
-            counter: standing(&fence_key(key))
+            counter: standing(&Family::Fence.of(key))
                 .and_then(Entry::text)
                 .and_then(parse),
         }
@@ -169,8 +178,11 @@ impl Master {
         ttl: Duration,
         proposal: u64,
     ) -> Outcome<Answer> {
-        if let Order::Fair(place) = claim.order() {
-            return self.acquire_fair(now, claim, place.as_deref(), ttl, proposal);
+        if let Some(group) = claim.group() {
+            return self.claim(now, claim, group, ttl, proposal);
+        }
+        if let Fairness::Fair(ticket) = claim.fairness() {
+            return self.acquire_fair(now, claim, ticket.as_deref(), ttl, proposal);
         }
         if !claim.fenced() {
             // Literally SET NX PX: it does not look at what stands there.
@@ -205,10 +217,7 @@ impl Master {
         proposal: u64,
         counter: u64,
     ) -> Answer {
-        let slack = PROPOSAL_SLACK_US;
-        let v = proposal
-            .clamp(now.saturating_sub(slack), now + slack)
-            .max(counter + 1);
+        let v = raised(now, proposal, counter);
         self.set_counter(now, claim.key(), v);
         self.set(now, claim.key(), claim.token().to_hex().to_vec(), Some(ttl));
         Answer::Granted { counter: Some(v) }
@@ -218,20 +227,20 @@ impl Master {
         &mut self,
         now: u64,
         claim: &Claim,
-        place: Option<&Place>,
+        ticket: Option<&Ticket>,
         ttl: Duration,
         proposal: u64,
     ) -> Outcome<Answer> {
         let ms = now / 1000;
-        let me = place.map(|place| &place.waiter);
-        if let Some(place) = place {
-            self.line(ms, claim.key()).stand(place, ms);
+        let me = ticket.map(|ticket| &ticket.waiter);
+        if let Some(ticket) = ticket {
+            self.line(ms, claim.key()).stand(ticket, ms);
         }
         let line = self.line(ms, claim.key());
         if line.head() != me {
             line.purge(ms);
         }
-        let (head, ticket) = (line.head().cloned(), line.ticket);
+        let (head, largest) = (line.head().cloned(), line.ticket);
         let ahead = line.ahead(me);
         let lives = head.as_ref().and_then(|head| line.alive.get(head)).copied();
         let counter = self.counter(now, claim.key())?;
@@ -251,16 +260,16 @@ impl Master {
                 lives.unwrap_or(ms).saturating_sub(ms),
             )),
         };
-        let line = Some(Box::new(Line {
+        let line = Some(Box::new(QueueInfo {
             ahead,
-            ticket,
+            ticket: largest,
             holder,
         }));
         Ok(Answer::Refused { ttl_left, line })
     }
 
     /// The line before `key`, empty where its keys have expired.
-    fn line(&mut self, ms: u64, key: &[u8]) -> &mut Waiting {
+    pub(super) fn line(&mut self, ms: u64, key: &[u8]) -> &mut Waiting {
         let line = self.lines.entry(key.to_vec()).or_default();
         if line.expires <= ms {
             *line = Waiting::default();
@@ -269,7 +278,7 @@ impl Master {
     }
 
     /// Drops a line that nobody has stood in since its keys expired.
-    fn sweep(&mut self, key: &[u8]) {
+    pub(super) fn sweep(&mut self, key: &[u8]) {
         if self
             .lines
             .get(key)
@@ -285,6 +294,9 @@ impl Master {
     }
 
     fn confirm(&mut self, now: u64, claim: &Claim, token: u64) -> Outcome<Answer> {
+        if let Some(group) = claim.group() {
+            return self.confirm_group(now, claim, group, token);
+        }
         if !self.is_ours(now, claim)? {
             return Ok(Answer::NotOurs);
         }
@@ -297,12 +309,15 @@ impl Master {
     }
 
     fn release(&mut self, now: u64, claim: &Claim, leave: bool) -> Outcome<Answer> {
+        if let Some(group) = claim.group() {
+            return self.unclaim(now, claim, group, leave);
+        }
         let ours = self.is_ours(now, claim)?;
         if ours {
             self.keys.remove(claim.key());
         }
-        if let Order::Fair(place) = claim.order() {
-            let me = place.as_ref().map(|place| place.waiter.clone());
+        if let Fairness::Fair(ticket) = claim.fairness() {
+            let me = ticket.as_ref().map(|ticket| ticket.waiter.clone());
             self.leave_and_wake(now, claim.key(), me, leave, ours);
         }
         Ok(Answer::Released(ours))
@@ -366,7 +381,7 @@ impl Master {
     fn look(&mut self, now: u64, key: &[u8]) -> Outcome<KeyState> {
         let holder = self.text(now, key)?.map(<[u8]>::to_vec);
         let ttl_left = self.ttl_left(now, key);
-        let counter = self.text(now, &fence_key(key))?.and_then(parse);
+        let counter = self.text(now, &Family::Fence.of(key))?.and_then(parse);
         let ms = now / 1000;
         let line = self.line(ms, key);
         let lives = |id: &Arc<str>| {
@@ -388,7 +403,7 @@ impl Master {
     fn break_lock(&mut self, now: u64, key: &[u8], was: KeyState) -> KeyState {
         if let Some(holder) = &was.holder {
             if let Some(left) = was.ttl_left {
-                self.set(now, &broken_key(key), holder.clone(), Some(left));
+                self.set(now, &Family::Broken.of(key), holder.clone(), Some(left));
             }
             self.keys.remove(key);
             if let Some(head) = was.queue.first() {
@@ -400,11 +415,11 @@ impl Master {
     }
 
     fn is_broken(&mut self, now: u64, claim: &Claim) -> bool {
-        let note = self.text(now, &broken_key(claim.key()));
+        let note = self.text(now, &Family::Broken.of(claim.key()));
         matches!(note, Ok(Some(value)) if value == claim.token().to_hex())
     }
 
-    fn publish(&mut self, waiter: &str, key: &[u8]) {
+    pub(super) fn publish(&mut self, waiter: &str, key: &[u8]) {
         let process = waiter.get(..PROCESS_LEN).unwrap_or(waiter).into();
         self.published.push((process, key.to_vec()));
     }
@@ -413,20 +428,25 @@ impl Master {
         Ok(self.text(now, claim.key())? == Some(&claim.token().to_hex()[..]))
     }
 
-    fn counter(&mut self, now: u64, key: &[u8]) -> Outcome<u64> {
-        match self.text(now, &fence_key(key))?.map(parse) {
+    pub(super) fn counter(&mut self, now: u64, key: &[u8]) -> Outcome<u64> {
+        match self.text(now, &Family::Fence.of(key))?.map(parse) {
             None => Ok(0),
             Some(Some(counter @ ..LARGEST_COUNTER)) => Ok(counter),
             Some(_) => Err(Fault::Server("no number to count on".into())),
         }
     }
 
-    fn set_counter(&mut self, now: u64, key: &[u8], value: u64) {
+    pub(super) fn set_counter(&mut self, now: u64, key: &[u8], value: u64) {
         let ttl = Some(Duration::from_micros(FENCE_TTL_US));
-        self.set(now, &fence_key(key), value.to_string().into_bytes(), ttl);
+        self.set(
+            now,
+            &Family::Fence.of(key),
+            value.to_string().into_bytes(),
+            ttl,
+        );
     }
 
-    fn set(&mut self, now: u64, key: &[u8], value: Vec<u8>, ttl: Option<Duration>) {
+    pub(super) fn set(&mut self, now: u64, key: &[u8], value: Vec<u8>, ttl: Option<Duration>) {
         let expires = ttl.map(|ttl| now + u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX / 2));
         let value = Value::Text(value);
         let entry = Entry { value, expires };
@@ -445,7 +465,18 @@ impl Master {
         self.keys.get(key)
     }
 
-    fn text(&mut self, now: u64, key: &[u8]) -> Outcome<Option<&[u8]>> {
+    pub(super) fn remove(&mut self, key: &[u8]) {
+        self.keys.remove(key);
+    }
+
+    /// Moves the expiry of a key that is there; microseconds on the master's clock.
+    pub(super) fn expire_at(&mut self, key: &[u8], at: u64) {
+        if let Some(entry) = self.keys.get_mut(key) {
+            entry.expires = Some(at);
+        }
+    }
+
+    pub(super) fn text(&mut self, now: u64, key: &[u8]) -> Outcome<Option<&[u8]>> {
         match self.entry(now, key).map(|entry| &entry.value) {
             None => Ok(None),
             Some(Value::Text(text)) => Ok(Some(text)),
@@ -453,7 +484,7 @@ impl Master {
         }
     }
 
-    fn ttl_left(&mut self, now: u64, key: &[u8]) -> Option<Duration> {
+    pub(super) fn ttl_left(&mut self, now: u64, key: &[u8]) -> Option<Duration> {
         let expires = self.entry(now, key)?.expires?;
         Some(Duration::from_micros(expires.saturating_sub(now)))
     }
@@ -461,12 +492,15 @@ impl Master {
 
 impl Waiting {
     /// Takes or keeps a place, and shows a sign of life.
-    fn stand(&mut self, place: &Place, ms: u64) {
-        let beat = u64::try_from(place.heartbeat.as_nanos().div_ceil(1_000_000)).unwrap_or(0);
-        let known = self.alive.insert(place.waiter.clone(), ms + beat).is_some();
+    pub(super) fn stand(&mut self, ticket: &Ticket, ms: u64) {
+        let beat = u64::try_from(ticket.heartbeat.as_nanos().div_ceil(1_000_000)).unwrap_or(0);
+        let known = self
+            .alive
+            .insert(ticket.waiter.clone(), ms + beat)
+            .is_some();
         if !known {
-            self.queue.insert((place.ticket, place.waiter.clone()));
-            self.ticket = self.ticket.max(place.ticket);
+            self.queue.insert((ticket.number, ticket.waiter.clone()));
+            self.ticket = self.ticket.max(ticket.number);
         }
         self.expires = self.expires.max(ms + beat);
     }
@@ -475,21 +509,23 @@ impl Waiting {
         self.queue.first().map(|(_, waiter)| waiter)
     }
 
-    fn ahead(&self, me: Option<&Arc<str>>) -> u64 {
-        let before = self
-            .queue
-            .iter()
-            .take_while(|(_, waiter)| Some(waiter) != me);
-        before.count() as u64
+    /// Who stands before a waiter; everybody, for one who does not stand there.
+    pub(super) fn before(&self, me: Option<&Arc<str>>) -> impl Iterator<Item = &Arc<str>> {
+        let before = self.queue.iter().map(|(_, waiter)| waiter);
+        before.take_while(move |waiter| Some(*waiter) != me)
     }
 
-    fn purge(&mut self, ms: u64) {
+    fn ahead(&self, me: Option<&Arc<str>>) -> u64 {
+        self.before(me).count() as u64
+    }
+
+    pub(super) fn purge(&mut self, ms: u64) {
         let alive = &mut self.alive;
         alive.retain(|_, until| *until > ms);
         self.queue.retain(|(_, waiter)| alive.contains_key(waiter));
     }
 
-    fn remove(&mut self, waiter: &Arc<str>) -> bool {
+    pub(super) fn remove(&mut self, waiter: &Arc<str>) -> bool {
         let was = self.alive.remove(waiter).is_some();
         if was {
             self.queue.retain(|(_, other)| other != waiter);
@@ -511,23 +547,23 @@ impl Entry {
     }
 }
 
+/// Where the counter moves when a lock is taken.
+pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
+    let slack = PROPOSAL_SLACK_US;
+    proposal
+        .clamp(now.saturating_sub(slack), now + slack)
+        .max(counter + 1)
+}
+
 /// The answer to a repeated acquire. Where the counter is gone there is no number to give.
-fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
+pub(super) fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
     if counter == 0 {
-        let fence = fence_key(key);
+        let fence = Family::Fence.of(key);
         let why = format!("ERR quorate: {} is gone", String::from_utf8_lossy(&fence));
         return Err(Fault::Server(why.into()));
     }
     let counter = Some(counter);
     Ok(Answer::Granted { counter })
-}
-
-fn fence_key(key: &[u8]) -> Vec<u8> {
-    [FENCE_PREFIX, key].concat()
-}
-
-fn broken_key(key: &[u8]) -> Vec<u8> {
-    [BROKEN_PREFIX, key].concat()
 }
 
 fn parse(text: &[u8]) -> Option<u64> {

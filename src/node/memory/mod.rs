@@ -3,6 +3,7 @@
 //! [`MemoryNode`] answers at once, from a [`Master`] that follows the scripts reply by reply. It
 //! has no network and no persistence; its faults are switched by hand.
 
+mod group;
 mod master;
 
 pub use master::{Master, Peek};
@@ -10,7 +11,7 @@ pub use master::{Master, Peek};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Answer, Ear, Fault, Node, NodeName, Reply, Request};
+use super::{Answer, Fault, Node, NodeName, Reply, Request, Subscriber};
 use crate::clock;
 use crate::runtime::BoxFuture;
 
@@ -47,7 +48,7 @@ pub struct MemoryNode {
 struct State {
     master: Master,
     mode: Mode,
-    ears: Vec<Ear>,
+    subscribers: Vec<Subscriber>,
 }
 
 impl MemoryNode {
@@ -100,29 +101,29 @@ impl Node for MemoryNode {
 
     fn send(&self, request: Request, reply: Reply) {
         let answer = self.answer(&request);
-        let heard: Vec<(Ear, Vec<u8>)> = {
+        let heard: Vec<(Subscriber, Vec<u8>)> = {
             let mut state = self.state();
             let published = state.master.take_published();
-            let ears = |process: Arc<str>| {
+            let subscribers = |process: Arc<str>| {
                 state
-                    .ears
+                    .subscribers
                     .iter()
-                    .find(|ear| ear.process == process)
+                    .find(|subscriber| subscriber.process == process)
                     .cloned()
             };
             published
                 .into_iter()
-                .filter_map(|(to, key)| Some((ears(to)?, key)))
+                .filter_map(|(to, key)| Some((subscribers(to)?, key)))
                 .collect()
         };
         reply.answer(answer);
-        for (ear, key) in heard {
-            ear.sink.woken(ear.node, &key);
+        for (subscriber, key) in heard {
+            subscriber.sink.woken(subscriber.node, &key);
         }
     }
 
-    fn listen(&self, ear: Ear) {
-        self.state().ears.push(ear);
+    fn subscribe(&self, subscriber: Subscriber) {
+        self.state().subscribers.push(subscriber);
     }
 
     fn idle(&self) -> BoxFuture<()> {

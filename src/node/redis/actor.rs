@@ -148,7 +148,7 @@ impl Actor {
         // ready this task is polled again at once.
         if !self.gathering && self.link.is_at_work() {
             self.read(cx);
-            return self.gather(cx);
+            return self.fan_out(cx);
         }
         self.gathering = false;
         loop {
@@ -164,7 +164,7 @@ impl Actor {
                 return Next::Again;
             }
             if heard {
-                return self.gather(cx);
+                return self.fan_out(cx);
             }
             if !took {
                 break;
@@ -177,7 +177,7 @@ impl Actor {
     }
 
     /// Lets others go first, once.
-    fn gather(&mut self, cx: &mut Context<'_>) -> Next {
+    fn fan_out(&mut self, cx: &mut Context<'_>) -> Next {
         self.gathering = true;
         cx.waker().wake_by_ref();
         Next::Wait

@@ -5,7 +5,7 @@ use std::task::Poll;
 
 use super::buffers::{Input, Output};
 use super::dial::dial;
-use super::handshake::{Shake, Shaken, Step, hello, hello_answer};
+use super::handshake::{Handshake, Negotiated, Step, hello, hello_answer};
 use super::resp::Value;
 use super::shared::Shared;
 use super::socket::Socket;
@@ -20,20 +20,22 @@ pub(super) struct Conversation {
 }
 
 impl Conversation {
-    /// Connects and shakes hands, to the letter as a link does.
-    pub(super) async fn begin(shared: &std::sync::Arc<Shared>) -> Result<(Self, Shaken), Fault> {
+    /// Connects and shakes hands, exactly as a link does.
+    pub(super) async fn begin(
+        shared: &std::sync::Arc<Shared>,
+    ) -> Result<(Self, Negotiated), Fault> {
         in_time(shared, async {
             let mut talk = Self::dial(shared).await?;
-            let mut shake = Shake::begin(shared, talk.out());
+            let mut handshake = Handshake::begin(shared, talk.out());
             loop {
-                let step = talk.next(|value| shake.note(shared, &value)).await??;
+                let step = talk.next(|value| handshake.note(shared, &value)).await??;
                 let done = match step {
                     Step::Waits => false,
-                    Step::Turns => !shake.turn(shared, talk.out(), Instant::now())?,
+                    Step::Turns => !handshake.turn(shared, talk.out(), Instant::now())?,
                     Step::Done => true,
                 };
                 if done {
-                    return Ok((talk, shake.done()));
+                    return Ok((talk, handshake.done()));
                 }
             }
         })

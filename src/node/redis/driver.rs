@@ -8,8 +8,8 @@ use super::link::Link;
 pub use super::link::Stage;
 use super::shared::{NodeOptions, Shared};
 use super::wire::brief;
-use crate::node::actor::mailbox::Letter;
-use crate::node::{Ear, Fault, Node, NodeName, Reply, Request};
+use crate::node::actor::mailbox::Queued;
+use crate::node::{Fault, Node, NodeName, Reply, Request, Subscriber};
 use crate::protocol::instant::Instant;
 use crate::runtime::BoxFuture;
 
@@ -109,13 +109,13 @@ impl Node for Driver {
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        if let Err(letter) = self.shared.mailbox.push(Letter::new(request, reply)) {
-            letter.answer(Err(Fault::Overloaded));
+        if let Err(queued) = self.shared.mailbox.push(Queued::new(request, reply)) {
+            queued.answer(Err(Fault::Overloaded));
         }
     }
 
-    fn listen(&self, ear: Ear) {
-        let _ = self.shared.ear.set(ear);
+    fn subscribe(&self, subscriber: Subscriber) {
+        let _ = self.shared.subscriber.set(subscriber);
     }
 
     fn idle(&self) -> BoxFuture<()> {

@@ -10,21 +10,21 @@ use std::collections::VecDeque;
 use super::resp::{Command, Value};
 use super::shared::Shared;
 use super::wire::{Scripts, server_fault};
+use crate::keys::WAKE;
 use crate::node::Fault;
-use crate::node::request::WAKE_PREFIX;
 use crate::protocol::instant::Instant;
 use crate::protocol::restart::quarantined_until;
 use crate::settings::RestartGuard;
 
 /// What a connection that is ready for requests starts with.
-pub(super) struct Shaken {
+pub(super) struct Negotiated {
     pub(super) scripts: Scripts,
     /// Until when this master's votes do not count.
     pub(super) quarantined_until: Instant,
 }
 
 /// A handshake under way.
-pub(super) struct Shake {
+pub(super) struct Handshake {
     /// What has been asked and not been answered, in the order of asking.
     asked: VecDeque<Asked>,
     second: bool,
@@ -60,7 +60,7 @@ pub(super) enum Step {
     Done,
 }
 
-impl Shake {
+impl Handshake {
     /// Writes the first message.
     pub(super) fn begin(shared: &Shared, out: &mut Vec<u8>) -> Self {
         hello(shared, out);
@@ -79,8 +79,8 @@ impl Shake {
         }
         Command::words(out, &["INFO", "server"]);
         asked.push_back(Asked::Info);
-        Scripts::load(shared.options.max_ttl, out);
-        asked.extend((0..Scripts::COUNT).map(Asked::Script));
+        let scripts = Scripts::load(Scripts::PLAIN, shared.options.max_ttl, out);
+        asked.extend(scripts.map(Asked::Script));
         Command::words(out, &["CLIENT", "ID"]);
         asked.push_back(Asked::Id);
         Self {
@@ -156,16 +156,16 @@ impl Shake {
             Command::words(out, &["CLIENT", "KILL", "ID", &last.to_string()]);
             self.asked.push_back(Asked::Kill);
         }
-        if let Some(ear) = shared.ear.get() {
-            let channel = format!("{WAKE_PREFIX}{}", ear.process);
+        if let Some(subscriber) = shared.subscriber.get() {
+            let channel = format!("{WAKE}{}", subscriber.process);
             Command::words(out, &["SUBSCRIBE", &channel]);
             self.asked.push_back(Asked::Subscription);
         }
         Ok(!self.asked.is_empty())
     }
 
-    pub(super) fn done(self) -> Shaken {
-        Shaken {
+    pub(super) fn done(self) -> Negotiated {
+        Negotiated {
             scripts: self.scripts,
             quarantined_until: self.quarantined_until,
         }

@@ -12,10 +12,10 @@ use super::needs::{MissingRight, Names, Need, needs, purposes};
 use super::resp::{Command, Value};
 use super::shared::Shared;
 use super::wire::down;
+use crate::keys::WAKE;
 use crate::node::Fault;
 use crate::node::Scope;
 use crate::node::inspection::{Inspection, plain};
-use crate::node::request::WAKE_PREFIX;
 use crate::protocol;
 use crate::settings::RestartGuard;
 
@@ -26,12 +26,12 @@ const SAMPLES: usize = 5;
 pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
     let mut found = Inspection::new(shared.address.name().clone());
     let began = Instant::now();
-    // What a lock does, to the letter: where this fails no lock has this master.
+    // What a lock does, exactly: where this fails no lock has this master.
     let connection = match Conversation::begin(shared).await {
-        Ok((connection, shaken)) => {
+        Ok((connection, negotiated)) => {
             found.connecting = Some(began.elapsed());
             let now = protocol::instant::Instant::now();
-            let left = shaken.quarantined_until.saturating_since(now);
+            let left = negotiated.quarantined_until.saturating_since(now);
             found.quarantined = (!left.is_zero()).then_some(left);
             Some(connection)
         }
@@ -99,7 +99,7 @@ async fn interview(
     let needs = needs(purposes(scope, guarded, database != 0));
     let names = Names {
         lock: format!("{}quorate-doctor-{}", scope.prefix, scope.unheard_of),
-        channel: format!("{WAKE_PREFIX}{}", scope.unheard_of),
+        channel: format!("{WAKE}{}", scope.unheard_of),
         database,
     };
     for need in &needs {

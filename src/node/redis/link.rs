@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::buffers::{Input, Output};
-use super::handshake::{Shake, Step};
+use super::handshake::{Handshake, Step};
 use super::online::Online;
 use super::shared::Shared;
 use super::wire::down;
 use crate::node::Fault;
 use crate::node::actor::back_off::{BackOff, STEADY};
-use crate::node::actor::mailbox::Letter;
+use crate::node::actor::mailbox::Queued;
 use crate::node::actor::owed::Owed;
 use crate::protocol::instant::Instant;
 
@@ -47,14 +47,21 @@ pub(super) struct Link {
     fault: Fault,
     /// When the handle was seen to be gone.
     closed_at: Option<Instant>,
-    batch: Vec<Letter>,
+    batch: Vec<Queued>,
 }
 
 enum State {
-    Dialing { until: Instant },
-    Shaking { until: Instant, shake: Box<Shake> },
+    Dialing {
+        until: Instant,
+    },
+    Handshaking {
+        until: Instant,
+        handshake: Box<Handshake>,
+    },
     Online(Box<Online>),
-    Pausing { until: Instant },
+    Pausing {
+        until: Instant,
+    },
     Over,
 }
 
@@ -95,7 +102,7 @@ impl Link {
     pub(super) fn stage(&self) -> Stage {
         match self.state {
             State::Dialing { .. } => Stage::Dial,
-            State::Shaking { .. } | State::Online(_) => Stage::Talk,
+            State::Handshaking { .. } | State::Online(_) => Stage::Talk,
             State::Pausing { .. } => Stage::Rest,
             State::Over => Stage::Over,
         }
@@ -121,8 +128,8 @@ impl Link {
         };
         self.input.clear();
         self.output.clear();
-        let shake = Box::new(Shake::begin(&self.shared, self.output.commands()));
-        self.state = State::Shaking { until, shake };
+        let handshake = Box::new(Handshake::begin(&self.shared, self.output.commands()));
+        self.state = State::Handshaking { until, handshake };
         self.tick(now);
     }
 
@@ -148,12 +155,12 @@ impl Link {
         let mut heard = false;
         loop {
             match &mut self.state {
-                State::Shaking { shake, .. } => {
+                State::Handshaking { handshake, .. } => {
                     let Some(value) = self.input.next().map_err(down)? else {
                         return Ok(heard);
                     };
                     heard = true;
-                    let ready = match shake.note(&self.shared, &value)? {
+                    let ready = match handshake.note(&self.shared, &value)? {
                         Step::Waits => false,
                         Step::Done => true,
                         Step::Turns => {
@@ -162,7 +169,7 @@ impl Link {
                                 return Err(Fault::Server(why.into()));
                             }
                             let out = self.output.commands();
-                            !shake.turn(&self.shared, out, now)?
+                            !handshake.turn(&self.shared, out, now)?
                         }
                     };
                     if ready {
@@ -187,9 +194,9 @@ impl Link {
     /// The handshake is over.
     fn ready(&mut self, now: Instant) {
         let over = State::Over;
-        if let State::Shaking { shake, .. } = std::mem::replace(&mut self.state, over) {
+        if let State::Handshaking { handshake, .. } = std::mem::replace(&mut self.state, over) {
             tracing::debug!(node = %self.shared.address.name(), "connected");
-            let online = Online::new(shake.done(), &self.shared, now);
+            let online = Online::new(handshake.done(), &self.shared, now);
             self.state = State::Online(Box::new(online));
             self.patience = None;
         }
@@ -213,10 +220,11 @@ impl Link {
         let at = match &self.state {
             State::Over => return None,
             State::Online(online) => online.wake_at(&self.owed, self.shared.options.node_timeout),
-            State::Dialing { until } | State::Shaking { until, .. } | State::Pausing { until } => {
-                self.patience
-                    .map_or(*until, |patience| patience.min(*until))
-            }
+            State::Dialing { until }
+            | State::Handshaking { until, .. }
+            | State::Pausing { until } => self
+                .patience
+                .map_or(*until, |patience| patience.min(*until)),
         };
         // Who is closing looks at what is owed, and for how long already.
         let closing = self.closed_at.map(|closed| closed + LINGER);
@@ -239,14 +247,16 @@ impl Link {
                 self.shared.mailbox.overdue(now, limit, &mut self.batch);
                 self.refuse_batch(&Fault::Overloaded);
             }
-            State::Dialing { until } | State::Shaking { until, .. } if *until <= now => {
+            State::Dialing { until } | State::Handshaking { until, .. } if *until <= now => {
                 let limit = humantime::format_duration(self.shared.options.connect_timeout);
                 let why = format!("no connection within {limit}");
                 self.lose(Fault::Down(why.into()), now);
             }
             State::Pausing { until } if *until <= now => self.dial(now),
-            State::Dialing { .. } | State::Shaking { .. } | State::Pausing { .. } | State::Over => {
-            }
+            State::Dialing { .. }
+            | State::Handshaking { .. }
+            | State::Pausing { .. }
+            | State::Over => {}
         }
         self.lose_patience(now);
     }
@@ -298,8 +308,8 @@ impl Link {
             tracing::warn!(%node, %fault, "connection lost");
             lived = Some(online.lived(now));
             let gone = Fault::Disconnected(fault.to_string().into());
-            for letter in self.owed.put_first(online.hang_up()) {
-                letter.answer(Err(gone.clone()));
+            for queued in self.owed.put_first(online.hang_up()) {
+                queued.answer(Err(gone.clone()));
             }
         } else if fault != self.fault {
             tracing::warn!(%node, %fault, "no connection");
@@ -334,9 +344,9 @@ impl Link {
     }
 
     fn refuse_batch(&mut self, fault: &Fault) {
-        for letter in self.batch.drain(..) {
-            self.owed.keep(&letter);
-            letter.answer(Err(fault.clone()));
+        for queued in self.batch.drain(..) {
+            self.owed.keep(&queued);
+            queued.answer(Err(fault.clone()));
         }
     }
 }
@@ -348,8 +358,8 @@ impl Drop for Link {
         let fault = Fault::Down("its connection was shut down".into());
         if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
             let gone = Fault::Disconnected("its connection was shut down".into());
-            for letter in online.hang_up() {
-                letter.answer(Err(gone.clone()));
+            for queued in online.hang_up() {
+                queued.answer(Err(gone.clone()));
             }
         }
         self.shared.mailbox.fail(&fault);

@@ -33,8 +33,8 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 
 use self::shared::Shared;
-use super::actor::mailbox::Letter;
-use super::{Ear, Fault, Node, NodeName, Reply, Request};
+use super::actor::mailbox::Queued;
+use super::{Fault, Node, NodeName, Reply, Request, Subscriber};
 use crate::node::Scope;
 use crate::node::inspection::Inspection;
 use crate::runtime::BoxFuture;
@@ -58,7 +58,7 @@ impl Node for RedisNode {
 
     fn send(&self, request: Request, reply: Reply) {
         let mailbox = &self.shared.mailbox;
-        match mailbox.push(Letter::new(request, reply)) {
+        match mailbox.push(Queued::new(request, reply)) {
             Ok(false) => {}
             // Nobody reads the mailbox yet, or its reader went down with its runtime.
             Ok(true) => match Handle::try_current() {
@@ -67,13 +67,13 @@ impl Node for RedisNode {
                 }
                 Err(_) => mailbox.fail(&Fault::Down("no tokio runtime is running".into())),
             },
-            Err(letter) => letter.answer(Err(Fault::Overloaded)),
+            Err(queued) => queued.answer(Err(Fault::Overloaded)),
         }
     }
 
-    fn listen(&self, ear: Ear) {
-        // A second ear is ignored, as the contract says.
-        let _ = self.shared.ear.set(ear);
+    fn subscribe(&self, subscriber: Subscriber) {
+        // A second subscriber is ignored, as the contract says.
+        let _ = self.shared.subscriber.set(subscriber);
     }
 
     fn idle(&self) -> BoxFuture<()> {

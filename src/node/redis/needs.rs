@@ -5,8 +5,8 @@
 use std::fmt;
 
 use super::resp::{Command, Value};
+use crate::keys::{Family, WAKE, WAKE_PLACE};
 use crate::node::Scope;
-use crate::node::request::WAKE_PREFIX;
 
 /// What a right is needed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,10 +33,12 @@ pub enum Purpose {
     Persistence,
     /// A name in `CLIENT LIST`.
     Naming,
+    /// Several resources in one lock, readers, owners.
+    Groups,
 }
 
 impl Purpose {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Locking,
         Self::RestartGuard,
         Self::Fencing,
@@ -47,6 +49,7 @@ impl Purpose {
         Self::Database,
         Self::Persistence,
         Self::Naming,
+        Self::Groups,
     ];
 
     /// Whether no lock can be taken without it, where it is in use.
@@ -71,56 +74,11 @@ impl fmt::Display for Purpose {
             Self::Operating => "status, break and doctor",
             Self::Persistence => "judging persistence",
             Self::Naming => "a name in CLIENT LIST",
+            Self::Groups => "several resources, readers and owners",
         })
     }
 }
 
-/// The families of keys that belong to one lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Family {
-    Lock,
-    Fence,
-    Queue,
-    Alive,
-    Ticket,
-    Broken,
-}
-
-impl Family {
-    const ALL: [Self; 6] = [
-        Self::Lock,
-        Self::Fence,
-        Self::Queue,
-        Self::Alive,
-        Self::Ticket,
-        Self::Broken,
-    ];
-
-    /// What stands before the lock key.
-    pub(super) fn before(self) -> &'static str {
-        match self {
-            Self::Lock => "",
-            Self::Fence => "quorate:fence:",
-            Self::Queue => "quorate:queue:",
-            Self::Alive => "quorate:alive:",
-            Self::Ticket => "quorate:ticket:",
-            Self::Broken => "quorate:broken:",
-        }
-    }
-
-    fn place(self) -> &'static str {
-        match self {
-            Self::Lock => "{lock}",
-            Self::Fence => "{fence}",
-            Self::Queue => "{queue}",
-            Self::Alive => "{alive}",
-            Self::Ticket => "{ticket}",
-            Self::Broken => "{broken}",
-        }
-    }
-}
-
-const CHANNEL: &str = "{wake}";
 const DATABASE: &str = "{db}";
 
 /// The table. Each line is a command that can be tried at any time: it changes nothing on keys that
@@ -180,6 +138,15 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Database, "SELECT {db}"),
     (Purpose::Persistence, "CONFIG GET appendfsync"),
     (Purpose::Naming, "CLIENT SETINFO LIB-NAME quorate"),
+    (Purpose::Groups, "ZSCORE {holds} x"),
+    (Purpose::Groups, "ZCOUNT {holds} 0 0"),
+    (Purpose::Groups, "ZADD {holds} XX 0 x"),
+    (Purpose::Groups, "ZREM {holds} x"),
+    (Purpose::Groups, "ZREMRANGEBYSCORE {holds} 0 0"),
+    (Purpose::Groups, "ZRANGE {holds} 0 0"),
+    (Purpose::Groups, "PEXPIRE {holds} 1"),
+    (Purpose::Groups, "PEXPIREAT {lock} 1"),
+    (Purpose::Groups, "DEL {holds}"),
 ];
 
 /// The purposes that one `Redlock` has.
@@ -195,6 +162,8 @@ pub(super) fn purposes(
             Purpose::Locking | Purpose::Reconnecting | Purpose::Operating => true,
             // A courtesy, that old servers do not know: nothing is missing without.
             Purpose::Naming => false,
+            // Most locks are one resource held alone; the table names it, and who asks for more hears of it.
+            Purpose::Groups => fencing && fair,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
             Purpose::Fencing => fencing,
@@ -260,7 +229,7 @@ impl Need {
     }
 
     fn on_channel(&self) -> bool {
-        self.line.split(' ').any(|word| word == CHANNEL)
+        self.line.split(' ').any(|word| word == WAKE_PLACE)
     }
 
     /// Whether it is this line of the table.
@@ -271,7 +240,7 @@ impl Need {
     /// Writes the attempt.
     pub(super) fn write(&self, names: &Names, out: &mut Vec<u8>) {
         let words = self.line.split(' ').map(|word| match word {
-            CHANNEL => names.channel.clone(),
+            WAKE_PLACE => names.channel.clone(),
             DATABASE => names.database.to_string(),
             word => match Family::ALL
                 .into_iter()
@@ -351,7 +320,7 @@ fn pattern(family: Family, prefix: &str) -> String {
 }
 
 fn channels() -> String {
-    format!("{WAKE_PREFIX}*")
+    format!("{WAKE}*")
 }
 
 /// One right.
@@ -481,7 +450,7 @@ mod tests {
     use crate::node::redis::wire::sources;
 
     /// What a user gets by the line on the page: all that is in use by default, and what operators ask.
-    const DEFAULTS: [Purpose; 7] = [
+    const DEFAULTS: [Purpose; 8] = [
         Purpose::Locking,
         Purpose::RestartGuard,
         Purpose::Fencing,
@@ -489,6 +458,7 @@ mod tests {
         Purpose::WakeUps,
         Purpose::Reconnecting,
         Purpose::Operating,
+        Purpose::Groups,
     ];
 
     /// The words of `ACL SETUSER` that grant what `wanted` needs, behind the name of the user.
@@ -531,6 +501,7 @@ mod tests {
             Purpose::Operating => "these commands fail",
             Purpose::Persistence => "`doctor` warns that it cannot tell",
             Purpose::Naming => "connections have no name",
+            Purpose::Groups => "none of those kinds of lock",
         }
     }
 
@@ -546,6 +517,7 @@ mod tests {
             Purpose::Operating => "`status`, `break`, `doctor`",
             Purpose::Persistence => "`doctor`, with the restart guard off",
             Purpose::Naming => "names in `CLIENT LIST` (Redis 7.2, Valkey)",
+            Purpose::Groups => "several resources, readers, owners",
         }
     }
 
@@ -564,7 +536,7 @@ mod tests {
                     Family::Lock => "the lock key".to_owned(),
                     family => format!("`{}`", family.before()),
                 });
-                let channel = need.on_channel().then(|| format!("`{WAKE_PREFIX}`"));
+                let channel = need.on_channel().then(|| format!("`{WAKE}`"));
                 if !commands.contains(&command) {
                     commands.push(command);
                 }
@@ -598,8 +570,8 @@ mod tests {
     }
 
     /// What each script is for.
-    const OF_SCRIPTS: [&[Purpose]; 8] = {
-        use Purpose::{Fencing, Locking, Operating, Order, WakeUps};
+    const OF_SCRIPTS: [&[Purpose]; 12] = {
+        use Purpose::{Fencing, Groups, Locking, Operating, Order, WakeUps};
         [
             &[Locking, Fencing],
             &[Locking, Fencing],
@@ -609,6 +581,10 @@ mod tests {
             &[Operating, WakeUps],
             &[Locking, Fencing, Order],
             &[Locking, Order, WakeUps],
+            &[Locking, Fencing, Order, Groups, WakeUps],
+            &[Locking, Fencing, Groups],
+            &[Locking, Order, Groups, WakeUps],
+            &[Locking, Fencing, Groups],
         ]
     };
 

@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::buffers::Output;
-use super::handshake::Shaken;
+use super::handshake::Negotiated;
 use super::resp::{Command, Value};
 use super::shared::Shared;
 use super::wire::{NoAnswer, Scripts, decode, is_noscript};
-use crate::node::actor::mailbox::Letter;
+use crate::node::actor::mailbox::Queued;
 use crate::node::actor::owed::Owed;
 use crate::node::actor::window::Window;
-use crate::node::{Answer, Ear, Fault};
+use crate::node::{Answer, Fault, Subscriber};
 use crate::protocol::instant::Instant;
 
 /// The most requests that are taken at one look.
@@ -35,8 +35,11 @@ pub(super) struct Online {
     heard: Instant,
     /// What the master has been asked and has not answered yet, in the order of asking.
     under_way: VecDeque<Sent>,
-    /// Letters that came back because the master had lost its scripts; sent before all others.
-    again: Vec<Letter>,
+    /// What waits for scripts that are to be loaded, for the first time or because the master has lost
+    /// them; sent before all others.
+    again: Vec<Queued>,
+    /// The sets that are to be loaded for it.
+    wanted: Vec<usize>,
     /// Since when an answer is overdue. Nothing but what is under way is asked meanwhile.
     stalled_since: Option<Instant>,
     window: Window,
@@ -49,21 +52,22 @@ struct Sent {
 }
 
 enum What {
-    Letter(Letter),
+    Request(Queued),
     /// A script that is loaded again.
     Script(usize),
     Ping,
 }
 
 impl Online {
-    pub(super) fn new(shaken: Shaken, shared: &Shared, now: Instant) -> Self {
+    pub(super) fn new(negotiated: Negotiated, shared: &Shared, now: Instant) -> Self {
         Self {
-            scripts: shaken.scripts,
-            quarantined_until: shaken.quarantined_until,
+            scripts: negotiated.scripts,
+            quarantined_until: negotiated.quarantined_until,
             since: now,
             heard: now,
             under_way: VecDeque::new(),
             again: Vec::new(),
+            wanted: Vec::new(),
             stalled_since: None,
             window: Window::new(shared.options.node_timeout),
         }
@@ -83,8 +87,8 @@ impl Online {
 
     /// Nothing that was taken is unanswered.
     pub(super) fn is_idle(&self) -> bool {
-        let letter = |sent: &Sent| matches!(sent.what, What::Letter(_));
-        self.again.is_empty() && !self.under_way.iter().any(letter)
+        let request = |sent: &Sent| matches!(sent.what, What::Request(_));
+        self.again.is_empty() && !self.under_way.iter().any(request)
     }
 
     /// Takes in one reply or push. An error ends the connection.
@@ -97,30 +101,31 @@ impl Online {
     ) -> Result<(), Fault> {
         self.heard = now;
         if let Value::Push(push) = value {
-            wake(shared.ear.get(), push);
+            wake(shared.subscriber.get(), push);
             return Ok(());
         }
         let Some(Sent { what, at }) = self.under_way.pop_front() else {
             return Err(Fault::Down("an answer that nobody asked for".into()));
         };
         match what {
-            What::Letter(mut letter) => {
+            What::Request(mut queued) => {
                 self.window.learn(at, now);
-                if is_noscript(value) && !letter.resent {
-                    letter.resent = true;
-                    self.again.push(letter);
+                if is_noscript(value) && !queued.resent {
+                    queued.resent = true;
+                    self.again.push(queued);
+                    self.wanted = self.scripts.loaded_sets().collect();
                     return Ok(());
                 }
-                let answer = match decode(&letter.request, value) {
+                let answer = match decode(&queued.request, value) {
                     Ok(answer) => Ok(answer),
-                    Err(NoAnswer::Said(fault)) => Err(fault),
+                    Err(NoAnswer::Fault(fault)) => Err(fault),
                     Err(NoAnswer::Odd(fault)) => {
-                        owed.keep(&letter);
-                        letter.answer(Err(fault.clone()));
+                        owed.keep(&queued);
+                        queued.answer(Err(fault.clone()));
                         return Err(fault);
                     }
                 };
-                settle(shared, owed, letter, answer, is_noscript(value), now);
+                settle(shared, owed, queued, answer, is_noscript(value), now);
             }
             What::Script(index) => self.scripts.loaded(index, value)?,
             What::Ping => match value {
@@ -146,7 +151,7 @@ impl Online {
         shared: &Shared,
         owed: &mut Owed,
         out: &mut Output,
-        batch: &mut Vec<Letter>,
+        batch: &mut Vec<Queued>,
         now: Instant,
     ) -> bool {
         if self.stalled_since.is_some() {
@@ -157,16 +162,21 @@ impl Online {
             return false;
         }
         if !self.again.is_empty() {
-            // Order is kept: nothing overtakes what came back, so wait until all has landed.
+            // The order is kept: nothing overtakes what came back, so wait until all has landed.
             if !self.under_way.is_empty() {
                 return false;
             }
-            Scripts::load(shared.options.max_ttl, out.commands());
-            let load = |index| Sent {
-                what: What::Script(index),
-                at: now,
-            };
-            self.under_way.extend((0..Scripts::COUNT).map(load));
+            if !self.wanted.is_empty() {
+                for set in self.wanted.drain(..) {
+                    let scripts = Scripts::load(set, shared.options.max_ttl, out.commands());
+                    let load = |index| Sent {
+                        what: What::Script(index),
+                        at: now,
+                    };
+                    self.under_way.extend(scripts.map(load));
+                }
+                return true;
+            }
             batch.append(&mut self.again);
         }
         let room = room.min(BATCH);
@@ -181,14 +191,19 @@ impl Online {
         // of its own, the queue was never empty (`every_request_is_answered_once`).
         let took = !batch.is_empty();
         let quarantine = self.quarantined_until.saturating_since(now);
-        for letter in batch.drain(..) {
-            if !quarantine.is_zero() && letter.request.is_vote() {
-                letter.answer(Err(Fault::Quarantined(quarantine)));
-            } else if self.scripts.encode(&letter.request, out.commands()) {
-                let what = What::Letter(letter);
+        for queued in batch.drain(..) {
+            if !quarantine.is_zero() && queued.request.is_vote() {
+                queued.answer(Err(Fault::Quarantined(quarantine)));
+            } else if let Some(set) = self.scripts.lacks(&queued.request) {
+                if !self.wanted.contains(&set) {
+                    self.wanted.push(set);
+                }
+                self.again.push(queued);
+            } else if self.scripts.encode(&queued.request, out.commands()) {
+                let what = What::Request(queued);
                 self.under_way.push_back(Sent { what, at: now });
             } else {
-                letter.answer(Err(Fault::Withdrawn));
+                queued.answer(Err(Fault::Withdrawn));
             }
         }
         took
@@ -236,24 +251,24 @@ impl Online {
         self.stalled_since = Some(now);
         let open = self.under_way.iter_mut().filter_map(|sent| match sent {
             Sent {
-                what: What::Letter(letter),
+                what: What::Request(queued),
                 ..
-            } => Some(letter),
+            } => Some(queued),
             _ => None,
         });
-        for letter in open.chain(&mut self.again) {
-            letter.time_out(Fault::Timeout(limit));
+        for queued in open.chain(&mut self.again) {
+            queued.time_out(Fault::Timeout(limit));
         }
         Ok(())
     }
 
     /// What is still open when the connection ends.
-    pub(super) fn hang_up(self) -> impl Iterator<Item = Letter> {
+    pub(super) fn hang_up(self) -> impl Iterator<Item = Queued> {
         let open = self
             .under_way
             .into_iter()
             .filter_map(|sent| match sent.what {
-                What::Letter(letter) => Some(letter),
+                What::Request(queued) => Some(queued),
                 What::Script(_) | What::Ping => None,
             });
         open.chain(self.again)
@@ -264,28 +279,28 @@ impl Online {
 fn settle(
     shared: &Shared,
     owed: &mut Owed,
-    letter: Letter,
+    queued: Queued,
     answer: Result<Answer, Fault>,
     noscript: bool,
     now: Instant,
 ) {
     match &answer {
         Err(fault) if noscript || passes(fault) => {
-            owed.postpone(&letter, shared.options.max_ttl, now);
+            owed.postpone(&queued, shared.options.max_ttl, now);
         }
         Ok(Answer::Released(_)) => owed.delivered(),
         _ => {}
     }
-    letter.answer(answer);
+    queued.answer(answer);
 }
 
 /// A wake-up: the channel's message is the key that may be free.
-fn wake(ear: Option<&Ear>, push: &[Value<'_>]) {
-    if let (Some(ear), [kind, _, key]) = (ear, push)
+fn wake(subscriber: Option<&Subscriber>, push: &[Value<'_>]) {
+    if let (Some(subscriber), [kind, _, key]) = (subscriber, push)
         && kind.text() == Some(b"message")
         && let Some(key) = key.text()
     {
-        ear.sink.woken(ear.node, key);
+        subscriber.sink.woken(subscriber.node, key);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Errors that a script raised: what was said, on which line, and what was not allowed there.
 
-use super::needs::{Call, Denied, Family};
+use super::needs::{Call, Denied};
+use crate::keys::{Family, WAKE};
 
 /// What a script raised, without what its server wraps around it.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,7 +61,7 @@ impl<'a> Raised<'a> {
                 Some(family) => format!("use keys like {}*", family.before()),
                 None => "use a key".to_owned(),
             },
-            Denied::Channel => "publish on channels like quorate:wake:*".to_owned(),
+            Denied::Channel => format!("publish on channels like {WAKE}*"),
         };
         Some(format!(
             "no right to {what} within the script; quorate doctor names all that is missing"

@@ -142,7 +142,7 @@ impl<'a> Reader<'a> {
             b'_' if rest.is_empty() => Value::Nil,
             b'$' => self.bulk(rest)?.map_or(Value::Nil, Value::Bulk),
             b'!' => self.bulk(rest)?.map_or(Value::Nil, Value::Error),
-            // Three letters that say how to read it, and a colon.
+            // Three requests that say how to read it, and a colon.
             b'=' => {
                 let text = self.bulk(rest)?.and_then(|text| text.get(4..));
                 Value::Bulk(text.ok_or(Stop::Malformed)?)

@@ -8,7 +8,7 @@ use super::lookup::Lookup;
 use super::trust::{Acquaintance, Roster};
 #[cfg(any(test, feature = "testing"))]
 use crate::node::Dial;
-use crate::node::Ear;
+use crate::node::Subscriber;
 use crate::node::actor::mailbox::Mailbox;
 use crate::settings::RestartGuard;
 
@@ -35,7 +35,7 @@ pub(super) struct Shared {
     pub(super) acquaintance: Acquaintance,
     pub(super) lookup: Lookup,
     /// Who hears the wake-ups; unset where nobody waits in order.
-    pub(super) ear: OnceLock<Ear>,
+    pub(super) subscriber: OnceLock<Subscriber>,
 }
 
 impl Shared {
@@ -46,7 +46,7 @@ impl Shared {
             mailbox: Mailbox::new(),
             acquaintance: Acquaintance::default(),
             lookup: Lookup::default(),
-            ear: OnceLock::new(),
+            subscriber: OnceLock::new(),
         }
     }
 

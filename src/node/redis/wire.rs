@@ -1,18 +1,23 @@
 //! Requests as commands, replies as answers, errors as faults.
 
+use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use super::needs::Denied;
 use super::raised::Raised;
 use super::resp::{Command, Value};
-use crate::node::{Answer, Claim, Extended, Fault, KeyState, Line, Order, Place, Request, Waiter};
+use crate::keys;
+use crate::node::{
+    Answer, Claim, ExtendItem, Extended, Fairness, Fault, Group, KeyState, Mode, QueueInfo,
+    Request, Ticket, Waiter,
+};
 
 /// How long a fencing counter outlives its last grant: a day, so that counters do not pile up.
 const FENCE_TTL: Duration = Duration::from_secs(86_400);
 
 /// The scripts, in the order of [`Script`].
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 12] = [
     include_str!("../../scripts/acquire.lua"),
     include_str!("../../scripts/confirm.lua"),
     include_str!("../../scripts/release.lua"),
@@ -21,10 +26,14 @@ const SOURCES: [&str; 8] = [
     include_str!("../../scripts/break.lua"),
     include_str!("../../scripts/acquire_fair.lua"),
     include_str!("../../scripts/release_fair.lua"),
+    include_str!("../../scripts/claim.lua"),
+    include_str!("../../scripts/confirm_group.lua"),
+    include_str!("../../scripts/unclaim.lua"),
+    include_str!("../../scripts/keep.lua"),
 ];
 
 /// What several scripts share, put in where a line asks for it: a function would cost each call.
-const PARTS: [(&str, &str); 3] = [
+const PARTS: [(&str, &str); 4] = [
     (
         "--+ fence/read.lua\n",
         include_str!("../../scripts/fence/read.lua"),
@@ -37,6 +46,10 @@ const PARTS: [(&str, &str); 3] = [
         "--+ fence/raise.lua\n",
         include_str!("../../scripts/fence/raise.lua"),
     ),
+    (
+        "--+ wake/readers.lua\n",
+        include_str!("../../scripts/wake/readers.lua"),
+    ),
 ];
 
 /// The scripts with their parts put in, in the order of [`Script`].
@@ -47,7 +60,7 @@ pub(super) fn sources() -> &'static [String; SOURCES.len()] {
 
 fn with_parts(source: &str) -> String {
     let put_in = |text: String, (line, part): &(&str, &str)| text.replace(line, part);
-    PARTS.iter().fold(source.to_owned(), put_in)
+    keys::put_in(&PARTS.iter().fold(source.to_owned(), put_in))
 }
 
 #[derive(Clone, Copy)]
@@ -60,13 +73,22 @@ enum Script {
     Break,
     AcquireFair,
     ReleaseFair,
+    Claim,
+    ConfirmGroup,
+    Unclaim,
+    Keep,
 }
 
 impl Script {
     /// The script that a request runs; the classic acquire runs none.
     fn of(request: &Request) -> Option<Self> {
-        let fair = |claim: &Claim| matches!(claim.order(), Order::Fair(_));
+        let fair = |claim: &Claim| matches!(claim.fairness(), Fairness::Fair(_));
+        let grouped = |claim: &Claim| claim.group().is_some();
         Some(match request {
+            Request::Acquire { claim, .. } if grouped(claim) => Self::Claim,
+            Request::Confirm { claim, .. } if grouped(claim) => Self::ConfirmGroup,
+            Request::Release { claim, .. } if grouped(claim) => Self::Unclaim,
+            Request::Extend { items } if has_groups(items) => Self::Keep,
             Request::Acquire { claim, .. } if fair(claim) => Self::AcquireFair,
             Request::Acquire { claim, .. } if claim.fenced() => Self::Acquire,
             Request::Acquire { .. } => return None,
@@ -86,12 +108,18 @@ pub(super) struct Scripts {
     shas: [Vec<u8>; SOURCES.len()],
 }
 
-impl Scripts {
-    pub(super) const COUNT: usize = SOURCES.len();
+/// The scripts that are loaded together, in the order of [`Script`]: those of the plain lock with every
+/// connection, the others when they are first needed.
+const SETS: [Range<usize>; 2] = [0..8, 8..SOURCES.len()];
 
-    /// Writes the commands that load all scripts, with the deployment's constants in front of each.
-    pub(super) fn load(max_ttl: Duration, out: &mut Vec<u8>) {
-        for source in sources() {
+impl Scripts {
+    /// The set that every connection begins with.
+    pub(super) const PLAIN: usize = 0;
+
+    /// Writes the commands that load a set, with the deployment's constants in front of each script; says
+    /// which scripts these are.
+    pub(super) fn load(set: usize, max_ttl: Duration, out: &mut Vec<u8>) -> Range<usize> {
+        for source in &sources()[SETS[set].clone()] {
             let source = format!(
                 "local MAX_TTL, FENCE_TTL = {}, '{}'\n{source}",
                 max_ttl.as_millis(),
@@ -99,6 +127,20 @@ impl Scripts {
             );
             Command::words(out, &["SCRIPT", "LOAD", &source]);
         }
+        SETS[set].clone()
+    }
+
+    /// The set that a request needs and this connection has not loaded.
+    pub(super) fn lacks(&self, request: &Request) -> Option<usize> {
+        let script = Script::of(request)? as usize;
+        let missing = self.shas[script].is_empty();
+        missing.then(|| SETS.iter().position(|set| set.contains(&script)))?
+    }
+
+    /// The sets that this connection has loaded.
+    pub(super) fn loaded_sets(&self) -> impl Iterator<Item = usize> {
+        let names = |set: &usize| &self.shas[SETS[*set].clone()];
+        (0..SETS.len()).filter(move |set| names(set).iter().all(|sha| !sha.is_empty()))
     }
 
     /// Reads one reply to [`load`](Self::load).
@@ -137,8 +179,10 @@ impl Scripts {
                 ttl,
                 proposal,
             } => {
-                if let Order::Fair(place) = claim.order() {
-                    self.acquire_fair(claim, place.as_deref(), *ttl, *proposal, out);
+                if let Some(group) = claim.group() {
+                    self.claim(claim, group, *ttl, *proposal, out);
+                } else if let Fairness::Fair(ticket) = claim.fairness() {
+                    self.acquire_fair(claim, ticket.as_deref(), *ttl, *proposal, out);
                 } else if claim.fenced() {
                     let mut command = self.call(Script::Acquire, 1, 3, out);
                     bid(&mut command, claim, *ttl, *proposal);
@@ -150,11 +194,16 @@ impl Scripts {
                 }
             }
             Request::Confirm { claim, token } => {
+                if let Some(group) = claim.group() {
+                    self.confirm_group(claim, group, *token, out);
+                    return true;
+                }
                 let mut command = self.call(Script::Confirm, 1, 2, out);
                 command.arg(claim.key()).arg(claim.token().to_hex());
                 command.number(*token);
             }
             Request::Release { claim, leave } => self.release(claim, *leave, out),
+            Request::Extend { items } if has_groups(items) => self.keep(items, out),
             Request::Extend { items } => {
                 let count = items.len();
                 let mut command = self.call(Script::Extend, count, 2 * count, out);
@@ -182,31 +231,127 @@ impl Scripts {
     fn acquire_fair(
         &self,
         claim: &Claim,
-        place: Option<&Place>,
+        ticket: Option<&Ticket>,
         ttl: Duration,
         proposal: u64,
         out: &mut Vec<u8>,
     ) {
-        let extra = if place.is_some() { 3 } else { 0 };
+        let extra = if ticket.is_some() { 3 } else { 0 };
         let mut command = self.call(Script::AcquireFair, 1, 3 + extra, out);
         bid(&mut command, claim, ttl, proposal);
-        if let Some(place) = place {
-            command.arg(&*place.waiter);
-            command.number(place.ticket).number(millis(place.heartbeat));
+        if let Some(ticket) = ticket {
+            command.arg(&*ticket.waiter);
+            command
+                .number(ticket.number)
+                .number(millis(ticket.heartbeat));
+        }
+    }
+
+    fn claim(&self, claim: &Claim, group: &Group, ttl: Duration, proposal: u64, out: &mut Vec<u8>) {
+        let parts = group.parts();
+        let mut command = self.call(Script::Claim, parts.len(), 7 + parts.len(), out);
+        for part in parts {
+            command.arg(&part.key);
+        }
+        command.arg(claim.token().to_hex());
+        command.number(millis(ttl)).number(proposal);
+        match group.instead() {
+            Some(instead) => command.arg(instead.to_hex()),
+            None => command.arg(""),
+        };
+        match claim.fairness() {
+            Fairness::Fair(Some(ticket)) => command
+                .arg(&*ticket.waiter)
+                .number(ticket.number)
+                .number(millis(ticket.heartbeat)),
+            _ => command.arg("").number(0).number(0),
+        };
+        modes(&mut command, group);
+    }
+
+    fn confirm_group(&self, claim: &Claim, group: &Group, token: u64, out: &mut Vec<u8>) {
+        let parts = group.parts();
+        let mut command = self.call(Script::ConfirmGroup, parts.len(), 2 + parts.len(), out);
+        for part in parts {
+            command.arg(&part.key);
+        }
+        command.arg(claim.token().to_hex()).number(token);
+        modes(&mut command, group);
+    }
+
+    fn unclaim(&self, claim: &Claim, group: &Group, leave: bool, out: &mut Vec<u8>) {
+        let parts = group.parts();
+        let mut command = self.call(Script::Unclaim, parts.len(), 3 + parts.len(), out);
+        for part in parts {
+            command.arg(&part.key);
+        }
+        command.arg(claim.token().to_hex());
+        match claim.fairness() {
+            Fairness::Fair(Some(ticket)) => command.arg(&*ticket.waiter),
+            _ => command.arg(""),
+        };
+        command.number(u64::from(leave));
+        modes(&mut command, group);
+    }
+
+    fn keep(&self, items: &[ExtendItem], out: &mut Vec<u8>) {
+        let count = items.iter().map(|item| item.claim.keys().count()).sum();
+        let mut command = self.call(Script::Keep, count, 4 * count, out);
+        for key in items.iter().flat_map(|item| item.claim.keys()) {
+            command.arg(key);
+        }
+        for item in items {
+            let claim = &item.claim;
+            // As in EXTEND: a withdrawn one keeps its place, with nothing to do.
+            let ttl = if claim.is_withdrawn() {
+                0
+            } else {
+                millis(item.ttl)
+            };
+            let group = claim.group();
+            let number = group.map_or(0, Group::number);
+            let parts = group.map_or(&[][..], Group::parts);
+            let modes = parts.iter().map(|part| mode(&part.mode));
+            for mode in modes.chain(group.is_none().then(|| b"x".to_vec())) {
+                command.arg(claim.token().to_hex()).number(ttl);
+                command.arg(mode).number(number);
+            }
         }
     }
 
     fn release(&self, claim: &Claim, leave: bool, out: &mut Vec<u8>) {
-        let (script, place) = match claim.order() {
-            Order::Fair(place) => (Script::ReleaseFair, place.as_deref()),
-            Order::Unordered => (Script::Release, None),
+        if let Some(group) = claim.group() {
+            return self.unclaim(claim, group, leave, out);
+        }
+        let (script, ticket) = match claim.fairness() {
+            Fairness::Fair(ticket) => (Script::ReleaseFair, ticket.as_deref()),
+            Fairness::Unordered => (Script::Release, None),
         };
-        let extra = if place.is_some() { 2 } else { 0 };
+        let extra = if ticket.is_some() { 2 } else { 0 };
         let mut command = self.call(script, 1, 1 + extra, out);
         command.arg(claim.key()).arg(claim.token().to_hex());
-        if let Some(place) = place {
-            command.arg(&*place.waiter).number(u64::from(leave));
+        if let Some(ticket) = ticket {
+            command.arg(&*ticket.waiter).number(u64::from(leave));
         }
+    }
+}
+
+/// Whether some of these are not one key held exclusively.
+fn has_groups(items: &[ExtendItem]) -> bool {
+    items.iter().any(|item| item.claim.group().is_some())
+}
+
+/// How each key of a group is held.
+fn modes(command: &mut Command<'_>, group: &Group) {
+    for part in group.parts() {
+        command.arg(mode(&part.mode));
+    }
+}
+
+fn mode(mode: &Mode) -> Vec<u8> {
+    match mode {
+        Mode::Exclusive => b"x".to_vec(),
+        Mode::Class(class) => class.marker(),
     }
 }
 
@@ -225,7 +370,7 @@ fn millis(ttl: Duration) -> u64 {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NoAnswer {
     /// The master said so.
-    Said(Fault),
+    Fault(Fault),
     /// It cannot be the reply to this request, so what comes behind it may be off by one as well: the
     /// connection is of no more use.
     Odd(Fault),
@@ -242,15 +387,24 @@ impl NoAnswer {
 /// What a reply means for its request.
 pub(super) fn decode(request: &Request, value: &Value<'_>) -> Result<Answer, NoAnswer> {
     if let Value::Error(error) = value {
-        return Err(NoAnswer::Said(refused(request, error)));
+        return Err(NoAnswer::Fault(refused(request, error)));
     }
     Ok(match (request, value) {
         (Request::Acquire { claim, .. }, value) => acquired(claim, value)?,
         (Request::Confirm { .. }, Value::Int(0)) => Answer::NotOurs,
         (Request::Confirm { .. }, Value::Int(1)) => Answer::Confirmed,
+        (Request::Confirm { claim, .. }, Value::Int(-1)) if claim.group().is_some() => {
+            Answer::NotAlone
+        }
         (Request::Confirm { .. }, Value::Int(above)) => Answer::CounterAbove(counter(*above)?),
-        (Request::Release { .. }, Value::Int(deleted @ (0 | 1))) => Answer::Released(*deleted > 0),
-        (Request::Extend { items }, Value::Bulk(said)) if said.len() == items.len() => {
+        (Request::Release { claim, .. }, Value::Int(deleted @ 0..))
+            if usize::try_from(*deleted).is_ok_and(|deleted| deleted <= claim.keys().count()) =>
+        {
+            Answer::Released(*deleted > 0)
+        }
+        (Request::Extend { items }, Value::Bulk(said))
+            if said.len() == items.iter().map(|item| item.claim.keys().count()).sum() =>
+        {
             let said = said.iter().copied().map(extended).collect::<Option<_>>();
             Answer::Extended(said.ok_or_else(NoAnswer::odd)?)
         }
@@ -263,7 +417,10 @@ pub(super) fn decode(request: &Request, value: &Value<'_>) -> Result<Answer, NoA
 
 /// The answer to an acquire: each kind of claim has its own.
 fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
-    let in_line = matches!(claim.order(), Order::Fair(_));
+    let in_line = matches!(claim.fairness(), Fairness::Fair(_));
+    if claim.group().is_some() {
+        return claimed(value);
+    }
     match value {
         Value::Int(granted) if claim.fenced() || in_line => {
             let counter = Some(counter(*granted)?);
@@ -299,6 +456,32 @@ fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
     Err(NoAnswer::odd())
 }
 
+/// The answer to a claim of a group.
+fn claimed(value: &Value<'_>) -> Result<Answer, NoAnswer> {
+    match value {
+        Value::Int(granted) => {
+            let counter = Some(counter(*granted)?);
+            Ok(Answer::Granted { counter })
+        }
+        Value::Array(refused)
+            if matches!(
+                &refused[..],
+                [
+                    Value::Int(_),
+                    Value::Int(_),
+                    Value::Int(_),
+                    Value::Bulk(_),
+                    Value::Int(1..)
+                ]
+            ) =>
+        {
+            let (ttl_left, line) = (as_millis(&refused[0]), Some(Box::new(line(refused))));
+            Ok(Answer::Refused { ttl_left, line })
+        }
+        _ => Err(NoAnswer::odd()),
+    }
+}
+
 /// The largest counter that the scripts can count on: beyond it two neighbours are one number to
 /// them, and two holders would get the same token.
 const LARGEST_COUNTER: u64 = 1 << 53;
@@ -325,7 +508,7 @@ fn extended(digit: u8) -> Option<Extended> {
 }
 
 /// What the reply to a claim in order says of the line.
-fn line(refused: &[Value<'_>]) -> Line {
+fn line(refused: &[Value<'_>]) -> QueueInfo {
     let number = |index: usize| match refused.get(index) {
         Some(Value::Int(number)) => u64::try_from(*number).unwrap_or(0),
         _ => 0,
@@ -334,7 +517,7 @@ fn line(refused: &[Value<'_>]) -> Line {
         Some(Value::Bulk(value)) if !value.is_empty() => Some(value.to_vec()),
         _ => None,
     };
-    Line {
+    QueueInfo {
         ahead: number(1),
         ticket: number(2),
         holder,
@@ -451,25 +634,32 @@ mod tests {
     #[test]
     fn every_part_of_a_script_is_put_in() {
         let mut out = Vec::new();
-        Scripts::load(Duration::from_secs(30), &mut out);
+        for set in 0..SETS.len() {
+            Scripts::load(set, Duration::from_secs(30), &mut out);
+        }
         let text = String::from_utf8(out).expect("text");
         assert!(!text.contains("--+"), "{text}");
-        assert_eq!(text.matches("local fence = ").count(), 3);
+        assert_eq!(text.matches("local fence = ").count(), 6);
+        assert!(
+            !text.contains("{fence}") && !text.contains("{shared}"),
+            "{text}"
+        );
+        assert!(SETS.iter().flat_map(Clone::clone).eq(0..SOURCES.len()));
     }
 
     fn claims() -> [Request; 3] {
         let claim = |fenced, order| {
             let claim = Claim::new("", b"job", Token::from_bytes([1; 16]), fenced);
             Request::Acquire {
-                claim: Arc::new(claim.with_order(order)),
+                claim: Arc::new(claim.with_fairness(order)),
                 ttl: Duration::from_secs(1),
                 proposal: 7,
             }
         };
         [
-            claim(false, Order::Unordered),
-            claim(true, Order::Unordered),
-            claim(true, Order::Fair(None)),
+            claim(false, Fairness::Unordered),
+            claim(true, Fairness::Unordered),
+            claim(true, Fairness::Fair(None)),
         ]
     }
 
@@ -515,7 +705,7 @@ mod tests {
                 assert_eq!(said, Err(NoAnswer::odd()), "{request:?}: {value:?}");
             }
             let said = decode(request, &error);
-            assert!(matches!(said, Err(NoAnswer::Said(_))), "{said:?}");
+            assert!(matches!(said, Err(NoAnswer::Fault(_))), "{said:?}");
         }
         for (request, right) in [(&classic, &Value::Nil), (&fenced, &two), (&fair, &four)] {
             let said = decode(request, right);

@@ -6,7 +6,7 @@ use super::*;
 use crate::node::redis::address::Address;
 use crate::node::redis::shared::NodeOptions;
 use crate::node::redis::trust::Roster;
-use crate::node::{Answer, Claim, Ear, Phase, Reply, ReplySink, Request, Token, WakeSink};
+use crate::node::{Answer, Claim, Phase, Reply, ReplySink, Request, Subscriber, Token, WakeSink};
 use crate::settings::RestartGuard;
 
 const NODE_TIMEOUT: u64 = 50;
@@ -22,9 +22,9 @@ fn ms(ms: u64) -> Duration {
 
 /// What the callers were told, in order.
 #[derive(Default)]
-struct Told(Mutex<Vec<(usize, Result<Answer, Fault>)>>);
+struct Recorded(Mutex<Vec<(usize, Result<Answer, Fault>)>>);
 
-impl Told {
+impl Recorded {
     fn all(&self) -> Vec<(usize, Result<Answer, Fault>)> {
         std::mem::take(&mut *self.0.lock().expect("no panic"))
     }
@@ -39,13 +39,13 @@ impl Told {
     }
 }
 
-impl ReplySink for Told {
+impl ReplySink for Recorded {
     fn answered(&self, number: usize, _: Phase, answer: Result<Answer, Fault>) {
         self.0.lock().expect("no panic").push((number, answer));
     }
 }
 
-impl WakeSink for Told {
+impl WakeSink for Recorded {
     fn woken(&self, node: usize, _: &[u8]) {
         let said = Ok(Answer::Released(true));
         self.0.lock().expect("no panic").push((node, said));
@@ -56,7 +56,7 @@ impl WakeSink for Told {
 struct Bench {
     link: Link,
     shared: Arc<Shared>,
-    told: Arc<Told>,
+    told: Arc<Recorded>,
 }
 
 fn options(roster: Roster) -> Arc<NodeOptions> {
@@ -89,7 +89,7 @@ impl Bench {
 
     fn ask(&self, number: usize, request: Request) {
         let reply = Reply::new(self.told.clone(), number, Phase::Acquire);
-        let pushed = self.shared.mailbox.push(Letter::new(request, reply));
+        let pushed = self.shared.mailbox.push(Queued::new(request, reply));
         assert!(pushed.is_ok(), "room in the mailbox");
     }
 
@@ -414,12 +414,12 @@ fn a_silent_connection_is_asked_for_a_sign_of_life_and_given_up_without_one() {
 #[test]
 fn wake_ups_are_passed_on_wherever_they_come() {
     let mut bench = Bench::new();
-    let ear = Ear {
+    let subscriber = Subscriber {
         process: "0123456789abcdef".into(),
         node: 5,
         sink: bench.told.clone(),
     };
-    bench.shared.ear.set(ear).expect("the first");
+    bench.shared.subscriber.set(subscriber).expect("the first");
     bench.link.dialed(at(0));
     bench.written();
     bench.say(GREETING.concat().as_bytes(), 0);

@@ -1,7 +1,7 @@
 //! Collecting the answers of one fan-out in one place, with one wake-up for all of them.
 //!
-//! No task and no channel per message: nodes hand their answers to the board under a short lock,
-//! and the waiting future is woken once, when the board says that something has been decided.
+//! No task and no channel per message: nodes hand their answers over under a short lock, and the
+//! waiting future is woken once, when what they come to has been decided.
 
 use std::sync::{Arc, PoisonError};
 use std::task::Poll;
@@ -11,8 +11,8 @@ use crate::protocol::instant::Instant;
 use crate::runtime::Runtime;
 use crate::sync::{AtomicWaker, Mutex, MutexGuard};
 
-/// What the answers are written on.
-pub(crate) trait Board: Send + 'static {
+/// What the answers of one fan-out come to.
+pub(crate) trait Collect: Send + 'static {
     /// Counts one answer; `true` when the waiting future should look again.
     fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool;
 
@@ -27,48 +27,48 @@ pub(crate) struct From {
     pub(crate) now: Instant,
 }
 
-/// A board, its lock and the one future that waits for it.
-pub(crate) struct Gather<B> {
+/// The answers so far, their lock and the one future that waits for it.
+pub(crate) struct FanOut<B> {
     runtime: Arc<dyn Runtime>,
-    board: Mutex<B>,
+    answers: Mutex<B>,
     waker: AtomicWaker,
 }
 
-impl<B: Board> Gather<B> {
-    pub(crate) fn new(runtime: Arc<dyn Runtime>, board: B) -> Arc<Self> {
+impl<B: Collect> FanOut<B> {
+    pub(crate) fn new(runtime: Arc<dyn Runtime>, answers: B) -> Arc<Self> {
         Arc::new(Self {
             runtime,
-            board: Mutex::new(board),
+            answers: Mutex::new(answers),
             waker: AtomicWaker::new(),
         })
     }
 
-    /// The board. The lock is never held across an await.
-    pub(crate) fn board(&self) -> MutexGuard<'_, B> {
-        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What there is so far. The lock is never held across an await.
+    pub(crate) fn answers(&self) -> MutexGuard<'_, B> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `decided` finds something on the board. One waiter at a time.
+    /// Waits until `decided` finds something in the answers. One waiter at a time.
     pub(crate) async fn until<T>(&self, mut decided: impl FnMut(&mut B) -> Option<T>) -> T {
         std::future::poll_fn(|cx| {
-            if let Some(found) = decided(&mut self.board()) {
+            if let Some(found) = decided(&mut self.answers()) {
                 return Poll::Ready(found);
             }
             self.waker.register(cx.waker());
             // An answer between the look and the registration would otherwise be slept through.
-            decided(&mut self.board()).map_or(Poll::Pending, Poll::Ready)
+            decided(&mut self.answers()).map_or(Poll::Pending, Poll::Ready)
         })
         .await
     }
 }
 
-impl<B: Board> ReplySink for Gather<B> {
+impl<B: Collect> ReplySink for FanOut<B> {
     fn answered(&self, node: usize, _: Phase, answer: Result<Answer, Fault>) {
         let from = From {
             node,
             now: self.runtime.now(),
         };
-        let wake = self.board().count(from, answer);
+        let wake = self.answers().count(from, answer);
         if wake {
             self.waker.wake();
         }
@@ -79,7 +79,7 @@ impl<B: Board> ReplySink for Gather<B> {
             node,
             now: self.runtime.now(),
         };
-        self.board().late(from, answer);
+        self.answers().late(from, answer);
     }
 }
 
@@ -97,26 +97,26 @@ mod models {
         wanted: usize,
     }
 
-    impl Board for All {
+    impl Collect for All {
         fn count(&mut self, _: From, _: Result<Answer, Fault>) -> bool {
             self.answers += 1;
             self.answers == self.wanted
         }
     }
 
-    fn answers(gather: &Arc<Gather<All>>, node: usize) -> thread::JoinHandle<()> {
-        let gather = gather.clone();
-        thread::spawn(move || gather.answered(node, Phase::Look, Ok(Answer::Confirmed)))
+    fn answers(fan_out: &Arc<FanOut<All>>, node: usize) -> thread::JoinHandle<()> {
+        let fan_out = fan_out.clone();
+        thread::spawn(move || fan_out.answered(node, Phase::Look, Ok(Answer::Confirmed)))
     }
 
     #[test]
     fn no_order_of_threads_lets_an_answer_be_slept_through() {
         crate::sync::model(|| {
             let wanted = 2;
-            let board = All { answers: 0, wanted };
-            let gather = Gather::new(Arc::new(Tokio::default()), board);
-            let nodes = [answers(&gather, 0), answers(&gather, 1)];
-            block_on(gather.until(|board| (board.answers == board.wanted).then_some(())));
+            let answers = All { answers: 0, wanted };
+            let fan_out = FanOut::new(Arc::new(Tokio::default()), answers);
+            let nodes = [answers(&fan_out, 0), answers(&fan_out, 1)];
+            block_on(fan_out.until(|answers| (answers.answers == answers.wanted).then_some(())));
             for node in nodes {
                 node.join().expect("no panic");
             }

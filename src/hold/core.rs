@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use crate::coordinator::Coordinator;
+use super::schedule::Renewal;
 use crate::options::Options;
-use crate::renewal::Renewal;
-use crate::waiting::Lines;
+use crate::rounds::coordinator::Coordinator;
+use crate::waiting::local_line::LocalLines;
 
 /// What all locks of one `Redlock` share.
 pub(crate) struct Core {
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) renewal: Arc<Renewal>,
-    pub(crate) lines: Arc<Lines>,
+    pub(crate) lines: Arc<LocalLines>,
     /// Numbers the waiters. Here and not in a static, so that a run of its own starts from one
     /// and can be repeated.
     pub(crate) waiters: AtomicU64,

@@ -12,11 +12,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crate::coordinator::AcquireRound;
+use super::heard::Heard;
 use crate::node::WakeSink;
-use crate::protocol::finding::Finding;
 use crate::protocol::instant::Instant;
-use crate::report::NodeReport;
 use crate::runtime::Runtime;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Notify, Ordering};
 
@@ -24,67 +22,9 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, Notify, Ordering};
 /// within about a round trip of each other.
 const GRACE: Duration = Duration::from_millis(2);
 
-/// What a waiter sees while it waits; see [`LockRequest::waiting`](crate::LockRequest::waiting).
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Waiting {
-    /// How many stand before this waiter, in this process or at the masters, where known.
-    pub ahead: Option<u64>,
-    /// The value of the lock key: the holder's token.
-    pub holder: Option<Vec<u8>>,
-    /// How long the holder's key lives on without a renewal.
-    pub ttl_left: Option<Duration>,
-    /// How many masters are not known to be silent: all but those in `trouble`. One whose answer
-    /// was merely not needed any more when the others had decided counts as answering.
-    pub answering: usize,
-    /// The masters whose vote was missing in the last attempt because they failed, and why; the
-    /// most telling reason first.
-    pub trouble: Vec<NodeReport>,
-    /// Whether this very [`Redlock`](crate::Redlock) holds it. A lock is not re-entrant: who waits
-    /// for what it holds itself waits until it lets go.
-    pub held_here: bool,
-    /// How many masters are configured.
-    pub masters: usize,
-    /// How long it has waited so far.
-    pub waited: Duration,
-    /// How many attempts it has made.
-    pub attempts: u32,
-}
-
-/// What is known of why a lock is not to be had: by the last round that proved something.
-#[derive(Clone)]
-pub(crate) struct Heard {
-    pub(crate) finding: Finding,
-    /// No round where this process itself was in the way.
-    pub(crate) round: Option<Arc<AcquireRound>>,
-}
-
-impl Heard {
-    /// That somebody in this process holds it, or did so last.
-    const HERE: Self = Self {
-        finding: Finding::Held,
-        round: None,
-    };
-
-    /// Adds what another round proved.
-    pub(crate) fn add(
-        heard: &mut Option<Self>,
-        finding: Option<Finding>,
-        round: &Arc<AcquireRound>,
-    ) {
-        let before = heard.as_ref().map(|heard| heard.finding);
-        if let Some(finding) = finding.filter(|finding| finding.replaces(before)) {
-            *heard = Some(Self {
-                finding,
-                round: Some(round.clone()),
-            });
-        }
-    }
-}
-
 /// The lines of all resources of one process.
-pub(crate) struct Lines {
-    map: Mutex<HashMap<Arc<[u8]>, Line>>,
+pub(crate) struct LocalLines {
+    map: Mutex<HashMap<Arc<[u8]>, LocalLine>>,
     /// How many locks are held on a resource without a place in its line: those of who does not
     /// wait in order.
     loose: Mutex<HashMap<Arc<[u8]>, u32>>,
@@ -92,7 +32,7 @@ pub(crate) struct Lines {
 
 /// One line. Most have a front only, so the rest is kept apart: ten thousand held locks are ten
 /// thousand lines.
-struct Line {
+struct LocalLine {
     /// Who asks the masters; none once the front holds the lock.
     front: Option<Arc<Turn>>,
     #[expect(
@@ -102,7 +42,7 @@ struct Line {
     behind: Option<Box<VecDeque<Arc<Turn>>>>,
 }
 
-impl Line {
+impl LocalLine {
     fn is_front(&self, turn: &Arc<Turn>) -> bool {
         self.front
             .as_ref()
@@ -150,12 +90,12 @@ impl Turn {
 
 /// A place in a local line; dropping it passes the turn on, unless it has become a holder's.
 pub(crate) struct Place {
-    lines: Arc<Lines>,
+    lines: Arc<LocalLines>,
     key: Arc<[u8]>,
     turn: Arc<Turn>,
 }
 
-impl Lines {
+impl LocalLines {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             map: Mutex::default(),
@@ -163,7 +103,7 @@ impl Lines {
         })
     }
 
-    fn map(&self) -> MutexGuard<'_, HashMap<Arc<[u8]>, Line>> {
+    fn map(&self) -> MutexGuard<'_, HashMap<Arc<[u8]>, LocalLine>> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -203,7 +143,7 @@ impl Lines {
         });
         match self.map().entry(key.clone()) {
             Entry::Vacant(line) => {
-                line.insert(Line {
+                line.insert(LocalLine {
                     front: Some(turn.clone()),
                     behind: None,
                 });
@@ -244,7 +184,7 @@ impl Lines {
     pub(crate) fn pass_on(&self, key: &[u8]) {
         let next = {
             let mut map = self.map();
-            let next = map.get_mut(key).and_then(Line::advance);
+            let next = map.get_mut(key).and_then(LocalLine::advance);
             if next.is_none() {
                 map.remove(key);
             }
@@ -256,7 +196,7 @@ impl Lines {
     }
 }
 
-impl WakeSink for Lines {
+impl WakeSink for LocalLines {
     fn woken(&self, node: usize, key: &[u8]) {
         let front = self.map().get(key).and_then(|line| line.front.clone());
         if let (Some(front), true) = (front, node < 64) {
@@ -292,9 +232,9 @@ impl Place {
         }
     }
 
-    /// The front holds the lock now: it keeps its place until [`Lines::pass_on`], and needs no
+    /// The front holds the lock now: it keeps its place until [`LocalLines::pass_on`], and needs no
     /// more calls.
-    pub(crate) fn hold(self) -> Arc<Lines> {
+    pub(crate) fn hold(self) -> Arc<LocalLines> {
         if let Some(line) = self.lines.map().get_mut(&self.key) {
             line.front = None;
         }
@@ -395,7 +335,7 @@ mod models {
     #[test]
     fn no_order_of_threads_loses_the_turn_of_a_front_that_leaves() {
         crate::sync::model(|| {
-            let lines = Lines::new();
+            let lines = LocalLines::new();
             let [first, second, third] = [(); 3].map(|()| lines.enter(&key()));
             let leave = [does(move || drop(first)), does(move || drop(second))];
             block_on(third.front());
@@ -408,7 +348,7 @@ mod models {
     #[test]
     fn no_order_of_threads_loses_the_turn_of_a_holder() {
         crate::sync::model(|| {
-            let lines = Lines::new();
+            let lines = LocalLines::new();
             let holder = lines.enter(&key()).hold();
             let [second, third] = [(); 2].map(|()| lines.enter(&key()));
             let ends = [
@@ -424,7 +364,7 @@ mod models {
     #[test]
     fn no_order_of_threads_lets_a_newcomer_wait_behind_nobody() {
         crate::sync::model(|| {
-            let lines = Lines::new();
+            let lines = LocalLines::new();
             let holder = lines.enter(&key()).hold();
             let ends = does(move || holder.pass_on(&key()));
             let place = lines.enter(&key());
@@ -459,7 +399,7 @@ mod models {
     #[test]
     fn no_order_of_threads_lets_the_wake_ups_of_a_majority_be_slept_through() {
         crate::sync::model(|| {
-            let lines = Lines::new();
+            let lines = LocalLines::new();
             let place = lines.enter(&key());
             place.forget_wakes();
             let wakes = [0, 1].map(|node| {
@@ -474,7 +414,7 @@ mod models {
     #[test]
     fn no_order_of_threads_sends_a_wake_up_to_a_front_that_is_gone() {
         crate::sync::model(|| {
-            let lines = Lines::new();
+            let lines = LocalLines::new();
             let [first, second] = [(); 2].map(|()| lines.enter(&key()));
             let leaves = does(move || drop(first));
             block_on(second.front());

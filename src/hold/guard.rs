@@ -3,21 +3,20 @@
 use std::fmt;
 use std::future::Future;
 use std::num::NonZero;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::coordinator::ReleaseBoard;
-use crate::core::Core;
+use super::core::Core;
+use super::extension;
+use super::held::Held;
+use super::released::Released;
+use super::schedule::ScheduleId;
 use crate::error::ExtendError;
-use crate::gather::{Board, From, Gather};
-use crate::held::Held;
 use crate::limit::Limit;
-use crate::node::{Answer, ExtendItem, Fault, Phase, Request, Token};
+use crate::node::Token;
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
-use crate::protocol::lease::{Ballot, Extension, Terms};
-use crate::renewal::{Seat, end, extended, said_of};
-use crate::report::{NodeReport, Slots};
+use crate::report::NodeReport;
 
 /// A held lock. While it lives and [`is_valid`](Self::is_valid), no other client that follows the
 /// protocol holds the same resource.
@@ -36,16 +35,16 @@ use crate::report::{NodeReport, Slots};
 pub struct LockGuard {
     held: Arc<Held>,
     core: Arc<Core>,
-    seat: Seat,
+    id: ScheduleId,
     released: bool,
 }
 
 impl LockGuard {
-    pub(crate) fn new(held: Arc<Held>, core: Arc<Core>, seat: Seat) -> Self {
+    pub(crate) fn new(held: Arc<Held>, core: Arc<Core>, id: ScheduleId) -> Self {
         Self {
             held,
             core,
-            seat,
+            id,
             released: false,
         }
     }
@@ -121,59 +120,7 @@ impl LockGuard {
             .options
             .check_ttl(ttl)
             .map_err(ExtendError::InvalidTtl)?;
-        let coordinator = &self.core.coordinator;
-        let started = coordinator.now();
-        if let Some(cause) = self.held.ended(started) {
-            return Err(ExtendError::Lost(cause));
-        }
-        let items: Arc<[ExtendItem]> = [ExtendItem {
-            claim: self.held.claim.clone(),
-            ttl,
-        }]
-        .into();
-        let board = ExtendBoard {
-            ballot: Ballot::new(coordinator.quorum),
-            terms: Terms {
-                started,
-                ttl,
-                drift: coordinator.drift,
-            },
-            held: self.held.clone(),
-            seat: self.seat.id(),
-            core: Arc::downgrade(&self.core),
-            slots: Slots::of(coordinator.quorum.nodes()),
-            outcome: Extension::Pending,
-        };
-        let gather = Gather::new(coordinator.runtime.clone(), board);
-        coordinator.ask_all(&gather, Phase::Extend, || Request::Extend {
-            items: items.clone(),
-        });
-        let settled = gather
-            .until(|board| Some(board.outcome).filter(|outcome| *outcome != Extension::Pending));
-        // After the end of the lock no answer can prolong it.
-        let mut limit = Limit::new(&*coordinator.runtime, self.held.valid_until());
-        let outcome = match limit.wait(settled).await {
-            Some(outcome) => outcome,
-            // A renewal beside it may have moved that end
-            // (`an_extension_that_a_renewal_overtakes_does_not_call_the_lock_lost`).
-            None if self.held.ended(coordinator.now()).is_none() => Extension::Unknown,
-            None => Extension::TooLate,
-        };
-        match outcome {
-            Extension::Renewed(_) => Ok(()),
-            Extension::Lost | Extension::TooLate => {
-                let cause = self
-                    .held
-                    .ended(coordinator.now())
-                    .unwrap_or(LossCause::Expired);
-                Err(ExtendError::Lost(cause))
-            }
-            Extension::Unknown | Extension::Pending => {
-                let slots = &gather.board().slots;
-                let reports = slots.reports(coordinator.names(), Phase::Extend);
-                Err(ExtendError::NoQuorum(reports))
-            }
-        }
+        extension::extend(&self.core, &self.held, self.id.get(), ttl).await
     }
 
     /// Gives the lock back, and waits until a majority of masters has let go: then the next
@@ -187,16 +134,16 @@ impl LockGuard {
     pub async fn release(mut self) -> Released {
         let was_valid = self.is_valid();
         self.released = true;
-        self.core.renewal.forget(&self.seat);
-        let gather = self.core.coordinator.release(&self.held.claim);
+        self.core.renewal.forget(&self.id);
+        let fan_out = self.core.coordinator.release(&self.held.claim);
         self.held.end(LossCause::Released);
         // Where no majority ever answers, the ttl does it.
         let runtime = &*self.core.coordinator.runtime;
         let mut limit = Limit::new(runtime, runtime.now() + self.held.ttl());
         limit
-            .wait(gather.until(|board| board.settled().then_some(())))
+            .wait(fan_out.until(|answers| answers.settled().then_some(())))
             .await;
-        let (on, expired_on, unreachable) = gather.board().counts();
+        let (on, expired_on, unreachable) = fan_out.answers().counts();
         let pending = self.core.coordinator.quorum.nodes() - (on + expired_on + unreachable);
         let core = self.core.clone();
         let released = Released {
@@ -205,7 +152,7 @@ impl LockGuard {
             expired_on,
             unreachable,
             pending,
-            round: gather,
+            round: fan_out,
             core,
         };
         tracing::debug!(
@@ -231,7 +178,7 @@ impl LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if !self.released {
-            self.core.renewal.forget(&self.seat);
+            self.core.renewal.forget(&self.id);
             self.core.coordinator.release_unheard(&self.held.claim);
             self.held.end(LossCause::Released);
         }
@@ -245,100 +192,5 @@ impl fmt::Debug for LockGuard {
             .field("fencing_token", &self.fencing_token())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()
-    }
-}
-
-/// What a release found on the masters when a majority had let go.
-#[derive(Clone)]
-#[non_exhaustive]
-pub struct Released {
-    /// Whether the lock was still validly held when the release began.
-    pub was_valid: bool,
-    /// Masters that held the key and deleted it.
-    pub on: usize,
-    /// Masters on which it was no longer ours: expired, or never granted there.
-    pub expired_on: usize,
-    /// Masters that failed. Their key is deleted when they answer again, or expires.
-    pub unreachable: usize,
-    /// Masters that had not answered yet when a majority had; their release is on its way.
-    pub pending: usize,
-    round: Arc<Gather<ReleaseBoard>>,
-    core: Arc<Core>,
-}
-
-impl Released {
-    /// What each master answered so far, how fast, and who was late.
-    pub fn reports(&self) -> Vec<NodeReport> {
-        self.round.board().reports(self.core.coordinator.names())
-    }
-}
-
-impl fmt::Debug for Released {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Released")
-            .field("was_valid", &self.was_valid)
-            .field("on", &self.on)
-            .field("expired_on", &self.expired_on)
-            .field("unreachable", &self.unreachable)
-            .field("pending", &self.pending)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The votes on an extension that its caller waits for.
-struct ExtendBoard {
-    ballot: Ballot,
-    terms: Terms,
-    held: Arc<Held>,
-    seat: u64,
-    core: Weak<Core>,
-    slots: Slots,
-    outcome: Extension,
-}
-
-impl Board for ExtendBoard {
-    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
-        let (kept, said) = said_of(&extended(answer, 1), 0);
-        self.slots
-            .note(from.node, &said, self.terms.started, from.now, false);
-        let outcome = self
-            .ballot
-            .record(kept, from.now, self.held.valid_until(), self.terms);
-        // Counted here and not by the waiting future, which may look much later, or be gone.
-        match outcome {
-            Extension::Pending => return false,
-            Extension::Renewed(until) => {
-                self.outcome = if self.held.prolong(until, self.held.ttl(), from.now) {
-                    outcome
-                } else {
-                    Extension::TooLate
-                };
-            }
-            Extension::Lost | Extension::TooLate | Extension::Unknown => self.outcome = outcome,
-        }
-        if let Extension::Lost | Extension::TooLate = self.outcome {
-            self.lose(from.now);
-        }
-        true
-    }
-}
-
-impl ExtendBoard {
-    /// Ends the lock as a renewal does that finds it lost.
-    fn lose(&mut self, now: Instant) {
-        self.held.tell(self.slots.clone());
-        let cause = match self.outcome {
-            Extension::Lost => LossCause::TakenAway,
-            _ => self.held.ended(now).unwrap_or(LossCause::Expired),
-        };
-        if let Some(core) = self.core.upgrade() {
-            end(
-                &core.renewal,
-                &core.coordinator,
-                &self.held,
-                self.seat,
-                cause,
-            );
-        }
     }
 }

@@ -4,42 +4,34 @@
 //! us, draw a ticket and stand in line on every master, and attempt again when woken, or when the
 //! timer underneath says so. Unordered: attempt again after jittered pauses, with no queue keys.
 
-use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::coordinator::{AcquireRound, Coordinator, Missed, Won};
-use crate::core::Core;
+use super::in_line::{Delays, InLine, STAGGER};
+use crate::hold::core::Core;
 use crate::limit::Limit;
 use crate::metrics;
-use crate::node::{Claim, Order, Place as Ticket, Token};
+use crate::node::Fairness;
 use crate::outcome::Failure;
 use crate::protocol::instant::Instant;
 use crate::report;
-use crate::waiting::{Heard, Place, Waiting};
+use crate::rounds::acquire::AcquireRound;
+use crate::rounds::attempt::{FailedAttempt, Won};
+use crate::waiting::Waiting;
+use crate::waiting::heard::Heard;
+use crate::waiting::local_line::Place;
 
 /// How far an attempt that was begun in time may outlast the wait.
 const LAST_LOOK: Duration = Duration::from_millis(2);
 
-/// By how much each place further back in line looks later, when only a timer wakes it.
-const STAGGER: Duration = Duration::from_millis(10);
-
 /// A sign of life goes out this often within the time that one keeps the place.
 const BEATS: u32 = 3;
-
-/// Beside a holder that may wake nobody, at most this part of how long it has been watched is lost
-/// before its release is noticed: so a long hold does not cost more looks than its length is worth.
-const PATIENCE: u32 = 20;
-
-/// The pauses of one waiter, once it needs one.
-type Delays = Box<dyn Iterator<Item = Duration> + Send>;
 
 /// Sees what the waiter sees.
 pub(crate) type Observer = Arc<dyn Fn(&Waiting) + Send + Sync>;
 
 /// One acquire.
-pub(crate) struct Campaign<'a> {
+pub(crate) struct AcquireLoop<'a> {
     pub(crate) core: &'a Core,
     /// The lock key: prefix and resource.
     pub(crate) key: &'a Arc<[u8]>,
@@ -52,14 +44,14 @@ pub(crate) struct Campaign<'a> {
 }
 
 /// A lock, with the local turn that goes with it.
-pub(crate) struct Victory {
+pub(crate) struct Acquired {
     pub(crate) won: Won,
     pub(crate) place: Option<Place>,
     pub(crate) attempts: u32,
 }
 
 /// Why there is no lock.
-pub(crate) struct Defeat {
+pub(crate) struct NotAcquired {
     pub(crate) failure: Failure,
     /// The round that proved it, or the last one where none did; none where this process itself
     /// was in the way.
@@ -70,8 +62,8 @@ pub(crate) struct Defeat {
     pub(crate) waited: Duration,
 }
 
-impl Campaign<'_> {
-    pub(crate) async fn run(self) -> Result<Victory, Defeat> {
+impl AcquireLoop<'_> {
+    pub(crate) async fn run(self) -> Result<Acquired, NotAcquired> {
         if self.core.options.fair {
             self.in_order().await
         } else {
@@ -79,15 +71,15 @@ impl Campaign<'_> {
         }
     }
 
-    async fn unordered(self) -> Result<Victory, Defeat> {
+    async fn unordered(self) -> Result<Acquired, NotAcquired> {
         let mut delays = None;
         let mut heard = None;
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let missed = match self.attempt(Order::Unordered, attempts).await {
+            let missed = match self.attempt(Fairness::Unordered, attempts).await {
                 Ok(won) => {
-                    return Ok(Victory {
+                    return Ok(Acquired {
                         won,
                         place: None,
                         attempts,
@@ -101,13 +93,13 @@ impl Campaign<'_> {
             if !self.is_over() && self.undone(&missed).await {
                 self.pause(&mut delays).await;
             }
-            if self.is_over() || missed.round.board().is_hopeless() {
-                return Err(self.defeat(heard, Some(missed), attempts));
+            if self.is_over() || missed.round.answers().is_hopeless() {
+                return Err(self.not_acquired(heard, Some(missed), attempts));
             }
         }
     }
 
-    async fn in_order(self) -> Result<Victory, Defeat> {
+    async fn in_order(self) -> Result<Acquired, NotAcquired> {
         let place = self.local_turn(self.key).await?;
         let mut delays = None;
         let mut line: Option<InLine<'_>> = None;
@@ -118,14 +110,14 @@ impl Campaign<'_> {
             if let Some(place) = &place {
                 place.forget_wakes();
             }
-            let order = Order::Fair(line.as_ref().map(|line| Box::new(line.ticket.clone())));
-            let missed = match self.attempt(order, attempts).await {
+            let fairness = Fairness::Fair(line.as_ref().map(|line| Box::new(line.ticket.clone())));
+            let missed = match self.attempt(fairness, attempts).await {
                 Ok(won) => {
                     if let Some(line) = line {
                         // The place stays with the lock and leaves with its release.
                         line.keep();
                     }
-                    return Ok(Victory {
+                    return Ok(Acquired {
                         won,
                         place,
                         attempts,
@@ -140,13 +132,17 @@ impl Campaign<'_> {
             self.show(&missed, attempts);
             let over = self.is_over();
             let Some(place) = place.as_ref().filter(|_| !over) else {
-                return Err(self.defeat(heard, Some(missed), attempts));
+                return Err(self.not_acquired(heard, Some(missed), attempts));
             };
             // Awaited, or three waiters can chase each other for ever.
-            if self.undone(&missed).await && !missed.round.board().is_hopeless() {
+            if self.undone(&missed).await && !missed.round.answers().is_hopeless() {
                 match (missed.failure, &mut line) {
                     (Some(Failure::Contention), None) => {
-                        let drawn = missed.round.board().sight().map_or(0, |sight| sight.ticket);
+                        let drawn = missed
+                            .round
+                            .answers()
+                            .refusals()
+                            .map_or(0, |refusals| refusals.ticket);
                         line = Some(InLine::draw(self.core, self.key, drawn + 1));
                     }
                     (Some(Failure::Contention), Some(line)) => {
@@ -161,18 +157,18 @@ impl Campaign<'_> {
                     }
                 }
             }
-            if self.is_over() || missed.round.board().is_hopeless() {
-                return Err(self.defeat(heard, Some(missed), attempts));
+            if self.is_over() || missed.round.answers().is_hopeless() {
+                return Err(self.not_acquired(heard, Some(missed), attempts));
             }
         }
     }
 
     /// Waits for this process' own line. None for a try that the masters are to decide.
-    async fn local_turn(&self, key: &Arc<[u8]>) -> Result<Option<Place>, Defeat> {
+    async fn local_turn(&self, key: &Arc<[u8]>) -> Result<Option<Place>, NotAcquired> {
         let lines = &self.core.lines;
         if self.once {
             let entered = lines.enter_if_free(key);
-            return entered.map_err(|heard| self.defeat(Some(heard), None, 0));
+            return entered.map_err(|heard| self.not_acquired(Some(heard), None, 0));
         }
         let place = lines.enter(key);
         if place.is_front() {
@@ -194,12 +190,12 @@ impl Campaign<'_> {
         }
         match place.told() {
             None if place.is_front() => Ok(Some(place)),
-            heard => Err(self.defeat(heard, None, 0)),
+            heard => Err(self.not_acquired(heard, None, 0)),
         }
     }
 
     /// One attempt. The first is made in full, however short the wait; later ones end with it.
-    async fn attempt(&self, order: Order, number: u32) -> Result<Won, Missed> {
+    async fn attempt(&self, fairness: Fairness, number: u32) -> Result<Won, FailedAttempt> {
         let coordinator = &self.core.coordinator;
         let full = if number == 1 {
             coordinator.given_up_by()
@@ -207,12 +203,14 @@ impl Campaign<'_> {
             self.deadline
         };
         let until = self.deadline.max(full) + LAST_LOOK;
-        coordinator.attempt(self.key, self.ttl, order, until).await
+        coordinator
+            .attempt(self.key, self.ttl, fairness, until)
+            .await
     }
 
     /// Waits until nothing of an attempt is left on any master; false when the wait is over. What
     /// a master never acknowledges has expired by itself after the ttl.
-    async fn undone(&self, missed: &Missed) -> bool {
+    async fn undone(&self, missed: &FailedAttempt) -> bool {
         let expired = self.core.coordinator.now() + self.ttl;
         let runtime = &*self.core.coordinator.runtime;
         let mut limit = Limit::new(runtime, expired.min(self.deadline));
@@ -227,18 +225,18 @@ impl Campaign<'_> {
 
     /// Waits for a wake-up, with a timer underneath: when a majority may have become free, when
     /// the next sign of life is due, or sooner beside a holder that may wake nobody.
-    async fn wait(&self, place: &Place, line: &mut InLine<'_>, missed: &Missed) {
+    async fn wait(&self, place: &Place, line: &mut InLine<'_>, missed: &FailedAttempt) {
         let coordinator = &self.core.coordinator;
         let quorum = coordinator.quorum.size();
         let now = coordinator.now();
         let (free, free_in, ahead, holder) = {
-            let board = missed.round.board();
-            let sight = board.sight();
+            let answers = missed.round.answers();
+            let refusals = answers.refusals();
             (
-                board.free(),
-                board.free_in(),
-                sight.and_then(|sight| sight.ahead).unwrap_or(0),
-                sight.and_then(|sight| sight.holder.clone()),
+                answers.free(),
+                answers.free_in(),
+                refusals.and_then(|refusals| refusals.ahead).unwrap_or(0),
+                refusals.and_then(|refusals| refusals.holder.clone()),
             )
         };
         let stagger = STAGGER * u32::try_from(ahead.min(100)).unwrap_or(100);
@@ -249,7 +247,7 @@ impl Campaign<'_> {
         // Of ours, whoever holds it after a wait stands in line until the release, which wakes the
         // next. Nobody before us: then the holder may be a client that knows nothing of the line.
         match holder.filter(|_| ahead == 0) {
-            Some(holder) => timer = timer.min(now + line.look_again(self, holder, now)),
+            Some(holder) => timer = timer.min(now + line.look_again(holder, now, || self.delays())),
             None => line.stranger = None,
         }
         place
@@ -281,8 +279,8 @@ impl Campaign<'_> {
         self.once || self.core.coordinator.now() >= self.deadline
     }
 
-    fn show(&self, missed: &Missed, attempts: u32) {
-        metrics::ahead(|| missed.round.board().sight()?.ahead);
+    fn show(&self, missed: &FailedAttempt, attempts: u32) {
+        metrics::ahead(|| missed.round.answers().refusals()?.ahead);
         let enabled = tracing::enabled!(tracing::Level::DEBUG);
         if self.observer.is_none() && !enabled {
             return;
@@ -290,13 +288,13 @@ impl Campaign<'_> {
         let coordinator = &self.core.coordinator;
         let masters = coordinator.quorum.nodes();
         let waiting = {
-            let board = missed.round.board();
-            let sight = board.sight();
-            let trouble = report::trouble(board.reports(coordinator.names()));
+            let answers = missed.round.answers();
+            let refusals = answers.refusals();
+            let trouble = report::trouble(answers.reports(coordinator.names()));
             Waiting {
-                ahead: sight.and_then(|sight| sight.ahead),
-                holder: sight.and_then(|sight| sight.holder.clone()),
-                ttl_left: board.ttl_left(),
+                ahead: refusals.and_then(|refusals| refusals.ahead),
+                holder: refusals.and_then(|refusals| refusals.holder.clone()),
+                ttl_left: answers.ttl_left(),
                 answering: masters - trouble.len(),
                 trouble,
                 held_here: self.core.lines.is_held(self.key),
@@ -353,13 +351,18 @@ impl Campaign<'_> {
     }
 
     /// Where nothing was proved it is an outage: nobody said that another has it.
-    fn defeat(&self, heard: Option<Heard>, last: Option<Missed>, attempts: u32) -> Defeat {
+    fn not_acquired(
+        &self,
+        heard: Option<Heard>,
+        last: Option<FailedAttempt>,
+        attempts: u32,
+    ) -> NotAcquired {
         let waited = self.core.coordinator.now().saturating_since(self.began);
         let (failure, round) = match heard {
             Some(heard) => (heard.finding.into(), heard.round),
             None => (Failure::Outage, last.map(|missed| missed.round)),
         };
-        Defeat {
+        NotAcquired {
             failure,
             round,
             held_here: failure == Failure::Contention && self.core.lines.is_held(self.key),
@@ -373,79 +376,5 @@ impl Campaign<'_> {
         let mut seed = [0; 8];
         self.core.coordinator.runtime.random(&mut seed);
         u64::from_le_bytes(seed)
-    }
-}
-
-/// A place in line on the masters. Dropped, it is given up on all of them at once.
-struct InLine<'a> {
-    coordinator: &'a Coordinator,
-    ticket: Ticket,
-    /// Names the place in releases; it never held anything.
-    claim: Arc<Claim>,
-    /// The holder in front of which only we stand.
-    stranger: Option<Stranger>,
-    kept: bool,
-}
-
-/// A holder without a place in line. It may be a client that knows nothing of the line and whose
-/// release wakes nobody; or one of ours that did not wait, or has outlived its place.
-struct Stranger {
-    value: Vec<u8>,
-    since: Instant,
-    delays: Delays,
-}
-
-impl<'a> InLine<'a> {
-    fn draw(core: &'a Core, key: &Arc<[u8]>, ticket: u64) -> Self {
-        let coordinator = &*core.coordinator;
-        let number = core.waiters.fetch_add(1, Ordering::Relaxed);
-        let waiter = format!("{}:{number}", core.options.process).into();
-        let ticket = Ticket {
-            waiter,
-            ticket,
-            heartbeat: core.options.heartbeat,
-        };
-        let claim = coordinator
-            .claim(key, Token::from_bytes([0; 16]))
-            .with_order(Order::Fair(Some(Box::new(ticket.clone()))));
-        tracing::debug!(ticket = ticket.ticket, "standing in line");
-        Self {
-            coordinator,
-            ticket,
-            claim: Arc::new(claim),
-            stranger: None,
-            kept: false,
-        }
-    }
-
-    /// In how long to look at a holder again that may wake nobody: at the pace of the retries,
-    /// beginning anew with each holder, and more rarely once it has been there for long.
-    fn look_again(&mut self, campaign: &Campaign<'_>, value: Vec<u8>, now: Instant) -> Duration {
-        let known = self.stranger.take().filter(|known| known.value == value);
-        let stranger = self.stranger.insert(known.unwrap_or_else(|| Stranger {
-            value,
-            since: now,
-            delays: campaign.delays(),
-        }));
-        let watched = now.saturating_since(stranger.since);
-        let pause = stranger.delays.next().unwrap_or_default();
-        pause.max(STAGGER).max(watched / PATIENCE)
-    }
-
-    fn keep(mut self) {
-        self.kept = true;
-    }
-
-    /// Leaves the line everywhere and waits for it, to come back with the same ticket later.
-    fn step_out(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.coordinator.leave(&self.claim).done()
-    }
-}
-
-impl Drop for InLine<'_> {
-    fn drop(&mut self) {
-        if !self.kept {
-            let _in_the_background = self.coordinator.leave(&self.claim);
-        }
     }
 }

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::coordinator::Won;
 use crate::metrics;
 use crate::node::{Answer, Claim, Fault, NodeName, Phase};
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
-use crate::report::{Heir, Line, NodeReport, Slots};
+use crate::report::{LateAnswers, NodeReport, OneLine, Slots};
+use crate::rounds::attempt::Won;
 use crate::runtime::Runtime;
-use crate::waiting::{Lines, Place};
+use crate::waiting::local_line::{LocalLines, Place};
 
 /// One held lock. A process may hold very many: what stands here is kept small
 /// (`a_held_lock_is_small`).
@@ -35,7 +35,7 @@ struct State {
     /// In nanoseconds.
     ttl: u64,
     /// Where this process knows that it is held, until it has ended.
-    lines: Option<Arc<Lines>>,
+    lines: Option<Arc<LocalLines>>,
     /// With the turn in the local line, which is then passed on.
     in_line: bool,
     /// What the masters said to the acquire, late answers as well; or to the renewal that failed
@@ -45,7 +45,7 @@ struct State {
 }
 
 impl State {
-    fn take_lines(&mut self) -> Option<(Arc<Lines>, bool)> {
+    fn take_lines(&mut self) -> Option<(Arc<LocalLines>, bool)> {
         Some((self.lines.take()?, self.in_line))
     }
 }
@@ -56,7 +56,7 @@ impl Held {
         ttl: Duration,
         max_hold: Option<Duration>,
         renews: bool,
-        lines: &Arc<Lines>,
+        lines: &Arc<LocalLines>,
         place: Option<Place>,
     ) -> Arc<Self> {
         let in_line = place.is_some();
@@ -82,7 +82,7 @@ impl Held {
             changed: Notify::new(),
             hold: metrics::Hold::begin(),
         });
-        won.round.board().bequeath(&held);
+        won.round.answers().hand_over(&held);
         held
     }
 
@@ -111,7 +111,7 @@ impl Held {
     /// What the masters said to a renewal that failed, on one line.
     pub(crate) fn trouble<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Option<String> {
         self.is_troubled()
-            .then(|| Line(&self.reports(names)).to_string())
+            .then(|| OneLine(&self.reports(names)).to_string())
     }
 
     /// Whether it is renewed in the background.
@@ -121,7 +121,7 @@ impl Held {
 
     /// Lets this process know that it is not held any more, and passes the local turn on, if it
     /// had one: once, and never under the lock of the state.
-    fn let_go(&self, ended: Option<(Arc<Lines>, bool)>) {
+    fn let_go(&self, ended: Option<(Arc<LocalLines>, bool)>) {
         match ended {
             Some((lines, true)) => lines.pass_on(self.claim.key()),
             Some((lines, false)) => lines.let_go(self.claim.key()),
@@ -222,8 +222,8 @@ fn nanos(of: Duration) -> u64 {
 }
 
 // With the metrics a lock also keeps since when it is held.
-impl Heir for Held {
-    fn inherit(&self, slots: Slots) {
+impl LateAnswers for Held {
+    fn take_over(&self, slots: Slots) {
         self.state().slots = slots;
     }
 
@@ -251,7 +251,7 @@ mod tests {
         // Ten thousand held locks are ten thousand of each, and of the masters' slots and the
         // key's line: together at most 600 bytes a lock, with what the allocator adds.
         assert_eq!(size_of::<Held>(), 120);
-        assert_eq!(size_of::<Claim>(), 56);
+        assert_eq!(size_of::<Claim>(), 64);
         assert_eq!(size_of::<crate::LockGuard>(), 32);
     }
 }

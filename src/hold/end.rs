@@ -1,0 +1,25 @@
+//! The end of a held lock that was lost.
+
+use super::held::Held;
+use super::schedule::Renewal;
+use crate::outcome::LossCause;
+use crate::rounds::coordinator::Coordinator;
+
+/// Ends a lock that is lost and lets go of what is left of it, so that nobody waits for our ttl.
+pub(crate) fn end(
+    renewal: &Renewal,
+    coordinator: &Coordinator,
+    held: &Held,
+    id: u64,
+    cause: LossCause,
+) {
+    renewal.schedule().remove(id);
+    if cause == LossCause::Released || held.claim.is_withdrawn() {
+        return;
+    }
+    coordinator.release_unheard(&held.claim);
+    held.end(cause);
+    let resource = String::from_utf8_lossy(held.claim.resource());
+    let said = held.trouble(coordinator.names());
+    tracing::warn!(%resource, cause = cause.as_str(), said, "lock lost");
+}

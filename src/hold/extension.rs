@@ -1,0 +1,131 @@
+//! Prolonging a held lock once, as its holder asks.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::core::Core;
+use super::end::end;
+use super::held::Held;
+use crate::error::ExtendError;
+use crate::limit::Limit;
+use crate::node::{Answer, ExtendItem, Fault, Phase, Request};
+use crate::outcome::LossCause;
+use crate::protocol::instant::Instant;
+use crate::protocol::lease::{Extension, Terms};
+use crate::report::Slots;
+use crate::rounds::extend::{Votes, extended, said_of_lock};
+use crate::rounds::fan_out::{Collect, FanOut, From};
+
+/// Prolongs `held` to `ttl` from now, which has been checked; `id` is its place in the schedule.
+pub(super) async fn extend(
+    core: &Arc<Core>,
+    held: &Arc<Held>,
+    id: u64,
+    ttl: Duration,
+) -> Result<(), ExtendError> {
+    let coordinator = &core.coordinator;
+    let started = coordinator.now();
+    if let Some(cause) = held.ended(started) {
+        return Err(ExtendError::Lost(cause));
+    }
+    let items: Arc<[ExtendItem]> = [ExtendItem {
+        claim: held.claim.clone(),
+        ttl,
+    }]
+    .into();
+    let answers = ExtendAnswers {
+        votes: Votes::new(coordinator.quorum, held.claim.keys().count()),
+        terms: Terms {
+            started,
+            ttl,
+            drift: coordinator.drift,
+        },
+        held: held.clone(),
+        id,
+        core: Arc::downgrade(core),
+        slots: Slots::of(coordinator.quorum.nodes()),
+        outcome: Extension::Pending,
+    };
+    let fan_out = FanOut::new(coordinator.runtime.clone(), answers);
+    coordinator.ask_all(&fan_out, Phase::Extend, || Request::Extend {
+        items: items.clone(),
+    });
+    let settled = fan_out
+        .until(|answers| Some(answers.outcome).filter(|outcome| *outcome != Extension::Pending));
+    // After the end of the lock no answer can prolong it.
+    let mut limit = Limit::new(&*coordinator.runtime, held.valid_until());
+    let outcome = match limit.wait(settled).await {
+        Some(outcome) => outcome,
+        // A renewal beside it may have moved that end
+        // (`an_extension_that_a_renewal_overtakes_does_not_call_the_lock_lost`).
+        None if held.ended(coordinator.now()).is_none() => Extension::Unknown,
+        None => Extension::TooLate,
+    };
+    match outcome {
+        Extension::Renewed(_) => Ok(()),
+        Extension::Lost | Extension::TooLate => {
+            let cause = held.ended(coordinator.now()).unwrap_or(LossCause::Expired);
+            Err(ExtendError::Lost(cause))
+        }
+        Extension::Unknown | Extension::Pending => {
+            let slots = &fan_out.answers().slots;
+            let reports = slots.reports(coordinator.names(), Phase::Extend);
+            Err(ExtendError::NoQuorum(reports))
+        }
+    }
+}
+
+/// The votes on an extension that its caller waits for.
+struct ExtendAnswers {
+    votes: Votes,
+    terms: Terms,
+    held: Arc<Held>,
+    id: u64,
+    core: Weak<Core>,
+    slots: Slots,
+    outcome: Extension,
+}
+
+impl Collect for ExtendAnswers {
+    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
+        let keys = 0..self.held.claim.keys().count();
+        let said = extended(answer, keys.len());
+        let of_lock = said_of_lock(&said, &keys);
+        self.slots
+            .note(from.node, &of_lock, self.terms.started, from.now, false);
+        let old_end = self.held.valid_until();
+        let outcome = self
+            .votes
+            .record(&said, &keys, from.now, old_end, self.terms);
+        // Counted here and not by the waiting future, which may look much later, or be gone.
+        match outcome {
+            Extension::Pending => return false,
+            Extension::Renewed(until) => {
+                self.outcome = if self.held.prolong(until, self.held.ttl(), from.now) {
+                    outcome
+                } else {
+                    Extension::TooLate
+                };
+            }
+            Extension::Lost | Extension::TooLate | Extension::Unknown => self.outcome = outcome,
+        }
+        if let Extension::Lost | Extension::TooLate = self.outcome {
+            self.lose(from.now);
+        }
+        true
+    }
+}
+
+impl ExtendAnswers {
+    /// Ends the lock as a renewal does that finds it lost.
+    fn lose(&mut self, now: Instant) {
+        self.held.tell(self.slots.clone());
+        let cause = match self.outcome {
+            Extension::Lost => LossCause::TakenAway,
+            _ => self.held.ended(now).unwrap_or(LossCause::Expired),
+        };
+        if let Some(core) = self.core.upgrade() {
+            end(&core.renewal, &core.coordinator, &self.held, self.id, cause);
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! One task that renews all held locks, in batches, each lock on its own votes, and ends those
+//! whose time is over.
+//!
+//! The task only keeps time: it sends, and depends on no answer. Answers come to a answers a batch,
+//! so a slow master delays no lock that has its majority. The end of a lease does not depend on
+//! it: [`Held::lost`] has a timer of its own.
+//!
+//! Locks that were taken together come due together. Their batches leave at the pace of the
+//! answers, or everything that a burst needs would be in memory at once, for every master; and
+//! masters and other requests breathe in between. That pace is bounded from below, so that far
+//! or silent masters starve no renewal, and the ends of locks do not keep to it.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::end::end;
+use super::held::Held;
+use super::schedule::{Due, OPEN, Renewal, SOON, ScheduleId, next_due};
+use crate::metrics;
+use crate::node::{Answer, ExtendItem, Extended, Fault, Phase, Request};
+use crate::outcome::LossCause;
+use crate::protocol::instant::Instant;
+use crate::protocol::lease::{Extension, Terms, retry_at};
+use crate::report::Slots;
+use crate::rounds::coordinator::Coordinator;
+use crate::rounds::extend::{KeysSaid, Votes, extended, said_of_lock};
+use crate::rounds::fan_out::{Collect, FanOut, From};
+
+/// Starts renewing `held`, and the task where none runs. False when there is no runtime to
+/// run it on: then the lease simply ends at its deadline.
+pub(crate) fn watch(
+    renewal: &Arc<Renewal>,
+    coordinator: &Arc<Coordinator>,
+    held: &Arc<Held>,
+    id: &ScheduleId,
+    started: Instant,
+) -> bool {
+    let due = next_due(held, started);
+    let (start, wake) = {
+        let mut schedule = renewal.schedule();
+        id.0.store(schedule.insert(held.clone(), due), Ordering::Relaxed);
+        let start = !std::mem::replace(&mut schedule.running, true);
+        (start, due < schedule.wakes_at)
+    };
+    if start {
+        let task = run(
+            Ends(Arc::downgrade(renewal)),
+            Arc::downgrade(coordinator),
+            renewal.sooner.clone(),
+        );
+        let spawned = coordinator.runtime.spawn(Box::pin(task));
+        renewal.schedule().running &= spawned;
+        return spawned;
+    }
+    if wake {
+        renewal.sooner.notify_one();
+    }
+    true
+}
+
+/// Marks the task as ended however it ends, so that the next lock starts a new one: also when
+/// its runtime was shut down under it, or before it was polled at all.
+struct Ends(Weak<Renewal>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if let Some(renewal) = self.0.upgrade() {
+            renewal.schedule().running = false;
+        }
+    }
+}
+
+async fn run(mut renewal: Ends, coordinator: Weak<Coordinator>, sooner: Arc<Notify>) {
+    loop {
+        let (Some(owner), Some(driver)) = (renewal.0.upgrade(), coordinator.upgrade()) else {
+            return;
+        };
+        let now = driver.now();
+        let due = owner.schedule().take_due(now);
+        send(&owner, &driver, due, now);
+        let next = {
+            let mut schedule = owner.schedule();
+            let next = schedule.next(now);
+            schedule.wakes_at = next.unwrap_or(Instant::NEVER);
+            // Under the lock, so that no lock is entered between look and end.
+            schedule.running = next.is_some();
+            next
+        };
+        let Some(next) = next else {
+            // The next lock may have started another task before this one is gone: that one's
+            // mark is not ours to take away.
+            renewal.0 = Weak::new();
+            return;
+        };
+        if next <= now {
+            drop((owner, driver));
+            pause().await;
+            continue;
+        }
+        let nap = driver.runtime.sleep_until(next.max(now + SOON));
+        drop((owner, driver));
+        futures::future::select(nap, std::pin::pin!(sooner.notified())).await;
+    }
+}
+
+/// Lets other tasks run, on any runtime.
+async fn pause() {
+    let mut paused = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut paused, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Ends what is over, sends the others as one batch to every node, and returns at once.
+fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, now: Instant) {
+    // Groups go by a script of their own: what is plain does not pay for it.
+    let (mut plain, mut groups) = (Batch::default(), Batch::default());
+    for Due { held, id } in due {
+        if let Some(cause) = held.ended(now) {
+            end(renewal, coordinator, &held, id, cause);
+            continue;
+        }
+        if !held.renews() {
+            continue;
+        }
+        if held.claim.group().is_none() {
+            plain.add(coordinator, held, id);
+        } else {
+            groups.add(coordinator, held, id);
+        }
+    }
+    for batch in [plain, groups] {
+        batch.send(renewal, coordinator, now);
+    }
+}
+
+/// Locks that are renewed by one message.
+#[derive(Default)]
+struct Batch {
+    renewing: Vec<Renewing>,
+    items: Vec<ExtendItem>,
+    keys: usize,
+}
+
+impl Batch {
+    fn add(&mut self, coordinator: &Coordinator, held: Arc<Held>, id: u64) {
+        let ttl = held.ttl();
+        let claim = held.claim.clone();
+        let first = self.keys;
+        self.keys += claim.keys().count();
+        self.items.push(ExtendItem { claim, ttl });
+        let keys = first..self.keys;
+        self.renewing.push(Renewing {
+            votes: Votes::new(coordinator.quorum, keys.len()),
+            keys,
+            held,
+            id,
+            ttl,
+            tells: false,
+        });
+    }
+
+    fn send(self, renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, now: Instant) {
+        if self.items.is_empty() {
+            return;
+        }
+        let items: Arc<[ExtendItem]> = self.items.into();
+        let answers = RenewAnswers {
+            renewing: self.renewing,
+            keys: self.keys,
+            started: now,
+            renewal: Arc::downgrade(renewal),
+            coordinator: Arc::downgrade(coordinator),
+            heard: Vec::new(),
+            open: Some(Open::count(renewal, now)),
+        };
+        let fan_out = FanOut::new(coordinator.runtime.clone(), answers);
+        coordinator.ask_all(&fan_out, Phase::Extend, || Request::Extend {
+            items: items.clone(),
+        });
+    }
+}
+
+/// The votes on one batch; each lock is settled on its own.
+struct RenewAnswers {
+    renewing: Vec<Renewing>,
+    keys: usize,
+    started: Instant,
+    renewal: Weak<Renewal>,
+    coordinator: Weak<Coordinator>,
+    /// What each node said, of every key, in the order of the answers.
+    heard: Vec<(From, KeysSaid)>,
+    /// Until a majority has answered, or everybody.
+    open: Option<Open>,
+}
+
+/// A batch that counts as open as long as this lives.
+struct Open(Weak<Renewal>);
+
+impl Open {
+    fn count(renewal: &Arc<Renewal>, now: Instant) -> Self {
+        let mut schedule = renewal.schedule();
+        schedule.open += 1;
+        schedule.sent_at = now;
+        Self(Arc::downgrade(renewal))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let Some(renewal) = self.0.upgrade() else {
+            return;
+        };
+        let wake = {
+            let mut schedule = renewal.schedule();
+            schedule.open -= 1;
+            schedule.open < OPEN && schedule.held_back
+        };
+        if wake {
+            renewal.sooner.notify_one();
+        }
+    }
+}
+
+struct Renewing {
+    held: Arc<Held>,
+    id: u64,
+    ttl: Duration,
+    /// Which of the keys are its own.
+    keys: Range<usize>,
+    votes: Votes,
+    /// What the masters say to this renewal is what the holder is to know.
+    tells: bool,
+}
+
+impl Collect for RenewAnswers {
+    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
+        let (Some(renewal), Some(coordinator)) =
+            (self.renewal.upgrade(), self.coordinator.upgrade())
+        else {
+            return false;
+        };
+        let nodes = coordinator.quorum.nodes();
+        self.heard.push((from, extended(answer, self.keys)));
+        let usable = self.heard.iter().filter(|(_, said)| said.is_ok()).count();
+        if usable >= coordinator.quorum.size() || self.heard.len() >= nodes {
+            self.open = None;
+        }
+        let Self {
+            renewing,
+            heard,
+            started,
+            ..
+        } = self;
+        let Some((_, said)) = heard.last() else {
+            return false;
+        };
+        for lock in renewing.iter_mut() {
+            let held = &lock.held;
+            let own = said
+                .as_ref()
+                .ok()
+                .and_then(|said| said.get(lock.keys.clone()));
+            if own.is_some_and(|own| own.contains(&Extended::Restored)) {
+                let resource = String::from_utf8_lossy(held.claim.resource());
+                tracing::debug!(%resource, node = from.node, "put a missing key back");
+            }
+            let terms = Terms {
+                started: *started,
+                ttl: lock.ttl,
+                drift: coordinator.drift,
+            };
+            let old_end = held.valid_until();
+            let outcome = lock
+                .votes
+                .record(said, &lock.keys, from.now, old_end, terms);
+            metrics::renewal(outcome, old_end.saturating_since(from.now));
+            lock.tells |= match outcome {
+                Extension::Pending => false,
+                Extension::Renewed(_) => held.is_troubled(),
+                Extension::Lost | Extension::TooLate | Extension::Unknown => true,
+            };
+            if lock.tells {
+                let mut slots = Slots::of(nodes);
+                for (from, said) in heard.iter() {
+                    let said = said_of_lock(said, &lock.keys);
+                    slots.note(from.node, &said, *started, from.now, false);
+                }
+                held.tell(slots);
+            }
+            conclude(&renewal, &coordinator, lock, outcome, from.now);
+        }
+        false
+    }
+}
+
+/// Does what the votes on one lock have come to.
+fn conclude(
+    renewal: &Renewal,
+    coordinator: &Coordinator,
+    lock: &Renewing,
+    outcome: Extension,
+    now: Instant,
+) {
+    let held = &lock.held;
+    let resource = || String::from_utf8_lossy(held.claim.resource());
+    match outcome {
+        Extension::Pending => {}
+        Extension::Renewed(until) => {
+            held.prolong(until, lock.ttl, now);
+            tracing::trace!(resource = %resource(), "lock renewed");
+        }
+        Extension::Lost => end(renewal, coordinator, held, lock.id, LossCause::TakenAway),
+        Extension::TooLate => {
+            let cause = held.ended(now).unwrap_or(LossCause::Expired);
+            end(renewal, coordinator, held, lock.id, cause);
+        }
+        Extension::Unknown => {
+            let said = held.trouble(coordinator.names());
+            tracing::warn!(resource = %resource(), said, "no majority for a renewal, trying again");
+            let again = retry_at(now, lock.ttl).min(held.valid_until());
+            if renewal.schedule().hasten(lock.id, again) {
+                renewal.sooner.notify_one();
+            }
+        }
+    }
+}

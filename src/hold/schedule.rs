@@ -1,0 +1,432 @@
+//! When each held lock is to be looked at: renewals in batches, ends apart.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::held::Held;
+use crate::protocol::instant::Instant;
+use crate::protocol::lease::renew_at;
+
+/// The most locks in one message: one script call must not keep a master busy for long.
+const BATCH: usize = 256;
+
+/// The batches without a majority's answer that hold the next one back for a while.
+pub(super) const OPEN: usize = 2;
+
+/// For how long: 50,000 locks a second leave however late the answers are, and five times as
+/// many once they are late themselves.
+const PACE: Duration = Duration::from_millis(5);
+
+/// A lock that waits for longer than this part of its ttl is late.
+const LATE: u32 = 30;
+
+/// The most locks that are ended at one look.
+const ENDS: usize = 8 * BATCH;
+
+/// The shortest time between two looks at one lock.
+pub(super) const SOON: Duration = Duration::from_millis(1);
+
+/// The held locks that are to be renewed, and the task that does it.
+pub(crate) struct Renewal {
+    schedule: Mutex<Schedule>,
+    /// A lock became due before the task meant to wake, or the owner is gone. Shared, so that
+    /// the sleeping task does not keep its owner alive.
+    pub(super) sooner: Arc<Notify>,
+}
+
+/// Where a lock stands in the schedule. Packed into one word: slot and generation.
+#[derive(Debug)]
+pub(crate) struct ScheduleId(pub(super) AtomicU64);
+
+impl ScheduleId {
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Default for ScheduleId {
+    /// Nowhere: the id of a lock that nobody watches. Not 0, which is somebody's id
+    /// (`a_fixed_lease_that_ends_does_not_end_the_renewal_of_another_lock`).
+    fn default() -> Self {
+        Self(AtomicU64::new(u64::MAX))
+    }
+}
+
+impl Renewal {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            schedule: Mutex::new(Schedule::default()),
+            sooner: Arc::default(),
+        })
+    }
+
+    pub(super) fn schedule(&self) -> MutexGuard<'_, Schedule> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stops renewing it. What is already queued at a node stays before any later release there.
+    pub(crate) fn forget(&self, id: &ScheduleId) {
+        self.schedule().remove(id.get());
+    }
+}
+
+impl Drop for Renewal {
+    fn drop(&mut self) {
+        // The task holds a weak handle: this lets it see that its owner is gone.
+        self.sooner.notify_one();
+    }
+}
+
+/// When to look at a lock again: for its renewal, or for its end.
+pub(super) fn next_due(held: &Held, from: Instant) -> Instant {
+    if held.renews() {
+        renew_at(from, held.ttl()).min(held.hold_end)
+    } else {
+        held.valid_until()
+    }
+}
+
+/// A lock whose time has come.
+pub(super) struct Due {
+    pub(super) held: Arc<Held>,
+    pub(super) id: u64,
+}
+
+/// Entries for the locks, and their times in order. An entry is freed at once when a lock is
+/// released; its times are swept when they come up, or when they outnumber the entries.
+pub(super) struct Schedule {
+    entries: Entries,
+    /// When locks are to be renewed.
+    renewals: Times,
+    /// When locks end: apart, so that no end stands behind a burst of renewals.
+    ends: Times,
+    pub(super) running: bool,
+    pub(super) wakes_at: Instant,
+    /// Batches without a majority's answer, and when the last one was sent.
+    pub(super) open: usize,
+    pub(super) sent_at: Instant,
+    /// A batch is due, and waits for those.
+    pub(super) held_back: bool,
+}
+
+type Times = BinaryHeap<Reverse<(Instant, u64)>>;
+
+#[derive(Default)]
+struct Entries {
+    states: Vec<Entry>,
+    free: Vec<u32>,
+    live: usize,
+}
+
+struct Entry {
+    generation: u32,
+    /// `NEVER` in a free entry.
+    due: Instant,
+    held: Option<Arc<Held>>,
+}
+
+impl Entries {
+    fn take(&mut self, held: Arc<Held>, due: Instant) -> u64 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.states.push(Entry {
+                generation: 0,
+                due: Instant::NEVER,
+                held: None,
+            });
+            u32::try_from(self.states.len() - 1).unwrap_or(u32::MAX)
+        });
+        let entry = &mut self.states[index as usize];
+        entry.held = Some(held);
+        entry.due = due;
+        self.live += 1;
+        u64::from(entry.generation) << 32 | u64::from(index)
+    }
+
+    fn get(&mut self, id: u64) -> Option<&mut Entry> {
+        let entry = self.states.get_mut((id & u64::from(u32::MAX)) as usize)?;
+        (u64::from(entry.generation) == id >> 32 && entry.held.is_some()).then_some(entry)
+    }
+
+    /// The lock in an entry, if it is due at this very time: otherwise the time is an old one.
+    fn due(&mut self, due: Instant, id: u64) -> Option<&Arc<Held>> {
+        let entry = self.get(id).filter(|entry| entry.due == due)?;
+        entry.held.as_ref()
+    }
+
+    fn free(&mut self, id: u64) -> bool {
+        let Some(entry) = self.get(id) else {
+            return false;
+        };
+        entry.held = None;
+        entry.due = Instant::NEVER;
+        entry.generation = entry.generation.wrapping_add(1);
+        self.live -= 1;
+        self.free.push((id & u64::from(u32::MAX)) as u32);
+        true
+    }
+
+    /// The first of `times` that still stands, without those before it.
+    fn first(&mut self, times: &mut Times) -> Option<(Instant, u64, &Arc<Held>)> {
+        while let Some(&Reverse((due, id))) = times.peek() {
+            if self.due(due, id).is_some() {
+                return self.due(due, id).map(|held| (due, id, held));
+            }
+            times.pop();
+        }
+        None
+    }
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self {
+            entries: Entries::default(),
+            renewals: Times::new(),
+            ends: Times::new(),
+            running: false,
+            wakes_at: Instant::NEVER,
+            open: 0,
+            sent_at: Instant::from_nanos(0),
+            held_back: false,
+        }
+    }
+}
+
+impl Schedule {
+    pub(super) fn insert(&mut self, held: Arc<Held>, due: Instant) -> u64 {
+        let is_end = ends(&held, due);
+        let id = self.entries.take(held, due);
+        self.note(due, id, is_end);
+        id
+    }
+
+    fn note(&mut self, due: Instant, id: u64, is_end: bool) {
+        let times = if is_end {
+            &mut self.ends
+        } else {
+            &mut self.renewals
+        };
+        times.push(Reverse((due, id)));
+    }
+
+    pub(super) fn remove(&mut self, id: u64) {
+        let most = 2 * self.entries.live + 1024;
+        if self.entries.free(id) && self.renewals.len() + self.ends.len() > most {
+            self.sweep();
+        }
+    }
+
+    /// Drops the times of entries that are free or have another time by now.
+    fn sweep(&mut self) {
+        for times in [&mut self.renewals, &mut self.ends] {
+            *times = std::mem::take(times)
+                .into_iter()
+                .filter(|Reverse((due, id))| self.entries.due(*due, *id).is_some())
+                .collect();
+        }
+    }
+
+    /// Makes `id` due at `at`, if that is sooner.
+    pub(super) fn hasten(&mut self, id: u64, at: Instant) -> bool {
+        let Some(entry) = self.entries.get(id).filter(|entry| at < entry.due) else {
+            return false;
+        };
+        entry.due = at;
+        let is_end = entry.held.as_ref().is_some_and(|held| ends(held, at));
+        self.note(at, id, is_end);
+        at < self.wakes_at
+    }
+
+    /// When to look again; not after `now` where something is left to do at once.
+    pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
+        let end = self.entries.first(&mut self.ends).map(|(due, ..)| due);
+        let renewal = self.next_batch(now);
+        end.into_iter().chain(renewal).min()
+    }
+
+    /// When the next batch may leave.
+    fn next_batch(&mut self, now: Instant) -> Option<Instant> {
+        self.held_back = false;
+        let (due, _, held) = self.entries.first(&mut self.renewals)?;
+        let late = now.saturating_since(due) > held.ttl() / LATE;
+        let pace = if late { SOON } else { PACE };
+        let leaves = if self.open < OPEN {
+            due
+        } else {
+            due.max(self.sent_at + pace)
+        };
+        self.held_back = due < leaves;
+        Some(leaves)
+    }
+
+    /// The ends that have come, and one batch of renewals, if one may leave by now: with what
+    /// would be due so soon after that it may as well share the message. Each gets its next time
+    /// at once, so that an answer that never comes cannot end its renewal.
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<Due> {
+        let mut taken = Vec::new();
+        while taken.len() < ENDS
+            && let Some((due, id, _)) = self.entries.first(&mut self.ends)
+            && due <= now
+        {
+            self.ends.pop();
+            taken.extend(self.turn(id, now));
+        }
+        if self.next_batch(now).is_none_or(|leaves| leaves > now) {
+            return taken;
+        }
+        // Only ever early in the company of one that is due; ends are never early.
+        let (first, full) = (taken.len(), taken.len() + BATCH);
+        while taken.len() < full
+            && let Some((due, id, held)) = self.entries.first(&mut self.renewals)
+            && (due <= now || taken.len() > first && due <= now + held.ttl() / 60)
+        {
+            self.renewals.pop();
+            taken.extend(self.turn(id, now));
+        }
+        taken
+    }
+
+    /// Notes the next time of a lock whose time has come.
+    fn turn(&mut self, id: u64, now: Instant) -> Option<Due> {
+        let entry = self.entries.get(id)?;
+        let held = entry.held.clone()?;
+        // Always later than now: what was taken is not taken again at this look.
+        let next = next_due(&held, now).max(now + SOON);
+        entry.due = next;
+        self.note(next, id, ends(&held, next));
+        Some(Due { held, id })
+    }
+}
+
+/// Whether a lock that is due then ends, rather than being renewed.
+fn ends(held: &Held, due: Instant) -> bool {
+    !held.renews() || due >= held.hold_end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::{Claim, Token};
+    use crate::protocol::quorum::Quorum;
+    use crate::rounds::acquire::AcquireAnswers;
+    use crate::rounds::attempt::Won;
+    use crate::rounds::fan_out::FanOut;
+    use crate::runtime::Tokio;
+    use crate::waiting::local_line::LocalLines;
+
+    const TTL: Duration = Duration::from_secs(9);
+    const BEGAN: Instant = Instant::from_nanos(1_000_000_000);
+
+    fn at(ms: u64) -> Instant {
+        BEGAN + Duration::from_millis(ms)
+    }
+
+    fn held(max_hold: Option<Duration>, renews: bool) -> Arc<Held> {
+        let won = Won {
+            claim: Arc::new(Claim::new("", b"job", Token::from_bytes([1; 16]), true)),
+            started: BEGAN,
+            valid_until: BEGAN + TTL,
+            fencing: Some(1),
+            round: FanOut::new(
+                Arc::new(Tokio::default()),
+                AcquireAnswers::open(Quorum::of(5), BEGAN),
+            ),
+        };
+        Held::new(won, TTL, max_hold, renews, &LocalLines::new(), None)
+    }
+
+    /// A schedule with `count` locks that are all to be renewed at 3 s.
+    fn burst(count: usize) -> Schedule {
+        let mut schedule = Schedule::default();
+        for _ in 0..count {
+            schedule.insert(held(None, true), renew_at(BEGAN, TTL));
+        }
+        schedule
+    }
+
+    /// As when a batch is sent.
+    fn take(schedule: &mut Schedule, now: Instant) -> usize {
+        let taken = schedule.take_due(now).len();
+        if taken > 0 {
+            schedule.open += 1;
+            schedule.sent_at = now;
+        }
+        taken
+    }
+
+    #[test]
+    fn a_burst_leaves_batch_by_batch_at_the_pace_of_the_answers() {
+        let mut schedule = burst(5_000);
+        assert_eq!(take(&mut schedule, at(2_999)), 0);
+        for _ in 0..OPEN {
+            assert!(schedule.next(at(3_000)) <= Some(at(3_000)));
+            assert_eq!(take(&mut schedule, at(3_000)), BATCH);
+        }
+        assert_eq!(take(&mut schedule, at(3_000)), 0);
+        assert_eq!(schedule.next(at(3_000)), Some(at(3_000) + PACE));
+        assert!(schedule.held_back);
+        // An answer lets the next one go at once.
+        schedule.open -= 1;
+        assert_eq!(take(&mut schedule, at(3_001)), BATCH);
+        // Without answers it goes a while later, and sooner once it is late.
+        assert_eq!(take(&mut schedule, at(3_001) + PACE / 2), 0);
+        assert_eq!(take(&mut schedule, at(3_001) + PACE), BATCH);
+        assert_eq!(take(&mut schedule, at(3_400)), BATCH);
+        assert_eq!(schedule.next(at(3_400)), Some(at(3_400) + SOON));
+        let mut now = at(3_401);
+        while schedule.next_batch(now).is_some_and(|leaves| leaves <= now) {
+            assert!(take(&mut schedule, now) > 0);
+            now = now + SOON;
+        }
+        assert!(now < at(3_430), "all within the ttl, without an answer");
+        assert!(
+            schedule.next(now) > Some(at(5_900)),
+            "each has its next time"
+        );
+    }
+
+    #[test]
+    fn ends_do_not_wait_behind_a_burst() {
+        let mut schedule = burst(5_000);
+        let max_hold = Duration::from_millis(3_002);
+        let bounded = held(Some(max_hold), true);
+        let end = bounded.hold_end;
+        let longest = schedule.insert(bounded, end);
+        let fixed = held(None, false);
+        let fixed = schedule.insert(fixed, at(3_003));
+        for _ in 0..OPEN {
+            assert_eq!(take(&mut schedule, at(3_000)), BATCH);
+        }
+        assert_eq!(schedule.next(at(3_000)), Some(at(3_002)));
+        let ended: Vec<_> = schedule.take_due(at(3_002)).iter().map(|d| d.id).collect();
+        assert_eq!(ended, [longest]);
+        schedule.remove(longest);
+        assert_eq!(schedule.next(at(3_002)), Some(at(3_003)));
+        let ended: Vec<_> = schedule.take_due(at(3_003)).iter().map(|d| d.id).collect();
+        assert_eq!(ended, [fixed]);
+    }
+
+    #[test]
+    fn old_times_are_swept() {
+        let mut schedule = Schedule::default();
+        for _ in 0..10_000 {
+            let id = schedule.insert(held(None, true), at(3_000));
+            schedule.remove(id);
+        }
+        assert!(schedule.renewals.len() < 2_000);
+        assert_eq!(schedule.entries.states.len(), 1);
+        assert_eq!(schedule.next(BEGAN), None);
+    }
+
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn an_entry_is_small() {
+        assert_eq!(size_of::<Entry>(), 24);
+        assert_eq!(size_of::<Reverse<(Instant, u64)>>(), 16);
+    }
+}

@@ -1,0 +1,92 @@
+//! The names of all keys and channels, in one place: scripts, rights and the memory nodes take them from here.
+
+/// What stands before all names of ours; resources and key prefixes may not begin with it.
+pub(crate) const RESERVED: &str = "quorate:";
+
+/// What stands before the process id in the name of its wake channel.
+pub(crate) const WAKE: &str = "quorate:wake:";
+
+/// Where that stands in a script and in the table of rights.
+pub(crate) const WAKE_PLACE: &str = "{wake}";
+
+/// What the lock key holds while readers hold it.
+pub(crate) const SHARED: &str = "quorate:shared";
+
+/// Where that stands in a script.
+const SHARED_PLACE: &str = "{shared}";
+
+/// What it begins with while an owner holds it; the owner's id stands behind.
+pub(crate) const OWNER: &str = "quorate:owner:";
+
+/// The families of keys that belong to one lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Family {
+    /// Who holds it: the value of the attempt that took it.
+    Lock,
+    /// Its fencing counter.
+    Fence,
+    /// Who waits, by ticket.
+    Queue,
+    /// Until when each of them is taken to be alive.
+    Alive,
+    /// The largest ticket drawn.
+    Ticket,
+    /// The value of a holder whose lock an operator has broken.
+    Broken,
+    /// The holds of a class, by value.
+    Holds,
+}
+
+impl Family {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Lock,
+        Self::Fence,
+        Self::Queue,
+        Self::Alive,
+        Self::Ticket,
+        Self::Broken,
+        Self::Holds,
+    ];
+
+    /// What stands before the lock key.
+    pub(crate) fn before(self) -> &'static str {
+        match self {
+            Self::Lock => "",
+            Self::Fence => "quorate:fence:",
+            Self::Queue => "quorate:queue:",
+            Self::Alive => "quorate:alive:",
+            Self::Ticket => "quorate:ticket:",
+            Self::Broken => "quorate:broken:",
+            Self::Holds => "quorate:holds:",
+        }
+    }
+
+    /// Where that stands in a script and in the table of rights.
+    pub(crate) fn place(self) -> &'static str {
+        match self {
+            Self::Lock => "{lock}",
+            Self::Fence => "{fence}",
+            Self::Queue => "{queue}",
+            Self::Alive => "{alive}",
+            Self::Ticket => "{ticket}",
+            Self::Broken => "{broken}",
+            Self::Holds => "{holds}",
+        }
+    }
+
+    /// The key of this family that belongs to a lock key.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn of(self, lock: &[u8]) -> Vec<u8> {
+        [self.before().as_bytes(), lock].concat()
+    }
+}
+
+/// A script with the names put in where it asks for them.
+pub(crate) fn put_in(script: &str) -> String {
+    let named = Family::ALL.iter().fold(script.to_owned(), |text, family| {
+        text.replace(family.place(), family.before())
+    });
+    named
+        .replace(WAKE_PLACE, WAKE)
+        .replace(SHARED_PLACE, SHARED)
+}

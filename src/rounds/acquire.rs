@@ -1,0 +1,161 @@
+//! The answers to an acquire: votes, fencing counters, and what refusing masters say of holder and line.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::fan_out::{Collect, FanOut, From};
+use super::look::timeout;
+use crate::node::{Answer, Fault, NodeName, Phase, QueueInfo};
+use crate::protocol::instant::Instant;
+use crate::protocol::quorum::{Quorum, Verdict};
+use crate::protocol::round::{Round, Vote};
+use crate::report::{LateAnswers, NodeReport, Slots};
+
+pub(crate) type AcquireRound = FanOut<AcquireAnswers>;
+
+/// The votes of an acquire, and what each node said for the report.
+pub(crate) struct AcquireAnswers {
+    pub(crate) round: Round,
+    quorum: Quorum,
+    slots: Slots,
+    /// The lock that was won, if it is: it has the slots, and what comes later is passed on to it.
+    holder: Option<Weak<dyn LateAnswers>>,
+    started: Instant,
+    decided: bool,
+    /// What refusing nodes said; most rounds meet none.
+    refusals: Option<Box<Refusals>>,
+}
+
+/// What refusing nodes said of holder and line.
+#[derive(Default)]
+pub(crate) struct Refusals {
+    /// The largest ticket drawn anywhere.
+    pub(crate) ticket: u64,
+    /// The most waiters before us on any node; none where there is no line.
+    pub(crate) ahead: Option<u64>,
+    pub(crate) holder: Option<Vec<u8>>,
+    /// When each node may be free, as it said.
+    free_in: Vec<Option<Duration>>,
+}
+
+impl AcquireAnswers {
+    pub(crate) fn open(quorum: Quorum, started: Instant) -> Self {
+        Self {
+            round: Round::open(quorum),
+            quorum,
+            slots: Slots::of(quorum.nodes()),
+            holder: None,
+            started,
+            refusals: None,
+            decided: false,
+        }
+    }
+
+    pub(crate) fn refusals(&self) -> Option<&Refusals> {
+        self.refusals.as_deref()
+    }
+
+    /// The longest that any refusing node will keep the holder's key.
+    pub(crate) fn ttl_left(&self) -> Option<Duration> {
+        self.refusals()?.free_in.iter().flatten().max().copied()
+    }
+
+    /// The nodes that granted, as bits.
+    pub(crate) fn free(&self) -> u64 {
+        self.round.granted().fold(0, |bits, node| bits | 1 << node)
+    }
+
+    /// When a majority may have become free: the q-th soonest of the nodes that answered.
+    pub(crate) fn free_in(&self) -> Option<Duration> {
+        let granted = self.round.granted().map(|_| Duration::ZERO);
+        let refused = self
+            .refusals()
+            .into_iter()
+            .flat_map(|refusals| &refusals.free_in);
+        let mut times: Vec<_> = granted.chain(refused.flatten().copied()).collect();
+        times.sort_unstable();
+        times.get(self.quorum.size() - 1).copied()
+    }
+
+    fn refused(&mut self, ttl_left: Option<Duration>, line: Option<Box<QueueInfo>>) {
+        let refusals = self.refusals.get_or_insert_default();
+        refusals.free_in.push(ttl_left);
+        if let Some(line) = line {
+            refusals.ticket = refusals.ticket.max(line.ticket);
+            refusals.ahead = refusals.ahead.max(Some(line.ahead));
+            refusals.holder = refusals.holder.take().or(line.holder);
+        }
+    }
+
+    /// The time of the round is over. Who had as long as a node may take and said nothing has
+    /// failed; who had less has not been heard.
+    pub(super) fn give_up(&mut self, now: Instant, patience: Duration) {
+        let waited = now.saturating_since(self.started);
+        if waited < patience {
+            return;
+        }
+        self.decided = true;
+        let silent: Vec<usize> = self.round.silent().collect();
+        for node in silent {
+            let fault = Err(timeout(waited));
+            self.note(From { node, now }, &fault, false);
+            self.round.record(node, Vote::Fault { sent: true });
+        }
+    }
+
+    pub(super) fn verdict(&self) -> Option<Verdict> {
+        Some(self.round.verdict()).filter(|verdict| *verdict != Verdict::Pending)
+    }
+
+    pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
+        self.slots.reports(names, Phase::Acquire)
+    }
+
+    /// So many masters fail in a way that does not pass by itself that waiting is in vain.
+    pub(crate) fn is_hopeless(&self) -> bool {
+        !self.quorum.possible_without(self.slots.lasting_faults())
+    }
+
+    /// Leaves to the lock that was won what each node said and will say, so that a held lock
+    /// does not keep its round alive. The lock of the answers is always taken before the lock's.
+    pub(crate) fn hand_over(&mut self, holder: &Arc<impl LateAnswers>) {
+        holder.take_over(std::mem::take(&mut self.slots));
+        let holder: Weak<_> = Arc::downgrade(holder);
+        self.holder = Some(holder);
+    }
+
+    fn note(&mut self, from: From, answer: &Result<Answer, Fault>, late: bool) {
+        let (node, now) = (from.node, from.now);
+        match self.holder.as_ref().and_then(Weak::upgrade) {
+            Some(holder) => holder.note(node, answer, self.started, now, late),
+            None => self.slots.note(node, answer, self.started, now, late),
+        }
+    }
+}
+
+impl Collect for AcquireAnswers {
+    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
+        self.note(from, &answer, self.decided);
+        let vote = match answer {
+            Ok(Answer::Granted { counter }) => Vote::Granted(counter),
+            Ok(Answer::Refused { ttl_left, line }) => {
+                self.refused(ttl_left, line);
+                Vote::Refused
+            }
+            Ok(_) => Vote::Fault { sent: true },
+            // Given up by ourselves: it says nothing of the master.
+            Err(Fault::Withdrawn) => Vote::Withdrawn,
+            Err(fault) => Vote::Fault {
+                sent: !fault.left_nothing(),
+            },
+        };
+        let verdict = self.round.record(from.node, vote);
+        let fell = verdict != Verdict::Pending && !self.decided;
+        self.decided |= fell;
+        fell || (verdict == Verdict::Lost && self.round.reason().is_some())
+    }
+
+    fn late(&mut self, from: From, answer: &Result<Answer, Fault>) {
+        self.note(from, answer, true);
+    }
+}

@@ -1,0 +1,189 @@
+//! One attempt: asks all masters at once, counts, agrees on the fencing token, and undoes what was not
+//! won. Nothing else decides that a lock is held.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::acquire::{AcquireAnswers, AcquireRound};
+use super::coordinator::Coordinator;
+use super::fan_out::FanOut;
+use super::release::{ReleaseAnswers, Undoing};
+use crate::limit::Limit;
+use crate::metrics;
+use crate::node::{Claim, Fairness, Phase, Reply, Request, Token};
+use crate::outcome::Failure;
+use crate::protocol::fencing::ClockOffset;
+use crate::protocol::finding::Finding;
+use crate::protocol::instant::Instant;
+use crate::protocol::quorum::Verdict;
+use crate::protocol::validity::valid_until;
+
+/// A lock that a majority granted and confirmed, with validity left.
+pub(crate) struct Won {
+    pub(crate) claim: Arc<Claim>,
+    pub(crate) started: Instant,
+    pub(crate) valid_until: Instant,
+    pub(crate) fencing: Option<u64>,
+    pub(crate) round: Arc<AcquireRound>,
+}
+
+/// A lost attempt, with its releases on their way.
+pub(crate) struct FailedAttempt {
+    /// None when its time was over before that was certain.
+    pub(crate) failure: Option<Failure>,
+    /// What it proves to who waits.
+    pub(crate) finding: Option<Finding>,
+    pub(crate) round: Arc<AcquireRound>,
+    pub(crate) undo: Undoing,
+}
+
+impl Coordinator {
+    /// One attempt: one round of acquires, and confirmations where the counters differ. It ends
+    /// at `until`, with what is known by then; and when nothing can be won any more.
+    ///
+    /// Cancel safety: dropped at any point, everything that may have been granted is released in
+    /// the background, behind its own acquire.
+    pub(crate) async fn attempt(
+        &self,
+        key: &Arc<[u8]>,
+        ttl: Duration,
+        fairness: Fairness,
+        until: Instant,
+    ) -> Result<Won, FailedAttempt> {
+        let mut bytes = [0; 16];
+        self.runtime.random(&mut bytes);
+        let token = Token::from_bytes(bytes);
+        let claim = self.claim(key, token).with_fairness(fairness);
+        let claim = Arc::new(claim);
+        let wall = self.runtime.wall_micros();
+        let offset = ClockOffset::from_micros(self.offset.load(Ordering::Relaxed));
+        let proposal = offset.proposal(wall);
+
+        // The lease starts here, before the first byte leaves.
+        let started = self.now();
+        let round = FanOut::new(
+            self.runtime.clone(),
+            AcquireAnswers::open(self.quorum, started),
+        );
+        let mut cleanup = Cleanup {
+            coordinator: self,
+            round: round.clone(),
+            claim: claim.clone(),
+            armed: true,
+        };
+        self.ask_all(&round, Phase::Acquire, || Request::Acquire {
+            claim: claim.clone(),
+            ttl,
+            proposal,
+        });
+
+        let most = valid_until(started, ttl, self.drift);
+        let mut limit = Limit::new(&*self.runtime, until.min(most));
+        let verdict = limit.wait(round.until(|answers| answers.verdict())).await;
+        self.met.store(true, Ordering::Relaxed);
+        let failure = if verdict == Some(Verdict::Won) {
+            let agreed = limit.wait(self.agree(&round, &claim, offset, wall)).await;
+            match agreed.unwrap_or(Err(Failure::Late)) {
+                // Read after the last round: what has passed is gone.
+                Ok(fencing) if self.now() < most => {
+                    cleanup.armed = false;
+                    metrics::round(None);
+                    return Ok(Won {
+                        claim,
+                        started,
+                        valid_until: most,
+                        fencing,
+                        round,
+                    });
+                }
+                Ok(_) => Some(Failure::Late),
+                Err(failure) => Some(failure),
+            }
+        } else {
+            None
+        };
+        Err(self.missed(failure, cleanup, limit).await)
+    }
+
+    /// Undoes the attempt, and finds out what it proves: where the verdict is certain and its reason is
+    /// not yet, by what else is answered in time.
+    async fn missed(
+        &self,
+        failure: Option<Failure>,
+        mut cleanup: Cleanup<'_>,
+        mut limit: Limit<'_>,
+    ) -> FailedAttempt {
+        let undo = cleanup.run();
+        let round = cleanup.round.clone();
+        let (failure, finding) = match failure {
+            Some(Failure::Late) => (failure, Some(Finding::Late)),
+            Some(Failure::Outage) => (failure, Some(Finding::Outage)),
+            Some(Failure::Contention) => (failure, Some(Finding::Held)),
+            None => {
+                // Each node answers within its own timeout.
+                let certain = round.until(|answers| answers.round.reason());
+                if limit.wait(certain).await.is_none() {
+                    round.answers().give_up(self.now(), self.patience.answer);
+                }
+                let answers = round.answers();
+                let reason = answers.round.reason();
+                (reason.map(Failure::from), answers.round.finding())
+            }
+        };
+        if failure.is_some() {
+            metrics::round(failure);
+        }
+        FailedAttempt {
+            failure,
+            finding,
+            round,
+            undo,
+        }
+    }
+}
+
+/// Undoes an attempt that was not won, also when its future is dropped.
+struct Cleanup<'a> {
+    coordinator: &'a Coordinator,
+    round: Arc<AcquireRound>,
+    claim: Arc<Claim>,
+    armed: bool,
+}
+
+impl Cleanup<'_> {
+    fn run(&mut self) -> Undoing {
+        self.armed = false;
+        // First of all: from here on no node sends anything but releases for this claim.
+        self.claim.withdraw();
+        let coordinator = self.coordinator;
+        let undo: Vec<usize> = {
+            let answers = self.round.answers();
+            (0..coordinator.nodes.len())
+                .filter(|&node| answers.round.must_undo(node))
+                .collect()
+        };
+        let answers = ReleaseAnswers::open(coordinator.quorum, undo.len(), coordinator.now());
+        let fan_out = FanOut::new(coordinator.runtime.clone(), answers);
+        for node in undo {
+            let reply = Reply::new(fan_out.clone(), node, Phase::Release);
+            coordinator.nodes[node].send(
+                // The place in line is kept: only the attempt was lost.
+                Request::Release {
+                    claim: self.claim.clone(),
+                    leave: false,
+                },
+                reply,
+            );
+        }
+        Undoing(fan_out)
+    }
+}
+
+impl Drop for Cleanup<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            let _in_the_background = self.run();
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! All masters, and what every round needs to know of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use super::fan_out::{Collect, FanOut};
+use crate::node::{Claim, Node, NodeName, Phase, Reply, ReplySink, Request, Token};
+use crate::protocol::instant::Instant;
+use crate::protocol::quorum::Quorum;
+use crate::protocol::validity::Drift;
+use crate::runtime::Runtime;
+
+/// How much longer than a node may take its caller waits for its word: only for a node that breaks its
+/// contract. One that keeps it answers within its timeout, and reads what has come before it calls anything
+/// late; a process that hardly gets to run would otherwise leave while the answers lie there.
+const BACKSTOP: Duration = Duration::from_secs(1);
+
+/// All masters, and what every round needs to know.
+pub(crate) struct Coordinator {
+    pub(super) nodes: Box<[Arc<dyn Node>]>,
+    pub(crate) quorum: Quorum,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) drift: Drift,
+    pub(crate) prefix: Box<str>,
+    pub(crate) fencing: bool,
+    pub(super) patience: Patience,
+    /// The masters have been asked before: who is not there by now is not waited for.
+    pub(super) met: AtomicBool,
+    /// Learned distance of our wall clock from the masters', for proposals.
+    pub(super) offset: AtomicI64,
+}
+
+/// How long a node may take to answer.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience {
+    /// Any request.
+    pub(crate) answer: Duration,
+    /// And how much longer the very first, which waits for its connection.
+    pub(crate) connect: Duration,
+}
+
+impl Coordinator {
+    pub(crate) fn new(
+        nodes: Vec<Arc<dyn Node>>,
+        runtime: Arc<dyn Runtime>,
+        drift: Drift,
+        prefix: &str,
+        fencing: bool,
+        patience: Patience,
+    ) -> Self {
+        let quorum = Quorum::of(nodes.len());
+        let nodes = nodes.into();
+        let prefix = prefix.into();
+        Self {
+            nodes,
+            quorum,
+            runtime,
+            drift,
+            prefix,
+            fencing,
+            patience,
+            met: AtomicBool::new(false),
+            offset: AtomicI64::new(0),
+        }
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &NodeName> {
+        self.nodes.iter().map(|node| node.name())
+    }
+
+    pub(crate) fn nodes(&self) -> &[Arc<dyn Node>] {
+        &self.nodes
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.runtime.now()
+    }
+
+    /// The lock key of a resource.
+    pub(crate) fn key(&self, resource: &[u8]) -> Arc<[u8]> {
+        [self.prefix.as_bytes(), resource].concat().into()
+    }
+
+    /// A claim on a lock key of this coordinator's prefix.
+    pub(crate) fn claim(&self, key: &Arc<[u8]>, token: Token) -> Claim {
+        Claim::on(key.clone(), self.prefix.len(), token, self.fencing)
+    }
+
+    /// When each node must have answered what it is asked now.
+    pub(crate) fn answered_by(&self) -> Instant {
+        let Patience { answer, connect } = self.patience;
+        if self.met.load(Ordering::Relaxed) {
+            self.now() + answer
+        } else {
+            self.now() + answer + connect
+        }
+    }
+
+    /// When whoever depends on an answer to what is asked now stops waiting: also for a node that
+    /// breaks its contract.
+    pub(crate) fn given_up_by(&self) -> Instant {
+        self.answered_by() + BACKSTOP
+    }
+
+    /// Queues one request at every node before anything is awaited.
+    pub(crate) fn ask_all<B: Collect>(
+        &self,
+        sink: &Arc<FanOut<B>>,
+        phase: Phase,
+        request: impl Fn() -> Request,
+    ) {
+        for (index, node) in self.nodes.iter().enumerate() {
+            let reply = Reply::new(sink.clone() as Arc<dyn ReplySink>, index, phase);
+            node.send(request(), reply.counted(node.name()));
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Reading a lock on every master, or breaking it.
+
+use std::time::Duration;
+
+use super::coordinator::Coordinator;
+use super::fan_out::{Collect, FanOut, From};
+use crate::limit::Limit;
+use crate::node::{Answer, Fault, KeyState, Phase, Request};
+use crate::protocol::instant::Instant;
+
+impl Coordinator {
+    /// Reads or breaks a lock on every master and waits for all of them.
+    pub(crate) async fn look(&self, request: Request) -> Vec<(Result<KeyState, Fault>, Duration)> {
+        let started = self.now();
+        let answers = LookAnswers {
+            answers: vec![None; self.nodes.len()],
+            started,
+        };
+        let fan_out = FanOut::new(self.runtime.clone(), answers);
+        self.ask_all(&fan_out, Phase::Look, || request.clone());
+        // Twice as long as any of them may take, for a node that never answers.
+        let most = self.answered_by() + self.patience.answer;
+        let mut limit = Limit::new(&*self.runtime, most);
+        match limit.wait(fan_out.until(LookAnswers::complete)).await {
+            Some(answers) => answers,
+            None => fan_out.answers().cut_off(self.now()),
+        }
+    }
+}
+
+/// No answer within about this time.
+pub(super) fn timeout(waited: Duration) -> Fault {
+    Fault::Timeout(Duration::from_millis(waited.as_millis() as u64))
+}
+
+struct LookAnswers {
+    answers: Vec<Option<(Result<KeyState, Fault>, Duration)>>,
+    started: Instant,
+}
+
+impl LookAnswers {
+    fn complete(&mut self) -> Option<Vec<(Result<KeyState, Fault>, Duration)>> {
+        self.answers.iter().cloned().collect()
+    }
+
+    /// What there is, with a timeout for everybody else.
+    fn cut_off(&self, now: Instant) -> Vec<(Result<KeyState, Fault>, Duration)> {
+        let waited = now.saturating_since(self.started);
+        let silent = || (Err(timeout(waited)), waited);
+        let answers = self.answers.iter().cloned();
+        answers
+            .map(|answer| answer.unwrap_or_else(silent))
+            .collect()
+    }
+}
+
+impl Collect for LookAnswers {
+    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
+        let state = match answer {
+            Ok(Answer::State(state)) => Ok(state),
+            Ok(_) => Err(Fault::Server("an answer of another kind".into())),
+            Err(fault) => Err(fault),
+        };
+        if let Some(slot) = self.answers.get_mut(from.node) {
+            *slot = Some((state, from.now.saturating_since(self.started)));
+        }
+        self.answers.iter().all(Option::is_some)
+    }
+}

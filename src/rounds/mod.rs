@@ -1,0 +1,12 @@
+//! Asking all masters at once: the fan-out, and one file a verb.
+//!
+//! [`attempt`] is the only place that decides that a lock is held.
+
+pub(crate) mod acquire;
+pub(crate) mod attempt;
+mod confirm;
+pub(crate) mod coordinator;
+pub(crate) mod extend;
+pub(crate) mod fan_out;
+mod look;
+pub(crate) mod release;

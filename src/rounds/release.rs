@@ -1,0 +1,127 @@
+//! Giving back: a lock, the remains of an attempt, a place in line.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use super::coordinator::Coordinator;
+use super::fan_out::{Collect, FanOut, From};
+use crate::node::{Answer, Claim, Fault, NodeName, Phase, Reply, Request};
+use crate::protocol::instant::Instant;
+use crate::protocol::quorum::Quorum;
+use crate::report::{NodeReport, Slots};
+
+impl Coordinator {
+    /// Deletes the key of `claim` on every master: with an answer to wait for.
+    pub(crate) fn release(&self, claim: &Arc<Claim>) -> Arc<FanOut<ReleaseAnswers>> {
+        claim.withdraw();
+        let answers = ReleaseAnswers::open(self.quorum, self.quorum.nodes(), self.now());
+        let fan_out = FanOut::new(self.runtime.clone(), answers);
+        self.ask_all(&fan_out, Phase::Release, || Request::Release {
+            claim: claim.clone(),
+            leave: true,
+        });
+        fan_out
+    }
+
+    /// The same in the background.
+    pub(crate) fn release_unheard(&self, claim: &Arc<Claim>) {
+        claim.withdraw();
+        for node in &self.nodes {
+            node.send(
+                Request::Release {
+                    claim: claim.clone(),
+                    leave: true,
+                },
+                Reply::ignored(),
+            );
+        }
+    }
+
+    /// Gives up a place in line on every master.
+    pub(crate) fn leave(&self, claim: &Arc<Claim>) -> Undoing {
+        let answers = ReleaseAnswers::open(self.quorum, self.quorum.nodes(), self.now());
+        let fan_out = FanOut::new(self.runtime.clone(), answers);
+        self.ask_all(&fan_out, Phase::Release, || Request::Release {
+            claim: claim.clone(),
+            leave: true,
+        });
+        Undoing(fan_out)
+    }
+}
+
+/// Releases under way. They go on when this is dropped.
+pub(crate) struct Undoing(pub(super) Arc<FanOut<ReleaseAnswers>>);
+
+impl Undoing {
+    /// Waits until every node has acknowledged or failed: the next attempt of the same waiter
+    /// must not meet its own remains, and three waiters must not chase each other for ever.
+    pub(crate) fn done(&self) -> impl Future<Output = ()> + Send + use<> {
+        let fan_out = self.0.clone();
+        async move {
+            fan_out
+                .until(|answers| answers.complete().then_some(()))
+                .await;
+        }
+    }
+}
+
+/// The answers to a release.
+pub(crate) struct ReleaseAnswers {
+    quorum: Quorum,
+    asked: usize,
+    started: Instant,
+    slots: Slots,
+    deleted: usize,
+    gone: usize,
+    faults: usize,
+}
+
+impl ReleaseAnswers {
+    pub(super) fn open(quorum: Quorum, asked: usize, started: Instant) -> Self {
+        Self {
+            quorum,
+            asked,
+            started,
+            slots: Slots::of(quorum.nodes()),
+            deleted: 0,
+            gone: 0,
+            faults: 0,
+        }
+    }
+
+    /// Deleted, already gone, and failed.
+    pub(crate) fn counts(&self) -> (usize, usize, usize) {
+        (self.deleted, self.gone, self.faults)
+    }
+
+    fn answers(&self) -> usize {
+        self.deleted + self.gone + self.faults
+    }
+
+    fn complete(&self) -> bool {
+        self.answers() >= self.asked
+    }
+
+    /// A majority has let go, so the next holder can have it; or nobody else will answer.
+    pub(crate) fn settled(&self) -> bool {
+        self.deleted + self.gone >= self.quorum.size() || self.complete()
+    }
+
+    pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
+        self.slots.reports(names, Phase::Release)
+    }
+}
+
+impl Collect for ReleaseAnswers {
+    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
+        let late = self.settled();
+        self.slots
+            .note(from.node, &answer, self.started, from.now, late);
+        match answer {
+            Ok(Answer::Released(true)) => self.deleted += 1,
+            Ok(_) => self.gone += 1,
+            Err(_) => self.faults += 1,
+        }
+        (self.settled() && !late) || self.complete()
+    }
+}

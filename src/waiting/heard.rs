@@ -1,0 +1,37 @@
+//! What one waiter leaves to those behind it.
+
+use std::sync::Arc;
+
+use crate::protocol::finding::Finding;
+use crate::rounds::acquire::AcquireRound;
+
+/// What is known of why a lock is not to be had: by the last round that proved something.
+#[derive(Clone)]
+pub(crate) struct Heard {
+    pub(crate) finding: Finding,
+    /// No round where this process itself was in the way.
+    pub(crate) round: Option<Arc<AcquireRound>>,
+}
+
+impl Heard {
+    /// That somebody in this process holds it, or did so last.
+    pub(super) const HERE: Self = Self {
+        finding: Finding::Held,
+        round: None,
+    };
+
+    /// Adds what another round proved.
+    pub(crate) fn add(
+        heard: &mut Option<Self>,
+        finding: Option<Finding>,
+        round: &Arc<AcquireRound>,
+    ) {
+        let before = heard.as_ref().map(|heard| heard.finding);
+        if let Some(finding) = finding.filter(|finding| finding.replaces(before)) {
+            *heard = Some(Self {
+                finding,
+                round: Some(round.clone()),
+            });
+        }
+    }
+}
