@@ -133,13 +133,16 @@ fn run(options: &Options) -> Result<bool> {
         return Ok(true);
     }
     let explained = survivors::read()?;
-    let explained = |mutant: &Mutant| survivors::explains(&explained, mutant);
+    let is_explained = |mutant: &Mutant| survivors::explains(&explained, mutant);
     let path = root.join("target/mutants/table.txt");
     if options.what == What::Summary {
-        let table = Table::read(path);
-        print!("{}", table.summary(code.mutants.iter(), explained));
+        let mut table = Table::read(path);
+        table.retain(&code.mutants);
+        print!("{}", table.summary(&explained));
         return Ok(true);
     }
+    let mut table = Table::read(path);
+    table.retain(&code.mutants);
     let mut tree = Tree::copy(&root, code)?;
     let began = Instant::now();
     let built = tree.build()?;
@@ -165,7 +168,6 @@ fn run(options: &Options) -> Result<bool> {
     for (judge, count) in judge::reach(&judges) {
         println!("{count:>6} reached by {judge}");
     }
-    let mut table = Table::read(path);
     let mut chosen: Vec<&Mutant> = mutants.iter().copied().filter(asked).collect();
     if let Some(sample) = options.sample {
         chosen.sort_by_key(|mutant| shuffled(mutant.id as u64, options.seed));
@@ -173,11 +175,11 @@ fn run(options: &Options) -> Result<bool> {
     }
     chosen.retain(|mutant| options.mutant.is_some() || !table.knows(mutant, options.alive));
     judge_all(&chosen, &judges, &tree, &mut table, options.threads)?;
-    println!("{}", table.summary(mutants.iter().copied(), explained));
+    println!("{}", table.summary(&explained));
     let alive = table.alive(mutants.into_iter().filter(asked));
     let alive: Vec<_> = alive
         .into_iter()
-        .filter(|mutant| !explained(mutant))
+        .filter(|mutant| !is_explained(mutant))
         .collect();
     for mutant in &alive {
         println!("ALIVE {mutant}");

@@ -1,14 +1,15 @@
 //! What became of each mutant, on disk after each, so that a run that was stopped goes on where it was.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 
 use crate::judge::Fate;
 use crate::mutant::Mutant;
+use crate::survivors::Survivor;
 
 /// The table of `target/mutants/table.txt`.
 #[derive(Debug)]
@@ -78,19 +79,20 @@ impl Table {
         mutants.filter(|mutant| lives(&mutant.name())).collect()
     }
 
+    /// Forgets who is not in the code any more.
+    pub(crate) fn retain(&mut self, mutants: &[Mutant]) {
+        let names: BTreeSet<String> = mutants.iter().map(Mutant::name).collect();
+        self.rows.retain(|name, _| names.contains(name));
+    }
+
     /// A line a file, and a line a judge.
-    pub(crate) fn summary<'a>(
-        &self,
-        mutants: impl Iterator<Item = &'a Mutant>,
-        explained: impl Fn(&Mutant) -> bool,
-    ) -> String {
-        let mut files: BTreeMap<&Path, [usize; 5]> = BTreeMap::new();
+    pub(crate) fn summary(&self, explained: &[Survivor]) -> String {
+        let explained: BTreeSet<&str> = explained.iter().map(|one| &*one.name).collect();
+        let mut files: BTreeMap<&str, [usize; 5]> = BTreeMap::new();
         let mut judges: BTreeMap<String, usize> = BTreeMap::new();
-        for mutant in mutants {
-            let Some(row) = self.rows.get(&mutant.name()) else {
-                continue;
-            };
-            let of_file = files.entry(Path::new(&mutant.file)).or_default();
+        for (name, row) in &self.rows {
+            let file = row.place.rsplit_once(':').map_or("", |(file, _)| file);
+            let of_file = files.entry(file).or_default();
             of_file[0] += 1;
             let which = if let Some(by) = row.fate.strip_prefix("killed by ") {
                 *judges.entry(judge_of(by)).or_default() += 1;
@@ -98,7 +100,7 @@ impl Table {
             } else if row.fate.starts_with("hung") {
                 *judges.entry("a judge that never ended".into()).or_default() += 1;
                 2
-            } else if explained(mutant) {
+            } else if explained.contains(&**name) {
                 3
             } else {
                 4
@@ -114,9 +116,9 @@ impl Table {
             for (sum, count) in all.iter_mut().zip(counts) {
                 *sum += count;
             }
-            row(&mut text, &file.display().to_string(), counts);
+            self::row(&mut text, file, counts);
         }
-        row(&mut text, "all", &all);
+        self::row(&mut text, "all", &all);
         let seen = all[1] + all[2];
         let share = 100.0 * seen as f64 / (seen + all[4]).max(1) as f64;
         let _ = writeln!(text, "seen: {share:.1} % of those that are not explained\n");
