@@ -55,13 +55,13 @@ const PARTS: [(&str, &str); 4] = [
 
 /// The scripts with their parts put in, in the order of [`Script`].
 pub(super) fn sources() -> &'static [String; SOURCES.len()] {
-    static WHOLE: LazyLock<[String; SOURCES.len()]> = LazyLock::new(|| {
-        SOURCES.map(|source| {
-            let put_in = |text: String, (line, part): &(&str, &str)| text.replace(line, part);
-            keys::put_in(&PARTS.iter().fold(source.to_owned(), put_in))
-        })
-    });
+    static WHOLE: LazyLock<[String; SOURCES.len()]> = LazyLock::new(|| SOURCES.map(with_parts));
     &WHOLE
+}
+
+fn with_parts(source: &str) -> String {
+    let put_in = |text: String, (line, part): &(&str, &str)| text.replace(line, part);
+    keys::put_in(&PARTS.iter().fold(source.to_owned(), put_in))
 }
 
 #[derive(Clone, Copy)]
