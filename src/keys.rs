@@ -24,16 +24,19 @@ pub(crate) enum Family {
     Ticket,
     /// The value of a holder whose lock an operator has broken.
     Broken,
+    /// The value that is kept under it.
+    Value,
 }
 
 impl Family {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Lock,
         Self::Fence,
         Self::Queue,
         Self::Alive,
         Self::Ticket,
         Self::Broken,
+        Self::Value,
     ];
 
     /// What stands before the lock key.
@@ -45,6 +48,7 @@ impl Family {
             Self::Alive => "quorate:alive:",
             Self::Ticket => "quorate:ticket:",
             Self::Broken => "quorate:broken:",
+            Self::Value => "quorate:value:",
         }
     }
 
@@ -57,6 +61,7 @@ impl Family {
             Self::Alive => "{alive}",
             Self::Ticket => "{ticket}",
             Self::Broken => "{broken}",
+            Self::Value => "{value}",
         }
     }
 

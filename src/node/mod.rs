@@ -23,7 +23,7 @@ pub use fault::Fault;
 pub use name::NodeName;
 pub use request::{
     Answer, Claim, ExtendItem, Extended, Fairness, KeyState, Phase, QueueInfo, Reply, ReplySink,
-    Request, Subscriber, Ticket, Token, Waiter, WakeSink,
+    Request, ServerRun, StoredValue, Subscriber, Ticket, Token, Waiter, WakeSink,
 };
 pub use scope::Scope;
 #[cfg(any(test, feature = "testing"))]

@@ -57,6 +57,10 @@ enum Deed {
     Acquire(Who, usize, i64),
     /// Relative to the counter as it stands.
     Confirm(Who, i64),
+    /// As well.
+    Read(Who, i64),
+    /// As well; without a digit the value is removed.
+    Write(Who, i64, Option<u8>),
     Release(Who, bool),
     Extend(Vec<(Who, usize)>),
     Look(usize),
@@ -65,6 +69,10 @@ enum Deed {
     Put(usize, Option<usize>),
     Foreign(usize),
     ForeignCounter(usize),
+    ForeignValue(usize),
+    /// A string that is none of ours.
+    StrangeValue(usize),
+    DeleteValue(usize),
     Counter(usize, i64),
     Delete(usize),
     DeleteCounter(usize),
@@ -145,6 +153,9 @@ fn deed() -> impl Strategy<Value = Deed> {
     prop_oneof![
         8 => (who(), ttl(), shift()).prop_map(|(who, ttl, shift)| Deed::Acquire(who, ttl, shift)),
         4 => (who(), -2..3i64).prop_map(|(who, by)| Deed::Confirm(who, by)),
+        3 => (who(), -2..3i64).prop_map(|(who, by)| Deed::Read(who, by)),
+        3 => (who(), -2..3i64, prop::option::weighted(0.8, 0..9u8))
+            .prop_map(|(who, by, digit)| Deed::Write(who, by, digit)),
         4 => (who(), any::<bool>()).prop_map(|(who, leave)| Deed::Release(who, leave)),
         4 => prop::collection::vec((who(), ttl()), 1..4).prop_map(Deed::Extend),
         2 => key().prop_map(Deed::Look),
@@ -152,6 +163,9 @@ fn deed() -> impl Strategy<Value = Deed> {
         1 => (key(), prop::option::of(ttl())).prop_map(|(key, ttl)| Deed::Put(key, ttl)),
         1 => key().prop_map(Deed::Foreign),
         1 => key().prop_map(Deed::ForeignCounter),
+        1 => key().prop_map(Deed::ForeignValue),
+        1 => key().prop_map(Deed::StrangeValue),
+        2 => key().prop_map(Deed::DeleteValue),
         1 => (key(), shift()).prop_map(|(key, shift)| Deed::Counter(key, shift)),
         2 => key().prop_map(Deed::Delete),
         1 => key().prop_map(Deed::DeleteCounter),
@@ -181,6 +195,19 @@ fn line_deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
+fn value(key: &[u8]) -> Vec<u8> {
+    [b"quorate:value:", key].concat()
+}
+
+/// A number beside the counter as it stands.
+fn near(model: &Arm, who: Who, by: i64) -> u64 {
+    let counter = match model.read(&fence(KEYS[who.key])).as_deref() {
+        None | Some(b"foreign") => now(),
+        Some(_) => model.counter(KEYS[who.key]).unwrap_or_default(),
+    };
+    counter.saturating_add_signed(by)
+}
+
 fn shifted(by: i64) -> u64 {
     now().saturating_add_signed(by)
 }
@@ -203,12 +230,15 @@ fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
             shifted(shift),
         )),
         Deed::Confirm(who, by) => {
-            let counter = match model.read(&fence(KEYS[who.key])).as_deref() {
-                None | Some(b"foreign") => now(),
-                Some(_) => model.counter(KEYS[who.key]).unwrap_or_default(),
-            };
-            let number = counter.saturating_add_signed(by);
-            Act::Ask(asking::confirm(&who.claim(times), number))
+            Act::Ask(asking::confirm(&who.claim(times), near(model, who, by)))
+        }
+        Deed::Read(who, by) => Act::Ask(asking::read(&who.claim(times), near(model, who, by))),
+        Deed::Write(who, by, digit) => {
+            let (claim, number) = (who.claim(times), near(model, who, by));
+            Act::Ask(match digit {
+                Some(digit) => asking::write(&claim, number, &[b'0' + digit]),
+                None => asking::remove(&claim, number),
+            })
         }
         Deed::Release(who, leave) => Act::Ask(Request::Release {
             claim: who.claim(times),
@@ -239,6 +269,11 @@ fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
                 arm.put(&fence(KEYS[key]), &value, Some(ttls[2]));
             }))
         }
+        Deed::ForeignValue(key) => Act::Do(Box::new(move |arm| arm.put_foreign(&value(KEYS[key])))),
+        Deed::StrangeValue(key) => Act::Do(Box::new(move |arm| {
+            arm.put(&value(KEYS[key]), b"somebody else's", None);
+        })),
+        Deed::DeleteValue(key) => Act::Do(Box::new(move |arm| arm.delete(&value(KEYS[key])))),
         Deed::Delete(key) => Act::Do(Box::new(move |arm| arm.delete(KEYS[key]))),
         Deed::DeleteCounter(key) => Act::Do(Box::new(move |arm| arm.delete(&fence(KEYS[key])))),
         Deed::Nap => Act::Pass(Some(BLINK / 2)),
@@ -288,6 +323,9 @@ fn agree(a: &Said, b: &Said, blur: Duration) -> bool {
                 && common(&a.queue, &b.queue) == common(&b.queue, &a.queue);
             close(a.ttl_left, b.ttl_left, blur) && timeless(a) == timeless(b) && same_line
         }
+        // Each has a run of its own.
+        (Ok(Answer::Value { stored: a, .. }), Ok(Answer::Value { stored: b, .. })) => a == b,
+        (Ok(Answer::Written { .. }), Ok(Answer::Written { .. })) => true,
         (a, b) => a == b,
     }
 }

@@ -33,10 +33,12 @@ pub enum Purpose {
     Persistence,
     /// A name in `CLIENT LIST`.
     Naming,
+    /// Values under a lock: quotas, and what is done once a period.
+    Values,
 }
 
 impl Purpose {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Locking,
         Self::RestartGuard,
         Self::Fencing,
@@ -44,6 +46,7 @@ impl Purpose {
         Self::WakeUps,
         Self::Reconnecting,
         Self::Operating,
+        Self::Values,
         Self::Database,
         Self::Persistence,
         Self::Naming,
@@ -71,6 +74,7 @@ impl fmt::Display for Purpose {
             Self::Operating => "status, break and doctor",
             Self::Persistence => "judging persistence",
             Self::Naming => "a name in CLIENT LIST",
+            Self::Values => "quotas and once a period",
         })
     }
 }
@@ -134,6 +138,12 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Database, "SELECT {db}"),
     (Purpose::Persistence, "CONFIG GET appendfsync"),
     (Purpose::Naming, "CLIENT SETINFO LIB-NAME quorate"),
+    (Purpose::Values, "GET {lock}"),
+    (Purpose::Values, "GET {fence}"),
+    (Purpose::Values, "SET {fence} x XX PX 1"),
+    (Purpose::Values, "GET {value}"),
+    (Purpose::Values, "SET {value} x XX PX 1"),
+    (Purpose::Values, "DEL {value}"),
 ];
 
 /// The purposes that one `Redlock` has.
@@ -151,7 +161,7 @@ pub(super) fn purposes(
             Purpose::Naming => false,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
-            Purpose::Fencing => fencing,
+            Purpose::Fencing | Purpose::Values => fencing,
             Purpose::Order | Purpose::WakeUps => fair,
             Purpose::Database => database,
         })
@@ -435,7 +445,7 @@ mod tests {
     use crate::node::redis::wire::sources;
 
     /// What a user gets by the line on the page: all that is in use by default, and what operators ask.
-    const DEFAULTS: [Purpose; 7] = [
+    const DEFAULTS: [Purpose; 8] = [
         Purpose::Locking,
         Purpose::RestartGuard,
         Purpose::Fencing,
@@ -443,6 +453,7 @@ mod tests {
         Purpose::WakeUps,
         Purpose::Reconnecting,
         Purpose::Operating,
+        Purpose::Values,
     ];
 
     /// The words of `ACL SETUSER` that grant what `wanted` needs, behind the name of the user.
@@ -485,6 +496,7 @@ mod tests {
             Purpose::Operating => "these commands fail",
             Purpose::Persistence => "`doctor` warns that it cannot tell",
             Purpose::Naming => "connections have no name",
+            Purpose::Values => "these fail; locks do not",
         }
     }
 
@@ -500,6 +512,7 @@ mod tests {
             Purpose::Operating => "`status`, `break`, `doctor`",
             Purpose::Persistence => "`doctor`, with the restart guard off",
             Purpose::Naming => "names in `CLIENT LIST` (Redis 7.2, Valkey)",
+            Purpose::Values => "quotas, once a period",
         }
     }
 
@@ -552,8 +565,8 @@ mod tests {
     }
 
     /// What each script is for.
-    const OF_SCRIPTS: [&[Purpose]; 8] = {
-        use Purpose::{Fencing, Locking, Operating, Order, WakeUps};
+    const OF_SCRIPTS: [&[Purpose]; 10] = {
+        use Purpose::{Fencing, Locking, Operating, Order, Values, WakeUps};
         [
             &[Locking, Fencing],
             &[Locking, Fencing],
@@ -563,6 +576,8 @@ mod tests {
             &[Operating, WakeUps],
             &[Locking, Fencing, Order],
             &[Locking, Order, WakeUps],
+            &[Values],
+            &[Values],
         ]
     };
 

@@ -7,6 +7,7 @@ use super::buffers::Output;
 use super::handshake::Negotiated;
 use super::resp::{Command, Value};
 use super::shared::Shared;
+use super::trust::Memory;
 use super::wire::{NoAnswer, Scripts, decode, is_noscript};
 use crate::node::actor::mailbox::Queued;
 use crate::node::actor::owed::Owed;
@@ -30,6 +31,7 @@ const IDLE: Duration = Duration::from_secs(2);
 pub(super) struct Online {
     scripts: Scripts,
     quarantined_until: Instant,
+    memory: Memory,
     since: Instant,
     /// When the master was last heard.
     heard: Instant,
@@ -60,6 +62,7 @@ impl Online {
         Self {
             scripts: negotiated.scripts,
             quarantined_until: negotiated.quarantined_until,
+            memory: negotiated.memory,
             since: now,
             heard: now,
             under_way: VecDeque::new(),
@@ -111,7 +114,7 @@ impl Online {
                     self.again.push(queued);
                     return Ok(());
                 }
-                let answer = match decode(&queued.request, value) {
+                let answer = match decode(&queued.request, value, &self.memory) {
                     Ok(answer) => Ok(answer),
                     Err(NoAnswer::Fault(fault)) => Err(fault),
                     Err(NoAnswer::Odd(fault)) => {
@@ -184,7 +187,9 @@ impl Online {
         for queued in batch.drain(..) {
             if !quarantine.is_zero() && queued.request.is_vote() {
                 queued.answer(Err(Fault::Quarantined(quarantine)));
-            } else if self.scripts.encode(&queued.request, out.commands()) {
+            } else if !queued.request.is_too_late(now)
+                && (self.scripts).encode(&queued.request, &self.memory.run, out.commands())
+            {
                 let what = What::Request(queued);
                 self.under_way.push_back(Sent { what, at: now });
             } else {
