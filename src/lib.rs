@@ -34,6 +34,7 @@
 //!   ([`Missed::held_here`]).
 //! - [`LockGuard`] is a held lock: fencing token, validity, [`lost`](LockGuard::lost),
 //!   [`extend`](LockGuard::extend), [`release`](LockGuard::release).
+//! - [`Quota`] and [`Once`] keep a value under a lock: so many pieces and no more, once a period.
 //! - [`AcquireError`] tells contention, outage and lateness apart; every error and every guard carries
 //!   a [`NodeReport`] of each master.
 //! - [`node`] and [`runtime`] are the seams for tests, simulations and other back ends (feature
@@ -62,6 +63,9 @@
 //! | `lock lost` | warn | `resource`, `cause` (`expired`, `taken_away`, `max_hold`), `said` |
 //! | `lock released` | debug | `resource`, `on`, `expired_on`, `unreachable` |
 //! | `connected` | debug | `node` |
+//! | `value read` | debug | `resource`, `reading` |
+//! | `value written` | debug | `resource`, `writing` |
+//! | `value removed` | debug | `resource` |
 //! | `no connection`, `connection lost` | warn | `node`, `fault` |
 //! | `master restarted lately ..` | warn | `node`, `uptime_s` |
 //! | `no wake-ups, only timers` | warn | `node`, `why` |
@@ -81,6 +85,7 @@ mod clock;
 mod error;
 mod hold;
 mod keys;
+mod kinds;
 mod limit;
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
@@ -88,9 +93,11 @@ pub mod metrics;
 #[cfg(not(feature = "metrics"))]
 mod metrics;
 pub mod node;
+mod once;
 mod options;
 mod outcome;
 mod protocol;
+mod quota;
 mod redlock;
 mod report;
 mod resource;
@@ -103,6 +110,8 @@ mod sync;
 pub mod testing;
 #[cfg(feature = "tls-rustls")]
 mod tls;
+mod value;
+mod value_error;
 mod waiting;
 
 pub use builder::RedlockBuilder;
@@ -112,9 +121,11 @@ pub use hold::released::Released;
 pub use node::inspection::Inspection;
 pub use node::redis::needs::{MissingRight, Purpose};
 pub use node::{Fault, KeyState, NodeName, Phase, Token, Waiter};
+pub use once::{Once, OnceOutcome};
 pub use outcome::LossCause;
 pub use protocol::instant::Instant;
 pub use protocol::validity::Drift;
+pub use quota::{Quota, Take};
 pub use redlock::{LockRequest, NodeStatus, Redlock, Refusal, Status, StatusVerdict, TryAcquire};
 pub use report::{NodeOutcome, NodeReport};
 pub use resource::{InvalidResource, MAX_RESOURCE_LEN};
@@ -122,4 +133,5 @@ pub use retry::Retry;
 pub use settings::{RestartGuard, Wait};
 #[cfg(feature = "tls-rustls")]
 pub use tls::Tls;
+pub use value_error::{ValueError, ValueTrouble};
 pub use waiting::Waiting;

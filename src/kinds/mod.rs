@@ -1,0 +1,3 @@
+//! What is built on a held lock.
+
+pub(crate) mod register;
