@@ -9,6 +9,15 @@ pub(crate) const WAKE: &str = "quorate:wake:";
 /// Where that stands in a script and in the table of rights.
 pub(crate) const WAKE_PLACE: &str = "{wake}";
 
+/// What the lock key holds while readers hold it.
+pub(crate) const SHARED: &str = "quorate:shared";
+
+/// Where that stands in a script.
+const SHARED_PLACE: &str = "{shared}";
+
+/// What it begins with while an owner holds it; the owner's id stands behind.
+pub(crate) const OWNER: &str = "quorate:owner:";
+
 /// The families of keys that belong to one lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Family {
@@ -24,18 +33,21 @@ pub(crate) enum Family {
     Ticket,
     /// The value of a holder whose lock an operator has broken.
     Broken,
+    /// The holds of a class, by value.
+    Holds,
     /// The value that is kept under it.
     Value,
 }
 
 impl Family {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Lock,
         Self::Fence,
         Self::Queue,
         Self::Alive,
         Self::Ticket,
         Self::Broken,
+        Self::Holds,
         Self::Value,
     ];
 
@@ -48,6 +60,7 @@ impl Family {
             Self::Alive => "quorate:alive:",
             Self::Ticket => "quorate:ticket:",
             Self::Broken => "quorate:broken:",
+            Self::Holds => "quorate:holds:",
             Self::Value => "quorate:value:",
         }
     }
@@ -61,6 +74,7 @@ impl Family {
             Self::Alive => "{alive}",
             Self::Ticket => "{ticket}",
             Self::Broken => "{broken}",
+            Self::Holds => "{holds}",
             Self::Value => "{value}",
         }
     }
@@ -77,5 +91,7 @@ pub(crate) fn put_in(script: &str) -> String {
     let named = Family::ALL.iter().fold(script.to_owned(), |text, family| {
         text.replace(family.place(), family.before())
     });
-    named.replace(WAKE_PLACE, WAKE)
+    named
+        .replace(WAKE_PLACE, WAKE)
+        .replace(SHARED_PLACE, SHARED)
 }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use quorate::node::{
-    Answer, Claim, Fairness, KeyState, Request, Subscriber, Ticket, Waiter, WakeSink,
+    Answer, Claim, Class, Fairness, Group, KeyState, Mode, Part, Request, Subscriber, Ticket,
+    Waiter, WakeSink,
 };
 
 use crate::arm::{Arm, LONG, fence, hex, now};
@@ -57,10 +58,7 @@ enum Deed {
     Acquire(Who, usize, i64),
     /// Relative to the counter as it stands.
     Confirm(Who, i64),
-    /// As well.
-    Read(Who, i64),
-    /// As well; without a digit the value is removed.
-    Write(Who, i64, Option<u8>),
+    Value(ValueDeed),
     Release(Who, bool),
     Extend(Vec<(Who, usize)>),
     Look(usize),
@@ -69,10 +67,6 @@ enum Deed {
     Put(usize, Option<usize>),
     Foreign(usize),
     ForeignCounter(usize),
-    ForeignValue(usize),
-    /// A string that is none of ours.
-    StrangeValue(usize),
-    DeleteValue(usize),
     Counter(usize, i64),
     Delete(usize),
     DeleteCounter(usize),
@@ -80,6 +74,19 @@ enum Deed {
     Nap,
     /// All that is fleeting has passed.
     Rest,
+}
+
+/// What happens to the value under a lock.
+#[derive(Clone, Debug)]
+enum ValueDeed {
+    /// Relative to the counter as it stands.
+    Read(Who, i64),
+    /// As well; without a digit the value is removed.
+    Write(Who, i64, Option<u8>),
+    Foreign(usize),
+    /// A string that is none of ours.
+    Strange(usize),
+    Delete(usize),
 }
 
 /// One of a few claims, so that they meet.
@@ -100,11 +107,53 @@ enum Stand {
     Try,
     /// In line, as one of a few waiters, which keep their tickets.
     Waiter(usize),
+    /// One of the shapes of a group, as a try or as one of the waiters.
+    Group(usize, Option<usize>),
+}
+
+/// How a key of a group is held.
+#[derive(Clone, Copy)]
+enum As {
+    Exclusive,
+    Reader,
+    Owner(&'static str),
+}
+
+/// Groups that meet on few keys: several resources, readers, two owners, and a mixture.
+const SHAPES: [&[(usize, As)]; 7] = [
+    &[(0, As::Exclusive), (1, As::Exclusive)],
+    &[(1, As::Exclusive), (0, As::Exclusive)],
+    &[(0, As::Reader)],
+    &[(0, As::Reader)],
+    &[(0, As::Reader), (1, As::Exclusive)],
+    &[(0, As::Owner("one"))],
+    &[(0, As::Owner("two"))],
+];
+
+fn group(shape: usize) -> Group {
+    let part = |(key, mode): &(usize, As)| Part {
+        key: KEYS[*key].into(),
+        mode: match mode {
+            As::Exclusive => Mode::Exclusive,
+            As::Reader => Mode::Class(Class::Shared),
+            As::Owner(id) => Mode::Class(Class::Owner((*id).into())),
+        },
+    };
+    Group::new(SHAPES[shape].iter().map(part).collect())
 }
 
 impl Who {
     fn claim(self, times: &Times) -> Arc<Claim> {
-        let (key, token) = (KEYS[self.key], self.token);
+        let key = match self.stand {
+            Stand::Group(shape, _) => KEYS[SHAPES[shape][0].0],
+            _ => KEYS[self.key],
+        };
+        let token = self.token;
+        let ticket = |waiter: usize| Ticket {
+            waiter: format!("{PROCESS}:{waiter}").into(),
+            number: TICKETS[waiter],
+            heartbeat: times.heartbeats[waiter],
+        };
         let order = |place: Option<Ticket>| {
             let fresh = Claim::new("", key, asking::token(token), true);
             Arc::new(fresh.with_fairness(Fairness::Fair(place.map(Box::new))))
@@ -113,11 +162,17 @@ impl Who {
             Stand::Classic => classic(key, token),
             Stand::Unordered => claim(key, token),
             Stand::Try => order(None),
-            Stand::Waiter(waiter) => order(Some(Ticket {
-                waiter: format!("{PROCESS}:{waiter}").into(),
-                number: TICKETS[waiter],
-                heartbeat: times.heartbeats[waiter],
-            })),
+            Stand::Waiter(waiter) => order(Some(ticket(waiter))),
+            Stand::Group(shape, waiter) => {
+                let fresh = Claim::new("", key, asking::token(token), true);
+                let place = Fairness::Fair(waiter.map(|waiter| Box::new(ticket(waiter))));
+                // One in five takes the place of a lock that is held exclusively.
+                let group = match token {
+                    4 => group(shape).instead_of(asking::token(1)),
+                    _ => group(shape),
+                };
+                Arc::new(fresh.with_fairness(place).with_group(group))
+            }
         };
         if self.withdrawn {
             claim.withdraw();
@@ -153,9 +208,12 @@ fn deed() -> impl Strategy<Value = Deed> {
     prop_oneof![
         8 => (who(), ttl(), shift()).prop_map(|(who, ttl, shift)| Deed::Acquire(who, ttl, shift)),
         4 => (who(), -2..3i64).prop_map(|(who, by)| Deed::Confirm(who, by)),
-        3 => (who(), -2..3i64).prop_map(|(who, by)| Deed::Read(who, by)),
+        3 => (who(), -2..3i64).prop_map(|(who, by)| Deed::Value(ValueDeed::Read(who, by))),
         3 => (who(), -2..3i64, prop::option::weighted(0.8, 0..9u8))
-            .prop_map(|(who, by, digit)| Deed::Write(who, by, digit)),
+            .prop_map(|(who, by, digit)| Deed::Value(ValueDeed::Write(who, by, digit))),
+        1 => key().prop_map(|key| Deed::Value(ValueDeed::Foreign(key))),
+        1 => key().prop_map(|key| Deed::Value(ValueDeed::Strange(key))),
+        2 => key().prop_map(|key| Deed::Value(ValueDeed::Delete(key))),
         4 => (who(), any::<bool>()).prop_map(|(who, leave)| Deed::Release(who, leave)),
         4 => prop::collection::vec((who(), ttl()), 1..4).prop_map(Deed::Extend),
         2 => key().prop_map(Deed::Look),
@@ -163,9 +221,6 @@ fn deed() -> impl Strategy<Value = Deed> {
         1 => (key(), prop::option::of(ttl())).prop_map(|(key, ttl)| Deed::Put(key, ttl)),
         1 => key().prop_map(Deed::Foreign),
         1 => key().prop_map(Deed::ForeignCounter),
-        1 => key().prop_map(Deed::ForeignValue),
-        1 => key().prop_map(Deed::StrangeValue),
-        2 => key().prop_map(Deed::DeleteValue),
         1 => (key(), shift()).prop_map(|(key, shift)| Deed::Counter(key, shift)),
         2 => key().prop_map(Deed::Delete),
         1 => key().prop_map(Deed::DeleteCounter),
@@ -195,17 +250,46 @@ fn line_deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
-fn value(key: &[u8]) -> Vec<u8> {
-    [b"quorate:value:", key].concat()
+/// What happens where several resources, readers, owners and plain locks meet.
+fn group_deed() -> impl Strategy<Value = Deed> {
+    let waiter = || prop::option::weighted(0.6, 0..TICKETS.len());
+    let stand = prop_oneof![
+        6 => (0..SHAPES.len(), waiter()).prop_map(|(shape, waiter)| Stand::Group(shape, waiter)),
+        1 => Just(Stand::Unordered),
+        1 => (0..TICKETS.len()).prop_map(Stand::Waiter),
+    ];
+    let who = move || {
+        (
+            0..KEYS.len(),
+            1..5u8,
+            stand.clone(),
+            prop::bool::weighted(0.05),
+        )
+            .prop_map(|(key, token, stand, withdrawn)| Who {
+                key,
+                token,
+                stand,
+                withdrawn,
+            })
+    };
+    let ttl = || 0..LASTING.ttls.len();
+    prop_oneof![
+        9 => (who(), ttl(), -400_000..400_000i64).prop_map(|(who, ttl, by)| Deed::Acquire(who, ttl, by)),
+        3 => (who(), -1..2i64).prop_map(|(who, by)| Deed::Confirm(who, by)),
+        6 => (who(), any::<bool>()).prop_map(|(who, leave)| Deed::Release(who, leave)),
+        4 => prop::collection::vec((who(), ttl()), 1..4).prop_map(Deed::Extend),
+        1 => (0..KEYS.len()).prop_map(Deed::Look),
+        1 => (0..KEYS.len()).prop_map(Deed::Break),
+        1 => (0..KEYS.len()).prop_map(Deed::Foreign),
+        1 => (0..KEYS.len()).prop_map(Deed::ForeignCounter),
+        2 => (0..KEYS.len()).prop_map(Deed::Delete),
+        2 => Just(Deed::Nap),
+        1 => Just(Deed::Rest),
+    ]
 }
 
-/// A number beside the counter as it stands.
-fn near(model: &Arm, who: Who, by: i64) -> u64 {
-    let counter = match model.read(&fence(KEYS[who.key])).as_deref() {
-        None | Some(b"foreign") => now(),
-        Some(_) => model.counter(KEYS[who.key]).unwrap_or_default(),
-    };
-    counter.saturating_add_signed(by)
+fn value(key: &[u8]) -> Vec<u8> {
+    [b"quorate:value:", key].concat()
 }
 
 fn shifted(by: i64) -> u64 {
@@ -230,22 +314,25 @@ fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
             shifted(shift),
         )),
         Deed::Confirm(who, by) => {
-            Act::Ask(asking::confirm(&who.claim(times), near(model, who, by)))
+            let claim = who.claim(times);
+            let number = counter(model, claim.key()).saturating_add_signed(by);
+            Act::Ask(asking::confirm(&claim, number))
         }
-        Deed::Read(who, by) => Act::Ask(asking::read(&who.claim(times), near(model, who, by))),
-        Deed::Write(who, by, digit) => {
-            let (claim, number) = (who.claim(times), near(model, who, by));
-            Act::Ask(match digit {
-                Some(digit) => asking::write(&claim, number, &[b'0' + digit]),
-                None => asking::remove(&claim, number),
-            })
-        }
+        Deed::Value(deed) => value_act(deed, model, times),
         Deed::Release(who, leave) => Act::Ask(Request::Release {
             claim: who.claim(times),
             leave,
         }),
         Deed::Extend(items) => {
             let claims: Vec<_> = items.iter().map(|(who, _)| who.claim(times)).collect();
+            for claim in &claims {
+                if let Some(group) = claim.group() {
+                    // Below the counter as it stands, at it, or above.
+                    let stands = counter(model, claim.key());
+                    let by = i64::from(claim.token().to_hex()[31] % 3) - 1;
+                    group.agreed(stands.saturating_add_signed(by));
+                }
+            }
             let items: Vec<_> = claims
                 .iter()
                 .zip(&items)
@@ -269,15 +356,41 @@ fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
                 arm.put(&fence(KEYS[key]), &value, Some(ttls[2]));
             }))
         }
-        Deed::ForeignValue(key) => Act::Do(Box::new(move |arm| arm.put_foreign(&value(KEYS[key])))),
-        Deed::StrangeValue(key) => Act::Do(Box::new(move |arm| {
-            arm.put(&value(KEYS[key]), b"somebody else's", None);
-        })),
-        Deed::DeleteValue(key) => Act::Do(Box::new(move |arm| arm.delete(&value(KEYS[key])))),
         Deed::Delete(key) => Act::Do(Box::new(move |arm| arm.delete(KEYS[key]))),
         Deed::DeleteCounter(key) => Act::Do(Box::new(move |arm| arm.delete(&fence(KEYS[key])))),
         Deed::Nap => Act::Pass(Some(BLINK / 2)),
         Deed::Rest => Act::Pass(None),
+    }
+}
+
+fn value_act(deed: ValueDeed, model: &Arm, times: &Times) -> Act {
+    let near = |claim: &Claim, by: i64| counter(model, claim.key()).saturating_add_signed(by);
+    match deed {
+        ValueDeed::Read(who, by) => {
+            let claim = who.claim(times);
+            Act::Ask(asking::read(&claim, near(&claim, by)))
+        }
+        ValueDeed::Write(who, by, digit) => {
+            let claim = who.claim(times);
+            let number = near(&claim, by);
+            Act::Ask(match digit {
+                Some(digit) => asking::write(&claim, number, &[b'0' + digit]),
+                None => asking::remove(&claim, number),
+            })
+        }
+        ValueDeed::Foreign(key) => Act::Do(Box::new(move |arm| arm.put_foreign(&value(KEYS[key])))),
+        ValueDeed::Strange(key) => Act::Do(Box::new(move |arm| {
+            arm.put(&value(KEYS[key]), b"somebody else's", None);
+        })),
+        ValueDeed::Delete(key) => Act::Do(Box::new(move |arm| arm.delete(&value(KEYS[key])))),
+    }
+}
+
+/// Where the counter of a lock stands; about now, where there is none.
+fn counter(model: &Arm, key: &[u8]) -> u64 {
+    match model.read(&fence(key)).as_deref() {
+        None | Some(b"foreign") => now(),
+        Some(_) => model.counter(key).unwrap_or_default(),
     }
 }
 
@@ -551,6 +664,16 @@ fn the_memory_master_agrees_with_a_real_one_reply_by_reply() {
 #[test]
 fn the_two_agree_while_locks_expire_and_waiters_die() {
     compare(&FLEETING, 30, deed());
+}
+
+#[test]
+fn the_two_agree_on_several_resources_readers_and_owners() {
+    compare(&LASTING, 150, group_deed());
+}
+
+#[test]
+fn the_two_agree_on_groups_while_holds_expire_and_waiters_die() {
+    compare(&FLEETING, 80, group_deed());
 }
 
 #[test]

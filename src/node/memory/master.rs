@@ -5,6 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::group::Member;
 use crate::keys::Family;
 use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fairness, Fault, KeyState, QueueInfo, Request, ServerRun,
@@ -25,7 +26,9 @@ const LARGEST_COUNTER: u64 = 1 << 53;
 #[derive(Clone, Debug, Default)]
 pub struct Master {
     keys: HashMap<Vec<u8>, Entry, Quick>,
-    lines: HashMap<Vec<u8>, Waiting, Quick>,
+    pub(super) lines: HashMap<Vec<u8>, Waiting, Quick>,
+    /// Whose holds stand beside each other under a lock key that shows a class.
+    pub(super) holds: HashMap<Vec<u8>, Vec<Member>, Quick>,
     published: Vec<(Arc<str>, Vec<u8>)>,
     run: Run,
 }
@@ -42,10 +45,10 @@ impl Default for Run {
 
 /// Hashes keys plainly and always alike: a simulated master is asked millions of times a second,
 /// nobody attacks it, and its runs must repeat.
-type Quick = BuildHasherDefault<PlainHasher>;
+pub(super) type Quick = BuildHasherDefault<PlainHasher>;
 
 #[derive(Clone, Debug, Default)]
-struct PlainHasher(u64);
+pub(super) struct PlainHasher(u64);
 
 impl Hasher for PlainHasher {
     fn finish(&self) -> u64 {
@@ -67,12 +70,12 @@ impl Hasher for PlainHasher {
 
 /// The line before one lock: what a real master keeps in its queue, alive and ticket keys.
 #[derive(Clone, Debug, Default)]
-struct Waiting {
+pub(super) struct Waiting {
     /// In order of ticket and id, as a sorted set is.
-    queue: BTreeSet<(u64, Arc<str>)>,
+    pub(super) queue: BTreeSet<(u64, Arc<str>)>,
     /// Milliseconds on the master's clock.
-    alive: HashMap<Arc<str>, u64>,
-    ticket: u64,
+    pub(super) alive: HashMap<Arc<str>, u64>,
+    pub(super) ticket: u64,
     expires: u64,
 }
 
@@ -101,7 +104,7 @@ enum Value {
     Foreign,
 }
 
-type Outcome<T> = Result<T, Fault>;
+pub(super) type Outcome<T> = Result<T, Fault>;
 
 impl Master {
     /// What the master answers to `request` when its clock shows `now` (microseconds).
@@ -119,8 +122,16 @@ impl Master {
             Request::Confirm { claim, token } => self.confirm(now, claim, *token),
             Request::Release { claim, leave } => self.release(now, claim, *leave),
             Request::Extend { items } => {
-                let said = items.iter().map(|item| self.extend(now, item));
-                Ok(Answer::Extended(said.collect()))
+                let mut said = Vec::with_capacity(items.len());
+                for item in items.iter() {
+                    match item.claim.group() {
+                        None => said.push(self.extend(now, item)),
+                        Some(group) => {
+                            said.extend(self.keep(now, &item.claim, group, item.ttl)?);
+                        }
+                    }
+                }
+                Ok(Answer::Extended(said))
             }
             Request::Look { key } => Ok(Answer::State(self.look(now, key)?)),
             Request::Break { key } => {
@@ -190,6 +201,9 @@ impl Master {
         ttl: Duration,
         proposal: u64,
     ) -> Outcome<Answer> {
+        if let Some(group) = claim.group() {
+            return self.claim(now, claim, group, ttl, proposal);
+        }
         if let Fairness::Fair(ticket) = claim.fairness() {
             return self.acquire_fair(now, claim, ticket.as_deref(), ttl, proposal);
         }
@@ -226,10 +240,7 @@ impl Master {
         proposal: u64,
         counter: u64,
     ) -> Answer {
-        let slack = PROPOSAL_SLACK_US;
-        let v = proposal
-            .clamp(now.saturating_sub(slack), now + slack)
-            .max(counter + 1);
+        let v = raised(now, proposal, counter);
         self.set_counter(now, claim.key(), v);
         self.set(now, claim.key(), claim.token().to_hex().to_vec(), Some(ttl));
         Answer::Granted { counter: Some(v) }
@@ -281,7 +292,7 @@ impl Master {
     }
 
     /// The line before `key`, empty where its keys have expired.
-    fn line(&mut self, ms: u64, key: &[u8]) -> &mut Waiting {
+    pub(super) fn line(&mut self, ms: u64, key: &[u8]) -> &mut Waiting {
         let line = self.lines.entry(key.to_vec()).or_default();
         if line.expires <= ms {
             *line = Waiting::default();
@@ -290,7 +301,7 @@ impl Master {
     }
 
     /// Drops a line that nobody has stood in since its keys expired.
-    fn sweep(&mut self, key: &[u8]) {
+    pub(super) fn sweep(&mut self, key: &[u8]) {
         if self
             .lines
             .get(key)
@@ -306,6 +317,9 @@ impl Master {
     }
 
     fn confirm(&mut self, now: u64, claim: &Claim, token: u64) -> Outcome<Answer> {
+        if let Some(group) = claim.group() {
+            return self.confirm_group(now, claim, group, token);
+        }
         if !self.is_ours(now, claim)? {
             return Ok(Answer::NotOurs);
         }
@@ -391,6 +405,9 @@ impl Master {
     }
 
     fn release(&mut self, now: u64, claim: &Claim, leave: bool) -> Outcome<Answer> {
+        if let Some(group) = claim.group() {
+            return self.unclaim(now, claim, group, leave);
+        }
         let ours = self.is_ours(now, claim)?;
         if ours {
             self.keys.remove(claim.key());
@@ -498,7 +515,7 @@ impl Master {
         matches!(note, Ok(Some(value)) if value == claim.token().to_hex())
     }
 
-    fn publish(&mut self, waiter: &str, key: &[u8]) {
+    pub(super) fn publish(&mut self, waiter: &str, key: &[u8]) {
         let process = waiter.get(..PROCESS_LEN).unwrap_or(waiter).into();
         self.published.push((process, key.to_vec()));
     }
@@ -507,7 +524,7 @@ impl Master {
         Ok(self.text(now, claim.key())? == Some(&claim.token().to_hex()[..]))
     }
 
-    fn counter(&mut self, now: u64, key: &[u8]) -> Outcome<u64> {
+    pub(super) fn counter(&mut self, now: u64, key: &[u8]) -> Outcome<u64> {
         match self.text(now, &Family::Fence.of(key))?.map(parse) {
             None => Ok(0),
             Some(Some(counter @ ..LARGEST_COUNTER)) => Ok(counter),
@@ -515,7 +532,7 @@ impl Master {
         }
     }
 
-    fn set_counter(&mut self, now: u64, key: &[u8], value: u64) {
+    pub(super) fn set_counter(&mut self, now: u64, key: &[u8], value: u64) {
         let ttl = Some(Duration::from_micros(FENCE_TTL_US));
         self.set(
             now,
@@ -525,7 +542,7 @@ impl Master {
         );
     }
 
-    fn set(&mut self, now: u64, key: &[u8], value: Vec<u8>, ttl: Option<Duration>) {
+    pub(super) fn set(&mut self, now: u64, key: &[u8], value: Vec<u8>, ttl: Option<Duration>) {
         let expires = ttl.map(|ttl| now + u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX / 2));
         let value = Value::Text(value);
         let entry = Entry { value, expires };
@@ -544,7 +561,18 @@ impl Master {
         self.keys.get(key)
     }
 
-    fn text(&mut self, now: u64, key: &[u8]) -> Outcome<Option<&[u8]>> {
+    pub(super) fn remove(&mut self, key: &[u8]) {
+        self.keys.remove(key);
+    }
+
+    /// Moves the expiry of a key that is there; microseconds on the master's clock.
+    pub(super) fn expire_at(&mut self, key: &[u8], at: u64) {
+        if let Some(entry) = self.keys.get_mut(key) {
+            entry.expires = Some(at);
+        }
+    }
+
+    pub(super) fn text(&mut self, now: u64, key: &[u8]) -> Outcome<Option<&[u8]>> {
         match self.entry(now, key).map(|entry| &entry.value) {
             None => Ok(None),
             Some(Value::Text(text)) => Ok(Some(text)),
@@ -552,7 +580,7 @@ impl Master {
         }
     }
 
-    fn ttl_left(&mut self, now: u64, key: &[u8]) -> Option<Duration> {
+    pub(super) fn ttl_left(&mut self, now: u64, key: &[u8]) -> Option<Duration> {
         let expires = self.entry(now, key)?.expires?;
         Some(Duration::from_micros(expires.saturating_sub(now)))
     }
@@ -560,7 +588,7 @@ impl Master {
 
 impl Waiting {
     /// Takes or keeps a place, and shows a sign of life.
-    fn stand(&mut self, ticket: &Ticket, ms: u64) {
+    pub(super) fn stand(&mut self, ticket: &Ticket, ms: u64) {
         let beat = u64::try_from(ticket.heartbeat.as_nanos().div_ceil(1_000_000)).unwrap_or(0);
         let known = self
             .alive
@@ -577,21 +605,23 @@ impl Waiting {
         self.queue.first().map(|(_, waiter)| waiter)
     }
 
-    fn ahead(&self, me: Option<&Arc<str>>) -> u64 {
-        let before = self
-            .queue
-            .iter()
-            .take_while(|(_, waiter)| Some(waiter) != me);
-        before.count() as u64
+    /// Who stands before a waiter; everybody, for one who does not stand there.
+    pub(super) fn before(&self, me: Option<&Arc<str>>) -> impl Iterator<Item = &Arc<str>> {
+        let before = self.queue.iter().map(|(_, waiter)| waiter);
+        before.take_while(move |waiter| Some(*waiter) != me)
     }
 
-    fn purge(&mut self, ms: u64) {
+    fn ahead(&self, me: Option<&Arc<str>>) -> u64 {
+        self.before(me).count() as u64
+    }
+
+    pub(super) fn purge(&mut self, ms: u64) {
         let alive = &mut self.alive;
         alive.retain(|_, until| *until > ms);
         self.queue.retain(|(_, waiter)| alive.contains_key(waiter));
     }
 
-    fn remove(&mut self, waiter: &Arc<str>) -> bool {
+    pub(super) fn remove(&mut self, waiter: &Arc<str>) -> bool {
         let was = self.alive.remove(waiter).is_some();
         if was {
             self.queue.retain(|(_, other)| other != waiter);
@@ -613,8 +643,16 @@ impl Entry {
     }
 }
 
+/// Where the counter moves when a lock is taken.
+pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
+    let slack = PROPOSAL_SLACK_US;
+    proposal
+        .clamp(now.saturating_sub(slack), now + slack)
+        .max(counter + 1)
+}
+
 /// The answer to a repeated acquire. Where the counter is gone there is no number to give.
-fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
+pub(super) fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
     if counter == 0 {
         let fence = Family::Fence.of(key);
         let why = format!("ERR quorate: {} is gone", String::from_utf8_lossy(&fence));

@@ -33,12 +33,14 @@ pub enum Purpose {
     Persistence,
     /// A name in `CLIENT LIST`.
     Naming,
+    /// Several resources in one lock, readers, owners.
+    Groups,
     /// Values under a lock: quotas, and what is done once a period.
     Values,
 }
 
 impl Purpose {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Locking,
         Self::RestartGuard,
         Self::Fencing,
@@ -50,6 +52,7 @@ impl Purpose {
         Self::Database,
         Self::Persistence,
         Self::Naming,
+        Self::Groups,
     ];
 
     /// Whether no lock can be taken without it, where it is in use.
@@ -74,6 +77,7 @@ impl fmt::Display for Purpose {
             Self::Operating => "status, break and doctor",
             Self::Persistence => "judging persistence",
             Self::Naming => "a name in CLIENT LIST",
+            Self::Groups => "several resources, readers and owners",
             Self::Values => "quotas and once a period",
         })
     }
@@ -138,6 +142,15 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Database, "SELECT {db}"),
     (Purpose::Persistence, "CONFIG GET appendfsync"),
     (Purpose::Naming, "CLIENT SETINFO LIB-NAME quorate"),
+    (Purpose::Groups, "ZSCORE {holds} x"),
+    (Purpose::Groups, "ZCOUNT {holds} 0 0"),
+    (Purpose::Groups, "ZADD {holds} XX 0 x"),
+    (Purpose::Groups, "ZREM {holds} x"),
+    (Purpose::Groups, "ZREMRANGEBYSCORE {holds} 0 0"),
+    (Purpose::Groups, "ZRANGE {holds} 0 0"),
+    (Purpose::Groups, "PEXPIRE {holds} 1"),
+    (Purpose::Groups, "PEXPIREAT {lock} 1"),
+    (Purpose::Groups, "DEL {holds}"),
     (Purpose::Values, "GET {lock}"),
     (Purpose::Values, "GET {fence}"),
     (Purpose::Values, "SET {fence} x XX PX 1"),
@@ -159,6 +172,8 @@ pub(super) fn purposes(
             Purpose::Locking | Purpose::Reconnecting | Purpose::Operating => true,
             // A courtesy, that old servers do not know: nothing is missing without.
             Purpose::Naming => false,
+            // Most locks are one resource held alone; the table names it, and who asks for more hears of it.
+            Purpose::Groups => fencing && fair,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
             Purpose::Fencing | Purpose::Values => fencing,
@@ -445,7 +460,7 @@ mod tests {
     use crate::node::redis::wire::sources;
 
     /// What a user gets by the line on the page: all that is in use by default, and what operators ask.
-    const DEFAULTS: [Purpose; 8] = [
+    const DEFAULTS: [Purpose; 9] = [
         Purpose::Locking,
         Purpose::RestartGuard,
         Purpose::Fencing,
@@ -453,6 +468,7 @@ mod tests {
         Purpose::WakeUps,
         Purpose::Reconnecting,
         Purpose::Operating,
+        Purpose::Groups,
         Purpose::Values,
     ];
 
@@ -496,6 +512,7 @@ mod tests {
             Purpose::Operating => "these commands fail",
             Purpose::Persistence => "`doctor` warns that it cannot tell",
             Purpose::Naming => "connections have no name",
+            Purpose::Groups => "none of those kinds of lock",
             Purpose::Values => "these fail; locks do not",
         }
     }
@@ -512,6 +529,7 @@ mod tests {
             Purpose::Operating => "`status`, `break`, `doctor`",
             Purpose::Persistence => "`doctor`, with the restart guard off",
             Purpose::Naming => "names in `CLIENT LIST` (Redis 7.2, Valkey)",
+            Purpose::Groups => "several resources, readers, owners",
             Purpose::Values => "quotas, once a period",
         }
     }
@@ -565,8 +583,8 @@ mod tests {
     }
 
     /// What each script is for.
-    const OF_SCRIPTS: [&[Purpose]; 10] = {
-        use Purpose::{Fencing, Locking, Operating, Order, Values, WakeUps};
+    const OF_SCRIPTS: [&[Purpose]; 14] = {
+        use Purpose::{Fencing, Groups, Locking, Operating, Order, Values, WakeUps};
         [
             &[Locking, Fencing],
             &[Locking, Fencing],
@@ -576,6 +594,10 @@ mod tests {
             &[Operating, WakeUps],
             &[Locking, Fencing, Order],
             &[Locking, Order, WakeUps],
+            &[Locking, Fencing, Order, Groups, WakeUps],
+            &[Locking, Fencing, Groups],
+            &[Locking, Order, Groups, WakeUps],
+            &[Locking, Fencing, Groups],
             &[Values],
             &[Values],
         ]
