@@ -93,11 +93,9 @@ pub mod metrics;
 #[cfg(not(feature = "metrics"))]
 mod metrics;
 pub mod node;
-mod once;
 mod options;
 mod outcome;
 mod protocol;
-mod quota;
 mod redlock;
 mod report;
 mod resource;
@@ -110,28 +108,28 @@ mod sync;
 pub mod testing;
 #[cfg(feature = "tls-rustls")]
 mod tls;
-mod value;
-mod value_error;
 mod waiting;
 
 pub use builder::RedlockBuilder;
 pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
 pub use hold::guard::LockGuard;
 pub use hold::released::Released;
+pub use kinds::once::{Once, OnceOutcome};
+pub use kinds::owner::{OwnedGuard, Owner};
+pub use kinds::quota::{Quota, Take};
+pub use kinds::shared::DowngradeError;
+pub use kinds::value_error::{ValueError, ValueTrouble};
 pub use node::inspection::Inspection;
 pub use node::redis::needs::{MissingRight, Purpose};
 pub use node::{Fault, KeyState, NodeName, Phase, Token, Waiter};
-pub use once::{Once, OnceOutcome};
 pub use outcome::LossCause;
 pub use protocol::instant::Instant;
 pub use protocol::validity::Drift;
-pub use quota::{Quota, Take};
 pub use redlock::{LockRequest, NodeStatus, Redlock, Refusal, Status, StatusVerdict, TryAcquire};
 pub use report::{NodeOutcome, NodeReport};
-pub use resource::{InvalidResource, MAX_RESOURCE_LEN};
+pub use resource::{InvalidResource, MAX_OWNER_LEN, MAX_RESOURCE_LEN, MAX_RESOURCES};
 pub use retry::Retry;
 pub use settings::{RestartGuard, Wait};
 #[cfg(feature = "tls-rustls")]
 pub use tls::Tls;
-pub use value_error::{ValueError, ValueTrouble};
 pub use waiting::Waiting;

@@ -8,10 +8,10 @@
 
 use std::sync::Arc;
 
+use super::value_error::{ValueError, ValueTrouble};
 use crate::hold::guard::LockGuard;
 use crate::protocol::register::{Reading, Vacancy, Writing};
 use crate::rounds::register::{ValueAnswers, Voters};
-use crate::value_error::{ValueError, ValueTrouble};
 
 /// The register under a lock that is held: read first.
 pub(crate) struct Register<'a> {

@@ -11,3 +11,4 @@ pub(crate) mod fan_out;
 mod look;
 pub(crate) mod register;
 pub(crate) mod release;
+pub(crate) mod wanted;

@@ -1,11 +1,11 @@
 //! So many pieces and no more: a number under a lock.
 
+use super::register::Register;
+use super::value::{NamedValue, number};
+use super::value_error::ValueError;
 use crate::hold::guard::LockGuard;
-use crate::kinds::register::Register;
 use crate::redlock::Redlock;
 use crate::settings::Wait;
-use crate::value::{NamedValue, number};
-use crate::value_error::ValueError;
 
 /// Pieces that are handed out one by one over all machines, and never more than there are: prizes, seats, licences.
 ///

@@ -1,10 +1,10 @@
 //! A value by its name: takes the lock of that name for each call, and gives it back.
 
+use super::register::Register;
+use super::value_error::ValueError;
 use crate::hold::guard::LockGuard;
-use crate::kinds::register::Register;
 use crate::redlock::Redlock;
 use crate::settings::Wait;
-use crate::value_error::ValueError;
 
 /// The longest beginning of a strange value that an error quotes.
 const QUOTED: usize = 24;

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use super::register::{Known, Register};
+use super::value::{NamedValue, number};
+use super::value_error::ValueError;
 use crate::hold::guard::LockGuard;
-use crate::kinds::register::{Known, Register};
 use crate::outcome::LossCause;
 use crate::redlock::Redlock;
 use crate::settings::Wait;
-use crate::value::{NamedValue, number};
-use crate::value_error::ValueError;
 
 /// What stands for no period done.
 const NEVER: &str = "never";
