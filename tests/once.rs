@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use quorate::node::Node;
-use quorate::node::memory::{MemoryNode, Mode};
+use quorate::node::memory::{Condition, MemoryNode};
 use quorate::{AcquireError, Once, OnceOutcome, Redlock, ValueError, Wait};
 use support::stubborn::{Stubborn, Treatment};
 use support::{eventually, masters, ms, secs, settings};
@@ -126,7 +126,7 @@ async fn at_least_once_does_it_again_after_an_error_a_drop_and_an_unwritten_reco
     for node in &nodes {
         node.change(|_| Treatment::Honest);
     }
-    nodes[0].master.set_mode(Mode::Down);
+    nodes[0].master.set_condition(Condition::Down);
     let done = nightly.at_least_once(async |_| Ok::<_, ()>(8)).await;
     assert_eq!(done, Ok(OnceOutcome::Done(Ok(8))));
     assert!(is_done(
@@ -152,7 +152,7 @@ async fn a_body_whose_lock_is_lost_is_dropped_and_it_is_said_whether_the_period_
     for recorded in [false, true] {
         let away = async || {
             for node in &nodes[1..] {
-                node.master.set_mode(Mode::Down);
+                node.master.set_condition(Condition::Down);
             }
             std::future::pending::<()>().await;
         };
@@ -172,7 +172,7 @@ async fn a_body_whose_lock_is_lost_is_dropped_and_it_is_said_whether_the_period_
             other => panic!("{other}"),
         }
         for node in &nodes {
-            node.master.set_mode(Mode::Up);
+            node.master.set_condition(Condition::Up);
         }
     }
     assert!(is_done(&nightly.at_most_once(async |_| ()).await));

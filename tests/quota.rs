@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Instant;
 
-use quorate::node::memory::{MemoryNode, Mode};
+use quorate::node::memory::{Condition, MemoryNode};
 use quorate::node::{Fault, Node, Request};
 use quorate::{AcquireError, NodeOutcome, Quota, Redlock, RestartGuard, Take, ValueError, Wait};
 use support::slow::SlowNode;
@@ -60,11 +60,11 @@ async fn a_quota_that_nobody_created_hands_out_nothing() {
 async fn a_quota_is_created_once_and_only_where_all_masters_have_none() {
     let (nodes, redlock) = memory(3);
     let quota = redlock.quota("prizes");
-    nodes[1].set_mode(Mode::Down);
+    nodes[1].set_condition(Condition::Down);
     let error = quota.create(10).await.expect_err("one is away");
     assert!(matches!(error, ValueError::Incomplete(_)), "{error}");
     assert!(error.to_string().contains("m1: down"), "{error}");
-    nodes[1].set_mode(Mode::Up);
+    nodes[1].set_condition(Condition::Up);
     let error = quota.take(1).await.expect_err("nothing was written");
     assert!(matches!(error, ValueError::Missing(_)), "{error}");
 
@@ -133,10 +133,10 @@ async fn what_was_on_disk_at_a_restart_has_no_vote() {
 async fn a_minority_that_is_away_is_not_missed_and_a_majority_is() {
     let (nodes, redlock) = memory(3);
     let quota = quota(&redlock, 10).await;
-    nodes[2].set_mode(Mode::Down);
+    nodes[2].set_condition(Condition::Down);
     let left = quota.take(1).await;
     assert_eq!(left, Ok(Take::Taken { left: 9 }), "a majority is enough");
-    nodes[1].set_mode(Mode::Down);
+    nodes[1].set_condition(Condition::Down);
     let error = quota.take(1).await.expect_err("no majority");
     assert!(
         matches!(error, ValueError::NotAcquired(AcquireError::NoQuorum(_))),

@@ -5,7 +5,6 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::group::Member;
 use crate::keys::Family;
 use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fairness, Fault, KeyState, QueueInfo, Request, ServerRun,
@@ -103,6 +102,9 @@ enum Value {
     /// Any type that is not a string.
     Foreign,
 }
+
+/// A member of a class: its value, and until when, in milliseconds on the master's clock.
+pub(super) type Member = ([u8; 32], u64);
 
 pub(super) type Outcome<T> = Result<T, Fault>;
 
