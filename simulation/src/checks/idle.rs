@@ -18,7 +18,8 @@ const WAYS: u64 = 12;
 const SLACK: u64 = 15 * MS;
 
 pub(crate) struct Idle {
-    /// Of several resources one may lie idle while the others are waited for.
+    /// Of several resources one may lie idle while the others are waited for, and two first holds of an
+    /// owner that come at once may need some rounds to agree on a number.
     on: bool,
     bound: u64,
     locks: [Lock; RESOURCES],
@@ -37,7 +38,8 @@ struct Lock {
 impl Idle {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
-            on: !scenario.takes(|kind| matches!(kind, Kind::Several(_))),
+            on: !scenario
+                .takes(|kind| !matches!(kind, Kind::Exclusive | Kind::Shared | Kind::Downgraded)),
             bound: WAYS * (scenario.net.delay + scenario.net.jitter) + SLACK,
             locks: Default::default(),
             judged: 0,

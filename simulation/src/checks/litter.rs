@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::{Check, Moment};
 use crate::clock::MS;
-use crate::facts::{Believer, Call, Fact, Member};
+use crate::facts::{Believer, Call, Fact, Member, Why};
 use crate::locker::RESOURCES;
 use crate::scenario::Scenario;
 
@@ -117,8 +117,16 @@ impl Check for Litter {
             }
             _ => None,
         };
-        self.done
-            .extend(over.map(|value| (at.now + self.bound, value)));
+        // Who becomes a reader may have to load the scripts of groups before.
+        let downgraded = matches!(
+            fact,
+            Fact::Retired {
+                why: Why::Downgraded,
+                ..
+            }
+        );
+        let bound = self.bound * (1 + u64::from(downgraded));
+        self.done.extend(over.map(|value| (at.now + bound, value)));
         Ok(())
     }
 

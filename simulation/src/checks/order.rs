@@ -222,20 +222,23 @@ impl Check for Order {
                     }
                     return Ok(());
                 }
-                if let Some(place) = place {
+                let value = claim.token().to_hex();
+                // What a group has already it is told again, and that is no sign of life.
+                let again = granted
+                    && match class {
+                        None => claim.group().is_some() && before.holder == Some(value),
+                        Some(_) => !self.granted.insert((*master, *resource, value)),
+                    };
+                if let Some(place) = place.filter(|_| !again) {
                     self.stand(at.event, here, *now_ms, place, reads);
                 }
-                let fresh = granted
-                    && at.promises.steady
-                    && match class {
-                        None => before.holder != after.holder,
-                        Some(class) => {
-                            let value = claim.token().to_hex();
-                            let first = self.granted.insert((*master, *resource, value));
-                            let own = *class != NodeClass::Shared && shows(before.holder, class);
-                            first && !own
-                        }
-                    };
+                let fresh = match class {
+                    None => before.holder != after.holder,
+                    // An owner passes everybody to what is its own.
+                    Some(NodeClass::Shared) => !again,
+                    Some(class) => !again && !shows(before.holder, class),
+                };
+                let fresh = fresh && granted && at.promises.steady;
                 if fresh {
                     return self.grant(here, *now_ms, place, reads);
                 }

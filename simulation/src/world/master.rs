@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use quorate::node::memory::Master;
-use quorate::node::{Answer, Claim, ExtendItem, Extended, Fault, Request};
+use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Request};
 
 use super::{Event, World};
 use crate::canary::Flaw;
@@ -144,6 +144,15 @@ fn padded(holder: &[u8]) -> Option<[u8; 32]> {
     Some(whole)
 }
 
+/// Who stands in a lock key, for traces.
+fn stands_as(holder: &[u8; 32]) -> String {
+    let end = holder.iter().position(|byte| *byte == 0);
+    match end {
+        None => short(holder),
+        Some(end) => String::from_utf8_lossy(&holder[8..end]).into_owned(),
+    }
+}
+
 /// An answer on half a line.
 fn plain(answer: &Result<Answer, Fault>) -> String {
     match answer {
@@ -276,9 +285,13 @@ impl World {
         self.watch.say(now, || {
             let stands = after
                 .holder
-                .map_or_else(|| "free".to_owned(), |holder| short(&holder));
+                .map_or_else(|| "free".to_owned(), |holder| stands_as(&holder));
+            let waits = match claim.fairness() {
+                Fairness::Fair(Some(place)) => format!(" ({}, {})", place.number, place.waiter),
+                _ => String::new(),
+            };
             format!(
-                "master {master}: {verb:?} of {} on r{resource}: {}; now {stands}, counter {}",
+                "master {master}: {verb:?} of {}{waits} on r{resource}: {}; now {stands}, counter {}",
                 short(&claim.token().to_hex()),
                 plain(answer),
                 after.counter
