@@ -5,12 +5,16 @@
 //! [`WrongLocker`], whose sound variant must pass: so it is the flaw that is caught.
 
 mod as_it_stands;
+mod counted;
 mod locker;
+mod scripts;
 
 use std::fmt;
 
 pub(crate) use as_it_stands::AsItStands;
+pub(crate) use counted::CountedHolds;
 pub(crate) use locker::WrongLocker;
+pub(crate) use scripts::WrongScripts;
 
 /// What is wrong with a canary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

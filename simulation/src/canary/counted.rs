@@ -1,0 +1,99 @@
+//! An owner whose process counts its holds: who is counted is answered at once, whatever has become of the
+//! hold on the masters.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quorate::Instant;
+use quorate::node::Token;
+use quorate::runtime::BoxFuture;
+
+use crate::locker::Hold;
+
+/// An owner and a resource.
+type Place = (u8, u8);
+
+/// The holds of a process, and how many clones of each are counted.
+#[derive(Clone, Default)]
+pub(crate) struct CountedHolds(Arc<Mutex<HashMap<Place, (u32, Arc<dyn Hold>)>>>);
+
+impl CountedHolds {
+    fn holds(&self) -> MutexGuard<'_, HashMap<Place, (u32, Arc<dyn Hold>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A clone of what is counted already.
+    pub(crate) fn join(&self, place: Place) -> Option<Arc<dyn Hold>> {
+        let mut holds = self.holds();
+        let (count, hold) = holds.get_mut(&place)?;
+        *count += 1;
+        let hold = hold.clone();
+        drop(holds);
+        Some(self.clone_of(place, hold))
+    }
+
+    /// The first of its kind.
+    pub(crate) fn first(&self, place: Place, hold: Arc<dyn Hold>) -> Arc<dyn Hold> {
+        self.holds().insert(place, (1, hold.clone()));
+        self.clone_of(place, hold)
+    }
+
+    fn clone_of(&self, place: Place, hold: Arc<dyn Hold>) -> Arc<dyn Hold> {
+        let counted = self.clone();
+        Arc::new(Counted {
+            counted,
+            place,
+            hold,
+        })
+    }
+}
+
+/// One clone. Only who releases it is counted off: who is told of a loss just drops it.
+struct Counted {
+    counted: CountedHolds,
+    place: Place,
+    hold: Arc<dyn Hold>,
+}
+
+impl Hold for Counted {
+    fn value(&self) -> Token {
+        self.hold.value()
+    }
+
+    fn fencing(&self) -> Option<u64> {
+        self.hold.fencing()
+    }
+
+    fn look(&self) -> Option<Instant> {
+        self.hold.look()
+    }
+
+    fn lost(&self) -> BoxFuture<()> {
+        self.hold.lost()
+    }
+
+    fn extend(self: Arc<Self>, ttl: Duration) -> BoxFuture<()> {
+        self.hold.clone().extend(ttl)
+    }
+
+    fn release(self: Arc<Self>) -> BoxFuture<()> {
+        let mut holds = self.counted.holds();
+        let last = holds.get_mut(&self.place).is_some_and(|(count, _)| {
+            *count -= 1;
+            *count == 0
+        });
+        let gone = if last {
+            holds.remove(&self.place)
+        } else {
+            None
+        };
+        drop(holds);
+        drop(gone);
+        Box::pin(std::future::ready(()))
+    }
+
+    fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>> {
+        unreachable!("an owner is no writer")
+    }
+}
