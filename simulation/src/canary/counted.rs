@@ -49,11 +49,31 @@ impl CountedHolds {
     }
 }
 
-/// One clone. Only who releases it is counted off: who is told of a loss just drops it.
+/// One clone. It is counted off when it is given back; who is told of a loss has nothing to give back.
 struct Counted {
     counted: CountedHolds,
     place: Place,
     hold: Arc<dyn Hold>,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if self.hold.look().is_none() {
+            return;
+        }
+        let mut holds = self.counted.holds();
+        let last = holds.get_mut(&self.place).is_some_and(|(count, _)| {
+            *count -= 1;
+            *count == 0
+        });
+        let gone = if last {
+            holds.remove(&self.place)
+        } else {
+            None
+        };
+        drop(holds);
+        drop(gone);
+    }
 }
 
 impl Hold for Counted {
@@ -78,18 +98,6 @@ impl Hold for Counted {
     }
 
     fn release(self: Arc<Self>) -> BoxFuture<()> {
-        let mut holds = self.counted.holds();
-        let last = holds.get_mut(&self.place).is_some_and(|(count, _)| {
-            *count -= 1;
-            *count == 0
-        });
-        let gone = if last {
-            holds.remove(&self.place)
-        } else {
-            None
-        };
-        drop(holds);
-        drop(gone);
         Box::pin(std::future::ready(()))
     }
 
