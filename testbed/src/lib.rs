@@ -42,6 +42,7 @@ mod fault;
 mod hostile;
 mod lane;
 mod masters;
+pub mod measure;
 mod names;
 mod namespace;
 mod options;
@@ -53,6 +54,7 @@ mod resp;
 mod server;
 mod shim;
 mod spawn;
+pub mod table;
 
 pub use clock::{ClockShim, OffsetFile, Skew};
 pub use counters::{Counters, Flow};

@@ -11,8 +11,9 @@ pub use master::{Master, Peek};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Answer, Fault, Node, NodeName, Reply, Request, Subscriber};
+use super::{Answer, Fault, Node, NodeName, Reply, Request, ServerRun, Subscriber};
 use crate::clock;
+use crate::protocol::instant::Instant;
 use crate::runtime::BoxFuture;
 
 /// How an in-memory master behaves.
@@ -49,6 +50,8 @@ struct State {
     master: Master,
     mode: Mode,
     subscribers: Vec<Subscriber>,
+    /// How often it has been restarted.
+    restarts: u64,
 }
 
 impl MemoryNode {
@@ -68,6 +71,15 @@ impl MemoryNode {
     /// Loses every key, as a restart without persistence does.
     pub fn forget(&self) {
         self.state().master = Master::default();
+        self.restart();
+    }
+
+    /// Restarts with all it had: another run of the server.
+    pub fn restart(&self) {
+        let mut state = self.state();
+        state.restarts += 1;
+        let run = ServerRun::new(format!("{}", state.restarts + 1));
+        state.master.set_run(run);
     }
 
     /// Reads or changes the keys.
@@ -82,7 +94,9 @@ impl MemoryNode {
     fn answer(&self, request: &Request) -> Result<Answer, Fault> {
         let mut state = self.state();
         match state.mode {
-            _ if request.is_withdrawn() => Err(Fault::Withdrawn),
+            _ if request.is_withdrawn() || request.is_too_late(Instant::now()) => {
+                Err(Fault::Withdrawn)
+            }
             Mode::Up => state.master.apply(clock::wall_micros(), request),
             Mode::Down => Err(Fault::Down("switched off".into())),
             Mode::Mute => {
