@@ -54,3 +54,35 @@ async fn a_process_draws_level_with_numbers_that_are_ahead_of_its_own() {
         "{proposed:?}"
     );
 }
+
+/// Somebody else was granted a number in between: the token must be above it.
+#[tokio::test]
+async fn a_number_that_was_passed_by_another_is_raised_before_it_is_a_token() {
+    let nodes = ["a", "b", "c"].map(Stubborn::honest);
+    let passed = wall_micros() + 700_000;
+    for (number, node) in nodes.iter().enumerate() {
+        let counter = wall_micros() + 100_000 * (number as u64 + 1);
+        let put = |node: &Stubborn, counter: u64| {
+            let counter = counter.to_string();
+            node.master.with_master(|master, now| {
+                master.put_text(now, b"quorate:fence:job", counter.as_bytes(), None);
+            });
+        };
+        put(node, counter);
+        let (this, mut first) = (Arc::downgrade(node), true);
+        node.change(move |request| {
+            if let (Request::Confirm { .. }, Some(node)) = (request, this.upgrade())
+                && std::mem::replace(&mut first, false)
+            {
+                put(&node, passed + number as u64);
+            }
+            Honest
+        });
+    }
+    let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    let redlock = Redlock::builder().nodes(as_nodes.collect());
+    let redlock = redlock.build().expect("good settings");
+    let guard = take(&redlock, "job").await;
+    assert_eq!(guard.fencing_token(), Some(passed + 2));
+    guard.release().await;
+}

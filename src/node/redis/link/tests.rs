@@ -316,6 +316,49 @@ fn a_stalled_master_is_asked_nothing_more_until_it_answers() {
 }
 
 #[test]
+fn a_master_has_caught_up_when_what_it_owes_is_not_overdue() {
+    for (answers, caught_up) in [(60, true), (89, true), (90, false)] {
+        let mut bench = Bench::new();
+        bench.greet(0);
+        for (number, asked) in [(1, 0), (2, 40)] {
+            bench.ask(number.into(), acquire(number));
+            bench.link.take(at(asked));
+        }
+        bench.pass(41, NODE_TIMEOUT);
+        assert_eq!(bench.told.kinds(), ["timeout", "timeout"]);
+        bench.say(b":5\r\n", answers);
+        bench.ask(3, acquire(3));
+        assert_eq!(bench.link.take(at(answers)), caught_up, "at {answers}");
+        let told: &[&str] = if caught_up { &[] } else { &["stalled"] };
+        assert_eq!(bench.told.kinds(), told, "at {answers}");
+    }
+}
+
+#[test]
+fn a_release_that_a_master_refuses_for_the_moment_is_sent_again() {
+    for (says, again) in [
+        ("-BUSY Redis is busy running a script\r\n", true),
+        ("-LOADING Redis is loading the dataset in memory\r\n", true),
+        ("-ERR something that will not change\r\n", false),
+    ] {
+        let mut bench = Bench::new();
+        bench.greet(0);
+        bench.ask(1, release(1));
+        bench.link.take(at(1));
+        assert!(bench.written().contains(&*hex(1)));
+        bench.say(says.as_bytes(), 2);
+        assert_eq!(bench.told.kinds().len(), 1);
+        let mut sent = String::new();
+        for now in 3..1_500 {
+            bench.link.tick(at(now));
+            bench.link.take(at(now));
+            sent += &bench.written();
+        }
+        assert_eq!(sent.contains(&*hex(1)), again, "{says}");
+    }
+}
+
+#[test]
 fn a_crowd_is_refused_when_it_has_stood_for_too_long() {
     let mut bench = Bench::new();
     bench.greet(0);
