@@ -213,17 +213,24 @@ impl Judge {
         let name = &self.name;
         match self.run(copy, mutant, &[], None, self.limit)? {
             Ran::Passed => Ok(None),
-            Ran::Overran => Ok(Some(Fate::Hung(name.clone()))),
+            Ran::Overran => Ok(self.keeps_time(copy)?.then(|| Fate::Hung(name.clone()))),
             Ran::Failed(test) if self.kind == Kind::Tests => {
                 let alone = [test.clone(), "--exact".into()];
                 Ok(match self.run(copy, mutant, &alone, None, self.limit)? {
                     Ran::Passed => None,
                     Ran::Failed(_) => Some(Fate::Killed(format!("{name}: {test}"))),
+                    Ran::Overran if !self.keeps_time(copy)? => None,
                     Ran::Overran => Some(Fate::Hung(format!("{name}: {test}"))),
                 })
             }
             Ran::Failed(rule) => Ok(Some(Fate::Killed(format!("{name}: {rule}")))),
         }
+    }
+
+    /// Whether it keeps within its limit now, without a mutant: or the machine is too busy to say that something
+    /// hangs.
+    fn keeps_time(&self, copy: &Path) -> Result<bool> {
+        Ok(self.run(copy, 0, &[], None, self.limit)? == Ran::Passed)
     }
 
     /// One run, in a process group of its own that is killed at the first failure or at the limit. Its servers end
