@@ -45,6 +45,9 @@ pub enum BuildError {
     /// A prefix that would collide with quorate's own keys.
     #[error("key prefix {0:?} is reserved: keys that begin with {RESERVED:?} are quorate's own")]
     ReservedPrefix(String),
+    /// A kind of lock that rests on fencing numbers, without them.
+    #[error("{0} need fencing numbers: leave `fencing(false)` out of this Redlock")]
+    NeedsFencing(&'static str),
     /// A prefix that leaves no sensible key.
     #[error("the key prefix is {0} bytes long, at most {max} are allowed", max = crate::resource::MAX_RESOURCE_LEN)]
     PrefixTooLong(usize),

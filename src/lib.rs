@@ -81,6 +81,7 @@ mod clock;
 mod error;
 mod hold;
 mod keys;
+mod kinds;
 mod limit;
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
@@ -109,6 +110,8 @@ pub use builder::RedlockBuilder;
 pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
 pub use hold::guard::LockGuard;
 pub use hold::released::Released;
+pub use kinds::owner::{OwnedGuard, Owner};
+pub use kinds::shared::DowngradeError;
 pub use node::inspection::Inspection;
 pub use node::redis::needs::{MissingRight, Purpose};
 pub use node::{Fault, KeyState, NodeName, Phase, Token, Waiter};
@@ -117,7 +120,7 @@ pub use protocol::instant::Instant;
 pub use protocol::validity::Drift;
 pub use redlock::{LockRequest, NodeStatus, Redlock, Refusal, Status, StatusVerdict, TryAcquire};
 pub use report::{NodeOutcome, NodeReport};
-pub use resource::{InvalidResource, MAX_RESOURCE_LEN};
+pub use resource::{InvalidResource, MAX_OWNER_LEN, MAX_RESOURCE_LEN, MAX_RESOURCES};
 pub use retry::Retry;
 pub use settings::{RestartGuard, Wait};
 #[cfg(feature = "tls-rustls")]

@@ -33,9 +33,9 @@ use crate::report::NodeReport;
 /// the runtime lives. Without a running runtime the keys expire with their ttl.
 #[must_use = "dropping the guard releases the lock"]
 pub struct LockGuard {
-    held: Arc<Held>,
-    core: Arc<Core>,
-    id: ScheduleId,
+    pub(crate) held: Arc<Held>,
+    pub(crate) core: Arc<Core>,
+    pub(crate) id: ScheduleId,
     released: bool,
 }
 
@@ -173,6 +173,13 @@ impl LockGuard {
     pub fn report(&self) -> Vec<NodeReport> {
         self.held.reports(self.core.coordinator.names())
     }
+}
+
+/// Until when a lock is valid; none once it has ended. Unlike [`is_valid`](LockGuard::is_valid) it reads no
+/// clock and changes nothing: a lock whose time is over has not ended before somebody notices.
+#[cfg(any(test, feature = "testing"))]
+pub fn look(guard: &LockGuard) -> Option<Instant> {
+    guard.held.look()
 }
 
 impl Drop for LockGuard {

@@ -59,10 +59,11 @@ impl Held {
         lines: &Arc<LocalLines>,
         place: Option<Place>,
     ) -> Arc<Self> {
+        let place = place.filter(Place::is_in_line);
         let in_line = place.is_some();
         let lines = match place {
             Some(place) => place.hold(),
-            None => lines.hold(won.claim.shared_key()),
+            None => lines.hold(won.claim.keys()),
         };
         let hold_end = max_hold.map_or(Instant::NEVER, |most| won.started + most);
         let held = Arc::new(Self {
@@ -123,14 +124,21 @@ impl Held {
     /// had one: once, and never under the lock of the state.
     fn let_go(&self, ended: Option<(Arc<LocalLines>, bool)>) {
         match ended {
-            Some((lines, true)) => lines.pass_on(self.claim.key()),
-            Some((lines, false)) => lines.let_go(self.claim.key()),
+            Some((lines, true)) => self.claim.keys().for_each(|key| lines.pass_on(key)),
+            Some((lines, false)) => self.claim.keys().for_each(|key| lines.let_go(key)),
             None => {}
         }
     }
 
     pub(crate) fn valid_until(&self) -> Instant {
         self.state().valid_until
+    }
+
+    /// Until when it is valid, if it has not ended; for those who only watch.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn look(&self) -> Option<Instant> {
+        let state = self.state();
+        state.end.is_none().then_some(state.valid_until)
     }
 
     pub(crate) fn ttl(&self) -> Duration {

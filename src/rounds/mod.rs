@@ -10,3 +10,4 @@ pub(crate) mod extend;
 pub(crate) mod fan_out;
 mod look;
 pub(crate) mod release;
+pub(crate) mod wanted;

@@ -45,14 +45,14 @@ if mine == #KEYS then
   return redis.error_reply('ERR quorate: {fence}' .. KEYS[1] .. ' is gone')
 end
 local left, ahead, largest, way, holder = 0, 0, 0, 0, ''
-local joins = true
+local joins, stands = true, waiter ~= '' and instead == ''
 for i, key in ipairs(KEYS) do
   local mode, queue = ARGV[7 + i], '{queue}' .. key
   local id = mode == '{shared}' and waiter .. ':r' or waiter
   local blocked
-  if waiter ~= '' or call('EXISTS', queue) == 1 then
+  if stands or call('EXISTS', queue) == 1 then
     local alive, ticket = '{alive}' .. key, '{ticket}' .. key
-    if waiter ~= '' then
+    if stands then
       local beat = tonumber(ARGV[7])
       call('ZADD', alive, string.format('%.0f', ms + beat), id)
       call('ZADD', queue, ARGV[6], id)
@@ -70,16 +70,16 @@ for i, key in ipairs(KEYS) do
       call('ZREM', queue, unpack(dead))
       call('ZREM', alive, unpack(dead))
     end
-    largest = math.max(largest, tonumber(call('GET', ticket) or 0))
     local rank
-    if waiter ~= '' then
+    if stands then
       rank = call('ZRANK', queue, id)
     else
       rank = call('ZCARD', queue)
     end
     ahead = math.max(ahead, rank)
-    if mode ~= 'x' and mode ~= '{shared}' and held[i] == mode then
-      -- An owner passes every waiter to what is its own already.
+    if (mode ~= 'x' and mode ~= '{shared}' and held[i] == mode)
+      or (instead ~= '' and held[i] == instead) then
+      -- An owner passes every waiter to what is its own already, and so does who holds it.
     elseif mode == '{shared}' then
       -- Readers do not wait for readers: only for a writer that stands before them.
       for _, other in ipairs(rank > 0 and call('ZRANGE', queue, 0, rank - 1) or {}) do
@@ -107,6 +107,9 @@ for i, key in ipairs(KEYS) do
   joins = joins and held[i] == mode
 end
 if way > 0 then
+  for _, key in ipairs(KEYS) do
+    largest = math.max(largest, tonumber(call('GET', '{ticket}' .. key) or 0))
+  end
   return {left, ahead, largest, holder, way}
 end
 local number, written = counter, nil
@@ -133,6 +136,11 @@ for i, key in ipairs(KEYS) do
     call('ZADD', holds, string.format('%.0f', ms + ttl), value)
     local lives = call('PTTL', key)
     call('PEXPIRE', holds, lives)
+    if held[i] and held[i] == instead and waiter ~= '' then
+      -- The place in line of who held it: it would stand before those that may come in now.
+      call('ZREM', '{queue}' .. key, waiter)
+      call('ZREM', '{alive}' .. key, waiter)
+    end
     if held[i] ~= mode and mode == '{shared}' then
       -- The first reader: those that stand beside it may come in as well.
       --+ wake/readers.lua

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::master::{Master, Outcome, granted_before, raised};
 use crate::keys::Family;
-use crate::node::{Answer, Claim, Class, Extended, Fairness, Group, Mode, Part, QueueInfo, Ticket};
+use crate::node::{
+    Answer, Claim, Class, Extended, Fairness, Group, Mode, Part, QueueInfo, Ticket, Token,
+};
 
 /// What stands behind the id of a reader in a line.
 const READER: &str = ":r";
@@ -75,7 +77,12 @@ impl Master {
         let mut line = QueueInfo::default();
         let mut way = None;
         for (part, held) in group.parts().iter().zip(&held) {
-            let in_line = self.stand_in_line(now, part, held.as_deref(), ticket(claim), &mut line);
+            let instead = group.instead().map(Token::to_hex);
+            let own = instead.is_some_and(|instead| held.as_deref() == Some(&instead[..]));
+            // Who takes the place of its own lock stands in no line.
+            let place = ticket(claim).filter(|_| instead.is_none());
+            let in_line = self.stand_in_line(now, part, held.as_deref(), place, &mut line);
+            let in_line = in_line.filter(|_| !own);
             let obstacle = self.obstacle(now, part, held.as_deref(), claim, group);
             if way.is_none() {
                 way = obstacle.or(in_line);
@@ -101,6 +108,14 @@ impl Master {
         for (part, held) in group.parts().iter().zip(&held) {
             if !joins {
                 self.set_counter(now, &part.key, number);
+            }
+            let instead = group.instead().map(Token::to_hex);
+            if instead.is_some_and(|instead| held.as_deref() == Some(&instead[..]))
+                && let Some(ticket) = ticket(claim)
+            {
+                let waiter = ticket.waiter.clone();
+                self.line(now / 1000, &part.key).remove(&waiter);
+                self.sweep(&part.key);
             }
             self.enter(now, part, held.as_deref(), value, ttl);
         }
@@ -162,7 +177,7 @@ impl Master {
         group: &Group,
     ) -> Option<Obstacle> {
         let holder = held?;
-        let instead = group.instead().map(crate::node::Token::to_hex);
+        let instead = group.instead().map(Token::to_hex);
         let ours = holder == claim.token().to_hex()
             || instead.is_some_and(|instead| holder == instead)
             || matches!(&part.mode, Mode::Class(class) if holder == class.marker());
@@ -343,16 +358,12 @@ impl Master {
             return Ok(Extended::NotOurs);
         }
         let Mode::Class(class) = &part.mode else {
-            return Ok(match held {
-                None => {
-                    self.set(now, key, ours, Some(ttl));
-                    Extended::Restored
-                }
-                Some(_) => {
-                    self.raise_expiry(now, key, ttl);
-                    Extended::Kept
-                }
-            });
+            if held.is_none() {
+                self.set(now, key, ours, Some(ttl));
+                return Ok(Extended::Restored);
+            }
+            self.raise_expiry(now, key, ttl);
+            return Ok(Extended::Kept);
         };
         let counter = self.counter(now, key)?;
         let known = held.is_some() && self.has_name(key, value);

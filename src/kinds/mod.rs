@@ -1,0 +1,5 @@
+//! The kinds of lock beside the plain one, as users meet them. What each claims stands in
+//! `acquire/kind.rs`.
+
+pub(crate) mod owner;
+pub(crate) mod shared;
