@@ -11,3 +11,6 @@ pub(crate) mod fan_out;
 mod look;
 pub(crate) mod release;
 pub(crate) mod wanted;
+
+#[cfg(test)]
+mod tests;
