@@ -114,11 +114,39 @@ pub(crate) enum Fate {
     Unreached,
 }
 
-/// All judges in order of price, or the cheap ones.
-pub(crate) fn judges(built: &Built, quick: bool) -> Result<Vec<Judge>> {
+/// Who is heard.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Heard {
+    /// Only the cheap ones.
+    pub(crate) quick: bool,
+    /// Only these programs; empty for all.
+    pub(crate) only: Vec<String>,
+}
+
+impl Heard {
+    fn hears(&self, program: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == program)
+    }
+
+    /// The test programs that are heard.
+    pub(crate) fn programs(&self) -> BTreeSet<&'static str> {
+        let tests = if self.quick { QUICK } else { TESTS.len() };
+        let names = TESTS[..tests].iter().map(|(name, _)| *name);
+        names.filter(|name| self.hears(name)).collect()
+    }
+
+    /// Whether the simulation is.
+    pub(crate) fn simulation(&self) -> bool {
+        self.hears("simulation")
+    }
+}
+
+/// The judges that are heard, in order of price.
+pub(crate) fn judges(built: &Built, heard: &Heard) -> Result<Vec<Judge>> {
     let mut judges = Vec::new();
-    let tests = if quick { QUICK } else { TESTS.len() };
-    for (name, part) in &TESTS[..tests] {
+    let tests = if heard.quick { QUICK } else { TESTS.len() };
+    let tests = TESTS[..tests].iter();
+    for (name, part) in tests.filter(|(name, _)| heard.hears(name)) {
         let program = built
             .tests
             .get(*name)
@@ -149,11 +177,14 @@ pub(crate) fn judges(built: &Built, quick: bool) -> Result<Vec<Judge>> {
             reaches: BTreeSet::new(),
         });
     }
+    let Some(simulation) = &built.simulation else {
+        return Ok(judges);
+    };
     for (turn, (first, seeds)) in SEEDS.into_iter().enumerate() {
         let words = format!("--first {first} --seeds {seeds} --threads 1");
         let judge = Judge {
             name: format!("simulation ({seeds} seeds)"),
-            program: built.simulation.clone(),
+            program: simulation.clone(),
             args: words.split(' ').map(str::to_owned).collect(),
             kind: Kind::Simulation,
             limit: LEAST,
@@ -161,8 +192,8 @@ pub(crate) fn judges(built: &Built, quick: bool) -> Result<Vec<Judge>> {
             reaches: BTreeSet::new(),
         };
         match turn {
-            0 => judges.insert(CHEAP, judge),
-            _ if quick => {}
+            0 => judges.insert(CHEAP.min(judges.len()), judge),
+            _ if heard.quick => {}
             _ => judges.push(judge),
         }
     }

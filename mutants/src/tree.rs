@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::find::Code;
+use crate::judge::Heard;
 use crate::mutant::{Form, Mutant};
 use crate::weave::{Placed, Wrap, weave};
 use crate::{rust, targets};
@@ -97,7 +98,7 @@ pub(crate) struct Built {
     /// The test programs by name; `lib` are the unit tests.
     pub(crate) tests: BTreeMap<String, PathBuf>,
     /// The simulation, optimized.
-    pub(crate) simulation: PathBuf,
+    pub(crate) simulation: Option<PathBuf>,
 }
 
 /// An error of the compiler: the file, where in it, and what it says.
@@ -143,7 +144,7 @@ impl Tree {
     }
 
     /// Weaves, leaves out what does not compile, and builds what judges.
-    pub(crate) fn build(&mut self) -> Result<Built> {
+    pub(crate) fn build(&mut self, heard: &Heard) -> Result<Built> {
         const LIBRARY: &[&str] = &["check", "-p", "quorate", "--lib", "--features", "testing"];
         const WITH_TESTS: &[&str] = &["check", "-p", "quorate", "--lib", "--profile", "test"];
         for round in 1.. {
@@ -174,16 +175,27 @@ impl Tree {
             let known = self.root.join("target/mutants/not-compiled.txt");
             fs::write(known, names.join("\n"))?;
         }
-        let (tests, complaints) = self.cargo(&["test", "--no-run", "-p", "quorate"])?;
+        let mut words = vec!["test", "--no-run", "-p", "quorate"];
+        for program in heard.programs() {
+            match program {
+                "lib" => words.push("--lib"),
+                name => words.extend(["--test", name]),
+            }
+        }
+        let (tests, complaints) = self.cargo(&words)?;
         if let Some(complaint) = complaints.first() {
             bail!("the tests of the copy do not compile: {}", complaint.says);
         }
-        let build = ["build", "--release", "-p", "quorate-simulation"];
-        let (programs, complaints) = self.cargo(&build)?;
-        if let Some(complaint) = complaints.first() {
-            bail!("the simulation does not compile: {}", complaint.says);
+        let mut simulation = None;
+        if heard.simulation() {
+            let build = ["build", "--release", "-p", "quorate-simulation"];
+            let (mut programs, complaints) = self.cargo(&build)?;
+            if let Some(complaint) = complaints.first() {
+                bail!("the simulation does not compile: {}", complaint.says);
+            }
+            simulation = programs.remove("quorate-simulation");
+            ensure!(simulation.is_some(), "the simulation was not built");
         }
-        let simulation = programs.get("quorate-simulation").cloned();
         Ok(Built {
             tests: tests
                 .into_iter()
@@ -192,7 +204,7 @@ impl Tree {
                     _ => (name, path),
                 })
                 .collect(),
-            simulation: simulation.context("the simulation was not built")?,
+            simulation,
         })
     }
 
