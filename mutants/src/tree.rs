@@ -143,6 +143,27 @@ impl Tree {
         self.code.mutants.len() - self.mutants().count()
     }
 
+    /// What an earlier run has built: for a look at other mutants of the very same code.
+    pub(crate) fn built(root: &Path, code: Code) -> Result<(Self, Built)> {
+        let work = root.join("target/mutants");
+        let known = fs::read_to_string(work.join("not-compiled.txt")).unwrap_or_default();
+        let built = fs::read_to_string(work.join("built.txt")).context("nothing was built")?;
+        let mut programs: BTreeMap<String, PathBuf> = built
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .map(|(name, path)| (name.to_owned(), PathBuf::from(path)))
+            .collect();
+        let tree = Self {
+            root: root.to_path_buf(),
+            copy: work.join("tree"),
+            code,
+            dropped: known.lines().map(str::to_owned).collect(),
+        };
+        let simulation = programs.remove("simulation");
+        let tests = programs;
+        Ok((tree, Built { tests, simulation }))
+    }
+
     /// Weaves, leaves out what does not compile, and builds what judges.
     pub(crate) fn build(&mut self, heard: &Heard) -> Result<Built> {
         const LIBRARY: &[&str] = &["check", "-p", "quorate", "--lib", "--features", "testing"];
@@ -196,16 +217,22 @@ impl Tree {
             simulation = programs.remove("quorate-simulation");
             ensure!(simulation.is_some(), "the simulation was not built");
         }
-        Ok(Built {
-            tests: tests
-                .into_iter()
-                .map(|(name, path)| match name.as_str() {
-                    "quorate" => ("lib".to_owned(), path),
-                    _ => (name, path),
-                })
-                .collect(),
-            simulation,
-        })
+        let tests: BTreeMap<String, PathBuf> = tests
+            .into_iter()
+            .map(|(name, path)| match name.as_str() {
+                "quorate" => ("lib".to_owned(), path),
+                _ => (name, path),
+            })
+            .collect();
+        let mut built = String::new();
+        for (name, path) in &tests {
+            built += &format!("{name} {}\n", path.display());
+        }
+        if let Some(path) = &simulation {
+            built += &format!("simulation {}\n", path.display());
+        }
+        fs::write(self.root.join("target/mutants/built.txt"), built)?;
+        Ok(Built { tests, simulation })
     }
 
     /// Writes the mutated files; says where each mutant came to stand.
