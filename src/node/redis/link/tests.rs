@@ -531,3 +531,21 @@ fn a_link_whose_handle_is_gone_does_not_try_for_ever() {
     bench.pass(1_000, 1_001);
     assert_eq!(bench.link.stage(), Stage::Over);
 }
+
+#[test]
+fn a_link_that_is_dropped_answers_what_is_under_way_and_what_waits() {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    bench.ask(1, acquire(1));
+    bench.link.take(at(1));
+    bench.ask(2, acquire(2));
+    let Bench { link, shared, told } = bench;
+    drop(link);
+    let said: Vec<_> = told.all().into_iter().collect();
+    let kinds: Vec<_> = said
+        .iter()
+        .map(|(number, answer)| (*number, answer.as_ref().err().map(Fault::kind)))
+        .collect();
+    assert_eq!(kinds, [(1, Some("disconnected")), (2, Some("down"))]);
+    drop(shared);
+}
