@@ -279,11 +279,12 @@ impl Schedule {
         if self.next_batch(now).is_none_or(|leaves| leaves > now) {
             return taken;
         }
-        // Only ever early in the company of one that is due; ends are never early.
-        let (first, full) = (taken.len(), taken.len() + BATCH);
+        // The first of them is due, or no batch could leave: so it is in company that another is
+        // early. Ends are never early.
+        let full = taken.len() + BATCH;
         while taken.len() < full
             && let Some((due, id, held)) = self.entries.first(&mut self.renewals)
-            && (due <= now || taken.len() > first && due <= now + held.ttl() / 60)
+            && due <= now + held.ttl() / 60
         {
             self.renewals.pop();
             taken.extend(self.turn(id, now));

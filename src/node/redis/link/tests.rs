@@ -539,13 +539,91 @@ fn a_link_that_is_dropped_answers_what_is_under_way_and_what_waits() {
     bench.ask(1, acquire(1));
     bench.link.take(at(1));
     bench.ask(2, acquire(2));
-    let Bench { link, shared, told } = bench;
-    drop(link);
-    let said: Vec<_> = told.all().into_iter().collect();
-    let kinds: Vec<_> = said
-        .iter()
-        .map(|(number, answer)| (*number, answer.as_ref().err().map(Fault::kind)))
-        .collect();
-    assert_eq!(kinds, [(1, Some("disconnected")), (2, Some("down"))]);
-    drop(shared);
+    drop(bench.link);
+    assert_eq!(bench.told.kinds(), ["disconnected", "down"]);
+}
+
+#[test]
+fn a_link_says_when_it_is_to_be_woken() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.link.wake_at(), Some(at(CONNECT_TIMEOUT)));
+    bench.greet(0);
+    assert_eq!(bench.link.wake_at(), Some(at(2_000)), "a sign of life");
+    for (number, asked) in [(1, 10), (2, 20)] {
+        bench.ask(number.into(), acquire(number));
+        bench.link.take(at(asked));
+    }
+    assert_eq!(bench.link.wake_at(), Some(at(10 + NODE_TIMEOUT)));
+    bench.say(b":5\r\n", 30);
+    assert_eq!(bench.link.wake_at(), Some(at(20 + NODE_TIMEOUT)));
+    bench.link.tick(at(70));
+    assert_eq!(bench.link.wake_at(), Some(at(70 + 500)), "it has stalled");
+    bench.link.tick(at(569));
+    assert_eq!(bench.link.stage(), Stage::Talk);
+    bench.link.tick(at(570));
+    assert_eq!(bench.link.stage(), Stage::Rest);
+    let pause = bench.link.wake_at().expect("a pause");
+    assert!(pause > at(570) && pause <= at(570 + 150));
+    // What a master refuses for the moment is tried again before a sign of life is due.
+    let mut busy = Bench::new();
+    busy.greet(0);
+    busy.ask(1, release(1));
+    busy.link.take(at(1));
+    busy.say(b"-BUSY Redis is busy running a script\r\n", 2);
+    let again = busy.link.wake_at().expect("a respite");
+    assert!(again > at(2) && again < at(2_002));
+}
+
+#[test]
+fn a_link_that_is_closing_is_woken_for_its_end() {
+    let mut bench = Bench::new();
+    bench.link.cut(Fault::Down("refused".into()), at(0));
+    bench.ask(1, release(1));
+    bench.shared.mailbox.close();
+    bench.pass(0, 990);
+    let woken = bench.link.wake_at().expect("it still owes a release");
+    assert!(woken > at(990) && woken <= at(1_001), "{woken:?}");
+}
+
+#[test]
+fn requests_wait_for_a_lost_connection_once_a_second() {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    // The first second's patience was had with the first connection.
+    bench.link.cut(Fault::Down("reset".into()), at(999));
+    bench.ask(1, acquire(1));
+    bench.link.tick(at(999));
+    assert_eq!(bench.told.kinds(), ["down"]);
+    let mut bench = Bench::new();
+    bench.greet(0);
+    bench.link.cut(Fault::Down("reset".into()), at(1_000));
+    // It stood for long, so a new one is wanted at once, and does not come about.
+    assert_eq!(bench.link.stage(), Stage::Dial);
+    bench.ask(2, acquire(2));
+    bench.pass(1_000, 1_000 + NODE_TIMEOUT - 1);
+    assert_eq!(bench.told.kinds(), [""; 0]);
+    assert_eq!(bench.link.wake_at(), Some(at(1_000 + NODE_TIMEOUT)));
+    bench.pass(1_000 + NODE_TIMEOUT, 1_000 + NODE_TIMEOUT);
+    assert_eq!(bench.told.kinds(), ["down"]);
+}
+
+#[test]
+fn no_more_is_under_way_than_the_window_is_wide() {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    for _ in 0..3_000 {
+        bench.ask(1, acquire(1));
+    }
+    let mut sent = 0;
+    while bench.link.take(at(1)) {
+        sent += bench.written().matches("EVALSHA").count();
+    }
+    assert!((1..3_000).contains(&sent), "{sent}");
+    assert!(!bench.link.take(at(1)));
+    assert_eq!(bench.written(), "");
+    bench.say(b":5\r\n:5\r\n", 2);
+    while bench.link.take(at(2)) {}
+    // As many as were answered, and a few if the master is quick.
+    let more = bench.written().matches("EVALSHA").count();
+    assert!((2..10).contains(&more), "{more}");
 }
