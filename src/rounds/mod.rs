@@ -9,6 +9,7 @@ pub(crate) mod coordinator;
 pub(crate) mod extend;
 pub(crate) mod fan_out;
 mod look;
+pub(crate) mod register;
 pub(crate) mod release;
 pub(crate) mod wanted;
 
