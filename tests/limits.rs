@@ -70,3 +70,20 @@ async fn a_look_waits_longer_than_a_master_may_take() {
     let seen = redlock.status("job").await.expect("a good name");
     assert!(seen.nodes.iter().all(|node| node.state.is_ok()), "{seen:?}");
 }
+
+#[tokio::test]
+async fn the_first_attempt_is_made_in_full_however_short_the_wait() {
+    let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, |_| Late(ms(300))));
+    let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    let redlock = Redlock::builder().nodes(as_nodes.collect());
+    let redlock = redlock.node_timeout(secs(2)).ttl(secs(20));
+    for redlock in [redlock.clone(), redlock.unordered()] {
+        let redlock = redlock.build().expect("good settings");
+        let lock = redlock.lock("job").wait(quorate::Wait::For(ms(10)));
+        let guard = lock.acquire().await;
+        guard
+            .unwrap_or_else(|error| panic!("{error}"))
+            .release()
+            .await;
+    }
+}

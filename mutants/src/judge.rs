@@ -42,6 +42,9 @@ const TESTS: &[(&str, Part)] = &[
     ("limits", Part::All),
     ("proposals", Part::All),
     ("attempts", Part::All),
+    ("several", Part::All),
+    ("readers", Part::All),
+    ("owner", Part::All),
     ("lost", Part::All),
     ("cancellation", Part::All),
     ("contract", Part::Only(&["agreement"])),
@@ -71,7 +74,7 @@ const SEEDS: [(u64, u64); 2] = [(0, 400), (400, 2_600)];
 const CHEAP: usize = 9;
 
 /// The programs that a quick look is content with.
-const QUICK: usize = 22;
+const QUICK: usize = 25;
 
 /// At least this long a judge may take, however short it is usually.
 const LEAST: Duration = Duration::from_secs(5);

@@ -673,3 +673,19 @@ fn no_more_is_under_way_than_the_window_is_wide() {
     let more = bench.written().matches("EVALSHA").count();
     assert!((2..10).contains(&more), "{more}");
 }
+
+#[test]
+fn a_stalled_master_has_half_a_second_or_four_node_timeouts() {
+    let mut slow = options(Roster::default());
+    Arc::get_mut(&mut slow).expect("nobody else's").node_timeout = ms(200);
+    let mut bench = Bench::at("redis://master", slow);
+    bench.greet(0);
+    bench.ask(1, acquire(1));
+    bench.link.take(at(0));
+    bench.link.tick(at(200));
+    assert_eq!(bench.link.wake_at(), Some(at(200 + 4 * 200)));
+    bench.link.tick(at(999));
+    assert_eq!(bench.link.stage(), Stage::Talk);
+    bench.link.tick(at(1_000));
+    assert_ne!(bench.link.stage(), Stage::Talk);
+}
