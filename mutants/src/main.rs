@@ -27,14 +27,14 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use judge::{Fate, Judge};
+use judge::{Fate, Heard, Judge};
 use mutant::Mutant;
 use table::Table;
 use tree::Tree;
 
 const HELP: &str = "\
 usage: scripts/mutants [--only FILE] [--mutant N] [--sample K [--seed S]] [--alive]
-                       [--quick] [--threads N]
+                       [--quick] [--judges NAME,..] [--keep] [--threads N]
        scripts/mutants --list [--only FILE]     the mutants, unjudged
        scripts/mutants --build [--only FILE]    which of them compile
        scripts/mutants --summary                what earlier runs have found
@@ -42,7 +42,8 @@ usage: scripts/mutants [--only FILE] [--mutant N] [--sample K [--seed S]] [--ali
 FILE is a part of a path, or several with commas between; with - in front, those that are left out.
 What has been judged is kept in target/mutants/table.txt and not judged again: delete it to begin anew, or
 ask with --alive for another look at those that lived, with --mutant for one. With --quick only the cheap judges
-are heard.";
+are heard, with --judges only these test programs (lib: the unit tests) or simulation.
+With --keep nothing is built: the code must be what it was at the last run.";
 
 struct Options {
     what: What,
@@ -51,7 +52,8 @@ struct Options {
     sample: Option<usize>,
     seed: u64,
     alive: bool,
-    quick: bool,
+    keep: bool,
+    heard: Heard,
     threads: usize,
 }
 
@@ -71,7 +73,8 @@ fn options() -> Result<Options> {
         sample: None,
         seed: 0,
         alive: false,
-        quick: false,
+        keep: false,
+        heard: Heard::default(),
         threads: 2,
     };
     let mut args = std::env::args().skip(1);
@@ -84,7 +87,11 @@ fn options() -> Result<Options> {
             "--seed" => options.seed = value()?.parse()?,
             "--threads" => options.threads = value()?.parse()?,
             "--alive" => options.alive = true,
-            "--quick" => options.quick = true,
+            "--keep" => options.keep = true,
+            "--quick" => options.heard.quick = true,
+            "--judges" => {
+                options.heard.only = value()?.split(',').map(str::to_owned).collect();
+            }
             "--list" => options.what = What::List,
             "--build" => options.what = What::Build,
             "--summary" => options.what = What::Summary,
@@ -143,9 +150,14 @@ fn run(options: &Options) -> Result<bool> {
     }
     let mut table = Table::read(path);
     table.retain(&code.mutants);
-    let mut tree = Tree::copy(&root, code)?;
     let began = Instant::now();
-    let built = tree.build()?;
+    let (tree, built) = if options.keep {
+        Tree::built(&root, code)?
+    } else {
+        let mut tree = Tree::copy(&root, code)?;
+        let built = tree.build(&options.heard)?;
+        (tree, built)
+    };
     let mutants: Vec<&Mutant> = tree.mutants().collect();
     println!(
         "{} mutants compile, {} do not; built in {:.0} s",
@@ -161,7 +173,7 @@ fn run(options: &Options) -> Result<bool> {
             .for_each(|mutant| println!("{mutant}"));
         return Ok(true);
     }
-    let mut judges = judge::judges(&built, options.quick)?;
+    let mut judges = judge::judges(&built, &options.heard)?;
     for test in judge::calibrate(&mut judges, &tree.copy, options.threads)? {
         println!("fails without a mutant and is left out: {test}");
     }
