@@ -428,10 +428,10 @@ impl Hold for WrongHold {
                 let mut sleep = lease.core.process.sleep_until(look);
                 std::future::poll_fn(|cx| {
                     lease.told.register(cx.waker());
-                    match lease.taken.load(Ordering::Relaxed) {
-                        true => Poll::Ready(()),
-                        false => sleep.as_mut().poll(cx),
+                    if lease.taken.load(Ordering::Relaxed) {
+                        return Poll::Ready(());
                     }
+                    sleep.as_mut().poll(cx)
                 })
                 .await;
             }
