@@ -35,10 +35,12 @@ pub(crate) enum Family {
     Broken,
     /// The holds of a class, by value.
     Holds,
+    /// The value that is kept under it.
+    Value,
 }
 
 impl Family {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Lock,
         Self::Fence,
         Self::Queue,
@@ -46,6 +48,7 @@ impl Family {
         Self::Ticket,
         Self::Broken,
         Self::Holds,
+        Self::Value,
     ];
 
     /// What stands before the lock key.
@@ -58,6 +61,7 @@ impl Family {
             Self::Ticket => "quorate:ticket:",
             Self::Broken => "quorate:broken:",
             Self::Holds => "quorate:holds:",
+            Self::Value => "quorate:value:",
         }
     }
 
@@ -71,6 +75,7 @@ impl Family {
             Self::Ticket => "{ticket}",
             Self::Broken => "{broken}",
             Self::Holds => "{holds}",
+            Self::Value => "{value}",
         }
     }
 

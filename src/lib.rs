@@ -34,6 +34,7 @@
 //!   ([`Missed::held_here`]).
 //! - [`LockGuard`] is a held lock: fencing token, validity, [`lost`](LockGuard::lost),
 //!   [`extend`](LockGuard::extend), [`release`](LockGuard::release).
+//! - [`Quota`] and [`Once`] keep a value under a lock: so many pieces and no more, once a period.
 //! - [`AcquireError`] tells contention, outage and lateness apart; every error and every guard carries
 //!   a [`NodeReport`] of each master.
 //! - [`node`] and [`runtime`] are the seams for tests, simulations and other back ends (feature
@@ -62,6 +63,9 @@
 //! | `lock lost` | warn | `resource`, `cause` (`expired`, `taken_away`, `max_hold`), `said` |
 //! | `lock released` | debug | `resource`, `on`, `expired_on`, `unreachable` |
 //! | `connected` | debug | `node` |
+//! | `value read` | debug | `resource`, `reading` |
+//! | `value written` | debug | `resource`, `writing` |
+//! | `value removed` | debug | `resource` |
 //! | `no connection`, `connection lost` | warn | `node`, `fault` |
 //! | `master restarted lately ..` | warn | `node`, `uptime_s` |
 //! | `no wake-ups, only timers` | warn | `node`, `why` |
@@ -110,8 +114,11 @@ pub use builder::RedlockBuilder;
 pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
 pub use hold::guard::LockGuard;
 pub use hold::released::Released;
+pub use kinds::once::{Once, OnceOutcome};
 pub use kinds::owner::{OwnedGuard, Owner};
+pub use kinds::quota::{Quota, Take};
 pub use kinds::shared::DowngradeError;
+pub use kinds::value_error::{ValueError, ValueTrouble};
 pub use node::inspection::Inspection;
 pub use node::redis::needs::{MissingRight, Purpose};
 pub use node::{Fault, KeyState, NodeName, Phase, Token, Waiter};

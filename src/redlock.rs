@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use futures::future::Either;
 use tracing::Instrument;
 
 use crate::acquire::acquire_loop::{AcquireLoop, Acquired, NotAcquired, Observer};
@@ -44,7 +43,7 @@ use crate::waiting::local_line::LocalLines;
 /// ```
 #[derive(Clone)]
 pub struct Redlock {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 /// What [`Redlock::try_acquire`] found.
@@ -462,17 +461,9 @@ impl LockRequest<'_> {
     /// As [`Redlock::scope`].
     pub async fn scope<T>(self, body: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T, ScopeError> {
         let guard = self.acquire().await?;
-        let outcome = {
-            let lost = std::pin::pin!(guard.lost());
-            let body = std::pin::pin!(body(&guard));
-            // The body is polled first: what has finished is not thrown away.
-            match futures::future::select(body, lost).await {
-                Either::Left((value, _)) => Ok(value),
-                Either::Right((cause, _)) => Err(ScopeError::Lost(cause)),
-            }
-        };
+        let outcome = guard.while_held(body).await;
         guard.release().await;
-        outcome
+        outcome.map_err(ScopeError::Lost)
     }
 
     fn check(&self) -> Result<(), AcquireError> {

@@ -6,6 +6,8 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::Either;
+
 use super::core::Core;
 use super::extension;
 use super::held::Held;
@@ -13,7 +15,7 @@ use super::released::Released;
 use super::schedule::ScheduleId;
 use crate::error::ExtendError;
 use crate::limit::Limit;
-use crate::node::Token;
+use crate::node::{Claim, Token};
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::report::NodeReport;
@@ -46,6 +48,30 @@ impl LockGuard {
             core,
             id,
             released: false,
+        }
+    }
+
+    /// What all locks of its `Redlock` share.
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// The attempt that took it.
+    pub(crate) fn claim(&self) -> &Arc<Claim> {
+        &self.held.claim
+    }
+
+    /// Runs `body` while the lock is held; it is dropped when the lock is lost.
+    pub(crate) async fn while_held<T>(
+        &self,
+        body: impl AsyncFnOnce(&Self) -> T,
+    ) -> Result<T, LossCause> {
+        let lost = std::pin::pin!(self.lost());
+        let body = std::pin::pin!(body(self));
+        // The body is polled first: what has finished is not thrown away.
+        match futures::future::select(body, lost).await {
+            Either::Left((value, _)) => Ok(value),
+            Either::Right((cause, _)) => Err(cause),
         }
     }
 

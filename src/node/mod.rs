@@ -23,7 +23,8 @@ pub use fault::Fault;
 pub use name::NodeName;
 pub use request::{
     Answer, Claim, Class, ExtendItem, Extended, Fairness, Group, KeyState, Mode, Part, Phase,
-    QueueInfo, Reply, ReplySink, Request, Subscriber, Ticket, Token, Waiter, WakeSink,
+    QueueInfo, Reply, ReplySink, Request, ServerRun, StoredValue, Subscriber, Ticket, Token,
+    Waiter, WakeSink,
 };
 pub use scope::Scope;
 #[cfg(any(test, feature = "testing"))]

@@ -9,6 +9,7 @@ use super::fault::Fault;
 use super::name::NodeName;
 use crate::keys;
 use crate::metrics;
+use crate::protocol::instant::Instant;
 
 /// The random value of one attempt: 128 bits from the operating system's generator, written to
 /// the lock key as 32 hexadecimal digits.
@@ -261,6 +262,34 @@ pub struct ExtendItem {
     pub ttl: Duration,
 }
 
+/// Which run of a server it is: after a restart it is another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerRun(Arc<str>);
+
+impl ServerRun {
+    /// The run that a server names so: one word.
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self(name.into())
+    }
+
+    /// Its name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A value that is kept under a lock, as one master has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredValue {
+    /// The fencing number of the lock under which it was written.
+    pub number: u64,
+    /// What was written.
+    pub bytes: Vec<u8>,
+    /// Whether the master vouches for it: it was written in this very run of the server, or the server is
+    /// said to lose nothing. Another may be older than what this master once had.
+    pub vouched: bool,
+}
+
 /// What a coordinator asks of one master.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -304,23 +333,52 @@ pub enum Request {
         /// The lock key.
         key: Arc<[u8]>,
     },
+    /// Read the value under a lock that is ours, and set the counter as [`Confirm`](Self::Confirm) does: what
+    /// was read stays the last that any smaller number wrote.
+    Read {
+        /// The attempt.
+        claim: Arc<Claim>,
+        /// The number that the counter is set to.
+        token: u64,
+    },
+    /// Write the value under a lock, unless a larger number has been here. Never sent again on another
+    /// connection.
+    Write {
+        /// The attempt.
+        claim: Arc<Claim>,
+        /// Its number.
+        token: u64,
+        /// What is written; without, the value is removed.
+        bytes: Option<Arc<[u8]>>,
+        /// Not sent from then on: a master that restarted since would take in what later holders overwrote.
+        until: Instant,
+    },
 }
 
 impl Request {
     /// Whether the caller has given up on this request. Releases are never given up.
     pub fn is_withdrawn(&self) -> bool {
         match self {
-            Self::Acquire { claim, .. } | Self::Confirm { claim, .. } => claim.is_withdrawn(),
+            Self::Acquire { claim, .. }
+            | Self::Confirm { claim, .. }
+            | Self::Read { claim, .. }
+            | Self::Write { claim, .. } => claim.is_withdrawn(),
             Self::Extend { items } => items.iter().all(|item| item.claim.is_withdrawn()),
             Self::Release { .. } | Self::Look { .. } | Self::Break { .. } => false,
         }
     }
 
-    /// Whether the restart guard keeps this request from a master: everything that is a vote.
+    /// Whether it must not be sent any more, however long it has waited.
+    pub fn is_too_late(&self, now: Instant) -> bool {
+        matches!(self, Self::Write { until, .. } if *until <= now)
+    }
+
+    /// Whether the restart guard keeps this request from a master: everything that is a vote. A write is
+    /// none by itself: it counts only where a read has been answered before.
     pub fn is_vote(&self) -> bool {
         matches!(
             self,
-            Self::Acquire { .. } | Self::Confirm { .. } | Self::Extend { .. }
+            Self::Acquire { .. } | Self::Confirm { .. } | Self::Extend { .. } | Self::Read { .. }
         )
     }
 }
@@ -410,6 +468,18 @@ pub enum Answer {
     Extended(Vec<Extended>),
     /// The lock as it stands, or as it stood before it was broken.
     State(KeyState),
+    /// The value under the lock; the counter now stands at the number asked for.
+    Value {
+        /// The run of the server that answered.
+        run: ServerRun,
+        /// The value, where there is one.
+        stored: Option<StoredValue>,
+    },
+    /// The value has been written, or removed.
+    Written {
+        /// The run of the server that answered.
+        run: ServerRun,
+    },
 }
 
 /// Which part of a lock's life a message belongs to.
@@ -426,6 +496,8 @@ pub enum Phase {
     Extend,
     /// Looking at it.
     Look,
+    /// Reading and writing the value under it.
+    Value,
 }
 
 impl Phase {
@@ -436,7 +508,8 @@ impl Phase {
             Phase::Confirm => Some(Phase::Release),
             Phase::Release => Some(Phase::Extend),
             Phase::Extend => Some(Phase::Look),
-            Phase::Look => None,
+            Phase::Look => Some(Phase::Value),
+            Phase::Value => None,
         })
     }
 
@@ -448,6 +521,7 @@ impl Phase {
             Self::Release => "release",
             Self::Extend => "extend",
             Self::Look => "look",
+            Self::Value => "value",
         }
     }
 }

@@ -9,6 +9,7 @@ pub(crate) mod finding;
 pub(crate) mod instant;
 pub(crate) mod lease;
 pub(crate) mod quorum;
+pub(crate) mod register;
 pub(crate) mod restart;
 pub(crate) mod round;
 pub(crate) mod validity;

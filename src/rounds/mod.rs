@@ -9,5 +9,6 @@ pub(crate) mod coordinator;
 pub(crate) mod extend;
 pub(crate) mod fan_out;
 mod look;
+pub(crate) mod register;
 pub(crate) mod release;
 pub(crate) mod wanted;

@@ -58,6 +58,7 @@ enum Deed {
     Acquire(Who, usize, i64),
     /// Relative to the counter as it stands.
     Confirm(Who, i64),
+    Value(ValueDeed),
     Release(Who, bool),
     Extend(Vec<(Who, usize)>),
     Look(usize),
@@ -73,6 +74,19 @@ enum Deed {
     Nap,
     /// All that is fleeting has passed.
     Rest,
+}
+
+/// What happens to the value under a lock.
+#[derive(Clone, Debug)]
+enum ValueDeed {
+    /// Relative to the counter as it stands.
+    Read(Who, i64),
+    /// As well; without a digit the value is removed.
+    Write(Who, i64, Option<u8>),
+    Foreign(usize),
+    /// A string that is none of ours.
+    Strange(usize),
+    Delete(usize),
 }
 
 /// One of a few claims, so that they meet.
@@ -194,6 +208,12 @@ fn deed() -> impl Strategy<Value = Deed> {
     prop_oneof![
         8 => (who(), ttl(), shift()).prop_map(|(who, ttl, shift)| Deed::Acquire(who, ttl, shift)),
         4 => (who(), -2..3i64).prop_map(|(who, by)| Deed::Confirm(who, by)),
+        3 => (who(), -2..3i64).prop_map(|(who, by)| Deed::Value(ValueDeed::Read(who, by))),
+        3 => (who(), -2..3i64, prop::option::weighted(0.8, 0..9u8))
+            .prop_map(|(who, by, digit)| Deed::Value(ValueDeed::Write(who, by, digit))),
+        1 => key().prop_map(|key| Deed::Value(ValueDeed::Foreign(key))),
+        1 => key().prop_map(|key| Deed::Value(ValueDeed::Strange(key))),
+        2 => key().prop_map(|key| Deed::Value(ValueDeed::Delete(key))),
         4 => (who(), any::<bool>()).prop_map(|(who, leave)| Deed::Release(who, leave)),
         4 => prop::collection::vec((who(), ttl()), 1..4).prop_map(Deed::Extend),
         2 => key().prop_map(Deed::Look),
@@ -268,6 +288,10 @@ fn group_deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
+fn value(key: &[u8]) -> Vec<u8> {
+    [b"quorate:value:", key].concat()
+}
+
 fn shifted(by: i64) -> u64 {
     now().saturating_add_signed(by)
 }
@@ -294,6 +318,7 @@ fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
             let number = counter(model, claim.key()).saturating_add_signed(by);
             Act::Ask(asking::confirm(&claim, number))
         }
+        Deed::Value(deed) => value_act(deed, model, times),
         Deed::Release(who, leave) => Act::Ask(Request::Release {
             claim: who.claim(times),
             leave,
@@ -335,6 +360,29 @@ fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
         Deed::DeleteCounter(key) => Act::Do(Box::new(move |arm| arm.delete(&fence(KEYS[key])))),
         Deed::Nap => Act::Pass(Some(BLINK / 2)),
         Deed::Rest => Act::Pass(None),
+    }
+}
+
+fn value_act(deed: ValueDeed, model: &Arm, times: &Times) -> Act {
+    let near = |claim: &Claim, by: i64| counter(model, claim.key()).saturating_add_signed(by);
+    match deed {
+        ValueDeed::Read(who, by) => {
+            let claim = who.claim(times);
+            Act::Ask(asking::read(&claim, near(&claim, by)))
+        }
+        ValueDeed::Write(who, by, digit) => {
+            let claim = who.claim(times);
+            let number = near(&claim, by);
+            Act::Ask(match digit {
+                Some(digit) => asking::write(&claim, number, &[b'0' + digit]),
+                None => asking::remove(&claim, number),
+            })
+        }
+        ValueDeed::Foreign(key) => Act::Do(Box::new(move |arm| arm.put_foreign(&value(KEYS[key])))),
+        ValueDeed::Strange(key) => Act::Do(Box::new(move |arm| {
+            arm.put(&value(KEYS[key]), b"somebody else's", None);
+        })),
+        ValueDeed::Delete(key) => Act::Do(Box::new(move |arm| arm.delete(&value(KEYS[key])))),
     }
 }
 
@@ -388,6 +436,9 @@ fn agree(a: &Said, b: &Said, blur: Duration) -> bool {
                 && common(&a.queue, &b.queue) == common(&b.queue, &a.queue);
             close(a.ttl_left, b.ttl_left, blur) && timeless(a) == timeless(b) && same_line
         }
+        // Each has a run of its own.
+        (Ok(Answer::Value { stored: a, .. }), Ok(Answer::Value { stored: b, .. })) => a == b,
+        (Ok(Answer::Written { .. }), Ok(Answer::Written { .. })) => true,
         (a, b) => a == b,
     }
 }

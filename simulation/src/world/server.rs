@@ -12,7 +12,7 @@ use crate::canary::Flaw;
 use crate::scenario::Refusal;
 
 /// What stands in the first line of each script, and how many keys of each.
-const TITLES: [&str; 8] = [
+const TITLES: [&str; 10] = [
     "\n-- ACQUIRE (",
     "\n-- ACQUIRE in order",
     "\n-- CONFIRM",
@@ -21,6 +21,8 @@ const TITLES: [&str; 8] = [
     "\n-- EXTEND",
     "\n-- LOOK",
     "\n-- BREAK",
+    "\n-- READ",
+    "\n-- WRITE",
 ];
 
 const ACQUIRE: usize = 0;

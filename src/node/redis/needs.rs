@@ -35,10 +35,12 @@ pub enum Purpose {
     Naming,
     /// Several resources in one lock, readers, owners.
     Groups,
+    /// Values under a lock: quotas, and what is done once a period.
+    Values,
 }
 
 impl Purpose {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Locking,
         Self::RestartGuard,
         Self::Fencing,
@@ -46,6 +48,7 @@ impl Purpose {
         Self::WakeUps,
         Self::Reconnecting,
         Self::Operating,
+        Self::Values,
         Self::Database,
         Self::Persistence,
         Self::Naming,
@@ -75,6 +78,7 @@ impl fmt::Display for Purpose {
             Self::Persistence => "judging persistence",
             Self::Naming => "a name in CLIENT LIST",
             Self::Groups => "several resources, readers and owners",
+            Self::Values => "quotas and once a period",
         })
     }
 }
@@ -147,6 +151,12 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Groups, "PEXPIRE {holds} 1"),
     (Purpose::Groups, "PEXPIREAT {lock} 1"),
     (Purpose::Groups, "DEL {holds}"),
+    (Purpose::Values, "GET {lock}"),
+    (Purpose::Values, "GET {fence}"),
+    (Purpose::Values, "SET {fence} x XX PX 1"),
+    (Purpose::Values, "GET {value}"),
+    (Purpose::Values, "SET {value} x XX PX 1"),
+    (Purpose::Values, "DEL {value}"),
 ];
 
 /// The purposes that one `Redlock` has.
@@ -166,7 +176,7 @@ pub(super) fn purposes(
             Purpose::Groups => fencing && fair,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
-            Purpose::Fencing => fencing,
+            Purpose::Fencing | Purpose::Values => fencing,
             Purpose::Order | Purpose::WakeUps => fair,
             Purpose::Database => database,
         })
@@ -450,7 +460,7 @@ mod tests {
     use crate::node::redis::wire::sources;
 
     /// What a user gets by the line on the page: all that is in use by default, and what operators ask.
-    const DEFAULTS: [Purpose; 8] = [
+    const DEFAULTS: [Purpose; 9] = [
         Purpose::Locking,
         Purpose::RestartGuard,
         Purpose::Fencing,
@@ -459,6 +469,7 @@ mod tests {
         Purpose::Reconnecting,
         Purpose::Operating,
         Purpose::Groups,
+        Purpose::Values,
     ];
 
     /// The words of `ACL SETUSER` that grant what `wanted` needs, behind the name of the user.
@@ -502,6 +513,7 @@ mod tests {
             Purpose::Persistence => "`doctor` warns that it cannot tell",
             Purpose::Naming => "connections have no name",
             Purpose::Groups => "none of those kinds of lock",
+            Purpose::Values => "these fail; locks do not",
         }
     }
 
@@ -518,6 +530,7 @@ mod tests {
             Purpose::Persistence => "`doctor`, with the restart guard off",
             Purpose::Naming => "names in `CLIENT LIST` (Redis 7.2, Valkey)",
             Purpose::Groups => "several resources, readers, owners",
+            Purpose::Values => "quotas, once a period",
         }
     }
 
@@ -570,8 +583,8 @@ mod tests {
     }
 
     /// What each script is for.
-    const OF_SCRIPTS: [&[Purpose]; 12] = {
-        use Purpose::{Fencing, Groups, Locking, Operating, Order, WakeUps};
+    const OF_SCRIPTS: [&[Purpose]; 14] = {
+        use Purpose::{Fencing, Groups, Locking, Operating, Order, Values, WakeUps};
         [
             &[Locking, Fencing],
             &[Locking, Fencing],
@@ -585,6 +598,8 @@ mod tests {
             &[Locking, Fencing, Groups],
             &[Locking, Order, Groups, WakeUps],
             &[Locking, Fencing, Groups],
+            &[Values],
+            &[Values],
         ]
     };
 

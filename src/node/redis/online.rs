@@ -7,6 +7,7 @@ use super::buffers::Output;
 use super::handshake::Negotiated;
 use super::resp::{Command, Value};
 use super::shared::Shared;
+use super::trust::Memory;
 use super::wire::{NoAnswer, Scripts, decode, is_noscript};
 use crate::node::actor::mailbox::Queued;
 use crate::node::actor::owed::Owed;
@@ -30,6 +31,7 @@ const IDLE: Duration = Duration::from_secs(2);
 pub(super) struct Online {
     scripts: Scripts,
     quarantined_until: Instant,
+    memory: Memory,
     since: Instant,
     /// When the master was last heard.
     heard: Instant,
@@ -63,6 +65,7 @@ impl Online {
         Self {
             scripts: negotiated.scripts,
             quarantined_until: negotiated.quarantined_until,
+            memory: negotiated.memory,
             since: now,
             heard: now,
             under_way: VecDeque::new(),
@@ -116,7 +119,7 @@ impl Online {
                     self.wanted = self.scripts.loaded_sets().collect();
                     return Ok(());
                 }
-                let answer = match decode(&queued.request, value) {
+                let answer = match decode(&queued.request, value, &self.memory) {
                     Ok(answer) => Ok(answer),
                     Err(NoAnswer::Fault(fault)) => Err(fault),
                     Err(NoAnswer::Odd(fault)) => {
@@ -145,7 +148,7 @@ impl Online {
         }
     }
 
-    /// Writes what has gathered; true when there may be more.
+    /// Writes what has gathered; true when there may be more. Not to be asked for while the master is stalled.
     pub(super) fn take(
         &mut self,
         shared: &Shared,
@@ -154,9 +157,6 @@ impl Online {
         batch: &mut Vec<Queued>,
         now: Instant,
     ) -> bool {
-        if self.stalled_since.is_some() {
-            return false;
-        }
         let room = self.window.width().saturating_sub(self.under_way.len());
         if room == 0 || out.rest().len() >= BACKLOG {
             return false;
@@ -199,7 +199,9 @@ impl Online {
                     self.wanted.push(set);
                 }
                 self.again.push(queued);
-            } else if self.scripts.encode(&queued.request, out.commands()) {
+            } else if !queued.request.is_too_late(now)
+                && (self.scripts).encode(&queued.request, &self.memory.run, out.commands())
+            {
                 let what = What::Request(queued);
                 self.under_way.push_back(Sent { what, at: now });
             } else {

@@ -7,17 +7,19 @@ use std::time::Duration;
 use super::needs::Denied;
 use super::raised::Raised;
 use super::resp::{Command, Value};
+use super::trust::Memory;
 use crate::keys;
+use crate::node::inspection::plain;
 use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fairness, Fault, Group, KeyState, Mode, QueueInfo,
-    Request, Ticket, Waiter,
+    Request, ServerRun, StoredValue, Ticket, Waiter,
 };
 
 /// How long a fencing counter outlives its last grant: a day, so that counters do not pile up.
 const FENCE_TTL: Duration = Duration::from_secs(86_400);
 
 /// The scripts, in the order of [`Script`].
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 14] = [
     include_str!("../../scripts/acquire.lua"),
     include_str!("../../scripts/confirm.lua"),
     include_str!("../../scripts/release.lua"),
@@ -30,10 +32,12 @@ const SOURCES: [&str; 12] = [
     include_str!("../../scripts/confirm_group.lua"),
     include_str!("../../scripts/unclaim.lua"),
     include_str!("../../scripts/keep.lua"),
+    include_str!("../../scripts/read.lua"),
+    include_str!("../../scripts/write.lua"),
 ];
 
 /// What several scripts share, put in where a line asks for it: a function would cost each call.
-const PARTS: [(&str, &str); 4] = [
+const PARTS: [(&str, &str); 5] = [
     (
         "--+ fence/read.lua\n",
         include_str!("../../scripts/fence/read.lua"),
@@ -50,17 +54,21 @@ const PARTS: [(&str, &str); 4] = [
         "--+ wake/readers.lua\n",
         include_str!("../../scripts/wake/readers.lua"),
     ),
+    (
+        "--+ value/read.lua\n",
+        include_str!("../../scripts/value/read.lua"),
+    ),
 ];
 
 /// The scripts with their parts put in, in the order of [`Script`].
 pub(super) fn sources() -> &'static [String; SOURCES.len()] {
-    static WHOLE: LazyLock<[String; SOURCES.len()]> = LazyLock::new(|| {
-        SOURCES.map(|source| {
-            let put_in = |text: String, (line, part): &(&str, &str)| text.replace(line, part);
-            keys::put_in(&PARTS.iter().fold(source.to_owned(), put_in))
-        })
-    });
+    static WHOLE: LazyLock<[String; SOURCES.len()]> = LazyLock::new(|| SOURCES.map(with_parts));
     &WHOLE
+}
+
+fn with_parts(source: &str) -> String {
+    let put_in = |text: String, (line, part): &(&str, &str)| text.replace(line, part);
+    keys::put_in(&PARTS.iter().fold(source.to_owned(), put_in))
 }
 
 #[derive(Clone, Copy)]
@@ -77,6 +85,8 @@ enum Script {
     ConfirmGroup,
     Unclaim,
     Keep,
+    Read,
+    Write,
 }
 
 impl Script {
@@ -98,6 +108,8 @@ impl Script {
             Request::Extend { .. } => Self::Extend,
             Request::Look { .. } => Self::Look,
             Request::Break { .. } => Self::Break,
+            Request::Read { .. } => Self::Read,
+            Request::Write { .. } => Self::Write,
         })
     }
 }
@@ -110,7 +122,7 @@ pub(super) struct Scripts {
 
 /// The scripts that are loaded together, in the order of [`Script`]: those of the plain lock with every
 /// connection, the others when they are first needed.
-const SETS: [Range<usize>; 2] = [0..8, 8..SOURCES.len()];
+const SETS: [Range<usize>; 3] = [0..8, 8..12, 12..SOURCES.len()];
 
 impl Scripts {
     /// The set that every connection begins with.
@@ -168,8 +180,8 @@ impl Scripts {
         command
     }
 
-    /// Writes one request as one command. False when nothing of it is left to send.
-    pub(super) fn encode(&self, request: &Request, out: &mut Vec<u8>) -> bool {
+    /// Writes one request as one command, to this run of the server. False when nothing of it is left to send.
+    pub(super) fn encode(&self, request: &Request, run: &ServerRun, out: &mut Vec<u8>) -> bool {
         if request.is_withdrawn() {
             return false;
         }
@@ -224,8 +236,35 @@ impl Scripts {
             Request::Break { key } => {
                 self.call(Script::Break, 1, 0, out).arg(key);
             }
+            Request::Read { claim, token } => {
+                let mut command = self.call(Script::Read, 1, 2, out);
+                command.arg(claim.key()).arg(claim.token().to_hex());
+                command.number(*token);
+            }
+            Request::Write {
+                claim,
+                token,
+                bytes,
+                ..
+            } => self.write(claim, *token, bytes.as_deref(), run, out),
         }
         true
+    }
+
+    fn write(
+        &self,
+        claim: &Claim,
+        token: u64,
+        bytes: Option<&[u8]>,
+        run: &ServerRun,
+        out: &mut Vec<u8>,
+    ) {
+        let args = 2 + usize::from(bytes.is_some());
+        let mut command = self.call(Script::Write, 1, args, out);
+        command.arg(claim.key()).number(token).arg(run.as_str());
+        if let Some(bytes) = bytes {
+            command.arg(bytes);
+        }
     }
 
     fn acquire_fair(
@@ -384,8 +423,12 @@ impl NoAnswer {
     }
 }
 
-/// What a reply means for its request.
-pub(super) fn decode(request: &Request, value: &Value<'_>) -> Result<Answer, NoAnswer> {
+/// What a reply of a server with this memory means for its request.
+pub(super) fn decode(
+    request: &Request,
+    value: &Value<'_>,
+    memory: &Memory,
+) -> Result<Answer, NoAnswer> {
     if let Value::Error(error) = value {
         return Err(NoAnswer::Fault(refused(request, error)));
     }
@@ -410,6 +453,19 @@ pub(super) fn decode(request: &Request, value: &Value<'_>) -> Result<Answer, NoA
         }
         (Request::Look { .. } | Request::Break { .. }, Value::Array(state)) => {
             Answer::State(key_state(state).ok_or_else(NoAnswer::odd)?)
+        }
+        (Request::Read { .. }, Value::Int(0)) => Answer::NotOurs,
+        (Request::Read { .. }, Value::Array(found)) => {
+            let run = memory.run.clone();
+            let stored = stored(found, memory)?;
+            Answer::Value { run, stored }
+        }
+        (Request::Write { .. }, Value::Int(1)) => {
+            let run = memory.run.clone();
+            Answer::Written { run }
+        }
+        (Request::Read { .. } | Request::Write { .. }, Value::Int(above)) => {
+            Answer::CounterAbove(counter(*above)?)
         }
         _ => return Err(NoAnswer::odd()),
     })
@@ -495,6 +551,26 @@ fn counter(said: i64) -> Result<u64, NoAnswer> {
         let why = format!("a fencing counter of {said}, which cannot be");
         NoAnswer::Odd(Fault::Server(why.into()))
     })
+}
+
+/// The value under a lock: `NUMBER RUN BYTES`, the bytes as they are.
+fn stored(found: &[Value<'_>], memory: &Memory) -> Result<Option<StoredValue>, NoAnswer> {
+    let text = match found {
+        [Value::Nil] => return Ok(None),
+        [Value::Bulk(text)] => text,
+        _ => return Err(NoAnswer::odd()),
+    };
+    let mut parts = text.splitn(3, |byte| *byte == b' ');
+    let (Some(number), Some(run), Some(bytes)) = (parts.next(), parts.next(), parts.next()) else {
+        return Err(NoAnswer::odd());
+    };
+    let number = std::str::from_utf8(number).ok();
+    let number = number.and_then(|number| number.parse().ok());
+    Ok(Some(StoredValue {
+        number: counter(number.ok_or_else(NoAnswer::odd)?)?,
+        bytes: bytes.to_vec(),
+        vouched: memory.vouches_for(run),
+    }))
 }
 
 fn extended(digit: u8) -> Option<Extended> {
@@ -616,14 +692,7 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
 
 /// One short line: servers may put anything into an error text.
 pub(super) fn brief(text: &str) -> Arc<str> {
-    let line = text.lines().next().unwrap_or_default().trim();
-    plain(&line.chars().take(160).collect::<String>()).into()
-}
-
-/// Text without anything that a terminal or a log would obey.
-pub(super) fn plain(text: &str) -> String {
-    let tame = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    text.chars().map(tame).collect()
+    plain(text.lines().next().unwrap_or_default().trim()).into()
 }
 
 #[cfg(test)]
@@ -639,12 +708,50 @@ mod tests {
         }
         let text = String::from_utf8(out).expect("text");
         assert!(!text.contains("--+"), "{text}");
-        assert_eq!(text.matches("local fence = ").count(), 6);
+        assert_eq!(text.matches("local fence = ").count(), 8);
         assert!(
             !text.contains("{fence}") && !text.contains("{shared}"),
             "{text}"
         );
         assert!(SETS.iter().flat_map(Clone::clone).eq(0..SOURCES.len()));
+    }
+
+    fn memory() -> Memory {
+        Memory::of(Some("run"), false)
+    }
+
+    #[test]
+    fn a_value_is_read_as_it_stands_and_nothing_else_is_taken_for_one() {
+        let claim = Arc::new(Claim::new("", b"job", Token::from_bytes([1; 16]), true));
+        let read = Request::Read { claim, token: 9 };
+        let said = |text: &[u8]| decode(&read, &Value::Array(vec![Value::Bulk(text)]), &memory());
+        let value = |number, bytes: &[u8], vouched| {
+            let bytes = bytes.to_vec();
+            let stored = Some(StoredValue {
+                number,
+                bytes,
+                vouched,
+            });
+            let run = memory().run;
+            Ok(Answer::Value { run, stored })
+        };
+        assert_eq!(said(b"7 run quota 3"), value(7, b"quota 3", true));
+        assert_eq!(said(b"7 old \xff \r\n"), value(7, b"\xff \r\n", false));
+        assert_eq!(said(b"7 run "), value(7, b"", true));
+        for odd in [
+            &b""[..],
+            b"7",
+            b"7 run",
+            b"x run y",
+            b"0 run y",
+            b"-7 run y",
+        ] {
+            assert!(matches!(said(odd), Err(NoAnswer::Odd(_))), "{odd:?}");
+        }
+        let nothing = decode(&read, &Value::Array(vec![Value::Nil]), &memory());
+        let run = memory().run;
+        let stored = None;
+        assert_eq!(nothing, Ok(Answer::Value { run, stored }));
     }
 
     fn claims() -> [Request; 3] {
@@ -668,11 +775,11 @@ mod tests {
         let [_, fenced, fair] = claims();
         for request in [&fenced, &fair] {
             for odd in [0, -1, (1 << 53) + 1, i64::MAX, i64::MIN] {
-                let said = decode(request, &Value::Int(odd));
+                let said = decode(request, &Value::Int(odd), &memory());
                 assert!(matches!(said, Err(NoAnswer::Odd(_))), "{odd}: {said:?}");
             }
             for counter in [1, 1 << 53] {
-                let said = decode(request, &Value::Int(counter));
+                let said = decode(request, &Value::Int(counter), &memory());
                 let counter = Some(counter.unsigned_abs());
                 assert_eq!(said, Ok(Answer::Granted { counter }));
             }
@@ -701,14 +808,14 @@ mod tests {
             (&look, vec![&Value::Nil, &ok, &Value::Int(1), &two, &four]),
         ] {
             for value in wrong {
-                let said = decode(request, value);
+                let said = decode(request, value, &memory());
                 assert_eq!(said, Err(NoAnswer::odd()), "{request:?}: {value:?}");
             }
-            let said = decode(request, &error);
+            let said = decode(request, &error, &memory());
             assert!(matches!(said, Err(NoAnswer::Fault(_))), "{said:?}");
         }
         for (request, right) in [(&classic, &Value::Nil), (&fenced, &two), (&fair, &four)] {
-            let said = decode(request, right);
+            let said = decode(request, right, &memory());
             assert!(matches!(said, Ok(Answer::Refused { .. })), "{said:?}");
         }
     }

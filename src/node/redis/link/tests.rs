@@ -440,6 +440,52 @@ fn wake_ups_are_passed_on_wherever_they_come() {
     assert_eq!(bench.told.all().len(), 2);
 }
 
+fn write(until: u64) -> Request {
+    Request::Write {
+        claim: claim(1),
+        token: 7,
+        bytes: Some(Arc::from(&b"3"[..])),
+        until: at(until),
+    }
+}
+
+/// A write that has been taken, and what it waits for: its scripts, which are loaded now.
+fn taken(bench: &mut Bench, until: u64) {
+    bench.greet(0);
+    bench.ask(1, write(until));
+    assert!(bench.link.take(at(1)), "there may be more");
+    bench.link.take(at(1));
+    assert!(bench.written().contains("LOAD"));
+    bench.say(SHA.repeat(2).as_bytes(), 2);
+}
+
+#[test]
+fn a_write_that_was_under_way_is_never_sent_again() {
+    let mut bench = Bench::new();
+    taken(&mut bench, 10_000);
+    bench.link.take(at(3));
+    // Number, run of the server, bytes.
+    let written = bench.written();
+    assert!(
+        written.ends_with("\r\n7\r\n$1\r\na\r\n$1\r\n3\r\n"),
+        "{written}"
+    );
+    bench.link.cut(Fault::Down("closed".into()), at(4));
+    assert_eq!(bench.told.kinds(), ["disconnected"]);
+    let now = bench.greet_again(4);
+    bench.link.take(at(now));
+    assert_eq!(bench.written(), "");
+}
+
+#[test]
+fn a_write_that_waited_until_its_time_was_over_is_not_sent() {
+    let mut bench = Bench::new();
+    taken(&mut bench, 3);
+    bench.link.take(at(3));
+    assert_eq!(bench.written(), "");
+    assert_eq!(bench.told.kinds(), ["withdrawn"]);
+}
+
 #[test]
 fn one_server_under_two_names_has_one_vote() {
     let options = options(Roster::default());
