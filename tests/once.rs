@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use quorate::node::Node;
 use quorate::node::memory::{MemoryNode, Mode};
-use quorate::{AcquireError, Once, OnceOutcome, Redlock, ValueError, Wait};
+use quorate::{AcquireError, Due, Once, OnceOutcome, Redlock, ValueError, Wait};
 use support::stubborn::{Stubborn, Treatment};
 use support::{eventually, masters, ms, secs, settings};
 
@@ -215,6 +215,37 @@ async fn a_period_of_nothing_is_refused_and_nothing_is_sent() {
     for node in &nodes {
         assert!(node.with_master(|master, now| master.is_empty(now)));
     }
+}
+
+#[tokio::test]
+async fn who_holds_the_lock_itself_asks_whether_it_is_due_and_records_it() {
+    let (_, redlock) = memory(3);
+    let nightly = nightly(&redlock).await;
+    let other = redlock.acquire("other").await.expect("free");
+    let error = nightly.due(&other).await.expect_err("another lock");
+    assert!(matches!(error, ValueError::Invalid(_)), "{error}");
+    let shared = redlock
+        .lock("nightly")
+        .shared()
+        .acquire()
+        .await
+        .expect("free");
+    let error = nightly.due(&shared).await.expect_err("a reader");
+    assert!(matches!(error, ValueError::Invalid(_)), "{error}");
+    shared.release().await;
+
+    let guard = redlock
+        .lock("nightly")
+        .max_hold(secs(60))
+        .acquire()
+        .await
+        .expect("free");
+    match nightly.due(&guard).await.expect("all are there") {
+        Due::Now(turn) => turn.record().await.expect("all are there"),
+        Due::AlreadyDone { .. } => panic!("nobody has done it"),
+    }
+    let again = nightly.due(&guard).await.expect("all are there");
+    assert!(matches!(again, Due::AlreadyDone { .. }), "{again:?}");
 }
 
 #[tokio::test]

@@ -70,7 +70,6 @@ for i, key in ipairs(KEYS) do
       call('ZREM', queue, unpack(dead))
       call('ZREM', alive, unpack(dead))
     end
-    largest = math.max(largest, tonumber(call('GET', ticket) or 0))
     local rank
     if stands then
       rank = call('ZRANK', queue, id)
@@ -108,6 +107,9 @@ for i, key in ipairs(KEYS) do
   joins = joins and held[i] == mode
 end
 if way > 0 then
+  for _, key in ipairs(KEYS) do
+    largest = math.max(largest, tonumber(call('GET', '{ticket}' .. key) or 0))
+  end
   return {left, ahead, largest, holder, way}
 end
 local number, written = counter, nil

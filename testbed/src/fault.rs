@@ -78,12 +78,6 @@ impl Fault {
         let jitter = Duration::ZERO;
         Self::Latency { way, base, jitter }
     }
-
-    /// Makes it happen on `proxy`, from now until the guard is dropped. When this returns, no byte passes by
-    /// the old rules any more, on connections that exist as on new ones.
-    pub fn inject(&self, proxy: &crate::Proxy) -> Injected {
-        proxy.inject(self.clone())
-    }
 }
 
 /// A fault in force.

@@ -192,10 +192,10 @@ impl Drop for Hostile {
     }
 }
 
-type View = watch::Receiver<Option<Script>>;
+type ScriptView = watch::Receiver<Option<Script>>;
 
 /// Accepts until the server is dropped.
-async fn keep(listener: TcpListener, mut view: View, seen: Arc<Mutex<Seen>>) {
+async fn keep(listener: TcpListener, mut view: ScriptView, seen: Arc<Mutex<Seen>>) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
         return;
     };
@@ -224,7 +224,7 @@ async fn keep(listener: TcpListener, mut view: View, seen: Arc<Mutex<Seen>>) {
 }
 
 /// Plays the script in force on one connection until that ends it, or the client does.
-async fn talk(client: TcpStream, number: u64, mut view: View, seen: Arc<Mutex<Seen>>) {
+async fn talk(client: TcpStream, number: u64, mut view: ScriptView, seen: Arc<Mutex<Seen>>) {
     let mut talk = Talk {
         port: client.local_addr().map_or(0, |address| address.port()),
         client,

@@ -41,6 +41,7 @@ mod fault;
 mod hostile;
 mod lane;
 mod masters;
+pub mod measure;
 mod namespace;
 mod options;
 mod pipe;
@@ -50,6 +51,7 @@ mod proxy;
 mod resp;
 mod server;
 mod spawn;
+pub mod table;
 
 pub use clock::{ClockShim, OffsetFile, Skew};
 pub use counters::{Counters, Flow};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::Error;
+use crate::error::Error;
 
 /// Signals the server and the helpers it forked to save or rewrite its data.
 pub(crate) fn signal_group(process: &Child, signal: Signal) -> Result<(), Error> {

@@ -171,6 +171,14 @@ impl SeenEra {
     }
 }
 
+impl Fault {
+    /// Makes it happen on `proxy`, from now until the guard is dropped. When this returns, no byte passes by
+    /// the old rules any more, on connections that exist as on new ones.
+    pub fn inject(&self, proxy: &Proxy) -> Injected {
+        proxy.inject(self.clone())
+    }
+}
+
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.rules.send_modify(|rules| rules.closed = true);

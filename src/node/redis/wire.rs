@@ -9,6 +9,7 @@ use super::raised::Raised;
 use super::resp::{Command, Value};
 use super::trust::Memory;
 use crate::keys;
+use crate::node::inspection::plain;
 use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fairness, Fault, Group, KeyState, Mode, QueueInfo,
     Request, ServerRun, StoredValue, Ticket, Waiter,
@@ -691,14 +692,7 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
 
 /// One short line: servers may put anything into an error text.
 pub(super) fn brief(text: &str) -> Arc<str> {
-    let line = text.lines().next().unwrap_or_default().trim();
-    plain(&line.chars().take(160).collect::<String>()).into()
-}
-
-/// Text without anything that a terminal or a log would obey.
-pub(super) fn plain(text: &str) -> String {
-    let tame = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    text.chars().map(tame).collect()
+    plain(text.lines().next().unwrap_or_default().trim()).into()
 }
 
 #[cfg(test)]
