@@ -246,6 +246,13 @@ async fn who_holds_the_lock_itself_asks_whether_it_is_due_and_records_it() {
     }
     let again = nightly.due(&guard).await.expect("all are there");
     assert!(matches!(again, Due::AlreadyDone { .. }), "{again:?}");
+    // Under one number there is one write: a late copy of the first would undo a second.
+    let hourly = redlock.once("nightly", secs(3600));
+    let Ok(Due::Now(turn)) = hourly.due(&guard).await else {
+        panic!("it is due on a finer grid");
+    };
+    let error = turn.record().await.expect_err("the lock has written");
+    assert!(matches!(error, ValueError::Invalid(_)), "{error}");
 }
 
 #[tokio::test]

@@ -93,7 +93,8 @@ impl Turn<'_> {
     ///
     /// # Errors
     ///
-    /// [`ValueError::Unknown`] where it may have been written down or not; all others have changed nothing.
+    /// [`ValueError::Unknown`] where it may have been written down or not; all others have changed nothing. A lock
+    /// records one turn: for the next period take it again.
     ///
     /// # Cancel safety
     ///
@@ -224,14 +225,14 @@ impl Once {
     /// Dropped at any point, nothing has changed.
     pub async fn due<'a>(&self, guard: &'a LockGuard) -> Result<Due<'a>, ValueError> {
         let period = self.millis()?;
-        if guard.resource() != self.value.raw_name() || guard.claim().group().is_some() {
+        if guard.resource() != self.value.raw_name() || guard.held.claim.group().is_some() {
             let why = "the lock of this very name is needed, and held exclusively";
             return Err(ValueError::Invalid(why));
         }
         let known = Register::under(guard)?.read().await?;
         let last = self.last(known.bytes())?;
         // Only now: the wait for the lock may have taken us into the next one.
-        let now = guard.core().coordinator.runtime.wall_micros() / 1_000;
+        let now = guard.core.coordinator.runtime.wall_micros() / 1_000;
         Ok(match on_the_grid(now, period, last) {
             Ok(start) => Due::Now(Turn {
                 known,

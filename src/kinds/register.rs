@@ -97,7 +97,7 @@ impl<'a> Register<'a> {
     }
 
     async fn ask(&self, decided: impl Fn(&ValueAnswers) -> bool) -> ValueAnswers {
-        let (coordinator, claim) = (&self.guard.core().coordinator, self.guard.claim());
+        let (coordinator, claim) = (&self.guard.core.coordinator, &self.guard.held.claim);
         coordinator.read_value(claim, self.number, decided).await
     }
 
@@ -106,11 +106,15 @@ impl<'a> Register<'a> {
         bytes: Option<Arc<[u8]>>,
         decided: impl Fn(&ValueAnswers) -> bool,
     ) -> Result<ValueAnswers, ValueError> {
+        if !self.guard.may_write() {
+            let why = "this lock has written its value: take it again to write once more";
+            return Err(ValueError::Invalid(why));
+        }
         if !self.guard.is_valid() {
             let (name, reports) = (self.name(), self.guard.report());
             return Err(ValueError::LockLost(ValueTrouble { name, reports }));
         }
-        let (coordinator, claim) = (&self.guard.core().coordinator, self.guard.claim());
+        let (coordinator, claim) = (&self.guard.core.coordinator, &self.guard.held.claim);
         let until = self.guard.valid_until();
         let answers = coordinator.write_value(claim, self.number, bytes, until, decided);
         Ok(answers.await)
@@ -121,7 +125,7 @@ impl<'a> Register<'a> {
     }
 
     fn trouble(&self, answers: &ValueAnswers) -> ValueTrouble {
-        let names = self.guard.core().coordinator.names();
+        let names = self.guard.core.coordinator.names();
         ValueTrouble {
             name: self.name(),
             reports: answers.reports(names),
