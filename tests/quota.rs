@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Instant;
 
-use quorate::node::memory::{MemoryNode, Mode};
+use quorate::node::memory::{Master, MemoryNode, Mode};
 use quorate::node::{Fault, Node, Request};
 use quorate::{AcquireError, NodeOutcome, Quota, Redlock, RestartGuard, Take, ValueError, Wait};
 use support::slow::SlowNode;
@@ -451,7 +451,7 @@ async fn what_makes_no_sense_is_refused_and_nothing_is_sent() {
     let error = redlock.quota("").take(1).await.expect_err("no name");
     assert!(error.to_string().contains("empty"), "{error}");
     for node in &nodes {
-        assert!(node.with_master(|master, now| master.is_empty(now)));
+        assert!(node.with_master(Master::is_empty));
     }
     let classic = Redlock::builder().in_memory(3).fencing(false);
     let classic = classic.build().expect("good settings").quota("prizes");

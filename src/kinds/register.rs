@@ -6,10 +6,9 @@
 //!
 //! One write a lock: two under one number could not be told apart, and a late copy of the first would undo the second.
 
-use std::sync::Arc;
-
 use super::value_error::{ValueError, ValueTrouble};
 use crate::hold::guard::LockGuard;
+use crate::node::NewValue;
 use crate::protocol::register::{Reading, Vacancy, Writing};
 use crate::rounds::register::{ValueAnswers, Voters};
 
@@ -103,7 +102,7 @@ impl<'a> Register<'a> {
 
     async fn send(
         &self,
-        bytes: Option<Arc<[u8]>>,
+        bytes: Option<&[u8]>,
         decided: impl Fn(&ValueAnswers) -> bool,
     ) -> Result<ValueAnswers, ValueError> {
         if !self.guard.may_write() {
@@ -115,8 +114,11 @@ impl<'a> Register<'a> {
             return Err(ValueError::LockLost(ValueTrouble { name, reports }));
         }
         let (coordinator, claim) = (&self.guard.core.coordinator, &self.guard.held.claim);
-        let until = self.guard.valid_until();
-        let answers = coordinator.write_value(claim, self.number, bytes, until, decided);
+        let value = NewValue {
+            bytes: bytes.map(Box::from),
+            until: self.guard.valid_until(),
+        };
+        let answers = coordinator.write_value(claim, self.number, value, decided);
         Ok(answers.await)
     }
 
@@ -147,7 +149,7 @@ impl Known<'_> {
             register, voters, ..
         } = self;
         let decided = |answers: &ValueAnswers| answers.writing(&voters).is_some();
-        let answers = register.send(Some(bytes.into()), decided).await?;
+        let answers = register.send(Some(bytes), decided).await?;
         let writing = answers.writing(&voters).unwrap_or(Writing::Unknown);
         tracing::debug!(resource = %register.name(), ?writing, "value written");
         let trouble = || register.trouble(&answers);

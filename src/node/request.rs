@@ -290,6 +290,15 @@ pub struct StoredValue {
     pub vouched: bool,
 }
 
+/// What is written under a lock.
+#[derive(Debug)]
+pub struct NewValue {
+    /// The value; without, the one that is there is removed.
+    pub bytes: Option<Box<[u8]>>,
+    /// Not sent from then on: a master that restarted since would take in what later holders overwrote.
+    pub until: Instant,
+}
+
 /// What a coordinator asks of one master.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -348,10 +357,8 @@ pub enum Request {
         claim: Arc<Claim>,
         /// Its number.
         token: u64,
-        /// What is written; without, the value is removed.
-        bytes: Option<Arc<[u8]>>,
-        /// Not sent from then on: a master that restarted since would take in what later holders overwrote.
-        until: Instant,
+        /// What is written. Behind a pointer: every queued request has the size of the largest.
+        value: Arc<NewValue>,
     },
 }
 
@@ -370,7 +377,7 @@ impl Request {
 
     /// Whether it must not be sent any more, however long it has waited.
     pub fn is_too_late(&self, now: Instant) -> bool {
-        matches!(self, Self::Write { until, .. } if *until <= now)
+        matches!(self, Self::Write { value, .. } if value.until <= now)
     }
 
     /// Whether the restart guard keeps this request from a master: everything that is a vote. A write is

@@ -7,7 +7,7 @@ use super::coordinator::Coordinator;
 use super::fan_out::{Collect, FanOut, From};
 use super::look::timeout;
 use crate::limit::Limit;
-use crate::node::{Answer, Claim, Fault, NodeName, Phase, Request, ServerRun};
+use crate::node::{Answer, Claim, Fault, NewValue, NodeName, Phase, Request, ServerRun};
 use crate::protocol::instant::Instant;
 use crate::protocol::quorum::Quorum;
 use crate::protocol::register::{self, ReadVote, Reading, Vacancy, WriteVote, Writing};
@@ -28,21 +28,18 @@ impl Coordinator {
         self.ask_for_value(request, decided).await
     }
 
-    /// Writes the value on every master, or removes it, until enough has been said for `decided`. Nothing is sent
-    /// from `until` on.
+    /// Writes the value on every master, or removes it, until enough has been said for `decided`.
     pub(crate) async fn write_value(
         &self,
         claim: &Arc<Claim>,
         token: u64,
-        bytes: Option<Arc<[u8]>>,
-        until: Instant,
+        value: NewValue,
         decided: impl Fn(&ValueAnswers) -> bool,
     ) -> ValueAnswers {
         let request = Request::Write {
             claim: claim.clone(),
             token,
-            bytes,
-            until,
+            value: Arc::new(value),
         };
         self.ask_for_value(request, decided).await
     }
@@ -64,12 +61,15 @@ impl Coordinator {
     }
 }
 
+/// What one master said, and how long that took.
+type Timed = (Result<Answer, Fault>, Duration);
+
 /// What the masters have said so far to one question about a value.
 #[derive(Clone)]
 pub(crate) struct ValueAnswers {
     quorum: Quorum,
     started: Instant,
-    said: Vec<Option<(Result<Answer, Fault>, Duration)>>,
+    said: Vec<Option<Timed>>,
     yes: usize,
     heard: usize,
 }
@@ -182,7 +182,7 @@ impl ValueAnswers {
 
     /// As public reports, given the masters' names in order.
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
-        let report = |(name, said): (&NodeName, &Option<(Result<Answer, Fault>, Duration)>)| {
+        let report = |(name, said): (&NodeName, &Option<Timed>)| {
             let outcome = match said.as_ref().map(|(answer, _)| answer) {
                 None => NodeOutcome::Silent,
                 Some(Ok(Answer::Value { stored: None, .. })) => NodeOutcome::NoValue,

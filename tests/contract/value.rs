@@ -1,6 +1,6 @@
 //! The value under a lock: read by its holder, written by the largest number, on one master.
 
-use quorate::node::{Answer, Claim, Fault, Request, ServerRun, StoredValue};
+use quorate::node::{Answer, Claim, Fault, NewValue, Request, ServerRun, StoredValue};
 use quorate::{Instant, Token};
 use std::sync::Arc;
 
@@ -36,13 +36,13 @@ async fn written(arm: &Arm, request: Request) -> ServerRun {
     }
 }
 
-fn stored(number: u64, bytes: &[u8], vouched: bool) -> Option<StoredValue> {
+fn stored(number: u64, bytes: &[u8], vouched: bool) -> StoredValue {
     let bytes = bytes.to_vec();
-    Some(StoredValue {
+    StoredValue {
         number,
         bytes,
         vouched,
-    })
+    }
 }
 
 pub(crate) async fn where_nothing_was_written_nothing_is_read(arm: &Arm) {
@@ -58,10 +58,13 @@ pub(crate) async fn what_was_written_is_read_by_the_next_holder(arm: &Arm) {
     arm.delete(KEY);
     let (second, later) = held(arm, 2).await;
     let (run, there) = found(arm, &second, later).await;
-    assert_eq!(there, stored(number, bytes, true));
+    assert_eq!(there, Some(stored(number, bytes, true)));
     assert_eq!(run, wrote, "one run of the server");
     written(arm, write(&second, later, b"")).await;
-    assert_eq!(found(arm, &second, later).await.1, stored(later, b"", true));
+    assert_eq!(
+        found(arm, &second, later).await.1,
+        Some(stored(later, b"", true))
+    );
 }
 
 pub(crate) async fn a_value_never_expires(arm: &Arm) {
@@ -120,7 +123,7 @@ pub(crate) async fn a_write_below_the_counter_is_refused(arm: &Arm) {
     }
     assert_eq!(
         found(arm, &second, later).await.1,
-        stored(number, b"3", true)
+        Some(stored(number, b"3", true))
     );
 }
 
@@ -162,7 +165,7 @@ pub(crate) async fn what_another_run_of_the_server_wrote_is_not_vouched_for(arm:
     let (run, there) = found(arm, &claim, number).await;
     // The server of this suite is one that is said to lose nothing: what it had counts.
     let lasts = matches!(arm.master, Master::Server(_));
-    assert_eq!(there, stored(number, b"3 of 4", lasts));
+    assert_eq!(there, Some(stored(number, b"3 of 4", lasts)));
     assert_ne!(run.as_str(), "0".repeat(40));
 }
 
@@ -233,12 +236,11 @@ pub(crate) async fn a_withdrawn_claim_neither_reads_nor_writes(arm: &Arm) {
 pub(crate) async fn a_write_whose_time_is_over_is_not_sent(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     let until = Instant::from_nanos(1);
-    let bytes = Some(Arc::from(&b"3"[..]));
+    let bytes = Some(Box::from(&b"3"[..]));
     let late = Request::Write {
         claim,
         token: number,
-        bytes,
-        until,
+        value: Arc::new(NewValue { bytes, until }),
     };
     assert_eq!(arm.ask(late).await, Err(Fault::Withdrawn));
     assert_eq!(arm.read(&value(KEY)), None);

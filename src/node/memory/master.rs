@@ -142,9 +142,8 @@ impl Master {
             Request::Write {
                 claim,
                 token,
-                bytes,
-                ..
-            } => self.write_value(now, claim, *token, bytes.as_deref()),
+                value,
+            } => self.write_value(now, claim, *token, value.bytes.as_deref()),
         }
     }
 

@@ -6,7 +6,9 @@ use super::*;
 use crate::node::redis::address::Address;
 use crate::node::redis::shared::NodeOptions;
 use crate::node::redis::trust::Roster;
-use crate::node::{Answer, Claim, Phase, Reply, ReplySink, Request, Subscriber, Token, WakeSink};
+use crate::node::{
+    Answer, Claim, NewValue, Phase, Reply, ReplySink, Request, Subscriber, Token, WakeSink,
+};
 use crate::settings::RestartGuard;
 
 const NODE_TIMEOUT: u64 = 50;
@@ -444,8 +446,10 @@ fn write(until: u64) -> Request {
     Request::Write {
         claim: claim(1),
         token: 7,
-        bytes: Some(Arc::from(&b"3"[..])),
-        until: at(until),
+        value: Arc::new(NewValue {
+            bytes: Some(Box::from(&b"3"[..])),
+            until: at(until),
+        }),
     }
 }
 
