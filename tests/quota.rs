@@ -94,6 +94,22 @@ async fn masters_that_forget_one_after_another_forget_nothing_together() {
 }
 
 #[tokio::test]
+async fn who_only_looks_gives_a_master_back_what_it_forgot() {
+    let (nodes, redlock) = memory(3);
+    let quota = quota(&redlock, 1).await;
+    assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 0 }));
+    for (n, node) in nodes.iter().chain(&nodes).enumerate() {
+        if n % 2 == 0 {
+            node.forget();
+            assert_eq!(quota.take(1).await, Ok(Take::SoldOut { left: 0 }));
+        } else {
+            node.restart();
+            assert_eq!(quota.left().await, Ok(0));
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_majority_that_forgets_at_once_is_a_loss_and_nothing_is_handed_out() {
     let (nodes, redlock) = memory(5);
     let quota = quota(&redlock, 10).await;

@@ -238,7 +238,10 @@ impl Once {
                 known,
                 done: self.done(start),
             }),
-            Err(next) => Due::AlreadyDone { next },
+            Err(next) => {
+                known.keep().await;
+                Due::AlreadyDone { next }
+            }
         })
     }
 

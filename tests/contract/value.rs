@@ -236,14 +236,38 @@ pub(crate) async fn a_withdrawn_claim_neither_reads_nor_writes(arm: &Arm) {
 pub(crate) async fn a_write_whose_time_is_over_is_not_sent(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     let until = Instant::from_nanos(1);
-    let bytes = Some(Box::from(&b"3"[..]));
+    let bytes = Some(Arc::from(&b"3"[..]));
     let late = Request::Write {
         claim,
         token: number,
-        value: Arc::new(NewValue { bytes, until }),
+        value: Arc::new(NewValue {
+            bytes,
+            until,
+            run: None,
+        }),
     };
     assert_eq!(arm.ask(late).await, Err(Fault::Withdrawn));
     assert_eq!(arm.read(&value(KEY)), None);
+}
+
+pub(crate) async fn a_write_goes_to_the_run_of_the_server_that_was_read_and_to_no_other(arm: &Arm) {
+    let (claim, number) = held(arm, 1).await;
+    let (here, _) = found(arm, &claim, number).await;
+    // Given back meanwhile: in the run that was read, numbers decide.
+    claim.withdraw();
+    let to = |run: ServerRun| Request::Write {
+        claim: claim.clone(),
+        token: number,
+        value: Arc::new(NewValue {
+            bytes: Some(Arc::from(&b"3"[..])),
+            until: Instant::now() + secs(60),
+            run: Some(run),
+        }),
+    };
+    let said = arm.ask(to(ServerRun::new("another"))).await;
+    assert_eq!(said, Err(Fault::Withdrawn));
+    assert_eq!(arm.read(&value(KEY)), None);
+    assert_eq!(written(arm, to(here.clone())).await, here);
 }
 
 pub(crate) async fn values_of_neighbouring_names_are_apart(arm: &Arm) {

@@ -149,12 +149,16 @@ pub(crate) fn remove(claim: &Arc<Claim>, token: u64) -> Request {
     put(claim, token, None)
 }
 
-fn put(claim: &Arc<Claim>, token: u64, bytes: Option<Box<[u8]>>) -> Request {
+fn put(claim: &Arc<Claim>, token: u64, bytes: Option<Arc<[u8]>>) -> Request {
     let until = Instant::now() + Duration::from_secs(600);
     Request::Write {
         claim: claim.clone(),
         token,
-        value: Arc::new(NewValue { bytes, until }),
+        value: Arc::new(NewValue {
+            bytes,
+            until,
+            run: None,
+        }),
     }
 }
 

@@ -177,6 +177,11 @@ impl Master {
         self.run = Run(run);
     }
 
+    /// The run of the server that it is in.
+    pub fn run(&self) -> &ServerRun {
+        &self.run.0
+    }
+
     /// Puts a value of another type under `key`.
     pub fn put_foreign(&mut self, key: &[u8]) {
         self.keys.insert(

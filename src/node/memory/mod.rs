@@ -94,9 +94,8 @@ impl MemoryNode {
     fn answer(&self, request: &Request) -> Result<Answer, Fault> {
         let mut state = self.state();
         match state.mode {
-            _ if request.is_withdrawn() || request.is_too_late(Instant::now()) => {
-                Err(Fault::Withdrawn)
-            }
+            _ if request.is_withdrawn() => Err(Fault::Withdrawn),
+            _ if request.is_void(Instant::now(), state.master.run()) => Err(Fault::Withdrawn),
             Mode::Up => state.master.apply(clock::wall_micros(), request),
             Mode::Down => Err(Fault::Down("switched off".into())),
             Mode::Mute => {
