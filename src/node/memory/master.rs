@@ -144,9 +144,8 @@ impl Master {
             Request::Write {
                 claim,
                 token,
-                bytes,
-                ..
-            } => self.write_value(now, claim, *token, bytes.as_deref()),
+                value,
+            } => self.write_value(now, claim, *token, value.bytes.as_deref()),
         }
     }
 
@@ -178,6 +177,11 @@ impl Master {
     /// From now on it is in another run of the server: what was written before is not vouched for.
     pub fn set_run(&mut self, run: ServerRun) {
         self.run = Run(run);
+    }
+
+    /// The run of the server that it is in.
+    pub fn run(&self) -> &ServerRun {
+        &self.run.0
     }
 
     /// Puts a value of another type under `key`.
