@@ -689,3 +689,24 @@ fn a_stalled_master_has_half_a_second_or_four_node_timeouts() {
     bench.link.tick(at(1_000));
     assert_ne!(bench.link.stage(), Stage::Talk);
 }
+
+/// What an old connection still holds must not be carried out behind what a new one asks for.
+#[test]
+fn a_new_connection_ends_the_old_one_by_its_number() {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    bench.link.cut(Fault::Down("reset".into()), at(2_000));
+    bench.link.dialed(at(2_001));
+    bench.written();
+    bench.say(GREETING.concat().as_bytes(), 2_002);
+    let written = bench.written();
+    let words: Vec<&str> = written.split("\r\n").collect();
+    let kill = words.iter().position(|word| *word == "KILL");
+    let kill = kill.unwrap_or_else(|| panic!("{written}"));
+    assert_eq!((words[kill + 2], words[kill + 4]), ("ID", "1"), "{written}");
+    // It is not at work before that is answered.
+    bench.ask(1, acquire(1));
+    assert!(!bench.link.take(at(2_003)));
+    bench.say(b":1\r\n", 2_004);
+    assert!(bench.link.take(at(2_005)));
+}
