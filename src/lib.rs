@@ -127,7 +127,7 @@ pub use protocol::instant::Instant;
 pub use protocol::validity::Drift;
 pub use redlock::{LockRequest, NodeStatus, Redlock, Refusal, Status, StatusVerdict, TryAcquire};
 pub use report::{NodeOutcome, NodeReport};
-pub use resource::{InvalidResource, MAX_OWNER_LEN, MAX_RESOURCE_LEN, MAX_RESOURCES};
+pub use resource::{InvalidResource, MAX_OWNER_LEN, MAX_PERMITS, MAX_RESOURCE_LEN, MAX_RESOURCES};
 pub use retry::Retry;
 pub use settings::{RestartGuard, Wait};
 #[cfg(feature = "tls-rustls")]

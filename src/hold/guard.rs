@@ -15,7 +15,7 @@ use super::released::Released;
 use super::schedule::ScheduleId;
 use crate::error::ExtendError;
 use crate::limit::Limit;
-use crate::node::{Claim, Token};
+use crate::node::{Claim, Group, Token};
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::report::NodeReport;
@@ -89,6 +89,25 @@ impl LockGuard {
     /// majority. Stays the same through renewals. `None` with `fencing(false)`.
     pub fn fencing_token(&self) -> Option<u64> {
         self.held.fencing.map(NonZero::get)
+    }
+
+    /// All resources that are locked, without the key prefix; most locks have one.
+    pub fn resources(&self) -> impl Iterator<Item = &[u8]> {
+        let prefix = self.core.coordinator.prefix.len();
+        let several = self
+            .held
+            .claim
+            .group()
+            .map(Group::parts)
+            .unwrap_or_default();
+        let alone = several.is_empty().then(|| self.resource());
+        let parts = several.iter().map(move |part| &part.key[prefix..]);
+        alone.into_iter().chain(parts)
+    }
+
+    /// Which permit of a semaphore this is, from 0.
+    pub fn slot(&self) -> Option<usize> {
+        self.held.claim.permit().map(|permit| permit.slot().into())
     }
 
     /// Until when the lock may be counted on, if nothing renews it.

@@ -40,7 +40,8 @@ impl Litter {
 
     /// Looks for those whose time is over.
     fn sweep(&mut self, now: u64) -> Result<(), String> {
-        while let Some((by, value)) = self.done.pop_front_if(|(by, _)| *by < now) {
+        while let Some((by, value)) = self.done.front().copied().filter(|(by, _)| *by < now) {
+            self.done.pop_front();
             self.judged += 1;
             for (master, keys) in self.keys.iter().enumerate() {
                 let left = |(holder, until): &(_, u64)| *holder == Some(value) && *until > by;

@@ -203,6 +203,9 @@ impl Master {
         ttl: Duration,
         proposal: u64,
     ) -> Outcome<Answer> {
+        if let Some(permit) = claim.permit() {
+            return self.permit(now, claim, permit, ttl, proposal);
+        }
         if let Some(group) = claim.group() {
             return self.claim(now, claim, group, ttl, proposal);
         }
@@ -289,6 +292,7 @@ impl Master {
             ahead,
             ticket: largest,
             holder,
+            free: 0,
         }));
         Ok(Answer::Refused { ttl_left, line })
     }
@@ -407,6 +411,9 @@ impl Master {
     }
 
     fn release(&mut self, now: u64, claim: &Claim, leave: bool) -> Outcome<Answer> {
+        if let Some(permit) = claim.permit() {
+            return self.release_permit(now, claim, permit, leave);
+        }
         if let Some(group) = claim.group() {
             return self.unclaim(now, claim, group, leave);
         }
@@ -580,6 +587,11 @@ impl Master {
             Some(Value::Text(text)) => Ok(Some(text)),
             Some(Value::Foreign) => Err(Fault::WrongType),
         }
+    }
+
+    /// Whether there is a key, of any type.
+    pub(super) fn exists(&mut self, now: u64, key: &[u8]) -> bool {
+        self.entry(now, key).is_some()
     }
 
     pub(super) fn ttl_left(&mut self, now: u64, key: &[u8]) -> Option<Duration> {

@@ -5,6 +5,7 @@
 
 mod group;
 mod master;
+mod permit;
 
 pub use master::{Master, Peek};
 
