@@ -35,6 +35,7 @@ fn refused(left: u64, ahead: u64, ticket: u64, holder: Option<&str>) -> Result<A
         ahead,
         ticket,
         holder,
+        ..QueueInfo::default()
     };
     Ok(Answer::Refused {
         ttl_left: Some(ms(left)),
