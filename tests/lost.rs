@@ -125,25 +125,6 @@ async fn a_guard_tells_what_a_master_answered_after_it_was_won() {
     guard.release().await;
 }
 
-#[tokio::test]
-async fn a_loss_is_traced_with_what_each_master_said() {
-    let listener = support::listener::Listener::default();
-    let _listening = tracing::subscriber::set_default(listener.clone());
-    let (nodes, redlock) = three(ms(900));
-    let guard = take(&redlock, "job").await;
-    for node in &nodes[..2] {
-        node.change(|_| Fails(Fault::Down("switched off".into()), Duration::ZERO));
-    }
-    let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
-    assert_eq!(lost, Ok(LossCause::Expired));
-    let heard = listener.heard();
-    let said = |what: &str| {
-        let mut lines = heard.lines();
-        lines.any(|line| line.contains(what) && line.contains("switched off"))
-    };
-    assert!(said("no majority for a renewal"), "{heard}");
-}
-
 /// What is told of a renewal is told because it failed.
 #[tokio::test]
 async fn a_renewal_without_trouble_leaves_what_was_said_to_the_acquire() {

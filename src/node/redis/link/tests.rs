@@ -586,7 +586,32 @@ fn a_link_that_is_dropped_answers_what_is_under_way_and_what_waits() {
     bench.link.take(at(1));
     bench.ask(2, acquire(2));
     drop(bench.link);
-    assert_eq!(bench.told.kinds(), ["disconnected", "down"]);
+    let why = "its connection was shut down";
+    let under_way = (1, Err(Fault::Disconnected(why.into())));
+    let waits = (2, Err(Fault::Down(why.into())));
+    assert_eq!(bench.told.all(), [under_way, waits]);
+}
+
+#[test]
+fn a_user_who_may_not_subscribe_goes_without_wake_ups_and_no_other_refusal_is_passed_over() {
+    for (refusal, goes_on) in [
+        ("-NOPERM No permissions to access a channel\r\n", true),
+        ("-ERR something else\r\n", false),
+    ] {
+        let mut bench = Bench::new();
+        let subscriber = Subscriber {
+            process: "0123456789abcdef".into(),
+            node: 5,
+            sink: bench.told.clone(),
+        };
+        assert!(bench.shared.subscriber.set(subscriber).is_ok());
+        bench.link.dialed(at(0));
+        bench.written();
+        bench.say(GREETING.concat().as_bytes(), 0);
+        bench.say(refusal.as_bytes(), 1);
+        bench.ask(1, acquire(1));
+        assert_eq!(bench.link.take(at(2)), goes_on, "{refusal}");
+    }
 }
 
 #[test]
