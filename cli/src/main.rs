@@ -14,6 +14,7 @@ mod demo;
 mod doctor;
 mod exit;
 mod findings;
+mod kind;
 mod log;
 mod manual;
 mod output;

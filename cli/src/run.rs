@@ -13,6 +13,7 @@ use quorate::{AcquireError, LockGuard, NodeOutcome, Phase, Redlock, Wait};
 use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;
 use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::kind::{Kind, KindArgs};
 use crate::output::{self, human};
 use crate::process::{self, Ended, Job, Lease, Members, Signals};
 use crate::waiting::WaitDisplay;
@@ -24,6 +25,12 @@ QUORATE_FENCING_TOKEN (a number larger than every earlier holder's: hand it to w
 let that refuse smaller ones). All other variables are handed on as they are, QUORATE_MASTERS with the
 passwords in it among them, so that the command can call quorate itself. A command that is not to know
 them: --hide-masters, or name the masters in a file that it may not read (--config).
+
+Beside one lock that is held alone there are others: --also NAME locks several at once, all or nothing;
+--shared holds it as a reader, beside other readers; --permits N takes one of N permits (QUORATE_SLOT says
+which); --owner ID holds it beside all runs of the same owner. A quorate that runs under another one and wants
+what that one holds would wait for itself: it is refused at once (QUORATE_HELD says what is held), unless the
+outer one has an --owner and the inner one joins it with --reenter (QUORATE_OWNER).
 
 The command runs without a shell, in a process group of its own; signals are passed on to the group.
 The command must be ours to signal: write `sudo quorate run .. -- command`, not
@@ -40,6 +47,9 @@ Examples:
     quorate run nightly-report -- ./report.sh --full
     quorate run --wait 5m --max-hold 1h deploy:web -- make deploy
     quorate run --try --keep-for 30s cron:rotate -- rotate-logs
+    quorate run account:1 --also account:2 -- transfer
+    quorate run --shared catalogue -- ./export.sh
+    quorate run --permits 5 api -- ./call.sh
     quorate run db:migrate -- sh -c 'migrate --fence \"$QUORATE_FENCING_TOKEN\"'";
 
 /// What it ends with.
@@ -105,6 +115,9 @@ pub(crate) struct RunArgs {
     hide_masters: bool,
 
     #[command(flatten)]
+    kind: KindArgs,
+
+    #[command(flatten)]
     masters: MasterOptions,
 }
 
@@ -118,6 +131,7 @@ impl RunArgs {
 /// The options with the file filled in.
 struct Plan {
     resource: OsString,
+    kind: Kind,
     command: Vec<OsString>,
     wait: Wait,
     ttl: Duration,
@@ -171,6 +185,7 @@ pub(crate) fn run(mut args: RunArgs) -> Outcome {
     let room = max_hold.map_or(ttl, |most| most.min(ttl));
     let plan = Plan {
         resource: args.resource,
+        kind: args.kind.kind()?,
         command: args.command,
         wait: if args.try_once {
             Wait::None
@@ -184,6 +199,8 @@ pub(crate) fn run(mut args: RunArgs) -> Outcome {
         hide_masters: args.hide_masters,
     };
     let redlock = config::redlock(&masters, Some(ttl))?;
+    plan.kind
+        .check_ancestors(&redlock, &plan.resource, plan.wait)?;
     let fits = plan.deadline.grace();
     if fits < grace && args.grace.is_some() {
         output::mention(format!(
@@ -246,6 +263,10 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<WayOut, Failur
             guard.fencing_token().map(|token| token.to_string().into()),
         ),
     ];
+    env.extend(plan.kind.environment(redlock, &plan.resource));
+    if let Some(slot) = guard.slot() {
+        env.push(("QUORATE_SLOT", Some(slot.to_string().into())));
+    }
     if plan.hide_masters {
         env.push(("QUORATE_MASTERS", None));
     }
@@ -303,7 +324,8 @@ fn said(guard: &LockGuard) -> String {
 
 /// Takes the lock, as patiently as the plan says.
 async fn acquire(redlock: &Redlock, plan: &Plan) -> Result<LockGuard, Failure> {
-    let mut lock = redlock.lock(plan.resource.as_bytes());
+    let mut owner = None;
+    let mut lock = plan.kind.request(redlock, &plan.resource, &mut owner)?;
     lock = lock.ttl(plan.ttl).wait(plan.wait);
     if let Some(max_hold) = plan.max_hold {
         lock = lock.max_hold(max_hold);
