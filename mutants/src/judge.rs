@@ -49,6 +49,7 @@ const TESTS: &[(&str, Part)] = &[
     ("cancellation", Part::All),
     ("contract", Part::Only(&["agreement"])),
     ("renewal", Part::All),
+    ("traced", Part::All),
     ("stepping_out", Part::All),
     ("waiting_faults", Part::All),
     ("foreign", Part::All),

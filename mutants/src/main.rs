@@ -41,7 +41,7 @@ usage: scripts/mutants [--only FILE] [--mutant N] [--sample K [--seed S]] [--ali
 
 FILE is a part of a path, or several with commas between; with - in front, those that are left out.
 What has been judged is kept in target/mutants/table.txt and not judged again: delete it to begin anew, or
-ask with --alive for another look at those that lived, with --mutant for one. With --quick only the cheap judges
+ask with --alive for another look at those alone that lived, with --mutant for one. With --quick only the cheap judges
 are heard, with --judges only these test programs (lib: the unit tests) or simulation.
 With --keep nothing is built: the code must be what it was at the last run.";
 
@@ -185,14 +185,14 @@ fn run(options: &Options) -> Result<bool> {
         chosen.sort_by_key(|mutant| shuffled(mutant.id as u64, options.seed));
         chosen.truncate(sample);
     }
-    chosen.retain(|mutant| options.mutant.is_some() || !table.knows(mutant, options.alive));
-    judge_all(&chosen, &judges, &tree, &mut table, options.threads)?;
+    chosen.retain(|mutant| {
+        options.mutant.is_some()
+            || (options.alive == table.is_alive(mutant) && (options.alive || !table.knows(mutant)))
+    });
+    judge_all(&chosen, &judges, &tree, &mut table, options)?;
     println!("{}", table.summary(&explained));
-    let alive = table.alive(mutants.into_iter().filter(asked));
-    let alive: Vec<_> = alive
-        .into_iter()
-        .filter(|mutant| !is_explained(mutant))
-        .collect();
+    let lives = |mutant: &&Mutant| table.is_alive(mutant) && !is_explained(mutant);
+    let alive: Vec<_> = mutants.into_iter().filter(asked).filter(lives).collect();
     for mutant in &alive {
         println!("ALIVE {mutant}");
     }
@@ -204,7 +204,7 @@ fn judge_all(
     judges: &[Judge],
     tree: &Tree,
     table: &mut Table,
-    threads: usize,
+    options: &Options,
 ) -> Result<()> {
     let (next, began) = (AtomicUsize::new(0), Instant::now());
     let table = Mutex::new(table);
@@ -216,7 +216,11 @@ fn judge_all(
                 let mut table = table
                     .lock()
                     .unwrap_or_else(std::sync::PoisonError::into_inner);
-                table.note(mutant, &fate)?;
+                // Who was heard by some only, and lives, may still be killed by the others.
+                let lives = matches!(fate, Fate::Alive | Fate::Unreached);
+                if !lives || options.heard.only.is_empty() {
+                    table.note(mutant, &fate)?;
+                }
                 let (done, of) = (next.load(Ordering::Relaxed).min(chosen.len()), chosen.len());
                 let said = match fate {
                     Fate::Killed(by) => format!("killed by {by}"),
@@ -229,7 +233,9 @@ fn judge_all(
             }
             Ok(())
         };
-        let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..options.threads.max(1))
+            .map(|_| scope.spawn(work))
+            .collect();
         let joined = workers.into_iter().map(|worker| {
             let panicked = |_| Err(anyhow::anyhow!("a worker panicked"));
             worker.join().unwrap_or_else(panicked)

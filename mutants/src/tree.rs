@@ -1,6 +1,7 @@
 //! The copy of the tree with all mutants in it, and what is built there.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -226,10 +227,10 @@ impl Tree {
             .collect();
         let mut built = String::new();
         for (name, path) in &tests {
-            built += &format!("{name} {}\n", path.display());
+            writeln!(built, "{name} {}", path.display())?;
         }
         if let Some(path) = &simulation {
-            built += &format!("simulation {}\n", path.display());
+            writeln!(built, "simulation {}", path.display())?;
         }
         fs::write(self.root.join("target/mutants/built.txt"), built)?;
         Ok(Built { tests, simulation })

@@ -87,3 +87,25 @@ fn check_several(prefix: &str, all: &[Box<[u8]>]) -> Result<(), InvalidResource>
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_resources_as_may_be_are_taken_and_not_one_more() {
+        let names = |count: usize| -> Vec<Box<[u8]>> {
+            let name = |number: usize| format!("r{number}").into_bytes().into();
+            (0..count).map(name).collect()
+        };
+        assert_eq!(check_several("", &names(MAX_RESOURCES)), Ok(()));
+        let more = MAX_RESOURCES + 1;
+        let too_many = Err(InvalidResource::TooMany(more));
+        assert_eq!(check_several("", &names(more)), too_many);
+        let twice = [names(1), names(1)].concat();
+        assert!(matches!(
+            check_several("", &twice),
+            Err(InvalidResource::Twice(_))
+        ));
+    }
+}

@@ -223,4 +223,24 @@ mod tests {
             Some(Verdict::Lost)
         );
     }
+
+    #[test]
+    fn the_number_of_an_owner_is_what_a_majority_shows_or_known_when_all_have_answered() {
+        let granted = |counter| Ok(Answer::Granted { counter });
+        let answers = || OwnerAnswers {
+            quorum: Quorum::of(3),
+            numbers: Vec::new(),
+            open: 3,
+        };
+        let mut agreed = answers();
+        assert!(!agreed.count(from(0), granted(Some(7))));
+        assert_eq!(agreed.decided(), None);
+        assert!(agreed.count(from(1), granted(Some(7))));
+        assert_eq!(agreed.decided(), Some(Agreement::Agreed(7)));
+        let mut split = answers();
+        assert!(!split.count(from(0), granted(Some(7))));
+        assert!(!split.count(from(1), granted(None)));
+        assert!(split.count(from(2), granted(Some(9))));
+        assert_eq!(split.decided(), Some(Agreement::WriteBack(9)));
+    }
 }

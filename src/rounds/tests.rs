@@ -35,7 +35,7 @@ fn refused(left: u64, ahead: u64, ticket: u64, holder: Option<&str>) -> Result<A
         ahead,
         ticket,
         holder,
-        free: 0,
+        ..QueueInfo::default()
     };
     Ok(Answer::Refused {
         ttl_left: Some(ms(left)),

@@ -614,7 +614,32 @@ fn a_link_that_is_dropped_answers_what_is_under_way_and_what_waits() {
     bench.link.take(at(1));
     bench.ask(2, acquire(2));
     drop(bench.link);
-    assert_eq!(bench.told.kinds(), ["disconnected", "down"]);
+    let why = "its connection was shut down";
+    let under_way = (1, Err(Fault::Disconnected(why.into())));
+    let waits = (2, Err(Fault::Down(why.into())));
+    assert_eq!(bench.told.all(), [under_way, waits]);
+}
+
+#[test]
+fn a_user_who_may_not_subscribe_goes_without_wake_ups_and_no_other_refusal_is_passed_over() {
+    for (refusal, goes_on) in [
+        ("-NOPERM No permissions to access a channel\r\n", true),
+        ("-ERR something else\r\n", false),
+    ] {
+        let mut bench = Bench::new();
+        let subscriber = Subscriber {
+            process: "0123456789abcdef".into(),
+            node: 5,
+            sink: bench.told.clone(),
+        };
+        assert!(bench.shared.subscriber.set(subscriber).is_ok());
+        bench.link.dialed(at(0));
+        bench.written();
+        bench.say(GREETING.concat().as_bytes(), 0);
+        bench.say(refusal.as_bytes(), 1);
+        bench.ask(1, acquire(1));
+        assert_eq!(bench.link.take(at(2)), goes_on, "{refusal}");
+    }
 }
 
 #[test]
@@ -716,4 +741,25 @@ fn a_stalled_master_has_half_a_second_or_four_node_timeouts() {
     assert_eq!(bench.link.stage(), Stage::Talk);
     bench.link.tick(at(1_000));
     assert_ne!(bench.link.stage(), Stage::Talk);
+}
+
+/// What an old connection still holds must not be carried out behind what a new one asks for.
+#[test]
+fn a_new_connection_ends_the_old_one_by_its_number() {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    bench.link.cut(Fault::Down("reset".into()), at(2_000));
+    bench.link.dialed(at(2_001));
+    bench.written();
+    bench.say(GREETING.concat().as_bytes(), 2_002);
+    let written = bench.written();
+    let words: Vec<&str> = written.split("\r\n").collect();
+    let kill = words.iter().position(|word| *word == "KILL");
+    let kill = kill.unwrap_or_else(|| panic!("{written}"));
+    assert_eq!((words[kill + 2], words[kill + 4]), ("ID", "1"), "{written}");
+    // It is not at work before that is answered.
+    bench.ask(1, acquire(1));
+    assert!(!bench.link.take(at(2_003)));
+    bench.say(b":1\r\n", 2_004);
+    assert!(bench.link.take(at(2_005)));
 }
