@@ -87,6 +87,9 @@ pub struct Peek<'a> {
     pub expires: Option<u64>,
     /// The fencing counter.
     pub counter: Option<u64>,
+    /// The holds of a class, by value, with the milliseconds on the master's clock until which each is kept:
+    /// also of a class that the lock key no longer shows.
+    pub members: &'a [([u8; 32], u64)],
 }
 
 #[derive(Clone, Debug)]
@@ -159,6 +162,7 @@ impl Master {
             counter: standing(&Family::Fence.of(key))
                 .and_then(Entry::text)
                 .and_then(parse),
+            members: self.holds.get(key).map_or(&[], Vec::as_slice),
         }
     }
 
