@@ -114,7 +114,7 @@ pub use builder::RedlockBuilder;
 pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
 pub use hold::guard::LockGuard;
 pub use hold::released::Released;
-pub use kinds::once::{Once, OnceOutcome};
+pub use kinds::once::{Due, Once, OnceOutcome, Turn};
 pub use kinds::owner::{OwnedGuard, Owner};
 pub use kinds::quota::{Quota, Take};
 pub use kinds::shared::DowngradeError;
@@ -127,7 +127,7 @@ pub use protocol::instant::Instant;
 pub use protocol::validity::Drift;
 pub use redlock::{LockRequest, NodeStatus, Redlock, Refusal, Status, StatusVerdict, TryAcquire};
 pub use report::{NodeOutcome, NodeReport};
-pub use resource::{InvalidResource, MAX_OWNER_LEN, MAX_RESOURCE_LEN, MAX_RESOURCES};
+pub use resource::{InvalidResource, MAX_OWNER_LEN, MAX_PERMITS, MAX_RESOURCE_LEN, MAX_RESOURCES};
 pub use retry::Retry;
 pub use settings::{RestartGuard, Wait};
 #[cfg(feature = "tls-rustls")]

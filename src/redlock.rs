@@ -209,6 +209,24 @@ impl Redlock {
         self.lock(first).of_kind(Kind::Several(all))
     }
 
+    /// One of `permits` permits of the semaphore `name`: so many holders at most, first come, first served.
+    ///
+    /// Each permit is a named slot, and each slot a lock of its own, with a fencing number of its own:
+    /// [`LockGuard::slot`] says which. What is protected keeps the largest number **per slot**. How many there
+    /// are is said by the callers: while they differ, and until the last holder of a withdrawn slot has gone, the
+    /// bound is the largest number in use. A semaphore has other keys than the plain lock of its name, also
+    /// one with a single permit. The rule: family, section 5 (`docs/protocol.md`).
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
+    /// let permit = redlock.semaphore("api", 5).acquire().await?;
+    /// println!("slot {:?}, number {:?}", permit.slot(), permit.fencing_token());
+    /// # Ok(()) }
+    /// ```
+    pub fn semaphore(&self, name: impl AsRef<[u8]>, permits: usize) -> LockRequest<'_> {
+        self.lock(name).of_kind(Kind::Permit(permits))
+    }
+
     /// Runs `body` while the lock is held: takes the lock, drops the body when the lock is lost,
     /// releases at the end, and returns the body's value.
     ///
@@ -533,7 +551,7 @@ impl LockRequest<'_> {
         let wanted = self.wanted();
         let attempts = AcquireLoop {
             core,
-            wanted: &wanted,
+            wanted,
             ttl: self.ttl,
             once: self.wait == Wait::None,
             began,

@@ -153,6 +153,66 @@ impl Group {
     }
 }
 
+/// One of the named slots of a semaphore: a lock of its own, with the line of the semaphore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Permit {
+    name: Arc<[u8]>,
+    slot: u8,
+    permits: u8,
+}
+
+impl Permit {
+    /// Slot `slot` of the semaphore with so many permits, whose name as a lock key is `name`.
+    pub fn new(name: Arc<[u8]>, slot: u8, permits: u8) -> Self {
+        Self {
+            name,
+            slot,
+            permits,
+        }
+    }
+
+    /// Another slot of the same semaphore.
+    #[must_use]
+    pub fn at(&self, slot: u8) -> Self {
+        Self {
+            slot,
+            ..self.clone()
+        }
+    }
+
+    /// The lock key that the semaphore's name would have.
+    pub fn name(&self) -> &Arc<[u8]> {
+        &self.name
+    }
+
+    /// The slot, from 0.
+    pub fn slot(&self) -> u8 {
+        self.slot
+    }
+
+    /// How many there are.
+    pub fn permits(&self) -> u8 {
+        self.permits
+    }
+
+    /// The key of the slot: what its holder's value stands under.
+    pub fn key(&self) -> Arc<[u8]> {
+        keys::slot(&self.name, self.slot).into()
+    }
+
+    /// Names the semaphore's line.
+    pub fn line(&self) -> Arc<[u8]> {
+        keys::line_of_semaphore(&self.name).into()
+    }
+}
+
+/// What a claim is beside one key that is held exclusively.
+#[derive(Debug)]
+enum Beside {
+    Group(Group),
+    Permit(Permit),
+}
+
 /// One attempt on one lock: what every message about it names.
 #[derive(Debug)]
 pub struct Claim {
@@ -162,7 +222,7 @@ pub struct Claim {
     fenced: bool,
     fairness: Fairness,
     withdrawn: AtomicBool,
-    group: Option<Box<Group>>,
+    beside: Option<Box<Beside>>,
 }
 
 impl Claim {
@@ -181,26 +241,44 @@ impl Claim {
             fenced,
             fairness: Fairness::Unordered,
             withdrawn: AtomicBool::new(false),
-            group: None,
+            beside: None,
         }
     }
 
     /// The same claim on these keys, of which its own is the first.
     #[must_use]
     pub fn with_group(mut self, group: Group) -> Self {
-        self.group = Some(Box::new(group));
+        self.beside = Some(Box::new(Beside::Group(group)));
         self
+    }
+
+    /// The same claim on a slot of a semaphore, whose key is its own.
+    #[must_use]
+    pub fn with_permit(mut self, permit: Permit) -> Self {
+        self.beside = Some(Box::new(Beside::Permit(permit)));
+        self
+    }
+
+    /// The slot, where it is one.
+    pub fn permit(&self) -> Option<&Permit> {
+        match self.beside.as_deref() {
+            Some(Beside::Permit(permit)) => Some(permit),
+            _ => None,
+        }
     }
 
     /// Its keys, where it is not one that is held exclusively.
     pub fn group(&self) -> Option<&Group> {
-        self.group.as_deref()
+        match self.beside.as_deref() {
+            Some(Beside::Group(group)) => Some(group),
+            _ => None,
+        }
     }
 
     /// All its lock keys.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<[u8]>> {
         let parts = self.group().map_or(&[][..], Group::parts);
-        let alone = self.group.is_none().then_some(&self.key);
+        let alone = self.group().is_none().then_some(&self.key);
         alone.into_iter().chain(parts.iter().map(|part| &part.key))
     }
 
@@ -290,6 +368,18 @@ pub struct StoredValue {
     pub vouched: bool,
 }
 
+/// What is written under a lock, on one master.
+#[derive(Debug)]
+pub struct NewValue {
+    /// The value; without, the one that is there is removed.
+    pub bytes: Option<Arc<[u8]>>,
+    /// Not sent from then on: a master that restarted since would take in what later holders overwrote.
+    pub until: Instant,
+    /// The run of the server whose answer was read: sent to no other. Within it a late write is refused wherever a
+    /// later holder has been, so it goes out even when the lock has been given back.
+    pub run: Option<ServerRun>,
+}
+
 /// What a coordinator asks of one master.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -348,10 +438,8 @@ pub enum Request {
         claim: Arc<Claim>,
         /// Its number.
         token: u64,
-        /// What is written; without, the value is removed.
-        bytes: Option<Arc<[u8]>>,
-        /// Not sent from then on: a master that restarted since would take in what later holders overwrote.
-        until: Instant,
+        /// What is written. Behind a pointer: every queued request has the size of the largest.
+        value: Arc<NewValue>,
     },
 }
 
@@ -361,16 +449,19 @@ impl Request {
         match self {
             Self::Acquire { claim, .. }
             | Self::Confirm { claim, .. }
-            | Self::Read { claim, .. }
-            | Self::Write { claim, .. } => claim.is_withdrawn(),
+            | Self::Read { claim, .. } => claim.is_withdrawn(),
+            Self::Write { claim, value, .. } => value.run.is_none() && claim.is_withdrawn(),
             Self::Extend { items } => items.iter().all(|item| item.claim.is_withdrawn()),
             Self::Release { .. } | Self::Look { .. } | Self::Break { .. } => false,
         }
     }
 
-    /// Whether it must not be sent any more, however long it has waited.
-    pub fn is_too_late(&self, now: Instant) -> bool {
-        matches!(self, Self::Write { until, .. } if *until <= now)
+    /// Whether it must not be sent to this run of the server, or not any more.
+    pub fn is_void(&self, now: Instant, run: &ServerRun) -> bool {
+        let Self::Write { value, .. } = self else {
+            return false;
+        };
+        value.until <= now || value.run.as_ref().is_some_and(|read| read != run)
     }
 
     /// Whether the restart guard keeps this request from a master: everything that is a vote. A write is
@@ -422,6 +513,8 @@ pub struct QueueInfo {
     pub ticket: u64,
     /// The value of the lock key, where there is one.
     pub holder: Option<Vec<u8>>,
+    /// The free slots of a semaphore, as bits.
+    pub free: u64,
 }
 
 /// What happened to one lock of an extension.

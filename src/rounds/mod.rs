@@ -12,3 +12,6 @@ mod look;
 pub(crate) mod register;
 pub(crate) mod release;
 pub(crate) mod wanted;
+
+#[cfg(test)]
+mod tests;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use quorate::node::{
-    Answer, Claim, Class, Fairness, Group, KeyState, Mode, Part, Request, Subscriber, Ticket,
-    Waiter, WakeSink,
+    Answer, Claim, Class, Fairness, Group, KeyState, Mode, Part, Permit, Request, Subscriber,
+    Ticket, Waiter, WakeSink,
 };
 
 use crate::arm::{Arm, LONG, fence, hex, now};
@@ -109,6 +109,8 @@ enum Stand {
     Waiter(usize),
     /// One of the shapes of a group, as a try or as one of the waiters.
     Group(usize, Option<usize>),
+    /// One of three slots, as a try or as one of the waiters.
+    Permit(u8, Option<usize>),
 }
 
 /// How a key of a group is held.
@@ -142,18 +144,32 @@ fn group(shape: usize) -> Group {
     Group::new(SHAPES[shape].iter().map(part).collect())
 }
 
+fn ticket(waiter: usize, times: &Times) -> Ticket {
+    Ticket {
+        waiter: format!("{PROCESS}:{waiter}").into(),
+        number: TICKETS[waiter],
+        heartbeat: times.heartbeats[waiter],
+    }
+}
+
 impl Who {
     fn claim(self, times: &Times) -> Arc<Claim> {
         let key = match self.stand {
             Stand::Group(shape, _) => KEYS[SHAPES[shape][0].0],
+            Stand::Permit(slot, waiter) => {
+                let permit = Permit::new(KEYS[0].into(), slot, 3);
+                let fresh = Claim::new("", &permit.key(), asking::token(self.token), true);
+                let place = waiter.map(|waiter| Box::new(ticket(waiter, times)));
+                let claim = fresh.with_fairness(Fairness::Fair(place));
+                let claim = Arc::new(claim.with_permit(permit));
+                if self.withdrawn {
+                    claim.withdraw();
+                }
+                return claim;
+            }
             _ => KEYS[self.key],
         };
         let token = self.token;
-        let ticket = |waiter: usize| Ticket {
-            waiter: format!("{PROCESS}:{waiter}").into(),
-            number: TICKETS[waiter],
-            heartbeat: times.heartbeats[waiter],
-        };
         let order = |place: Option<Ticket>| {
             let fresh = Claim::new("", key, asking::token(token), true);
             Arc::new(fresh.with_fairness(Fairness::Fair(place.map(Box::new))))
@@ -162,10 +178,11 @@ impl Who {
             Stand::Classic => classic(key, token),
             Stand::Unordered => claim(key, token),
             Stand::Try => order(None),
-            Stand::Waiter(waiter) => order(Some(ticket(waiter))),
+            Stand::Waiter(waiter) => order(Some(ticket(waiter, times))),
+            Stand::Permit(..) => unreachable!("made above"),
             Stand::Group(shape, waiter) => {
                 let fresh = Claim::new("", key, asking::token(token), true);
-                let place = Fairness::Fair(waiter.map(|waiter| Box::new(ticket(waiter))));
+                let place = Fairness::Fair(waiter.map(|waiter| Box::new(ticket(waiter, times))));
                 // One in five takes the place of a lock that is held exclusively.
                 let group = match token {
                     4 => group(shape).instead_of(asking::token(1)),
@@ -257,6 +274,7 @@ fn group_deed() -> impl Strategy<Value = Deed> {
         6 => (0..SHAPES.len(), waiter()).prop_map(|(shape, waiter)| Stand::Group(shape, waiter)),
         1 => Just(Stand::Unordered),
         1 => (0..TICKETS.len()).prop_map(Stand::Waiter),
+        4 => (0..3u8, waiter()).prop_map(|(slot, waiter)| Stand::Permit(slot, waiter)),
     ];
     let who = move || {
         (

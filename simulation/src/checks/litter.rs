@@ -43,7 +43,8 @@ impl Litter {
 
     /// Looks for those whose time is over.
     fn sweep(&mut self, now: u64) -> Result<(), String> {
-        while let Some((by, value)) = self.done.pop_front_if(|(by, _)| *by < now) {
+        while let Some((by, value)) = self.done.front().copied().filter(|(by, _)| *by < now) {
+            self.done.pop_front();
             self.judged += 1;
             let left = |one: &&(usize, usize, Member)| one.2.value == value && one.2.until > by;
             let member = self.members.iter().find(left);

@@ -288,7 +288,7 @@ impl World {
             }
             [b"SUBSCRIBE", channel] => {
                 let process = text(channel).rsplit(':').next().unwrap_or_default();
-                self.conns[conn].ear = Some(process.to_owned());
+                self.conns[conn].subscriber = Some(process.to_owned());
                 let channel = text(channel);
                 write!(
                     out,
@@ -376,7 +376,7 @@ impl World {
             return;
         }
         let Some(conn) = self.conns.iter().rposition(|conn| {
-            conn.master == master && conn.is_heard() && conn.ear.as_deref() == Some(process)
+            conn.master == master && conn.is_heard() && conn.subscriber.as_deref() == Some(process)
         }) else {
             return;
         };

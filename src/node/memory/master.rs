@@ -147,9 +147,8 @@ impl Master {
             Request::Write {
                 claim,
                 token,
-                bytes,
-                ..
-            } => self.write_value(now, claim, *token, bytes.as_deref()),
+                value,
+            } => self.write_value(now, claim, *token, value.bytes.as_deref()),
         }
     }
 
@@ -184,6 +183,11 @@ impl Master {
         self.run = Run(run);
     }
 
+    /// The run of the server that it is in.
+    pub fn run(&self) -> &ServerRun {
+        &self.run.0
+    }
+
     /// Puts a value of another type under `key`.
     pub fn put_foreign(&mut self, key: &[u8]) {
         self.keys.insert(
@@ -207,6 +211,9 @@ impl Master {
         ttl: Duration,
         proposal: u64,
     ) -> Outcome<Answer> {
+        if let Some(permit) = claim.permit() {
+            return self.permit(now, claim, permit, ttl, proposal);
+        }
         if let Some(group) = claim.group() {
             return self.claim(now, claim, group, ttl, proposal);
         }
@@ -293,6 +300,7 @@ impl Master {
             ahead,
             ticket: largest,
             holder,
+            free: 0,
         }));
         Ok(Answer::Refused { ttl_left, line })
     }
@@ -411,6 +419,9 @@ impl Master {
     }
 
     fn release(&mut self, now: u64, claim: &Claim, leave: bool) -> Outcome<Answer> {
+        if let Some(permit) = claim.permit() {
+            return self.release_permit(now, claim, permit, leave);
+        }
         if let Some(group) = claim.group() {
             return self.unclaim(now, claim, group, leave);
         }
@@ -584,6 +595,11 @@ impl Master {
             Some(Value::Text(text)) => Ok(Some(text)),
             Some(Value::Foreign) => Err(Fault::WrongType),
         }
+    }
+
+    /// Whether there is a key, of any type.
+    pub(super) fn exists(&mut self, now: u64, key: &[u8]) -> bool {
+        self.entry(now, key).is_some()
     }
 
     pub(super) fn ttl_left(&mut self, now: u64, key: &[u8]) -> Option<Duration> {

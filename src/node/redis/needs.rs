@@ -5,7 +5,7 @@
 use std::fmt;
 
 use super::resp::{Command, Value};
-use crate::keys::{Family, WAKE, WAKE_PLACE};
+use crate::keys::{Family, RESERVED, WAKE, WAKE_PLACE};
 use crate::node::Scope;
 
 /// What a right is needed for.
@@ -37,10 +37,12 @@ pub enum Purpose {
     Groups,
     /// Values under a lock: quotas, and what is done once a period.
     Values,
+    /// Semaphores.
+    Semaphores,
 }
 
 impl Purpose {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Locking,
         Self::RestartGuard,
         Self::Fencing,
@@ -49,6 +51,7 @@ impl Purpose {
         Self::Reconnecting,
         Self::Operating,
         Self::Values,
+        Self::Semaphores,
         Self::Database,
         Self::Persistence,
         Self::Naming,
@@ -79,6 +82,7 @@ impl fmt::Display for Purpose {
             Self::Naming => "a name in CLIENT LIST",
             Self::Groups => "several resources, readers and owners",
             Self::Values => "quotas and once a period",
+            Self::Semaphores => "semaphores",
         })
     }
 }
@@ -157,6 +161,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Values, "GET {value}"),
     (Purpose::Values, "SET {value} x XX PX 1"),
     (Purpose::Values, "DEL {value}"),
+    (Purpose::Semaphores, "PTTL {slot}"),
 ];
 
 /// The purposes that one `Redlock` has.
@@ -172,11 +177,11 @@ pub(super) fn purposes(
             Purpose::Locking | Purpose::Reconnecting | Purpose::Operating => true,
             // A courtesy, that old servers do not know: nothing is missing without.
             Purpose::Naming => false,
-            // Most locks are one resource held alone; the table names it, and who asks for more hears of it.
-            Purpose::Groups => fencing && fair,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
             Purpose::Fencing | Purpose::Values => fencing,
+            // Most locks are one resource held alone; the table names it, and who asks for more hears of it.
+            Purpose::Groups | Purpose::Semaphores => fencing && fair,
             Purpose::Order | Purpose::WakeUps => fair,
             Purpose::Database => database,
         })
@@ -256,6 +261,7 @@ impl Need {
                 .into_iter()
                 .find(|family| family.place() == word)
             {
+                Some(Family::Slot) => format!("{}0:{}", Family::Slot.before(), names.lock),
                 Some(family) => format!("{}{}", family.before(), names.lock),
                 None => word.to_owned(),
             },
@@ -318,6 +324,12 @@ impl Denied {
 
 /// The keys of one family, as an ACL pattern.
 fn pattern(family: Family, prefix: &str) -> String {
+    if family == Family::Slot {
+        // A slot is a lock of its own: with a counter, a line, and what else goes with one.
+        let slots = pattern(Family::Lock, prefix);
+        let before = Family::Slot.before();
+        return format!("{before}*:{slots} ~{RESERVED}*:{before}*:{slots}");
+    }
     let mut pattern = family.before().to_owned();
     for c in prefix.chars() {
         if matches!(c, '*' | '?' | '[' | ']' | '\\') {
@@ -460,7 +472,7 @@ mod tests {
     use crate::node::redis::wire::sources;
 
     /// What a user gets by the line on the page: all that is in use by default, and what operators ask.
-    const DEFAULTS: [Purpose; 9] = [
+    const DEFAULTS: [Purpose; 10] = [
         Purpose::Locking,
         Purpose::RestartGuard,
         Purpose::Fencing,
@@ -470,6 +482,7 @@ mod tests {
         Purpose::Operating,
         Purpose::Groups,
         Purpose::Values,
+        Purpose::Semaphores,
     ];
 
     /// The words of `ACL SETUSER` that grant what `wanted` needs, behind the name of the user.
@@ -514,6 +527,7 @@ mod tests {
             Purpose::Naming => "connections have no name",
             Purpose::Groups => "none of those kinds of lock",
             Purpose::Values => "these fail; locks do not",
+            Purpose::Semaphores => "no permits",
         }
     }
 
@@ -531,6 +545,7 @@ mod tests {
             Purpose::Naming => "names in `CLIENT LIST` (Redis 7.2, Valkey)",
             Purpose::Groups => "several resources, readers, owners",
             Purpose::Values => "quotas, once a period",
+            Purpose::Semaphores => "semaphores",
         }
     }
 
@@ -583,8 +598,8 @@ mod tests {
     }
 
     /// What each script is for.
-    const OF_SCRIPTS: [&[Purpose]; 14] = {
-        use Purpose::{Fencing, Groups, Locking, Operating, Order, Values, WakeUps};
+    const OF_SCRIPTS: [&[Purpose]; 16] = {
+        use Purpose::{Fencing, Groups, Locking, Operating, Order, Semaphores, Values, WakeUps};
         [
             &[Locking, Fencing],
             &[Locking, Fencing],
@@ -600,6 +615,8 @@ mod tests {
             &[Locking, Fencing, Groups],
             &[Values],
             &[Values],
+            &[Locking, Fencing, Order, Semaphores],
+            &[Locking, Order, WakeUps],
         ]
     };
 

@@ -11,7 +11,7 @@ use super::trust::Memory;
 use crate::keys;
 use crate::node::inspection::plain;
 use crate::node::{
-    Answer, Claim, ExtendItem, Extended, Fairness, Fault, Group, KeyState, Mode, QueueInfo,
+    Answer, Claim, ExtendItem, Extended, Fairness, Fault, Group, KeyState, Mode, Permit, QueueInfo,
     Request, ServerRun, StoredValue, Ticket, Waiter,
 };
 
@@ -19,7 +19,7 @@ use crate::node::{
 const FENCE_TTL: Duration = Duration::from_secs(86_400);
 
 /// The scripts, in the order of [`Script`].
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 16] = [
     include_str!("../../scripts/acquire.lua"),
     include_str!("../../scripts/confirm.lua"),
     include_str!("../../scripts/release.lua"),
@@ -34,6 +34,8 @@ const SOURCES: [&str; 14] = [
     include_str!("../../scripts/keep.lua"),
     include_str!("../../scripts/read.lua"),
     include_str!("../../scripts/write.lua"),
+    include_str!("../../scripts/permit.lua"),
+    include_str!("../../scripts/release_permit.lua"),
 ];
 
 /// What several scripts share, put in where a line asks for it: a function would cost each call.
@@ -87,6 +89,8 @@ enum Script {
     Keep,
     Read,
     Write,
+    Permit,
+    ReleasePermit,
 }
 
 impl Script {
@@ -95,6 +99,8 @@ impl Script {
         let fair = |claim: &Claim| matches!(claim.fairness(), Fairness::Fair(_));
         let grouped = |claim: &Claim| claim.group().is_some();
         Some(match request {
+            Request::Acquire { claim, .. } if claim.permit().is_some() => Self::Permit,
+            Request::Release { claim, .. } if claim.permit().is_some() => Self::ReleasePermit,
             Request::Acquire { claim, .. } if grouped(claim) => Self::Claim,
             Request::Confirm { claim, .. } if grouped(claim) => Self::ConfirmGroup,
             Request::Release { claim, .. } if grouped(claim) => Self::Unclaim,
@@ -122,7 +128,7 @@ pub(super) struct Scripts {
 
 /// The scripts that are loaded together, in the order of [`Script`]: those of the plain lock with every
 /// connection, the others when they are first needed.
-const SETS: [Range<usize>; 3] = [0..8, 8..12, 12..SOURCES.len()];
+const SETS: [Range<usize>; 4] = [0..8, 8..12, 12..14, 14..SOURCES.len()];
 
 impl Scripts {
     /// The set that every connection begins with.
@@ -191,7 +197,9 @@ impl Scripts {
                 ttl,
                 proposal,
             } => {
-                if let Some(group) = claim.group() {
+                if let Some(permit) = claim.permit() {
+                    self.permit(claim, permit, *ttl, *proposal, out);
+                } else if let Some(group) = claim.group() {
                     self.claim(claim, group, *ttl, *proposal, out);
                 } else if let Fairness::Fair(ticket) = claim.fairness() {
                     self.acquire_fair(claim, ticket.as_deref(), *ttl, *proposal, out);
@@ -244,9 +252,8 @@ impl Scripts {
             Request::Write {
                 claim,
                 token,
-                bytes,
-                ..
-            } => self.write(claim, *token, bytes.as_deref(), run, out),
+                value,
+            } => self.write(claim, *token, value.bytes.as_deref(), run, out),
         }
         true
     }
@@ -358,7 +365,44 @@ impl Scripts {
         }
     }
 
+    fn permit(
+        &self,
+        claim: &Claim,
+        permit: &Permit,
+        ttl: Duration,
+        proposal: u64,
+        out: &mut Vec<u8>,
+    ) {
+        let ticket = ticket(claim);
+        let extra = if ticket.is_some() { 3 } else { 0 };
+        let mut command = self.call(Script::Permit, 1, 5 + extra, out);
+        command.arg(permit.name()).arg(claim.token().to_hex());
+        command.number(millis(ttl)).number(proposal);
+        command.number(permit.slot().into());
+        command.number(permit.permits().into());
+        if let Some(ticket) = ticket {
+            command.arg(&*ticket.waiter);
+            command
+                .number(ticket.number)
+                .number(millis(ticket.heartbeat));
+        }
+    }
+
+    fn release_permit(&self, claim: &Claim, permit: &Permit, leave: bool, out: &mut Vec<u8>) {
+        let ticket = ticket(claim);
+        let extra = if ticket.is_some() { 2 } else { 0 };
+        let mut command = self.call(Script::ReleasePermit, 1, 2 + extra, out);
+        command.arg(permit.name()).arg(claim.token().to_hex());
+        command.number(permit.slot().into());
+        if let Some(ticket) = ticket {
+            command.arg(&*ticket.waiter).number(u64::from(leave));
+        }
+    }
+
     fn release(&self, claim: &Claim, leave: bool, out: &mut Vec<u8>) {
+        if let Some(permit) = claim.permit() {
+            return self.release_permit(claim, permit, leave, out);
+        }
         if let Some(group) = claim.group() {
             return self.unclaim(claim, group, leave, out);
         }
@@ -372,6 +416,14 @@ impl Scripts {
         if let Some(ticket) = ticket {
             command.arg(&*ticket.waiter).number(u64::from(leave));
         }
+    }
+}
+
+/// The place in line of a claim, where it has one.
+fn ticket(claim: &Claim) -> Option<&Ticket> {
+    match claim.fairness() {
+        Fairness::Fair(ticket) => ticket.as_deref(),
+        Fairness::Unordered => None,
     }
 }
 
@@ -434,7 +486,7 @@ pub(super) fn decode(
     }
     Ok(match (request, value) {
         (Request::Acquire { claim, .. }, value) => acquired(claim, value)?,
-        (Request::Confirm { .. }, Value::Int(0)) => Answer::NotOurs,
+        (Request::Confirm { .. } | Request::Read { .. }, Value::Int(0)) => Answer::NotOurs,
         (Request::Confirm { .. }, Value::Int(1)) => Answer::Confirmed,
         (Request::Confirm { claim, .. }, Value::Int(-1)) if claim.group().is_some() => {
             Answer::NotAlone
@@ -454,7 +506,6 @@ pub(super) fn decode(
         (Request::Look { .. } | Request::Break { .. }, Value::Array(state)) => {
             Answer::State(key_state(state).ok_or_else(NoAnswer::odd)?)
         }
-        (Request::Read { .. }, Value::Int(0)) => Answer::NotOurs,
         (Request::Read { .. }, Value::Array(found)) => {
             let run = memory.run.clone();
             let stored = stored(found, memory)?;
@@ -474,6 +525,9 @@ pub(super) fn decode(
 /// The answer to an acquire: each kind of claim has its own.
 fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
     let in_line = matches!(claim.fairness(), Fairness::Fair(_));
+    if claim.permit().is_some() {
+        return permitted(value);
+    }
     if claim.group().is_some() {
         return claimed(value);
     }
@@ -510,6 +564,39 @@ fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
         _ => {}
     }
     Err(NoAnswer::odd())
+}
+
+/// The answer to a claim of a slot.
+fn permitted(value: &Value<'_>) -> Result<Answer, NoAnswer> {
+    match value {
+        Value::Int(granted) => {
+            let counter = Some(counter(*granted)?);
+            Ok(Answer::Granted { counter })
+        }
+        Value::Array(refused) => {
+            let [
+                Value::Bulk(free),
+                ttl @ Value::Int(_),
+                Value::Int(ahead @ 0..),
+                Value::Int(ticket @ 0..),
+            ] = &refused[..]
+            else {
+                return Err(NoAnswer::odd());
+            };
+            let free = std::str::from_utf8(free)
+                .ok()
+                .and_then(|bits| bits.parse().ok());
+            let line = QueueInfo {
+                ahead: ahead.unsigned_abs(),
+                ticket: ticket.unsigned_abs(),
+                holder: None,
+                free: free.ok_or_else(NoAnswer::odd)?,
+            };
+            let (ttl_left, line) = (as_millis(ttl), Some(Box::new(line)));
+            Ok(Answer::Refused { ttl_left, line })
+        }
+        _ => Err(NoAnswer::odd()),
+    }
 }
 
 /// The answer to a claim of a group.
@@ -597,6 +684,7 @@ fn line(refused: &[Value<'_>]) -> QueueInfo {
         ahead: number(1),
         ticket: number(2),
         holder,
+        free: 0,
     }
 }
 
@@ -708,7 +796,7 @@ mod tests {
         }
         let text = String::from_utf8(out).expect("text");
         assert!(!text.contains("--+"), "{text}");
-        assert_eq!(text.matches("local fence = ").count(), 8);
+        assert_eq!(text.matches("local fence = ").count(), 9);
         assert!(
             !text.contains("{fence}") && !text.contains("{shared}"),
             "{text}"
