@@ -9,6 +9,12 @@ pub(crate) const WAKE: &str = "quorate:wake:";
 /// Where that stands in a script and in the table of rights.
 pub(crate) const WAKE_PLACE: &str = "{wake}";
 
+/// What stands before a lock key in the name of the channel on which its new leaders are announced.
+pub(crate) const LEADER: &str = "quorate:leader:";
+
+/// Where that stands in a script and in the table of rights.
+pub(crate) const LEADER_PLACE: &str = "{leader}";
+
 /// The families of keys that belong to one lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Family {
@@ -24,16 +30,19 @@ pub(crate) enum Family {
     Ticket,
     /// The value of a holder whose lock an operator has broken.
     Broken,
+    /// What the holder tells those who look.
+    Note,
 }
 
 impl Family {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Lock,
         Self::Fence,
         Self::Queue,
         Self::Alive,
         Self::Ticket,
         Self::Broken,
+        Self::Note,
     ];
 
     /// What stands before the lock key.
@@ -45,6 +54,7 @@ impl Family {
             Self::Alive => "quorate:alive:",
             Self::Ticket => "quorate:ticket:",
             Self::Broken => "quorate:broken:",
+            Self::Note => "quorate:note:",
         }
     }
 
@@ -57,6 +67,7 @@ impl Family {
             Self::Alive => "{alive}",
             Self::Ticket => "{ticket}",
             Self::Broken => "{broken}",
+            Self::Note => "{note}",
         }
     }
 
@@ -72,5 +83,7 @@ pub(crate) fn put_in(script: &str) -> String {
     let named = Family::ALL.iter().fold(script.to_owned(), |text, family| {
         text.replace(family.place(), family.before())
     });
-    named.replace(WAKE_PLACE, WAKE)
+    named
+        .replace(WAKE_PLACE, WAKE)
+        .replace(LEADER_PLACE, LEADER)
 }

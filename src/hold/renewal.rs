@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 
 use super::end::end;
 use super::held::Held;
-use super::schedule::{Due, OPEN, Renewal, SOON, ScheduleId, next_due};
+use super::schedule::{Due, OPEN, Renewal, SOON, ScheduleId, What, next_due};
 use crate::metrics;
 use crate::node::{Answer, ExtendItem, Extended, Fault, Phase, Request};
 use crate::outcome::LossCause;
@@ -124,12 +124,15 @@ async fn pause() {
 fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, now: Instant) {
     let mut renewing = Vec::with_capacity(due.len());
     let mut items = Vec::with_capacity(due.len());
-    for Due { held, id } in due {
+    let mut notes = Vec::new();
+    let wall = coordinator.runtime.wall_micros();
+    for Due { held, id, what } in due {
         if let Some(cause) = held.ended(now) {
             end(renewal, coordinator, &held, id, cause);
             continue;
         }
-        if !held.renews() {
+        notes.extend(held.note(false, now, wall));
+        if !held.renews() || what == What::Note {
             continue;
         }
         let ttl = held.ttl();
@@ -145,9 +148,20 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
             tells: false,
         });
     }
-    if items.is_empty() {
-        return;
+    if !items.is_empty() {
+        renew(renewal, coordinator, (items, renewing), now);
     }
+    // Behind the renewals, whose new expiry they take over.
+    coordinator.note(notes);
+}
+
+/// Sends one batch of renewals.
+fn renew(
+    renewal: &Arc<Renewal>,
+    coordinator: &Arc<Coordinator>,
+    (items, renewing): (Vec<ExtendItem>, Vec<Renewing>),
+    now: Instant,
+) {
     let items: Arc<[ExtendItem]> = items.into();
     let answers = RenewAnswers {
         renewing,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::fault::Fault;
 use super::name::NodeName;
+use super::note::Note;
 use crate::metrics;
 
 /// The random value of one attempt: 128 bits from the operating system's generator, written to
@@ -73,6 +74,7 @@ pub struct Claim {
     fenced: bool,
     fairness: Fairness,
     withdrawn: AtomicBool,
+    noted: AtomicBool,
 }
 
 impl Claim {
@@ -91,6 +93,7 @@ impl Claim {
             fenced,
             fairness: Fairness::Unordered,
             withdrawn: AtomicBool::new(false),
+            noted: AtomicBool::new(false),
         }
     }
 
@@ -137,6 +140,17 @@ impl Claim {
         self.withdrawn.store(true, Ordering::Release);
     }
 
+    /// Says that a note may have been written from now on, so that the release takes it along. Set
+    /// before the note is queued.
+    pub fn take_note(&self) {
+        self.noted.store(true, Ordering::Release);
+    }
+
+    /// Whether a note may have been written.
+    pub fn is_noted(&self) -> bool {
+        self.noted.load(Ordering::Acquire)
+    }
+
     /// Whether the claim has been withdrawn.
     pub fn is_withdrawn(&self) -> bool {
         self.withdrawn.load(Ordering::Acquire)
@@ -150,6 +164,30 @@ pub struct ExtendItem {
     pub claim: Arc<Claim>,
     /// The expiry it is raised to, if it is lower.
     pub ttl: Duration,
+}
+
+/// One lock within a message that says who holds them.
+#[derive(Clone, Debug)]
+pub struct NoteItem {
+    /// The lock.
+    pub claim: Arc<Claim>,
+    /// What its holder says.
+    pub says: Arc<str>,
+    /// Since when it is held, in milliseconds of wall clock.
+    pub since: u64,
+    /// Whether to wake those who watch for a new leader.
+    pub announce: bool,
+}
+
+/// Some of the keys that there are.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// Which, as a pattern of the master's.
+    pub pattern: Box<[u8]>,
+    /// Where to go on; 0 to begin.
+    pub cursor: u64,
+    /// About how many to look at.
+    pub count: u32,
 }
 
 /// What a coordinator asks of one master.
@@ -195,6 +233,23 @@ pub enum Request {
         /// The lock key.
         key: Arc<[u8]>,
     },
+    /// Write down who holds these locks, for those who look.
+    Note {
+        /// The locks.
+        items: Arc<[NoteItem]>,
+    },
+    /// Name some of the keys of strings that there are.
+    List {
+        /// Which.
+        page: Arc<Page>,
+    },
+    /// Begin to hear, or hear no more, of new leaders.
+    Watch {
+        /// The lock key of the election.
+        key: Arc<[u8]>,
+        /// Whether to hear of them.
+        on: bool,
+    },
 }
 
 impl Request {
@@ -203,7 +258,12 @@ impl Request {
         match self {
             Self::Acquire { claim, .. } | Self::Confirm { claim, .. } => claim.is_withdrawn(),
             Self::Extend { items } => items.iter().all(|item| item.claim.is_withdrawn()),
-            Self::Release { .. } | Self::Look { .. } | Self::Break { .. } => false,
+            Self::Note { items } => items.iter().all(|item| item.claim.is_withdrawn()),
+            Self::Release { .. }
+            | Self::Look { .. }
+            | Self::Break { .. }
+            | Self::List { .. }
+            | Self::Watch { .. } => false,
         }
     }
 
@@ -227,6 +287,8 @@ pub struct KeyState {
     pub counter: Option<u64>,
     /// The line, its head first; at most 100 waiters.
     pub queue: Vec<Waiter>,
+    /// What the holder says of itself, where it did.
+    pub note: Option<Note>,
 }
 
 /// One waiter in line, as one master sees it.
@@ -255,6 +317,8 @@ pub struct QueueInfo {
     pub ticket: u64,
     /// The value of the lock key, where there is one.
     pub holder: Option<Vec<u8>>,
+    /// What the holder says of itself, where it did.
+    pub note: Option<Note>,
 }
 
 /// What happened to one lock of an extension.
@@ -299,6 +363,17 @@ pub enum Answer {
     Extended(Vec<Extended>),
     /// The lock as it stands, or as it stood before it was broken.
     State(KeyState),
+    /// Which notes were written, in the order asked.
+    Noted(Vec<bool>),
+    /// Some keys.
+    Keys {
+        /// Where to go on; 0 at the end.
+        cursor: u64,
+        /// What was found; a key may come twice.
+        keys: Vec<Vec<u8>>,
+    },
+    /// New leaders will be heard of, or no more.
+    Watching,
 }
 
 /// Which part of a lock's life a message belongs to.
@@ -478,4 +553,7 @@ impl fmt::Debug for Subscriber {
 pub trait WakeSink: Send + Sync + 'static {
     /// `node` says that `key` may be free. Must not block.
     fn woken(&self, node: usize, key: &[u8]);
+
+    /// `node` says that the lock on `key` has a new holder who was elected. Must not block.
+    fn announced(&self, _node: usize, _key: &[u8]) {}
 }

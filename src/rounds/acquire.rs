@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::fan_out::{Collect, FanOut, From};
 use super::look::timeout;
-use crate::node::{Answer, Fault, NodeName, Phase, QueueInfo};
+use crate::node::{Answer, Fault, NodeName, Note, Phase, QueueInfo};
 use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{Quorum, Verdict};
 use crate::protocol::round::{Round, Vote};
@@ -34,6 +34,8 @@ pub(crate) struct Refusals {
     /// The most waiters before us on any node; none where there is no line.
     pub(crate) ahead: Option<u64>,
     pub(crate) holder: Option<Vec<u8>>,
+    /// What that holder says of itself.
+    note: Option<Note>,
     /// When each node may be free, as it said.
     free_in: Vec<Option<Duration>>,
 }
@@ -53,6 +55,11 @@ impl AcquireAnswers {
 
     pub(crate) fn refusals(&self) -> Option<&Refusals> {
         self.refusals.as_deref()
+    }
+
+    /// What the holder says of itself, where a refusing node had it.
+    pub(crate) fn holder_note(&self) -> Option<Note> {
+        self.refusals()?.note.clone()
     }
 
     /// The longest that any refusing node will keep the holder's key.
@@ -83,7 +90,11 @@ impl AcquireAnswers {
         if let Some(line) = line {
             refusals.ticket = refusals.ticket.max(line.ticket);
             refusals.ahead = refusals.ahead.max(Some(line.ahead));
-            refusals.holder = refusals.holder.take().or(line.holder);
+            let QueueInfo { holder, note, .. } = *line;
+            refusals.holder = refusals.holder.take().or_else(|| holder.clone());
+            if refusals.holder == holder {
+                refusals.note = refusals.note.take().or(note);
+            }
         }
     }
 

@@ -9,4 +9,5 @@ pub(crate) mod coordinator;
 pub(crate) mod extend;
 pub(crate) mod fan_out;
 mod look;
+mod note;
 pub(crate) mod release;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use quorate::node::{
-    Answer, Claim, Fairness, KeyState, Request, Subscriber, Ticket, Waiter, WakeSink,
+    Answer, Claim, Fairness, KeyState, NoteItem, Request, Subscriber, Ticket, Waiter, WakeSink,
 };
 
 use crate::arm::{Arm, LONG, fence, hex, now};
@@ -72,6 +72,10 @@ enum Deed {
     Nap,
     /// All that is fleeting has passed.
     Rest,
+    /// Of several holders, some of them withdrawn.
+    Note(Vec<Who>),
+    /// Another type, or a text of another client's, beside a lock.
+    StrangeNote(usize, bool),
 }
 
 /// One of a few claims, so that they meet.
@@ -81,6 +85,7 @@ struct Who {
     token: u8,
     stand: Stand,
     withdrawn: bool,
+    noted: bool,
 }
 
 /// How a claim stands to others.
@@ -114,6 +119,9 @@ impl Who {
         if self.withdrawn {
             claim.withdraw();
         }
+        if self.noted {
+            claim.take_note();
+        }
         claim
     }
 }
@@ -131,12 +139,14 @@ fn deed() -> impl Strategy<Value = Deed> {
     let key = || 0..KEYS.len();
     let ttl = || 0..LASTING.ttls.len();
     let who = || {
-        (key(), 1..4u8, stand(), prop::bool::weighted(0.1)).prop_map(
-            |(key, token, stand, withdrawn)| Who {
+        let noted = any::<bool>();
+        (key(), 1..4u8, stand(), prop::bool::weighted(0.1), noted).prop_map(
+            |(key, token, stand, withdrawn, noted)| Who {
                 key,
                 token,
                 stand,
                 withdrawn,
+                noted,
             },
         )
     };
@@ -157,6 +167,8 @@ fn deed() -> impl Strategy<Value = Deed> {
         1 => key().prop_map(Deed::DeleteCounter),
         3 => Just(Deed::Nap),
         2 => Just(Deed::Rest),
+        4 => prop::collection::vec(who(), 1..4).prop_map(Deed::Note),
+        1 => (key(), any::<bool>()).prop_map(|(key, foreign)| Deed::StrangeNote(key, foreign)),
     ]
 }
 
@@ -168,6 +180,7 @@ fn line_deed() -> impl Strategy<Value = Deed> {
             token,
             stand: Stand::Waiter(waiter),
             withdrawn: false,
+            noted: true,
         })
     };
     let ttl = || 0..LASTING.ttls.len();
@@ -178,6 +191,7 @@ fn line_deed() -> impl Strategy<Value = Deed> {
         1 => Just(Deed::Break(0)),
         4 => Just(Deed::Nap),
         1 => Just(Deed::Rest),
+        2 => waiter().prop_map(|who| Deed::Note(vec![who])),
     ]
 }
 
@@ -243,6 +257,24 @@ fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
         Deed::DeleteCounter(key) => Act::Do(Box::new(move |arm| arm.delete(&fence(KEYS[key])))),
         Deed::Nap => Act::Pass(Some(BLINK / 2)),
         Deed::Rest => Act::Pass(None),
+        Deed::Note(holders) => {
+            let items = holders.iter().map(|who| NoteItem {
+                claim: who.claim(times),
+                says: format!("{}\thost\tprogram\t", who.token).into(),
+                since: 1,
+                announce: who.noted,
+            });
+            let items = items.collect();
+            Act::Ask(Request::Note { items })
+        }
+        Deed::StrangeNote(key, foreign) => Act::Do(Box::new(move |arm| {
+            let note = [b"quorate:note:", KEYS[key]].concat();
+            if foreign {
+                arm.put_foreign(&note);
+            } else {
+                arm.put(&note, b"somebody", Some(ttls[2]));
+            }
+        })),
     }
 }
 
@@ -473,7 +505,8 @@ struct Seen(Said, Vec<(Option<Vec<u8>>, Option<Duration>)>);
 impl Seen {
     async fn on(arm: &Arm, key: &[u8]) -> Self {
         let said = arm.ask(asking::look(key)).await;
-        let keys = [key.to_vec(), fence(key)];
+        let note = [b"quorate:note:", key].concat();
+        let keys = [key.to_vec(), fence(key), note];
         let read = keys.map(|key| (arm.read(&key), arm.ttl(&key)));
         Self(said, read.into())
     }

@@ -5,7 +5,7 @@
 use std::fmt;
 
 use super::resp::{Command, Value};
-use crate::keys::{Family, WAKE, WAKE_PLACE};
+use crate::keys::{Family, LEADER, LEADER_PLACE, WAKE, WAKE_PLACE};
 use crate::node::Scope;
 
 /// What a right is needed for.
@@ -33,15 +33,21 @@ pub enum Purpose {
     Persistence,
     /// A name in `CLIENT LIST`.
     Naming,
+    /// Telling who holds a lock, and reading it.
+    Notes,
+    /// Hearing of a new leader at once; without, observers go by their timers.
+    Elections,
 }
 
 impl Purpose {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 12] = [
         Self::Locking,
         Self::RestartGuard,
         Self::Fencing,
         Self::Order,
         Self::WakeUps,
+        Self::Notes,
+        Self::Elections,
         Self::Reconnecting,
         Self::Operating,
         Self::Database,
@@ -68,9 +74,11 @@ impl fmt::Display for Purpose {
             Self::Database => "the database number in the URL",
             Self::WakeUps => "waking waiters",
             Self::Reconnecting => "clean reconnects",
-            Self::Operating => "status, break and doctor",
+            Self::Operating => "status, list, break and doctor",
             Self::Persistence => "judging persistence",
             Self::Naming => "a name in CLIENT LIST",
+            Self::Notes => "notes of who holds a lock",
+            Self::Elections => "hearing of new leaders at once",
         })
     }
 }
@@ -119,6 +127,14 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::WakeUps, "SUBSCRIBE {wake}"),
     (Purpose::WakeUps, "PUBLISH {wake} x"),
     (Purpose::WakeUps, "PING"),
+    (Purpose::Notes, "GET {lock}"),
+    (Purpose::Notes, "PTTL {lock}"),
+    (Purpose::Notes, "GET {note}"),
+    (Purpose::Notes, "SET {note} x XX PX 1"),
+    (Purpose::Notes, "DEL {note}"),
+    (Purpose::Elections, "SUBSCRIBE {leader}"),
+    (Purpose::Elections, "UNSUBSCRIBE {leader}"),
+    (Purpose::Elections, "PUBLISH {leader} x"),
     (Purpose::Reconnecting, "CLIENT ID"),
     // The number of no connection. Never 0, which Redis 6.2 takes for every one.
     (Purpose::Reconnecting, "CLIENT KILL ID 9223372036854775807"),
@@ -131,9 +147,16 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Operating, "ZRANGE {queue} 0 0"),
     (Purpose::Operating, "ZSCORE {alive} x"),
     (Purpose::Operating, "SET {broken} x XX PX 1"),
+    (Purpose::Operating, "GET {note}"),
+    (Purpose::Operating, "DEL {note}"),
+    (
+        Purpose::Operating,
+        "SCAN 0 MATCH {lock} COUNT 1 TYPE string",
+    ),
     (Purpose::Database, "SELECT {db}"),
     (Purpose::Persistence, "CONFIG GET appendfsync"),
     (Purpose::Naming, "CLIENT SETINFO LIB-NAME quorate"),
+    (Purpose::Naming, "CLIENT SETNAME quorate"),
 ];
 
 /// The purposes that one `Redlock` has.
@@ -151,8 +174,8 @@ pub(super) fn purposes(
             Purpose::Naming => false,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
-            Purpose::Fencing => fencing,
-            Purpose::Order | Purpose::WakeUps => fair,
+            Purpose::Fencing | Purpose::Notes => fencing,
+            Purpose::Order | Purpose::WakeUps | Purpose::Elections => fair,
             Purpose::Database => database,
         })
 }
@@ -213,8 +236,13 @@ impl Need {
         })
     }
 
-    fn on_channel(&self) -> bool {
-        self.line.split(' ').any(|word| word == WAKE_PLACE)
+    /// What stands before the names of the channels that it is about.
+    fn channels(&self) -> Option<&'static str> {
+        self.line.split(' ').find_map(|word| match word {
+            WAKE_PLACE => Some(WAKE),
+            LEADER_PLACE => Some(LEADER),
+            _ => None,
+        })
     }
 
     /// Whether it is this line of the table.
@@ -226,6 +254,7 @@ impl Need {
     pub(super) fn write(&self, names: &Names, out: &mut Vec<u8>) {
         let words = self.line.split(' ').map(|word| match word {
             WAKE_PLACE => names.channel.clone(),
+            LEADER_PLACE => format!("{LEADER}{}", names.lock),
             DATABASE => names.database.to_string(),
             word => match Family::ALL
                 .into_iter()
@@ -256,9 +285,9 @@ impl Need {
         if !error.starts_with("NOPERM") {
             return None;
         }
-        Some(match (Denied::of(&error), self.family()) {
-            (Denied::Key, Some(family)) => Right::Keys(pattern(family, prefix)),
-            (Denied::Channel, _) if self.on_channel() => Right::Channels(channels()),
+        Some(match (Denied::of(&error), self.family(), self.channels()) {
+            (Denied::Key, Some(family), _) => Right::Keys(pattern(family, prefix)),
+            (Denied::Channel, _, Some(channels)) => Right::Channels(format!("{channels}*")),
             _ => Right::Command(self.command()),
         })
     }
@@ -302,10 +331,6 @@ fn pattern(family: Family, prefix: &str) -> String {
     }
     pattern.push('*');
     pattern
-}
-
-fn channels() -> String {
-    format!("{WAKE}*")
 }
 
 /// One right.
@@ -435,12 +460,14 @@ mod tests {
     use crate::node::redis::wire::sources;
 
     /// What a user gets by the line on the page: all that is in use by default, and what operators ask.
-    const DEFAULTS: [Purpose; 7] = [
+    const DEFAULTS: [Purpose; 9] = [
         Purpose::Locking,
         Purpose::RestartGuard,
         Purpose::Fencing,
         Purpose::Order,
         Purpose::WakeUps,
+        Purpose::Notes,
+        Purpose::Elections,
         Purpose::Reconnecting,
         Purpose::Operating,
     ];
@@ -461,8 +488,12 @@ mod tests {
         for family in keys {
             let _ = write!(words, " ~{}", pattern(family, prefix));
         }
-        if needs.iter().any(Need::on_channel) {
-            let _ = write!(words, " resetchannels &{}", channels());
+        let channels: BTreeSet<_> = needs.iter().filter_map(Need::channels).collect();
+        if !channels.is_empty() {
+            words += " resetchannels";
+        }
+        for channel in channels {
+            let _ = write!(words, " &{channel}*");
         }
         for command in commands {
             let _ = write!(words, " +{command}");
@@ -485,6 +516,8 @@ mod tests {
             Purpose::Operating => "these commands fail",
             Purpose::Persistence => "`doctor` warns that it cannot tell",
             Purpose::Naming => "connections have no name",
+            Purpose::Notes => "nobody is told who holds a lock",
+            Purpose::Elections => "observers go by their timers",
         }
     }
 
@@ -497,9 +530,11 @@ mod tests {
             Purpose::Database => "a database number in the URL",
             Purpose::WakeUps => "wake-ups",
             Purpose::Reconnecting => "clean reconnects",
-            Purpose::Operating => "`status`, `break`, `doctor`",
+            Purpose::Operating => "`status`, `list`, `break`, `doctor`",
             Purpose::Persistence => "`doctor`, with the restart guard off",
-            Purpose::Naming => "names in `CLIENT LIST` (Redis 7.2, Valkey)",
+            Purpose::Naming => "names in `CLIENT LIST` (the library's: Redis 7.2, Valkey)",
+            Purpose::Notes => "notes of who holds a lock",
+            Purpose::Elections => "new leaders, heard of at once",
         }
     }
 
@@ -518,7 +553,7 @@ mod tests {
                     Family::Lock => "the lock key".to_owned(),
                     family => format!("`{}`", family.before()),
                 });
-                let channel = need.on_channel().then(|| format!("`{WAKE}`"));
+                let channel = need.channels().map(|channels| format!("`{channels}`"));
                 if !commands.contains(&command) {
                     commands.push(command);
                 }
@@ -552,17 +587,18 @@ mod tests {
     }
 
     /// What each script is for.
-    const OF_SCRIPTS: [&[Purpose]; 8] = {
-        use Purpose::{Fencing, Locking, Operating, Order, WakeUps};
+    const OF_SCRIPTS: [&[Purpose]; 9] = {
+        use Purpose::{Elections, Fencing, Locking, Notes, Operating, Order, WakeUps};
         [
             &[Locking, Fencing],
             &[Locking, Fencing],
-            &[Locking],
+            &[Locking, Notes],
             &[Locking],
             &[Operating],
             &[Operating, WakeUps],
-            &[Locking, Fencing, Order],
-            &[Locking, Order, WakeUps],
+            &[Locking, Fencing, Order, Notes],
+            &[Locking, Order, WakeUps, Notes],
+            &[Notes, Elections],
         ]
     };
 
@@ -598,6 +634,8 @@ mod tests {
             "script|load",
             "info",
             "subscribe",
+            "unsubscribe",
+            "scan",
             "ping",
             "select",
         ];

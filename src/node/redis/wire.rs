@@ -6,16 +6,19 @@ use std::time::Duration;
 use super::needs::Denied;
 use super::raised::Raised;
 use super::resp::{Command, Value};
-use crate::keys;
+use crate::keys::{self, LEADER};
+use crate::node::note::dated;
+use crate::node::text::plain;
 use crate::node::{
-    Answer, Claim, Extended, Fairness, Fault, KeyState, QueueInfo, Request, Ticket, Waiter,
+    Answer, Claim, Extended, Fairness, Fault, KeyState, Note, NoteItem, Page, QueueInfo, Request,
+    Ticket, Waiter,
 };
 
 /// How long a fencing counter outlives its last grant: a day, so that counters do not pile up.
 const FENCE_TTL: Duration = Duration::from_secs(86_400);
 
 /// The scripts, in the order of [`Script`].
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
     include_str!("../../scripts/acquire.lua"),
     include_str!("../../scripts/confirm.lua"),
     include_str!("../../scripts/release.lua"),
@@ -24,6 +27,7 @@ const SOURCES: [&str; 8] = [
     include_str!("../../scripts/break.lua"),
     include_str!("../../scripts/acquire_fair.lua"),
     include_str!("../../scripts/release_fair.lua"),
+    include_str!("../../scripts/note.lua"),
 ];
 
 /// What several scripts share, put in where a line asks for it: a function would cost each call.
@@ -63,22 +67,24 @@ enum Script {
     Break,
     AcquireFair,
     ReleaseFair,
+    Note,
 }
 
 impl Script {
-    /// The script that a request runs; the classic acquire runs none.
+    /// The script that a request runs; the classic acquire and the commands of the server run none.
     fn of(request: &Request) -> Option<Self> {
         let fair = |claim: &Claim| matches!(claim.fairness(), Fairness::Fair(_));
         Some(match request {
             Request::Acquire { claim, .. } if fair(claim) => Self::AcquireFair,
             Request::Acquire { claim, .. } if claim.fenced() => Self::Acquire,
-            Request::Acquire { .. } => return None,
+            Request::Acquire { .. } | Request::List { .. } | Request::Watch { .. } => return None,
             Request::Confirm { .. } => Self::Confirm,
             Request::Release { claim, .. } if fair(claim) => Self::ReleaseFair,
             Request::Release { .. } => Self::Release,
             Request::Extend { .. } => Self::Extend,
             Request::Look { .. } => Self::Look,
             Request::Break { .. } => Self::Break,
+            Request::Note { .. } => Self::Note,
         })
     }
 }
@@ -178,6 +184,13 @@ impl Scripts {
             Request::Break { key } => {
                 self.call(Script::Break, 1, 0, out).arg(key);
             }
+            Request::Note { items } => self.note(items, out),
+            Request::List { page } => scan(page, out),
+            Request::Watch { key, on } => {
+                let mut command = Command::of(out, 2);
+                command.arg(if *on { "SUBSCRIBE" } else { "UNSUBSCRIBE" });
+                command.arg([LEADER.as_bytes(), key].concat());
+            }
         }
         true
     }
@@ -203,16 +216,52 @@ impl Scripts {
 
     fn release(&self, claim: &Claim, leave: bool, out: &mut Vec<u8>) {
         let (script, ticket) = match claim.fairness() {
-            Fairness::Fair(ticket) => (Script::ReleaseFair, ticket.as_deref()),
+            Fairness::Fair(ticket) => (Script::ReleaseFair, Some(ticket.as_deref())),
             Fairness::Unordered => (Script::Release, None),
         };
-        let extra = if ticket.is_some() { 2 } else { 0 };
+        let noted = claim.is_noted();
+        let place = match ticket {
+            Some(Some(ticket)) => Some((&*ticket.waiter, u64::from(leave))),
+            // The note is named behind a place.
+            Some(None) if noted => Some(("", 0)),
+            _ => None,
+        };
+        let extra = 2 * usize::from(place.is_some()) + usize::from(noted);
         let mut command = self.call(script, 1, 1 + extra, out);
         command.arg(claim.key()).arg(claim.token().to_hex());
-        if let Some(ticket) = ticket {
-            command.arg(&*ticket.waiter).number(u64::from(leave));
+        if let Some((waiter, leave)) = place {
+            command.arg(waiter).number(leave);
+        }
+        if noted {
+            command.number(1);
         }
     }
+
+    fn note(&self, items: &[NoteItem], out: &mut Vec<u8>) {
+        let count = items.len();
+        let mut command = self.call(Script::Note, count, 3 * count, out);
+        for item in items {
+            command.arg(item.claim.key());
+        }
+        for item in items {
+            // One behind a release would not be taken; it keeps its place, with nothing to do.
+            let note = if item.claim.is_withdrawn() {
+                String::new()
+            } else {
+                dated(item.since, &item.says)
+            };
+            command.arg(item.claim.token().to_hex()).arg(note);
+            command.number(u64::from(item.announce));
+        }
+    }
+}
+
+fn scan(page: &Page, out: &mut Vec<u8>) {
+    let mut command = Command::of(out, 8);
+    command.arg("SCAN").number(page.cursor);
+    command.arg("MATCH").arg(&page.pattern);
+    command.arg("COUNT").number(u64::from(page.count));
+    command.arg("TYPE").arg("string");
 }
 
 /// What every scripted acquire says.
@@ -262,6 +311,11 @@ pub(super) fn decode(request: &Request, value: &Value<'_>) -> Result<Answer, NoA
         (Request::Look { .. } | Request::Break { .. }, Value::Array(state)) => {
             Answer::State(key_state(state).ok_or_else(NoAnswer::odd)?)
         }
+        (Request::Note { items }, Value::Bulk(said)) if said.len() == items.len() => {
+            Answer::Noted(said.iter().map(|digit| *digit == b'1').collect())
+        }
+        (Request::List { .. }, Value::Array(page)) => listed(page).ok_or_else(NoAnswer::odd)?,
+        (Request::Watch { .. }, Value::Push(_)) => Answer::Watching,
         _ => return Err(NoAnswer::odd()),
     })
 }
@@ -280,7 +334,10 @@ fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
                 Value::Int(_),
                 Value::Int(_),
                 Value::Bulk(_),
+                // The note, where there is one.
+                ..,
             ] = &refused[..]
+                && refused.len() <= 5
             {
                 let (ttl_left, line) = (as_millis(ttl), Some(Box::new(line(refused))));
                 return Ok(Answer::Refused { ttl_left, line });
@@ -342,31 +399,58 @@ fn line(refused: &[Value<'_>]) -> QueueInfo {
     QueueInfo {
         ahead: number(1),
         ticket: number(2),
+        note: note(refused.get(4), holder.as_deref()),
         holder,
     }
 }
 
+/// What stands beside the lock of `holder`, where it is the holder's.
+fn note(note: Option<&Value<'_>>, holder: Option<&[u8]>) -> Option<Note> {
+    match note {
+        Some(Value::Bulk(note)) => Note::read(note, holder?),
+        _ => None,
+    }
+}
+
+/// A page of keys, and where to go on.
+fn listed(page: &[Value<'_>]) -> Option<Answer> {
+    let [cursor, Value::Array(keys)] = page else {
+        return None;
+    };
+    let cursor = std::str::from_utf8(cursor.text()?).ok()?.parse().ok()?;
+    let keys = keys.iter().map(|key| Some(key.text()?.to_vec()));
+    Some(Answer::Keys {
+        cursor,
+        keys: keys.collect::<Option<_>>()?,
+    })
+}
+
 fn key_state(state: &[Value<'_>]) -> Option<KeyState> {
-    let (holder, ttl, counter, line, lives) = match state {
+    let (holder, ttl, counter, line, lives, said) = match state {
         [
             holder,
             ttl,
             counter,
             Value::Array(line),
             Value::Array(lives),
-        ] => (holder, ttl, counter, &line[..], &lives[..]),
+            said @ ..,
+        ] => (holder, ttl, counter, &line[..], &lives[..], said),
         // A break tells no line.
-        [holder, ttl, counter] => (holder, ttl, counter, &[][..], &[][..]),
+        [holder, ttl, counter, said @ ..] => (holder, ttl, counter, &[][..], &[][..], said),
         _ => return None,
     };
+    if said.len() > 1 {
+        return None;
+    }
     let text = |value: &Value<'_>| match value {
         Value::Nil => Some(None),
         Value::Bulk(bytes) => Some(Some(bytes.to_vec())),
         _ => None,
     };
-    let counter = text(counter)?;
+    let (holder, counter) = (text(holder)?, text(counter)?);
     Some(KeyState {
-        holder: text(holder)?,
+        note: note(said.first(), holder.as_deref()),
+        holder,
         ttl_left: as_millis(ttl),
         counter: counter.and_then(|text| std::str::from_utf8(&text).ok()?.parse().ok()),
         queue: line.iter().zip(lives).map(waiter).collect::<Option<_>>()?,
@@ -440,12 +524,6 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
 pub(super) fn brief(text: &str) -> Arc<str> {
     let line = text.lines().next().unwrap_or_default().trim();
     plain(&line.chars().take(160).collect::<String>()).into()
-}
-
-/// Text without anything that a terminal or a log would obey.
-pub(super) fn plain(text: &str) -> String {
-    let tame = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    text.chars().map(tame).collect()
 }
 
 #[cfg(test)]

@@ -61,6 +61,7 @@ struct Bench {
 
 fn options(roster: Roster) -> Arc<NodeOptions> {
     Arc::new(NodeOptions {
+        name: "quorate".into(),
         node_timeout: ms(NODE_TIMEOUT),
         connect_timeout: ms(CONNECT_TIMEOUT),
         max_ttl: Duration::from_secs(30),
@@ -147,11 +148,13 @@ impl Bench {
 const SHA: &str = "$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
 
 /// The answers to a handshake, up to the number of the connection.
-const GREETING: [&str; 13] = [
+const GREETING: [&str; 15] = [
     "%1\r\n+proto\r\n:3\r\n",
+    "+OK\r\n",
     "+OK\r\n",
     "-ERR unknown subcommand\r\n",
     "$38\r\nrun_id:a\r\nuptime_in_seconds:99999999\r\n\r\n",
+    SHA,
     SHA,
     SHA,
     SHA,
