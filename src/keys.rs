@@ -78,6 +78,24 @@ impl Family {
     }
 }
 
+/// Whether a key is one of ours beside the locks.
+pub(crate) fn is_reserved(key: &[u8]) -> bool {
+    key.starts_with(RESERVED.as_bytes())
+}
+
+/// All keys whose names begin so, as masters write patterns.
+pub(crate) fn pattern(before: &[u8]) -> Vec<u8> {
+    let mut pattern = Vec::with_capacity(before.len() + 1);
+    for &byte in before {
+        if matches!(byte, b'*' | b'?' | b'[' | b']' | b'\\') {
+            pattern.push(b'\\');
+        }
+        pattern.push(byte);
+    }
+    pattern.push(b'*');
+    pattern
+}
+
 /// A script with the names put in where it asks for them.
 pub(crate) fn put_in(script: &str) -> String {
     let named = Family::ALL.iter().fold(script.to_owned(), |text, family| {

@@ -34,6 +34,8 @@
 //!   ([`Missed::held_here`]).
 //! - [`LockGuard`] is a held lock: fencing token, validity, [`lost`](LockGuard::lost),
 //!   [`extend`](LockGuard::extend), [`release`](LockGuard::release).
+//! - [`Election`] elects a leader and tells everybody who it is; [`Note`] says who holds a lock, and
+//!   [`list`](Redlock::list) what is locked now.
 //! - [`AcquireError`] tells contention, outage and lateness apart; every error and every guard carries
 //!   a [`NodeReport`] of each master.
 //! - [`node`] and [`runtime`] are the seams for tests, simulations and other back ends (feature
@@ -81,7 +83,9 @@ mod clock;
 mod error;
 mod hold;
 mod keys;
+mod kinds;
 mod limit;
+mod listing;
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub mod metrics;
@@ -109,6 +113,8 @@ pub use builder::RedlockBuilder;
 pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
 pub use hold::guard::LockGuard;
 pub use hold::released::Released;
+pub use kinds::election::{Election, Leader, Leadership, Observation};
+pub use listing::{Listed, Listing};
 pub use node::inspection::Inspection;
 pub use node::note::{MAX_NOTE_LEN, NoteText};
 pub use node::redis::needs::{MissingRight, Purpose};

@@ -43,7 +43,7 @@ use crate::waiting::local_line::LocalLines;
 /// ```
 #[derive(Clone)]
 pub struct Redlock {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 /// What [`Redlock::try_acquire`] found.
@@ -314,13 +314,13 @@ impl Redlock {
         self.core.coordinator.names()
     }
 
-    fn key(&self, resource: &[u8]) -> Result<Arc<[u8]>, InvalidResource> {
+    pub(crate) fn key(&self, resource: &[u8]) -> Result<Arc<[u8]>, InvalidResource> {
         let prefix = &self.core.coordinator.prefix;
         check_resource(prefix, resource)?;
         Ok(self.core.coordinator.key(resource))
     }
 
-    async fn look(&self, request: Request) -> Status {
+    pub(crate) async fn look(&self, request: Request) -> Status {
         let coordinator = &self.core.coordinator;
         let answers = coordinator.look(request).await;
         let nodes = coordinator
@@ -399,6 +399,12 @@ impl LockRequest<'_> {
     /// ```
     pub fn note(mut self, note: impl Into<NoteText>) -> Self {
         self.note = note.into();
+        self
+    }
+
+    /// Writes the note at once, and wakes those who watch for a new leader.
+    pub(crate) fn announced(mut self) -> Self {
+        self.announce = true;
         self
     }
 

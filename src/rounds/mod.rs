@@ -8,6 +8,7 @@ mod confirm;
 pub(crate) mod coordinator;
 pub(crate) mod extend;
 pub(crate) mod fan_out;
+mod list;
 mod look;
 mod note;
 pub(crate) mod release;

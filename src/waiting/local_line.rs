@@ -13,6 +13,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::heard::Heard;
+use super::watchers::Watchers;
 use crate::node::WakeSink;
 use crate::protocol::instant::Instant;
 use crate::runtime::Runtime;
@@ -28,6 +29,8 @@ pub(crate) struct LocalLines {
     /// How many locks are held on a resource without a place in its line: those of who does not
     /// wait in order.
     loose: Mutex<HashMap<Arc<[u8]>, u32>>,
+    /// Who watches for new leaders.
+    pub(crate) watchers: Watchers,
 }
 
 /// One line. Most have a front only, so the rest is kept apart: ten thousand held locks are ten
@@ -100,6 +103,7 @@ impl LocalLines {
         Arc::new(Self {
             map: Mutex::default(),
             loose: Mutex::default(),
+            watchers: Watchers::default(),
         })
     }
 
@@ -203,6 +207,10 @@ impl WakeSink for LocalLines {
             front.woken.fetch_or(1 << node, Ordering::AcqRel);
             front.called.notify_one();
         }
+    }
+
+    fn announced(&self, _: usize, key: &[u8]) {
+        self.watchers.call(key);
     }
 }
 

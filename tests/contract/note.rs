@@ -42,21 +42,27 @@ fn host(note: Option<Note>) -> Option<String> {
     note.map(|note| note.host)
 }
 
-fn written(yes: bool) -> Result<Answer, Fault> {
-    Ok(Answer::Noted(vec![yes]))
+fn written(yes: bool) -> Answer {
+    Answer::Noted(vec![yes])
 }
 
 pub(crate) async fn a_note_of_the_holder_is_kept_and_shown_as_long_as_its_lock_lives(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     assert_eq!(state(arm).await.note, None);
-    assert_eq!(arm.ask(note(&holder, "one", false)).await, written(true));
+    assert_eq!(
+        arm.ask(note(&holder, "one", false)).await,
+        Ok(written(true))
+    );
     let shown = state(arm).await.note.expect("a note");
     assert_eq!((&*shown.host, shown.pid), ("one", 7));
     assert_eq!(shown.process, "program");
     assert_eq!(shown.text.as_deref(), Some("a text"));
     assert_about(arm.ttl(&note_key(KEY)), LONG);
-    assert_eq!(arm.ask(note(&holder, "two", false)).await, written(true));
+    assert_eq!(
+        arm.ask(note(&holder, "two", false)).await,
+        Ok(written(true))
+    );
     assert_eq!(host(state(arm).await.note).as_deref(), Some("two"));
 }
 
@@ -72,11 +78,17 @@ pub(crate) async fn a_note_takes_over_the_expiry_that_a_renewal_gave_its_lock(ar
 
 pub(crate) async fn only_the_holder_writes_a_note(arm: &Arm) {
     let stranger = claim(KEY, 2);
-    assert_eq!(arm.ask(note(&stranger, "two", false)).await, written(false));
+    assert_eq!(
+        arm.ask(note(&stranger, "two", false)).await,
+        Ok(written(false))
+    );
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     arm.ask(note(&holder, "one", false)).await.expect("said");
-    assert_eq!(arm.ask(note(&stranger, "two", true)).await, written(false));
+    assert_eq!(
+        arm.ask(note(&stranger, "two", true)).await,
+        Ok(written(false))
+    );
     assert_eq!(host(state(arm).await.note).as_deref(), Some("one"));
 }
 
@@ -146,7 +158,10 @@ pub(crate) async fn another_type_on_the_note_key_is_left_alone_and_in_nobodys_wa
     arm.put_foreign(&note_key(KEY));
     let holder = in_line(KEY, 1, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
-    assert_eq!(arm.ask(note(&holder, "one", false)).await, written(false));
+    assert_eq!(
+        arm.ask(note(&holder, "one", false)).await,
+        Ok(written(false))
+    );
     assert_eq!(state(arm).await.holder, Some(hex(1)));
     let said = arm.ask(acquire(&in_line(KEY, 2, 2), LONG, now())).await;
     assert!(matches!(said, Ok(Answer::Refused { .. })), "{said:?}");
@@ -158,7 +173,10 @@ pub(crate) async fn another_type_on_the_note_key_is_left_alone_and_in_nobodys_wa
     // Another type under the lock key is no holder.
     arm.put_foreign(b"other");
     let other = claim(b"other", 1);
-    assert_eq!(arm.ask(note(&other, "one", false)).await, written(false));
+    assert_eq!(
+        arm.ask(note(&other, "one", false)).await,
+        Ok(written(false))
+    );
 }
 
 pub(crate) async fn a_withdrawn_lock_among_many_gets_no_note(arm: &Arm) {

@@ -5,7 +5,7 @@
 use std::fmt;
 
 use super::resp::{Command, Value};
-use crate::keys::{Family, LEADER, LEADER_PLACE, WAKE, WAKE_PLACE};
+use crate::keys::{self, Family, LEADER, LEADER_PLACE, WAKE, WAKE_PLACE};
 use crate::node::Scope;
 
 /// What a right is needed for.
@@ -322,15 +322,8 @@ impl Denied {
 
 /// The keys of one family, as an ACL pattern.
 fn pattern(family: Family, prefix: &str) -> String {
-    let mut pattern = family.before().to_owned();
-    for c in prefix.chars() {
-        if matches!(c, '*' | '?' | '[' | ']' | '\\') {
-            pattern.push('\\');
-        }
-        pattern.push(c);
-    }
-    pattern.push('*');
-    pattern
+    let before = [family.before(), prefix].concat();
+    String::from_utf8_lossy(&keys::pattern(before.as_bytes())).into_owned()
 }
 
 /// One right.
