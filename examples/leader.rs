@@ -40,7 +40,7 @@ async fn candidate(redlock: Redlock, address: &str) -> Result<(), quorate::Acqui
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let redlock = Redlock::in_memory(5);
     let observation = redlock.election("scheduler").observe()?;
-    let (_, a, b, c) = tokio::join!(
+    let ((), a, b, c) = tokio::join!(
         watch(observation),
         candidate(redlock.clone(), "10.0.0.1:9000"),
         candidate(redlock.clone(), "10.0.0.2:9000"),

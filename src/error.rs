@@ -46,15 +46,15 @@ pub enum BuildError {
     /// A prefix that would collide with quorate's own keys.
     #[error("key prefix {0:?} is reserved: keys that begin with {RESERVED:?} are quorate's own")]
     ReservedPrefix(String),
+    /// A kind of lock that rests on fencing numbers, without them.
+    #[error("{0} need fencing numbers: leave `fencing(false)` out of this Redlock")]
+    NeedsFencing(&'static str),
     /// A prefix that leaves no sensible key.
     #[error("the key prefix is {0} bytes long, at most {max} are allowed", max = crate::resource::MAX_RESOURCE_LEN)]
     PrefixTooLong(usize),
     /// A note that is too long for the masters to keep beside each lock.
     #[error("the note is {0} bytes long, at most {max} are allowed", max = crate::node::note::MAX_NOTE_LEN)]
     NoteTooLong(usize),
-    /// A kind of lock that cannot be had from the classic protocol.
-    #[error("{0} needs the fencing numbers that fencing(false) leaves out: turn them on")]
-    NeedsFencing(&'static str),
     /// A TLS setting that cannot be used.
     #[error("TLS: {0}")]
     Tls(String),

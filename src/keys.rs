@@ -9,6 +9,14 @@ pub(crate) const WAKE: &str = "quorate:wake:";
 /// Where that stands in a script and in the table of rights.
 pub(crate) const WAKE_PLACE: &str = "{wake}";
 
+/// What the lock key holds while readers hold it.
+pub(crate) const SHARED: &str = "quorate:shared";
+
+/// Where that stands in a script.
+const SHARED_PLACE: &str = "{shared}";
+
+/// What it begins with while an owner holds it; the owner's id stands behind.
+pub(crate) const OWNER: &str = "quorate:owner:";
 /// What stands before a lock key in the name of the channel on which its new leaders are announced.
 pub(crate) const LEADER: &str = "quorate:leader:";
 
@@ -30,18 +38,21 @@ pub(crate) enum Family {
     Ticket,
     /// The value of a holder whose lock an operator has broken.
     Broken,
+    /// The holds of a class, by value.
+    Holds,
     /// What the holder tells those who look.
     Note,
 }
 
 impl Family {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Lock,
         Self::Fence,
         Self::Queue,
         Self::Alive,
         Self::Ticket,
         Self::Broken,
+        Self::Holds,
         Self::Note,
     ];
 
@@ -54,6 +65,7 @@ impl Family {
             Self::Alive => "quorate:alive:",
             Self::Ticket => "quorate:ticket:",
             Self::Broken => "quorate:broken:",
+            Self::Holds => "quorate:holds:",
             Self::Note => "quorate:note:",
         }
     }
@@ -67,6 +79,7 @@ impl Family {
             Self::Alive => "{alive}",
             Self::Ticket => "{ticket}",
             Self::Broken => "{broken}",
+            Self::Holds => "{holds}",
             Self::Note => "{note}",
         }
     }
@@ -103,5 +116,6 @@ pub(crate) fn put_in(script: &str) -> String {
     });
     named
         .replace(WAKE_PLACE, WAKE)
+        .replace(SHARED_PLACE, SHARED)
         .replace(LEADER_PLACE, LEADER)
 }

@@ -114,6 +114,8 @@ pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
 pub use hold::guard::LockGuard;
 pub use hold::released::Released;
 pub use kinds::election::{Election, Leader, Leadership, Observation};
+pub use kinds::owner::{OwnedGuard, Owner};
+pub use kinds::shared::DowngradeError;
 pub use listing::{Listed, Listing};
 pub use node::inspection::Inspection;
 pub use node::note::{MAX_NOTE_LEN, NoteText};
@@ -124,7 +126,7 @@ pub use protocol::instant::Instant;
 pub use protocol::validity::Drift;
 pub use redlock::{LockRequest, NodeStatus, Redlock, Refusal, Status, StatusVerdict, TryAcquire};
 pub use report::{NodeOutcome, NodeReport};
-pub use resource::{InvalidResource, MAX_RESOURCE_LEN};
+pub use resource::{InvalidResource, MAX_OWNER_LEN, MAX_RESOURCE_LEN, MAX_RESOURCES};
 pub use retry::Retry;
 pub use settings::{RestartGuard, Wait};
 #[cfg(feature = "tls-rustls")]

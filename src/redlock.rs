@@ -9,6 +9,7 @@ use futures::future::Either;
 use tracing::Instrument;
 
 use crate::acquire::acquire_loop::{AcquireLoop, Acquired, NotAcquired, Observer};
+use crate::acquire::kind::Kind;
 use crate::error::{AcquireError, Missed, ScopeError};
 use crate::hold::core::Core;
 use crate::hold::guard::LockGuard;
@@ -24,6 +25,7 @@ use crate::outcome::Failure;
 use crate::report::NodeReport;
 use crate::resource::{InvalidResource, check_resource};
 use crate::rounds::coordinator::Coordinator;
+use crate::rounds::wanted::Wanted;
 use crate::settings::Wait;
 use crate::waiting::Waiting;
 use crate::waiting::local_line::LocalLines;
@@ -181,6 +183,7 @@ impl Redlock {
         LockRequest {
             redlock: self,
             resource: resource.as_ref().into(),
+            kind: Kind::Exclusive,
             ttl: options.ttl,
             wait: options.wait,
             max_hold: options.max_hold,
@@ -189,6 +192,27 @@ impl Redlock {
             announce: false,
             observer: None,
         }
+    }
+
+    /// Several resources in one lock: all or nothing, one guard, and one fencing number, larger than that
+    /// of every earlier holder of each of them. No deadlock, in whatever order who names them; at most
+    /// 16, none twice. While it waits for one of them nobody else gets the others: that is the price of
+    /// its turn.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
+    /// let both = redlock.lock_all(["account:1", "account:2"]).acquire().await?;
+    /// println!("a transfer under number {:?}", both.fencing_token());
+    /// # Ok(()) }
+    /// ```
+    pub fn lock_all<R: AsRef<[u8]>>(
+        &self,
+        resources: impl IntoIterator<Item = R>,
+    ) -> LockRequest<'_> {
+        let all = resources.into_iter().map(|one| one.as_ref().into());
+        let all: Box<[Box<[u8]>]> = all.collect();
+        let first = all.first().cloned().unwrap_or_default();
+        self.lock(first).of_kind(Kind::Several(all))
     }
 
     /// Runs `body` while the lock is held: takes the lock, drops the body when the lock is lost,
@@ -353,6 +377,7 @@ impl fmt::Debug for Redlock {
 pub struct LockRequest<'a> {
     redlock: &'a Redlock,
     resource: Box<[u8]>,
+    kind: Kind,
     ttl: Duration,
     wait: Wait,
     max_hold: Option<Duration>,
@@ -482,12 +507,46 @@ impl LockRequest<'_> {
     fn check(&self) -> Result<(), AcquireError> {
         let core = &self.redlock.core;
         check_resource(&core.coordinator.prefix, &self.resource)?;
+        self.kind.check(&core.coordinator)?;
         core.options.check_ttl(self.ttl)?;
         check_note(&self.note)?;
         if let Some(max_hold) = self.max_hold {
             check_max_hold(max_hold)?;
         }
         Ok(())
+    }
+
+    fn wanted(&self) -> Wanted {
+        let coordinator = &self.redlock.core.coordinator;
+        self.kind.wanted(coordinator, &self.resource)
+    }
+
+    /// Holds it as a reader: beside other readers, and with no writer beside them. By arrival, and
+    /// neighbouring readers enter together, so that neither side starves.
+    ///
+    /// Its [`fencing_token`](LockGuard::fencing_token) is larger than that of every earlier writer and smaller
+    /// than that of every later one; readers may share one. What is protected refuses a **write** below the
+    /// largest number it has seen (reads count), and a **read** below the largest write; never a read for a
+    /// larger read.
+    ///
+    /// It costs what a lock costs: two messages a master. It is for long reads, not for a cache that is asked
+    /// every microsecond. The rule: family, section 3 (`docs/protocol.md`).
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
+    /// let reading = redlock.lock("doc").shared().acquire().await?;
+    /// let beside = redlock.lock("doc").shared().acquire().await?;
+    /// # drop((reading, beside));
+    /// # Ok(()) }
+    /// ```
+    pub fn shared(mut self) -> Self {
+        self.kind = Kind::Shared;
+        self
+    }
+
+    pub(crate) fn of_kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
     }
 
     fn span(&self) -> tracing::Span {
@@ -510,10 +569,10 @@ impl LockRequest<'_> {
         self.check()?;
         let core = &self.redlock.core;
         let began = core.coordinator.now();
-        let key = core.coordinator.key(&self.resource);
+        let wanted = self.wanted();
         let attempts = AcquireLoop {
             core,
-            key: &key,
+            wanted: &wanted,
             ttl: self.ttl,
             once: self.wait == Wait::None,
             began,

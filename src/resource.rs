@@ -5,6 +5,12 @@ use crate::keys::RESERVED;
 /// The longest resource name, in bytes.
 pub const MAX_RESOURCE_LEN: usize = 1024;
 
+/// The most resources in one lock.
+pub const MAX_RESOURCES: usize = 16;
+
+/// The longest id of an owner, in bytes.
+pub const MAX_OWNER_LEN: usize = 64;
+
 /// A resource name that cannot be locked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -18,6 +24,15 @@ pub enum InvalidResource {
     /// The name, with its prefix, would be one of quorate's own keys.
     #[error("resource names that begin with {RESERVED:?} are reserved")]
     Reserved,
+    /// More than fit into one lock.
+    #[error("{0} resources in one lock, at most {max} are allowed", max = MAX_RESOURCES)]
+    TooMany(usize),
+    /// The same name twice in one lock.
+    #[error("the resource {0:?} is named twice")]
+    Twice(String),
+    /// An owner's id that cannot be one.
+    #[error("an owner's id has 1 to {max} bytes, without control characters; this one has {0}", max = MAX_OWNER_LEN)]
+    Owner(usize),
 }
 
 /// Whether this name can be locked under this prefix.

@@ -11,12 +11,13 @@ use super::in_line::{Delays, InLine, STAGGER};
 use crate::hold::core::Core;
 use crate::limit::Limit;
 use crate::metrics;
-use crate::node::Fairness;
+use crate::node::{Class, Fairness};
 use crate::outcome::Failure;
 use crate::protocol::instant::Instant;
 use crate::report;
 use crate::rounds::acquire::AcquireRound;
 use crate::rounds::attempt::{FailedAttempt, Won};
+use crate::rounds::wanted::Wanted;
 use crate::waiting::Waiting;
 use crate::waiting::heard::Heard;
 use crate::waiting::local_line::Place;
@@ -33,8 +34,7 @@ pub(crate) type Observer = Arc<dyn Fn(&Waiting) + Send + Sync>;
 /// One acquire.
 pub(crate) struct AcquireLoop<'a> {
     pub(crate) core: &'a Core,
-    /// The lock key: prefix and resource.
-    pub(crate) key: &'a Arc<[u8]>,
+    pub(crate) wanted: &'a Wanted,
     pub(crate) ttl: Duration,
     /// One attempt only.
     pub(crate) once: bool,
@@ -100,7 +100,7 @@ impl AcquireLoop<'_> {
     }
 
     async fn in_order(self) -> Result<Acquired, NotAcquired> {
-        let place = self.local_turn(self.key).await?;
+        let place = self.local_turn().await?;
         let mut delays = None;
         let mut line: Option<InLine<'_>> = None;
         let mut heard = place.as_ref().and_then(Place::told);
@@ -143,7 +143,7 @@ impl AcquireLoop<'_> {
                             .answers()
                             .refusals()
                             .map_or(0, |refusals| refusals.ticket);
-                        line = Some(InLine::draw(self.core, self.key, drawn + 1));
+                        line = Some(InLine::draw(self.core, self.wanted, drawn + 1));
                     }
                     (Some(Failure::Contention), Some(line)) => {
                         self.wait(place, line, &missed).await;
@@ -164,13 +164,29 @@ impl AcquireLoop<'_> {
     }
 
     /// Waits for this process' own line. None for a try that the masters are to decide.
-    async fn local_turn(&self, key: &Arc<[u8]>) -> Result<Option<Place>, NotAcquired> {
+    async fn local_turn(&self) -> Result<Option<Place>, NotAcquired> {
+        match self.wanted.class() {
+            None => self.own_line().await,
+            Some(Class::Shared) => {
+                // Who comes after a reader may ask as soon as it does: by arrival, and readers together.
+                let mut place = self.own_line().await?;
+                if let Some(place) = &mut place {
+                    place.stand_beside();
+                }
+                Ok(place)
+            }
+            // A further hold passes every waiter.
+            Some(_) => Ok(Some(self.core.lines.ask_beside(self.wanted))),
+        }
+    }
+
+    async fn own_line(&self) -> Result<Option<Place>, NotAcquired> {
         let lines = &self.core.lines;
         if self.once {
-            let entered = lines.enter_if_free(key);
+            let entered = lines.enter_if_free(self.wanted);
             return entered.map_err(|heard| self.not_acquired(Some(heard), None, 0));
         }
-        let place = lines.enter(key);
+        let place = lines.enter(self.wanted);
         if place.is_front() {
             return Ok(Some(place));
         }
@@ -204,7 +220,7 @@ impl AcquireLoop<'_> {
         };
         let until = self.deadline.max(full) + LAST_LOOK;
         coordinator
-            .attempt(self.key, self.ttl, fairness, until)
+            .attempt(self.wanted, self.ttl, fairness, until)
             .await
     }
 
@@ -298,7 +314,7 @@ impl AcquireLoop<'_> {
                 ttl_left: answers.ttl_left(),
                 answering: masters - trouble.len(),
                 trouble,
-                held_here: self.core.lines.is_held(self.key),
+                held_here: self.is_held_here(),
                 masters,
                 waited: coordinator.now().saturating_since(self.began),
                 attempts,
@@ -345,7 +361,7 @@ impl AcquireLoop<'_> {
             ttl_left: None,
             answering: coordinator.quorum.nodes(),
             trouble: Vec::new(),
-            held_here: self.core.lines.is_held(self.key),
+            held_here: self.is_held_here(),
             masters: coordinator.quorum.nodes(),
             waited: coordinator.now().saturating_since(self.began),
             attempts: 0,
@@ -367,10 +383,15 @@ impl AcquireLoop<'_> {
         NotAcquired {
             failure,
             round,
-            held_here: failure == Failure::Contention && self.core.lines.is_held(self.key),
+            held_here: failure == Failure::Contention && self.is_held_here(),
             attempts,
             waited,
         }
+    }
+
+    fn is_held_here(&self) -> bool {
+        let lines = &self.core.lines;
+        self.wanted.keys().any(|key| lines.is_held(key))
     }
 
     /// Seeds the jitter where the user fixed no seed.

@@ -9,6 +9,7 @@ use crate::hold::core::Core;
 use crate::node::{Claim, Fairness, Ticket, Token};
 use crate::protocol::instant::Instant;
 use crate::rounds::coordinator::Coordinator;
+use crate::rounds::wanted::Wanted;
 
 /// By how much each place further back in line looks later, when only a timer wakes it.
 pub(super) const STAGGER: Duration = Duration::from_millis(10);
@@ -40,7 +41,7 @@ pub(super) struct Stranger {
 }
 
 impl<'a> InLine<'a> {
-    pub(super) fn draw(core: &'a Core, key: &Arc<[u8]>, number: u64) -> Self {
+    pub(super) fn draw(core: &'a Core, wanted: &Wanted, number: u64) -> Self {
         let coordinator = &*core.coordinator;
         let id = core.waiters.fetch_add(1, Ordering::Relaxed);
         let waiter = format!("{}:{id}", core.options.process).into();
@@ -49,8 +50,8 @@ impl<'a> InLine<'a> {
             number,
             heartbeat: core.options.heartbeat,
         };
-        let claim = coordinator
-            .claim(key, Token::from_bytes([0; 16]))
+        let claim = wanted
+            .claim(coordinator, Token::from_bytes([0; 16]))
             .with_fairness(Fairness::Fair(Some(Box::new(ticket.clone()))));
         tracing::debug!(ticket = ticket.number, "standing in line");
         Self {

@@ -2,3 +2,4 @@
 
 pub(crate) mod acquire_loop;
 mod in_line;
+pub(crate) mod kind;

@@ -11,9 +11,9 @@ use crate::limit::Limit;
 use crate::node::{Answer, ExtendItem, Fault, Phase, Request};
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
-use crate::protocol::lease::{Ballot, Extension, Terms};
+use crate::protocol::lease::{Extension, Terms};
 use crate::report::Slots;
-use crate::rounds::extend::{extended, said_of_lock};
+use crate::rounds::extend::{Votes, extended, said_of_lock};
 use crate::rounds::fan_out::{Collect, FanOut, From};
 
 /// Prolongs `held` to `ttl` from now, which has been checked; `id` is its place in the schedule.
@@ -34,7 +34,7 @@ pub(super) async fn extend(
     }]
     .into();
     let answers = ExtendAnswers {
-        ballot: Ballot::new(coordinator.quorum),
+        votes: Votes::new(coordinator.quorum, held.claim.keys().count()),
         terms: Terms {
             started,
             ttl,
@@ -79,7 +79,7 @@ pub(super) async fn extend(
 
 /// The votes on an extension that its caller waits for.
 struct ExtendAnswers {
-    ballot: Ballot,
+    votes: Votes,
     terms: Terms,
     held: Arc<Held>,
     id: u64,
@@ -90,12 +90,15 @@ struct ExtendAnswers {
 
 impl Collect for ExtendAnswers {
     fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
-        let (kept, said) = said_of_lock(&extended(answer, 1), 0);
+        let keys = 0..self.held.claim.keys().count();
+        let said = extended(answer, keys.len());
+        let of_lock = said_of_lock(&said, &keys);
         self.slots
-            .note(from.node, &said, self.terms.started, from.now, false);
+            .note(from.node, &of_lock, self.terms.started, from.now, false);
+        let old_end = self.held.valid_until();
         let outcome = self
-            .ballot
-            .record(kept, from.now, self.held.valid_until(), self.terms);
+            .votes
+            .record(&said, &keys, from.now, old_end, self.terms);
         // Counted here and not by the waiting future, which may look much later, or be gone.
         match outcome {
             Extension::Pending => return false,

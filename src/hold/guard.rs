@@ -33,9 +33,9 @@ use crate::report::NodeReport;
 /// the runtime lives. Without a running runtime the keys expire with their ttl.
 #[must_use = "dropping the guard releases the lock"]
 pub struct LockGuard {
-    held: Arc<Held>,
-    core: Arc<Core>,
-    id: ScheduleId,
+    pub(crate) held: Arc<Held>,
+    pub(crate) core: Arc<Core>,
+    pub(crate) id: ScheduleId,
     released: bool,
 }
 

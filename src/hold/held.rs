@@ -77,10 +77,11 @@ impl Held {
         lines: &Arc<LocalLines>,
         place: Option<Place>,
     ) -> Arc<Self> {
+        let place = place.filter(Place::is_in_line);
         let in_line = place.is_some();
         let lines = match place {
             Some(place) => place.hold(),
-            None => lines.hold(won.claim.shared_key()),
+            None => lines.hold(won.claim.keys()),
         };
         let Holding {
             ttl,
@@ -88,12 +89,13 @@ impl Held {
             renews,
             says,
         } = holding;
+        let takes_notes = won.claim.takes_notes();
         let hold_end = max_hold.map_or(Instant::NEVER, |most| won.started + most);
         let held = Arc::new(Self {
             claim: won.claim,
             fencing: won.fencing.and_then(NonZero::new),
             since: won.started,
-            says,
+            says: says.filter(|_| takes_notes),
             hold_end,
             state: Mutex::new(State {
                 end: None,
@@ -187,8 +189,8 @@ impl Held {
     /// had one: once, and never under the lock of the state.
     fn let_go(&self, ended: Option<(Arc<LocalLines>, bool)>) {
         match ended {
-            Some((lines, true)) => lines.pass_on(self.claim.key()),
-            Some((lines, false)) => lines.let_go(self.claim.key()),
+            Some((lines, true)) => self.claim.keys().for_each(|key| lines.pass_on(key)),
+            Some((lines, false)) => self.claim.keys().for_each(|key| lines.let_go(key)),
             None => {}
         }
     }
@@ -315,7 +317,7 @@ mod tests {
         // Ten thousand held locks are ten thousand of each, and of the masters' slots and the
         // key's line: together at most 600 bytes a lock, with what the allocator adds.
         assert_eq!(size_of::<Held>(), 144);
-        assert_eq!(size_of::<Claim>(), 56);
+        assert_eq!(size_of::<Claim>(), 64);
         assert_eq!(size_of::<crate::LockGuard>(), 32);
     }
 }

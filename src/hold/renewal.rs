@@ -10,6 +10,7 @@
 //! masters and other requests breathe in between. That pace is bounded from below, so that far
 //! or silent masters starve no renewal, and the ends of locks do not keep to it.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
@@ -24,10 +25,10 @@ use crate::metrics;
 use crate::node::{Answer, ExtendItem, Extended, Fault, Phase, Request};
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
-use crate::protocol::lease::{Ballot, Extension, Terms, retry_at};
+use crate::protocol::lease::{Extension, Terms, retry_at};
 use crate::report::Slots;
 use crate::rounds::coordinator::Coordinator;
-use crate::rounds::extend::{extended, said_of_lock};
+use crate::rounds::extend::{KeysSaid, Votes, extended, said_of_lock};
 use crate::rounds::fan_out::{Collect, FanOut, From};
 
 /// Starts renewing `held`, and the task where none runs. False when there is no runtime to
@@ -122,8 +123,8 @@ async fn pause() {
 
 /// Ends what is over, sends the others as one batch to every node, and returns at once.
 fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, now: Instant) {
-    let mut renewing = Vec::with_capacity(due.len());
-    let mut items = Vec::with_capacity(due.len());
+    // Groups go by a script of their own: what is plain does not pay for it.
+    let (mut plain, mut groups) = (Batch::default(), Batch::default());
     let mut notes = Vec::new();
     let wall = coordinator.runtime.wall_micros();
     for Due { held, id, what } in due {
@@ -135,56 +136,75 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
         if !held.renews() || what == What::Note {
             continue;
         }
+        if held.claim.group().is_none() {
+            plain.add(coordinator, held, id);
+        } else {
+            groups.add(coordinator, held, id);
+        }
+    }
+    for batch in [plain, groups] {
+        batch.send(renewal, coordinator, now);
+    }
+    // Behind the renewals, whose new expiry they take over.
+    coordinator.note(notes);
+}
+
+/// Locks that are renewed by one message.
+#[derive(Default)]
+struct Batch {
+    renewing: Vec<Renewing>,
+    items: Vec<ExtendItem>,
+    keys: usize,
+}
+
+impl Batch {
+    fn add(&mut self, coordinator: &Coordinator, held: Arc<Held>, id: u64) {
         let ttl = held.ttl();
-        items.push(ExtendItem {
-            claim: held.claim.clone(),
-            ttl,
-        });
-        renewing.push(Renewing {
-            ballot: Ballot::new(coordinator.quorum),
+        let claim = held.claim.clone();
+        let first = self.keys;
+        self.keys += claim.keys().count();
+        self.items.push(ExtendItem { claim, ttl });
+        let keys = first..self.keys;
+        self.renewing.push(Renewing {
+            votes: Votes::new(coordinator.quorum, keys.len()),
+            keys,
             held,
             id,
             ttl,
             tells: false,
         });
     }
-    if !items.is_empty() {
-        renew(renewal, coordinator, (items, renewing), now);
-    }
-    // Behind the renewals, whose new expiry they take over.
-    coordinator.note(notes);
-}
 
-/// Sends one batch of renewals.
-fn renew(
-    renewal: &Arc<Renewal>,
-    coordinator: &Arc<Coordinator>,
-    (items, renewing): (Vec<ExtendItem>, Vec<Renewing>),
-    now: Instant,
-) {
-    let items: Arc<[ExtendItem]> = items.into();
-    let answers = RenewAnswers {
-        renewing,
-        started: now,
-        renewal: Arc::downgrade(renewal),
-        coordinator: Arc::downgrade(coordinator),
-        heard: Vec::new(),
-        open: Some(Open::count(renewal, now)),
-    };
-    let fan_out = FanOut::new(coordinator.runtime.clone(), answers);
-    coordinator.ask_all(&fan_out, Phase::Extend, || Request::Extend {
-        items: items.clone(),
-    });
+    fn send(self, renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, now: Instant) {
+        if self.items.is_empty() {
+            return;
+        }
+        let items: Arc<[ExtendItem]> = self.items.into();
+        let answers = RenewAnswers {
+            renewing: self.renewing,
+            keys: self.keys,
+            started: now,
+            renewal: Arc::downgrade(renewal),
+            coordinator: Arc::downgrade(coordinator),
+            heard: Vec::new(),
+            open: Some(Open::count(renewal, now)),
+        };
+        let fan_out = FanOut::new(coordinator.runtime.clone(), answers);
+        coordinator.ask_all(&fan_out, Phase::Extend, || Request::Extend {
+            items: items.clone(),
+        });
+    }
 }
 
 /// The votes on one batch; each lock is settled on its own.
 struct RenewAnswers {
     renewing: Vec<Renewing>,
+    keys: usize,
     started: Instant,
     renewal: Weak<Renewal>,
     coordinator: Weak<Coordinator>,
-    /// What each node said, of every lock, in the order of the answers.
-    heard: Vec<(From, Result<Vec<Extended>, Fault>)>,
+    /// What each node said, of every key, in the order of the answers.
+    heard: Vec<(From, KeysSaid)>,
     /// Until a majority has answered, or everybody.
     open: Option<Open>,
 }
@@ -221,7 +241,9 @@ struct Renewing {
     held: Arc<Held>,
     id: u64,
     ttl: Duration,
-    ballot: Ballot,
+    /// Which of the keys are its own.
+    keys: Range<usize>,
+    votes: Votes,
     /// What the masters say to this renewal is what the holder is to know.
     tells: bool,
 }
@@ -234,8 +256,7 @@ impl Collect for RenewAnswers {
             return false;
         };
         let nodes = coordinator.quorum.nodes();
-        self.heard
-            .push((from, extended(answer, self.renewing.len())));
+        self.heard.push((from, extended(answer, self.keys)));
         let usable = self.heard.iter().filter(|(_, said)| said.is_ok()).count();
         if usable >= coordinator.quorum.size() || self.heard.len() >= nodes {
             self.open = None;
@@ -249,10 +270,13 @@ impl Collect for RenewAnswers {
         let Some((_, said)) = heard.last() else {
             return false;
         };
-        for (index, lock) in renewing.iter_mut().enumerate() {
-            let (kept, _) = said_of_lock(said, index);
+        for lock in renewing.iter_mut() {
             let held = &lock.held;
-            if matches!(said, Ok(said) if said.get(index) == Some(&Extended::Restored)) {
+            let own = said
+                .as_ref()
+                .ok()
+                .and_then(|said| said.get(lock.keys.clone()));
+            if own.is_some_and(|own| own.contains(&Extended::Restored)) {
                 let resource = String::from_utf8_lossy(held.claim.resource());
                 tracing::debug!(%resource, node = from.node, "put a missing key back");
             }
@@ -262,7 +286,9 @@ impl Collect for RenewAnswers {
                 drift: coordinator.drift,
             };
             let old_end = held.valid_until();
-            let outcome = lock.ballot.record(kept, from.now, old_end, terms);
+            let outcome = lock
+                .votes
+                .record(said, &lock.keys, from.now, old_end, terms);
             metrics::renewal(outcome, old_end.saturating_since(from.now));
             lock.tells |= match outcome {
                 Extension::Pending => false,
@@ -272,7 +298,7 @@ impl Collect for RenewAnswers {
             if lock.tells {
                 let mut slots = Slots::of(nodes);
                 for (from, said) in heard.iter() {
-                    let (_, said) = said_of_lock(said, index);
+                    let said = said_of_lock(said, &lock.keys);
                     slots.note(from.node, &said, *started, from.now, false);
                 }
                 held.tell(slots);

@@ -92,7 +92,7 @@ impl Election {
     /// As [`Redlock::acquire`].
     pub async fn campaign(&self, note: impl Into<NoteText>) -> Result<Leadership, AcquireError> {
         let fenced = self.redlock.core.coordinator.fencing;
-        let needs = || AcquireError::from(BuildError::NeedsFencing("an election"));
+        let needs = || AcquireError::from(BuildError::NeedsFencing("elections"));
         if !fenced {
             return Err(needs());
         }

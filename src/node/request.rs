@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::fault::Fault;
 use super::name::NodeName;
 use super::note::Note;
+use crate::keys;
 use crate::metrics;
 
 /// The random value of one attempt: 128 bits from the operating system's generator, written to
@@ -65,7 +66,94 @@ pub enum Fairness {
     Unordered,
 }
 
-/// One attempt on one resource: what every message about it names.
+/// How a lock holds one of its keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Nobody beside it: the key holds the value of the attempt.
+    Exclusive,
+    /// Beside holds of the same class, and nobody else: the key holds the class's marker, and each hold
+    /// stands by name beside it (family, section 2).
+    Class(Class),
+}
+
+/// Whose holds may stand beside each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Class {
+    /// Readers.
+    Shared,
+    /// Everything that calls itself by this id.
+    Owner(Arc<str>),
+}
+
+impl Class {
+    /// What stands in the lock key. No attempt's value can be this.
+    pub fn marker(&self) -> Vec<u8> {
+        match self {
+            Self::Shared => keys::SHARED.as_bytes().to_vec(),
+            Self::Owner(id) => [keys::OWNER, id].concat().into_bytes(),
+        }
+    }
+}
+
+/// One key of a [`Group`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The lock key.
+    pub key: Arc<[u8]>,
+    /// How it is held.
+    pub mode: Mode,
+}
+
+/// A claim that is not one key held exclusively: several keys, or holds of a class.
+#[derive(Debug)]
+pub struct Group {
+    parts: Box<[Part]>,
+    /// The value that the lock key may hold in place of being free: a writer's that becomes a reader.
+    instead: Option<Token>,
+    /// The fencing token, once it is agreed.
+    number: AtomicU64,
+}
+
+impl Group {
+    /// These keys, all or nothing.
+    pub fn new(parts: Vec<Part>) -> Self {
+        Self {
+            parts: parts.into(),
+            instead: None,
+            number: AtomicU64::new(0),
+        }
+    }
+
+    /// The same, taking the place of a lock that the caller holds exclusively.
+    #[must_use]
+    pub fn instead_of(mut self, token: Token) -> Self {
+        self.instead = Some(token);
+        self
+    }
+
+    /// The keys.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// The value whose place it takes.
+    pub fn instead(&self) -> Option<Token> {
+        self.instead
+    }
+
+    /// The fencing token; 0 before it is agreed.
+    pub fn number(&self) -> u64 {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    /// Notes the fencing token, with which the lock is put back where it is missing.
+    pub fn agreed(&self, number: u64) {
+        self.number.store(number, Ordering::Relaxed);
+    }
+}
+
+/// One attempt on one lock: what every message about it names.
 #[derive(Debug)]
 pub struct Claim {
     key: Arc<[u8]>,
@@ -74,6 +162,7 @@ pub struct Claim {
     fenced: bool,
     fairness: Fairness,
     withdrawn: AtomicBool,
+    group: Option<Box<Group>>,
     noted: AtomicBool,
 }
 
@@ -93,8 +182,35 @@ impl Claim {
             fenced,
             fairness: Fairness::Unordered,
             withdrawn: AtomicBool::new(false),
+            group: None,
             noted: AtomicBool::new(false),
         }
+    }
+
+    /// The same claim on these keys, of which its own is the first.
+    #[must_use]
+    pub fn with_group(mut self, group: Group) -> Self {
+        self.group = Some(Box::new(group));
+        self
+    }
+
+    /// Its keys, where it is not one that is held exclusively.
+    pub fn group(&self) -> Option<&Group> {
+        self.group.as_deref()
+    }
+
+    /// Whether each of its keys holds its value while it is held, so that a note can stand beside it: not
+    /// so for the holds of a class.
+    pub fn takes_notes(&self) -> bool {
+        let parts = self.group().map_or(&[][..], Group::parts);
+        parts.iter().all(|part| part.mode == Mode::Exclusive)
+    }
+
+    /// All its lock keys.
+    pub fn keys(&self) -> impl Iterator<Item = &Arc<[u8]>> {
+        let parts = self.group().map_or(&[][..], Group::parts);
+        let alone = self.group.is_none().then_some(&self.key);
+        alone.into_iter().chain(parts.iter().map(|part| &part.key))
     }
 
     /// The same claim, standing to others as `fairness` says.
@@ -357,6 +473,8 @@ pub enum Answer {
     CounterAbove(u64),
     /// The lock is not ours on this master.
     NotOurs,
+    /// Other holds of the same owner are there: what their number is, they know.
+    NotAlone,
     /// Released; `true` when the key was there and ours.
     Released(bool),
     /// What became of each lock, in the order asked.

@@ -60,6 +60,15 @@ impl Ballot {
         }
     }
 
+    /// A majority denies it in some other way than by these votes: it is lost, which is said once.
+    pub(crate) fn lose(&mut self) -> Extension {
+        if std::mem::replace(&mut self.settled, true) {
+            Extension::Pending
+        } else {
+            Extension::Lost
+        }
+    }
+
     /// Counts one vote, at `now`, of an extension to `ttl` that was sent from `started` on, while
     /// the lease was valid until `old_end`. Anything but `Pending` is said once.
     pub(crate) fn record(

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::fan_out::{Collect, FanOut, From};
 use super::look::timeout;
 use crate::node::{Answer, Fault, NodeName, Note, Phase, QueueInfo};
+use crate::protocol::finding::Finding;
 use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{Quorum, Verdict};
 use crate::protocol::round::{Round, Vote};
@@ -65,6 +66,11 @@ impl AcquireAnswers {
     /// The longest that any refusing node will keep the holder's key.
     pub(crate) fn ttl_left(&self) -> Option<Duration> {
         self.refusals()?.free_in.iter().flatten().max().copied()
+    }
+
+    /// A majority says that another has it.
+    pub(crate) fn majority_refused(&self) -> bool {
+        self.round.finding() == Some(Finding::Held)
     }
 
     /// The nodes that granted, as bits.

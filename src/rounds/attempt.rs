@@ -9,6 +9,7 @@ use super::acquire::{AcquireAnswers, AcquireRound};
 use super::coordinator::Coordinator;
 use super::fan_out::FanOut;
 use super::release::{ReleaseAnswers, Undoing};
+use super::wanted::Wanted;
 use crate::limit::Limit;
 use crate::metrics;
 use crate::node::{Claim, Fairness, Phase, Reply, Request, Token};
@@ -46,7 +47,7 @@ impl Coordinator {
     /// the background, behind its own acquire.
     pub(crate) async fn attempt(
         &self,
-        key: &Arc<[u8]>,
+        wanted: &Wanted,
         ttl: Duration,
         fairness: Fairness,
         until: Instant,
@@ -54,7 +55,7 @@ impl Coordinator {
         let mut bytes = [0; 16];
         self.runtime.random(&mut bytes);
         let token = Token::from_bytes(bytes);
-        let claim = self.claim(key, token).with_fairness(fairness);
+        let claim = wanted.claim(self, token).with_fairness(fairness);
         let claim = Arc::new(claim);
         let wall = self.runtime.wall_micros();
         let offset = ClockOffset::from_micros(self.offset.load(Ordering::Relaxed));
@@ -83,11 +84,16 @@ impl Coordinator {
         let verdict = limit.wait(round.until(|answers| answers.verdict())).await;
         self.met.store(true, Ordering::Relaxed);
         let failure = if verdict == Some(Verdict::Won) {
-            let agreed = limit.wait(self.agree(&round, &claim, offset, wall)).await;
+            let agreed = limit
+                .wait(self.agree(&round, &claim, offset, wall, ttl))
+                .await;
             match agreed.unwrap_or(Err(Failure::Late)) {
                 // Read after the last round: what has passed is gone.
                 Ok(fencing) if self.now() < most => {
                     cleanup.armed = false;
+                    if let (Some(group), Some(number)) = (claim.group(), fencing) {
+                        group.agreed(number);
+                    }
                     metrics::round(None);
                     return Ok(Won {
                         claim,

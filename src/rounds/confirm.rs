@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::acquire::AcquireRound;
 use super::coordinator::Coordinator;
 use super::fan_out::{Collect, FanOut, From};
 use crate::metrics;
-use crate::node::{Answer, Claim, Fault, Phase, Request};
+use crate::node::{Answer, Claim, Fault, Phase, Reply, Request};
 use crate::outcome::Failure;
-use crate::protocol::fencing::{Agreement, ClockOffset};
+use crate::protocol::fencing::{Agreement, ClockOffset, agree};
 use crate::protocol::quorum::{Quorum, Reason, Tally, Verdict};
 
 /// How often the fencing number may be raised within one acquire before it is given up. One
@@ -24,6 +25,7 @@ impl Coordinator {
         claim: &Arc<Claim>,
         offset: ClockOffset,
         wall: u64,
+        ttl: Duration,
     ) -> Result<Option<u64>, Failure> {
         if !claim.fenced() {
             return Ok(None);
@@ -46,6 +48,9 @@ impl Coordinator {
                 token,
             });
             let (verdict, reason, above) = confirm.until(ConfirmAnswers::decided).await;
+            if verdict != Verdict::Won && confirm.answers().crowded {
+                return self.number_of_owner(round, claim, ttl).await;
+            }
             if verdict == Verdict::Won {
                 tracing::debug!(token, "fencing token confirmed by a second round");
                 return Ok(Some(token));
@@ -59,6 +64,39 @@ impl Coordinator {
         Err(Failure::Contention)
     }
 
+    /// The number of an owner that other holds share: theirs, which we are answered when we ask again
+    /// (family, section 6). Where no majority shows one and the same there is nothing to join.
+    async fn number_of_owner(
+        &self,
+        round: &AcquireRound,
+        claim: &Arc<Claim>,
+        ttl: Duration,
+    ) -> Result<Option<u64>, Failure> {
+        for _ in 0..CONFIRM_ROUNDS {
+            // Only those that granted: what another would grant now, nobody would undo.
+            let granted: Vec<usize> = round.answers().round.granted().collect();
+            let answers = OwnerAnswers {
+                quorum: self.quorum,
+                numbers: Vec::new(),
+                open: granted.len(),
+            };
+            let again = FanOut::new(self.runtime.clone(), answers);
+            for node in granted {
+                let reply = Reply::new(again.clone(), node, Phase::Acquire);
+                let request = Request::Acquire {
+                    claim: claim.clone(),
+                    ttl,
+                    proposal: 0,
+                };
+                self.nodes[node].send(request, reply);
+            }
+            if let Agreement::Agreed(token) = again.until(OwnerAnswers::decided).await {
+                return Ok(Some(token));
+            }
+        }
+        Err(Failure::Contention)
+    }
+
     fn learn(&self, offset: ClockOffset, wall: u64, granted: u64) {
         let learned = offset.learn(wall, granted);
         if learned != offset {
@@ -67,11 +105,46 @@ impl Coordinator {
     }
 }
 
+/// The numbers that masters show to a hold of an owner.
+struct OwnerAnswers {
+    quorum: Quorum,
+    numbers: Vec<u64>,
+    open: usize,
+}
+
+impl OwnerAnswers {
+    fn agreement(&self) -> Agreement {
+        agree(self.quorum, self.numbers.iter().copied())
+    }
+
+    /// A majority shows one number, or everybody has answered.
+    fn decided(&mut self) -> Option<Agreement> {
+        let agreement = self.agreement();
+        let agreed = matches!(agreement, Agreement::Agreed(_));
+        (agreed || self.open == 0).then_some(agreement)
+    }
+}
+
+impl Collect for OwnerAnswers {
+    fn count(&mut self, _: From, answer: Result<Answer, Fault>) -> bool {
+        if let Ok(Answer::Granted {
+            counter: Some(counter),
+        }) = answer
+        {
+            self.numbers.push(counter);
+        }
+        self.open = self.open.saturating_sub(1);
+        self.decided().is_some()
+    }
+}
+
 /// The votes on one fencing number.
 struct ConfirmAnswers {
     tally: Tally,
     /// The largest counter seen above the number.
     above: Option<u64>,
+    /// Other holds of the same owner stand there.
+    crowded: bool,
 }
 
 impl ConfirmAnswers {
@@ -79,6 +152,7 @@ impl ConfirmAnswers {
         Self {
             tally: Tally::new(quorum),
             above: None,
+            crowded: false,
         }
     }
 
@@ -94,6 +168,10 @@ impl Collect for ConfirmAnswers {
             Ok(Answer::Confirmed) => self.tally.yes(),
             Ok(Answer::CounterAbove(counter)) => {
                 self.above = self.above.max(Some(counter));
+                self.tally.no();
+            }
+            Ok(Answer::NotAlone) => {
+                self.crowded = true;
                 self.tally.no();
             }
             Ok(_) => self.tally.no(),

@@ -1,28 +1,138 @@
-//! What a master says to an extension of many locks.
+//! What masters say to an extension of many locks, and what it comes to for one of them.
+
+use std::ops::Range;
 
 use crate::node::{Answer, Extended, Fault};
-use crate::protocol::lease::Kept;
+use crate::protocol::instant::Instant;
+use crate::protocol::lease::{Ballot, Extension, Kept, Terms};
+use crate::protocol::quorum::Quorum;
 
-/// What one node said of one lock of an extension, as a vote and as a report.
-pub(crate) fn said_of_lock(
-    said: &Result<Vec<Extended>, Fault>,
-    index: usize,
-) -> (Kept, Result<Answer, Fault>) {
-    match said.as_ref().map(|said| said.get(index)) {
-        Ok(Some(Extended::Kept | Extended::Restored)) => (Kept::Yes, Ok(Answer::Confirmed)),
-        Ok(Some(Extended::NotOurs)) => (Kept::No, Ok(Answer::NotOurs)),
-        Ok(Some(Extended::Withdrawn) | None) => (Kept::Unknown, Err(Fault::Withdrawn)),
-        Err(fault) => (Kept::Unknown, Err(fault.clone())),
+/// What one master said of each key of an extension.
+pub(crate) type KeysSaid = Result<Vec<Extended>, Fault>;
+
+/// What one master said of one lock, whose keys these are, for a report.
+pub(crate) fn said_of_lock(said: &KeysSaid, keys: &Range<usize>) -> Result<Answer, Fault> {
+    let said = said.as_ref().map_err(Clone::clone)?;
+    match said.get(keys.clone()).map(kept) {
+        Some(Kept::Yes) => Ok(Answer::Confirmed),
+        Some(Kept::No) => Ok(Answer::NotOurs),
+        Some(Kept::Unknown) | None => Err(Fault::Withdrawn),
     }
 }
 
-/// The answer to an extension of `count` locks.
-pub(crate) fn extended(
-    answer: Result<Answer, Fault>,
-    count: usize,
-) -> Result<Vec<Extended>, Fault> {
+/// A master keeps a lock when it keeps every key of it.
+fn kept(keys: &[Extended]) -> Kept {
+    if keys.contains(&Extended::Withdrawn) || keys.is_empty() {
+        Kept::Unknown
+    } else if keys.contains(&Extended::NotOurs) {
+        Kept::No
+    } else {
+        Kept::Yes
+    }
+}
+
+/// The answer to an extension of so many keys.
+pub(crate) fn extended(answer: Result<Answer, Fault>, keys: usize) -> KeysSaid {
     match answer? {
-        Answer::Extended(said) if said.len() == count => Ok(said),
+        Answer::Extended(said) if said.len() == keys => Ok(said),
         _ => Err(Fault::Server("an answer of another kind".into())),
+    }
+}
+
+/// The votes on the extension of one lock.
+pub(crate) struct Votes {
+    ballot: Ballot,
+    quorum: Quorum,
+    /// How many masters have said of each key that it is not ours; for a lock of several keys.
+    denied: Box<[u8]>,
+}
+
+impl Votes {
+    /// On a lock of so many keys.
+    pub(crate) fn new(quorum: Quorum, keys: usize) -> Self {
+        let denied = if keys > 1 { vec![0; keys] } else { Vec::new() };
+        Self {
+            ballot: Ballot::new(quorum),
+            quorum,
+            denied: denied.into(),
+        }
+    }
+
+    /// Counts what one master said. Lost is a lock of which a majority denies one and the same key
+    /// (family, section 4): each for another reason is no majority.
+    pub(crate) fn record(
+        &mut self,
+        said: &KeysSaid,
+        keys: &Range<usize>,
+        now: Instant,
+        old_end: Instant,
+        terms: Terms,
+    ) -> Extension {
+        let said = said.as_ref().ok().and_then(|said| said.get(keys.clone()));
+        let mut vote = said.map_or(Kept::Unknown, kept);
+        if !self.denied.is_empty() && vote == Kept::No {
+            for (denied, said) in self.denied.iter_mut().zip(said.unwrap_or_default()) {
+                *denied += u8::from(*said == Extended::NotOurs);
+            }
+            let most = self.denied.iter().max().copied().unwrap_or_default();
+            if usize::from(most) >= self.quorum.size() {
+                return self.ballot.lose();
+            }
+            vote = Kept::Unknown;
+        }
+        self.ballot.record(vote, now, old_end, terms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::protocol::validity::Drift;
+    use Extended::{Kept as Held, NotOurs, Restored, Withdrawn};
+
+    fn votes(said: &[&[Extended]]) -> Vec<Extension> {
+        let keys = said[0].len();
+        let mut votes = Votes::new(Quorum::of(3), keys);
+        let at = Instant::from_nanos(2_000_000_000);
+        let terms = Terms {
+            started: Instant::from_nanos(1_000_000_000),
+            ttl: Duration::from_secs(10),
+            drift: Drift::default(),
+        };
+        let said = said.iter().map(|said| Ok(said.to_vec()));
+        said.map(|said| votes.record(&said, &(0..keys), at, at + Duration::from_secs(1), terms))
+            .collect()
+    }
+
+    #[test]
+    fn several_keys_are_kept_together_and_lost_by_one_that_a_majority_denies() {
+        let both = |said: &[Extension]| said.last().copied();
+        let kept = votes(&[&[Held, Restored], &[Held, NotOurs], &[Held, Held]]);
+        assert!(matches!(both(&kept), Some(Extension::Renewed(_))));
+        let one = votes(&[&[Held, NotOurs], &[Held, NotOurs]]);
+        assert_eq!(both(&one), Some(Extension::Lost));
+        // Each master denies another key: no majority for either.
+        let mixed = votes(&[&[Held, NotOurs], &[NotOurs, Held], &[Held, Withdrawn]]);
+        assert_eq!(both(&mixed), Some(Extension::Unknown));
+    }
+
+    #[test]
+    fn what_is_said_once_is_not_said_again() {
+        let said = votes(&[
+            &[NotOurs, NotOurs],
+            &[NotOurs, NotOurs],
+            &[NotOurs, NotOurs],
+        ]);
+        assert_eq!(
+            said,
+            [Extension::Pending, Extension::Lost, Extension::Pending]
+        );
+    }
+
+    #[test]
+    fn a_single_key_is_counted_as_ever() {
+        assert_eq!(votes(&[&[NotOurs], &[NotOurs]])[1], Extension::Lost);
     }
 }

@@ -12,3 +12,4 @@ mod list;
 mod look;
 mod note;
 pub(crate) mod release;
+pub(crate) mod wanted;

@@ -43,6 +43,8 @@ end
 if not head or head == waiter then
   if call('SET', key, ARGV[1], 'NX', 'PX', ARGV[2]) then
     --+ fence/raise.lua
+    call('SET', fence, text or string.format('%.0f', v), 'PX', FENCE_TTL)
+    return v
   end
 end
 local held = call('GET', key)

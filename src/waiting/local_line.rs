@@ -16,6 +16,7 @@ use super::heard::Heard;
 use super::watchers::Watchers;
 use crate::node::WakeSink;
 use crate::protocol::instant::Instant;
+use crate::rounds::wanted::Wanted;
 use crate::runtime::Runtime;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Notify, Ordering};
 
@@ -29,9 +30,15 @@ pub(crate) struct LocalLines {
     /// How many locks are held on a resource without a place in its line: those of who does not
     /// wait in order.
     loose: Mutex<HashMap<Arc<[u8]>, u32>>,
+    /// Who asks for a key without a place in its line: readers, whose neighbours may ask as well, and
+    /// owners, who pass everybody.
+    beside: Mutex<Beside>,
     /// Who watches for new leaders.
     pub(crate) watchers: Watchers,
 }
+
+/// Who asks for each key without a place in its line.
+type Beside = HashMap<Arc<[u8]>, Vec<Arc<Turn>>>;
 
 /// One line. Most have a front only, so the rest is kept apart: ten thousand held locks are ten
 /// thousand lines.
@@ -91,11 +98,36 @@ impl Turn {
     }
 }
 
-/// A place in a local line; dropping it passes the turn on, unless it has become a holder's.
+/// A place in the local lines of all keys of a lock; dropping it passes the turns on, unless it has become a
+/// holder's.
 pub(crate) struct Place {
     lines: Arc<LocalLines>,
-    key: Arc<[u8]>,
+    keys: Keys,
     turn: Arc<Turn>,
+    /// It has left the lines and asks beside others of its class.
+    beside: bool,
+}
+
+/// The keys of a place; most have one.
+enum Keys {
+    One(Arc<[u8]>),
+    Several(Box<[Arc<[u8]>]>),
+}
+
+impl Keys {
+    fn of(wanted: &Wanted) -> Self {
+        if wanted.keys().count() == 1 {
+            return Self::One(wanted.key().clone());
+        }
+        Self::Several(wanted.keys().cloned().collect())
+    }
+
+    fn all(&self) -> &[Arc<[u8]>] {
+        match self {
+            Self::One(key) => std::slice::from_ref(key),
+            Self::Several(keys) => keys,
+        }
+    }
 }
 
 impl LocalLines {
@@ -103,6 +135,7 @@ impl LocalLines {
         Arc::new(Self {
             map: Mutex::default(),
             loose: Mutex::default(),
+            beside: Mutex::default(),
             watchers: Watchers::default(),
         })
     }
@@ -122,8 +155,15 @@ impl LocalLines {
     }
 
     /// Notes a lock that is held without a place in line, until [`let_go`](Self::let_go).
-    pub(crate) fn hold(self: &Arc<Self>, key: &Arc<[u8]>) -> Arc<Self> {
-        *self.loose().entry(key.clone()).or_default() += 1;
+    pub(crate) fn hold<'a>(
+        self: &Arc<Self>,
+        keys: impl Iterator<Item = &'a Arc<[u8]>>,
+    ) -> Arc<Self> {
+        let mut loose = self.loose();
+        for key in keys {
+            *loose.entry(key.clone()).or_default() += 1;
+        }
+        drop(loose);
         self.clone()
     }
 
@@ -138,44 +178,67 @@ impl LocalLines {
         }
     }
 
-    /// Takes a place at the end of the line.
-    pub(crate) fn enter(self: &Arc<Self>, key: &Arc<[u8]>) -> Place {
-        let turn = Arc::new(Turn {
-            woken: AtomicU64::new(0),
-            called: Notify::new(),
-            heard: Mutex::default(),
-        });
-        match self.map().entry(key.clone()) {
-            Entry::Vacant(line) => {
-                line.insert(LocalLine {
-                    front: Some(turn.clone()),
-                    behind: None,
-                });
-            }
-            Entry::Occupied(mut line) => {
-                let behind = line.get_mut().behind.get_or_insert_default();
-                behind.push_back(turn.clone());
+    fn beside(&self) -> MutexGuard<'_, Beside> {
+        self.beside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a place at the end of the line of each key: of all at one moment, so that no two wait for
+    /// each other.
+    pub(crate) fn enter(self: &Arc<Self>, wanted: &Wanted) -> Place {
+        let place = self.place(wanted);
+        let mut map = self.map();
+        for key in place.keys.all() {
+            match map.entry(key.clone()) {
+                Entry::Vacant(line) => {
+                    line.insert(LocalLine {
+                        front: Some(place.turn.clone()),
+                        behind: None,
+                    });
+                }
+                Entry::Occupied(mut line) => {
+                    let behind = line.get_mut().behind.get_or_insert_default();
+                    behind.push_back(place.turn.clone());
+                }
             }
         }
+        drop(map);
+        place
+    }
+
+    fn place(self: &Arc<Self>, wanted: &Wanted) -> Place {
         Place {
             lines: self.clone(),
-            key: key.clone(),
-            turn,
+            keys: Keys::of(wanted),
+            turn: Arc::new(Turn {
+                woken: AtomicU64::new(0),
+                called: Notify::new(),
+                heard: Mutex::default(),
+            }),
+            beside: false,
         }
+    }
+
+    /// For who passes everybody here: no place, but it is woken.
+    pub(crate) fn ask_beside(self: &Arc<Self>, wanted: &Wanted) -> Place {
+        let mut place = self.place(wanted);
+        place.stand_beside();
+        place
     }
 
     /// For a try, which waits for nobody: a place if the line is empty, none behind a lone front
     /// (the masters will say), and what the front knows if somebody waits here already. Where it
     /// knows nothing yet, the masters will say as well.
-    pub(crate) fn enter_if_free(self: &Arc<Self>, key: &Arc<[u8]>) -> Result<Option<Place>, Heard> {
-        match self.map().get(key) {
-            None => {}
-            Some(line) if line.behind.is_none() => return Ok(None),
-            Some(line) => return line.told().map_or(Ok(None), Err),
+    pub(crate) fn enter_if_free(self: &Arc<Self>, wanted: &Wanted) -> Result<Option<Place>, Heard> {
+        for key in wanted.keys() {
+            match self.map().get(key) {
+                None => {}
+                Some(line) if line.behind.is_none() => return Ok(None),
+                Some(line) => return line.told().map_or(Ok(None), Err),
+            }
         }
         // Between the look and the entry another may have come: then this is not the front, and
         // a try does not wait.
-        let place = self.enter(key);
+        let place = self.enter(wanted);
         if place.is_front() {
             Ok(Some(place))
         } else {
@@ -207,6 +270,10 @@ impl WakeSink for LocalLines {
             front.woken.fetch_or(1 << node, Ordering::AcqRel);
             front.called.notify_one();
         }
+        for turn in self.beside().get(key).into_iter().flatten() {
+            turn.woken.fetch_or(1 << (node % 64), Ordering::AcqRel);
+            turn.called.notify_one();
+        }
     }
 
     fn announced(&self, _: usize, key: &[u8]) {
@@ -215,21 +282,47 @@ impl WakeSink for LocalLines {
 }
 
 impl Place {
+    /// Leaves the lines, so that who stands behind may ask as well; goes on being woken.
+    pub(crate) fn stand_beside(&mut self) {
+        let mut beside = self.lines.beside();
+        for key in self.keys.all() {
+            beside
+                .entry(key.clone())
+                .or_default()
+                .push(self.turn.clone());
+        }
+        drop(beside);
+        self.leave();
+        self.beside = true;
+    }
+
+    /// Whether it stands in the lines.
+    pub(crate) fn is_in_line(&self) -> bool {
+        !self.beside
+    }
+
     pub(crate) fn is_front(&self) -> bool {
+        if self.beside {
+            return true;
+        }
         let map = self.lines.map();
-        let line = map.get(&self.key);
-        line.is_some_and(|line| line.is_front(&self.turn))
+        let front = |key: &Arc<[u8]>| map.get(key).is_some_and(|line| line.is_front(&self.turn));
+        self.keys.all().iter().all(front)
     }
 
     /// How many stand before it in this process.
     pub(crate) fn ahead(&self) -> u64 {
         let turn = &self.turn;
         let map = self.lines.map();
-        let Some(line) = map.get(&self.key).filter(|line| !line.is_front(turn)) else {
-            return 0;
+        let before = |line: &LocalLine| {
+            if line.is_front(turn) {
+                return 0;
+            }
+            let behind = line.behind.iter().flat_map(|behind| behind.iter());
+            1 + behind.take_while(|other| !Arc::ptr_eq(other, turn)).count() as u64
         };
-        let behind = line.behind.iter().flat_map(|behind| behind.iter());
-        1 + behind.take_while(|other| !Arc::ptr_eq(other, turn)).count() as u64
+        let lines = self.keys.all().iter().filter_map(|key| map.get(key));
+        lines.map(before).max().unwrap_or_default()
     }
 
     /// Waits for its turn.
@@ -243,9 +336,13 @@ impl Place {
     /// The front holds the lock now: it keeps its place until [`LocalLines::pass_on`], and needs no
     /// more calls.
     pub(crate) fn hold(self) -> Arc<LocalLines> {
-        if let Some(line) = self.lines.map().get_mut(&self.key) {
-            line.front = None;
+        let mut map = self.lines.map();
+        for key in self.keys.all() {
+            if let Some(line) = map.get_mut(key) {
+                line.front = None;
+            }
         }
+        drop(map);
         // Dropped, this place stands nowhere in the line any more, and passes nothing on.
         self.lines.clone()
     }
@@ -257,7 +354,13 @@ impl Place {
 
     /// What the front knows.
     pub(crate) fn told(&self) -> Option<Heard> {
-        self.lines.map().get(&self.key)?.told()
+        let map = self.lines.map();
+        let mut lines = self.keys.all().iter().filter_map(|key| map.get(key));
+        let other = lines.find(|line| !line.is_front(&self.turn));
+        match other.filter(|_| !self.beside) {
+            Some(line) => line.told(),
+            None => self.turn.heard().clone(),
+        }
     }
 
     /// Forgets the wake-ups so far: right before an attempt is sent, which sees what they saw.
@@ -291,27 +394,49 @@ impl Place {
     }
 }
 
+impl Place {
+    /// Leaves each line, and calls who is next there.
+    fn leave(&self) {
+        let turn = &self.turn;
+        for key in self.keys.all() {
+            let mut map = self.lines.map();
+            let Entry::Occupied(mut entry) = map.entry(key.clone()) else {
+                continue;
+            };
+            let line = entry.get_mut();
+            if line.is_front(turn) {
+                let next = line.advance();
+                if next.is_none() {
+                    entry.remove();
+                }
+                drop(map);
+                if let Some(next) = next {
+                    next.called.notify_one();
+                }
+            } else if let Some(behind) = &mut line.behind {
+                behind.retain(|other| !Arc::ptr_eq(other, turn));
+                if behind.is_empty() {
+                    line.behind = None;
+                }
+            }
+        }
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut map = self.lines.map();
-        let Entry::Occupied(mut entry) = map.entry(self.key.clone()) else {
-            return;
-        };
-        let line = entry.get_mut();
-        let turn = &self.turn;
-        if line.is_front(turn) {
-            let next = line.advance();
-            if next.is_none() {
-                entry.remove();
-            }
-            drop(map);
-            if let Some(next) = next {
-                next.called.notify_one();
-            }
-        } else if let Some(behind) = &mut line.behind {
-            behind.retain(|other| !Arc::ptr_eq(other, turn));
-            if behind.is_empty() {
-                line.behind = None;
+        if !self.beside {
+            return self.leave();
+        }
+        let mut beside = self.lines.beside();
+        for key in self.keys.all() {
+            if let Entry::Occupied(mut entry) = beside.entry(key.clone()) {
+                entry
+                    .get_mut()
+                    .retain(|other| !Arc::ptr_eq(other, &self.turn));
+                if entry.get().is_empty() {
+                    entry.remove();
+                }
             }
         }
     }
@@ -329,6 +454,10 @@ mod models {
         Arc::from(&b"job"[..])
     }
 
+    fn job() -> Wanted {
+        Wanted::exclusive(key())
+    }
+
     /// In another thread.
     fn does(deed: impl FnOnce() + 'static) -> thread::JoinHandle<()> {
         thread::spawn(deed)
@@ -344,7 +473,7 @@ mod models {
     fn no_order_of_threads_loses_the_turn_of_a_front_that_leaves() {
         crate::sync::model(|| {
             let lines = LocalLines::new();
-            let [first, second, third] = [(); 3].map(|()| lines.enter(&key()));
+            let [first, second, third] = [(); 3].map(|()| lines.enter(&job()));
             let leave = [does(move || drop(first)), does(move || drop(second))];
             block_on(third.front());
             all_end(leave);
@@ -357,8 +486,8 @@ mod models {
     fn no_order_of_threads_loses_the_turn_of_a_holder() {
         crate::sync::model(|| {
             let lines = LocalLines::new();
-            let holder = lines.enter(&key()).hold();
-            let [second, third] = [(); 2].map(|()| lines.enter(&key()));
+            let holder = lines.enter(&job()).hold();
+            let [second, third] = [(); 2].map(|()| lines.enter(&job()));
             let ends = [
                 does(move || holder.pass_on(&key())),
                 // It leaves as it is called.
@@ -373,9 +502,9 @@ mod models {
     fn no_order_of_threads_lets_a_newcomer_wait_behind_nobody() {
         crate::sync::model(|| {
             let lines = LocalLines::new();
-            let holder = lines.enter(&key()).hold();
+            let holder = lines.enter(&job()).hold();
             let ends = does(move || holder.pass_on(&key()));
-            let place = lines.enter(&key());
+            let place = lines.enter(&job());
             block_on(place.front());
             all_end([ends]);
         });
@@ -408,7 +537,7 @@ mod models {
     fn no_order_of_threads_lets_the_wake_ups_of_a_majority_be_slept_through() {
         crate::sync::model(|| {
             let lines = LocalLines::new();
-            let place = lines.enter(&key());
+            let place = lines.enter(&job());
             place.forget_wakes();
             let wakes = [0, 1].map(|node| {
                 let lines = lines.clone();
@@ -423,7 +552,7 @@ mod models {
     fn no_order_of_threads_sends_a_wake_up_to_a_front_that_is_gone() {
         crate::sync::model(|| {
             let lines = LocalLines::new();
-            let [first, second] = [(); 2].map(|()| lines.enter(&key()));
+            let [first, second] = [(); 2].map(|()| lines.enter(&job()));
             let leaves = does(move || drop(first));
             block_on(second.front());
             // What comes from now on is for the second.

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use quorate::node::{
-    Answer, Claim, Fairness, KeyState, NoteItem, Request, Subscriber, Ticket, Waiter, WakeSink,
+    Answer, Claim, Class, Fairness, Group, KeyState, Mode, NoteItem, Part, Request, Subscriber,
+    Ticket, Waiter, WakeSink,
 };
 
 use crate::arm::{Arm, LONG, fence, hex, now};
@@ -97,11 +98,53 @@ enum Stand {
     Try,
     /// In line, as one of a few waiters, which keep their tickets.
     Waiter(usize),
+    /// One of the shapes of a group, as a try or as one of the waiters.
+    Group(usize, Option<usize>),
+}
+
+/// How a key of a group is held.
+#[derive(Clone, Copy)]
+enum As {
+    Exclusive,
+    Reader,
+    Owner(&'static str),
+}
+
+/// Groups that meet on few keys: several resources, readers, two owners, and a mixture.
+const SHAPES: [&[(usize, As)]; 7] = [
+    &[(0, As::Exclusive), (1, As::Exclusive)],
+    &[(1, As::Exclusive), (0, As::Exclusive)],
+    &[(0, As::Reader)],
+    &[(0, As::Reader)],
+    &[(0, As::Reader), (1, As::Exclusive)],
+    &[(0, As::Owner("one"))],
+    &[(0, As::Owner("two"))],
+];
+
+fn group(shape: usize) -> Group {
+    let part = |(key, mode): &(usize, As)| Part {
+        key: KEYS[*key].into(),
+        mode: match mode {
+            As::Exclusive => Mode::Exclusive,
+            As::Reader => Mode::Class(Class::Shared),
+            As::Owner(id) => Mode::Class(Class::Owner((*id).into())),
+        },
+    };
+    Group::new(SHAPES[shape].iter().map(part).collect())
 }
 
 impl Who {
     fn claim(self, times: &Times) -> Arc<Claim> {
-        let (key, token) = (KEYS[self.key], self.token);
+        let key = match self.stand {
+            Stand::Group(shape, _) => KEYS[SHAPES[shape][0].0],
+            _ => KEYS[self.key],
+        };
+        let token = self.token;
+        let ticket = |waiter: usize| Ticket {
+            waiter: format!("{PROCESS}:{waiter}").into(),
+            number: TICKETS[waiter],
+            heartbeat: times.heartbeats[waiter],
+        };
         let order = |place: Option<Ticket>| {
             let fresh = Claim::new("", key, asking::token(token), true);
             Arc::new(fresh.with_fairness(Fairness::Fair(place.map(Box::new))))
@@ -110,11 +153,17 @@ impl Who {
             Stand::Classic => classic(key, token),
             Stand::Unordered => claim(key, token),
             Stand::Try => order(None),
-            Stand::Waiter(waiter) => order(Some(Ticket {
-                waiter: format!("{PROCESS}:{waiter}").into(),
-                number: TICKETS[waiter],
-                heartbeat: times.heartbeats[waiter],
-            })),
+            Stand::Waiter(waiter) => order(Some(ticket(waiter))),
+            Stand::Group(shape, waiter) => {
+                let fresh = Claim::new("", key, asking::token(token), true);
+                let place = Fairness::Fair(waiter.map(|waiter| Box::new(ticket(waiter))));
+                // One in five takes the place of a lock that is held exclusively.
+                let group = match token {
+                    4 => group(shape).instead_of(asking::token(1)),
+                    _ => group(shape),
+                };
+                Arc::new(fresh.with_fairness(place).with_group(group))
+            }
         };
         if self.withdrawn {
             claim.withdraw();
@@ -195,6 +244,46 @@ fn line_deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
+/// What happens where several resources, readers, owners and plain locks meet.
+fn group_deed() -> impl Strategy<Value = Deed> {
+    let waiter = || prop::option::weighted(0.6, 0..TICKETS.len());
+    let stand = prop_oneof![
+        6 => (0..SHAPES.len(), waiter()).prop_map(|(shape, waiter)| Stand::Group(shape, waiter)),
+        1 => Just(Stand::Unordered),
+        1 => (0..TICKETS.len()).prop_map(Stand::Waiter),
+    ];
+    let who = move || {
+        (
+            0..KEYS.len(),
+            1..5u8,
+            stand.clone(),
+            prop::bool::weighted(0.05),
+        )
+            .prop_map(|(key, token, stand, withdrawn)| Who {
+                noted: token == 1,
+                key,
+                token,
+                stand,
+                withdrawn,
+            })
+    };
+    let ttl = || 0..LASTING.ttls.len();
+    prop_oneof![
+        9 => (who(), ttl(), -400_000..400_000i64).prop_map(|(who, ttl, by)| Deed::Acquire(who, ttl, by)),
+        3 => (who(), -1..2i64).prop_map(|(who, by)| Deed::Confirm(who, by)),
+        6 => (who(), any::<bool>()).prop_map(|(who, leave)| Deed::Release(who, leave)),
+        2 => prop::collection::vec(who(), 1..3).prop_map(Deed::Note),
+        4 => prop::collection::vec((who(), ttl()), 1..4).prop_map(Deed::Extend),
+        1 => (0..KEYS.len()).prop_map(Deed::Look),
+        1 => (0..KEYS.len()).prop_map(Deed::Break),
+        1 => (0..KEYS.len()).prop_map(Deed::Foreign),
+        1 => (0..KEYS.len()).prop_map(Deed::ForeignCounter),
+        2 => (0..KEYS.len()).prop_map(Deed::Delete),
+        2 => Just(Deed::Nap),
+        1 => Just(Deed::Rest),
+    ]
+}
+
 fn shifted(by: i64) -> u64 {
     now().saturating_add_signed(by)
 }
@@ -217,12 +306,9 @@ fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
             shifted(shift),
         )),
         Deed::Confirm(who, by) => {
-            let counter = match model.read(&fence(KEYS[who.key])).as_deref() {
-                None | Some(b"foreign") => now(),
-                Some(_) => model.counter(KEYS[who.key]).unwrap_or_default(),
-            };
-            let number = counter.saturating_add_signed(by);
-            Act::Ask(asking::confirm(&who.claim(times), number))
+            let claim = who.claim(times);
+            let number = counter(model, claim.key()).saturating_add_signed(by);
+            Act::Ask(asking::confirm(&claim, number))
         }
         Deed::Release(who, leave) => Act::Ask(Request::Release {
             claim: who.claim(times),
@@ -230,6 +316,14 @@ fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
         }),
         Deed::Extend(items) => {
             let claims: Vec<_> = items.iter().map(|(who, _)| who.claim(times)).collect();
+            for claim in &claims {
+                if let Some(group) = claim.group() {
+                    // Below the counter as it stands, at it, or above.
+                    let stands = counter(model, claim.key());
+                    let by = i64::from(claim.token().to_hex()[31] % 3) - 1;
+                    group.agreed(stands.saturating_add_signed(by));
+                }
+            }
             let items: Vec<_> = claims
                 .iter()
                 .zip(&items)
@@ -275,6 +369,14 @@ fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
                 arm.put(&note, b"somebody", Some(ttls[2]));
             }
         })),
+    }
+}
+
+/// Where the counter of a lock stands; about now, where there is none.
+fn counter(model: &Arm, key: &[u8]) -> u64 {
+    match model.read(&fence(key)).as_deref() {
+        None | Some(b"foreign") => now(),
+        Some(_) => model.counter(key).unwrap_or_default(),
     }
 }
 
@@ -363,10 +465,12 @@ impl Dusk {
     fn saw(&mut self, began: Instant) -> bool {
         let done = Instant::now();
         self.longest = self.longest.max(done - began);
-        let is_clear = self
-            .ends
-            .iter()
-            .all(|(from, to)| done < *from || *to < began);
+        // What the deed itself made must not have ended before it was looked at.
+        let is_clear = done < began + BLINK - GRAIN
+            && self
+                .ends
+                .iter()
+                .all(|(from, to)| done < *from || *to < began);
         self.ends.retain(|(_, to)| began < *to);
         self.ends
             .push((began + BLINK.saturating_sub(GRAIN), done + BLINK + GRAIN));
@@ -546,6 +650,16 @@ fn the_memory_master_agrees_with_a_real_one_reply_by_reply() {
 #[test]
 fn the_two_agree_while_locks_expire_and_waiters_die() {
     compare(&FLEETING, 30, deed());
+}
+
+#[test]
+fn the_two_agree_on_several_resources_readers_and_owners() {
+    compare(&LASTING, 150, group_deed());
+}
+
+#[test]
+fn the_two_agree_on_groups_while_holds_expire_and_waiters_die() {
+    compare(&FLEETING, 80, group_deed());
 }
 
 #[test]

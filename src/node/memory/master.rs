@@ -5,6 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::group::Member;
 use crate::keys::Family;
 use crate::node::note::dated;
 use crate::node::{
@@ -26,17 +27,19 @@ const LARGEST_COUNTER: u64 = 1 << 53;
 #[derive(Clone, Debug, Default)]
 pub struct Master {
     keys: HashMap<Vec<u8>, Entry, Quick>,
-    lines: HashMap<Vec<u8>, Waiting, Quick>,
+    pub(super) lines: HashMap<Vec<u8>, Waiting, Quick>,
+    /// Whose holds stand beside each other under a lock key that shows a class.
+    pub(super) holds: HashMap<Vec<u8>, Vec<Member>, Quick>,
     published: Vec<(Arc<str>, Vec<u8>)>,
     announced: Vec<Vec<u8>>,
 }
 
 /// Hashes keys plainly and always alike: a simulated master is asked millions of times a second,
 /// nobody attacks it, and its runs must repeat.
-type Quick = BuildHasherDefault<PlainHasher>;
+pub(super) type Quick = BuildHasherDefault<PlainHasher>;
 
 #[derive(Clone, Debug, Default)]
-struct PlainHasher(u64);
+pub(super) struct PlainHasher(u64);
 
 impl Hasher for PlainHasher {
     fn finish(&self) -> u64 {
@@ -58,12 +61,12 @@ impl Hasher for PlainHasher {
 
 /// The line before one lock: what a real master keeps in its queue, alive and ticket keys.
 #[derive(Clone, Debug, Default)]
-struct Waiting {
+pub(super) struct Waiting {
     /// In order of ticket and id, as a sorted set is.
-    queue: BTreeSet<(u64, Arc<str>)>,
+    pub(super) queue: BTreeSet<(u64, Arc<str>)>,
     /// Milliseconds on the master's clock.
-    alive: HashMap<Arc<str>, u64>,
-    ticket: u64,
+    pub(super) alive: HashMap<Arc<str>, u64>,
+    pub(super) ticket: u64,
     expires: u64,
 }
 
@@ -92,7 +95,7 @@ enum Value {
     Foreign,
 }
 
-type Outcome<T> = Result<T, Fault>;
+pub(super) type Outcome<T> = Result<T, Fault>;
 
 impl Master {
     /// What the master answers to `request` when its clock shows `now` (microseconds).
@@ -110,8 +113,16 @@ impl Master {
             Request::Confirm { claim, token } => self.confirm(now, claim, *token),
             Request::Release { claim, leave } => self.release(now, claim, *leave),
             Request::Extend { items } => {
-                let said = items.iter().map(|item| self.extend(now, item));
-                Ok(Answer::Extended(said.collect()))
+                let mut said = Vec::with_capacity(items.len());
+                for item in items.iter() {
+                    match item.claim.group() {
+                        None => said.push(self.extend(now, item)),
+                        Some(group) => {
+                            said.extend(self.keep(now, &item.claim, group, item.ttl)?);
+                        }
+                    }
+                }
+                Ok(Answer::Extended(said))
             }
             Request::Look { key } => Ok(Answer::State(self.look(now, key)?)),
             Request::Break { key } => {
@@ -175,6 +186,9 @@ impl Master {
         ttl: Duration,
         proposal: u64,
     ) -> Outcome<Answer> {
+        if let Some(group) = claim.group() {
+            return self.claim(now, claim, group, ttl, proposal);
+        }
         if let Fairness::Fair(ticket) = claim.fairness() {
             return self.acquire_fair(now, claim, ticket.as_deref(), ttl, proposal);
         }
@@ -211,10 +225,7 @@ impl Master {
         proposal: u64,
         counter: u64,
     ) -> Answer {
-        let slack = PROPOSAL_SLACK_US;
-        let v = proposal
-            .clamp(now.saturating_sub(slack), now + slack)
-            .max(counter + 1);
+        let v = raised(now, proposal, counter);
         self.set_counter(now, claim.key(), v);
         self.set(now, claim.key(), claim.token().to_hex().to_vec(), Some(ttl));
         Answer::Granted { counter: Some(v) }
@@ -268,7 +279,7 @@ impl Master {
     }
 
     /// The line before `key`, empty where its keys have expired.
-    fn line(&mut self, ms: u64, key: &[u8]) -> &mut Waiting {
+    pub(super) fn line(&mut self, ms: u64, key: &[u8]) -> &mut Waiting {
         let line = self.lines.entry(key.to_vec()).or_default();
         if line.expires <= ms {
             *line = Waiting::default();
@@ -277,7 +288,7 @@ impl Master {
     }
 
     /// Drops a line that nobody has stood in since its keys expired.
-    fn sweep(&mut self, key: &[u8]) {
+    pub(super) fn sweep(&mut self, key: &[u8]) {
         if self
             .lines
             .get(key)
@@ -298,6 +309,9 @@ impl Master {
     }
 
     fn confirm(&mut self, now: u64, claim: &Claim, token: u64) -> Outcome<Answer> {
+        if let Some(group) = claim.group() {
+            return self.confirm_group(now, claim, group, token);
+        }
         if !self.is_ours(now, claim)? {
             return Ok(Answer::NotOurs);
         }
@@ -310,6 +324,9 @@ impl Master {
     }
 
     fn release(&mut self, now: u64, claim: &Claim, leave: bool) -> Outcome<Answer> {
+        if let Some(group) = claim.group() {
+            return self.unclaim(now, claim, group, leave);
+        }
         let ours = self.is_ours(now, claim)?;
         if ours {
             if claim.is_noted() {
@@ -404,32 +421,41 @@ impl Master {
     }
 
     fn note(&mut self, now: u64, item: &NoteItem) -> bool {
-        let claim = &item.claim;
-        if claim.is_withdrawn() || !matches!(self.is_ours(now, claim), Ok(true)) {
+        let mut written = true;
+        for key in item.claim.keys() {
+            written &= self.note_on(now, key, item);
+        }
+        written
+    }
+
+    fn note_on(&mut self, now: u64, lock: &[u8], item: &NoteItem) -> bool {
+        let value = item.claim.token().to_hex();
+        let ours = matches!(self.text(now, lock), Ok(Some(held)) if held == value);
+        if item.claim.is_withdrawn() || !ours {
             return false;
         }
-        let key = Family::Note.of(claim.key());
-        let left = self.ttl_left(now, claim.key());
+        let key = Family::Note.of(lock);
+        let left = self.ttl_left(now, lock);
         let written = left.is_some() && self.text(now, &key).is_ok();
         if written {
             let note = dated(item.since, &item.says);
-            let value = [&claim.token().to_hex()[..], b" ", note.as_bytes()].concat();
+            let value = [&value[..], b" ", note.as_bytes()].concat();
             self.set(now, &key, value, left);
         }
         if item.announce {
-            self.announced.push(claim.key().to_vec());
+            self.announced.push(lock.to_vec());
         }
         written
     }
 
     /// What the holder says of itself.
-    fn note_of(&mut self, now: u64, key: &[u8], holder: Option<&[u8]>) -> Option<Note> {
+    pub(super) fn note_of(&mut self, now: u64, key: &[u8], holder: Option<&[u8]>) -> Option<Note> {
         let holder = holder?;
         let note = self.text(now, &Family::Note.of(key)).ok().flatten();
         Note::read(note?, holder)
     }
 
-    fn drop_note(&mut self, now: u64, key: &[u8]) {
+    pub(super) fn drop_note(&mut self, now: u64, key: &[u8]) {
         let key = Family::Note.of(key);
         if let Ok(Some(_)) = self.text(now, &key) {
             self.keys.remove(&key);
@@ -474,7 +500,7 @@ impl Master {
         matches!(note, Ok(Some(value)) if value == claim.token().to_hex())
     }
 
-    fn publish(&mut self, waiter: &str, key: &[u8]) {
+    pub(super) fn publish(&mut self, waiter: &str, key: &[u8]) {
         let process = waiter.get(..PROCESS_LEN).unwrap_or(waiter).into();
         self.published.push((process, key.to_vec()));
     }
@@ -483,7 +509,7 @@ impl Master {
         Ok(self.text(now, claim.key())? == Some(&claim.token().to_hex()[..]))
     }
 
-    fn counter(&mut self, now: u64, key: &[u8]) -> Outcome<u64> {
+    pub(super) fn counter(&mut self, now: u64, key: &[u8]) -> Outcome<u64> {
         match self.text(now, &Family::Fence.of(key))?.map(parse) {
             None => Ok(0),
             Some(Some(counter @ ..LARGEST_COUNTER)) => Ok(counter),
@@ -491,7 +517,7 @@ impl Master {
         }
     }
 
-    fn set_counter(&mut self, now: u64, key: &[u8], value: u64) {
+    pub(super) fn set_counter(&mut self, now: u64, key: &[u8], value: u64) {
         let ttl = Some(Duration::from_micros(FENCE_TTL_US));
         self.set(
             now,
@@ -501,7 +527,7 @@ impl Master {
         );
     }
 
-    fn set(&mut self, now: u64, key: &[u8], value: Vec<u8>, ttl: Option<Duration>) {
+    pub(super) fn set(&mut self, now: u64, key: &[u8], value: Vec<u8>, ttl: Option<Duration>) {
         let expires = ttl.map(|ttl| now + u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX / 2));
         let value = Value::Text(value);
         let entry = Entry { value, expires };
@@ -520,7 +546,18 @@ impl Master {
         self.keys.get(key)
     }
 
-    fn text(&mut self, now: u64, key: &[u8]) -> Outcome<Option<&[u8]>> {
+    pub(super) fn remove(&mut self, key: &[u8]) {
+        self.keys.remove(key);
+    }
+
+    /// Moves the expiry of a key that is there; microseconds on the master's clock.
+    pub(super) fn expire_at(&mut self, key: &[u8], at: u64) {
+        if let Some(entry) = self.keys.get_mut(key) {
+            entry.expires = Some(at);
+        }
+    }
+
+    pub(super) fn text(&mut self, now: u64, key: &[u8]) -> Outcome<Option<&[u8]>> {
         match self.entry(now, key).map(|entry| &entry.value) {
             None => Ok(None),
             Some(Value::Text(text)) => Ok(Some(text)),
@@ -528,7 +565,7 @@ impl Master {
         }
     }
 
-    fn ttl_left(&mut self, now: u64, key: &[u8]) -> Option<Duration> {
+    pub(super) fn ttl_left(&mut self, now: u64, key: &[u8]) -> Option<Duration> {
         let expires = self.entry(now, key)?.expires?;
         Some(Duration::from_micros(expires.saturating_sub(now)))
     }
@@ -536,7 +573,7 @@ impl Master {
 
 impl Waiting {
     /// Takes or keeps a place, and shows a sign of life.
-    fn stand(&mut self, ticket: &Ticket, ms: u64) {
+    pub(super) fn stand(&mut self, ticket: &Ticket, ms: u64) {
         let beat = u64::try_from(ticket.heartbeat.as_nanos().div_ceil(1_000_000)).unwrap_or(0);
         let known = self
             .alive
@@ -553,21 +590,23 @@ impl Waiting {
         self.queue.first().map(|(_, waiter)| waiter)
     }
 
-    fn ahead(&self, me: Option<&Arc<str>>) -> u64 {
-        let before = self
-            .queue
-            .iter()
-            .take_while(|(_, waiter)| Some(waiter) != me);
-        before.count() as u64
+    /// Who stands before a waiter; everybody, for one who does not stand there.
+    pub(super) fn before(&self, me: Option<&Arc<str>>) -> impl Iterator<Item = &Arc<str>> {
+        let before = self.queue.iter().map(|(_, waiter)| waiter);
+        before.take_while(move |waiter| Some(*waiter) != me)
     }
 
-    fn purge(&mut self, ms: u64) {
+    fn ahead(&self, me: Option<&Arc<str>>) -> u64 {
+        self.before(me).count() as u64
+    }
+
+    pub(super) fn purge(&mut self, ms: u64) {
         let alive = &mut self.alive;
         alive.retain(|_, until| *until > ms);
         self.queue.retain(|(_, waiter)| alive.contains_key(waiter));
     }
 
-    fn remove(&mut self, waiter: &Arc<str>) -> bool {
+    pub(super) fn remove(&mut self, waiter: &Arc<str>) -> bool {
         let was = self.alive.remove(waiter).is_some();
         if was {
             self.queue.retain(|(_, other)| other != waiter);
@@ -589,8 +628,16 @@ impl Entry {
     }
 }
 
+/// Where the counter moves when a lock is taken.
+pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
+    let slack = PROPOSAL_SLACK_US;
+    proposal
+        .clamp(now.saturating_sub(slack), now + slack)
+        .max(counter + 1)
+}
+
 /// The answer to a repeated acquire. Where the counter is gone there is no number to give.
-fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
+pub(super) fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
     if counter == 0 {
         let fence = Family::Fence.of(key);
         let why = format!("ERR quorate: {} is gone", String::from_utf8_lossy(&fence));

@@ -3,6 +3,7 @@
 //! [`MemoryNode`] answers at once, from a [`Master`] that follows the scripts reply by reply. It
 //! has no network and no persistence; its faults are switched by hand.
 
+mod group;
 mod master;
 
 pub use master::{Master, Peek};

@@ -81,8 +81,8 @@ impl Handshake {
         asked.push_back(Asked::Courtesy);
         Command::words(out, &["INFO", "server"]);
         asked.push_back(Asked::Info);
-        Scripts::load(shared.options.max_ttl, out);
-        asked.extend((0..Scripts::COUNT).map(Asked::Script));
+        let scripts = Scripts::load(Scripts::PLAIN, shared.options.max_ttl, out);
+        asked.extend(scripts.map(Asked::Script));
         Command::words(out, &["CLIENT", "ID"]);
         asked.push_back(Asked::Id);
         Self {

@@ -33,6 +33,8 @@ pub enum Purpose {
     Persistence,
     /// A name in `CLIENT LIST`.
     Naming,
+    /// Several resources in one lock, readers, owners.
+    Groups,
     /// Telling who holds a lock, and reading it.
     Notes,
     /// Hearing of a new leader at once; without, observers go by their timers.
@@ -40,7 +42,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Locking,
         Self::RestartGuard,
         Self::Fencing,
@@ -48,6 +50,7 @@ impl Purpose {
         Self::WakeUps,
         Self::Notes,
         Self::Elections,
+        Self::Groups,
         Self::Reconnecting,
         Self::Operating,
         Self::Database,
@@ -77,6 +80,7 @@ impl fmt::Display for Purpose {
             Self::Operating => "status, list, break and doctor",
             Self::Persistence => "judging persistence",
             Self::Naming => "a name in CLIENT LIST",
+            Self::Groups => "several resources, readers and owners",
             Self::Notes => "notes of who holds a lock",
             Self::Elections => "hearing of new leaders at once",
         })
@@ -156,6 +160,15 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Database, "SELECT {db}"),
     (Purpose::Persistence, "CONFIG GET appendfsync"),
     (Purpose::Naming, "CLIENT SETINFO LIB-NAME quorate"),
+    (Purpose::Groups, "ZSCORE {holds} x"),
+    (Purpose::Groups, "ZCOUNT {holds} 0 0"),
+    (Purpose::Groups, "ZADD {holds} XX 0 x"),
+    (Purpose::Groups, "ZREM {holds} x"),
+    (Purpose::Groups, "ZREMRANGEBYSCORE {holds} 0 0"),
+    (Purpose::Groups, "ZRANGE {holds} 0 0"),
+    (Purpose::Groups, "PEXPIRE {holds} 1"),
+    (Purpose::Groups, "PEXPIREAT {lock} 1"),
+    (Purpose::Groups, "DEL {holds}"),
     (Purpose::Naming, "CLIENT SETNAME quorate"),
 ];
 
@@ -172,6 +185,8 @@ pub(super) fn purposes(
             Purpose::Locking | Purpose::Reconnecting | Purpose::Operating => true,
             // A courtesy, that old servers do not know: nothing is missing without.
             Purpose::Naming => false,
+            // Most locks are one resource held alone; the table names it, and who asks for more hears of it.
+            Purpose::Groups => fencing && fair,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
             Purpose::Fencing | Purpose::Notes => fencing,
@@ -453,7 +468,7 @@ mod tests {
     use crate::node::redis::wire::sources;
 
     /// What a user gets by the line on the page: all that is in use by default, and what operators ask.
-    const DEFAULTS: [Purpose; 9] = [
+    const DEFAULTS: [Purpose; 10] = [
         Purpose::Locking,
         Purpose::RestartGuard,
         Purpose::Fencing,
@@ -463,6 +478,7 @@ mod tests {
         Purpose::Elections,
         Purpose::Reconnecting,
         Purpose::Operating,
+        Purpose::Groups,
     ];
 
     /// The words of `ACL SETUSER` that grant what `wanted` needs, behind the name of the user.
@@ -509,6 +525,7 @@ mod tests {
             Purpose::Operating => "these commands fail",
             Purpose::Persistence => "`doctor` warns that it cannot tell",
             Purpose::Naming => "connections have no name",
+            Purpose::Groups => "none of those kinds of lock",
             Purpose::Notes => "nobody is told who holds a lock",
             Purpose::Elections => "observers go by their timers",
         }
@@ -525,6 +542,7 @@ mod tests {
             Purpose::Reconnecting => "clean reconnects",
             Purpose::Operating => "`status`, `list`, `break`, `doctor`",
             Purpose::Persistence => "`doctor`, with the restart guard off",
+            Purpose::Groups => "several resources, readers, owners",
             Purpose::Naming => "names in `CLIENT LIST` (the library's: Redis 7.2, Valkey)",
             Purpose::Notes => "notes of who holds a lock",
             Purpose::Elections => "new leaders, heard of at once",
@@ -580,8 +598,8 @@ mod tests {
     }
 
     /// What each script is for.
-    const OF_SCRIPTS: [&[Purpose]; 9] = {
-        use Purpose::{Elections, Fencing, Locking, Notes, Operating, Order, WakeUps};
+    const OF_SCRIPTS: [&[Purpose]; 13] = {
+        use Purpose::{Elections, Fencing, Groups, Locking, Notes, Operating, Order, WakeUps};
         [
             &[Locking, Fencing],
             &[Locking, Fencing],
@@ -591,6 +609,10 @@ mod tests {
             &[Operating, WakeUps],
             &[Locking, Fencing, Order, Notes],
             &[Locking, Order, WakeUps, Notes],
+            &[Locking, Fencing, Order, Groups, WakeUps, Notes],
+            &[Locking, Fencing, Groups],
+            &[Locking, Order, Groups, WakeUps, Notes],
+            &[Locking, Fencing, Groups],
             &[Notes, Elections],
         ]
     };

@@ -36,8 +36,11 @@ pub(super) struct Online {
     heard: Instant,
     /// What the master has been asked and has not answered yet, in the order of asking.
     under_way: VecDeque<Sent>,
-    /// Letters that came back because the master had lost its scripts; sent before all others.
+    /// What waits for scripts that are to be loaded, for the first time or because the master has lost
+    /// them; sent before all others.
     again: Vec<Queued>,
+    /// The sets that are to be loaded for it.
+    wanted: Vec<usize>,
     /// Since when an answer is overdue. Nothing but what is under way is asked meanwhile.
     stalled_since: Option<Instant>,
     window: Window,
@@ -65,6 +68,7 @@ impl Online {
             heard: now,
             under_way: VecDeque::new(),
             again: Vec::new(),
+            wanted: Vec::new(),
             stalled_since: None,
             window: Window::new(shared.options.node_timeout),
         }
@@ -112,6 +116,7 @@ impl Online {
                 if is_noscript(value) && !queued.resent {
                     queued.resent = true;
                     self.again.push(queued);
+                    self.wanted = self.scripts.loaded_sets().collect();
                     return Ok(());
                 }
                 let answer = match decode(&queued.request, value) {
@@ -177,12 +182,17 @@ impl Online {
             if !self.under_way.is_empty() {
                 return false;
             }
-            Scripts::load(shared.options.max_ttl, out.commands());
-            let load = |index| Sent {
-                what: What::Script(index),
-                at: now,
-            };
-            self.under_way.extend((0..Scripts::COUNT).map(load));
+            if !self.wanted.is_empty() {
+                for set in self.wanted.drain(..) {
+                    let scripts = Scripts::load(set, shared.options.max_ttl, out.commands());
+                    let load = |index| Sent {
+                        what: What::Script(index),
+                        at: now,
+                    };
+                    self.under_way.extend(scripts.map(load));
+                }
+                return true;
+            }
             batch.append(&mut self.again);
         }
         let room = room.min(BATCH);
@@ -200,6 +210,11 @@ impl Online {
         for queued in batch.drain(..) {
             if !quarantine.is_zero() && queued.request.is_vote() {
                 queued.answer(Err(Fault::Quarantined(quarantine)));
+            } else if let Some(set) = self.scripts.lacks(&queued.request) {
+                if !self.wanted.contains(&set) {
+                    self.wanted.push(set);
+                }
+                self.again.push(queued);
             } else if self.scripts.encode(&queued.request, out.commands()) {
                 let what = What::Request(queued);
                 self.under_way.push_back(Sent { what, at: now });

@@ -1,5 +1,6 @@
 //! Requests as commands, replies as answers, errors as faults.
 
+use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -10,15 +11,15 @@ use crate::keys::{self, LEADER};
 use crate::node::note::dated;
 use crate::node::text::plain;
 use crate::node::{
-    Answer, Claim, Extended, Fairness, Fault, KeyState, Note, NoteItem, Page, QueueInfo, Request,
-    Ticket, Waiter,
+    Answer, Claim, ExtendItem, Extended, Fairness, Fault, Group, KeyState, Mode, Note, NoteItem,
+    Page, QueueInfo, Request, Ticket, Waiter,
 };
 
 /// How long a fencing counter outlives its last grant: a day, so that counters do not pile up.
 const FENCE_TTL: Duration = Duration::from_secs(86_400);
 
 /// The scripts, in the order of [`Script`].
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 13] = [
     include_str!("../../scripts/acquire.lua"),
     include_str!("../../scripts/confirm.lua"),
     include_str!("../../scripts/release.lua"),
@@ -27,11 +28,15 @@ const SOURCES: [&str; 9] = [
     include_str!("../../scripts/break.lua"),
     include_str!("../../scripts/acquire_fair.lua"),
     include_str!("../../scripts/release_fair.lua"),
+    include_str!("../../scripts/claim.lua"),
+    include_str!("../../scripts/confirm_group.lua"),
+    include_str!("../../scripts/unclaim.lua"),
+    include_str!("../../scripts/keep.lua"),
     include_str!("../../scripts/note.lua"),
 ];
 
 /// What several scripts share, put in where a line asks for it: a function would cost each call.
-const PARTS: [(&str, &str); 3] = [
+const PARTS: [(&str, &str); 4] = [
     (
         "--+ fence/read.lua\n",
         include_str!("../../scripts/fence/read.lua"),
@@ -43,6 +48,10 @@ const PARTS: [(&str, &str); 3] = [
     (
         "--+ fence/raise.lua\n",
         include_str!("../../scripts/fence/raise.lua"),
+    ),
+    (
+        "--+ wake/readers.lua\n",
+        include_str!("../../scripts/wake/readers.lua"),
     ),
 ];
 
@@ -67,6 +76,10 @@ enum Script {
     Break,
     AcquireFair,
     ReleaseFair,
+    Claim,
+    ConfirmGroup,
+    Unclaim,
+    Keep,
     Note,
 }
 
@@ -74,7 +87,12 @@ impl Script {
     /// The script that a request runs; the classic acquire and the commands of the server run none.
     fn of(request: &Request) -> Option<Self> {
         let fair = |claim: &Claim| matches!(claim.fairness(), Fairness::Fair(_));
+        let grouped = |claim: &Claim| claim.group().is_some();
         Some(match request {
+            Request::Acquire { claim, .. } if grouped(claim) => Self::Claim,
+            Request::Confirm { claim, .. } if grouped(claim) => Self::ConfirmGroup,
+            Request::Release { claim, .. } if grouped(claim) => Self::Unclaim,
+            Request::Extend { items } if has_groups(items) => Self::Keep,
             Request::Acquire { claim, .. } if fair(claim) => Self::AcquireFair,
             Request::Acquire { claim, .. } if claim.fenced() => Self::Acquire,
             Request::Acquire { .. } | Request::List { .. } | Request::Watch { .. } => return None,
@@ -95,12 +113,18 @@ pub(super) struct Scripts {
     shas: [Vec<u8>; SOURCES.len()],
 }
 
-impl Scripts {
-    pub(super) const COUNT: usize = SOURCES.len();
+/// The scripts that are loaded together, in the order of [`Script`]: those of the plain lock with every
+/// connection, the others when they are first needed.
+const SETS: [Range<usize>; 3] = [0..8, 8..12, 12..SOURCES.len()];
 
-    /// Writes the commands that load all scripts, with the deployment's constants in front of each.
-    pub(super) fn load(max_ttl: Duration, out: &mut Vec<u8>) {
-        for source in sources() {
+impl Scripts {
+    /// The set that every connection begins with.
+    pub(super) const PLAIN: usize = 0;
+
+    /// Writes the commands that load a set, with the deployment's constants in front of each script; says
+    /// which scripts these are.
+    pub(super) fn load(set: usize, max_ttl: Duration, out: &mut Vec<u8>) -> Range<usize> {
+        for source in &sources()[SETS[set].clone()] {
             let source = format!(
                 "local MAX_TTL, FENCE_TTL = {}, '{}'\n{source}",
                 max_ttl.as_millis(),
@@ -108,6 +132,20 @@ impl Scripts {
             );
             Command::words(out, &["SCRIPT", "LOAD", &source]);
         }
+        SETS[set].clone()
+    }
+
+    /// The set that a request needs and this connection has not loaded.
+    pub(super) fn lacks(&self, request: &Request) -> Option<usize> {
+        let script = Script::of(request)? as usize;
+        let missing = self.shas[script].is_empty();
+        missing.then(|| SETS.iter().position(|set| set.contains(&script)))?
+    }
+
+    /// The sets that this connection has loaded.
+    pub(super) fn loaded_sets(&self) -> impl Iterator<Item = usize> {
+        let names = |set: &usize| &self.shas[SETS[*set].clone()];
+        (0..SETS.len()).filter(move |set| names(set).iter().all(|sha| !sha.is_empty()))
     }
 
     /// Reads one reply to [`load`](Self::load).
@@ -146,7 +184,9 @@ impl Scripts {
                 ttl,
                 proposal,
             } => {
-                if let Fairness::Fair(ticket) = claim.fairness() {
+                if let Some(group) = claim.group() {
+                    self.claim(claim, group, *ttl, *proposal, out);
+                } else if let Fairness::Fair(ticket) = claim.fairness() {
                     self.acquire_fair(claim, ticket.as_deref(), *ttl, *proposal, out);
                 } else if claim.fenced() {
                     let mut command = self.call(Script::Acquire, 1, 3, out);
@@ -159,11 +199,16 @@ impl Scripts {
                 }
             }
             Request::Confirm { claim, token } => {
+                if let Some(group) = claim.group() {
+                    self.confirm_group(claim, group, *token, out);
+                    return true;
+                }
                 let mut command = self.call(Script::Confirm, 1, 2, out);
                 command.arg(claim.key()).arg(claim.token().to_hex());
                 command.number(*token);
             }
             Request::Release { claim, leave } => self.release(claim, *leave, out),
+            Request::Extend { items } if has_groups(items) => self.keep(items, out),
             Request::Extend { items } => {
                 let count = items.len();
                 let mut command = self.call(Script::Extend, count, 2 * count, out);
@@ -214,7 +259,82 @@ impl Scripts {
         }
     }
 
+    fn claim(&self, claim: &Claim, group: &Group, ttl: Duration, proposal: u64, out: &mut Vec<u8>) {
+        let parts = group.parts();
+        let mut command = self.call(Script::Claim, parts.len(), 7 + parts.len(), out);
+        for part in parts {
+            command.arg(&part.key);
+        }
+        command.arg(claim.token().to_hex());
+        command.number(millis(ttl)).number(proposal);
+        match group.instead() {
+            Some(instead) => command.arg(instead.to_hex()),
+            None => command.arg(""),
+        };
+        match claim.fairness() {
+            Fairness::Fair(Some(ticket)) => command
+                .arg(&*ticket.waiter)
+                .number(ticket.number)
+                .number(millis(ticket.heartbeat)),
+            _ => command.arg("").number(0).number(0),
+        };
+        modes(&mut command, group);
+    }
+
+    fn confirm_group(&self, claim: &Claim, group: &Group, token: u64, out: &mut Vec<u8>) {
+        let parts = group.parts();
+        let mut command = self.call(Script::ConfirmGroup, parts.len(), 2 + parts.len(), out);
+        for part in parts {
+            command.arg(&part.key);
+        }
+        command.arg(claim.token().to_hex()).number(token);
+        modes(&mut command, group);
+    }
+
+    fn unclaim(&self, claim: &Claim, group: &Group, leave: bool, out: &mut Vec<u8>) {
+        let parts = group.parts();
+        let mut command = self.call(Script::Unclaim, parts.len(), 3 + parts.len(), out);
+        for part in parts {
+            command.arg(&part.key);
+        }
+        command.arg(claim.token().to_hex());
+        match claim.fairness() {
+            Fairness::Fair(Some(ticket)) => command.arg(&*ticket.waiter),
+            _ => command.arg(""),
+        };
+        command.number(u64::from(leave) + 2 * u64::from(claim.is_noted()));
+        modes(&mut command, group);
+    }
+
+    fn keep(&self, items: &[ExtendItem], out: &mut Vec<u8>) {
+        let count = items.iter().map(|item| item.claim.keys().count()).sum();
+        let mut command = self.call(Script::Keep, count, 4 * count, out);
+        for key in items.iter().flat_map(|item| item.claim.keys()) {
+            command.arg(key);
+        }
+        for item in items {
+            let claim = &item.claim;
+            // As in EXTEND: a withdrawn one keeps its place, with nothing to do.
+            let ttl = if claim.is_withdrawn() {
+                0
+            } else {
+                millis(item.ttl)
+            };
+            let group = claim.group();
+            let number = group.map_or(0, Group::number);
+            let parts = group.map_or(&[][..], Group::parts);
+            let modes = parts.iter().map(|part| mode(&part.mode));
+            for mode in modes.chain(group.is_none().then(|| b"x".to_vec())) {
+                command.arg(claim.token().to_hex()).number(ttl);
+                command.arg(mode).number(number);
+            }
+        }
+    }
+
     fn release(&self, claim: &Claim, leave: bool, out: &mut Vec<u8>) {
+        if let Some(group) = claim.group() {
+            return self.unclaim(claim, group, leave, out);
+        }
         let (script, ticket) = match claim.fairness() {
             Fairness::Fair(ticket) => (Script::ReleaseFair, Some(ticket.as_deref())),
             Fairness::Unordered => (Script::Release, None),
@@ -238,10 +358,10 @@ impl Scripts {
     }
 
     fn note(&self, items: &[NoteItem], out: &mut Vec<u8>) {
-        let count = items.len();
+        let count = items.iter().map(|item| item.claim.keys().count()).sum();
         let mut command = self.call(Script::Note, count, 3 * count, out);
-        for item in items {
-            command.arg(item.claim.key());
+        for key in items.iter().flat_map(|item| item.claim.keys()) {
+            command.arg(key);
         }
         for item in items {
             // One behind a release would not be taken; it keeps its place, with nothing to do.
@@ -250,8 +370,10 @@ impl Scripts {
             } else {
                 dated(item.since, &item.says)
             };
-            command.arg(item.claim.token().to_hex()).arg(note);
-            command.number(u64::from(item.announce));
+            for _ in item.claim.keys() {
+                command.arg(item.claim.token().to_hex()).arg(&note);
+                command.number(u64::from(item.announce));
+            }
         }
     }
 }
@@ -262,6 +384,25 @@ fn scan(page: &Page, out: &mut Vec<u8>) {
     command.arg("MATCH").arg(&page.pattern);
     command.arg("COUNT").number(u64::from(page.count));
     command.arg("TYPE").arg("string");
+}
+
+/// Whether some of these are not one key held exclusively.
+fn has_groups(items: &[ExtendItem]) -> bool {
+    items.iter().any(|item| item.claim.group().is_some())
+}
+
+/// How each key of a group is held.
+fn modes(command: &mut Command<'_>, group: &Group) {
+    for part in group.parts() {
+        command.arg(mode(&part.mode));
+    }
+}
+
+fn mode(mode: &Mode) -> Vec<u8> {
+    match mode {
+        Mode::Exclusive => b"x".to_vec(),
+        Mode::Class(class) => class.marker(),
+    }
 }
 
 /// What every scripted acquire says.
@@ -302,17 +443,26 @@ pub(super) fn decode(request: &Request, value: &Value<'_>) -> Result<Answer, NoA
         (Request::Acquire { claim, .. }, value) => acquired(claim, value)?,
         (Request::Confirm { .. }, Value::Int(0)) => Answer::NotOurs,
         (Request::Confirm { .. }, Value::Int(1)) => Answer::Confirmed,
+        (Request::Confirm { claim, .. }, Value::Int(-1)) if claim.group().is_some() => {
+            Answer::NotAlone
+        }
         (Request::Confirm { .. }, Value::Int(above)) => Answer::CounterAbove(counter(*above)?),
-        (Request::Release { .. }, Value::Int(deleted @ (0 | 1))) => Answer::Released(*deleted > 0),
-        (Request::Extend { items }, Value::Bulk(said)) if said.len() == items.len() => {
+        (Request::Release { claim, .. }, Value::Int(deleted @ 0..))
+            if usize::try_from(*deleted).is_ok_and(|deleted| deleted <= claim.keys().count()) =>
+        {
+            Answer::Released(*deleted > 0)
+        }
+        (Request::Extend { items }, Value::Bulk(said))
+            if said.len() == items.iter().map(|item| item.claim.keys().count()).sum() =>
+        {
             let said = said.iter().copied().map(extended).collect::<Option<_>>();
             Answer::Extended(said.ok_or_else(NoAnswer::odd)?)
         }
         (Request::Look { .. } | Request::Break { .. }, Value::Array(state)) => {
             Answer::State(key_state(state).ok_or_else(NoAnswer::odd)?)
         }
-        (Request::Note { items }, Value::Bulk(said)) if said.len() == items.len() => {
-            Answer::Noted(said.iter().map(|digit| *digit == b'1').collect())
+        (Request::Note { items }, Value::Bulk(said)) => {
+            noted(items, said).ok_or_else(NoAnswer::odd)?
         }
         (Request::List { .. }, Value::Array(page)) => listed(page).ok_or_else(NoAnswer::odd)?,
         (Request::Watch { .. }, Value::Push(_)) => Answer::Watching,
@@ -323,6 +473,9 @@ pub(super) fn decode(request: &Request, value: &Value<'_>) -> Result<Answer, NoA
 /// The answer to an acquire: each kind of claim has its own.
 fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
     let in_line = matches!(claim.fairness(), Fairness::Fair(_));
+    if claim.group().is_some() {
+        return claimed(value);
+    }
     match value {
         Value::Int(granted) if claim.fenced() || in_line => {
             let counter = Some(counter(*granted)?);
@@ -359,6 +512,34 @@ fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
         _ => {}
     }
     Err(NoAnswer::odd())
+}
+
+/// The answer to a claim of a group.
+fn claimed(value: &Value<'_>) -> Result<Answer, NoAnswer> {
+    match value {
+        Value::Int(granted) => {
+            let counter = Some(counter(*granted)?);
+            Ok(Answer::Granted { counter })
+        }
+        Value::Array(refused)
+            if matches!(
+                &refused[..],
+                [
+                    Value::Int(_),
+                    Value::Int(_),
+                    Value::Int(_),
+                    Value::Bulk(_),
+                    Value::Int(1..),
+                    // The note, where there is one.
+                    ..
+                ]
+            ) && refused.len() <= 6 =>
+        {
+            let (ttl_left, line) = (as_millis(&refused[0]), Some(Box::new(line(refused))));
+            Ok(Answer::Refused { ttl_left, line })
+        }
+        _ => Err(NoAnswer::odd()),
+    }
 }
 
 /// The largest counter that the scripts can count on: beyond it two neighbours are one number to
@@ -399,7 +580,7 @@ fn line(refused: &[Value<'_>]) -> QueueInfo {
     QueueInfo {
         ahead: number(1),
         ticket: number(2),
-        note: note(refused.get(4), holder.as_deref()),
+        note: note(refused.get(4..).and_then(<[_]>::last), holder.as_deref()),
         holder,
     }
 }
@@ -410,6 +591,17 @@ fn note(note: Option<&Value<'_>>, holder: Option<&[u8]>) -> Option<Note> {
         Some(Value::Bulk(note)) => Note::read(note, holder?),
         _ => None,
     }
+}
+
+/// Which notes were written: of a lock on several keys all or none.
+fn noted(items: &[NoteItem], mut said: &[u8]) -> Option<Answer> {
+    let mut written = Vec::with_capacity(items.len());
+    for item in items {
+        let (digits, rest) = said.split_at_checked(item.claim.keys().count())?;
+        written.push(digits.iter().all(|digit| *digit == b'1'));
+        said = rest;
+    }
+    said.is_empty().then_some(Answer::Noted(written))
 }
 
 /// A page of keys, and where to go on.
@@ -534,10 +726,17 @@ mod tests {
     #[test]
     fn every_part_of_a_script_is_put_in() {
         let mut out = Vec::new();
-        Scripts::load(Duration::from_secs(30), &mut out);
+        for set in 0..SETS.len() {
+            Scripts::load(set, Duration::from_secs(30), &mut out);
+        }
         let text = String::from_utf8(out).expect("text");
         assert!(!text.contains("--+"), "{text}");
-        assert_eq!(text.matches("local fence = ").count(), 3);
+        assert_eq!(text.matches("local fence = ").count(), 6);
+        assert!(
+            !text.contains("{fence}") && !text.contains("{shared}"),
+            "{text}"
+        );
+        assert!(SETS.iter().flat_map(Clone::clone).eq(0..SOURCES.len()));
     }
 
     fn claims() -> [Request; 3] {

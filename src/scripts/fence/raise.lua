@@ -1,4 +1,4 @@
--- The lock has been taken: the counter moves to the proposal, kept within a second of this master's
+-- The counter of a lock that is being taken moves to the proposal, kept within a second of this master's
 -- time and above where it stood. `time` has been read.
 local now = time[1] * 1000000 + time[2]
 local v, text = tonumber(ARGV[3]), ARGV[3]
@@ -10,5 +10,3 @@ end
 if v <= counter then
   v, text = counter + 1, nil
 end
-call('SET', fence, text or string.format('%.0f', v), 'PX', FENCE_TTL)
-return v

@@ -148,13 +148,12 @@ impl Bench {
 const SHA: &str = "$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
 
 /// The answers to a handshake, up to the number of the connection.
-const GREETING: [&str; 15] = [
+const GREETING: [&str; 14] = [
     "%1\r\n+proto\r\n:3\r\n",
     "+OK\r\n",
     "+OK\r\n",
     "-ERR unknown subcommand\r\n",
     "$38\r\nrun_id:a\r\nuptime_in_seconds:99999999\r\n\r\n",
-    SHA,
     SHA,
     SHA,
     SHA,

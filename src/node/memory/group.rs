@@ -1,0 +1,457 @@
+//! Several locks in one, and holds that stand beside each other: what `claim.lua`, `confirm_group.lua`,
+//! `unclaim.lua` and `keep.lua` do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::master::{Master, Outcome, granted_before, raised};
+use crate::keys::Family;
+use crate::node::{
+    Answer, Claim, Class, Extended, Fairness, Group, Mode, Part, QueueInfo, Ticket, Token,
+};
+
+/// What stands behind the id of a reader in a line.
+const READER: &str = ":r";
+
+/// The most processes that are woken at once.
+const WOKEN: usize = 64;
+
+/// The most waiters that are looked at for that.
+const LOOKED_AT: usize = 256;
+
+/// A member of a class: its value, and until when, in milliseconds on the master's clock.
+pub(super) type Member = ([u8; 32], u64);
+
+/// What stands in the way of a claim.
+struct Obstacle {
+    left: Option<Duration>,
+    holder: Option<Vec<u8>>,
+}
+
+fn is_shared(mode: &Mode) -> bool {
+    *mode == Mode::Class(Class::Shared)
+}
+
+/// The name of a waiter in the line of a key.
+fn id(waiter: &Arc<str>, mode: &Mode) -> Arc<str> {
+    if is_shared(mode) {
+        format!("{waiter}{READER}").into()
+    } else {
+        waiter.clone()
+    }
+}
+
+fn ticket(claim: &Claim) -> Option<&Ticket> {
+    match claim.fairness() {
+        Fairness::Fair(ticket) => ticket.as_deref(),
+        Fairness::Unordered => None,
+    }
+}
+
+impl Master {
+    pub(super) fn claim(
+        &mut self,
+        now: u64,
+        claim: &Claim,
+        group: &Group,
+        ttl: Duration,
+        proposal: u64,
+    ) -> Outcome<Answer> {
+        let value = claim.token().to_hex();
+        let mut held = Vec::new();
+        let (mut mine, mut counter) = (0, 0);
+        for part in group.parts() {
+            let holder = self.text(now, &part.key)?.map(<[u8]>::to_vec);
+            counter = counter.max(self.counter(now, &part.key)?);
+            mine += usize::from(match &part.mode {
+                Mode::Exclusive => holder.as_deref() == Some(&value[..]),
+                Mode::Class(class) => {
+                    holder == Some(class.marker()) && self.is_member(now, &part.key, value)
+                }
+            });
+            held.push(holder);
+        }
+        if mine == group.parts().len() {
+            return granted_before(claim.key(), counter);
+        }
+        let mut line = QueueInfo::default();
+        let mut way = None;
+        for (part, held) in group.parts().iter().zip(&held) {
+            let instead = group.instead().map(Token::to_hex);
+            let own = instead.is_some_and(|instead| held.as_deref() == Some(&instead[..]));
+            // Who takes the place of its own lock stands in no line.
+            let place = ticket(claim).filter(|_| instead.is_none());
+            let in_line = self.stand_in_line(now, part, held.as_deref(), place, &mut line);
+            let in_line = in_line.filter(|_| !own);
+            let obstacle = self.obstacle(now, part, held.as_deref(), claim, group);
+            if way.is_none() {
+                way = obstacle.or(in_line).map(|obstacle| (&part.key, obstacle));
+            }
+        }
+        if let Some((key, Obstacle { left, holder })) = way {
+            line.note = self.note_of(now, key, holder.as_deref());
+            line.holder = holder;
+            return Ok(Answer::Refused {
+                ttl_left: left,
+                line: Some(Box::new(line)),
+            });
+        }
+        let stands = |(part, held): (&Part, &Option<Vec<u8>>)| match &part.mode {
+            Mode::Exclusive => false,
+            Mode::Class(class) => *held == Some(class.marker()),
+        };
+        let joins = group.parts().iter().zip(&held).all(stands);
+        let number = if joins {
+            counter
+        } else {
+            raised(now, proposal, counter)
+        };
+        for (part, held) in group.parts().iter().zip(&held) {
+            if !joins {
+                self.set_counter(now, &part.key, number);
+            }
+            let instead = group.instead().map(Token::to_hex);
+            if instead.is_some_and(|instead| held.as_deref() == Some(&instead[..]))
+                && let Some(ticket) = ticket(claim)
+            {
+                let waiter = ticket.waiter.clone();
+                self.line(now / 1000, &part.key).remove(&waiter);
+                self.sweep(&part.key);
+            }
+            self.enter(now, part, held.as_deref(), value, ttl);
+        }
+        let counter = Some(number);
+        Ok(Answer::Granted { counter })
+    }
+
+    /// Takes a place in one line, if it is to be taken; tells who stands before it.
+    fn stand_in_line(
+        &mut self,
+        now: u64,
+        part: &Part,
+        held: Option<&[u8]>,
+        ticket: Option<&Ticket>,
+        seen: &mut QueueInfo,
+    ) -> Option<Obstacle> {
+        let ms = now / 1000;
+        let me = ticket.map(|ticket| id(&ticket.waiter, &part.mode));
+        let line = self.line(ms, &part.key);
+        if let (Some(ticket), Some(me)) = (ticket, &me) {
+            let ticket = Ticket {
+                waiter: me.clone(),
+                ..ticket.clone()
+            };
+            line.stand(&ticket, ms);
+            line.ticket = line.ticket.max(ticket.number);
+        }
+        line.purge(ms);
+        seen.ticket = seen.ticket.max(line.ticket);
+        let before: Vec<Arc<str>> = line.before(me.as_ref()).cloned().collect();
+        seen.ahead = seen.ahead.max(before.len() as u64);
+        let passes = match &part.mode {
+            Mode::Class(Class::Shared) => None,
+            Mode::Class(class) => Some(held == Some(&class.marker()[..])),
+            Mode::Exclusive => Some(false),
+        };
+        let other = match passes {
+            Some(true) => None,
+            Some(false) => before.first(),
+            None => before.iter().find(|other| !other.ends_with(READER)),
+        };
+        let lives = other.and_then(|other| line.alive.get(other)).copied();
+        let left = lives.unwrap_or(ms).saturating_sub(ms);
+        let found = other.map(|_| Obstacle {
+            left: Some(Duration::from_millis(left)),
+            holder: held.map(<[u8]>::to_vec),
+        });
+        self.sweep(&part.key);
+        found
+    }
+
+    /// Who holds a key in such a way that this claim cannot have it.
+    fn obstacle(
+        &mut self,
+        now: u64,
+        part: &Part,
+        held: Option<&[u8]>,
+        claim: &Claim,
+        group: &Group,
+    ) -> Option<Obstacle> {
+        let holder = held?;
+        let instead = group.instead().map(Token::to_hex);
+        let ours = holder == claim.token().to_hex()
+            || instead.is_some_and(|instead| holder == instead)
+            || matches!(&part.mode, Mode::Class(class) if holder == class.marker());
+        (!ours).then(|| Obstacle {
+            left: self.ttl_left(now, &part.key),
+            holder: Some(holder.to_vec()),
+        })
+    }
+
+    fn enter(
+        &mut self,
+        now: u64,
+        part: &Part,
+        held: Option<&[u8]>,
+        value: [u8; 32],
+        ttl: Duration,
+    ) {
+        let key = &part.key;
+        let Mode::Class(class) = &part.mode else {
+            return self.set(now, key, value.to_vec(), Some(ttl));
+        };
+        let first = held != Some(&class.marker()[..]);
+        if first {
+            self.holds.remove(&key[..]);
+            self.set(now, key, class.marker(), Some(ttl));
+        } else {
+            self.raise_expiry(now, key, ttl);
+        }
+        self.drop_dead_members(now, key);
+        self.add_member(now, key, value, ttl);
+        if first && *class == Class::Shared {
+            self.wake_next(key);
+        }
+    }
+
+    pub(super) fn confirm_group(
+        &mut self,
+        now: u64,
+        claim: &Claim,
+        group: &Group,
+        token: u64,
+    ) -> Outcome<Answer> {
+        let value = claim.token().to_hex();
+        let mut above = token;
+        for part in group.parts() {
+            let held = self.text(now, &part.key)?.map(<[u8]>::to_vec);
+            let ours = match &part.mode {
+                Mode::Exclusive => held.as_deref() == Some(&value[..]),
+                Mode::Class(class) => {
+                    held == Some(class.marker()) && self.is_member(now, &part.key, value)
+                }
+            };
+            if !ours {
+                return Ok(Answer::NotOurs);
+            }
+            if matches!(part.mode, Mode::Class(Class::Owner(_))) {
+                let live = self.members(now, &part.key).count();
+                if live > 1 {
+                    return Ok(Answer::NotAlone);
+                }
+            }
+            above = above.max(self.counter(now, &part.key)?);
+        }
+        if above > token {
+            return Ok(Answer::CounterAbove(above));
+        }
+        for part in group.parts() {
+            self.set_counter(now, &part.key, token);
+        }
+        Ok(Answer::Confirmed)
+    }
+
+    pub(super) fn unclaim(
+        &mut self,
+        now: u64,
+        claim: &Claim,
+        group: &Group,
+        leave: bool,
+    ) -> Outcome<Answer> {
+        let value = claim.token().to_hex();
+        let mut held = Vec::new();
+        for part in group.parts() {
+            held.push(self.text(now, &part.key)?.map(<[u8]>::to_vec));
+        }
+        let ms = now / 1000;
+        let mut ours = 0;
+        for (part, held) in group.parts().iter().zip(held) {
+            let key = &part.key;
+            let (mut mine, mut free) = (false, held.is_none());
+            match &part.mode {
+                Mode::Exclusive if held.as_deref() == Some(&value[..]) => {
+                    self.remove(key);
+                    if claim.is_noted() {
+                        self.drop_note(now, key);
+                    }
+                    (mine, free) = (true, true);
+                }
+                Mode::Class(class) if held == Some(class.marker()) => {
+                    (mine, free) = self.leave_class(now, key, value);
+                }
+                _ => {}
+            }
+            ours += usize::from(mine);
+            let me = ticket(claim).map(|ticket| id(&ticket.waiter, &part.mode));
+            let line = self.line(ms, key);
+            let left = leave && me.as_ref().is_some_and(|me| line.remove(me));
+            if mine && free || left {
+                line.purge(ms);
+                let shared = Class::Shared.marker();
+                let now_held = self.text(now, key).ok().flatten().map(<[u8]>::to_vec);
+                if now_held.is_none_or(|held| held == shared) {
+                    self.wake_next(key);
+                }
+            }
+            self.sweep(key);
+        }
+        Ok(Answer::Released(ours > 0))
+    }
+
+    /// A member leaves: whether it was one, and whether the key is free now.
+    fn leave_class(&mut self, now: u64, key: &[u8], value: [u8; 32]) -> (bool, bool) {
+        let members = self.holds.get_mut(key);
+        let mine = members.is_some_and(|members| {
+            let before = members.len();
+            members.retain(|(member, _)| *member != value);
+            members.len() < before
+        });
+        self.drop_dead_members(now, key);
+        let longest = self.members(now, key).map(|(_, until)| *until).max();
+        match longest {
+            None => {
+                self.remove(key);
+                (mine, true)
+            }
+            Some(until) => {
+                if mine {
+                    self.expire_at(key, until * 1000);
+                }
+                (mine, false)
+            }
+        }
+    }
+
+    pub(super) fn keep(
+        &mut self,
+        now: u64,
+        claim: &Claim,
+        group: &Group,
+        ttl: Duration,
+    ) -> Outcome<Vec<Extended>> {
+        let parts = group.parts().iter();
+        parts
+            .map(|part| self.keep_one(now, claim, group.number(), part, ttl))
+            .collect()
+    }
+
+    fn keep_one(
+        &mut self,
+        now: u64,
+        claim: &Claim,
+        number: u64,
+        part: &Part,
+        ttl: Duration,
+    ) -> Outcome<Extended> {
+        let (key, value) = (&part.key, claim.token().to_hex());
+        if claim.is_withdrawn() {
+            return Ok(Extended::Withdrawn);
+        }
+        let ours = match &part.mode {
+            Mode::Exclusive => value.to_vec(),
+            Mode::Class(class) => class.marker(),
+        };
+        let held = match self.text(now, key) {
+            Err(_) => return Ok(Extended::NotOurs),
+            Ok(held) => held.map(<[u8]>::to_vec),
+        };
+        if held.as_ref().is_some_and(|held| *held != ours) {
+            return Ok(Extended::NotOurs);
+        }
+        if held.is_none() && self.text(now, &Family::Broken.of(key))? == Some(&ours[..]) {
+            return Ok(Extended::NotOurs);
+        }
+        let Mode::Class(class) = &part.mode else {
+            if held.is_none() {
+                self.set(now, key, ours, Some(ttl));
+                return Ok(Extended::Restored);
+            }
+            self.raise_expiry(now, key, ttl);
+            return Ok(Extended::Kept);
+        };
+        let counter = self.counter(now, key)?;
+        let known = held.is_some() && self.has_name(key, value);
+        if *class != Class::Shared && counter > number {
+            return Ok(Extended::NotOurs);
+        } else if !known && counter > number && held.is_none() {
+            self.set_counter(now, key, counter + 1);
+        } else if counter < number {
+            self.set_counter(now, key, number);
+        }
+        if held.is_none() {
+            self.holds.remove(&key[..]);
+            self.set(now, key, ours, Some(ttl));
+        } else {
+            self.raise_expiry(now, key, ttl);
+        }
+        self.add_member(now, key, value, ttl);
+        Ok(if known {
+            Extended::Kept
+        } else {
+            Extended::Restored
+        })
+    }
+
+    /// The members of the class that holds `key` whose time is not over.
+    fn members(&self, now: u64, key: &[u8]) -> impl Iterator<Item = &Member> {
+        let members = self.holds.get(key).into_iter().flatten();
+        members.filter(move |(_, until)| *until > now / 1000)
+    }
+
+    fn is_member(&self, now: u64, key: &[u8], value: [u8; 32]) -> bool {
+        self.members(now, key).any(|(member, _)| *member == value)
+    }
+
+    fn has_name(&self, key: &[u8], value: [u8; 32]) -> bool {
+        let mut members = self.holds.get(key).into_iter().flatten();
+        members.any(|(member, _)| *member == value)
+    }
+
+    fn drop_dead_members(&mut self, now: u64, key: &[u8]) {
+        if let Some(members) = self.holds.get_mut(key) {
+            members.retain(|(_, until)| *until > now / 1000);
+        }
+    }
+
+    fn add_member(&mut self, now: u64, key: &[u8], value: [u8; 32], ttl: Duration) {
+        let lives = u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX / 2);
+        let until = now / 1000 + lives;
+        let members = self.holds.entry(key.to_vec()).or_default();
+        match members.iter_mut().find(|(member, _)| *member == value) {
+            Some((_, known)) => *known = until.max(*known),
+            None => members.push((value, until)),
+        }
+    }
+
+    fn raise_expiry(&mut self, now: u64, key: &[u8], ttl: Duration) {
+        let left = self.ttl_left(now, key);
+        if left.is_none_or(|left| left < ttl) {
+            let lives = u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX / 2);
+            self.expire_at(key, now + lives);
+        }
+    }
+
+    /// Wakes all readers of the line up to the first writer, or the writer that stands first.
+    fn wake_next(&mut self, key: &[u8]) {
+        let Some(line) = self.lines.get(key) else {
+            return;
+        };
+        let mut woken: Vec<Arc<str>> = Vec::new();
+        for (at, (_, other)) in line.queue.iter().take(LOOKED_AT).enumerate() {
+            let reads = other.ends_with(READER);
+            if !reads && at > 0 {
+                break;
+            }
+            let same = |known: &&Arc<str>| known.get(..16) == other.get(..16);
+            if woken.iter().find(same).is_none() {
+                woken.push(other.clone());
+            }
+            if !reads || woken.len() == WOKEN {
+                break;
+            }
+        }
+        for waiter in woken {
+            self.publish(&waiter, key);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What an acquire is to get: which keys, and how each is held.
+
+use std::sync::Arc;
+
+use super::coordinator::Coordinator;
+use crate::node::{Claim, Class, Group, Mode, Part, Token};
+
+/// What an acquire is to get.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    /// The lock key; of several, the first.
+    key: Arc<[u8]>,
+    /// All of them, where it is not one key that is held exclusively.
+    parts: Box<[Part]>,
+    /// The value of the lock whose place it takes.
+    instead: Option<Token>,
+}
+
+impl Wanted {
+    /// One key, alone.
+    pub(crate) fn exclusive(key: Arc<[u8]>) -> Self {
+        Self {
+            key,
+            parts: Box::default(),
+            instead: None,
+        }
+    }
+
+    /// Several keys, each alone, all or nothing.
+    pub(crate) fn several(keys: Vec<Arc<[u8]>>) -> Self {
+        let part = |key: &Arc<[u8]>| Part {
+            key: key.clone(),
+            mode: Mode::Exclusive,
+        };
+        let parts: Box<[Part]> = keys.iter().map(part).collect();
+        let key = keys.into_iter().next().unwrap_or_default();
+        // One alone is the plain lock, and costs what it costs.
+        match parts.len() {
+            0 | 1 => Self::exclusive(key),
+            _ => Self {
+                key,
+                parts,
+                instead: None,
+            },
+        }
+    }
+
+    /// One key, beside others of this class.
+    pub(crate) fn of_class(key: Arc<[u8]>, class: Class) -> Self {
+        let part = Part {
+            key: key.clone(),
+            mode: Mode::Class(class),
+        };
+        Self {
+            key,
+            parts: [part].into(),
+            instead: None,
+        }
+    }
+
+    /// The same, in place of a lock that the caller holds.
+    pub(crate) fn instead_of(mut self, token: Token) -> Self {
+        self.instead = Some(token);
+        self
+    }
+
+    /// The lock key; of several, the first.
+    pub(crate) fn key(&self) -> &Arc<[u8]> {
+        &self.key
+    }
+
+    /// All lock keys.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &Arc<[u8]>> {
+        let alone = self.parts.is_empty().then_some(&self.key);
+        alone
+            .into_iter()
+            .chain(self.parts.iter().map(|part| &part.key))
+    }
+
+    /// The class, where it is held beside others.
+    pub(crate) fn class(&self) -> Option<&Class> {
+        match self.parts.first().map(|part| &part.mode) {
+            Some(Mode::Class(class)) => Some(class),
+            _ => None,
+        }
+    }
+
+    /// A claim on it.
+    pub(crate) fn claim(&self, coordinator: &Coordinator, token: Token) -> Claim {
+        let claim = coordinator.claim(&self.key, token);
+        if self.parts.is_empty() {
+            return claim;
+        }
+        let group = Group::new(self.parts.to_vec());
+        claim.with_group(match self.instead {
+            Some(instead) => group.instead_of(instead),
+            None => group,
+        })
+    }
+}

@@ -1,0 +1,150 @@
+-- CLAIM (family, sections 1 to 4): several locks, or a hold beside others of its class, all or nothing.
+-- KEYS: lock keys. ARGV: value, ttl ms, proposal us, the value of a lock that this one takes the place of
+-- or '', a waiter's id or '', its ticket, its heartbeat ms, and of each key 'x' or the marker of a class.
+-- Reply: the number (granted), or
+-- {ms until it may be free, waiters ahead, largest ticket, holder or '', which key stands in the way}, and
+-- the holder's note where there is one that may be read.
+if tonumber(ARGV[2]) > MAX_TTL then
+  return redis.error_reply('ERR quorate: ttl above max_ttl')
+end
+local call, value, ttl, instead, waiter = redis.call, ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[5]
+local time = call('TIME')
+local ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local clock = string.format('%.0f', ms)
+-- All is read before anything is written, each by itself: what is of another type stops here and stays
+-- as it is.
+local held, mine, counter = {}, 0, 0
+local function read_counter(key)
+  --+ fence/read.lua
+  return counter
+end
+for i, key in ipairs(KEYS) do
+  local mode = ARGV[7 + i]
+  local holder = call('GET', key)
+  local number = read_counter(key)
+  if type(number) == 'table' then
+    return number
+  end
+  counter = math.max(counter, number)
+  held[i] = holder
+  if mode == 'x' then
+    if holder == value then
+      mine = mine + 1
+    end
+  elseif holder == mode then
+    local deadline = call('ZSCORE', '{holds}' .. key, value)
+    if deadline and tonumber(deadline) > ms then
+      mine = mine + 1
+    end
+  end
+end
+if mine == #KEYS then
+  -- Ours already, with the counter as it stands: where that is gone there is no number to give.
+  if counter > 0 then
+    return counter
+  end
+  return redis.error_reply('ERR quorate: {fence}' .. KEYS[1] .. ' is gone')
+end
+local left, ahead, largest, way, holder = 0, 0, 0, 0, ''
+local joins, stands = true, waiter ~= '' and instead == ''
+for i, key in ipairs(KEYS) do
+  local mode, queue = ARGV[7 + i], '{queue}' .. key
+  local id = mode == '{shared}' and waiter .. ':r' or waiter
+  local blocked
+  if stands or call('EXISTS', queue) == 1 then
+    local alive, ticket = '{alive}' .. key, '{ticket}' .. key
+    if stands then
+      local beat = tonumber(ARGV[7])
+      call('ZADD', alive, string.format('%.0f', ms + beat), id)
+      call('ZADD', queue, ARGV[6], id)
+      if tonumber(call('GET', ticket) or 0) < tonumber(ARGV[6]) then
+        call('SET', ticket, ARGV[6], 'KEEPTTL')
+      end
+      for _, name in ipairs({queue, alive, ticket}) do
+        if call('PTTL', name) < beat then
+          call('PEXPIRE', name, ARGV[7])
+        end
+      end
+    end
+    local dead = call('ZRANGEBYSCORE', alive, '-inf', clock, 'LIMIT', 0, 1000)
+    if #dead > 0 then
+      call('ZREM', queue, unpack(dead))
+      call('ZREM', alive, unpack(dead))
+    end
+    largest = math.max(largest, tonumber(call('GET', ticket) or 0))
+    local rank
+    if stands then
+      rank = call('ZRANK', queue, id)
+    else
+      rank = call('ZCARD', queue)
+    end
+    ahead = math.max(ahead, rank)
+    if (mode ~= 'x' and mode ~= '{shared}' and held[i] == mode)
+      or (instead ~= '' and held[i] == instead) then
+      -- An owner passes every waiter to what is its own already, and so does who holds it.
+    elseif mode == '{shared}' then
+      -- Readers do not wait for readers: only for a writer that stands before them.
+      for _, other in ipairs(rank > 0 and call('ZRANGE', queue, 0, rank - 1) or {}) do
+        if string.sub(other, -2) ~= ':r' then
+          blocked = other
+          break
+        end
+      end
+    elseif rank > 0 then
+      blocked = call('ZRANGE', queue, 0, 0)[1]
+    end
+    if blocked then
+      blocked = tonumber(call('ZSCORE', alive, blocked) or ms) - ms
+    end
+  end
+  local free = not held[i] or held[i] == value or held[i] == mode
+    or (instead ~= '' and held[i] == instead)
+  if not free then
+    blocked = call('PTTL', key)
+  end
+  if blocked and way == 0 then
+    left, way = blocked, i
+    holder = held[i] or ''
+  end
+  joins = joins and held[i] == mode
+end
+if way > 0 then
+  local note = redis.pcall('GET', '{note}' .. KEYS[way])
+  return {left, ahead, largest, holder, way, type(note) == 'string' and note or nil}
+end
+local number, written = counter, nil
+if not joins then
+  --+ fence/raise.lua
+  number, written = v, text or string.format('%.0f', v)
+end
+for i, key in ipairs(KEYS) do
+  local mode, holds = ARGV[7 + i], '{holds}' .. key
+  if not joins then
+    call('SET', '{fence}' .. key, written, 'PX', FENCE_TTL)
+  end
+  if mode == 'x' then
+    call('SET', key, value, 'PX', ARGV[2])
+  else
+    if held[i] ~= mode then
+      -- Whoever stands here by name is dead: its group is gone.
+      call('DEL', holds)
+      call('SET', key, mode, 'PX', ARGV[2])
+    elseif call('PTTL', key) < ttl then
+      call('PEXPIRE', key, ARGV[2])
+    end
+    call('ZREMRANGEBYSCORE', holds, '-inf', clock)
+    call('ZADD', holds, string.format('%.0f', ms + ttl), value)
+    local lives = call('PTTL', key)
+    call('PEXPIRE', holds, lives)
+    if held[i] and held[i] == instead and waiter ~= '' then
+      -- The place in line of who held it: it would stand before those that may come in now.
+      call('ZREM', '{queue}' .. key, waiter)
+      call('ZREM', '{alive}' .. key, waiter)
+    end
+    if held[i] ~= mode and mode == '{shared}' then
+      -- The first reader: those that stand beside it may come in as well.
+      --+ wake/readers.lua
+    end
+  end
+end
+return number

@@ -1,0 +1,46 @@
+-- CONFIRM of several locks, or of a hold of a class (family, sections 2, 4 and 6): every counter must be exactly
+-- the number afterwards.
+-- KEYS: lock keys. ARGV: value, number, and of each key 'x' or the marker of a class.
+-- Reply: 1 (confirmed), 0 (one of them is not ours), -1 (other holds of the same owner stand beside it), or the
+-- largest counter where one is above the number.
+local call, value = redis.call, ARGV[1]
+local time = call('TIME')
+local ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local above = tonumber(ARGV[2])
+local function read_counter(key)
+  --+ fence/read.lua
+  return counter
+end
+for i, key in ipairs(KEYS) do
+  local mode, holds = ARGV[2 + i], '{holds}' .. key
+  local held = call('GET', key)
+  if mode == 'x' then
+    if held ~= value then
+      return 0
+    end
+  else
+    if held ~= mode then
+      return 0
+    end
+    local deadline = call('ZSCORE', holds, value)
+    if not deadline or tonumber(deadline) <= ms then
+      return 0
+    end
+    local others = call('ZCOUNT', holds, string.format('(%.0f', ms), '+inf') - 1
+    if mode ~= '{shared}' and others > 0 then
+      return -1
+    end
+  end
+  local number = read_counter(key)
+  if type(number) == 'table' then
+    return number
+  end
+  above = math.max(above, number)
+end
+if above > tonumber(ARGV[2]) then
+  return above
+end
+for _, key in ipairs(KEYS) do
+  call('SET', '{fence}' .. key, ARGV[2], 'PX', FENCE_TTL)
+end
+return 1

@@ -1,0 +1,69 @@
+-- KEEP (family, sections 2 and 4): EXTEND for several locks of which some are groups. Never shortens; puts
+-- back what is missing, with its number, unless an operator has broken it.
+-- KEYS: lock keys. ARGV: of each value, ttl ms (0 means withdrawn, leave it alone), 'x' or the marker of its
+-- class, and its number.
+-- Reply: one digit a key: 1 (ours), 2 (was missing, put back), 3 (withdrawn), 0 (not ours).
+local call, said = redis.call, {}
+local time = call('TIME')
+local ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local function keep(key, value, ttl, mode, number)
+  if ttl == '0' then
+    return '3'
+  end
+  local held = redis.pcall('GET', key)
+  if type(held) == 'table' then
+    -- Not allowed to look: that is no answer, and least of all "somebody else's".
+    return string.sub(held.err, 1, 9) == 'WRONGTYPE' and '0' or held
+  end
+  local ours = mode == 'x' and value or mode
+  if held ~= false and held ~= ours then
+    return '0'
+  end
+  if held == false and call('GET', '{broken}' .. key) == ours then
+    return '0'
+  end
+  if mode == 'x' then
+    if held == false then
+      call('SET', key, value, 'PX', ttl)
+      return '2'
+    elseif call('PTTL', key) < tonumber(ttl) then
+      call('PEXPIRE', key, ttl)
+    end
+    return '1'
+  end
+  --+ fence/read.lua
+  local holds, known = '{holds}' .. key, false
+  if held then
+    known = call('ZSCORE', holds, value)
+  end
+  local owned = mode ~= '{shared}'
+  if owned and counter > tonumber(number) then
+    -- The holds of an owner have one number; behind it others have been here.
+    return '0'
+  elseif not known and counter > tonumber(number) and held == false then
+    -- A reader that is put back must not stand there with a number that others have passed.
+    call('SET', fence, string.format('%.0f', counter + 1), 'PX', FENCE_TTL)
+  elseif counter < tonumber(number) then
+    call('SET', fence, number, 'PX', FENCE_TTL)
+  end
+  if held == false then
+    call('DEL', holds)
+    call('SET', key, mode, 'PX', ttl)
+  elseif call('PTTL', key) < tonumber(ttl) then
+    call('PEXPIRE', key, ttl)
+  end
+  local until_ms = math.max(tonumber(known or 0), ms + tonumber(ttl))
+  call('ZADD', holds, string.format('%.0f', until_ms), value)
+  local lives = call('PTTL', key)
+  call('PEXPIRE', holds, lives)
+  return known and '1' or '2'
+end
+for i, key in ipairs(KEYS) do
+  local at = 4 * i
+  local one = keep(key, ARGV[at - 3], ARGV[at - 2], ARGV[at - 1], ARGV[at])
+  if type(one) == 'table' then
+    return one
+  end
+  said[i] = one
+end
+return table.concat(said)

@@ -1,0 +1,55 @@
+-- UNCLAIM (family, sections 2 and 4): compare and delete, leave the lines, and wake who is next.
+-- KEYS: lock keys. ARGV: value, a waiter's id or '', 1 to leave the lines (2 more where notes were written),
+-- and of each key 'x' or the marker of a class. Reply: how many of the keys were ours.
+local call, value, waiter = redis.call, ARGV[1], ARGV[2]
+local leave, noted = ARGV[3] % 2 == 1, ARGV[3] >= '2'
+local held, ours = {}, 0
+for i, key in ipairs(KEYS) do
+  held[i] = call('GET', key)
+end
+local time = call('TIME')
+local clock = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+for i, key in ipairs(KEYS) do
+  local mode, holds, free = ARGV[3 + i], '{holds}' .. key, not held[i]
+  local mine = 0
+  if mode == 'x' then
+    if held[i] == value then
+      mine, free = call('DEL', key), true
+      if noted and type(redis.pcall('GET', '{note}' .. key)) == 'string' then
+        redis.pcall('DEL', '{note}' .. key)
+      end
+    end
+  elseif held[i] == mode then
+    mine = call('ZREM', holds, value)
+    call('ZREMRANGEBYSCORE', holds, '-inf', clock)
+    local last = call('ZRANGE', holds, -1, -1, 'WITHSCORES')
+    if not last[1] then
+      free = call('DEL', key) == 1
+    elseif mine == 1 then
+      -- As long as the longest hold that is left.
+      call('PEXPIREAT', key, string.format('%.0f', last[2]))
+    end
+  end
+  ours = ours + mine
+  local left, queue = 0, '{queue}' .. key
+  if waiter ~= '' and leave then
+    local id = mode == '{shared}' and waiter .. ':r' or waiter
+    left = call('ZREM', queue, id)
+    if left == 1 then
+      call('ZREM', '{alive}' .. key, id)
+    end
+  end
+  if (mine == 1 and free) or left == 1 then
+    local alive = '{alive}' .. key
+    local dead = call('ZRANGEBYSCORE', alive, '-inf', clock, 'LIMIT', 0, 1000)
+    if #dead > 0 then
+      call('ZREM', queue, unpack(dead))
+      call('ZREM', alive, unpack(dead))
+    end
+    local now = call('GET', key)
+    if not now or now == '{shared}' then
+      --+ wake/readers.lua
+    end
+  end
+end
+return ours

@@ -1,0 +1,17 @@
+-- Wakes the processes of all readers in the line of `key` up to the first writer, or the writer that
+-- stands first. A hint only; a user who may not publish goes on.
+local woken, count = {}, 0
+local standing = call('ZRANGE', '{queue}' .. key, 0, 255)
+for at, other in ipairs(standing) do
+  local reads, process = string.sub(other, -2) == ':r', string.sub(other, 1, 16)
+  if not reads and at > 1 then
+    break
+  end
+  if not woken[process] then
+    woken[process], count = true, count + 1
+    redis.pcall('PUBLISH', '{wake}' .. process, key)
+  end
+  if not reads or count == 64 then
+    break
+  end
+end
