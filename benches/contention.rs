@@ -10,7 +10,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use quorate::{Instant, Redlock, RestartGuard, Wait};
-use quorate_testbed::{Masters, Reply};
+use quorate_testbed::Masters;
+use quorate_testbed::measure::{Counts, number, quantile};
+use quorate_testbed::table::Table;
 
 const RESOURCE: &str = "contended";
 const HOLD: Duration = Duration::from_millis(5);
@@ -78,33 +80,36 @@ fn main() {
     print(&table);
 }
 
-fn print(table: &[Figures]) {
-    println!(
-        "{:38} {:>10} {:>11} {:>9} {:>9} {:>9} {:>8} {:>8}",
-        "", "beyond", "most/fewest", "hand-over", "", "commands", "incl. in", "turns/s"
-    );
-    println!(
-        "{:38} {:>10} {:>11} {:>9} {:>9} {:>9} {:>8} {:>8}",
-        "", "hold ms", "per task", "p50 ms", "p99 ms", "sent", "scripts", ""
-    );
-    for row in table {
-        println!(
-            "{:38} {:>10.3} {:>11} {:>9.3} {:>9.3} {:>9.1} {:>8.1} {:>8.1}",
-            row.name,
-            row.beyond_hold,
+fn print(figures: &[Figures]) {
+    let mut table = Table::new([
+        "",
+        "beyond hold ms",
+        "most / fewest per task",
+        "hand-over p50 ms",
+        "p99 ms",
+        "commands sent",
+        "incl. in scripts",
+        "turns/s",
+    ]);
+    for row in figures {
+        table.row([
+            row.name.to_owned(),
+            number(row.beyond_hold),
             format!("{} / {}", row.most, row.fewest),
-            row.handover_p50,
-            row.handover_p99,
-            row.sent,
-            row.all,
-            row.rate
-        );
+            number(row.handover_p50),
+            number(row.handover_p99),
+            number(row.sent),
+            number(row.all),
+            number(row.rate),
+        ]);
     }
+    print!("{table}");
 }
 
 /// Runs `processes` workers of `tasks` tasks each until `turns` acquisitions have been made.
 fn measure(masters: &Masters, processes: usize, tasks: usize, turns: usize, mode: &str) -> Figures {
-    let before = commands(masters);
+    // In this benchmark clients send scripts, subscriptions and script loads only.
+    let before = Counts::read(masters, false);
     let urls = masters.urls().join(",");
     let program = std::env::current_exe().expect("this program");
     let mut children: Vec<_> = (0..processes)
@@ -154,12 +159,11 @@ fn measure(masters: &Masters, processes: usize, tasks: usize, turns: usize, mode
     for child in &mut children {
         assert!(child.wait().expect("ends").success());
     }
-    let (sent, all) = commands(masters);
-    let (sent, all) = (sent - before.0, all - before.1);
-    figures(seen, processes * tasks, sent, all)
+    let counts = Counts::read(masters, false).since(before);
+    figures(seen, processes * tasks, counts)
 }
 
-fn figures(mut seen: Vec<Turn>, tasks: usize, sent: u64, all: u64) -> Figures {
+fn figures(mut seen: Vec<Turn>, tasks: usize, counts: Counts) -> Figures {
     seen.sort_by_key(|turn| turn.order);
     let count = seen.len();
     let first = seen.iter().map(|turn| turn.obtained).min().unwrap_or(0);
@@ -171,10 +175,6 @@ fn figures(mut seen: Vec<Turn>, tasks: usize, sent: u64, all: u64) -> Figures {
         .map(|pair| pair[1].obtained.saturating_sub(pair[0].releasing))
         .collect();
     gaps.sort_unstable();
-    let gap = |share: f64| {
-        let at = ((gaps.len() as f64 * share) as usize).min(gaps.len().saturating_sub(1));
-        gaps.get(at).map_or(f64::NAN, |nanos| *nanos as f64 / 1e6)
-    };
     let mut per_task = vec![0usize; tasks];
     for turn in &seen {
         per_task[turn.task] += 1;
@@ -184,45 +184,12 @@ fn figures(mut seen: Vec<Turn>, tasks: usize, sent: u64, all: u64) -> Figures {
         beyond_hold: (last - first - held) as f64 / 1e6 / (count - 1) as f64,
         most: per_task.iter().copied().max().unwrap_or(0),
         fewest: per_task.iter().copied().min().unwrap_or(0),
-        handover_p50: gap(0.5),
-        handover_p99: gap(0.99),
-        sent: sent as f64 / count as f64,
-        all: all as f64 / count as f64,
+        handover_p50: quantile(&gaps, 0.5) / 1e6,
+        handover_p99: quantile(&gaps, 0.99) / 1e6,
+        sent: counts.sent as f64 / count as f64,
+        all: counts.ran as f64 / count as f64,
         rate: count as f64 / ((last - first) as f64 / 1e9),
     }
-}
-
-/// Commands that clients sent to the running masters, and all that were executed, scripts included.
-fn commands(masters: &Masters) -> (u64, u64) {
-    let mut totals = (0, 0);
-    for master in masters {
-        let Ok(reply) = master.command(&["INFO", "commandstats"]) else {
-            continue;
-        };
-        let Reply::Bulk(text) = reply else { continue };
-        for line in String::from_utf8_lossy(&text).lines() {
-            let Some((name, rest)) = line
-                .strip_prefix("cmdstat_")
-                .and_then(|l| l.split_once(':'))
-            else {
-                continue;
-            };
-            let calls = rest
-                .split(['=', ','])
-                .nth(1)
-                .and_then(|n| n.parse::<u64>().ok());
-            let calls = calls.unwrap_or(0);
-            if ["info", "config|get", "client|setinfo", "hello", "ping"].contains(&name) {
-                continue;
-            }
-            totals.1 += calls;
-            // In this benchmark clients send scripts, subscriptions and script loads only.
-            if name == "evalsha" || name.starts_with("script") || name.contains("subscribe") {
-                totals.0 += calls;
-            }
-        }
-    }
-    totals
 }
 
 /// Takes `turns` turns with `tasks` tasks and prints each.

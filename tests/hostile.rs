@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::{join, join_all};
 use quorate::{AcquireError, LockGuard, Redlock, RedlockBuilder, StatusVerdict, TryAcquire, Wait};
-use quorate_testbed::{Fault as Harm, Hostile, Proxy, Script, Server, Then, Way, Words};
+use quorate_testbed::{Fault as Harm, Hostile, Proxy, Script, Server, Tampering, Then, Way, Words};
 use support::listener::Listener;
 use support::{eventually, masters, ms, secs, settings, take};
 
@@ -55,12 +55,9 @@ fn start(script: Script) -> Hostile {
     Hostile::start(script).expect("a hostile server")
 }
 
-fn relay(server: &Server, bytewise: bool, slip: &str) -> Script {
-    Script::Relay {
-        target: server.addr(),
-        bytewise,
-        slip: slip.into(),
-    }
+fn relay(server: &Server, harm: Tampering) -> Script {
+    let target = server.addr();
+    Script::Relay { target, harm }
 }
 
 fn after_handshake(words: &str) -> Script {
@@ -106,7 +103,7 @@ struct Scene {
 impl Scene {
     /// All masters are good as yet.
     fn set(good: &[Server], company: Company, fair: bool) -> Self {
-        let hostile = start(relay(&good[2], false, ""));
+        let hostile = start(relay(&good[2], Tampering::None));
         let urls = match company {
             Company::Nobody => vec![hostile.url()],
             Company::OneGoodOneDead => vec![good[0].url(), dead(), hostile.url()],
@@ -302,7 +299,7 @@ async fn survive(kind: &'static str, trouble: impl Fn(&[Server]) -> Script) -> V
         })
     });
     let control = Arc::new(Scene::set(&good, Company::TwoGood, true));
-    let control = play(control, relay(&good[2], false, ""));
+    let control = play(control, relay(&good[2], Tampering::None));
     let (scenes, control) = join(join_all(scenes), control).await;
     control.show("no trouble");
     for (scene, _) in &scenes {
@@ -368,8 +365,8 @@ survives! {
     one_that_says_one_answer_more_than_it_was_asked_is_survived: "two answers each",
         |_| after_handshake(":1\r\n:1\r\n");
     one_whose_answers_are_shifted_is_survived: "answers shifted by one",
-        |good| relay(&good[2], false, ":1\r\n");
-    one_that_speaks_byte_by_byte_is_survived: "byte by byte", |good| relay(&good[2], true, "");
+        |good| relay(&good[2], Tampering::Slip(":1\r\n".into()));
+    one_that_speaks_byte_by_byte_is_survived: "byte by byte", |good| relay(&good[2], Tampering::Bytewise);
     one_that_floods_with_pushes_is_survived: "pushes without end",
         |_| flood("", ">3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$1\r\ny\r\n");
     one_that_announces_gigabytes_is_survived: "gigabytes", |_| flood("$4294967296\r\n", "x");
@@ -448,7 +445,7 @@ async fn a_refusal_that_does_not_pass_by_itself_is_not_asked_for_again_and_again
 #[tokio::test]
 async fn replies_that_come_byte_by_byte_are_replies() {
     let master = masters(1);
-    let hostile = start(relay(&master[0], true, ""));
+    let hostile = start(relay(&master[0], Tampering::Bytewise));
     let builder = settings_for([hostile.url()]);
     let builder = builder.node_timeout(secs(5)).connect_timeout(secs(20));
     let redlock = builder.build().expect("good settings");

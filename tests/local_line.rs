@@ -319,3 +319,31 @@ async fn a_crowd_that_comes_and_goes_leaves_nobody_behind() {
     }
     take(&redlock, "job").await.release().await;
 }
+
+#[tokio::test]
+async fn each_waiter_is_told_how_many_of_its_process_stand_before_it() {
+    let world = World::new();
+    let redlock = world.process();
+    let guard = take(&redlock, "job").await;
+    let seen = Arc::<Mutex<Vec<(usize, Option<u64>)>>>::default();
+    let mut waiters = Vec::new();
+    for number in 0..3 {
+        let (redlock, notes) = (redlock.clone(), seen.clone());
+        waiters.push(tokio::spawn(async move {
+            let see = move |waiting: &quorate::Waiting| {
+                let mut notes = notes.lock().expect("no panic");
+                notes.push((number, waiting.ahead));
+            };
+            redlock.lock("job").waiting(see).acquire().await
+        }));
+        let notes = seen.clone();
+        eventually("it waits", || {
+            notes.lock().expect("no panic").len() > number
+        })
+        .await;
+    }
+    let told = [(0, Some(1)), (1, Some(2)), (2, Some(3))];
+    assert_eq!(*seen.lock().expect("no panic"), told);
+    guard.release().await;
+    all_get_it(waiters).await;
+}

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use clap::{Parser, Subcommand};
-use quorate_chaos::faults::{Family, Kind};
-use quorate_chaos::scenario::{Locker, Order, Scenario, Workload};
+use quorate_chaos::faults::Kind;
+use quorate_chaos::scenario::Scenario;
+use quorate_chaos::workload::{Locker, Order, Workload};
+use quorate_chaos::world::Needs;
 
 /// Try to break the lock: real masters, real processes, real faults, and a verdict.
 #[derive(Debug, Parser)]
@@ -39,6 +41,12 @@ pub(crate) enum Command {
     /// A client process of a run
     #[command(hide = true)]
     Client,
+    /// A process that looks a name up
+    #[command(hide = true)]
+    Lookup {
+        /// The name.
+        name: String,
+    },
     /// A process under `quorate run`
     #[command(hide = true)]
     Child {
@@ -152,7 +160,7 @@ pub(crate) struct MatrixArgs {
 impl Command {
     /// Whether it has faults that need a network of their own.
     pub(crate) fn has_links(&self) -> bool {
-        let link = |kind: &Kind| kind.family() == Family::Link;
+        let link = |kind: &Kind| kind.needs == Needs::Links;
         match self {
             Self::Run(args) | Self::Soak(args) => {
                 let named = args.faults.iter().filter_map(|name| name.parse().ok());
@@ -190,7 +198,7 @@ impl RunArgs {
             clients: self.clients,
             guarded: self
                 .restart_guard
-                .unwrap_or(!faults.contains(&Kind::Amnesia)),
+                .unwrap_or(!faults.iter().any(|kind| kind.is_unguarded())),
             faults,
             workloads,
             locker: self.locker,

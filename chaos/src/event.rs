@@ -6,6 +6,9 @@
 use quorate::Instant;
 use serde::{Deserialize, Serialize};
 
+/// What a client says that was not run by the machine for a while.
+pub const STALLED: &str = "stalled";
+
 /// The time base of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
@@ -39,9 +42,9 @@ impl Clock {
     }
 }
 
-/// One line of the history.
+/// One line of the history: something that was seen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Line {
+pub struct Entry {
     /// When it happened, in nanoseconds since the run began.
     pub t: u64,
     /// Who saw it: `c1` a client, `c1.2` its second life, `m3` a master, `chaos`, `register`.

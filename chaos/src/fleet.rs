@@ -1,8 +1,9 @@
 //! The client processes, as the driver sees them: started, killed, stopped, told things.
 //!
-//! A client is this program again, with a hidden command. It reads its settings and orders from its
+//! A client is this program again, with a hidden command. It reads its settings and instructions from its
 //! standard input, ends when that ends, and writes its events to its standard output.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -11,11 +12,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use quorate_testbed::within;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::client::{Guarding, Order, Settings};
-use crate::event::{Event, Line};
-use crate::faults::within;
+use crate::client::{Guarding, Instruction, Settings};
+use crate::event::{Entry, Event};
 use crate::recorder::Recorder;
 
 /// All client processes; killed when dropped.
@@ -23,6 +24,7 @@ use crate::recorder::Recorder;
 pub struct Fleet {
     recorder: Recorder,
     program: PathBuf,
+    env: Vec<(OsString, OsString)>,
     logs: PathBuf,
     members: Vec<Member>,
 }
@@ -33,41 +35,46 @@ struct Member {
     index: usize,
     life: u32,
     child: Child,
-    orders: Option<ChildStdin>,
+    input: Option<ChildStdin>,
     reader: Option<JoinHandle<()>>,
     running: bool,
 }
 
 impl Fleet {
-    /// Starts one process for each of the settings and waits until all are ready. What they say on
-    /// standard error goes to files in `logs`.
+    /// None yet. What clients say on standard error will go to files in `logs`.
     ///
     /// # Errors
     ///
-    /// When one does not start. All are killed then.
-    pub fn start(
-        recorder: &Recorder,
-        settings: Vec<Settings>,
-        logs: &Path,
-    ) -> anyhow::Result<Self> {
-        let program = match std::env::var_os("QUORATE_CHAOS_PROGRAM") {
-            Some(path) => path.into(),
-            None => std::env::current_exe().context("find this program")?,
-        };
-        let mut fleet = Self {
+    /// When the program is not to be found.
+    pub fn new(recorder: &Recorder, logs: &Path) -> anyhow::Result<Self> {
+        Ok(Self {
             recorder: recorder.clone(),
-            program,
+            program: program()?,
+            env: Vec::new(),
             logs: logs.to_owned(),
             members: Vec::new(),
-        };
+        })
+    }
+
+    /// Starts one process for each of the settings, with this in its environment, and waits until all are ready.
+    ///
+    /// # Errors
+    ///
+    /// When one does not start.
+    pub fn start(
+        &mut self,
+        settings: Vec<Settings>,
+        env: Vec<(OsString, OsString)>,
+    ) -> anyhow::Result<()> {
+        self.env = env;
         for (index, settings) in settings.into_iter().enumerate() {
-            let member = fleet.launch(settings, index, 1)?;
-            fleet.members.push(member);
+            let member = self.launch(settings, index, 1)?;
+            self.members.push(member);
         }
-        for member in &fleet.members {
-            fleet.await_ready(member, Duration::from_secs(30))?;
+        for member in &self.members {
+            self.await_ready(member, Duration::from_secs(30))?;
         }
-        Ok(fleet)
+        Ok(())
     }
 
     /// What the clients have told so far.
@@ -101,7 +108,7 @@ impl Fleet {
         member.child.kill()?;
         let status = member.child.wait()?;
         member.running = false;
-        member.orders = None;
+        member.input = None;
         if let Some(reader) = member.reader.take() {
             let _ = reader.join();
         }
@@ -110,7 +117,7 @@ impl Fleet {
             meant: true,
             how: how.clone(),
         };
-        self.recorder.push(Line { t, who, what });
+        self.recorder.push(Entry { t, who, what });
         Ok(how)
     }
 
@@ -158,13 +165,13 @@ impl Fleet {
     /// # Errors
     ///
     /// When it does not listen any more.
-    pub fn order(&mut self, index: usize, order: &Order) -> anyhow::Result<()> {
+    pub fn tell(&mut self, index: usize, what: &Instruction) -> anyhow::Result<()> {
         let member = self.member(index)?;
-        let Some(orders) = &mut member.orders else {
+        let Some(input) = &mut member.input else {
             bail!("it has ended");
         };
-        writeln!(orders, "{}", serde_json::to_string(order)?)?;
-        Ok(orders.flush()?)
+        writeln!(input, "{}", serde_json::to_string(what)?)?;
+        Ok(input.flush()?)
     }
 
     /// Asks all to finish what they are at, and waits until they have ended. Returns whether all
@@ -172,7 +179,7 @@ impl Fleet {
     pub fn finish(&mut self, patience: Duration) -> bool {
         for index in 0..self.members.len() {
             let _ = self.cont(index);
-            let _ = self.order(index, &Order::Finish);
+            let _ = self.tell(index, &Instruction::Finish);
         }
         let ended = within(patience, || {
             self.members
@@ -190,7 +197,7 @@ impl Fleet {
                 .wait()
                 .map_or_else(|error| error.to_string(), |status| status.to_string());
             member.running = false;
-            member.orders = None;
+            member.input = None;
             if let Some(reader) = member.reader.take() {
                 let _ = reader.join();
             }
@@ -234,23 +241,24 @@ impl Fleet {
             .open(self.logs.join(format!("client-{}.log", index + 1)))?;
         let mut child = Command::new(&self.program)
             .arg("client")
+            .envs(self.env.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()
             .context("start a client process")?;
-        let (Some(mut orders), Some(events)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(mut input), Some(events)) = (child.stdin.take(), child.stdout.take()) else {
             bail!("no pipes to the client")
         };
-        roomy(&events);
-        writeln!(orders, "{}", serde_json::to_string(&settings)?)?;
-        orders.flush()?;
+        widen_pipe(&events);
+        writeln!(input, "{}", serde_json::to_string(&settings)?)?;
+        input.flush()?;
         let recorder = self.recorder.clone();
         let reader = thread::spawn(move || {
             for line in BufReader::new(events).lines() {
                 let Ok(line) = line else { break };
                 // A line that a kill has cut short is lost; everything before it is whole.
-                if let Ok(line) = serde_json::from_str::<Line>(&line) {
+                if let Ok(line) = serde_json::from_str::<Entry>(&line) {
                     recorder.push(line);
                 }
             }
@@ -260,7 +268,7 @@ impl Fleet {
             index,
             life,
             child,
-            orders: Some(orders),
+            input: Some(input),
             reader: Some(reader),
             running: true,
         })
@@ -293,8 +301,20 @@ impl Drop for Fleet {
     }
 }
 
+/// This program, which is every client and helper as well; tests name it.
+///
+/// # Errors
+///
+/// When it is not to be found.
+pub fn program() -> anyhow::Result<PathBuf> {
+    match std::env::var_os("QUORATE_CHAOS_PROGRAM") {
+        Some(path) => Ok(path.into()),
+        None => std::env::current_exe().context("find this program"),
+    }
+}
+
 /// Room in the pipe, so that a client does not stand still when we are slow to read.
-fn roomy(events: &std::process::ChildStdout) {
+fn widen_pipe(events: &std::process::ChildStdout) {
     #[cfg(target_os = "linux")]
     let _ = rustix::pipe::fcntl_setpipe_size(events, 1 << 20);
     #[cfg(not(target_os = "linux"))]

@@ -7,19 +7,19 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use crate::event::{Event, Line};
+use crate::event::{Entry, Event};
 use crate::faults::Kind;
 
 /// Everything that was written down, in order of time.
 #[derive(Debug, Default)]
 pub struct History {
     /// The lines.
-    pub lines: Vec<Line>,
+    pub lines: Vec<Entry>,
 }
 
 impl History {
     /// A history from lines in any order.
-    pub fn new(mut lines: Vec<Line>) -> Self {
+    pub fn new(mut lines: Vec<Entry>) -> Self {
         lines.sort_by_key(|line| line.t);
         Self { lines }
     }
@@ -81,7 +81,7 @@ impl History {
     pub fn attempts(&self) -> Vec<Attempt> {
         let mut open: BTreeMap<(&str, u64), Attempt> = BTreeMap::new();
         let mut gone: BTreeMap<&str, u64> = BTreeMap::new();
-        for Line { t, who, what } in &self.lines {
+        for Entry { t, who, what } in &self.lines {
             if let Event::Gone { .. } = what {
                 gone.insert(who, *t);
             }
@@ -105,7 +105,7 @@ impl History {
     /// All faults of the schedule that were begun.
     pub fn faults(&self) -> Vec<FaultSpan> {
         let mut spans: BTreeMap<usize, FaultSpan> = BTreeMap::new();
-        for Line { t, what, .. } in &self.lines {
+        for Entry { t, what, .. } in &self.lines {
             match what {
                 Event::Inject {
                     fault,

@@ -3,7 +3,7 @@
 //! A run starts servers and client processes, injects faults from a seeded schedule, writes down what
 //! every client saw, heals, and checks the history. It uses the public API of `quorate` alone.
 //!
-//! - [`scenario`]: what a run is to be, what it promises, and its schedule
+//! - [`scenario`], [`workload`]: what a run is to be and what it promises; [`schedule`]: what follows from its seed
 //! - [`faults`]: what can go wrong, injected and healed and seen both times
 //! - [`world`], [`fleet`], [`register`]: masters and network, client processes, the fenced resource
 //! - [`client`]: what runs in a client process
@@ -29,5 +29,7 @@ pub mod register;
 pub mod report;
 pub mod run;
 pub mod scenario;
+pub mod schedule;
 pub mod soak;
+pub mod workload;
 pub mod world;

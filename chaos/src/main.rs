@@ -2,16 +2,19 @@
 
 mod args;
 
+use std::net::ToSocketAddrs;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use clap::Parser;
 use quorate_chaos::checks::{self, Verdict};
+use quorate_chaos::faults::Kind;
 use quorate_chaos::progress::Progress;
 use quorate_chaos::report::{self, Summary};
 use quorate_chaos::scenario::Scenario;
-use quorate_chaos::{client, matrix, run, soak, world};
+use quorate_chaos::world::{self, Needs, Tools};
+use quorate_chaos::{client, matrix, run, soak};
 
 use args::{Args, Command, MatrixArgs, RunArgs};
 
@@ -31,6 +34,10 @@ fn main() -> ExitCode {
             works,
             state,
         } => client::child_main(origin, works, &state).map(|()| Verdict::Valid),
+        Command::Lookup { name } => {
+            look_up(&name);
+            Ok(Verdict::Valid)
+        }
         Command::Run(args) => listen().and_then(|()| one_run(&args)),
         Command::Soak(args) => listen().and_then(|()| soak_run(&args)),
         Command::Matrix(args) => listen().and_then(|()| matrix_runs(&args)),
@@ -84,7 +91,7 @@ fn soak_run(args: &RunArgs) -> anyhow::Result<Verdict> {
 
 fn matrix_runs(args: &MatrixArgs) -> anyhow::Result<Verdict> {
     let kinds = if args.faults.is_empty() {
-        quorate_chaos::faults::Kind::ALL.to_vec()
+        Kind::all()
     } else {
         args.faults.clone()
     };
@@ -120,7 +127,7 @@ fn matrix_runs(args: &MatrixArgs) -> anyhow::Result<Verdict> {
 
 fn recheck(dir: &std::path::Path) -> anyhow::Result<Verdict> {
     let (scenario, history) = report::load(dir)?;
-    let findings = checks::check(&scenario, &history);
+    let findings = checks::all::check(&scenario, &history);
     report::write(&scenario, &history, &findings, dir)?;
     let summary = Summary::of(&scenario, &history, &findings);
     print!("{}", report::table(&summary));
@@ -129,18 +136,25 @@ fn recheck(dir: &std::path::Path) -> anyhow::Result<Verdict> {
 }
 
 fn list_faults() {
-    use quorate_chaos::faults::{Family, Kind};
-    for kind in Kind::ALL {
-        let note = if kind.breaks_exclusion(true) {
-            "two holders are possible around it".to_owned()
-        } else if kind.family() == Family::Link
-            && let Err(why) = quorate_testbed::isolable()
-        {
-            format!("unavailable: {why}")
-        } else {
-            String::new()
-        };
-        println!("{:<24}{note}", kind.name());
+    let needs: Vec<Needs> = Kind::all().iter().map(|kind| kind.needs).collect();
+    let tools = Tools::build(&needs);
+    for kind in Kind::all() {
+        println!("{:<22} {}", kind.name(), kind.what);
+        if kind.breaks_exclusion(true) {
+            println!("{:<22} (two holders are possible around it)", "");
+        }
+        if let Some(why) = tools.lack(kind.needs) {
+            println!("{:<22} (unavailable: {why})", "");
+        }
+    }
+}
+
+/// Says when it has begun to ask, and then what it has heard.
+fn look_up(name: &str) {
+    println!("asking");
+    match (name, 0).to_socket_addrs() {
+        Ok(found) => println!("found {:?}", found.collect::<Vec<_>>()),
+        Err(error) => println!("error: {error}"),
     }
 }
 

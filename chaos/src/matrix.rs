@@ -14,7 +14,8 @@ use crate::faults::Kind;
 use crate::progress::Progress;
 use crate::report::Summary;
 use crate::run;
-use crate::scenario::{Exclusion, Order, Scenario};
+use crate::scenario::{Exclusion, Scenario};
+use crate::workload::Order;
 
 /// What is written anew stands between these; what people wrote around it stays.
 const BEGIN: &str = "<!-- matrix: written by scripts/chaos --all -->";
@@ -75,7 +76,7 @@ pub fn run(
                     masters,
                     faults: vec![kind],
                     order,
-                    guarded: kind != Kind::Amnesia,
+                    guarded: !kind.is_unguarded(),
                     ..base.clone()
                 };
                 let dir = out.join(format!("{kind}-{masters}-{}", order.name()));

@@ -3,11 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::client::STALLED;
-use crate::event::{Clock, Event, Line};
-use crate::history::History;
+use crate::event::{Clock, Entry, Event, STALLED};
 
-/// Where all lines of a run go. Cheap to clone.
+/// Where all entries of a run go. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     clock: Clock,
@@ -16,7 +14,7 @@ pub struct Recorder {
 
 #[derive(Debug, Default)]
 struct State {
-    lines: Vec<Line>,
+    entries: Vec<Entry>,
     totals: Totals,
     suffered: HashMap<usize, u64>,
     ready: HashMap<String, u32>,
@@ -57,19 +55,19 @@ impl Recorder {
 
     /// Writes down something that happens now.
     pub fn note(&self, who: impl Into<String>, what: Event) {
-        let line = Line {
+        let entry = Entry {
             t: self.clock.now(),
             who: who.into(),
             what,
         };
-        self.push(line);
+        self.push(entry);
     }
 
     /// Writes down something that somebody else has seen.
-    pub fn push(&self, line: Line) {
+    pub fn push(&self, entry: Entry) {
         let mut state = self.state();
-        state.count(&line);
-        state.lines.push(line);
+        state.count(&entry);
+        state.entries.push(entry);
     }
 
     /// The sums so far.
@@ -95,9 +93,9 @@ impl Recorder {
             .copied()
     }
 
-    /// Everything so far, in order of time.
-    pub fn history(&self) -> History {
-        History::new(self.state().lines.clone())
+    /// Everything so far, in the order in which it was heard of.
+    pub fn entries(&self) -> Vec<Entry> {
+        self.state().entries.clone()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -106,26 +104,26 @@ impl Recorder {
 }
 
 impl State {
-    fn count(&mut self, line: &Line) {
-        let client = client_index(&line.who);
-        match &line.what {
+    fn count(&mut self, entry: &Entry) {
+        let client = client_index(&entry.who);
+        match &entry.what {
             Event::Ready { pid } => {
-                self.ready.insert(line.who.clone(), *pid);
+                self.ready.insert(entry.who.clone(), *pid);
             }
             Event::Wait { op, resource } => {
-                let key = (line.who.clone(), *op);
+                let key = (entry.who.clone(), *op);
                 self.waiting.insert(key, resource.clone());
             }
             Event::Obtained { op, .. } => {
                 self.totals.obtained += 1;
-                let resource = self.waiting.remove(&(line.who.clone(), *op));
+                let resource = self.waiting.remove(&(entry.who.clone(), *op));
                 if let (Some(client), Some(resource)) = (client, resource) {
-                    self.last.insert((client, resource), line.t);
+                    self.last.insert((client, resource), entry.t);
                 }
             }
             Event::Missed { op, .. } | Event::Dropped { op } => {
                 self.totals.missed += 1;
-                self.waiting.remove(&(line.who.clone(), *op));
+                self.waiting.remove(&(entry.who.clone(), *op));
             }
             Event::Told { .. } => self.totals.told += 1,
             Event::Refused { .. } => self.totals.refused += 1,

@@ -6,20 +6,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use quorate_testbed::ClockShim;
 
 use crate::checks::{self, Findings};
 use crate::client::{Guarding, Settings};
 use crate::event::{Clock, Event};
-use crate::faults::{Family, Fault, Kind, Landed};
+use crate::faults::{Injection, Landed};
 use crate::fleet::{self, Fleet};
 use crate::history::History;
 use crate::progress::Progress;
 use crate::recorder::Recorder;
 use crate::register::Register;
 use crate::report;
-use crate::scenario::{Exclusion, Planned, Scenario, Workload};
-use crate::world::{self, Ground, World};
+use crate::scenario::{Exclusion, Scenario};
+use crate::schedule::{Planned, schedule};
+use crate::workload::Workload;
+use crate::world::{Needs, Tools, World};
 
 /// How long all is left alone before the first fault.
 const WARM: Duration = Duration::from_millis(300);
@@ -57,10 +58,10 @@ pub fn run(
     let recorder = Recorder::new(Clock::start());
     let driven = Driver::set_out(scenario, out, &recorder, progress)?.drive(stop);
     // Also a run that went wrong midway leaves its history.
-    let history = recorder.history();
+    let history = History::new(recorder.entries());
     report::store(scenario, &history, out)?;
     driven?;
-    let findings = checks::check(scenario, &history);
+    let findings = checks::all::check(scenario, &history);
     report::write(scenario, &history, &findings, out)?;
     Ok(Outcome {
         scenario: scenario.clone(),
@@ -84,26 +85,9 @@ struct Driver<'a> {
 /// A fault in force.
 struct Active {
     number: usize,
-    fault: Fault,
+    fault: Injection,
     until: Instant,
     landed: Landed,
-}
-
-impl Active {
-    /// Whether the other one is about one of our targets. The network between one client and all masters
-    /// is in nobody's way.
-    fn meets(&self, other: &Fault) -> bool {
-        let masters = |fault: &Fault| match fault.kind {
-            Kind::PartitionClient => Vec::new(),
-            _ => fault.masters.clone(),
-        };
-        let ours = masters(&self.fault);
-        masters(other).iter().any(|master| ours.contains(master))
-            || other
-                .clients
-                .iter()
-                .any(|client| self.fault.clients.contains(client))
-    }
 }
 
 impl<'a> Driver<'a> {
@@ -113,86 +97,39 @@ impl<'a> Driver<'a> {
         recorder: &Recorder,
         progress: &'a mut Progress,
     ) -> anyhow::Result<Self> {
-        let clocks = scenario
-            .faults
-            .iter()
-            .any(|kind| kind.family() == Family::Clock);
-        let shim = clocks.then(ClockShim::build);
-        let (shim, why) = match shim {
-            None => (None, String::new()),
-            Some(Ok(shim)) => (Some(shim), String::new()),
-            Some(Err(error)) => (None, error.to_string()),
-        };
-        let missing = |kind: &Kind| {
-            world::unavailable(*kind, scenario.masters, shim.as_ref().ok_or(why.as_str()))
-        };
+        let tools = Tools::build(&scenario.layout().needs);
         let mut possible = scenario.clone();
-        possible.faults.retain(|kind| missing(kind).is_none());
-        for kind in &scenario.faults {
-            if let Some(why) = missing(kind) {
-                let kind = kind.name().to_owned();
-                recorder.note("chaos", Event::Unavailable { kind, why });
+        possible.faults.clear();
+        for &kind in &scenario.faults {
+            match kind.unavailable(scenario.masters, &tools) {
+                None => possible.faults.push(kind),
+                Some(why) => recorder.note("chaos", unavailable(kind.name(), why)),
             }
         }
         let quorate = find_quorate();
         if quorate.is_none() && scenario.workloads.contains(&Workload::Run) {
-            let (kind, why) = (
-                Workload::Run.name().to_owned(),
-                "no `quorate` program: build it, or name it in QUORATE_CLI".to_owned(),
-            );
-            recorder.note("chaos", Event::Unavailable { kind, why });
+            let why = "no `quorate` program: build it, or name it in QUORATE_CLI".to_owned();
+            recorder.note("chaos", unavailable(Workload::Run.name(), why));
         }
         // A short path, because a socket lives in it.
         let dir = tempfile::Builder::new()
             .prefix("quorate-chaos-")
             .tempdir()?;
-        let ground = Ground::prepare(&possible, shim.as_ref())?;
+        let mut world = World::build(&possible.layout(), tools, Fleet::new(recorder, out)?)?;
         let register = Register::open(dir.path(), recorder)?;
+        let common = settings(scenario, recorder.clock(), dir.path(), &register, quorate);
         let settings = (0..scenario.clients).map(|client| Settings {
-            name: String::new(),
-            origin: recorder.clock().origin(),
-            masters: ground.urls(client),
-            guarding: if scenario.guarded {
-                Guarding::AfterFirstContact
-            } else {
-                Guarding::Off
-            },
-            locker: scenario.locker,
-            waiting: scenario.order,
-            workloads: scenario.workloads.clone(),
-            ttl: scenario.ttl,
-            max_ttl: scenario.max_ttl,
-            pause: scenario.pause,
-            // To be robbed of a lock one must hold it.
-            long: match scenario.exclusion() {
-                Exclusion::MustBreak => 0.3,
-                _ => 0.06,
-            },
-            renewed: scenario.exclusion() != Exclusion::MustBreak,
-            many: scenario.many,
-            many_hold: scenario.many_hold,
-            dir: dir.path().to_owned(),
-            register: register.path().to_owned(),
-            quorate: quorate.clone(),
+            masters: world.urls(client),
+            ..common.clone()
         });
-        let clients = Fleet::start(recorder, settings.collect(), out)?;
-        let Ground {
-            masters,
-            proxies,
-            offsets,
-            direct: _,
-        } = ground;
+        let (settings, env) = (settings.collect(), world.env());
+        world.clients.start(settings, env)?;
         Ok(Self {
             scenario,
             recorder: recorder.clone(),
             progress,
-            world: World {
-                masters,
-                proxies,
-                offsets,
-                clients,
-            },
-            plan: possible.schedule(),
+            world,
+            plan: schedule(&possible),
             gauged: None,
             _dir: dir,
         })
@@ -201,10 +138,10 @@ impl<'a> Driver<'a> {
     fn drive(mut self, stop: &AtomicBool) -> anyhow::Result<()> {
         wait(WARM, stop);
         self.gauge();
-        self.storm(stop);
+        self.run_faults(stop);
         if !stop.load(Ordering::Relaxed) {
             self.recorder.note("chaos", Event::Calm);
-            self.calm(stop);
+            self.await_progress(stop);
         }
         self.gauge();
         if !stop.load(Ordering::Relaxed) {
@@ -218,7 +155,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Injects and heals as planned.
-    fn storm(&mut self, stop: &AtomicBool) {
+    fn run_faults(&mut self, stop: &AtomicBool) {
         let began = Instant::now();
         let end = began + self.scenario.duration;
         let mut plan = std::mem::take(&mut self.plan)
@@ -234,7 +171,8 @@ impl<'a> Driver<'a> {
                 self.heal(one);
             }
             // Injecting takes its time, so the plan runs late: a target may still be busy.
-            let free = |planned: &Planned| !active.iter().any(|one| one.meets(&planned.fault));
+            let free =
+                |planned: &Planned| !active.iter().any(|one| one.fault.meets(&planned.fault));
             let ready = |planned: &Planned| began + planned.at <= now && free(planned);
             if let Some((number, planned)) = plan.next_if(|(_, planned)| ready(planned)) {
                 active.extend(self.inject(number, &planned));
@@ -295,7 +233,7 @@ impl<'a> Driver<'a> {
 
     /// Waits until every client has got on with everything that it does, and until no key can be owed
     /// to a fault any more: from then on what a client gives back must be gone long before its ttl.
-    fn calm(&mut self, stop: &AtomicBool) {
+    fn await_progress(&mut self, stop: &AtomicBool) {
         let since = self.recorder.clock().now();
         let began = Instant::now();
         let end = began + self.scenario.patience;
@@ -333,11 +271,7 @@ impl<'a> Driver<'a> {
         let scenario = self.scenario;
         self.keys("at-once")?;
         let mut most = scenario.ttl + Duration::from_millis(500);
-        if scenario
-            .faults
-            .iter()
-            .any(|kind| kind.family() == Family::Clock)
-        {
+        if scenario.has(Needs::Clocks) {
             // What was set under a clock ahead lives longer by as much.
             most += Duration::from_secs(4);
         }
@@ -405,6 +339,46 @@ impl<'a> Driver<'a> {
                 self.recorder.note(format!("m{}", master + 1), gauge);
             }
         }
+    }
+}
+
+fn unavailable(kind: &str, why: String) -> Event {
+    let kind = kind.to_owned();
+    Event::Unavailable { kind, why }
+}
+
+/// What all clients are told; each has its own way to the masters.
+fn settings(
+    scenario: &Scenario,
+    clock: Clock,
+    dir: &Path,
+    register: &Register,
+    quorate: Option<PathBuf>,
+) -> Settings {
+    let must_break = scenario.exclusion() == Exclusion::MustBreak;
+    Settings {
+        name: String::new(),
+        origin: clock.origin(),
+        masters: Vec::new(),
+        guarding: if scenario.guarded {
+            Guarding::AfterFirstContact
+        } else {
+            Guarding::Off
+        },
+        locker: scenario.locker,
+        waiting: scenario.order,
+        workloads: scenario.workloads.clone(),
+        ttl: scenario.ttl,
+        max_ttl: scenario.max_ttl,
+        pause: scenario.pause,
+        // To be robbed of a lock one must hold it.
+        long: if must_break { 0.3 } else { 0.06 },
+        renewed: !must_break,
+        many: scenario.many,
+        many_hold: scenario.many_hold,
+        dir: dir.to_owned(),
+        register: register.path().to_owned(),
+        quorate,
     }
 }
 

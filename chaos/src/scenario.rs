@@ -1,17 +1,15 @@
-//! What a run is to be: its masters, clients and faults, what it promises, and the schedule that
-//! follows from its seed.
+//! What a run is to be: its masters, clients and faults, and what it promises.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::ensure;
 use quorate_testbed::Persistence;
-use rand::rngs::StdRng;
-use rand::seq::SliceRandom;
-use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-use crate::faults::{Family, Fault, Kind, Reach};
+use crate::faults::Kind;
+pub use crate::workload::{Locker, Order, Workload};
+use crate::world::{Layout, Needs};
 
 /// Everything that a run is decided by. Stored beside the history, so that it can be run again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -52,129 +50,6 @@ pub struct Scenario {
     pub patience: Duration,
 }
 
-/// What a client does, again and again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Workload {
-    /// Read, change and write a file under the lock: lost updates show.
-    File,
-    /// Write to a register that refuses smaller fencing tokens, without looking at the lock again.
-    Register,
-    /// Take a prize from a stock under the lock: prizes given twice show.
-    Prizes,
-    /// Take and give back as fast as it goes, everybody the same lock.
-    Handover,
-    /// Hold many locks for a long time.
-    Many,
-    /// A child process under `quorate run`.
-    Run,
-}
-
-impl Workload {
-    /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::File,
-        Self::Register,
-        Self::Prizes,
-        Self::Handover,
-        Self::Many,
-        Self::Run,
-    ];
-
-    /// Its name, which is also that of its resource.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::File => "file",
-            Self::Register => "register",
-            Self::Prizes => "prizes",
-            Self::Handover => "handover",
-            Self::Many => "many",
-            Self::Run => "run",
-        }
-    }
-}
-
-/// Who locks: the library, or one that is wrong on purpose and must be caught.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Locker {
-    /// The library.
-    Quorate,
-    /// Content with half of the masters.
-    HalfQuorum,
-    /// Leaves the grants of a lost round where they are.
-    NoUndo,
-    /// Works on when its lock has ended.
-    IgnoresLoss,
-    /// Does not stand in line where everybody does.
-    JumpsLine,
-}
-
-impl Locker {
-    /// The wrong ones.
-    pub const CANARIES: [Self; 4] = [
-        Self::HalfQuorum,
-        Self::NoUndo,
-        Self::IgnoresLoss,
-        Self::JumpsLine,
-    ];
-
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Quorate => "quorate",
-            Self::HalfQuorum => "half-quorum",
-            Self::NoUndo => "no-undo",
-            Self::IgnoresLoss => "ignores-loss",
-            Self::JumpsLine => "jumps-line",
-        }
-    }
-}
-
-impl std::str::FromStr for Locker {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        [&[Self::Quorate], &Self::CANARIES[..]]
-            .concat()
-            .into_iter()
-            .find(|locker| locker.name() == name)
-            .ok_or_else(|| "quorate, half-quorum, no-undo, ignores-loss or jumps-line".to_owned())
-    }
-}
-
-/// How waiters of one lock are ordered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Order {
-    /// First come, first served.
-    Fair,
-    /// Whoever retries at the right moment.
-    Unordered,
-}
-
-impl Order {
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fair => "fair",
-            Self::Unordered => "unordered",
-        }
-    }
-}
-
-impl std::str::FromStr for Order {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "fair" => Ok(Self::Fair),
-            "unordered" => Ok(Self::Unordered),
-            _ => Err("fair or unordered".into()),
-        }
-    }
-}
-
 /// What a scenario says about mutual exclusion. Everything else always holds: fenced writes above
 /// all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -187,18 +62,6 @@ pub enum Exclusion {
     /// Two holders are certain, and a run that did not see them did not look.
     MustBreak,
 }
-
-/// A fault and when it begins.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Planned {
-    /// Since the warm start.
-    pub at: Duration,
-    /// What.
-    pub fault: Fault,
-}
-
-/// How much longer than `max_ttl` a guarded master may sit out: it tells its age in whole seconds.
-const GUARD_SLACK: Duration = Duration::from_millis(1_200);
 
 impl Default for Scenario {
     fn default() -> Self {
@@ -246,15 +109,14 @@ impl Scenario {
     /// was held up and came when nobody wanted it any more, its release long gone by. Later ones
     /// were not released. `None` where clocks are wrong: then nothing can be said.
     pub fn settling(&self) -> Option<Duration> {
-        let has = |family| self.faults.iter().any(|kind| kind.family() == family);
-        if has(Family::Clock) {
+        if self.has(Needs::Clocks) {
             return None;
         }
         if self.faults.is_empty() {
             return Some(Duration::ZERO);
         }
         // Where packets vanish the kernel sends them again, the longer they did the later.
-        let held_up = if has(Family::Link) { 2_500 } else { 1_000 };
+        let held_up = if self.has(Needs::Links) { 2_500 } else { 1_000 };
         Some(self.ttl + Duration::from_millis(held_up))
     }
 
@@ -266,25 +128,35 @@ impl Scenario {
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!(self.masters > 0, "at least one master");
         ensure!(self.clients > 0, "at least one client");
-        let has = |kind| self.faults.contains(&kind);
         ensure!(
-            !has(Kind::Amnesia) || !self.guarded,
+            !self.guarded || !self.faults.iter().any(|kind| kind.is_unguarded()),
             "amnesia is about masters that nobody guards: give --restart-guard off"
         );
-        let clocks = self
-            .faults
-            .iter()
-            .any(|kind| kind.family() == Family::Clock);
-        let forgets = self
-            .faults
-            .iter()
-            .any(|kind| kind.restarts() || *kind == Kind::Flushall);
+        let forgets = self.faults.iter().any(|kind| kind.forgets());
         ensure!(
-            !(clocks && forgets),
+            !(self.has(Needs::Clocks) && forgets),
             "wrong clocks and lost memory together break even the order of fencing tokens: \
              run them apart"
         );
         Ok(())
+    }
+
+    /// Whether some fault needs this.
+    pub fn has(&self, needed: Needs) -> bool {
+        self.faults.iter().any(|kind| kind.needs == needed)
+    }
+
+    /// What is to be built for it.
+    pub fn layout(&self) -> Layout {
+        Layout {
+            clients: self.clients,
+            disks: (0..self.masters)
+                .map(|index| self.persistence(index))
+                .collect(),
+            server: self.server.clone(),
+            needs: self.faults.iter().map(|kind| kind.needs).collect(),
+            seed: self.seed,
+        }
     }
 
     /// What the master of this index keeps on disk, so that every kind of restart finds its like.
@@ -302,183 +174,11 @@ impl Scenario {
             kinds => wanted[index % kinds],
         }
     }
-
-    /// The faults in order of time: the same for the same scenario.
-    pub fn schedule(&self) -> Vec<Planned> {
-        Scheduler::new(self).plan()
-    }
-}
-
-/// Draws the schedule, and keeps book of who is busy with which fault until when.
-struct Scheduler<'a> {
-    scenario: &'a Scenario,
-    rng: StdRng,
-    masters: Vec<Duration>,
-    clients: Vec<Duration>,
-    planned: Vec<Planned>,
-}
-
-impl<'a> Scheduler<'a> {
-    fn new(scenario: &'a Scenario) -> Self {
-        Self {
-            scenario,
-            rng: StdRng::seed_from_u64(scenario.seed),
-            masters: vec![Duration::ZERO; scenario.masters],
-            clients: vec![Duration::ZERO; scenario.clients],
-            planned: Vec::new(),
-        }
-    }
-
-    fn plan(mut self) -> Vec<Planned> {
-        let scenario = self.scenario;
-        let kinds: Vec<Kind> = scenario
-            .faults
-            .iter()
-            .copied()
-            .filter(|kind| kind.fits(scenario.masters))
-            .collect();
-        if kinds.is_empty() {
-            return Vec::new();
-        }
-        let mut at = Duration::from_millis(self.rng.random_range(200..400));
-        // Every kind once in each round, in a new order each time.
-        let mut round: Vec<Kind> = Vec::new();
-        while at < scenario.duration {
-            if round.is_empty() {
-                round.clone_from(&kinds);
-                round.shuffle(&mut self.rng);
-            }
-            // The next kind whose targets are free; kinds that have to wait keep their turn.
-            let ready = (0..round.len()).rev().find_map(|place| {
-                let fault = self.draw(round[place], at)?;
-                Some((place, fault))
-            });
-            if let Some((place, fault)) = ready {
-                round.remove(place);
-                self.book(&fault, at);
-                self.planned.push(Planned { at, fault });
-                at += scenario.gap.mul_f64(self.rng.random_range(0.3..1.0));
-            } else {
-                at += Duration::from_millis(50);
-            }
-        }
-        self.planned
-    }
-
-    fn draw(&mut self, kind: Kind, at: Duration) -> Option<Fault> {
-        let scenario = self.scenario;
-        let suits = |index: &usize| {
-            kind.persistence()
-                .is_none_or(|kept| scenario.persistence(*index) == kept)
-        };
-        // MISCONF needs the place of the snapshot for itself.
-        let shares = |index: &usize| {
-            kind != Kind::Misconf || scenario.persistence(*index) != Persistence::Rdb
-        };
-        let free: Vec<usize> = (0..scenario.masters)
-            .filter(|index| self.masters[*index] <= at)
-            .filter(suits)
-            .filter(shares)
-            .collect();
-        let idle: Vec<usize> = (0..scenario.clients)
-            .filter(|index| self.clients[*index] <= at)
-            .collect();
-        let busy = self.masters.iter().filter(|until| **until > at).count();
-        let mut masters = Vec::new();
-        let mut clients = Vec::new();
-        let pick = |from: &[usize], count: usize, rng: &mut StdRng| {
-            let mut from = from.to_vec();
-            from.shuffle(rng);
-            from.truncate(count);
-            from.sort_unstable();
-            (from.len() == count).then_some(from)
-        };
-        match kind.reach() {
-            Reach::One => {
-                // Mostly a minority is hit at a time; now and then more.
-                let most = (scenario.masters - scenario.majority()).max(1);
-                if busy >= most && !self.rng.random_bool(0.1) {
-                    return None;
-                }
-                masters = pick(&free, 1, &mut self.rng)?;
-                if kind.family() == Family::Network && self.rng.random_bool(0.25) {
-                    clients = pick(&idle, 1, &mut self.rng)?;
-                }
-            }
-            Reach::Minority => {
-                let count = scenario.masters - scenario.majority();
-                masters = pick(&free, count, &mut self.rng)?;
-            }
-            Reach::Majority => masters = pick(&free, scenario.majority(), &mut self.rng)?,
-            Reach::Client => {
-                clients = pick(&idle, 1, &mut self.rng)?;
-                if kind == Kind::PartitionClient {
-                    masters = (0..scenario.masters).collect();
-                }
-            }
-        }
-        let ttl = scenario.ttl.as_millis() as u64;
-        let lasts = match kind {
-            _ if kind.is_momentary() => 0,
-            Kind::ClientSigstop | Kind::ClientStarve => self.rng.random_range(ttl * 6 / 5..ttl * 2),
-            Kind::ClientDrop => self.rng.random_range(400..1_200),
-            _ if kind.restarts() => self.rng.random_range(50..700),
-            _ => self.rng.random_range(ttl / 4..ttl * 3 / 2),
-        };
-        Some(Fault {
-            kind,
-            masters,
-            clients,
-            lasts: Duration::from_millis(lasts),
-            draw: self.rng.random_range(0..1 << 32),
-        })
-    }
-
-    fn book(&mut self, fault: &Fault, at: Duration) {
-        let kind = fault.kind;
-        let mut until = at + fault.lasts + Duration::from_millis(200);
-        if kind.restarts() && self.scenario.guarded {
-            until += self.scenario.max_ttl + GUARD_SLACK;
-        }
-        // A momentary fault is felt for a while; the next one should meet recovered clients.
-        if kind.is_momentary() || kind == Kind::ClockMajority {
-            until += self.scenario.ttl;
-        }
-        if kind != Kind::PartitionClient {
-            for &index in &fault.masters {
-                self.masters[index] = until;
-            }
-        }
-        for &index in &fault.clients {
-            self.clients[index] = until;
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_same_seed_makes_the_same_schedule_and_every_kind_has_its_turn() {
-        let scenario = Scenario {
-            duration: Duration::from_secs(60),
-            ..Scenario::default()
-        };
-        let plan = scenario.schedule();
-        assert_eq!(plan, scenario.schedule());
-        for kind in &scenario.faults {
-            assert!(
-                plan.iter().any(|planned| planned.fault.kind == *kind),
-                "{kind} is never injected"
-            );
-        }
-        let other = Scenario {
-            seed: 2,
-            ..scenario
-        };
-        assert_ne!(plan, other.schedule());
-    }
 
     #[test]
     fn what_breaks_exclusion_is_known_beforehand() {
@@ -491,8 +191,10 @@ mod tests {
             scenario.exclusion()
         };
         assert_eq!(of(&Kind::mixed(), true), Exclusion::Holds);
-        assert_eq!(of(&[Kind::Kill], false), Exclusion::MayBreak);
-        assert_eq!(of(&[Kind::Amnesia], false), Exclusion::MustBreak);
-        assert_eq!(of(&[Kind::Flushall, Kind::Stop], true), Exclusion::MayBreak);
+        let kind = |name: &str| name.parse::<Kind>().unwrap();
+        assert_eq!(of(&[kind("kill")], false), Exclusion::MayBreak);
+        assert_eq!(of(&[kind("amnesia")], false), Exclusion::MustBreak);
+        let both = [kind("flushall"), kind("stop")];
+        assert_eq!(of(&both, true), Exclusion::MayBreak);
     }
 }

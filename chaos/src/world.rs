@@ -1,152 +1,200 @@
 //! What a run consists of: masters, a proxy for every client and master, and the client processes.
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
 use quorate_testbed::{
-    ClockShim, Namespace, OffsetFile, Persistence, Proxy, Reply, Server, ServerOptions, isolable,
+    ClockShim, Leads, Names, Namespace, OffsetFile, Persistence, Proxy, Reply, Server,
+    ServerOptions, isolable,
 };
 
-use crate::faults::{Family, Kind};
 use crate::fleet::{self, Fleet};
-use crate::scenario::Scenario;
 
-/// The password of the masters, while it has not been changed.
+/// The user as whom clients log in, where they do.
+pub const USER: &str = "locker";
+/// That user's password, while it has not been changed.
 pub const PASSWORD: &str = "thrown-away";
+/// What that user may do: everything, while nothing has been taken away.
+pub const ALL_RIGHTS: &[&str] = &["~*", "&*", "+@all"];
 
 /// How long a master may take to be ready, on a machine that is busy.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
+/// What has to be there before a fault can happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// Nothing in particular.
+    Nothing,
+    /// Clients speak to masters through proxies.
+    Proxies,
+    /// Masters live behind links of their own.
+    Links,
+    /// The masters' clocks can be moved.
+    Clocks,
+    /// Clients know masters by names.
+    Names,
+    /// Clients log in as [`USER`].
+    User,
+    /// Masters with a snapshot take their time to load it.
+    SlowLoading,
+}
+
+/// What is to be built.
+#[derive(Debug)]
+pub struct Layout {
+    /// How many clients will come.
+    pub clients: usize,
+    /// What each master keeps on disk.
+    pub disks: Vec<Persistence>,
+    /// The server program; `None`: what the machine offers.
+    pub server: Option<PathBuf>,
+    /// What the faults need.
+    pub needs: Vec<Needs>,
+    /// What the jitter of proxies is drawn from.
+    pub seed: u64,
+}
+
+impl Layout {
+    fn has(&self, needed: Needs) -> bool {
+        self.needs.contains(&needed)
+    }
+}
+
+/// What some faults are done with, as far as it was asked for and this machine has it.
+#[derive(Debug, Default)]
+pub struct Tools {
+    clocks: Option<Result<ClockShim, String>>,
+    names: Option<Result<Names, String>>,
+}
+
+impl Tools {
+    /// Builds what these need.
+    pub fn build(needs: &[Needs]) -> Self {
+        let when = |needed: Needs| needs.contains(&needed);
+        let text = |error: io::Error| error.to_string();
+        Self {
+            clocks: when(Needs::Clocks).then(|| ClockShim::build().map_err(text)),
+            names: when(Needs::Names).then(|| Names::build().map_err(text)),
+        }
+    }
+
+    /// Why this cannot be had here, if it cannot.
+    pub fn lack(&self, needed: Needs) -> Option<String> {
+        match needed {
+            Needs::Nothing | Needs::Proxies | Needs::User | Needs::SlowLoading => None,
+            Needs::Links => isolable().err(),
+            Needs::Clocks => lacking(self.clocks.as_ref(), "clock shim"),
+            Needs::Names => lacking(self.names.as_ref(), "names shim"),
+        }
+    }
+}
+
+fn lacking<T>(tool: Option<&Result<T, String>>, name: &str) -> Option<String> {
+    match tool {
+        Some(Ok(_)) => None,
+        Some(Err(why)) => Some(format!("no {name}: {why}")),
+        None => Some(format!("no {name}")),
+    }
+}
+
 /// Masters, network and clients.
 #[derive(Debug)]
 pub struct World {
+    /// The client processes; none at first. They end before what they speak to does.
+    pub clients: Fleet,
     /// The masters.
     pub masters: Vec<Arc<Server>>,
     /// One proxy for each client and master: `proxies[client][master]`.
     pub proxies: Vec<Vec<Proxy>>,
     /// What moves the masters' clocks; empty where no fault needs it.
     pub offsets: Vec<OffsetFile>,
-    /// The client processes.
-    pub clients: Fleet,
-}
-
-/// Masters and network, before there are clients.
-#[derive(Debug)]
-pub struct Ground {
-    /// The masters.
-    pub masters: Vec<Arc<Server>>,
-    /// The proxies.
-    pub proxies: Vec<Vec<Proxy>>,
-    /// What moves the masters' clocks.
-    pub offsets: Vec<OffsetFile>,
+    /// Where the masters' names lead, where they have names.
+    pub names: Option<Names>,
     /// Whether clients speak to the masters themselves, and not to the proxies.
-    pub direct: bool,
+    direct: bool,
+    /// What clients log in with, as it stands in a URL.
+    login: String,
 }
 
-impl Ground {
-    /// Starts the masters as the scenario's faults need them, and the proxies.
+impl World {
+    /// Starts the masters as the faults need them, and the proxies.
     ///
     /// # Errors
     ///
     /// When a server or a proxy does not start. Nothing is left running then.
-    pub fn prepare(scenario: &Scenario, shim: Option<&ClockShim>) -> anyhow::Result<Self> {
-        let mut offsets = Vec::new();
-        if let Some(shim) = shim {
-            for _ in 0..scenario.masters {
-                offsets.push(shim.offset_file().context("make a clock file")?);
-            }
-        }
-        let has = |family| scenario.faults.iter().any(|kind| kind.family() == family);
-        let mut namespaces = Vec::new();
-        if has(Family::Link) {
-            for _ in 0..scenario.masters {
-                let namespace = Namespace::create().context("make a network namespace")?;
-                namespaces.push(Arc::new(namespace));
-            }
-        }
-        let options = (0..scenario.masters).map(|index| {
-            let mut options = ServerOptions::new()
-                .persistence(scenario.persistence(index))
-                .patience(START_PATIENCE);
-            if let Some(program) = &scenario.server {
-                options = options.program(program);
-            }
-            if scenario.faults.contains(&Kind::Password) {
-                options = options.password(PASSWORD);
-            }
-            if scenario.faults.contains(&Kind::Loading)
-                && scenario.persistence(index) == Persistence::Rdb
-            {
-                // A while for each key, and clients are heard in between: so that loading can be met.
-                // Not longer, because a soak has some thousand keys beside those of that fault.
-                options = options
-                    .arg("--key-load-delay")
-                    .arg("250")
-                    .arg("--loading-process-events-interval-bytes")
-                    .arg("1024");
-            }
-            if let (Some(shim), Some(offset)) = (shim, offsets.get(index)) {
-                options = options.clock(shim, offset);
-            }
-            if let Some(namespace) = namespaces.get(index) {
-                options = options.namespace(namespace.clone());
-            }
-            options
-        });
-        let options: Vec<ServerOptions> = options.collect();
-        let started: Vec<_> = thread::scope(|scope| {
-            let starts: Vec<_> = options
-                .into_iter()
-                .map(|options| scope.spawn(move || Server::start(options)))
-                .collect();
-            starts
-                .into_iter()
-                .map(|start| {
-                    start
-                        .join()
-                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                })
-                .collect()
-        });
-        let mut masters = Vec::new();
-        for server in started {
-            masters.push(Arc::new(server.context("start a master")?));
-        }
+    pub fn build(layout: &Layout, tools: Tools, clients: Fleet) -> anyhow::Result<Self> {
+        let shim = tools.clocks.and_then(Result::ok);
+        let (masters, offsets) = start_masters(layout, shim.as_ref())?;
         let mut proxies = Vec::new();
-        for client in 0..scenario.clients {
+        for client in 0..layout.clients {
             let mut row = Vec::new();
             for (index, master) in masters.iter().enumerate() {
-                let seed = scenario.seed ^ ((client * 64 + index) as u64);
+                let seed = layout.seed ^ ((client * 64 + index) as u64);
                 row.push(Proxy::seeded(master.addr(), seed).context("start a proxy")?);
             }
             proxies.push(row);
         }
-        Ok(Self {
+        // A proxy would answer the connect in place of a master that cannot be reached.
+        let proxied = layout.has(Needs::Proxies) || layout.has(Needs::Names);
+        let world = Self {
             masters,
             proxies,
             offsets,
-            // A proxy would answer the connect in place of a master that cannot be reached.
-            direct: has(Family::Link) && !has(Family::Network),
-        })
+            names: tools.names.and_then(Result::ok),
+            clients,
+            direct: layout.has(Needs::Links) && !proxied,
+            login: if layout.has(Needs::User) {
+                format!("{USER}:{PASSWORD}@")
+            } else {
+                String::new()
+            },
+        };
+        if let Some(names) = &world.names {
+            for master in 0..world.masters.len() {
+                names.set(&host(master), Leads::To(world.way_to(master)))?;
+            }
+        }
+        Ok(world)
+    }
+
+    /// The address by which clients come to this master.
+    pub fn way_to(&self, master: usize) -> IpAddr {
+        if self.direct {
+            self.masters[master].addr().ip()
+        } else {
+            Ipv4Addr::LOCALHOST.into()
+        }
     }
 
     /// The masters' addresses as this client is to see them.
     pub fn urls(&self, client: usize) -> Vec<String> {
-        if self.direct {
-            return self.masters.iter().map(|master| master.url()).collect();
-        }
-        self.masters
-            .iter()
-            .zip(&self.proxies[client])
-            .map(|(master, proxy)| master.url_at(proxy.addr()))
-            .collect()
+        let url = |master: usize| {
+            let port = if self.direct {
+                self.masters[master].port()
+            } else {
+                self.proxies[client][master].addr().port()
+            };
+            let host = match self.names {
+                Some(_) => host(master),
+                None => self.way_to(master).to_string(),
+            };
+            format!("redis://{}{host}:{port}", self.login)
+        };
+        (0..self.masters.len()).map(url).collect()
     }
-}
 
-impl World {
+    /// What client processes must have in their environment.
+    pub fn env(&self) -> Vec<(OsString, OsString)> {
+        let names = self.names.iter().flat_map(Names::env);
+        names.collect()
+    }
+
     /// The keys on a master: those of locks and queues, and those that never expire.
     ///
     /// # Errors
@@ -204,20 +252,84 @@ impl World {
     }
 }
 
-/// Why a kind of fault cannot be had here, if it cannot.
-pub fn unavailable(kind: Kind, masters: usize, shim: Result<&ClockShim, &str>) -> Option<String> {
-    if !kind.fits(masters) {
-        return Some("needs at least 3 masters".into());
+/// How clients call a master, where masters have names.
+pub fn host(master: usize) -> String {
+    format!("m{}.quorate.test", master + 1)
+}
+
+fn start_masters(
+    layout: &Layout,
+    shim: Option<&ClockShim>,
+) -> anyhow::Result<(Vec<Arc<Server>>, Vec<OffsetFile>)> {
+    let (mut offsets, mut options) = (Vec::new(), Vec::new());
+    for &disk in &layout.disks {
+        let mut one = server_options(layout, disk);
+        if let Some(shim) = shim {
+            let offset = shim.offset_file().context("make a clock file")?;
+            one = one.clock(shim, &offset);
+            offsets.push(offset);
+        }
+        if layout.has(Needs::Links) {
+            let namespace = Namespace::create().context("make a network namespace")?;
+            one = one.namespace(Arc::new(namespace));
+        }
+        options.push(one);
     }
-    if kind.family() == Family::Clock
-        && let Err(why) = shim
-    {
-        return Some(format!("no clock shim: {why}"));
+    let started: Vec<_> = thread::scope(|scope| {
+        let starts: Vec<_> = options
+            .into_iter()
+            .map(|options| scope.spawn(move || Server::start(options)))
+            .collect();
+        starts
+            .into_iter()
+            .map(|start| {
+                start
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+            .collect()
+    });
+    let mut masters = Vec::new();
+    for server in started {
+        masters.push(Arc::new(server.context("start a master")?));
     }
-    if kind.family() == Family::Link {
-        return isolable().err();
+    Ok((masters, offsets))
+}
+
+fn server_options(layout: &Layout, disk: Persistence) -> ServerOptions {
+    let mut options = ServerOptions::new()
+        .persistence(disk)
+        .patience(START_PATIENCE);
+    if let Some(program) = &layout.server {
+        options = options.program(program);
     }
-    None
+    if layout.has(Needs::User) {
+        options = options.acl(format!("{USER} on >{PASSWORD} {}", ALL_RIGHTS.join(" ")));
+    }
+    if layout.has(Needs::SlowLoading) && disk == Persistence::Rdb {
+        // A while for each key, and clients are heard in between: so that loading can be met.
+        // Not longer, because a soak has some thousand keys beside those of that fault.
+        options = options
+            .arg("--key-load-delay")
+            .arg("250")
+            .arg("--loading-process-events-interval-bytes")
+            .arg("1024");
+    }
+    options
+}
+
+/// Which life of the server this is.
+///
+/// # Errors
+///
+/// When it does not say.
+pub fn run_id(server: &Server) -> anyhow::Result<String> {
+    let info = server.command(&["INFO", "server"])?;
+    let text = info.text().unwrap_or_default().into_owned();
+    text.lines()
+        .find_map(|line| line.strip_prefix("run_id:"))
+        .map(str::to_owned)
+        .context("no run_id in INFO")
 }
 
 /// What the server program says that it is.

@@ -1,7 +1,8 @@
 //! The checkers against histories made by hand: each must see what it is for, and nothing else.
 
-use quorate_chaos::checks::{Verdict, check};
-use quorate_chaos::event::{Event, Line};
+use quorate_chaos::checks::Verdict;
+use quorate_chaos::checks::all::check;
+use quorate_chaos::event::{Entry, Event};
 use quorate_chaos::faults::Kind;
 use quorate_chaos::history::History;
 use quorate_chaos::scenario::{Scenario, Workload};
@@ -10,12 +11,12 @@ const MS: u64 = 1_000_000;
 
 /// A history in the making; times are milliseconds.
 #[derive(Default)]
-struct Tale(Vec<Line>);
+struct Tale(Vec<Entry>);
 
 impl Tale {
     fn at(mut self, ms: u64, who: &str, what: Event) -> Self {
         let (t, who) = (ms * MS, who.to_owned());
-        self.0.push(Line { t, who, what });
+        self.0.push(Entry { t, who, what });
         self
     }
 
@@ -57,6 +58,10 @@ impl Tale {
         let finding = findings.by(checker).expect("a checker of that name");
         (finding.verdict, finding.violations.len())
     }
+}
+
+fn kind(name: &str) -> Kind {
+    name.parse().expect("a kind of fault")
 }
 
 fn wait(op: u64) -> Event {
@@ -115,17 +120,17 @@ fn an_overlap_is_excused_only_near_a_fault_that_allows_it() {
     };
     let near = tale().fault("flushall", 15, 16);
     assert_eq!(
-        near.verdict("exclusion", &[Kind::Flushall]),
+        near.verdict("exclusion", &[kind("flushall")]),
         (Verdict::Valid, 1)
     );
     let later = tale().fault("flushall", 40, 41);
     assert_eq!(
-        later.verdict("exclusion", &[Kind::Flushall]),
+        later.verdict("exclusion", &[kind("flushall")]),
         (Verdict::Invalid, 1)
     );
     let other = tale().fault("stop", 15, 16);
     assert_eq!(
-        other.verdict("exclusion", &[Kind::Stop]),
+        other.verdict("exclusion", &[kind("stop")]),
         (Verdict::Invalid, 1)
     );
 }
@@ -133,7 +138,7 @@ fn an_overlap_is_excused_only_near_a_fault_that_allows_it() {
 #[test]
 fn a_run_that_must_break_and_did_not_is_unknown() {
     let calm = Tale::default().hold("c1", 1, 10, 20, 1);
-    let (verdict, _) = calm.verdict("exclusion", &[Kind::ClockMajority]);
+    let (verdict, _) = calm.verdict("exclusion", &[kind("clock-majority")]);
     assert_eq!(verdict, Verdict::Unknown);
 }
 
@@ -182,7 +187,7 @@ fn the_register_must_not_take_a_stale_write() {
     assert_eq!(
         stale
             .fault("flushall", 0, 1)
-            .verdict("fencing", &[Kind::Flushall])
+            .verdict("fencing", &[kind("flushall")])
             .0,
         Verdict::Invalid
     );
@@ -291,7 +296,7 @@ fn whoever_comes_later_and_gets_it_first_is_found() {
     assert_eq!(side_by_side.verdict("order", &[]), (Verdict::Valid, 0));
     let disturbed = tale(10_500).fault("stop", 9_000, 9_500);
     assert_eq!(
-        disturbed.verdict("order", &[Kind::Stop]),
+        disturbed.verdict("order", &[kind("stop")]),
         (Verdict::Valid, 0)
     );
 }
@@ -343,13 +348,19 @@ fn a_key_that_only_its_ttl_would_remove_is_found_once_no_fault_explains_it() {
             .0
     };
     // The ttl is a second; what a fault held up is gone a second later at the latest.
-    assert_eq!(left("file", 97_900, Kind::LateRequests), Verdict::Invalid);
-    assert_eq!(left("file", 98_500, Kind::LateRequests), Verdict::Valid);
+    assert_eq!(
+        left("file", 97_900, kind("late-requests")),
+        Verdict::Invalid
+    );
+    assert_eq!(left("file", 98_500, kind("late-requests")), Verdict::Valid);
     // Retransmissions come later than that, a wrong clock keeps keys, and places in line live longer.
-    assert_eq!(left("file", 97_900, Kind::NetnsPartition), Verdict::Valid);
-    assert_eq!(left("file", 97_900, Kind::ClockBack), Verdict::Valid);
+    assert_eq!(
+        left("file", 97_900, kind("netns-partition")),
+        Verdict::Valid
+    );
+    assert_eq!(left("file", 97_900, kind("clock-back")), Verdict::Valid);
     let place = "quorate:queue:file";
-    assert_eq!(left(place, 97_900, Kind::LateRequests), Verdict::Valid);
+    assert_eq!(left(place, 97_900, kind("late-requests")), Verdict::Valid);
 }
 
 #[test]
@@ -367,7 +378,7 @@ fn a_fault_that_did_not_land_makes_the_run_invalid() {
         .at(1, "chaos", inject)
         .at(2, "chaos", failed);
     assert_eq!(
-        tale.verdict("assumptions", &[Kind::Kill]),
+        tale.verdict("assumptions", &[kind("kill")]),
         (Verdict::Invalid, 1)
     );
 }

@@ -83,13 +83,17 @@ fn chaos(args: &str) -> Output {
         .expect("the program runs")
 }
 
+fn kind(name: &str) -> Kind {
+    name.parse().expect("a kind of fault")
+}
+
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
 }
 
 #[test]
-fn thirty_seconds_of_mixed_faults_break_nothing() {
-    let run = Run::of("mixed", "--seed 30 --duration 30s --clients 5");
+fn forty_seconds_of_mixed_faults_break_nothing() {
+    let run = Run::of("mixed", "--seed 30 --duration 40s --clients 5");
     run.must_be_valid();
     for kind in Kind::mixed() {
         assert!(run.landed(kind) > 0, "{kind} did not have its turn");
@@ -131,13 +135,71 @@ fn look_at(page: &Path) {
     assert!(dom.contains("0 violations</h2>"), "the list has its title");
 }
 
+/// A short run of these faults: each has its turn, and nothing breaks that was promised. What this machine
+/// cannot do is not taken for done.
+fn survived(seed: u32, faults: &str) {
+    let args = format!("--seed {seed} --duration 4s --masters 3 --clients 3 --many 5");
+    let run = Run::of(faults, &format!("{args} --faults {faults}"));
+    if faults
+        .split(',')
+        .any(|name| run.summary.unavailable.contains_key(name))
+    {
+        return assert_ne!(
+            run.summary.verdict,
+            Verdict::Invalid,
+            "{}",
+            text(&run.output)
+        );
+    }
+    run.must_be_valid();
+    for name in faults.split(',') {
+        assert!(run.landed(kind(name)) > 0, "{name} did not have its turn");
+    }
+}
+
 #[test]
 fn a_wrong_clock_on_one_master_breaks_nothing_that_was_promised() {
-    let run = Run::of(
-        "clocks",
-        "--seed 4 --duration 5s --masters 3 --clients 3 --many 5 --faults clock-forward,clock-back,clock-drift",
-    );
-    run.must_be_valid();
+    survived(4, "clock-forward,clock-back,clock-drift");
+}
+
+#[test]
+fn a_link_that_is_down_breaks_nothing() {
+    survived(10, "netns-partition");
+}
+
+#[test]
+fn flushall_breaks_nothing_that_was_promised() {
+    survived(7, "flushall");
+}
+
+#[test]
+fn a_master_that_hangs_up_after_the_introduction_breaks_nothing() {
+    survived(11, "flapping");
+}
+
+#[test]
+fn a_master_that_answers_garbage_breaks_nothing() {
+    survived(12, "garbage");
+}
+
+#[test]
+fn a_master_that_answers_with_the_replies_of_others_breaks_nothing() {
+    survived(13, "foreign-replies");
+}
+
+#[test]
+fn an_address_that_leads_to_another_master_breaks_nothing() {
+    survived(14, "misrouted");
+}
+
+#[test]
+fn names_that_lead_nowhere_break_nothing() {
+    survived(15, "dns-silence,dns-nowhere");
+}
+
+#[test]
+fn rights_that_are_taken_away_and_given_back_break_nothing() {
+    survived(16, "restricted");
 }
 
 #[test]
@@ -165,29 +227,6 @@ fn masters_that_forget_without_a_guard_are_seen_to_break_exclusion_and_leave_fen
     );
     run.must_be_valid();
     assert!(run.summary.excused > 0, "{}", text(&run.output));
-}
-
-#[test]
-fn a_link_that_is_down_breaks_nothing() {
-    let run = Run::of(
-        "netns",
-        "--seed 10 --duration 4s --masters 3 --clients 3 --many 5 --faults netns-partition",
-    );
-    if run.summary.unavailable.contains_key("netns-partition") {
-        return assert_eq!(run.summary.verdict, Verdict::Unknown);
-    }
-    run.must_be_valid();
-    assert!(run.landed(Kind::NetnsPartition) > 0);
-}
-
-#[test]
-fn flushall_breaks_nothing_that_was_promised() {
-    let run = Run::of(
-        "flushall",
-        "--seed 7 --duration 2s --masters 3 --clients 3 --many 5 --faults flushall",
-    );
-    run.must_be_valid();
-    assert!(run.landed(Kind::Flushall) > 0);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use tracing_subscriber::filter::LevelFilter;
 
@@ -19,7 +19,7 @@ use crate::{bench, break_, demo, doctor, exit, manual, run, status};
         and the command is stopped before the lock ends, never after. What the command writes to should \
         refuse smaller fencing tokens than it has seen: that protects even against a machine that stood still.",
     after_help = "Try it with nothing prepared:  quorate demo\nThe common case:               quorate run nightly-report -- ./report.sh",
-    after_long_help = manual::AFTER_HELP,
+    after_long_help = manual::after_help(),
     arg_required_else_help = true,
     disable_help_subcommand = true,
     max_term_width = 100
@@ -36,22 +36,22 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Take a lock, run a command, give the lock back
-    #[command(after_help = exit::TABLE, after_long_help = run::AFTER_HELP)]
+    #[command(after_help = exit::table_of(&run::CODES), after_long_help = exit::below(run::AFTER_HELP, &run::CODES))]
     Run(run::RunArgs),
     /// Show who holds a lock, master by master
-    #[command(after_help = exit::TABLE, after_long_help = status::AFTER_HELP)]
+    #[command(after_help = exit::table_of(&status::CODES), after_long_help = exit::below(status::AFTER_HELP, &status::CODES))]
     Status(status::StatusArgs),
     /// Delete a lock everywhere, whoever holds it: the last resort
-    #[command(after_help = exit::TABLE, after_long_help = break_::AFTER_HELP)]
+    #[command(after_help = exit::table_of(&break_::CODES), after_long_help = exit::below(break_::AFTER_HELP, &break_::CODES))]
     Break(break_::BreakArgs),
     /// Check whether the masters are fit to hold locks
-    #[command(after_help = exit::TABLE, after_long_help = doctor::AFTER_HELP)]
+    #[command(after_help = exit::table_of(&doctor::CODES), after_long_help = exit::below(doctor::AFTER_HELP, &doctor::CODES))]
     Doctor(doctor::DoctorArgs),
     /// See it work: workers share one lock while masters die
-    #[command(after_help = demo::AFTER_HELP)]
+    #[command(after_help = exit::below(demo::AFTER_HELP, &demo::CODES))]
     Demo(demo::DemoArgs),
     /// Measure what a quorum size costs, on your masters or on spawned ones
-    #[command(after_help = bench::AFTER_HELP)]
+    #[command(after_help = exit::below(bench::AFTER_HELP, &bench::CODES))]
     Bench(bench::BenchArgs),
     /// Print a completion script for a shell
     #[command(after_help = manual::COMPLETIONS_HELP)]
@@ -82,33 +82,26 @@ pub(crate) fn parse() -> Result<(Command, Talk), clap::Error> {
         mut command,
         mut talk,
     } = Cli::from_arg_matches(&matches)?;
-    let typed = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
-    match (typed("quiet"), typed("verbose")) {
-        (true, true) => {
-            return Err(Cli::command().error(
-                ErrorKind::ArgumentConflict,
-                "-q says less and -v says more: give one of them",
-            ));
-        }
-        // As below.
-        (false, true) => talk.quiet = false,
-        _ => {}
+    let words = "-q says less and -v says more: give one of them";
+    if second_stands(&matches, ["quiet", "verbose"], words)? {
+        talk.quiet = false;
     }
     if let (Command::Run(run), Some(("run", matches))) = (&mut command, matches.subcommand()) {
-        let typed = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
-        match (typed("try_once"), typed("wait")) {
-            (true, true) => {
-                return Err(Cli::command().error(
-                    ErrorKind::ArgumentConflict,
-                    "--try does not wait and --wait does: give one of them",
-                ));
-            }
-            // What was typed wins over the variable of the other.
-            (false, true) => run.do_wait(),
-            _ => {}
+        let words = "--try does not wait and --wait does: give one of them";
+        if second_stands(matches, ["try_once", "wait"], words)? {
+            run.do_wait();
         }
     }
     Ok((command, talk))
+}
+
+/// Of two options that exclude each other, whether the second was typed and the first was not: what was
+/// typed wins over the variable of the other. An error with these words where both were.
+fn second_stands(matches: &ArgMatches, two: [&str; 2], words: &str) -> Result<bool, clap::Error> {
+    match two.map(|id| matches.value_source(id) == Some(ValueSource::CommandLine)) {
+        [true, true] => Err(Cli::command().error(ErrorKind::ArgumentConflict, words)),
+        [first, second] => Ok(second && !first),
+    }
 }
 
 /// Forgets the variables that are empty. They count as unset, whatever their option takes: that is how

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use clap::Args;
 
 use crate::config::{self, MasterOptions};
-use crate::exit::{self, Failure, Outcome};
+use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::output;
 use crate::status::{ResourceStatus, no_quorum, wrong_name};
 
@@ -25,12 +25,17 @@ Examples:
     quorate status nightly-report
     quorate break nightly-report --yes
 
-JSON fields (stable): as one element of status --json, describing what was there before.
+JSON fields (stable): as one element of status --json, describing what was there before.";
 
-Exit codes:
-    0       a majority of masters was reached
-    64      wrong usage, or --yes is missing; nothing was touched
-    69      no quorum of masters: the lock may still be held";
+/// What it ends with.
+pub(crate) const CODES: [Meaning; 3] = [
+    ("0", "a majority of masters was reached"),
+    (
+        "64",
+        "wrong usage, or --yes is missing; nothing was touched",
+    ),
+    ("69", "no quorum of masters: the lock may still be held"),
+];
 
 /// Arguments of `break`.
 #[derive(Debug, Args)]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use nix::fcntl::OFlag;
-use quorate::{Redlock, RestartGuard, Tls};
+use quorate::{Redlock, RestartGuard, Tls, Wait};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
@@ -19,6 +19,23 @@ use crate::exit::Failure;
 
 /// The file that is read when no other is named and it exists.
 const DEFAULT_FILE: &str = "quorate.toml";
+
+/// Fills in, from what stands underneath, the options that nobody has given: the one way in which settings are
+/// combined, beside the argument parser's own (flags over variables).
+macro_rules! fill {
+    ($options:ident from $under:ident: $($name:ident),+ $(,)?) => {
+        $($options.$name = $options.$name.take().or($under.$name.take());)+
+    };
+}
+pub(crate) use fill;
+
+/// How long releases may still take when we are about to end, beyond the time in which a master has
+/// to answer; for masters that take longer the ttl does the rest.
+const PARTING: Duration = Duration::from_millis(300);
+/// The library's own, where nobody says otherwise.
+const NODE_TIMEOUT: Duration = Duration::from_millis(50);
+/// The library's own, as well.
+pub(crate) const MAX_TTL: Duration = Duration::from_secs(30);
 
 /// How to reach the masters, and the rules of the lock. Every command takes these.
 #[derive(Debug, Clone, Default, Args)]
@@ -72,7 +89,7 @@ pub(crate) struct MasterOptions {
 
     /// Who is next when the lock is free [default: fair]
     #[arg(long, value_name = "ORDER", env = "QUORATE_ORDER")]
-    pub(crate) order: Option<Order>,
+    pub(crate) order: Option<Fairness>,
 
     /// For rediss://: trust the certificates in this PEM file instead of the system's
     #[arg(long, value_name = "FILE", env = "QUORATE_CA_FILE")]
@@ -102,22 +119,11 @@ pub(crate) enum GuardMode {
 /// Who is next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Order {
+pub(crate) enum Fairness {
     /// First come, first served, over all machines; the masters keep the line
     Fair,
     /// Whoever asks at the right moment
     Unordered,
-}
-
-/// How long to wait for a lock that somebody else holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// Until it is free.
-    Forever,
-    /// Not at all.
-    None,
-    /// At most this long.
-    For(Duration),
 }
 
 /// Everything the TOML file may say.
@@ -135,7 +141,7 @@ pub(crate) struct FileOptions {
     restart_guard: Option<GuardMode>,
     #[serde(deserialize_with = "switch_value")]
     fencing: Option<bool>,
-    order: Option<Order>,
+    order: Option<Fairness>,
     ca_file: Option<PathBuf>,
     client_cert: Option<PathBuf>,
     client_key: Option<PathBuf>,
@@ -143,8 +149,8 @@ pub(crate) struct FileOptions {
     #[serde(deserialize_with = "duration_text")]
     pub(crate) ttl: Option<Duration>,
     /// How long `run` waits for the lock.
-    #[serde(deserialize_with = "patience_text")]
-    pub(crate) wait: Option<Patience>,
+    #[serde(deserialize_with = "wait_text")]
+    pub(crate) wait: Option<Wait>,
     /// How long `run` holds the lock at most.
     #[serde(deserialize_with = "duration_text")]
     pub(crate) max_hold: Option<Duration>,
@@ -165,26 +171,17 @@ impl MasterOptions {
     /// named a master.
     pub(crate) fn complete(mut self) -> Result<(Self, FileOptions), Failure> {
         let found = Path::new(DEFAULT_FILE);
-        let file = match &self.config {
+        let mut file = match &self.config {
             Some(path) => FileOptions::load(path, Source::Named)?,
             None if found.exists() => FileOptions::load(found, Source::Found)?,
             None => FileOptions::default(),
         };
-        let rest = file.clone();
         let typed = self
             .masters
             .map(|lists| lists.iter().flat_map(|list| urls(list)).collect());
-        self.masters = typed.or(file.masters.map(|List(urls)| urls));
-        self.node_timeout = self.node_timeout.or(file.node_timeout);
-        self.connect_timeout = self.connect_timeout.or(file.connect_timeout);
-        self.max_ttl = self.max_ttl.or(file.max_ttl);
-        self.prefix = self.prefix.or(file.prefix);
-        self.restart_guard = self.restart_guard.or(file.restart_guard);
-        self.fencing = self.fencing.or(file.fencing);
-        self.order = self.order.or(file.order);
-        self.ca_file = self.ca_file.or(file.ca_file);
-        self.client_cert = self.client_cert.or(file.client_cert);
-        self.client_key = self.client_key.or(file.client_key);
+        self.masters = typed.or(file.masters.take().map(|List(urls)| urls));
+        fill!(self from file: node_timeout, connect_timeout, max_ttl, prefix, restart_guard, fencing, order,
+            ca_file, client_cert, client_key);
         let urls = self.masters.get_or_insert_default();
         for url in urls.iter_mut() {
             *url = url.trim().to_owned();
@@ -202,7 +199,17 @@ impl MasterOptions {
                 urls.len()
             )));
         }
-        Ok((self, rest))
+        Ok((self, file))
+    }
+
+    /// How long a master may take to answer.
+    pub(crate) fn node_timeout(&self) -> Duration {
+        self.node_timeout.unwrap_or(NODE_TIMEOUT)
+    }
+
+    /// How long to see releases off at the end.
+    pub(crate) fn parting(&self) -> Duration {
+        self.node_timeout() + PARTING
     }
 }
 
@@ -302,7 +309,7 @@ pub(crate) fn redlock(options: &MasterOptions, ttl: Option<Duration>) -> Result<
     if let Some(fencing) = options.fencing {
         builder = builder.fencing(fencing);
     }
-    if options.order == Some(Order::Unordered) {
+    if options.order == Some(Fairness::Unordered) {
         builder = builder.unordered();
     }
     builder.tls(tls(options)?).build().map_err(Failure::usage)
@@ -368,13 +375,13 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses how long to wait.
-pub(crate) fn patience(text: &str) -> Result<Patience, String> {
+pub(crate) fn wait(text: &str) -> Result<Wait, String> {
     match text.trim() {
-        "forever" => Ok(Patience::Forever),
-        "none" => Ok(Patience::None),
+        "forever" => Ok(Wait::Forever),
+        "none" => Ok(Wait::None),
         text => match humantime::parse_duration(text) {
-            Ok(Duration::ZERO) => Ok(Patience::None),
-            Ok(wait) => Ok(Patience::For(wait)),
+            Ok(Duration::ZERO) => Ok(Wait::None),
+            Ok(time) => Ok(Wait::For(time)),
             Err(_) => Err(format!(
                 "'{text}' is no duration; write 30s, 5m, 1h 30m, forever or none"
             )),
@@ -450,8 +457,8 @@ fn duration_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Du
     text_with(deserializer, duration)
 }
 
-fn patience_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Patience>, D::Error> {
-    text_with(deserializer, patience)
+fn wait_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Wait>, D::Error> {
+    text_with(deserializer, wait)
 }
 
 fn switch_value<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<bool>, D::Error> {
@@ -509,7 +516,7 @@ mod tests {
             Some(List(vec!["redis://a".into(), "redis://b".into()]))
         );
         assert_eq!(file.ttl, Some(Duration::from_secs(10)));
-        assert_eq!(file.wait, Some(Patience::For(Duration::from_secs(300))));
+        assert_eq!(file.wait, Some(Wait::For(Duration::from_secs(300))));
         assert_eq!(file.fencing, Some(false));
         assert_eq!(file.restart_guard, Some(GuardMode::AfterFirstContact));
         assert_eq!(file.keep_for, Some(Duration::from_secs(90)));
@@ -557,10 +564,10 @@ mod tests {
 
     #[test]
     fn waiting_is_a_duration_or_a_word() {
-        assert_eq!(patience("forever"), Ok(Patience::Forever));
-        assert_eq!(patience("none"), Ok(Patience::None));
-        assert_eq!(patience("0s"), Ok(Patience::None));
-        assert_eq!(patience("5m"), Ok(Patience::For(Duration::from_secs(300))));
-        assert!(patience("5").unwrap_err().contains("'5' is no duration"));
+        assert_eq!(wait("forever"), Ok(Wait::Forever));
+        assert_eq!(wait("none"), Ok(Wait::None));
+        assert_eq!(wait("0s"), Ok(Wait::None));
+        assert_eq!(wait("5m"), Ok(Wait::For(Duration::from_secs(300))));
+        assert!(wait("5").unwrap_err().contains("'5' is no duration"));
     }
 }

@@ -16,7 +16,7 @@ use quorate_testbed::Masters;
 use serde::Serialize;
 use tokio::sync::{Mutex, Notify};
 
-use crate::exit::{self, Failure, Outcome};
+use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::output::{self, Cell, GREEN, RED, human};
 use crate::process::Signals;
 use crate::{config, progress::Progress};
@@ -28,11 +28,17 @@ named by QUORATE_SERVER); otherwise they live in memory. They vanish with the de
 touched, and QUORATE_MASTERS is not used.
 
 JSON fields (stable): masters (redis-server, valkey-server, .. or memory), prizes_sold, acquisitions,
-overlaps, stale_writes_refused, fencing_tokens[], tokens_rising, longest_gap_ms, took_ms.
+overlaps, stale_writes_refused, fencing_tokens[], tokens_rising, longest_gap_ms, took_ms.";
 
-Exit codes:
-    0       exactly ten prizes were sold, never two workers at once, the tokens rose
-    70      they were not, or the masters could not be started";
+/// What it ends with.
+pub(crate) const CODES: [Meaning; 3] = [
+    (
+        "0",
+        "exactly ten prizes were sold, never two workers at once, the tokens rose",
+    ),
+    ("70", "they were not, or the masters could not be started"),
+    ("128+n", "signal n cut it short; its masters are gone"),
+];
 
 const WORKERS: usize = 8;
 const PRIZES: usize = 10;
@@ -102,10 +108,7 @@ pub(crate) fn run(args: DemoArgs) -> Outcome {
         let mut signals = Signals::hear().map_err(Failure::internal)?;
         tokio::select! {
             summary = sell_out(&stage, &progress) => summary,
-            sig = signals.next_that_ends() => Err(Failure::new(
-                exit::signalled(sig as i32),
-                format!("{sig}: the demo was cut short"),
-            )),
+            sig = signals.next_that_ends() => Err(Failure::cut_short(sig, "the demo was cut short")),
         }
     })?;
     progress.finish();

@@ -10,7 +10,7 @@ use quorate::{Fault, Inspection};
 use serde::Serialize;
 
 use crate::config::{self, GuardMode, MasterOptions};
-use crate::exit::{self, Failure, Outcome};
+use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::findings::{Finding, Rules, Severity, judge};
 use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
 
@@ -40,13 +40,10 @@ JSON fields (stable): well, findings[]: severity (error, warning, note), check, 
 masters[]: master, reachable (and of use to a lock), error, connect_ms, latency_ms, server, version, role,
 run_id, uptime_s, votes_in_s (restart guard), clock_offset_ms (against the middle of all), appendonly,
 appendfsync, snapshots, maxmemory_policy, wake_ups, denied[], grant[] (what ACL SETUSER needs to
-be told). Absent values are null.
+be told). Absent values are null.";
 
-Exit codes:
-    0       all is well
-    1       something is to be put right
-    64      wrong usage
-    69      no quorum of masters";
+/// What it ends with.
+pub(crate) const CODES: [Meaning; 4] = [("0", "all is well"), ("1", ""), ("64", ""), ("69", "")];
 
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]
@@ -95,8 +92,6 @@ enum State {
     Down,
 }
 
-const DEFAULT_MAX_TTL: Duration = Duration::from_secs(30);
-
 /// Examines all masters at once.
 pub(crate) fn run(args: DoctorArgs) -> Outcome {
     let (masters, _) = args.masters.complete()?;
@@ -108,7 +103,7 @@ pub(crate) fn run(args: DoctorArgs) -> Outcome {
         .map(|inspection| MasterReport::new(inspection, middle))
         .collect();
     let rules = Rules {
-        max_ttl: masters.max_ttl.unwrap_or(DEFAULT_MAX_TTL),
+        max_ttl: masters.max_ttl.unwrap_or(config::MAX_TTL),
         restart_guard: masters.restart_guard != Some(GuardMode::Off),
         prefix: masters
             .prefix

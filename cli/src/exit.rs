@@ -1,7 +1,8 @@
-//! Exit codes, after `sysexits.h`, and the one line on stderr that goes with a failure.
+//! Exit codes, after `sysexits.h`: what they mean, and what a command that fails hands up.
 
 use std::fmt;
-use std::process::ExitCode;
+
+use nix::sys::signal::Signal;
 
 /// Everything is well.
 pub(crate) const OK: u8 = 0;
@@ -22,19 +23,53 @@ pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// The command was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
 
-/// The exit-code table, as the help texts show it.
-pub(crate) const TABLE: &str = "\
-Exit codes:
-    0       success (run: the command's own code, whatever it is)
-    1       doctor found something to put right
-    64      wrong usage: an argument, a variable, the configuration file
-    69      no quorum of masters
-    70      an internal failure
-    74      the lock was lost while the command ran
-    75      held by somebody else until the wait was over
-    126     the command cannot be executed
-    127     the command was not found
-    128+n   signal n ended the command, or the wait for the lock";
+/// A code as it is shown, and what it means.
+pub(crate) type Meaning = (&'static str, &'static str);
+
+/// What every code means. All help texts are made of it, and the pages are compared with it.
+const TABLE: [Meaning; 10] = [
+    ("0", "success (run: the command's own code, whatever it is)"),
+    ("1", "something is to be put right"),
+    (
+        "64",
+        "wrong usage: an argument, a variable, the configuration file",
+    ),
+    ("69", "no quorum of masters"),
+    ("70", "an internal failure"),
+    ("74", "the lock was lost while the command ran"),
+    ("75", "held by another until the wait was over"),
+    ("126", "the command cannot be executed"),
+    ("127", "the command was not found"),
+    (
+        "128+n",
+        "signal n ended the command, the wait for the lock, or a measurement",
+    ),
+];
+
+/// The whole table, for a help text.
+pub(crate) fn table() -> String {
+    table_of(&TABLE)
+}
+
+/// The table of one command: the codes that it ends with, each in its own words, or (`""`) in those of the
+/// whole table.
+pub(crate) fn table_of(codes: &[Meaning]) -> String {
+    let mut text = "Exit codes:".to_owned();
+    for (code, own) in codes {
+        let common = TABLE.iter().find(|(other, _)| other == code);
+        let words = match (own, common) {
+            (&"", Some((_, common))) => common,
+            (own, _) => own,
+        };
+        text += &format!("\n    {code:<7} {words}");
+    }
+    text
+}
+
+/// A help text with the table of one command below.
+pub(crate) fn below(help: &str, codes: &[Meaning]) -> String {
+    format!("{help}\n\n{}", table_of(codes))
+}
 
 /// The code for a process that was ended by signal number `n`.
 pub(crate) fn signalled(n: i32) -> u8 {
@@ -44,8 +79,10 @@ pub(crate) fn signalled(n: i32) -> u8 {
 /// A failure on its way to `main`: the code to exit with and the line to say.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    code: u8,
-    line: String,
+    pub(crate) code: u8,
+    pub(crate) line: String,
+    /// The signal that cut it short: whoever waits for us is to see that we died of it.
+    pub(crate) signal: Option<Signal>,
 }
 
 /// What every command returns: the code to exit with.
@@ -57,6 +94,7 @@ impl Failure {
         Self {
             code,
             line: line.to_string(),
+            signal: None,
         }
     }
 
@@ -75,72 +113,14 @@ impl Failure {
     pub(crate) fn internal(line: impl fmt::Display) -> Self {
         Self::new(SOFTWARE, line)
     }
-}
 
-/// Says what failed, if anything did, and turns the outcome into the exit code.
-pub(crate) fn finish(outcome: Outcome) -> ExitCode {
-    match outcome {
-        Ok(code) => ExitCode::from(code),
-        Err(failure) => {
-            crate::output::complain(&failure.line);
-            ExitCode::from(failure.code)
+    /// A signal came, and all has been put away.
+    pub(crate) fn cut_short(signal: Signal, line: impl fmt::Display) -> Self {
+        Self {
+            signal: Some(signal),
+            ..Self::new(signalled(signal as i32), format!("{signal}: {line}"))
         }
     }
-}
-
-/// Ends on an error of the argument parser: help and version as they are, anything else as one line
-/// and [`USAGE`].
-pub(crate) fn from_clap(error: &clap::Error) -> ExitCode {
-    use clap::error::ErrorKind;
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            let _ = error.print();
-            ExitCode::SUCCESS
-        }
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            let _ = error.print();
-            ExitCode::from(USAGE)
-        }
-        _ => {
-            crate::output::complain(&one_line(&error.render().to_string(), origin(error)));
-            ExitCode::from(USAGE)
-        }
-    }
-}
-
-/// The variable a wrong value came from, when it was not typed on the command line.
-fn origin(error: &clap::Error) -> Option<String> {
-    use clap::error::{ContextKind, ContextValue};
-    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
-        return None;
-    };
-    let flag = argument.split_whitespace().next()?;
-    let name = flag.strip_prefix("--")?;
-    let variable = format!("QUORATE_{}", name.replace('-', "_").to_uppercase());
-    let typed = std::env::args_os().any(|arg| {
-        arg.to_str()
-            .is_some_and(|arg| arg == flag || arg.starts_with(&format!("{flag}=")))
-    });
-    (!typed && std::env::var_os(&variable).is_some()).then_some(variable)
-}
-
-/// Folds a parser message into one line: the statement, the hints, no usage block.
-fn one_line(rendered: &str, origin: Option<String>) -> String {
-    let mut parts = Vec::new();
-    for line in rendered.lines().map(str::trim) {
-        if line.starts_with("Usage:") || line.starts_with("For more information") {
-            break;
-        }
-        if !line.is_empty() {
-            parts.push(line.strip_prefix("error: ").unwrap_or(line));
-        }
-    }
-    let mut text = parts.join(" ");
-    if let Some(variable) = origin {
-        text += &format!(" (from {variable})");
-    }
-    text.push_str("; see --help");
-    text
 }
 
 #[cfg(test)]
@@ -148,28 +128,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_parser_message_becomes_one_line_without_the_usage_block() {
-        let rendered = "error: the following required arguments were not provided:\n  <RESOURCE>\n\n\
-                        Usage: quorate run <RESOURCE> -- <COMMAND>...\n\nFor more information, try '--help'.\n";
-        assert_eq!(
-            one_line(rendered, None),
-            "the following required arguments were not provided: <RESOURCE>; see --help"
-        );
-    }
-
-    #[test]
-    fn a_wrong_variable_is_named() {
-        assert_eq!(
-            one_line(
-                "error: invalid value 'x' for '--ttl <TIME>': no\n",
-                Some("QUORATE_TTL".into())
-            ),
-            "invalid value 'x' for '--ttl <TIME>': no (from QUORATE_TTL); see --help"
-        );
-    }
-
-    #[test]
     fn signals_map_to_128_plus_n() {
         assert_eq!((signalled(9), signalled(15), signalled(2)), (137, 143, 130));
+    }
+
+    #[test]
+    fn the_pages_say_of_each_code_what_the_table_says() {
+        let page = |name| {
+            let path = format!("{}/../{name}", env!("CARGO_MANIFEST_DIR"));
+            std::fs::read_to_string(path).expect("the page")
+        };
+        let operations = page("docs/operations.md");
+        let (_, run) = operations.split_once("## `quorate run`\n").expect("run");
+        let (_, rows) = run.split_once("|---|---|\n").expect("its table");
+        let rows: Vec<&str> = rows.lines().take_while(|line| !line.is_empty()).collect();
+        for (code, words) in run_codes() {
+            let row = rows
+                .iter()
+                .find(|row| row.starts_with(&format!("| {code} | ")));
+            let row = row.unwrap_or_else(|| panic!("{code} is not in {rows:#?}"));
+            let brief = words.split([':', ',']).next().expect("words");
+            assert!(row.contains(brief), "{code}: {brief:?} is not in {row:?}");
+        }
+        assert_eq!(rows.len(), run_codes().count() + 1, "and the command's own");
+        let readme = page("README.md");
+        let (_, codes) = readme.split_once("Exit codes:").expect("the codes");
+        let codes = codes.split("\n## ").next().expect("its text");
+        for (code, _) in run_codes().filter(|(code, _)| !matches!(*code, "70" | "128+n")) {
+            assert!(codes.contains(code), "{code} is not in the README");
+        }
+    }
+
+    /// Of the whole table what `run` ends with: success is the command's own code, and 1 is doctor's.
+    fn run_codes() -> impl Iterator<Item = &'static Meaning> {
+        TABLE.iter().filter(|(code, _)| !matches!(*code, "0" | "1"))
     }
 }

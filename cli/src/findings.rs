@@ -226,23 +226,6 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
             "use an odd number of masters",
         );
     }
-    for (i, master) in masters.iter().enumerate() {
-        let Some(mine) = &master.run_id else { continue };
-        let known = masters[..i]
-            .iter()
-            .find(|m| m.run_id.as_ref() == Some(mine));
-        if let Some(first) = known {
-            add(
-                Severity::Error,
-                "run_id",
-                format!(
-                    "{} and {} are the same server (run id {mine}): one memory would count as two votes",
-                    first.node, master.node
-                ),
-                "list every server once; another database or address of the same server is no other master",
-            );
-        }
-    }
     let clocks = masters.iter().filter_map(|m| m.clock_offset_ms);
     let (Some(least), Some(most)) = (clocks.clone().min(), clocks.max()) else {
         return;
@@ -415,7 +398,6 @@ mod tests {
         master.version = Some("7.0.15".into());
         master.role = Some("master".into());
         master.cluster = Some(false);
-        master.run_id = Some(format!("id{n}"));
         master.uptime = Some(Duration::from_secs(3600));
         master.append_only = Some(true);
         master.append_fsync = Some("always".into());
@@ -450,7 +432,6 @@ mod tests {
         use Severity::{Error, Note, Warning};
         assert_eq!(ill(|f| f.role = Some("slave".into())), [(Error, "role")]);
         assert_eq!(ill(|f| f.cluster = Some(true)), [(Error, "cluster")]);
-        assert_eq!(ill(|f| f.run_id = Some("id1".into())), [(Error, "run_id")]);
         assert_eq!(
             ill(|f| f.maxmemory_policy = Some("allkeys-lru".into())),
             [(Error, "eviction")]

@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{ArgAction, Args};
 use tracing::{Event, Level, Subscriber};
@@ -30,16 +29,9 @@ pub(crate) struct Talk {
     pub(crate) verbose: u8,
 }
 
-/// Whether the person at the terminal wants to be left alone.
-static QUIET: AtomicBool = AtomicBool::new(false);
-
-pub(crate) fn is_quiet() -> bool {
-    QUIET.load(Ordering::Relaxed)
-}
-
 /// Lets the library speak: as loud as the options say, or `RUST_LOG`, or else as `usual`.
 pub(crate) fn start(talk: Talk, usual: LevelFilter) {
-    QUIET.store(talk.quiet, Ordering::Relaxed);
+    output::be_quiet(talk.quiet);
     let library = |level| Targets::new().with_target("quorate", level);
     let wanted = match talk {
         Talk { quiet: true, .. } => library(LevelFilter::OFF),

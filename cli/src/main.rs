@@ -22,14 +22,16 @@ mod progress;
 mod run;
 mod status;
 mod waiting;
+mod wrong_usage;
 
 use std::process::ExitCode;
 
 use args::Command;
+use exit::{Failure, Outcome};
 
 fn main() -> ExitCode {
     if let Err(error) = process::put_right() {
-        return exit::finish(Err(exit::Failure::internal(error)));
+        return finish(Err(Failure::internal(error)));
     }
     // Started by ourselves, as one of the helpers of `run`?
     if let Some(code) = process::helper::main() {
@@ -37,17 +39,28 @@ fn main() -> ExitCode {
     }
     let (command, talk) = match args::parse() {
         Ok(parsed) => parsed,
-        Err(error) => return exit::from_clap(&error),
+        Err(error) => return finish(wrong_usage::explain(&error)),
     };
     log::start(talk, command.usual());
-    exit::finish(match command {
+    finish(match command {
         Command::Run(args) => run::run(args),
         Command::Status(args) => status::run(args),
         Command::Break(args) => break_::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args),
-        Command::Completions(args) => manual::completions(&args),
-        Command::Man(args) => manual::man(&args),
+        Command::Completions(args) => manual::completions(&args, args::description()),
+        Command::Man(args) => manual::man(&args, args::description()),
+    })
+}
+
+/// Says what failed, if anything did, and turns the outcome into the exit code.
+fn finish(outcome: Outcome) -> ExitCode {
+    ExitCode::from(match outcome {
+        Ok(code) => code,
+        Err(failure) => {
+            output::complain(&failure.line);
+            failure.signal.map_or(failure.code, process::die_of)
+        }
     })
 }

@@ -6,10 +6,10 @@ use clap::Args;
 use clap_complete::Shell;
 
 use crate::exit::{self, Failure, Outcome};
-use crate::{args, output};
+use crate::output;
 
-/// What stands below `quorate --help`.
-pub(crate) const AFTER_HELP: &str = "\
+/// The first part of it.
+const AFTER_HELP: &str = "\
 Examples:
     quorate demo
         See it work, with nothing prepared.
@@ -25,19 +25,12 @@ Examples:
 
 Configuration: flags win over QUORATE_* variables, which win over the file that --config or
 QUORATE_CONFIG names, or quorate.toml in the working directory. Durations are written with a unit:
-500ms, 10s, 5m, 1h 30m. Data goes to stdout, talk to stderr. NO_COLOR turns colours off.
+500ms, 10s, 5m, 1h 30m. Data goes to stdout, talk to stderr. NO_COLOR turns colours off.";
 
-Exit codes:
-    0       success (run: the command's own code, whatever it is)
-    1       doctor found something to put right
-    64      wrong usage: an argument, a variable, the configuration file
-    69      no quorum of masters
-    70      an internal failure
-    74      the lock was lost while the command ran
-    75      held by somebody else until the wait was over
-    126     the command cannot be executed
-    127     the command was not found
-    128+n   signal n ended the command, or the wait for the lock";
+/// What stands below `quorate --help`.
+pub(crate) fn after_help() -> String {
+    format!("{AFTER_HELP}\n\n{}", exit::table())
+}
 
 /// What stands below `quorate completions --help`.
 pub(crate) const COMPLETIONS_HELP: &str = "\
@@ -62,15 +55,15 @@ pub(crate) struct ManArgs {
 }
 
 /// Prints a completion script.
-pub(crate) fn completions(args: &CompletionArgs) -> Outcome {
+pub(crate) fn completions(args: &CompletionArgs, mut commands: clap::Command) -> Outcome {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut args::description(), "quorate", &mut script);
+    clap_complete::generate(args.shell, &mut commands, "quorate", &mut script);
     output::print_raw(&script)?;
     Ok(exit::OK)
 }
 
 /// Prints the main manual page, or writes all of them.
-pub(crate) fn man(args: &ManArgs) -> Outcome {
+pub(crate) fn man(args: &ManArgs, commands: clap::Command) -> Outcome {
     if let Some(dir) = &args.out {
         let failed = |error| {
             Failure::usage(format!(
@@ -79,10 +72,10 @@ pub(crate) fn man(args: &ManArgs) -> Outcome {
             ))
         };
         std::fs::create_dir_all(dir).map_err(failed)?;
-        clap_mangen::generate_to(args::description(), dir).map_err(failed)?;
+        clap_mangen::generate_to(commands, dir).map_err(failed)?;
     } else {
         let mut page = Vec::new();
-        clap_mangen::Man::new(args::description())
+        clap_mangen::Man::new(commands)
             .render(&mut page)
             .map_err(Failure::internal)?;
         output::print_raw(&page)?;

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
@@ -24,6 +25,18 @@ pub(crate) const RED: Style = AnsiColor::Red.on_default();
 /// Headings.
 pub(crate) const BOLD: Style = Style::new().bold();
 
+/// Whether the person at the terminal wants to be left alone.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Leaves the person at the terminal alone from now on, or not.
+pub(crate) fn be_quiet(quiet: bool) {
+    QUIET.store(quiet, Ordering::Relaxed);
+}
+
+pub(crate) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
 /// One line for the person at the terminal.
 pub(crate) fn say(line: impl Display) {
     let line = line.to_string();
@@ -32,7 +45,7 @@ pub(crate) fn say(line: impl Display) {
 
 /// The same, for what `-q` may leave out.
 pub(crate) fn mention(line: impl Display) {
-    if !crate::log::is_quiet() {
+    if !is_quiet() {
         say(line);
     }
 }

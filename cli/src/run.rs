@@ -10,12 +10,12 @@ use futures::FutureExt as _;
 use nix::sys::signal::Signal;
 use quorate::{AcquireError, LockGuard, NodeOutcome, Phase, Redlock, Wait};
 
-use crate::config::{self, MasterOptions, Patience, duration, patience};
+use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;
-use crate::exit::{self, Failure, Outcome};
+use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::output::{self, human};
 use crate::process::{self, Ended, Job, Lease, Members, Signals};
-use crate::waiting::Line;
+use crate::waiting::WaitDisplay;
 
 /// What stands below `quorate run --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -33,26 +33,36 @@ command leaves running in its group when it ends.
 When the lock cannot be renewed, the group gets SIGTERM a grace period before the lock ends and SIGKILL
 just before; when a majority of masters says that the lock is gone, SIGKILL at once. If quorate itself
 is killed or stopped, the group is ended as well. Processes that leave the group are on their own.
+A signal that comes to quorate and ends the command or the wait also ends quorate, as a shell expects:
+Ctrl-C ends the loop around it as well.
 
 Examples:
     quorate run nightly-report -- ./report.sh --full
     quorate run --wait 5m --max-hold 1h deploy:web -- make deploy
     quorate run --try --keep-for 30s cron:rotate -- rotate-logs
-    quorate run db:migrate -- sh -c 'migrate --fence \"$QUORATE_FENCING_TOKEN\"'
+    quorate run db:migrate -- sh -c 'migrate --fence \"$QUORATE_FENCING_TOKEN\"'";
 
-Exit codes:
-    n       the command's own code
-    64      wrong usage; nothing was touched
-    69      no quorum of masters; the command did not run
-    70      an internal failure
-    74      the lock was lost; the command was stopped, or it is said that it could not be
-    75      held by somebody else until the wait was over; the command did not run
-    126     the command cannot be executed
-    127     the command was not found
-    128+n   signal n ended the command, or the wait for the lock
-
-A signal that comes to quorate and ends the command or the wait also ends quorate, as a shell expects:
-Ctrl-C ends the loop around it as well.";
+/// What it ends with.
+pub(crate) const CODES: [Meaning; 9] = [
+    ("n", "the command's own code"),
+    ("64", "wrong usage; nothing was touched"),
+    ("69", "no quorum of masters; the command did not run"),
+    ("70", ""),
+    (
+        "74",
+        "the lock was lost; the command was stopped, or it is said that it could not be",
+    ),
+    (
+        "75",
+        "held by another until the wait was over; the command did not run",
+    ),
+    ("126", ""),
+    ("127", ""),
+    (
+        "128+n",
+        "signal n ended the command, or the wait for the lock",
+    ),
+];
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]
@@ -69,25 +79,25 @@ pub(crate) struct RunArgs {
     try_once: bool,
 
     /// How long to wait for the lock: a duration, `forever` or `none` [default: forever]
-    #[arg(long, value_name = "TIME", env = "QUORATE_WAIT", value_parser = patience)]
-    wait: Option<Patience>,
+    #[arg(long, value_name = "TIME", env = "QUORATE_WAIT", value_parser = config::wait)]
+    wait: Option<Wait>,
 
     /// How long a grant lasts without renewal; it is renewed at a third of it [default: 10s]
-    #[arg(long, value_name = "TIME", env = "QUORATE_TTL", value_parser = duration)]
+    #[arg(long, value_name = "TIME", env = "QUORATE_TTL", value_parser = config::duration)]
     ttl: Option<Duration>,
 
     /// Stop the command when it has held the lock for this long [default: no limit]
-    #[arg(long, value_name = "TIME", env = "QUORATE_MAX_HOLD", value_parser = duration)]
+    #[arg(long, value_name = "TIME", env = "QUORATE_MAX_HOLD", value_parser = config::duration)]
     max_hold: Option<Duration>,
 
     /// Keep the lock at least this long, however short the command
     ///
     /// Machines whose clocks differ by less than this do not run a cron job twice.
-    #[arg(long, value_name = "TIME", env = "QUORATE_KEEP_FOR", value_parser = duration)]
+    #[arg(long, value_name = "TIME", env = "QUORATE_KEEP_FOR", value_parser = config::duration)]
     keep_for: Option<Duration>,
 
     /// The time between SIGTERM and SIGKILL when the lock ends [default: 5s, or what fits the ttl]
-    #[arg(long, value_name = "TIME", env = "QUORATE_GRACE", value_parser = duration)]
+    #[arg(long, value_name = "TIME", env = "QUORATE_GRACE", value_parser = config::duration)]
     grace: Option<Duration>,
 
     /// Do not hand QUORATE_MASTERS, with the passwords in it, on to the command
@@ -109,7 +119,7 @@ impl RunArgs {
 struct Plan {
     resource: OsString,
     command: Vec<OsString>,
-    wait: Patience,
+    wait: Wait,
     ttl: Duration,
     max_hold: Option<Duration>,
     keep_for: Duration,
@@ -142,44 +152,40 @@ impl Plan {
 const DEFAULT_TTL: Duration = Duration::from_secs(10);
 /// The acquire itself counts towards `max_hold`; more than this only on a machine that is starved.
 const SLACK: Duration = Duration::from_millis(300);
-/// How long releases may still take when we are about to end, beyond the time in which a master has
-/// to answer; for masters that take longer the ttl does the rest.
-const PARTING: Duration = Duration::from_millis(300);
-/// The library's own, where nobody says otherwise.
-const NODE_TIMEOUT: Duration = Duration::from_millis(50);
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
 /// Runs a command under a lock.
-pub(crate) fn run(args: RunArgs) -> Outcome {
-    let (masters, file) = args.masters.complete()?;
+pub(crate) fn run(mut args: RunArgs) -> Outcome {
+    let (masters, mut file) = args.masters.complete()?;
+    config::fill!(args from file: ttl, wait, max_hold, keep_for, grace);
     process::ready().map_err(Failure::internal)?;
-    let ttl = args.ttl.or(file.ttl).unwrap_or(DEFAULT_TTL);
+    let ttl = args.ttl.unwrap_or(DEFAULT_TTL);
     if ttl.is_zero() {
         return Err(Failure::usage(
             "a ttl of 0s leaves no validity: write --ttl 10s, for example",
         ));
     }
-    let grace = args.grace.or(file.grace).unwrap_or(DEFAULT_GRACE);
-    let max_hold = args.max_hold.or(file.max_hold);
+    let grace = args.grace.unwrap_or(DEFAULT_GRACE);
+    let max_hold = args.max_hold;
     // A hold that is shorter than the ttl has to leave room for work before the grace as well.
     let room = max_hold.map_or(ttl, |most| most.min(ttl));
     let plan = Plan {
         resource: args.resource,
         command: args.command,
         wait: if args.try_once {
-            Patience::None
+            Wait::None
         } else {
-            args.wait.or(file.wait).unwrap_or(Patience::Forever)
+            args.wait.unwrap_or(Wait::Forever)
         },
         ttl,
         max_hold,
-        keep_for: args.keep_for.or(file.keep_for).unwrap_or_default(),
+        keep_for: args.keep_for.unwrap_or_default(),
         deadline: Deadline::new(room, grace),
         hide_masters: args.hide_masters,
     };
     let redlock = config::redlock(&masters, Some(ttl))?;
     let fits = plan.deadline.grace();
-    if fits < grace && (args.grace.is_some() || file.grace.is_some()) {
+    if fits < grace && args.grace.is_some() {
         output::mention(format!(
             "a grace of {} does not fit into a {} of {}: using {}",
             human(grace),
@@ -188,28 +194,22 @@ pub(crate) fn run(args: RunArgs) -> Outcome {
             human(fits)
         ));
     }
-    let parting = masters.node_timeout.unwrap_or(NODE_TIMEOUT) + PARTING;
+    let parting = masters.parting();
     let work = under_the_lock(&redlock, &plan);
     // On this thread: the parent-death signal of the command belongs to the thread that starts it.
     let end = config::block_on(leaving_nothing(&redlock, parting, work))?;
     Ok(match end {
-        End::Code(code) => code,
-        End::Signal(sig) => process::die_of(sig),
-        End::CutShort(sig) => {
-            output::say(format!("{sig} while waiting for the lock; nothing is held"));
-            process::die_of(sig)
-        }
+        WayOut::Code(code) => code,
+        WayOut::Signal(sig) => process::die_of(sig),
     })
 }
 
 /// How it ended, when nothing failed.
-enum End {
+enum WayOut {
     /// With the command's own code.
     Code(u8),
     /// By this signal, which ended the command as well, or was typed while the lock was kept.
     Signal(Signal),
-    /// By this signal, while it waited for the lock.
-    CutShort(Signal),
 }
 
 /// Does the `work`, and when it is over, however that came about, sees to it that what it gave back
@@ -229,11 +229,13 @@ async fn leaving_nothing<T>(
     })
 }
 
-async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<End, Failure> {
+async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<WayOut, Failure> {
     let mut signals = Signals::hear_and_reap().map_err(Failure::internal)?;
     let guard = tokio::select! {
         guard = acquire(redlock, plan) => guard?,
-        sig = signals.next_that_ends() => return Ok(End::CutShort(sig)),
+        sig = signals.next_that_ends() => {
+            return Err(Failure::cut_short(sig, "waited for the lock; nothing is held"));
+        }
     };
     let since = Instant::now();
     let mut env = vec![
@@ -262,7 +264,7 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<End, Failure> 
             }
             let rest = plan.keep_for.saturating_sub(since.elapsed());
             let typed = keep(&guard, rest, &mut signals).await;
-            Ok(signal.or(typed).map_or(End::Code(code), End::Signal))
+            Ok(signal.or(typed).map_or(WayOut::Code(code), WayOut::Signal))
         }
         Ok(Ended::Lost { cause, survivors }) => Err(Failure::new(
             exit::LOST,
@@ -301,18 +303,14 @@ fn said(guard: &LockGuard) -> String {
 
 /// Takes the lock, as patiently as the plan says.
 async fn acquire(redlock: &Redlock, plan: &Plan) -> Result<LockGuard, Failure> {
-    let mut lock = redlock.lock(plan.resource.as_bytes()).ttl(plan.ttl);
-    lock = lock.wait(match plan.wait {
-        Patience::Forever => Wait::Forever,
-        Patience::None => Wait::None,
-        Patience::For(wait) => Wait::For(wait),
-    });
+    let mut lock = redlock.lock(plan.resource.as_bytes());
+    lock = lock.ttl(plan.ttl).wait(plan.wait);
     if let Some(max_hold) = plan.max_hold {
         lock = lock.max_hold(max_hold);
     }
-    if plan.wait != Patience::None {
-        let line = Line::new(plan.resource.as_bytes());
-        lock = lock.waiting(move |seen| line.see(seen));
+    if plan.wait != Wait::None {
+        let display = WaitDisplay::new(plan.resource.as_bytes());
+        lock = lock.waiting(move |seen| display.see(seen));
     }
     lock.acquire().await.map_err(refused)
 }

@@ -11,7 +11,7 @@ use quorate::{NodeStatus, Redlock, Status, StatusVerdict};
 use serde::Serialize;
 
 use crate::config::{self, MasterOptions};
-use crate::exit::{self, Failure, Outcome};
+use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
 
 /// What stands below `quorate status --help`.
@@ -28,12 +28,14 @@ Examples:
 
 JSON fields (stable): resources[]: resource, resource_hex (only for names that are no UTF-8), verdict,
 holder, quorum, answered, masters[]: master, state (held, free, error), token, ttl_left_ms,
-fencing_counter, waiting[] (id, lives_ms), latency_ms, error, error_kind. Absent values are null.
+fencing_counter, waiting[] (id, lives_ms), latency_ms, error, error_kind. Absent values are null.";
 
-Exit codes:
-    0       a majority of masters answered, whatever they said
-    64      wrong usage
-    69      no quorum of masters for at least one resource";
+/// What it ends with.
+pub(crate) const CODES: [Meaning; 3] = [
+    ("0", "a majority of masters answered, whatever they said"),
+    ("64", ""),
+    ("69", "no quorum of masters for at least one resource"),
+];
 
 /// Arguments of `status`.
 #[derive(Debug, Args)]

@@ -9,7 +9,6 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use quorate::Waiting;
 
-use crate::log;
 use crate::output::{self, human};
 
 /// Short waits are not worth a line.
@@ -34,8 +33,8 @@ pub(crate) fn above(write: impl FnOnce()) {
     }
 }
 
-/// The line of one wait.
-pub(crate) struct Line {
+/// Shows one wait, from its beginning to its end.
+pub(crate) struct WaitDisplay {
     resource: String,
     /// The value of the lock under which this very program was started.
     ours: Option<OsString>,
@@ -44,10 +43,10 @@ pub(crate) struct Line {
     last: Mutex<Option<(Duration, String)>>,
 }
 
-impl Line {
+impl WaitDisplay {
     /// Shows nothing yet.
     pub(crate) fn new(resource: &[u8]) -> Self {
-        let bar = (stderr().is_terminal() && !log::is_quiet()).then(|| {
+        let bar = (stderr().is_terminal() && !output::is_quiet()).then(|| {
             let bar = ProgressBar::new_spinner();
             if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}, waited {elapsed}") {
                 bar.set_style(style);
@@ -89,7 +88,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for WaitDisplay {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             *MOVING.lock().unwrap_or_else(PoisonError::into_inner) = None;

@@ -3,9 +3,10 @@
 mod common;
 
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{bare, done, end, masters, quorate, signal, until};
+use quorate_testbed::{Fault, Proxy, Way};
 use serde_json::Value;
 
 #[test]
@@ -62,16 +63,7 @@ fn own_masters_are_left_as_they_were_but_for_counters() {
         run.out.contains("MASTERS") && run.out.contains("default"),
         "{run:?}"
     );
-    for master in &masters {
-        let quorate_testbed::Reply::Array(keys) = master.command(&["KEYS", "*"]).expect("keys")
-        else {
-            panic!("KEYS answers with a list")
-        };
-        for key in keys {
-            let key = key.text().expect("text").into_owned();
-            assert!(key.starts_with("quorate:fence:quorate-bench:"), "{key}");
-        }
-    }
+    assert_eq!(left(&masters), [] as [String; 0], "{run:?}");
 }
 
 #[test]
@@ -121,31 +113,63 @@ fn cut_short_it_leaves_nothing_on_spawned_masters() {
     assert_eq!(inside(), 0, "{run:?}");
 }
 
+/// All keys but fencing counters.
+fn left(masters: &quorate_testbed::Masters) -> Vec<String> {
+    let keys =
+        masters.iter().flat_map(
+            |master| match master.command(&["KEYS", "*"]).expect("keys") {
+                quorate_testbed::Reply::Array(keys) => keys,
+                other => panic!("KEYS answers with a list, not {other:?}"),
+            },
+        );
+    let names = keys.map(|key| key.text().expect("text").into_owned());
+    names
+        .filter(|name| !name.starts_with("quorate:fence:"))
+        .collect()
+}
+
 #[test]
-fn cut_short_it_gives_back_the_locks_on_own_masters() {
+fn cut_short_at_any_moment_it_has_given_back_its_locks_when_it_ends() {
     let masters = masters(3);
+    for (tasks, after) in [(8, 40), (64, 450), (400, 1500), (5000, 1500)] {
+        let child = quorate(&masters)
+            .args(["bench", "--sizes", "1,3", "--time", "12s"])
+            .args(["--tasks", &tasks.to_string()])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        until("it is at work", || !left(&masters).is_empty());
+        std::thread::sleep(Duration::from_millis(after));
+        signal(&child, "TERM");
+        let run = end(child);
+        assert_eq!((run.code, run.died_of), (Some(143), Some(15)), "{run:?}");
+        assert_eq!(left(&masters), [] as [String; 0], "{tasks} tasks: {run:?}");
+    }
+}
+
+#[test]
+fn cut_short_it_waits_for_far_masters_as_long_as_they_may_take() {
+    let masters = masters(3);
+    let far = |master: &quorate_testbed::Server| {
+        let proxy = Proxy::start(master.addr()).expect("a proxy");
+        proxy
+            .inject(Fault::latency(Way::ToServer, Duration::from_millis(700)))
+            .keep();
+        (master.url_at(proxy.addr()), proxy)
+    };
+    let (urls, _proxies): (Vec<_>, Vec<_>) = masters.iter().map(far).unzip();
     let child = quorate(&masters)
-        .args(["bench", "--sizes", "3", "--time", "60s"])
+        .args(["bench", "--sizes", "3", "--time", "60s", "--tasks", "4"])
+        .args(["--node-timeout", "2s", "--connect-timeout", "10s"])
+        .args(["--masters", &urls.join(",")])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .expect("starts");
-    let locks = || {
-        let of = |master: &quorate_testbed::Server| {
-            let quorate_testbed::Reply::Array(keys) =
-                master.command(&["KEYS", "quorate-bench:*"]).expect("keys")
-            else {
-                panic!("KEYS answers with a list")
-            };
-            keys.len()
-        };
-        masters.iter().map(of).sum::<usize>()
-    };
-    until("locks are held", || locks() > 10);
-    let cut = Instant::now();
-    signal(&child, "TERM");
+    until("it is at work", || !left(&masters).is_empty());
+    signal(&child, "INT");
     let run = end(child);
-    assert_eq!(run.code, Some(143), "{run:?}");
-    until("nothing is left", || locks() == 0);
-    assert!(cut.elapsed() < Duration::from_secs(5), "not by the ttl");
+    assert_eq!(run.code, Some(130), "{run:?}");
+    assert_eq!(left(&masters), [] as [String; 0], "{run:?}");
 }

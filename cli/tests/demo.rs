@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::{bare, done};
+use std::process::Stdio;
+use std::time::Duration;
+
+use common::{bare, done, end, signal, until};
 use serde_json::Value;
 
 fn sells_ten(masters: &str, run: &common::Done) {
@@ -54,4 +57,30 @@ fn the_result_is_a_table_on_stdout_and_the_story_stays_on_stderr() {
         !run.out.contains("is killed") && !run.err.contains("RESULT"),
         "{run:?}"
     );
+}
+
+#[test]
+fn cut_short_it_dies_of_the_signal_and_its_masters_with_it() {
+    let temporary = tempfile::tempdir().expect("a directory");
+    let child = bare()
+        .arg("demo")
+        .env("TMPDIR", temporary.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let inside = || std::fs::read_dir(temporary.path()).expect("read").count();
+    until("its masters are there", || inside() >= 5);
+    std::thread::sleep(Duration::from_millis(400));
+    signal(&child, "INT");
+    let run = end(child);
+    // As a shell expects of what Ctrl-C ends: the loop around it ends as well.
+    assert_eq!((run.code, run.died_of), (Some(130), Some(2)), "{run:?}");
+    assert!(
+        run.err.contains("cut short") && run.out.is_empty(),
+        "{run:?}"
+    );
+    assert_eq!(inside(), 0, "{run:?}");
+    let help = done(bare().args(["demo", "--help"]));
+    assert!(help.out.contains("128+n"), "it is documented: {help:?}");
 }

@@ -7,10 +7,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::{Either, select};
+use quorate::Instant;
 use quorate::runtime::Runtime;
 
 use crate::clock::{BEGIN, MS};
-use crate::facts::{Believer, Fact};
+use crate::facts::{Believer, Call, Fact, Why};
 use crate::locker::{Hold, Locker, Miss, Order};
 use crate::process::Process;
 use crate::scenario::Step;
@@ -18,12 +19,7 @@ use crate::scenario::Step;
 /// Works off the plan, from where the life before it was killed, beside the other tasks of its
 /// client. The first of them takes the last lock.
 pub(crate) async fn run(process: Arc<Process>, locker: Arc<dyn Locker>, first: bool) {
-    let flaw = process.shared.world().flaw;
-    let client = Client {
-        process,
-        locker,
-        is_wrong: flaw.is_some_and(crate::canary::Flaw::is_locker),
-    };
+    let client = Client { process, locker };
     while let Some(step) = client.next_step() {
         client.sleep(step.think).await;
         if client.process.shared.world().healed() {
@@ -47,8 +43,6 @@ pub(crate) async fn run(process: Arc<Process>, locker: Arc<dyn Locker>, first: b
 struct Client {
     process: Arc<Process>,
     locker: Arc<dyn Locker>,
-    /// A canary in the library's place.
-    is_wrong: bool,
 }
 
 impl Client {
@@ -78,13 +72,16 @@ impl Client {
             wait: None,
             renew: true,
         };
-        let call = self.call("the last acquire", None);
+        let call = self.call(Call::Acquire {
+            resource: 0,
+            wait: None,
+        });
         let hold = self.locker.acquire(order).await;
-        call.over();
         if let Ok(hold) = hold {
-            let id = self.obtained(0, hold.clone());
+            let id = self.obtained(0, true, hold.clone());
+            call.over();
             self.sleep(2 * MS).await;
-            self.retire(id, "released");
+            self.retire(id, Why::Released);
             hold.release().await;
             let mut world = self.process.shared.world();
             world.watch.coverage.waited_after_healing += 1;
@@ -97,39 +94,46 @@ impl Client {
             wait: Some(Duration::from_nanos(step.wait)),
             renew: step.renew,
         };
-        let call = self.call("an acquire", Some(step.wait));
+        let call = self.call(Call::Acquire {
+            resource: step.resource.into(),
+            wait: Some(step.wait),
+        });
         let attempt = self.locker.acquire(order);
         let outcome = match step.cut {
             Some(polls) => Cut::after(attempt, polls).await,
             None => Some(attempt.await),
         };
-        call.over();
         let hold = match outcome {
             Some(Ok(hold)) => hold,
-            Some(Err(miss)) => return self.missed(miss),
+            Some(Err(miss)) => {
+                call.over();
+                return self.missed(miss);
+            }
             None => {
+                call.over();
                 self.say(|client| format!("client {client} drops its acquire"));
                 self.process.shared.world().watch.coverage.cut += 1;
                 return;
             }
         };
-        let id = self.obtained(step.resource, hold.clone());
+        let id = self.obtained(step.resource, step.renew, hold.clone());
+        call.over();
         let lost = {
             let lost = hold.lost();
             let work = std::pin::pin!(self.work(step, &hold));
             matches!(select(work, lost).await, Either::Right(_))
         };
         if lost {
-            self.retire(id, "lost");
+            self.retire(id, Why::Lost);
             self.process.shared.world().watch.coverage.lost += 1;
             return drop(hold);
         }
         if step.drop {
-            self.retire(id, "dropped");
+            self.retire(id, Why::Dropped);
             return drop(hold);
         }
-        self.retire(id, "released");
-        let call = self.call("a release", Some(0));
+        self.retire(id, Why::Released);
+        let call = self.call(Call::Release);
         let release = hold.release();
         match step.cut_release {
             None => release.await,
@@ -142,20 +146,33 @@ impl Client {
         call.over();
     }
 
-    /// A call begins that may take so long by its own words; none for as long as it likes.
-    fn call(&self, what: &'static str, wait: Option<u64>) -> Call<'_> {
-        Call {
+    /// A call begins.
+    fn call(&self, call: Call) -> UnderWay<'_> {
+        if let Call::Acquire { resource, wait } = call {
+            self.tell(|task| Fact::Asked {
+                task,
+                resource,
+                wait,
+            });
+        }
+        UnderWay {
             client: self,
-            what,
-            wait,
+            call,
             began: self.process.shared.now(),
         }
+    }
+
+    /// Tells the checkers what this task does.
+    fn tell<'a>(&self, fact: impl FnOnce(usize) -> Fact<'a>) {
+        let mut world = self.process.shared.world();
+        let (now, task) = (world.now, world.task);
+        world.watch.fact(now, &fact(task));
     }
 
     async fn work(&self, step: &Step, hold: &Arc<dyn Hold>) {
         self.sleep(step.hold / 2).await;
         if let Some(ttl) = step.extend {
-            let call = self.call("an extension", Some(0));
+            let call = self.call(Call::Extend);
             hold.clone().extend(Duration::from_nanos(ttl)).await;
             call.over();
         }
@@ -172,24 +189,30 @@ impl Client {
         }
     }
 
-    fn obtained(&self, resource: u8, hold: Arc<dyn Hold>) -> u64 {
+    fn obtained(&self, resource: u8, renewed: bool, hold: Arc<dyn Hold>) -> u64 {
+        let until = hold.look().map_or(0, Instant::as_nanos);
+        let mut world = self.process.shared.world();
         let believer = Believer {
             id: 0,
             client: self.process.client,
+            task: world.task,
+            renewed,
             resource: resource.into(),
             value: hold.value(),
             fencing: hold.fencing(),
             since: 0,
-            until: hold.valid_until().as_nanos(),
+            obtained: world.now,
+            until,
+            ends: self.process.clock.when(until).unwrap_or(u64::MAX),
+            over: false,
             clock: self.process.clock,
             hold,
         };
-        let mut world = self.process.shared.world();
         let now = world.now;
         world.watch.obtained(now, believer)
     }
 
-    fn retire(&self, id: u64, why: &str) {
+    fn retire(&self, id: u64, why: Why) {
         let mut world = self.process.shared.world();
         let now = world.now;
         let hold = world.watch.retire(now, id, why);
@@ -198,31 +221,23 @@ impl Client {
     }
 }
 
-/// A call of the library, for the rule that each ends in time.
-struct Call<'a> {
+/// A call of the library, for the rules about those who wait.
+struct UnderWay<'a> {
     client: &'a Client,
-    what: &'static str,
-    wait: Option<u64>,
+    call: Call,
     began: u64,
 }
 
-impl Call<'_> {
+impl UnderWay<'_> {
     fn over(self) {
-        let Some(wait) = self.wait else { return };
-        // The small locker is held to the rules of locks, and not to those of calls.
-        if self.client.is_wrong {
-            return;
-        }
-        let mut world = self.client.process.shared.world();
+        let (call, began) = (self.call, self.began);
         let client = self.client.process.client;
-        let now = world.now;
-        let fact = Fact::Ended {
+        self.client.tell(|task| Fact::Returned {
             client,
-            what: self.what,
-            began: self.began,
-            wait,
-        };
-        world.watch.fact(now, &fact);
+            task,
+            call,
+            began,
+        });
     }
 }
 

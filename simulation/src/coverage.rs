@@ -28,7 +28,7 @@ macro_rules! counted {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 $(
                     writeln!(f, "{}", $group)?;
-                    $(writeln!(f, "  {:<34}{:>14}", $text, grouped(self.$name))?;)*
+                    $(writeln!(f, "  {:<42}{:>14}", $text, grouped(self.$name))?;)*
                 )*
                 Ok(())
             }
@@ -64,6 +64,7 @@ counted! {
         refusals: "requests refused: BUSY, OOM, hung up, ..",
         forgotten_scripts: "scripts asked for and not there",
         garbage: "answers to another question",
+        breaks: "locks broken by somebody",
     }
     "network" {
         partitions: "partitions",
@@ -81,6 +82,7 @@ counted! {
         pauses: "processes paused",
         kills: "processes killed",
         dozes: "tasks paused at an await",
+        preempted: "tasks paused between two looks at a clock",
     }
     "in all" {
         messages: "messages executed by masters",
@@ -90,7 +92,7 @@ counted! {
 }
 
 /// Digits in groups of three.
-pub(crate) fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {

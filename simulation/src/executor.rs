@@ -120,6 +120,7 @@ impl Executor {
         {
             let mut world = self.shared.world();
             let now = world.now;
+            world.task = index;
             let process = &mut world.processes[task.client];
             if process.paused_until > now {
                 process.parked_tasks.push(index);
@@ -136,10 +137,14 @@ impl Executor {
             }
         }
         task.dozed = false;
+        let client = task.client;
         task.state.queued.store(false, Ordering::Relaxed);
         let done = {
             let mut cx = Context::from_waker(&task.waker);
-            Pin::new(&mut task.future).poll(&mut cx) == Poll::Ready(())
+            self.shared.polls(true);
+            let done = Pin::new(&mut task.future).poll(&mut cx) == Poll::Ready(());
+            self.shared.polls(false);
+            done
         };
         if done {
             self.tasks[index] = None;
@@ -147,7 +152,7 @@ impl Executor {
         let spawned = {
             let mut world = self.shared.world();
             let now = world.now;
-            world.watch.after(now);
+            world.watch.after(now, Some(client));
             if world.watch.checkers.violation.is_some() {
                 return false;
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quorate::node::{Answer, Claim, Fault, Token};
+use quorate::node::{Answer, Claim, Extended, Fault, Token};
 
 use crate::clock::Clock;
 use crate::locker::Hold;
@@ -32,9 +32,16 @@ impl Seen {
 
 /// Something that happened.
 pub(crate) enum Fact<'a> {
+    /// A task asks for a lock, for so long; none for as long as it takes.
+    Asked {
+        task: usize,
+        resource: usize,
+        wait: Option<u64>,
+    },
     /// A client queued the first message of an attempt.
     Started {
         client: usize,
+        task: usize,
         claim: &'a Arc<Claim>,
     },
     /// A master executed a message about one lock.
@@ -48,6 +55,8 @@ pub(crate) enum Fact<'a> {
         /// It came over a connection that was made to this very run of the server.
         live: bool,
         answer: &'a Result<Answer, Fault>,
+        /// What it says of this lock, where it was asked about several.
+        extended: Option<Extended>,
         before: Seen,
         after: Seen,
         /// The true time at which the key expires if nothing more is said about it.
@@ -62,12 +71,16 @@ pub(crate) enum Fact<'a> {
     Obtained { believer: &'a Believer },
     /// A validity moved. `old` is where it stood.
     Prolonged { believer: &'a Believer, old: u64 },
-    /// A call of the library has ended, which was to end after so long.
-    Ended {
+    /// The library says that it is held no longer; its holder may not have been told yet.
+    Over { believer: &'a Believer },
+    /// A client is done with a lock.
+    Retired { believer: &'a Believer, why: Why },
+    /// A call of the library has returned, or was dropped.
+    Returned {
         client: usize,
-        what: &'static str,
+        task: usize,
+        call: Call,
         began: u64,
-        wait: u64,
     },
     /// A master came back.
     Restarted {
@@ -86,26 +99,61 @@ pub(crate) enum Verb {
     Extend,
 }
 
+/// A call of the library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// An acquire that waits for so long; none for as long as it takes.
+    Acquire {
+        resource: usize,
+        wait: Option<u64>,
+    },
+    Extend,
+    Release,
+}
+
+impl Call {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Acquire { .. } => "an acquire",
+            Self::Extend => "an extension",
+            Self::Release => "a release",
+        }
+    }
+}
+
+/// Why a client is done with a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    Released,
+    Dropped,
+    /// It was told that the lock is lost.
+    Lost,
+    /// Its process was killed.
+    Killed,
+}
+
 /// Somebody who believes to hold a lock, until it is retired or its time is over.
 pub(crate) struct Believer {
     pub(crate) id: u64,
     pub(crate) client: usize,
+    pub(crate) task: usize,
+    /// It is renewed in the background.
+    pub(crate) renewed: bool,
     pub(crate) resource: usize,
     pub(crate) value: Token,
     pub(crate) fencing: Option<u64>,
     /// The number of the event with which it began.
     pub(crate) since: u64,
+    /// The true time at which it began.
+    pub(crate) obtained: u64,
     /// The end of its validity on its own clock, as last seen.
     pub(crate) until: u64,
+    /// The true time of that.
+    pub(crate) ends: u64,
+    /// The library has said that it is over.
+    pub(crate) over: bool,
     pub(crate) clock: Clock,
     pub(crate) hold: Arc<dyn Hold>,
-}
-
-impl Believer {
-    /// Whether it believes at the true time `now`.
-    pub(crate) fn believes(&self, now: u64) -> bool {
-        self.clock.read(now) < self.hold.valid_until().as_nanos() && self.hold.is_valid()
-    }
 }
 
 /// The first digits of a value, for traces.

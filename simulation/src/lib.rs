@@ -38,9 +38,11 @@ mod checks;
 mod client;
 mod clock;
 mod coverage;
+mod draw;
 mod executor;
 mod facts;
 mod locker;
+mod play;
 mod process;
 mod rng;
 mod run;
@@ -50,10 +52,11 @@ mod sweep;
 mod world;
 
 pub use canary::Flaw;
-pub use checks::{HARM, Violation};
-pub use coverage::Coverage;
+pub use checks::{HARM, Judged, Lateness, RULES, Violation};
+pub use coverage::{Coverage, grouped};
+pub use play::Play;
 pub use rng::Rng;
-pub use run::{Outcome, Play, run};
+pub use run::{Outcome, run};
 pub use scenario::{
     ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, Promises, Scenario, Settings, Step,
 };

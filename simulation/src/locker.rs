@@ -33,9 +33,9 @@ pub(crate) trait Locker: Send + Sync {
 pub(crate) trait Hold: Send + Sync {
     fn value(&self) -> Token;
     fn fencing(&self) -> Option<u64>;
-    fn valid_until(&self) -> Instant;
-    /// Whether the holder, asked now, believes to hold it.
-    fn is_valid(&self) -> bool;
+    /// Until when it is valid; none once the holder, if it asked, would hear that it is over. A look
+    /// that changes nothing.
+    fn look(&self) -> Option<Instant>;
     /// Resolves when the holder is told that it is lost.
     fn lost(&self) -> BoxFuture<()>;
     fn extend(self: Arc<Self>, ttl: Duration) -> BoxFuture<()>;
@@ -94,12 +94,8 @@ impl Hold for LockGuard {
         self.fencing_token()
     }
 
-    fn valid_until(&self) -> Instant {
-        LockGuard::valid_until(self)
-    }
-
-    fn is_valid(&self) -> bool {
-        LockGuard::is_valid(self)
+    fn look(&self) -> Option<Instant> {
+        quorate::testing::look(self)
     }
 
     fn lost(&self) -> BoxFuture<()> {

@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use quorate_simulation::{Failure, Flaw, Play, Scenario, Summary, Sweep, first_caught, shrink};
+use quorate_simulation::{
+    Failure, Flaw, Play, RULES, Scenario, Summary, Sweep, first_caught, grouped, shrink,
+};
 
 const HELP: &str = "\
 usage: scripts/simulate [--seeds N] [--first N] [--threads N] [--bench]
@@ -122,6 +124,10 @@ fn sweep(options: &Options) -> ExitCode {
 
 fn table(options: &Options, summary: &Summary) {
     print!("{}", summary.coverage);
+    println!("cases judged by the rules");
+    for (rule, judged) in RULES.into_iter().zip(summary.judged) {
+        println!("  {rule:<42}{:>14}", grouped(judged));
+    }
     let seconds = summary.took.as_secs_f64();
     // Of processor time, not of time on the wall: the machine may have other work.
     let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
@@ -134,6 +140,13 @@ fn table(options: &Options, summary: &Summary) {
         options.threads,
         summary.failures.len()
     );
+    if let Some((seed, worst)) = &summary.worst {
+        println!("the latest call: {worst} (seed {seed})");
+    }
+    let idle = summary.idle_rules();
+    if !idle.is_empty() && !options.bench {
+        println!("rules that judged nothing: {}", idle.join(", "));
+    }
     let missing = summary.coverage.missing();
     if !missing.is_empty() && !options.bench {
         println!("never happened: {}", missing.join(", "));

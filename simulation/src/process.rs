@@ -24,6 +24,10 @@ pub(crate) struct Process {
     pub(crate) clock: Clock,
     wall_us: i64,
     random: AtomicU64,
+    /// How long looks at the clock take.
+    steps: AtomicU64,
+    /// How many of a million looks come late because the thread stood still, and by how much at the most.
+    preempt: (u32, u64),
     dead: AtomicBool,
 }
 
@@ -39,6 +43,8 @@ impl Process {
         let first = world.links.len();
         let masters = world.scenario.masters.len();
         let now = Instant::from_nanos(clock.read(world.now));
+        let net = world.scenario.net;
+        let preempt = (net.preempt_ppm, net.preempt);
         let urls = (0..masters).map(|master| format!("redis://{}", NAMES[master]));
         let mut settings = world.scenario.settings;
         settings.guard &= world.flaw != Some(Flaw::GuardOff);
@@ -59,6 +65,8 @@ impl Process {
             clock,
             wall_us,
             random: AtomicU64::new(Rng::stream(seed, 2 << 48 | salt).draw()),
+            steps: AtomicU64::new(Rng::stream(seed, 4 << 48 | salt).draw()),
+            preempt,
             dead: AtomicBool::new(false),
         });
         let node = |master: usize| {
@@ -82,11 +90,26 @@ impl Process {
     }
 }
 
+/// A look at the clock takes less than two microseconds.
+const STEP_BITS: u32 = 11;
+
+/// Knuth's multiplier and increment: a number a look, for no more than two instructions.
+const LCG: (u64, u64) = (6_364_136_223_846_793_005, 1_442_695_040_888_963_407);
+
 const NAMES: [&str; 9] = ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"];
 
 impl Runtime for Process {
     fn now(&self) -> Instant {
-        Instant::from_nanos(self.clock.read(self.shared.now()))
+        let drawn = self.steps.load(Ordering::Relaxed);
+        let drawn = drawn.wrapping_mul(LCG.0).wrapping_add(LCG.1);
+        self.steps.store(drawn, Ordering::Relaxed);
+        let (ppm, lasts) = self.preempt;
+        // Low bits of such numbers repeat early: the steps come from the top, this from the middle.
+        if ppm > 0 && (drawn >> 20) % 1_000_000 < u64::from(ppm) {
+            self.shared.preempt(lasts / 1_000 * (drawn >> 54));
+        }
+        let now = self.shared.look(drawn >> (64 - STEP_BITS));
+        Instant::from_nanos(self.clock.read(now))
     }
 
     fn wall_micros(&self) -> u64 {

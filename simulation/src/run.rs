@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use crate::canary::{self, Flaw};
-use crate::checks::{Healing, Violation};
+use crate::checks::{Healing, Judged, Lateness, Violation};
 use crate::clock::{BEGIN, MS};
 use crate::coverage::Coverage;
 use crate::executor::Executor;
 use crate::locker::Locker;
+use crate::play::Play;
 use crate::process::Process;
 use crate::scenario::Scenario;
 use crate::world::{Event, Shared};
@@ -19,19 +20,12 @@ pub struct Outcome {
     pub violation: Option<Violation>,
     /// What happened on the way.
     pub coverage: Coverage,
+    /// How many cases each rule has judged.
+    pub judged: Judged,
+    /// The call that came closest to the bound that each must keep.
+    pub worst: Option<Lateness>,
     /// Who did what when, if it was asked for.
     pub trace: Vec<String>,
-}
-
-/// How to play a scenario.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Play {
-    /// A wrong locker in the library's place.
-    pub flaw: Option<Flaw>,
-    /// Whether a trace is written.
-    pub trace: bool,
-    /// Only the rules are checked whose breach does harm by itself ([`HARM`](crate::HARM)).
-    pub harm: bool,
 }
 
 impl Play {
@@ -95,13 +89,12 @@ impl Run {
 
     fn kill(&mut self, client: usize) {
         self.lives[client].die();
-        let believers = {
+        let holds = {
             let mut world = self.shared.world();
             world.kill_links(client);
             world.processes[client].parked_tasks.clear();
-            let all = std::mem::take(&mut world.watch.believers);
-            let (dead, alive) = all.into_iter().partition(|one| one.client == client);
-            world.watch.believers = alive;
+            let now = world.now;
+            let dead = world.watch.kill(now, client);
             let spawned = std::mem::take(&mut world.spawned);
             let (of, rest): (Vec<_>, Vec<_>) =
                 spawned.into_iter().partition(|(of, _)| *of == client);
@@ -110,8 +103,7 @@ impl Run {
             drop(of);
             dead
         };
-        let believers: Vec<crate::facts::Believer> = believers;
-        drop((self.executor.take(client), believers));
+        drop((self.executor.take(client), holds));
     }
 
     fn finish(mut self) -> Outcome {
@@ -123,6 +115,8 @@ impl Run {
             Outcome {
                 violation: world.watch.checkers.violation.take(),
                 coverage: world.watch.coverage.clone(),
+                judged: world.watch.checkers.judged(),
+                worst: world.watch.checkers.worst(),
                 trace: world.watch.trace.take().unwrap_or_default(),
             }
         };
@@ -154,26 +148,18 @@ impl Run {
             if !self.executor.settle() {
                 return None;
             }
-            let event = {
-                let mut world = self.shared.world();
-                if world.processes.iter().all(|process| process.done) {
-                    return None;
-                }
-                let Some(event) = self.shared.step(&mut world, deadline) else {
-                    let processes = world.processes.iter().enumerate();
-                    let waiting = processes.filter(|(_, process)| !process.done);
-                    return Some(waiting.map(|(client, _)| client).collect());
-                };
-                event
-            };
-            self.shared.happen(event);
-            self.follow_up(event);
-            let mut world = self.shared.world();
-            let now = world.now;
-            world.watch.after(now);
-            if world.watch.checkers.violation.is_some() {
+            let world = self.shared.world();
+            let complaint = world.watch.checkers.violation.is_some();
+            if complaint || world.processes.iter().all(|process| process.done) {
                 return None;
             }
+            let Some(event) = self.shared.happen(world, deadline) else {
+                let world = self.shared.world();
+                let processes = world.processes.iter().enumerate();
+                let waiting = processes.filter(|(_, process)| !process.done);
+                return Some(waiting.map(|(client, _)| client).collect());
+            };
+            self.follow_up(event);
         }
     }
 

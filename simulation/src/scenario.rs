@@ -1,8 +1,5 @@
-//! What one run is made of: drawn from a seed, and small enough to be taken apart again.
-//!
-//! Swarm testing: each seed first draws which kinds of faults are on at all and how strong they
-//! are, so that rare combinations come up. A scenario is plain data: the shrinker leaves parts
-//! out and runs it again.
+//! What one run is made of. A scenario is plain data: drawn from a seed, written by hand, and taken apart
+//! by the shrinker, which leaves parts out and runs it again.
 
 use std::fmt;
 use std::time::Duration;
@@ -113,6 +110,10 @@ pub struct Net {
     pub doze_ppm: u32,
     /// How late at the most.
     pub doze: u64,
+    /// How many of a million looks at a clock come late: the thread stands still before it.
+    pub preempt_ppm: u32,
+    /// How late at the most.
+    pub preempt: u64,
     /// How many of a million writes are cut into several packets, anywhere.
     pub cut_ppm: u32,
     /// How many of a million broken connections still deliver what was on its way.
@@ -162,6 +163,8 @@ pub enum FaultKind {
     Flush { master: u8 },
     /// A master says something else next, on each connection.
     Garble { master: u8 },
+    /// Somebody breaks a lock, on all masters.
+    Break { resource: u8 },
     /// A client process stands still; its clock does not.
     Pause { client: u8, lasts: u64 },
     /// A client process dies and starts anew.
@@ -242,184 +245,20 @@ pub struct Promises {
     /// Who was in line on a majority first has the lock first: asked for, and nothing keeps a
     /// waiter from showing signs of life.
     pub order: bool,
+    /// Nothing is lost, stands still, forgets or is late: no lock that is renewed is lost, and no key is
+    /// left behind.
+    pub calm: bool,
+    /// Calm, but for locks that are broken: who had one hears of it at once.
+    pub prompt: bool,
 }
 
 /// The lease's allowance for drift is 1 %: clocks of one run stay together within 0.8 %.
-const WORST_PPM: i64 = 4_000;
+pub(crate) const WORST_PPM: i64 = 4_000;
 
 /// Twice the slack of a proposal, in microseconds (protocol, section 5).
 const TWICE_SLACK_US: i64 = 2_000_000;
 
 impl Scenario {
-    /// The scenario of a seed.
-    pub fn draw(seed: u64) -> Self {
-        let mut rng = Rng::stream(seed, 1);
-        let rng = &mut rng;
-        let n = usize::from(rng.pick(&[1u8, 2, 3, 3, 3, 3, 4, 5, 5, 5, 5, 6, 7, 9]));
-        let c = rng.range(2, 5) as usize;
-        let resources = rng.pick(&[1u8, 1, 1, 2, 5, 20]);
-        let tasks = rng.pick(&[1u8, 1, 1, 2, 3, 6]);
-        // A third of all seeds has a kind of fault on.
-        let mut on = |ppm: u32| rng.chance(ppm);
-        let (skewed, drifting, jumping) = (on(400_000), on(400_000), on(80_000));
-        let (crashing, stalling, cutting) = (on(350_000), on(250_000), on(350_000));
-        let (resetting, pausing, killing) = (on(250_000), on(350_000), on(250_000));
-        let (losing, doubling, dozing) = (on(250_000), on(300_000), on(200_000));
-        let (dropping, slow, shuffle) = (on(400_000), on(250_000), on(300_000));
-        let (leftovers, drippy) = (on(500_000), on(150_000));
-        let (torn, forgetting, refusing) = (on(400_000), on(200_000), on(250_000));
-        let (flushing, garbling) = (on(150_000), on(200_000));
-
-        let settings = Settings::draw(rng);
-        let ttl = settings.ttl;
-        let heal_at = rng.range(2_000, 5_000) * MS;
-        let masters = (0..n)
-            .map(|_| MasterPlan {
-                offset_us: if skewed {
-                    rng.around(350_000)
-                } else {
-                    rng.around(500)
-                },
-                ppm: if drifting { rng.around(WORST_PPM) } else { 0 },
-                disk: rng.pick(&[Disk::None, Disk::None, Disk::Stale, Disk::Always]),
-            })
-            .collect();
-        let steps = rng.range(4, 14) * (1 + u64::from(tasks) / 2);
-        let clients: Vec<ClientPlan> = (0..c)
-            .map(|_| ClientPlan {
-                origin: rng.range(1, 1 << 50),
-                ppm: if drifting { rng.around(WORST_PPM) } else { 0 },
-                wall_us: if skewed {
-                    rng.around(5_000_000)
-                } else {
-                    rng.around(2_000)
-                },
-                steps: (0..steps)
-                    .map(|_| Step::draw(rng, resources, ttl, dropping))
-                    .collect(),
-            })
-            .collect();
-        let net = Net {
-            delay: rng.range(50_000, if slow { 8 * MS } else { MS }),
-            jitter: rng.range(10_000, if slow { 30 * MS } else { MS }),
-            loss_ppm: if losing {
-                rng.range(1_000, 50_000) as u32
-            } else {
-                0
-            },
-            again: rng.range(5, 200) * MS,
-            duplicate_ppm: if doubling {
-                rng.range(1_000, 60_000) as u32
-            } else {
-                0
-            },
-            duplicate_late: rng.range(1, 2 * ttl / MS) * MS,
-            reset_ppm: if drippy {
-                rng.range(500, 10_000) as u32
-            } else {
-                0
-            },
-            doze_ppm: if dozing {
-                rng.range(1_000, 80_000) as u32
-            } else {
-                0
-            },
-            doze: rng.range(1, 2 * ttl / MS) * MS,
-            cut_ppm: if torn { 300_000 } else { 0 },
-            leftover_ppm: if leftovers { 700_000 } else { 0 },
-            shuffle,
-        };
-        let mut faults = Faults {
-            rng,
-            heal_at,
-            list: Vec::new(),
-        };
-        let (n, c) = (n as u8, c as u8);
-        if crashing {
-            faults.add(4, |rng, left| FaultKind::Crash {
-                master: rng.below(n.into()) as u8,
-                down: rng.range(1, 1_500).min(left) * MS,
-                age: rng.range(1, 1_000) * MS,
-            });
-        }
-        if stalling {
-            faults.add(5, |rng, left| FaultKind::Stall {
-                master: rng.below(n.into()) as u8,
-                lasts: rng.range(1, 1_200).min(left) * MS,
-            });
-        }
-        if jumping {
-            faults.add(3, |rng, _| FaultKind::Jump {
-                master: rng.below(n.into()) as u8,
-                by_us: rng.around(2_000_000),
-            });
-        }
-        if cutting {
-            faults.add(6, |rng, left| {
-                let way = rng.below(4);
-                FaultKind::Partition {
-                    clients: rng.draw() as u16,
-                    masters: rng.draw() as u16,
-                    to: way != 1,
-                    from: way != 2,
-                    lasts: rng.range(1, 1_500).min(left) * MS,
-                }
-            });
-        }
-        if resetting {
-            faults.add(8, |rng, _| FaultKind::Reset {
-                master: rng.below(n.into()) as u8,
-            });
-        }
-        if forgetting {
-            faults.add(4, |rng, _| FaultKind::Forget {
-                master: rng.below(n.into()) as u8,
-            });
-        }
-        if refusing {
-            faults.add(5, |rng, left| FaultKind::Refuse {
-                master: rng.below(n.into()) as u8,
-                how: rng.pick(&Refusal::ALL),
-                lasts: rng.range(1, 1_000).min(left) * MS,
-            });
-        }
-        if flushing {
-            faults.add(4, |rng, _| FaultKind::Flush {
-                master: rng.below(n.into()) as u8,
-            });
-        }
-        if garbling {
-            faults.add(6, |rng, _| FaultKind::Garble {
-                master: rng.below(n.into()) as u8,
-            });
-        }
-        if pausing {
-            let most = 3 * ttl / MS;
-            faults.add(8, |rng, left| FaultKind::Pause {
-                client: rng.below(c.into()) as u8,
-                lasts: rng.range(1, most).min(left) * MS,
-            });
-        }
-        if killing {
-            faults.add(4, |rng, left| FaultKind::Kill {
-                client: rng.below(c.into()) as u8,
-                down: rng.range(1, 500).min(left) * MS,
-            });
-        }
-        let mut faults = faults.list;
-        faults.sort_by_key(|fault| fault.at);
-        Self {
-            seed,
-            masters,
-            clients,
-            net,
-            faults,
-            heal_at,
-            tasks,
-            settings,
-        }
-    }
-
     /// A scenario in which nothing breaks and nobody does anything yet: equal clocks, a quiet
     /// network, defaults. To be filled by hand, for cases that are kept.
     pub fn quiet(seed: u64, masters: usize, clients: usize) -> Self {
@@ -449,6 +288,8 @@ impl Scenario {
                 reset_ppm: 0,
                 doze_ppm: 0,
                 doze: MS,
+                preempt_ppm: 0,
+                preempt: MS,
                 cut_ppm: 0,
                 leftover_ppm: 0,
                 shuffle: false,
@@ -499,6 +340,7 @@ impl Scenario {
             _ => false,
         });
         let offsets = || self.masters.iter().map(|master| master.offset_us);
+        let breaks = |fault: &Fault| matches!(fault.kind, FaultKind::Break { .. });
         // Rates move clocks apart too: 0.4 % of half a minute, both ways.
         let rates: i64 = self
             .masters
@@ -509,31 +351,39 @@ impl Scenario {
             * 60;
         let apart = offsets().max().unwrap_or(0) - offsets().min().unwrap_or(0) + rates;
         let max_ttl_us = (self.settings.max_ttl / 1_000) as i64;
-        let restarts_above = self.settings.guard && !jumps && max_ttl_us > TWICE_SLACK_US + apart;
+        let restarts_above =
+            self.settings.guard && !jumps && max_ttl_us > TWICE_SLACK_US + apart + 1_000;
         Promises {
-            exclusion: !jumps && (self.settings.guard || !forgets),
+            exclusion: !jumps
+                && (self.settings.guard || !forgets)
+                && !self.faults.iter().any(breaks),
             tokens: self.settings.fencing && (!forgets || restarts_above),
             guard: self.settings.guard && !jumps,
             steady: !jumps,
-            punctual: self.net.doze_ppm == 0,
-            order: self.settings.fair && self.settings.fencing && self.is_calm(),
+            punctual: self.net.doze_ppm + self.net.preempt_ppm == 0,
+            order: self.settings.fair
+                && self.settings.fencing
+                && self.is_quiet()
+                && self.faults.is_empty(),
+            calm: self.is_quiet() && self.faults.is_empty(),
+            prompt: self.is_quiet() && self.faults.iter().all(breaks),
         }
     }
 
-    /// Nothing is lost, stands still, forgets or is late.
-    fn is_calm(&self) -> bool {
+    /// Nothing is lost or late by itself.
+    fn is_quiet(&self) -> bool {
         let Net {
             loss_ppm,
             duplicate_ppm,
             reset_ppm,
             doze_ppm,
+            preempt_ppm,
             delay,
             jitter,
             ..
         } = self.net;
         let trips = 3 * (delay + jitter);
-        self.faults.is_empty()
-            && loss_ppm + duplicate_ppm + reset_ppm + doze_ppm == 0
+        loss_ppm + duplicate_ppm + reset_ppm + doze_ppm + preempt_ppm == 0
             && trips < self.settings.node_timeout
     }
 
@@ -555,27 +405,13 @@ impl Scenario {
             + 4 * ttl
             + self.net.duplicate_late
             + self.net.doze
+            + self.net.preempt
             + turns * (longest + 4 * self.net.again + 20 * retry_most)
             + 4_000 * MS
     }
 }
 
 impl Settings {
-    fn draw(rng: &mut Rng) -> Self {
-        let ttl = rng.range(200, 1_200) * MS;
-        Self {
-            ttl,
-            max_ttl: rng
-                .pick(&[3_200 * MS, 3_200 * MS, 4_000 * MS, 1_500 * MS])
-                .max(ttl),
-            node_timeout: rng.range(8, (ttl / MS / 8).min(60)) * MS,
-            retry_most: rng.range(10, 60) * MS,
-            fencing: !rng.chance(60_000),
-            guard: !rng.chance(80_000),
-            fair: !rng.chance(300_000),
-        }
-    }
-
     pub(crate) fn ttl(&self) -> Duration {
         Duration::from_nanos(self.ttl)
     }
@@ -619,44 +455,6 @@ impl Step {
             cut: None,
             drop: false,
             cut_release: None,
-        }
-    }
-
-    fn draw(rng: &mut Rng, resources: u8, ttl: u64, dropping: bool) -> Self {
-        let long = rng.chance(150_000);
-        Self {
-            think: rng.below(120 * MS),
-            resource: rng.below(resources.into()) as u8,
-            wait: if rng.chance(200_000) {
-                0
-            } else {
-                rng.range(10, 1_500) * MS
-            },
-            hold: rng.below(if long { 2 * ttl } else { 60 * MS }),
-            renew: !rng.chance(300_000),
-            extend: rng
-                .chance(150_000)
-                .then(|| ttl / MS * rng.range(5, 10) / 10 * MS),
-            cut: (dropping && rng.chance(250_000)).then(|| rng.range(1, 8) as u8),
-            drop: rng.chance(200_000),
-            cut_release: (dropping && rng.chance(150_000)).then_some(1),
-        }
-    }
-}
-
-struct Faults<'a> {
-    rng: &'a mut Rng,
-    heal_at: u64,
-    list: Vec<Fault>,
-}
-
-impl Faults<'_> {
-    /// Up to `most` faults of one kind, told how many milliseconds are left until the healing.
-    fn add(&mut self, most: u64, mut kind: impl FnMut(&mut Rng, u64) -> FaultKind) {
-        for _ in 0..self.rng.range(1, most) {
-            let at = self.rng.below(self.heal_at - 10 * MS);
-            let kind = kind(self.rng, (self.heal_at - at) / MS);
-            self.list.push(Fault { at, kind });
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Taking a failing scenario apart until nothing more can be left out.
 
-use crate::run::Play;
+use crate::play::Play;
 use crate::scenario::{FaultKind, Scenario, Step};
 
 /// The most runs that one shrinking may take.
@@ -130,11 +130,12 @@ impl Shrinker<'_> {
     fn plainer(&mut self) -> bool {
         let mut smaller = false;
         let net = self.best.net;
-        let parts: [Part<Scenario>; 7] = [
+        let parts: [Part<Scenario>; 8] = [
             (net.loss_ppm > 0, |s| s.net.loss_ppm = 0),
             (net.duplicate_ppm > 0, |s| s.net.duplicate_ppm = 0),
             (net.reset_ppm > 0, |s| s.net.reset_ppm = 0),
             (net.doze_ppm > 0, |s| s.net.doze_ppm = 0),
+            (net.preempt_ppm > 0, |s| s.net.preempt_ppm = 0),
             (net.leftover_ppm > 0, |s| s.net.leftover_ppm = 0),
             (net.cut_ppm > 0, |s| s.net.cut_ppm = 0),
             (net.shuffle, |s| s.net.shuffle = false),

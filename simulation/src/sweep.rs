@@ -6,9 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::canary::Flaw;
-use crate::checks::Violation;
+use crate::checks::{Judged, Lateness, RULES, Violation};
 use crate::coverage::Coverage;
-use crate::run::Play;
+use crate::play::Play;
+use crate::run::Outcome;
 use crate::scenario::Scenario;
 
 /// How many seeds a thread takes at a time.
@@ -45,8 +46,50 @@ pub struct Summary {
     pub failures: Vec<Failure>,
     /// Everything that happened in all of them.
     pub coverage: Coverage,
+    /// How many cases each rule has judged.
+    pub judged: Judged,
+    /// The call that came closest to the bound that each must keep, and its seed.
+    pub worst: Option<(u64, Lateness)>,
     /// How long it took.
     pub took: Duration,
+}
+
+impl Summary {
+    fn add(&mut self, seed: u64, outcome: Outcome) {
+        self.seeds += 1;
+        self.coverage.add(&outcome.coverage);
+        for (sum, judged) in self.judged.iter_mut().zip(outcome.judged) {
+            *sum += judged;
+        }
+        self.note_worst(outcome.worst.map(|worst| (seed, worst)));
+        let failure = |violation| Failure { seed, violation };
+        self.failures.extend(outcome.violation.map(failure));
+    }
+
+    fn join(&mut self, other: Self) {
+        self.seeds += other.seeds;
+        self.coverage.add(&other.coverage);
+        for (sum, judged) in self.judged.iter_mut().zip(other.judged) {
+            *sum += judged;
+        }
+        self.note_worst(other.worst);
+        self.failures.extend(other.failures);
+    }
+
+    /// Of two that used as much of their bounds, that of the smaller seed.
+    fn note_worst(&mut self, worst: Option<(u64, Lateness)>) {
+        let rank = |(seed, late): &(u64, Lateness)| (late.used(), std::cmp::Reverse(*seed));
+        self.worst = self.worst.take().into_iter().chain(worst).max_by_key(rank);
+    }
+
+    /// The rules that have judged nothing.
+    pub fn idle_rules(&self) -> Vec<&'static str> {
+        let rules = RULES.into_iter().zip(self.judged);
+        rules
+            .filter(|(_, judged)| *judged == 0)
+            .map(|(rule, _)| rule)
+            .collect()
+    }
 }
 
 impl Sweep {
@@ -66,11 +109,9 @@ impl Sweep {
                         }
                         let block = from..(from + BLOCK).min(self.seeds);
                         let count = block.end - block.start;
-                        let (coverage, failures) = self.block(block);
+                        let of_block = self.block(block);
                         let mut summary = summary.lock().unwrap_or_else(PoisonError::into_inner);
-                        summary.coverage.add(&coverage);
-                        summary.seeds += count;
-                        summary.failures.extend(failures);
+                        summary.join(of_block);
                         let done = done.fetch_add(count, Ordering::Relaxed) + count;
                         progress(done, summary.failures.len() as u64);
                     }
@@ -84,24 +125,17 @@ impl Sweep {
         summary
     }
 
-    fn block(&self, seeds: std::ops::Range<u64>) -> (Coverage, Vec<Failure>) {
-        let mut coverage = Coverage::default();
-        let mut failures = Vec::new();
+    fn block(&self, seeds: std::ops::Range<u64>) -> Summary {
+        let mut summary = Summary::default();
         for seed in seeds.map(|offset| self.first + offset) {
             let scenario = if self.bench {
                 Scenario::bench(seed)
             } else {
                 Scenario::draw(seed)
             };
-            let outcome = Play::default().run(&scenario);
-            coverage.add(&outcome.coverage);
-            failures.extend(
-                outcome
-                    .violation
-                    .map(|violation| Failure { seed, violation }),
-            );
+            summary.add(seed, Play::default().run(&scenario));
         }
-        (coverage, failures)
+        summary
     }
 }
 

@@ -3,7 +3,7 @@
 //! 20,000 seeds with optimizations (`cargo test --release -p quorate-simulation`, as
 //! `scripts/test` does), 300 without; `QUORATE_SEEDS` asks for another number.
 
-use quorate_simulation::{Flaw, Play, Scenario, Sweep, first_caught, run};
+use quorate_simulation::{Flaw, Play, RULES, Scenario, Sweep, first_caught, run};
 
 fn seeds() -> u64 {
     let asked = std::env::var("QUORATE_SEEDS").ok();
@@ -26,6 +26,10 @@ fn every_seed_passes_and_everything_happens_in_some() {
     };
     let summary = sweep.run(|_, _| {});
     println!("{}", summary.coverage);
+    for (rule, judged) in RULES.into_iter().zip(summary.judged) {
+        println!("{rule}: {judged} cases");
+    }
+    println!("the latest call: {:?}", summary.worst);
     println!("{seeds} seeds in {:.1} s", summary.took.as_secs_f64());
     let failures: Vec<String> = summary
         .failures
@@ -38,6 +42,8 @@ fn every_seed_passes_and_everything_happens_in_some() {
         })
         .collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+    // A rule that looks only at calm worlds must have seen some: also in the few seeds of a debug run.
+    assert_eq!(summary.idle_rules(), Vec::<&str>::new(), "judged nothing");
     if seeds >= 2_000 {
         assert_eq!(
             summary.coverage.missing(),
@@ -76,7 +82,7 @@ fn a_traced_run_is_the_same_run() {
 }
 
 /// Within how many seeds each canary must be caught.
-const CANARIES: [(Flaw, u64); 14] = [
+const CANARIES: [(Flaw, u64); 23] = [
     (Flaw::HalfQuorum, 20),
     (Flaw::ReachableQuorum, 20),
     (Flaw::ValidityAfterReplies, 1_000),
@@ -91,6 +97,15 @@ const CANARIES: [(Flaw, u64); 14] = [
     (Flaw::ShorteningExtend, 50),
     (Flaw::GuardOff, 100),
     (Flaw::UptimeAhead, 5_000),
+    (Flaw::NoFixedDrift, 5_000),
+    (Flaw::ClockAfterSend, 2_000),
+    (Flaw::DropsWithoutRelease, 200),
+    (Flaw::ReleasesMajority, 200),
+    (Flaw::RenewsOnlyFirst, 200),
+    (Flaw::LossAtDeadline, 500),
+    (Flaw::OverstaysWait, 50),
+    (Flaw::NobodyWoken, 200),
+    (Flaw::TicketNotRaised, 500),
 ];
 
 #[test]

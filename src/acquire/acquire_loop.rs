@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::in_line::{Delays, InLine, STAGGER};
+use super::in_line::{Delays, InLine, Stranger, looks_at};
 use crate::hold::core::Core;
 use crate::limit::Limit;
 use crate::metrics;
@@ -24,9 +24,6 @@ use crate::waiting::local_line::Place;
 
 /// How far an attempt that was begun in time may outlast the wait.
 const LAST_LOOK: Duration = Duration::from_millis(2);
-
-/// A sign of life goes out this often within the time that one keeps the place.
-const BEATS: u32 = 3;
 
 /// Sees what the waiter sees.
 pub(crate) type Observer = Arc<dyn Fn(&Waiting) + Send + Sync>;
@@ -255,15 +252,15 @@ impl AcquireLoop<'_> {
                 refusals.and_then(|refusals| refusals.holder.clone()),
             )
         };
-        let stagger = STAGGER * u32::try_from(ahead.min(100)).unwrap_or(100);
-        let beat = now + line.ticket.heartbeat / BEATS;
-        let mut timer = free_in.map_or(beat, |free_in| {
-            (now + free_in + STAGGER / 5 + stagger).min(beat)
-        });
+        let mut timer = looks_at(now, free_in, ahead, line.ticket.heartbeat);
         // Of ours, whoever holds it after a wait stands in line until the release, which wakes the
         // next. Nobody before us: then the holder may be a client that knows nothing of the line.
         match holder.filter(|_| ahead == 0) {
-            Some(holder) => timer = timer.min(now + line.look_again(holder, now, || self.delays())),
+            Some(holder) => {
+                let known = &mut line.stranger;
+                let again = Stranger::look_again(known, holder, now, || self.delays());
+                timer = timer.min(now + again);
+            }
             None => line.stranger = None,
         }
         place
@@ -303,6 +300,7 @@ impl AcquireLoop<'_> {
         }
         let coordinator = &self.core.coordinator;
         let masters = coordinator.quorum.nodes();
+        let waited = coordinator.now().saturating_since(self.began);
         let waiting = {
             let answers = missed.round.answers();
             let refusals = answers.refusals();
@@ -316,7 +314,7 @@ impl AcquireLoop<'_> {
                 trouble,
                 held_here: self.is_held_here(),
                 masters,
-                waited: coordinator.now().saturating_since(self.began),
+                waited,
                 attempts,
             }
         };

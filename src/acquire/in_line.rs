@@ -12,7 +12,10 @@ use crate::rounds::coordinator::Coordinator;
 use crate::rounds::wanted::Wanted;
 
 /// By how much each place further back in line looks later, when only a timer wakes it.
-pub(super) const STAGGER: Duration = Duration::from_millis(10);
+const STAGGER: Duration = Duration::from_millis(10);
+
+/// A sign of life goes out this often within the time that one keeps the place.
+const BEATS: u32 = 3;
 
 /// Beside a holder that may wake nobody, at most this part of how long it has been watched is lost
 /// before its release is noticed: so a long hold does not cost more looks than its length is worth.
@@ -40,6 +43,42 @@ pub(super) struct Stranger {
     delays: Delays,
 }
 
+impl Stranger {
+    /// In how long to look at a holder again that may wake nobody: at the pace of the retries,
+    /// beginning anew with each holder, and more rarely once it has been there for long.
+    pub(super) fn look_again(
+        known: &mut Option<Self>,
+        value: Vec<u8>,
+        now: Instant,
+        delays: impl FnOnce() -> Delays,
+    ) -> Duration {
+        let same = known.take().filter(|known| known.value == value);
+        let stranger = known.insert(same.unwrap_or_else(|| Self {
+            value,
+            since: now,
+            delays: delays(),
+        }));
+        let watched = now.saturating_since(stranger.since);
+        let pause = stranger.delays.next().unwrap_or_default();
+        pause.max(STAGGER).max(watched / PATIENCE)
+    }
+}
+
+/// When a waiter looks again whom nobody wakes: when a majority may have become free, as it was said to be at
+/// `now`, one after the other; or, at the latest, when its next sign of life is due.
+pub(super) fn looks_at(
+    now: Instant,
+    free_in: Option<Duration>,
+    ahead: u64,
+    heartbeat: Duration,
+) -> Instant {
+    let beat = now + heartbeat / BEATS;
+    let stagger = STAGGER * u32::try_from(ahead.min(100)).unwrap_or(100);
+    free_in.map_or(beat, |free_in| {
+        (now + free_in + STAGGER / 5 + stagger).min(beat)
+    })
+}
+
 impl<'a> InLine<'a> {
     pub(super) fn draw(core: &'a Core, wanted: &Wanted, number: u64) -> Self {
         let coordinator = &*core.coordinator;
@@ -63,25 +102,6 @@ impl<'a> InLine<'a> {
         }
     }
 
-    /// In how long to look at a holder again that may wake nobody: at the pace of the retries,
-    /// beginning anew with each holder, and more rarely once it has been there for long.
-    pub(super) fn look_again(
-        &mut self,
-        value: Vec<u8>,
-        now: Instant,
-        delays: impl FnOnce() -> Delays,
-    ) -> Duration {
-        let known = self.stranger.take().filter(|known| known.value == value);
-        let stranger = self.stranger.insert(known.unwrap_or_else(|| Stranger {
-            value,
-            since: now,
-            delays: delays(),
-        }));
-        let watched = now.saturating_since(stranger.since);
-        let pause = stranger.delays.next().unwrap_or_default();
-        pause.max(STAGGER).max(watched / PATIENCE)
-    }
-
     pub(super) fn keep(mut self) {
         self.kept = true;
     }
@@ -97,5 +117,53 @@ impl Drop for InLine<'_> {
         if !self.kept {
             let _in_the_background = self.coordinator.leave(&self.claim);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant::from_nanos(5_000_000_000);
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn a_waiter_looks_when_the_lock_may_be_free_one_place_after_the_other() {
+        for (free_in, ahead, heartbeat, after) in [
+            (Some(ms(90)), 0, ms(30_000), ms(92)),
+            (Some(ms(0)), 0, ms(30_000), ms(2)),
+            (Some(ms(90)), 3, ms(30_000), ms(122)),
+            // Of a long line most would look too late for any use.
+            (Some(ms(90)), 100, ms(30_000), ms(1_092)),
+            (Some(ms(90)), 5_000, ms(30_000), ms(1_092)),
+            // A sign of life is due before that, or nobody said when.
+            (Some(ms(90)), 0, ms(240), ms(80)),
+            (None, 0, ms(240), ms(80)),
+            (None, 7, ms(240), ms(80)),
+        ] {
+            let at = looks_at(NOW, free_in, ahead, heartbeat);
+            let case = (free_in, ahead, heartbeat);
+            assert_eq!(at.saturating_since(NOW), after, "{case:?}");
+        }
+    }
+
+    #[test]
+    fn a_stranger_is_looked_at_the_more_rarely_the_longer_it_holds() {
+        let mut known = None;
+        let mut look = |value: &[u8], after: Duration| {
+            let delays = || Box::new([ms(1), ms(50), ms(60)].into_iter()) as Delays;
+            Stranger::look_again(&mut known, value.to_vec(), NOW + after, delays)
+        };
+        // The pace of the retries, and never faster than one place after the other.
+        assert_eq!(look(b"a", ms(0)), STAGGER);
+        assert_eq!(look(b"a", ms(20)), ms(50));
+        assert_eq!(look(b"a", ms(2_000)), ms(100));
+        // Without any pace left.
+        assert_eq!(look(b"a", ms(2_100)), ms(105));
+        assert_eq!(look(b"b", ms(9_000)), STAGGER, "another one");
+        assert_eq!(look(b"b", ms(9_000)), ms(50));
     }
 }

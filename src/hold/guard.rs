@@ -175,6 +175,13 @@ impl LockGuard {
     }
 }
 
+/// Until when a lock is valid; none once it has ended. Unlike [`is_valid`](LockGuard::is_valid) it reads no
+/// clock and changes nothing: a lock whose time is over has not ended before somebody notices.
+#[cfg(any(test, feature = "testing"))]
+pub fn look(guard: &LockGuard) -> Option<Instant> {
+    guard.held.look()
+}
+
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if !self.released {

@@ -199,6 +199,13 @@ impl Held {
         self.state().valid_until
     }
 
+    /// Until when it is valid, if it has not ended; for those who only watch.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn look(&self) -> Option<Instant> {
+        let state = self.state();
+        state.end.is_none().then_some(state.valid_until)
+    }
+
     pub(crate) fn ttl(&self) -> Duration {
         Duration::from_nanos(self.state().ttl)
     }

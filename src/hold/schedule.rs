@@ -475,6 +475,113 @@ mod tests {
         assert_eq!(ended, [fixed]);
     }
 
+    fn ids(due: &[Due]) -> Vec<u64> {
+        due.iter().map(|due| due.id).collect()
+    }
+
+    #[test]
+    fn what_is_due_soon_goes_along_with_what_is_due_and_never_alone() {
+        let mut schedule = Schedule::default();
+        let first = schedule.insert(held(None, true), at(3_000));
+        // A sixtieth of the ttl is 150 ms.
+        let soon = schedule.insert(held(None, true), at(3_150));
+        let later = schedule.insert(held(None, true), at(3_151));
+        let fixed = schedule.insert(held(None, false), at(3_001));
+        assert_eq!(ids(&schedule.take_due(at(2_999))), []);
+        assert_eq!(ids(&schedule.take_due(at(3_000))), [first, soon]);
+        // Ends are never early, and what goes with them is not early either.
+        assert_eq!(ids(&schedule.take_due(at(3_001))), [fixed]);
+        assert_eq!(ids(&schedule.take_due(at(3_151))), [later]);
+        // Each stands at its next time.
+        assert_eq!(schedule.next_batch(at(3_151)), Some(at(6_000)));
+    }
+
+    #[test]
+    fn a_lock_is_looked_at_once_for_each_time() {
+        let mut schedule = Schedule::default();
+        // An end that has come stands there until the lock is taken out, a moment later each time.
+        let fixed = schedule.insert(held(None, false), at(9_000));
+        assert_eq!(ids(&schedule.take_due(at(9_000))), [fixed]);
+        assert_eq!(ids(&schedule.take_due(at(9_000))), []);
+        assert_eq!(schedule.next(at(9_000)), Some(at(9_000) + SOON));
+        schedule.remove(fixed);
+        assert_eq!(schedule.next(at(9_000)), None);
+        // A longest hold that ends before the next renewal is the next time, and an end.
+        let bounded = held(Some(Duration::from_millis(4_000)), true);
+        let bounded = schedule.insert(bounded, at(3_000));
+        assert_eq!(ids(&schedule.take_due(at(3_000))), [bounded]);
+        assert_eq!(schedule.next(at(3_000)), Some(at(4_000)));
+        assert_eq!(schedule.renewals.len(), 0);
+        assert_eq!(ids(&schedule.take_due(at(4_000))), [bounded]);
+    }
+
+    #[test]
+    fn an_entry_that_is_used_again_has_another_id() {
+        let mut schedule = Schedule::default();
+        let old = schedule.insert(held(None, true), at(3_000));
+        schedule.remove(old);
+        let new = schedule.insert(held(None, true), at(3_000));
+        assert_ne!(old, new);
+        assert_eq!(schedule.entries.states.len(), 1);
+        // Whoever comes late with the old one means nobody.
+        schedule.remove(old);
+        assert!(!schedule.hasten(old, at(1)));
+        assert!(!schedule.hasten(ScheduleId::default().get(), at(1)));
+        assert_eq!(schedule.entries.live, 1);
+        assert_eq!(ids(&schedule.take_due(at(3_000))), [new]);
+        schedule.remove(new);
+        schedule.remove(new);
+        assert_eq!(schedule.entries.live, 0);
+        let [one, two] = [(); 2].map(|()| schedule.insert(held(None, true), at(9)));
+        assert_ne!(one & u64::from(u32::MAX), two & u64::from(u32::MAX));
+    }
+
+    #[test]
+    fn a_lock_can_be_made_due_sooner_and_not_later() {
+        let mut schedule = Schedule::default();
+        let id = schedule.insert(held(None, true), at(3_000));
+        schedule.wakes_at = at(2_500);
+        assert!(!schedule.hasten(id, at(3_000)));
+        assert!(!schedule.hasten(id, at(3_500)));
+        assert_eq!(schedule.renewals.len(), 1);
+        // The task wakes before that anyway; or it does not.
+        assert!(!schedule.hasten(id, at(2_500)));
+        assert!(schedule.hasten(id, at(2_499)));
+        assert_eq!(schedule.next(at(0)), Some(at(2_499)));
+        assert_eq!(ids(&schedule.take_due(at(2_499))), [id]);
+        // The times that it had before stand for nothing.
+        assert_eq!(ids(&schedule.take_due(at(3_000))), []);
+        let bounded = held(Some(Duration::from_millis(2_700)), true);
+        let bounded = schedule.insert(bounded, at(2_800));
+        assert!(schedule.hasten(bounded, at(2_700)) || schedule.wakes_at <= at(2_700));
+        assert_eq!(schedule.ends.peek(), Some(&Reverse((at(2_700), bounded))));
+    }
+
+    #[test]
+    fn a_look_ends_no_more_locks_than_it_may() {
+        let mut schedule = Schedule::default();
+        for _ in 0..=ENDS {
+            schedule.insert(held(None, false), at(9_000));
+        }
+        assert_eq!(schedule.take_due(at(9_000)).len(), ENDS);
+        assert_eq!(schedule.take_due(at(9_000)).len(), 1);
+    }
+
+    #[test]
+    fn a_burst_is_late_after_a_thirtieth_of_its_ttl() {
+        let mut schedule = burst(1);
+        schedule.open = OPEN;
+        schedule.sent_at = at(3_300);
+        assert_eq!(schedule.next_batch(at(3_300)), Some(at(3_300) + PACE));
+        assert!(schedule.held_back);
+        let late = at(3_300) + Duration::from_nanos(1);
+        assert_eq!(schedule.next_batch(late), Some(at(3_300) + SOON));
+        // What is due by then is held back by nobody.
+        schedule.sent_at = BEGAN;
+        assert_eq!(schedule.next_batch(at(3_000)), Some(at(3_000)));
+        assert!(!schedule.held_back);
+    }
+
     #[test]
     fn old_times_are_swept() {
         let mut schedule = Schedule::default();
@@ -485,6 +592,18 @@ mod tests {
         assert!(schedule.renewals.len() < 2_000);
         assert_eq!(schedule.entries.states.len(), 1);
         assert_eq!(schedule.next(BEGAN), None);
+        // Those that still stand are kept, of both kinds.
+        let renewed = schedule.insert(held(None, true), at(3_000));
+        let fixed = schedule.insert(held(None, false), at(3_000));
+        for _ in 0..10_000 {
+            let id = schedule.insert(held(None, false), at(3_000));
+            schedule.remove(id);
+        }
+        assert!(schedule.ends.len() < 2_000);
+        assert_eq!(ids(&schedule.take_due(at(3_000))), [fixed, renewed]);
+        // One sweep is enough for a long while: each costs as much as there is.
+        schedule.sweep();
+        assert_eq!(schedule.ends.len() + schedule.renewals.len(), 2);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::fault::Fault;
 use super::name::NodeName;
 use super::redis::needs::MissingRight;
+use super::text::tame;
 
 /// What [`Redlock::inspect`](crate::Redlock::inspect) finds of one master. What it does not say, or
 /// may not be asked, is `None`.
@@ -105,14 +106,21 @@ impl Inspection {
     }
 }
 
-/// What a server says goes to terminals and logs: as one short line without control characters.
+/// What a server says goes to terminals and logs: short, and without anything that they would obey. That
+/// something was there is seen.
 pub(crate) fn plain(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(100).collect()
+    tame(text, 160)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_server_says_is_short_and_moves_no_cursor() {
+        assert_eq!(plain("a\u{1b}[2J\r\nb"), "a\u{fffd}[2J\u{fffd}\u{fffd}b");
+        assert_eq!(plain(&"x".repeat(10_000)).len(), 160);
+    }
 
     #[test]
     fn info_is_read() {
@@ -129,7 +137,7 @@ mod tests {
         assert_eq!((one.append_only, one.cluster), (Some(false), Some(false)));
         assert_eq!(one.role.as_deref(), Some("master"));
         one.read("role:\u{1b}[2Jmaster\r\n");
-        assert_eq!(one.role.as_deref(), Some("[2Jmaster"));
+        assert_eq!(one.role.as_deref(), Some("\u{fffd}[2Jmaster"));
         let mut none = Inspection::new(NodeName::new("m"));
         none.read("");
         assert_eq!(none, Inspection::new(NodeName::new("m")));

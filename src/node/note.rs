@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::text::plain;
+use super::text::tame;
 
 /// The longest text of a note, in bytes.
 pub const MAX_NOTE_LEN: usize = 1024;
@@ -44,7 +44,7 @@ impl Note {
         let mut parts = rest.splitn(5, BETWEEN);
         let since = Duration::from_millis(parts.next()?.parse().ok()?);
         let pid = parts.next()?.parse().ok()?;
-        let name = |part: &str| plain(&part.chars().take(NAME).collect::<String>());
+        let name = |part: &str| tame(part, NAME);
         let (host, process) = (name(parts.next()?), name(parts.next()?));
         let text = parts.next().filter(|text| !text.is_empty());
         Some(Self {
@@ -52,7 +52,7 @@ impl Note {
             pid,
             process,
             since: UNIX_EPOCH.checked_add(since)?,
-            text: text.map(|text| plain(&text.chars().take(MAX_NOTE_LEN).collect::<String>())),
+            text: text.map(|text| tame(text, MAX_NOTE_LEN)),
         })
     }
 }
@@ -91,7 +91,7 @@ impl Identity {
     }
 
     pub(crate) fn new(host: &str, pid: u32, process: &str) -> Self {
-        let name = |name: &str| plain(&name.chars().take(NAME).collect::<String>());
+        let name = |name: &str| tame(name, NAME);
         Self {
             host: name(host),
             pid,
@@ -109,7 +109,7 @@ impl Identity {
     /// What a note of this process says, but for the time.
     fn says(&self, text: &str) -> Arc<str> {
         let Self { host, pid, process } = self;
-        let text = plain(text);
+        let text = tame(text, MAX_NOTE_LEN);
         format!("{pid}{BETWEEN}{host}{BETWEEN}{process}{BETWEEN}{text}").into()
     }
 }

@@ -130,7 +130,9 @@ impl Coordinator {
                 // Each node answers within its own timeout.
                 let certain = round.until(|answers| answers.round.reason());
                 if limit.wait(certain).await.is_none() {
-                    round.answers().give_up(self.now(), self.patience.answer);
+                    // No clock is read under the lock of the answers: others wait for that.
+                    let now = self.now();
+                    round.answers().give_up(now, self.patience.answer);
                 }
                 let answers = round.answers();
                 let reason = answers.round.reason();

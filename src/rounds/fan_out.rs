@@ -104,7 +104,7 @@ mod models {
         }
     }
 
-    fn answers(fan_out: &Arc<FanOut<All>>, node: usize) -> thread::JoinHandle<()> {
+    fn answering(fan_out: &Arc<FanOut<All>>, node: usize) -> thread::JoinHandle<()> {
         let fan_out = fan_out.clone();
         thread::spawn(move || fan_out.answered(node, Phase::Look, Ok(Answer::Confirmed)))
     }
@@ -115,7 +115,7 @@ mod models {
             let wanted = 2;
             let answers = All { answers: 0, wanted };
             let fan_out = FanOut::new(Arc::new(Tokio::default()), answers);
-            let nodes = [answers(&fan_out, 0), answers(&fan_out, 1)];
+            let nodes = [answering(&fan_out, 0), answering(&fan_out, 1)];
             block_on(fan_out.until(|answers| (answers.answers == answers.wanted).then_some(())));
             for node in nodes {
                 node.join().expect("no panic");

@@ -23,7 +23,10 @@ impl Coordinator {
         let mut limit = Limit::new(&*self.runtime, most);
         match limit.wait(fan_out.until(LookAnswers::complete)).await {
             Some(answers) => answers,
-            None => fan_out.answers().cut_off(self.now()),
+            None => {
+                let now = self.now();
+                fan_out.answers().cut_off(now)
+            }
         }
     }
 }

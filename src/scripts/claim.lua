@@ -71,7 +71,6 @@ for i, key in ipairs(KEYS) do
       call('ZREM', queue, unpack(dead))
       call('ZREM', alive, unpack(dead))
     end
-    largest = math.max(largest, tonumber(call('GET', ticket) or 0))
     local rank
     if stands then
       rank = call('ZRANK', queue, id)
@@ -109,6 +108,9 @@ for i, key in ipairs(KEYS) do
   joins = joins and held[i] == mode
 end
 if way > 0 then
+  for _, key in ipairs(KEYS) do
+    largest = math.max(largest, tonumber(call('GET', '{ticket}' .. key) or 0))
+  end
   local note = redis.pcall('GET', '{note}' .. KEYS[way])
   return {left, ahead, largest, holder, way, type(note) == 'string' and note or nil}
 end

@@ -12,11 +12,12 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
+
+use crate::shim;
 
 /// The compiled library. Cheap to clone; its file goes when the last clone and the last server that was
 /// given it are gone.
@@ -33,43 +34,8 @@ impl ClockShim {
     ///
     /// `Unsupported` on other systems than Linux, `NotFound` without a compiler, else what the compiler says.
     pub fn build() -> io::Result<Self> {
-        if !cfg!(target_os = "linux") {
-            return Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "the clock shim works on Linux only",
-            ));
-        }
-        let dir = tempfile::Builder::new()
-            .prefix("quorate-testbed-clock-")
-            .tempdir()?;
-        let source = dir.path().join("clock_shim.c");
-        let library = dir.path().join("clock_shim.so");
-        std::fs::write(&source, include_str!("clock_shim.c"))?;
-        let named = std::env::var("CC").ok().filter(|cc| !cc.is_empty());
-        for compiler in named.as_deref().into_iter().chain(["cc", "gcc"]) {
-            let run = Command::new(compiler)
-                .args(["-O2", "-shared", "-fPIC", "-o"])
-                .args([&library, &source])
-                .output();
-            match run {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-                Ok(output) if !output.status.success() => {
-                    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-                    return Err(io::Error::other(said));
-                }
-                Ok(_) => {
-                    return Ok(Self {
-                        library,
-                        dir: Arc::new(dir),
-                    });
-                }
-            }
-        }
-        Err(io::Error::new(
-            io::ErrorKind::NotFound,
-            "no C compiler: neither CC, cc nor gcc",
-        ))
+        let (library, dir) = shim::compile("clock", include_str!("clock_shim.c"))?;
+        Ok(Self { library, dir })
     }
 
     /// A new offset file, at zero, beside the library. One for each server whose clock is to jump alone.

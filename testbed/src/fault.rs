@@ -6,6 +6,7 @@
 //! Holds no sockets and does no I/O; `lane.rs` and `pipe.rs` read the rules that are made here.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Weak;
 use std::time::Duration;
 
@@ -70,6 +71,10 @@ pub enum Fault {
     /// does the news that they hung up. New connections work. On heal it arrives, late and in order: after what
     /// came over the new ones, as from buffers that a server reads when it goes on.
     Strand,
+    /// New connections lead to this address, as when a name or a route points to the wrong server. Those that
+    /// exist are left alone, also on heal: [`Proxy::reset_all`](crate::Proxy::reset_all) makes their clients
+    /// come anew. Of several such faults the latest counts.
+    Detour(SocketAddr),
 }
 
 impl Fault {
@@ -77,12 +82,6 @@ impl Fault {
     pub fn latency(way: Way, base: Duration) -> Self {
         let jitter = Duration::ZERO;
         Self::Latency { way, base, jitter }
-    }
-
-    /// Makes it happen on `proxy`, from now until the guard is dropped. When this returns, no byte passes by
-    /// the old rules any more, on connections that exist as on new ones.
-    pub fn inject(&self, proxy: &crate::Proxy) -> Injected {
-        proxy.inject(self.clone())
     }
 }
 
@@ -134,6 +133,7 @@ pub(crate) struct Rules {
     strand: bool,
     /// The newest `ResetAfter`: its id, so that counting starts anew with each, and its number of bytes.
     pub(crate) reset_after: Option<(u64, u64)>,
+    pub(crate) detour: Option<SocketAddr>,
     pub(crate) era: Era,
     pub(crate) closed: bool,
 }
@@ -209,6 +209,10 @@ impl Rules {
                 Fault::ResetAfter(bytes) => Some((*id, *bytes)),
                 _ => None,
             });
+        self.detour = self.faults.values().rev().find_map(|fault| match fault {
+            Fault::Detour(address) => Some(*address),
+            _ => None,
+        });
     }
 
     fn fold(&self, one: Way) -> Shape {

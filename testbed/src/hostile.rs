@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -27,10 +28,8 @@ pub enum Script {
     Relay {
         /// The real server.
         target: SocketAddr,
-        /// Replies come one byte a write, with small pauses: about 16 kB in a second.
-        bytewise: bool,
-        /// Said once on every connection, before the reply to the next question: all replies are shifted by it.
-        slip: Vec<u8>,
+        /// What it does to them.
+        harm: Tampering,
     },
     /// Accepts, listens, and never says a word.
     Hush,
@@ -42,6 +41,24 @@ pub enum Script {
     Quote,
     /// Answers the introduction as a Redis 7 that has been up for long, and does this from then on.
     Greet(Then),
+}
+
+/// What a relay does to what it carries. A *question* is a command that is no part of the introduction.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Tampering {
+    /// Nothing.
+    None,
+    /// Replies come one byte a write, with small pauses: about 16 kB in a second.
+    Bytewise,
+    /// Says this once on every connection, before the reply to the first question: all replies are shifted by it.
+    Slip(Words),
+    /// Says this to every question, in place of the real server, which never hears of them.
+    Say(Words),
+    /// Hangs up with the so many-th question of a connection, counted from 1. The real server still hears it;
+    /// its answer goes nowhere, and so may those to the questions just before. With 0 it hangs up as soon as the
+    /// introduction seems to be over.
+    HangUpAt(usize),
 }
 
 /// What a server does that has answered a client's introduction.
@@ -192,10 +209,10 @@ impl Drop for Hostile {
     }
 }
 
-type View = watch::Receiver<Option<Script>>;
+type ScriptView = watch::Receiver<Option<Script>>;
 
 /// Accepts until the server is dropped.
-async fn keep(listener: TcpListener, mut view: View, seen: Arc<Mutex<Seen>>) {
+async fn keep(listener: TcpListener, mut view: ScriptView, seen: Arc<Mutex<Seen>>) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
         return;
     };
@@ -224,7 +241,7 @@ async fn keep(listener: TcpListener, mut view: View, seen: Arc<Mutex<Seen>>) {
 }
 
 /// Plays the script in force on one connection until that ends it, or the client does.
-async fn talk(client: TcpStream, number: u64, mut view: View, seen: Arc<Mutex<Seen>>) {
+async fn talk(client: TcpStream, number: u64, mut view: ScriptView, seen: Arc<Mutex<Seen>>) {
     let mut talk = Talk {
         port: client.local_addr().map_or(0, |address| address.port()),
         client,
@@ -283,13 +300,8 @@ struct Talk {
 impl Talk {
     /// Returns when the connection is to be closed.
     async fn play(&mut self, script: &Script) -> io::Result<()> {
-        if let Script::Relay {
-            target,
-            bytewise,
-            slip,
-        } = script
-        {
-            return self.relay(*target, *bytewise, slip).await;
+        if let Script::Relay { target, harm } = script {
+            return self.relay(*target, harm).await;
         }
         self.upstream = None;
         match script {
@@ -365,7 +377,7 @@ impl Talk {
         }
     }
 
-    async fn relay(&mut self, target: SocketAddr, bytewise: bool, slip: &[u8]) -> io::Result<()> {
+    async fn relay(&mut self, target: SocketAddr, harm: &Tampering) -> io::Result<()> {
         if self.upstream.is_none() {
             if self.is_scripted || !self.heard.is_empty() {
                 return Ok(());
@@ -374,35 +386,29 @@ impl Talk {
             upstream.set_nodelay(true)?;
             self.upstream = Some(upstream);
         }
-        let mut slipped = false;
+        let mut questions = 0;
+        let mut is_introduced = false;
         let mut replies = vec![0; 4096];
         loop {
             let Some(upstream) = &mut self.upstream else {
                 return Ok(());
             };
-            let known = self.heard.len();
             tokio::select! {
                 read = self.client.read_buf(&mut self.heard) => {
-                    if read? == 0 {
+                    if read? == 0 || self.pass_on(harm, &mut questions).await?.is_break() {
                         return Ok(());
                     }
-                    let fresh = self.heard[known..].to_vec();
-                    while let Some(command) = self.understood()? {
-                        let is_question = introduction(&command, self.port, self.number).is_none();
-                        if is_question && !std::mem::replace(&mut slipped, true) {
-                            self.client.write_all(slip).await?;
-                        }
-                    }
-                    if let Some(upstream) = &mut self.upstream {
-                        upstream.write_all(&fresh).await?;
-                    }
+                }
+                () = tokio::time::sleep(QUIET), if is_introduced && matches!(harm, Tampering::HangUpAt(0)) => {
+                    return Ok(());
                 }
                 read = upstream.read(&mut replies) => {
                     let count = read?;
                     if count == 0 {
                         return Ok(());
                     }
-                    if bytewise {
+                    is_introduced = true;
+                    if matches!(harm, Tampering::Bytewise) {
                         self.trickle(&replies[..count]).await?;
                     } else {
                         self.client.write_all(&replies[..count]).await?;
@@ -410,6 +416,33 @@ impl Talk {
                 }
             }
         }
+    }
+
+    /// Hands what has come in whole to the real server, or does to it what the tampering says.
+    async fn pass_on(
+        &mut self,
+        harm: &Tampering,
+        questions: &mut usize,
+    ) -> io::Result<ControlFlow<()>> {
+        while let Some((command, bytes)) = self.understood()? {
+            let is_question = introduction(&command, self.port, self.number).is_none();
+            *questions += usize::from(is_question);
+            match harm {
+                Tampering::Slip(words) if is_question && *questions == 1 => self.say(words).await?,
+                Tampering::Say(words) if is_question => {
+                    self.say(words).await?;
+                    continue;
+                }
+                _ => {}
+            }
+            if let Some(upstream) = &mut self.upstream {
+                upstream.write_all(&bytes).await?;
+            }
+            if matches!(harm, Tampering::HangUpAt(last) if is_question && *questions >= *last) {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
     }
 
     async fn trickle(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -438,7 +471,7 @@ impl Talk {
     /// The next command; an end of file is an error. Nothing is lost when it is dropped half-way.
     async fn next(&mut self) -> io::Result<Command> {
         loop {
-            if let Some(command) = self.understood()? {
+            if let Some((command, _)) = self.understood()? {
                 self.is_scripted = true;
                 return Ok(command);
             }
@@ -448,15 +481,15 @@ impl Talk {
         }
     }
 
-    /// The next command that has come in whole.
-    fn understood(&mut self) -> io::Result<Option<Command>> {
+    /// The next command that has come in whole, and its bytes.
+    fn understood(&mut self) -> io::Result<Option<(Command, Vec<u8>)>> {
         let Some((command, len)) = parse(&self.heard)? else {
             return Ok(None);
         };
-        self.heard.drain(..len);
+        let bytes = self.heard.drain(..len).collect();
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         *seen.commands.entry(word(&command, 0)).or_default() += 1;
-        Ok(Some(command))
+        Ok(Some((command, bytes)))
     }
 }
 

@@ -5,6 +5,7 @@
 //! - [`Proxy`] stands between a client and a server and does to their bytes what a [`Fault`] says.
 //! - [`Hostile`] is a server that goes by a [`Script`]: it hangs up, keeps silent, talks nonsense, floods.
 //! - [`ClockShim`] and [`OffsetFile`] make the clock of one server jump.
+//! - [`Names`] are host names that lead somewhere, nowhere, or to a name server that is silent.
 //! - [`Namespace`] is a link to one server that can go down, for programs that [`isolate`] themselves.
 //! - [`Connection`] and [`Reply`] ask a server something without a client library.
 //!
@@ -41,6 +42,8 @@ mod fault;
 mod hostile;
 mod lane;
 mod masters;
+pub mod measure;
+mod names;
 mod namespace;
 mod options;
 mod pipe;
@@ -49,16 +52,20 @@ mod process;
 mod proxy;
 mod resp;
 mod server;
+mod shim;
 mod spawn;
+pub mod table;
 
 pub use clock::{ClockShim, OffsetFile, Skew};
 pub use counters::{Counters, Flow};
 pub use error::Error;
 pub use fault::{Fault, Injected, Way};
-pub use hostile::{Hostile, Script, Then, Words};
+pub use hostile::{Hostile, Script, Tampering, Then, Words};
 pub use masters::Masters;
+pub use names::{Leads, Names};
 pub use namespace::{Namespace, isolable, isolate};
 pub use options::{Persistence, ServerOptions, Tls};
+pub use process::within;
 pub use proxy::Proxy;
 pub use resp::{Connection, Reply};
 pub use server::Server;

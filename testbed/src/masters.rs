@@ -3,7 +3,9 @@
 use std::ops::{Deref, Index};
 use std::thread;
 
-use crate::{Error, Server, ServerOptions};
+use crate::error::Error;
+use crate::options::ServerOptions;
+use crate::server::Server;
 
 /// N independent masters. Dereferences to a slice of [`Server`], so `len`, `iter` and indexing are there.
 ///

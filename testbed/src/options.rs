@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::{ClockShim, Namespace, OffsetFile};
+use crate::clock::{ClockShim, OffsetFile};
+use crate::namespace::Namespace;
 
 /// What a server keeps on disk, which decides what [`Server::restart`](crate::Server::restart) finds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

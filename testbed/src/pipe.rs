@@ -18,14 +18,14 @@ use crate::counters::Stats;
 use crate::fault::{Era, Rules, Way};
 use crate::lane::{End, Lane};
 
-type View = watch::Receiver<Rules>;
+type RulesView = watch::Receiver<Rules>;
 
 /// Carries one connection until it ends.
 pub(crate) async fn serve(
     mut client: TcpStream,
     target: SocketAddr,
     born: Era,
-    view: View,
+    view: RulesView,
     stats: Arc<Stats>,
     seed: u64,
 ) {
@@ -74,7 +74,7 @@ async fn relay(
     client: &mut TcpStream,
     server: Option<&mut TcpStream>,
     born: Era,
-    view: &View,
+    view: &RulesView,
     stats: &Stats,
     seed: u64,
 ) -> End {
@@ -100,7 +100,7 @@ async fn relay(
 }
 
 /// A client whose server is gone and who has not been told.
-async fn orphan(client: &mut TcpStream, mut view: View, stats: &Stats) -> End {
+async fn orphan(client: &mut TcpStream, mut view: RulesView, stats: &Stats) -> End {
     let mut buffer = vec![0; 4096];
     let mut has_sent = false;
     loop {
@@ -123,7 +123,7 @@ async fn orphan(client: &mut TcpStream, mut view: View, stats: &Stats) -> End {
 }
 
 /// Waits until the rules are so. When the proxy is gone its tasks are about to be dropped, so waits then, too.
-async fn until(mut view: View, so: impl FnMut(&Rules) -> bool) {
+async fn until(mut view: RulesView, so: impl FnMut(&Rules) -> bool) {
     if view.wait_for(so).await.is_err() {
         pending::<()>().await;
     }

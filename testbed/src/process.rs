@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::Error;
+use crate::error::Error;
 
 /// Signals the server and the helpers it forked to save or rewrite its data.
 pub(crate) fn signal_group(process: &Child, signal: Signal) -> Result<(), Error> {
@@ -28,8 +28,8 @@ pub(crate) fn process_state(pid: u32) -> Option<char> {
     String::from_utf8_lossy(&ps.stdout).trim().chars().next()
 }
 
-/// Whether `done` came true before the time was over; asked every millisecond.
-pub(crate) fn within(patience: Duration, mut done: impl FnMut() -> bool) -> bool {
+/// Whether `done` came true before the time was over; asked every millisecond, on this thread.
+pub fn within(patience: Duration, mut done: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     loop {
         if done() {

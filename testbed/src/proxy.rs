@@ -99,7 +99,7 @@ impl Proxy {
         self.address
     }
 
-    /// Where their bytes go.
+    /// Where their bytes go, unless a fault leads them elsewhere.
     pub fn target(&self) -> SocketAddr {
         self.target
     }
@@ -171,6 +171,14 @@ impl SeenEra {
     }
 }
 
+impl Fault {
+    /// Makes it happen on `proxy`, from now until the guard is dropped. When this returns, no byte passes by
+    /// the old rules any more, on connections that exist as on new ones.
+    pub fn inject(&self, proxy: &Proxy) -> Injected {
+        proxy.inject(self.clone())
+    }
+}
+
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.rules.send_modify(|rules| rules.closed = true);
@@ -235,12 +243,17 @@ impl Door {
 
     fn admit(&self, client: TcpStream, era: Era) {
         let number = self.stats.accepted.fetch_add(1, Ordering::Relaxed);
-        if self.view.borrow().refuse {
+        let (refuse, detour) = {
+            let rules = self.view.borrow();
+            (rules.refuse, rules.detour)
+        };
+        if refuse {
             self.stats.refused.fetch_add(1, Ordering::Relaxed);
             return;
         }
+        let target = detour.unwrap_or(self.target);
         let seed = self.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let (view, stats) = (self.view.clone(), self.stats.clone());
-        tokio::task::spawn_local(serve(client, self.target, era, view, stats, seed));
+        tokio::task::spawn_local(serve(client, target, era, view, stats, seed));
     }
 }

@@ -18,12 +18,13 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::error::Error;
+use crate::namespace::Namespace;
 use crate::options::{ServerOptions, percent};
 use crate::ports::PortLease;
 use crate::process::{process_state, signal_group, within};
 use crate::resp::{Connection, Reply};
 use crate::spawn::{available, mortal, spawn};
-use crate::{Error, Namespace};
 
 /// How often a start that found its port taken is tried on another one.
 const PORTS_TO_TRY: usize = 8;

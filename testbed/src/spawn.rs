@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 
-use crate::Namespace;
+use crate::namespace::Namespace;
 
 type Job = (Command, Sender<io::Result<Child>>);
 

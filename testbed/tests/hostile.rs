@@ -6,7 +6,9 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use quorate_testbed::{Connection, Hostile, Reply, Script, Server, ServerOptions, Then, Words};
+use quorate_testbed::{
+    Connection, Hostile, Reply, Script, Server, ServerOptions, Tampering, Then, Words, within,
+};
 
 const LONG: Duration = Duration::from_secs(20);
 /// Long enough for a word that anybody means to say.
@@ -154,29 +156,88 @@ fn a_flood_does_not_end() {
     assert!(flood.starts_with(b"$4294967296\r\nxxx"));
 }
 
+fn server() -> Server {
+    Server::start(ServerOptions::new()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn relay(server: &Server, harm: Tampering) -> Script {
+    let target = server.addr();
+    Script::Relay { target, harm }
+}
+
 #[test]
 fn a_relay_is_right_also_byte_by_byte_and_a_slip_shifts_its_replies() {
-    let server = Server::start(ServerOptions::new()).unwrap_or_else(|error| panic!("{error}"));
-    let relay = |bytewise, slip: &str| Script::Relay {
-        target: server.addr(),
-        bytewise,
-        slip: slip.into(),
-    };
-    for bytewise in [false, true] {
-        let hostile = start(relay(bytewise, ""));
+    let server = server();
+    for harm in [Tampering::None, Tampering::Bytewise] {
+        let hostile = start(relay(&server, harm.clone()));
         let mut connection = dial(&hostile);
         assert!(connection.command(&["SET", "a", "b"]).unwrap().is_ok());
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), "b".into());
         // From right to wrong on the same connection, and not back.
         hostile.play(Script::Say(":1\r\n".into()));
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), Reply::Int(1));
-        hostile.play(relay(bytewise, ""));
+        hostile.play(relay(&server, harm));
         assert!(connection.command(&["GET", "a"]).is_err());
     }
-    let hostile = start(relay(false, "+shifted\r\n"));
+    let hostile = start(relay(&server, Tampering::Slip("+shifted\r\n".into())));
     let mut connection = dial(&hostile);
     let first = connection.command(&["GET", "a"]).unwrap();
     assert_eq!(first, Reply::Status("shifted".into()));
     let second = connection.command(&["PING"]).unwrap();
     assert_eq!(second, "b".into());
+}
+
+#[test]
+fn a_relay_lets_the_real_server_answer_the_introduction_and_then_speaks_itself() {
+    let server = server();
+    let hostile = start(relay(&server, Tampering::Say("+other\r\n".into())));
+    let mut connection = dial(&hostile);
+    let true_run = server.command(&["INFO", "server"]).unwrap();
+    let run = |info: &Reply| {
+        let text = info.text().unwrap().into_owned();
+        text.lines()
+            .find_map(|line| line.strip_prefix("run_id:").map(str::to_owned))
+            .unwrap()
+    };
+    let told = connection.command(&["INFO", "server"]).unwrap();
+    assert_eq!(run(&told), run(&true_run));
+    for _ in 0..2 {
+        let answer = connection.command(&["SET", "a", "b"]).unwrap();
+        assert_eq!(answer, Reply::Status("other".into()));
+    }
+    assert_eq!(server.command(&["GET", "a"]).unwrap(), Reply::Nil);
+}
+
+#[test]
+fn a_relay_hangs_up_at_a_question_that_the_real_server_hears() {
+    let server = server();
+    let hostile = start(relay(&server, Tampering::HangUpAt(2)));
+    for round in 1..=2 {
+        let mut connection = dial(&hostile);
+        introduce_to_a_real_one(&mut connection);
+        assert_eq!(
+            connection.command(&["INCR", "a"]).unwrap(),
+            Reply::Int(2 * round - 1)
+        );
+        assert!(connection.command(&["INCR", "a"]).is_err());
+        let heard = || server.command(&["GET", "a"]).unwrap().int();
+        assert!(within(LONG, || heard() == Some(2 * round)), "{:?}", heard());
+    }
+}
+
+#[test]
+fn a_relay_hangs_up_unasked_when_the_introduction_is_over() {
+    let server = server();
+    let hostile = start(relay(&server, Tampering::HangUpAt(0)));
+    let mut connection = dial(&hostile);
+    thread::sleep(SHORT);
+    introduce_to_a_real_one(&mut connection);
+    let started = Instant::now();
+    assert!(connection.receive().is_err());
+    assert!(started.elapsed() < LONG / 2);
+}
+
+fn introduce_to_a_real_one(connection: &mut Connection) {
+    let info = connection.command(&["INFO", "server"]).unwrap();
+    assert!(info.text().unwrap().contains("run_id:"), "{info:?}");
 }

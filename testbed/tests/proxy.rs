@@ -454,3 +454,23 @@ fn dropping_the_proxy_ends_its_connections_and_frees_its_port() {
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     drop(guard);
 }
+
+#[test]
+fn a_detour_leads_new_connections_elsewhere_and_back() {
+    let (right, proxy) = scene();
+    let wrong = Server::start(ServerOptions::new()).unwrap_or_else(|error| panic!("{error}"));
+    right.command(&["SET", "who", "right"]).unwrap();
+    wrong.command(&["SET", "who", "wrong"]).unwrap();
+    let who = |connection: &mut Connection| connection.command(&["GET", "who"]).unwrap();
+    let mut old = dial(&proxy);
+    let detour = Fault::Detour(wrong.addr()).inject(&proxy);
+    assert_eq!(who(&mut dial(&proxy)), "wrong".into());
+    assert_eq!(who(&mut old), "right".into(), "an old one is left alone");
+    proxy.reset_all();
+    assert!(old.command(&["PING"]).is_err());
+    let mut astray = dial(&proxy);
+    assert_eq!(who(&mut astray), "wrong".into());
+    detour.heal();
+    assert_eq!(who(&mut dial(&proxy)), "right".into());
+    assert_eq!(who(&mut astray), "wrong".into(), "also after the heal");
+}

@@ -34,54 +34,55 @@ struct Part {
     seconds: u64,
 }
 
+/// Title, arguments in full and quick, seconds in full and quick.
+const PARTS: [(&str, &str, &str, u64, u64); 7] = [
+    (
+        "Side by side on five masters",
+        "versus",
+        "versus --quick --rounds 1",
+        140,
+        10,
+    ),
+    (
+        "Side by side on one, three, seven and nine masters",
+        "versus --quick --masters 1,3,7,9",
+        "versus --quick --rounds 1 --masters 1,3,7,9",
+        130,
+        35,
+    ),
+    (
+        "Keys left behind",
+        "leftovers",
+        "leftovers --cycles 3000",
+        60,
+        5,
+    ),
+    (
+        "Masters far apart",
+        "wide",
+        "wide --rounds 1 --cycles 4",
+        75,
+        10,
+    ),
+    ("More tasks at once", "tasks", "tasks --rounds 1", 70, 20),
+    (
+        "Faults, and the time without service",
+        "faults --rounds 5",
+        "faults --rounds 1 --cycles 200 --no-peer",
+        330,
+        40,
+    ),
+    (
+        "Many locks held",
+        "held --rounds 2",
+        "held --rounds 1 --seconds 4 --counts 10,1000,10000",
+        500,
+        70,
+    ),
+];
+
 fn parts(args: &Args) -> Vec<Part> {
-    // Title, arguments in full and quick, seconds in full and quick.
-    let table: [(&'static str, &str, &str, u64, u64); 7] = [
-        (
-            "Side by side on five masters",
-            "versus",
-            "versus --quick --rounds 1",
-            140,
-            10,
-        ),
-        (
-            "Side by side on one, three, seven and nine masters",
-            "versus --quick --masters 1,3,7,9",
-            "versus --quick --rounds 1 --masters 1,3,7,9",
-            130,
-            35,
-        ),
-        (
-            "Keys left behind",
-            "leftovers",
-            "leftovers --cycles 3000",
-            60,
-            5,
-        ),
-        (
-            "Masters far apart",
-            "wide",
-            "wide --rounds 1 --cycles 4",
-            75,
-            10,
-        ),
-        ("More tasks at once", "tasks", "tasks --rounds 1", 70, 20),
-        (
-            "Faults, and the time without service",
-            "faults --rounds 5",
-            "faults --rounds 1 --cycles 200 --no-peer",
-            330,
-            40,
-        ),
-        (
-            "Many locks held",
-            "held --rounds 2",
-            "held --rounds 1 --seconds 4 --counts 10,1000,10000",
-            500,
-            70,
-        ),
-    ];
-    let mut parts: Vec<Part> = table
+    let mut parts: Vec<Part> = PARTS
         .into_iter()
         .map(|(title, full, quick, long, short)| {
             let (words, seconds) = if args.quick {

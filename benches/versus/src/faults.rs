@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use quorate::{RestartGuard, Wait};
+use quorate::Wait;
+use quorate_testbed::measure::{Samples, Spread, number, quantile};
+use quorate_testbed::table::{Table, ratio};
 use quorate_testbed::{Fault, Injected, Masters, Proxy, Way};
 
 use crate::contender::{Addresses, Contender, Name, settings};
-use crate::measure::{Spread, quantile};
-use crate::table::{Bound, Table, goal, number, ratio};
-use crate::versus::{Alone, alone, runtime};
+use crate::goal::{Bound, goal};
+use crate::versus::{alone, runtime};
 
 /// Arguments of `faults`.
 #[derive(Clone, Debug, clap::Args)]
@@ -168,8 +169,8 @@ pub(crate) fn run(args: &Args) {
 /// One contender right before a fault and from its moment on.
 #[derive(Clone)]
 struct Pair {
-    healthy: Alone,
-    faulty: Alone,
+    healthy: Samples,
+    faulty: Samples,
 }
 
 fn print(names: &[Name], seen: &[Vec<Vec<Pair>>]) {
@@ -180,8 +181,8 @@ fn print(names: &[Name], seen: &[Vec<Vec<Pair>>]) {
         let more = ["release p50 x", "us", "p99 x", "us", "failed"];
         let mut table = Table::new([name.label()].into_iter().chain(heading).chain(more));
         for (trouble, pairs) in Trouble::ALL.iter().zip(seen) {
-            let cells = |pick: fn(&Alone) -> &Vec<u64>, share: f64| {
-                let value = |round: &Alone| quantile(pick(round), share) / 1e3;
+            let cells = |pick: fn(&Samples) -> &Vec<u64>, share: f64| {
+                let value = |round: &Samples| quantile(pick(round), share) / 1e3;
                 let ratios = pairs.iter().map(|p| value(&p.faulty) / value(&p.healthy));
                 let plain = pairs.iter().map(|p| value(&p.faulty));
                 [ratio(Spread::of(ratios)), number(Spread::of(plain).median)]
@@ -192,7 +193,7 @@ fn print(names: &[Name], seen: &[Vec<Vec<Pair>>]) {
                 .max();
             let failed: u64 = pairs.iter().map(|pair| pair.faulty.failed).sum();
             let over = |share: f64| {
-                let at = |round: &Alone| quantile(&round.acquire, share);
+                let at = |round: &Samples| quantile(&round.acquire, share);
                 Spread::of(pairs.iter().map(|p| at(&p.faulty) / at(&p.healthy))).median
             };
             if *trouble == Trouble::Stopped(1) {
@@ -208,7 +209,7 @@ fn print(names: &[Name], seen: &[Vec<Vec<Pair>>]) {
             row.push(failed.to_string());
             table.row(row);
         }
-        table.print(&format!("{}, a minority in trouble", name.label()));
+        print!("\n{}, a minority in trouble\n{table}", name.label());
         if *name != Name::Rslock {
             goals.extend(stopped.map(|stopped| (name.label(), stopped, lost)));
         }
@@ -227,70 +228,34 @@ fn print(names: &[Name], seen: &[Vec<Vec<Pair>>]) {
 /// Something that happens to the masters.
 type Event = fn(&Masters);
 
+/// What happens to the masters, one after the other.
+const EVENTS: [(&str, Event); 7] = [
+    ("nothing happens", |_| {}),
+    ("one of five dies", |m| m[4].kill().expect("killed")),
+    ("a second dies", |m| m[3].kill().expect("killed")),
+    ("one returns", |m| m[4].restart().expect("started")),
+    ("the other returns", |m| m[3].restart().expect("started")),
+    ("one is stopped", |m| m[4].stop().expect("stopped")),
+    ("it goes on", |m| m[4].cont().expect("goes on")),
+];
+
 /// One client goes on and on while masters die and return.
 fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
     let masters = Arc::new(Masters::start(MASTERS).expect("masters"));
-    let events: [(&str, Event); 7] = [
-        ("nothing happens", |_| {}),
-        ("one of five dies", |m| m[4].kill().expect("killed")),
-        ("a second dies", |m| m[3].kill().expect("killed")),
-        ("one returns", |m| m[4].restart().expect("started")),
-        ("the other returns", |m| m[3].restart().expect("started")),
-        ("one is stopped", |m| m[4].stop().expect("stopped")),
-        ("it goes on", |m| m[4].cont().expect("goes on")),
-    ];
-    let mut seen = vec![Vec::new(); events.len()];
+    let mut seen = vec![Vec::new(); EVENTS.len()];
     let mut back = Vec::new();
     runtime.block_on(async {
         for _ in 0..rounds {
             let client = settings(Name::Default, &masters.urls())
                 .build()
                 .expect("good settings");
-            for (n, (_, event)) in events.iter().enumerate() {
-                seen[n].push(longest_pause(&client, &masters, *event).await.as_secs_f64() * 1e3);
+            for ((_, event), seen) in EVENTS.iter().zip(&mut seen) {
+                let pause = longest_pause(&client, &masters, *event).await;
+                seen.push(pause.as_secs_f64() * 1e3);
             }
         }
-        // No quorum at all, then one master too many is back: how long until somebody is served?
         for _ in 0..rounds {
-            let client = settings(Name::Default, &masters.urls())
-                .restart_guard(RestartGuard::Off)
-                .wait(Wait::Forever)
-                .build()
-                .expect("good settings");
-            client
-                .acquire("gap")
-                .await
-                .expect("healthy")
-                .release()
-                .await;
-            for master in masters.iter().skip(2) {
-                master.kill().expect("killed");
-            }
-            let waiting = tokio::spawn({
-                let client = client.clone();
-                async move {
-                    let guard = client.acquire("gap").await.expect("waits for ever");
-                    let served = Instant::now();
-                    guard.release().await;
-                    served
-                }
-            });
-            tokio::time::sleep(Duration::from_millis(700)).await;
-            let returned = tokio::task::spawn_blocking({
-                let masters = masters.clone();
-                move || {
-                    masters[2].restart().expect("started");
-                    masters[2].wait_ready().expect("ready");
-                    Instant::now()
-                }
-            });
-            let returned = returned.await.expect("no panic");
-            let served = waiting.await.expect("no panic");
-            back.push(served.saturating_duration_since(returned).as_secs_f64() * 1e3);
-            for master in masters.iter().skip(3) {
-                master.restart().expect("started");
-                master.wait_ready().expect("ready");
-            }
+            back.push(until_served(&masters).await.as_secs_f64() * 1e3);
         }
     });
     let mut table = Table::new(["quorate default", "pause ms", "of the rounds"]);
@@ -299,18 +264,58 @@ fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
         let range = format!("[{}-{}]", number(spread.least), number(spread.most));
         [number(spread.median), range]
     };
-    for ((label, _), values) in events.iter().zip(&seen) {
+    for ((label, _), values) in EVENTS.iter().zip(&seen) {
         table.row([(*label).to_owned()].into_iter().chain(cells(values)));
     }
     let label = "three died, one returns: from its answer to PING".to_owned();
     table.row([label].into_iter().chain(cells(&back)));
-    table.print("Time without service: the longest pause between two acquisitions of one client");
+    let title = "Time without service: the longest pause between two acquisitions of one client";
+    print!("\n{title}\n{table}");
     println!();
     for (label, n) in [("dies", 1), ("returns", 4)] {
         let what = format!("pause in ms when one of five {label}");
         let pause = Spread::of(seen[n].iter().copied()).median;
         goal(&what, pause, Bound::Most(100.0));
     }
+}
+
+/// No quorum at all, then one master too many is back: how long until somebody is served?
+async fn until_served(masters: &Arc<Masters>) -> Duration {
+    let client = settings(Name::Default, &masters.urls())
+        .wait(Wait::Forever)
+        .build()
+        .expect("good settings");
+    client
+        .acquire("gap")
+        .await
+        .expect("healthy")
+        .release()
+        .await;
+    for master in masters.iter().skip(2) {
+        master.kill().expect("killed");
+    }
+    let waiting = tokio::spawn(async move {
+        let guard = client.acquire("gap").await.expect("waits for ever");
+        let served = Instant::now();
+        guard.release().await;
+        served
+    });
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let returned = tokio::task::spawn_blocking({
+        let masters = masters.clone();
+        move || {
+            masters[2].restart().expect("started");
+            masters[2].wait_ready().expect("ready");
+            Instant::now()
+        }
+    });
+    let returned = returned.await.expect("no panic");
+    let served = waiting.await.expect("no panic");
+    for master in masters.iter().skip(3) {
+        master.restart().expect("started");
+        master.wait_ready().expect("ready");
+    }
+    served.saturating_duration_since(returned)
 }
 
 /// The longest pause between acquisitions around `event`.

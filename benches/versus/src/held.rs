@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use quorate::{LockGuard, Redlock};
 use quorate_testbed::Masters;
+use quorate_testbed::measure::{Counts, Spread, Usage, number, servers_cpu};
+use quorate_testbed::table::Table;
 use serde::{Deserialize, Serialize};
 
 use crate::contender::{Addresses, Contender, Name, TTL, settings};
 use crate::floor::Floor;
-use crate::measure::{Counts, Spread, climb, masters_cpu, own_cpu, own_memory};
-use crate::table::{Bound, Table, goal, number};
+use crate::goal::{Bound, climb, goal};
 use crate::versus::{crowd, runtime};
 
 /// Arguments of `held`.
@@ -135,7 +136,7 @@ pub(crate) fn run(args: &Args) {
             number(of(|row| row.seen.cycle_us).median),
         ]);
     }
-    table.print("Held and renewed by one process");
+    print!("\nHeld and renewed by one process\n{table}");
     println!(
         "B/lock: resident memory after at least two renewals over that before the first lock, with names and \
          guards; counts below 1,000 show pages, not locks. Cycle CPU: one more lock taken and given back, renewals taken off"
@@ -213,13 +214,13 @@ fn one(masters: &Masters, name: Name, count: usize, args: &Args) -> Row {
     };
     assert_eq!(next().trim(), "steady");
     let (cpu, before) = (
-        masters_cpu(masters),
+        servers_cpu(masters),
         Counts::read(masters, name.sends_set()),
     );
     let started = Instant::now();
     assert_eq!(next().trim(), "over");
     let took = started.elapsed().as_secs_f64();
-    let servers = masters_cpu(masters).saturating_sub(cpu).as_secs_f64();
+    let servers = servers_cpu(masters).saturating_sub(cpu).as_secs_f64();
     let counts = Counts::read(masters, name.sends_set()).since(before);
     let seen: Seen = serde_json::from_str(&next()).expect("what it saw");
     child.wait().expect("ends");
@@ -260,9 +261,8 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     let gone = guards.iter().filter(|guard| !guard.is_valid()).count();
     let taken = own_memory().saturating_sub(before);
     println!("steady");
-    let (cpu, started) = (own_cpu(), Instant::now());
-    tokio::time::sleep(Duration::from_secs(args.seconds)).await;
-    let cpu = own_cpu().saturating_sub(cpu).as_secs_f64() / started.elapsed().as_secs_f64();
+    let rest = tokio::time::sleep(Duration::from_secs(args.seconds));
+    let cpu = share(Usage::of(&[], rest).await.1);
     println!("over");
     // By now everybody was renewed, and has what renewing needs.
     let memory = own_memory().saturating_sub(before);
@@ -349,14 +349,16 @@ async fn bare(urls: &[String], args: &HolderArgs) -> Seen {
     let taken = own_memory().saturating_sub(before);
     floor.extend(&held, TTL).await;
     println!("steady");
-    let (cpu, started) = (own_cpu(), Instant::now());
-    while started.elapsed() < Duration::from_secs(args.seconds) {
-        floor.extend(&held, TTL).await;
-        let next = started.elapsed().as_secs_f64() / (TTL / 3).as_secs_f64();
-        let at = (TTL / 3).mul_f64(next.floor() + 1.0);
-        tokio::time::sleep(at.saturating_sub(started.elapsed())).await;
-    }
-    let cpu = own_cpu().saturating_sub(cpu).as_secs_f64() / started.elapsed().as_secs_f64();
+    let renewing = async {
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(args.seconds) {
+            floor.extend(&held, TTL).await;
+            let next = started.elapsed().as_secs_f64() / (TTL / 3).as_secs_f64();
+            let at = (TTL / 3).mul_f64(next.floor() + 1.0);
+            tokio::time::sleep(at.saturating_sub(started.elapsed())).await;
+        }
+    };
+    let cpu = share(Usage::of(&[], renewing).await.1);
     println!("over");
     let memory = own_memory().saturating_sub(before);
     let at = Addresses {
@@ -373,4 +375,17 @@ async fn bare(urls: &[String], args: &HolderArgs) -> Seen {
         lost: 0,
         cycle_us: cycle(Arc::new(client), Name::Floor, 0.0).await,
     }
+}
+
+/// The resident memory of this process, in bytes.
+fn own_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    1024 * kib.unwrap_or(0)
+}
+
+/// The share of a core that this process took.
+fn share(usage: Usage) -> f64 {
+    usage.client.as_secs_f64() / usage.took.as_secs_f64()
 }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use quorate::{Redlock, RestartGuard, Wait};
+use quorate::{Redlock, Wait};
+use quorate_testbed::table::Table;
 use quorate_testbed::{Fault, Masters, Proxy, Reply, Way};
 
-use crate::contender::Name;
-use crate::table::{Bound, Table, goal};
+use crate::contender::{Name, settings};
+use crate::goal::{Bound, goal};
 use crate::versus::runtime;
 
 /// Arguments of `leftovers`.
@@ -57,27 +58,9 @@ pub(crate) fn run(args: &Args) {
             .iter()
             .map(|master| Proxy::start(master.addr()).expect("a proxy"))
             .collect();
-        let urls = masters.iter().zip(&proxies);
-        let urls: Vec<String> = urls.map(|(m, p)| m.url_at(p.addr())).collect();
         let tally = Arc::new(Tally::default());
         let runtime = runtime(false);
-        let redlock = {
-            let builder = Redlock::builder()
-                .masters(urls)
-                .ttl(TTL)
-                .max_ttl(TTL)
-                .node_timeout(Duration::from_millis(50))
-                .heartbeat(Duration::from_millis(500))
-                .wait(Wait::For(Duration::from_secs(2)))
-                .restart_guard(RestartGuard::Off);
-            match name {
-                Name::Classic => builder.fencing(false),
-                Name::Fenced => builder.unordered(),
-                _ => builder,
-            }
-            .build()
-            .expect("good settings")
-        };
+        let redlock = client(name, &masters, &proxies);
         let started = Instant::now();
         let faults = std::thread::scope(|scope| {
             let chaos = scope.spawn(|| torment(&masters, &proxies, &tally));
@@ -95,18 +78,7 @@ pub(crate) fn run(args: &Args) {
         });
         let took = started.elapsed();
         let at_once = keys(&masters);
-        let mut after = at_once;
-        runtime.block_on(async {
-            let _ = tokio::time::timeout(Duration::from_secs(20), redlock.flush()).await;
-            // A queue lives for a heartbeat after its last waiter.
-            for _ in 0..50 {
-                after = keys(&masters);
-                if after == 0 {
-                    break;
-                }
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        });
+        let after = runtime.block_on(flushed(&redlock, &masters));
         left_in_all += after;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed).to_string();
         table.row([
@@ -122,7 +94,7 @@ pub(crate) fn run(args: &Args) {
             took.as_secs().to_string(),
         ]);
     }
-    table.print("Keys left behind, fencing counters aside (they live for a day by design)");
+    print!("\nKeys left behind, fencing counters aside (they live for a day by design)\n{table}");
     println!();
     goal(
         "keys left after the background releases",
@@ -130,6 +102,34 @@ pub(crate) fn run(args: &Args) {
         Bound::Most(0.0),
     );
     assert_eq!(left_in_all, 0, "keys were left behind");
+}
+
+fn client(name: Name, masters: &Masters, proxies: &[Proxy]) -> Redlock {
+    let urls = masters.iter().zip(proxies);
+    let urls: Vec<String> = urls.map(|(m, p)| m.url_at(p.addr())).collect();
+    settings(name, &urls)
+        .ttl(TTL)
+        .max_ttl(TTL)
+        .node_timeout(Duration::from_millis(50))
+        .heartbeat(Duration::from_millis(500))
+        .wait(Wait::For(Duration::from_secs(2)))
+        .build()
+        .expect("good settings")
+}
+
+/// The keys that are left when the background releases are through.
+async fn flushed(redlock: &Redlock, masters: &Masters) -> usize {
+    let _ = tokio::time::timeout(Duration::from_secs(20), redlock.flush()).await;
+    let mut left = keys(masters);
+    // A queue lives for a heartbeat after its last waiter.
+    for _ in 0..50 {
+        if left == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        left = keys(masters);
+    }
+    left
 }
 
 /// Everything but fencing counters.

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_testbed::Masters;
+use quorate_testbed::measure::{Samples, Spread, number, quantile};
+use quorate_testbed::table::{Table, ratio};
 use serde::Deserialize;
 use tokio::runtime::Runtime;
 
 use crate::contender::{Addresses, Contender, Name};
-use crate::measure::{Spread, quantile};
-use crate::table::{Table, number, ratio};
 use crate::versus::{alone, crowd, runtime};
 
 /// Arguments of `peers`.
@@ -80,6 +80,34 @@ struct Round {
     failed: u64,
 }
 
+impl SeenAlone {
+    /// As one of ours sees it.
+    fn samples(&self) -> Samples {
+        let nanos = |micros: &[u64]| micros.iter().map(|us| us * 1000).collect();
+        let both = self.acquire.iter().zip(&self.release);
+        let mut samples = Samples {
+            acquire: nanos(&self.acquire),
+            release: nanos(&self.release),
+            cycle: both.map(|(a, r)| (a + r) * 1000).collect(),
+            failed: self.failed,
+        };
+        samples.sort();
+        samples
+    }
+}
+
+impl Round {
+    /// Takes over what one client saw.
+    fn alone(&mut self, seen: &Samples) {
+        let us = |sorted: &[u64], share: f64| quantile(sorted, share) / 1e3;
+        self.acquire = us(&seen.acquire, 0.5);
+        self.release = us(&seen.release, 0.5);
+        self.cycle = us(&seen.cycle, 0.5);
+        self.p99 = us(&seen.cycle, 0.99);
+        self.failed = seen.failed;
+    }
+}
+
 impl Peer {
     fn start(spec: &str, urls: &str) -> Option<Self> {
         let (name, command) = spec.split_once('=').expect("NAME=COMMAND");
@@ -132,21 +160,11 @@ impl Party {
     }
 
     fn turn(&mut self, runtime: &Runtime, masters: &Masters, args: &Args) -> Round {
-        let sum = |acquire: &[u64], release: &[u64]| {
-            let mut cycle: Vec<u64> = acquire.iter().zip(release).map(|(a, r)| a + r).collect();
-            cycle.sort_unstable();
-            cycle
-        };
         let mut round = Round::default();
         let time = Duration::from_millis(400);
         match self {
             Self::Here(name, client) => {
-                let seen = runtime.block_on(alone(client, *name, args.cycles));
-                round.acquire = quantile(&seen.acquire, 0.5) / 1e3;
-                round.release = quantile(&seen.release, 0.5) / 1e3;
-                round.cycle = quantile(&seen.cycle, 0.5) / 1e3;
-                round.p99 = quantile(&seen.cycle, 0.99) / 1e3;
-                round.failed = seen.failed;
+                round.alone(&runtime.block_on(alone(client, *name, args.cycles)));
                 for &tasks in &args.tasks {
                     let seen = runtime.block_on(crowd(client, *name, masters, tasks, time));
                     round.rates.push(seen.per_second);
@@ -156,15 +174,7 @@ impl Party {
             }
             Self::Elsewhere(peer) => {
                 let seen = peer.ask::<SeenAlone>(&format!("alone {}", args.cycles));
-                let mut seen = seen.expect("an answer");
-                let cycle = sum(&seen.acquire, &seen.release);
-                seen.acquire.sort_unstable();
-                seen.release.sort_unstable();
-                round.acquire = quantile(&seen.acquire, 0.5);
-                round.release = quantile(&seen.release, 0.5);
-                round.cycle = quantile(&cycle, 0.5);
-                round.p99 = quantile(&cycle, 0.99);
-                round.failed = seen.failed;
+                round.alone(&seen.expect("an answer").samples());
                 for &tasks in &args.tasks {
                     let ask = format!("crowd {tasks} {}", time.as_millis());
                     let seen: SeenCrowd = peer.ask(&ask).expect("an answer");
@@ -208,6 +218,10 @@ pub(crate) fn run(args: &Args) {
             }
         }
     }
+    print(args, &parties, &seen);
+}
+
+fn print(args: &Args, parties: &[Party], seen: &[Vec<Round>]) {
     println!(
         "{} masters, {} interleaved rounds of {} cycles and of 400 ms; x = ratio to the floor of the same \
          round, median [smallest-largest]",
@@ -222,7 +236,7 @@ pub(crate) fn run(args: &Args) {
     }
     heading.push("failed".to_owned());
     let mut table = Table::new(heading);
-    for (party, rounds) in parties.iter().zip(&seen) {
+    for (party, rounds) in parties.iter().zip(seen) {
         let over = |value: &dyn Fn(&Round) -> f64| {
             let pairs = rounds.iter().zip(&seen[0]);
             ratio(Spread::of(
@@ -253,5 +267,5 @@ pub(crate) fn run(args: &Args) {
         );
         table.row(row);
     }
-    table.print("Side by side");
+    print!("\nSide by side\n{table}");
 }

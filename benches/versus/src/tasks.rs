@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_testbed::Masters;
+use quorate_testbed::measure::{Spread, number};
+use quorate_testbed::table::{Table, ratio};
 
 use crate::contender::{Addresses, Contender, Name};
-use crate::measure::{Spread, climb};
-use crate::table::{Bound, Table, goal, number, ratio};
+use crate::goal::{Bound, climb, goal};
 use crate::versus::{Crowd, crowd, runtime};
 
 /// Arguments of `tasks`.
@@ -70,7 +71,7 @@ pub(crate) fn run(args: &Args) {
         }
         table.row(row);
     }
-    table.print("Cost of a cycle by the number of tasks");
+    print!("\nCost of a cycle by the number of tasks\n{table}");
     println!();
     for ((name, worst), seen) in names.iter().zip(worst).zip(&seen) {
         if matches!(name, Name::Classic | Name::Default) {

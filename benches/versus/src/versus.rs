@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use quorate_testbed::Masters;
+use quorate_testbed::measure::{Counts, Samples, Spread, Usage, number, quantile};
+use quorate_testbed::table::{Table, ratio};
 use serde::Serialize;
 use tokio::runtime::Runtime;
 
 use crate::contender::{Addresses, Contender, Name};
-use crate::measure::{Counts, Spread, masters_cpu, own_cpu, quantile};
-use crate::table::{Bound, Table, goal, number, ratio};
+use crate::goal::{Bound, goal};
 
 /// Arguments of `versus`.
 #[derive(Clone, Debug, clap::Args)]
@@ -51,15 +52,6 @@ pub(crate) fn runtime(current_thread: bool) -> Runtime {
     builder.enable_all().build().expect("a runtime")
 }
 
-/// One client alone, one round. Nanoseconds, sorted.
-#[derive(Clone, Default)]
-pub(crate) struct Alone {
-    pub(crate) acquire: Vec<u64>,
-    pub(crate) release: Vec<u64>,
-    pub(crate) cycle: Vec<u64>,
-    pub(crate) failed: u64,
-}
-
 /// Many tasks, one round.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Crowd {
@@ -76,32 +68,22 @@ pub(crate) struct Crowd {
 /// All rounds of one contender.
 #[derive(Default)]
 struct Rounds {
-    alone: Vec<Alone>,
+    alone: Vec<Samples>,
     crowds: HashMap<usize, Vec<Crowd>>,
 }
 
-/// One client takes and returns `cycles` locks, one after the other.
-pub(crate) async fn alone(client: &Arc<Contender>, name: Name, cycles: usize) -> Alone {
+/// One client takes and returns `cycles` locks, one after the other; the samples are sorted.
+pub(crate) async fn alone(client: &Arc<Contender>, name: Name, cycles: usize) -> Samples {
     let client = client.clone();
     let work = async move {
-        let mut seen = Alone::default();
+        let mut seen = Samples::default();
         for n in 0..cycles {
             let resource = format!("{}:alone:{}", name.prefix(), n % 64);
-            let started = Instant::now();
-            let Some(held) = client.acquire(&resource).await else {
-                seen.failed += 1;
-                continue;
-            };
-            let acquired = Instant::now();
-            client.release(&resource, held).await;
-            let released = Instant::now();
-            seen.acquire.push((acquired - started).as_nanos() as u64);
-            seen.release.push((released - acquired).as_nanos() as u64);
-            seen.cycle.push((released - started).as_nanos() as u64);
+            let acquire = client.acquire(&resource);
+            seen.cycle(acquire, |held| client.release(&resource, held))
+                .await;
         }
-        seen.acquire.sort_unstable();
-        seen.release.sort_unstable();
-        seen.cycle.sort_unstable();
+        seen.sort();
         seen
     };
     // On a worker of the runtime, not on the thread that drives `block_on`.
@@ -116,46 +98,43 @@ pub(crate) async fn crowd(
     tasks: usize,
     time: Duration,
 ) -> Crowd {
-    let cycles = Arc::new(AtomicU64::new(0));
-    let failed = Arc::new(AtomicU64::new(0));
+    let (cycles, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let before = Counts::read(masters, name.sends_set());
-    let servers = masters_cpu(masters);
-    let cpu = own_cpu();
-    let started = Instant::now();
-    let mut running = tokio::task::JoinSet::new();
-    for task in 0..tasks {
-        let client = client.clone();
-        let (cycles, failed) = (cycles.clone(), failed.clone());
-        running.spawn(async move {
-            let resource = format!("{}:crowd:{task}", name.prefix());
-            let mut done = 0;
-            while started.elapsed() < time {
-                match client.acquire(&resource).await {
-                    Some(held) => {
-                        client.release(&resource, held).await;
-                        done += 1;
-                    }
-                    None => {
-                        failed.fetch_add(1, Ordering::Relaxed);
+    let work = async {
+        let started = Instant::now();
+        let mut running = tokio::task::JoinSet::new();
+        for task in 0..tasks {
+            let client = client.clone();
+            let (cycles, failed) = (cycles.clone(), failed.clone());
+            running.spawn(async move {
+                let resource = format!("{}:crowd:{task}", name.prefix());
+                let mut done = 0;
+                while started.elapsed() < time {
+                    match client.acquire(&resource).await {
+                        Some(held) => {
+                            client.release(&resource, held).await;
+                            done += 1;
+                        }
+                        None => {
+                            failed.fetch_add(1, Ordering::Relaxed);
+                        }
                     }
                 }
-            }
-            cycles.fetch_add(done, Ordering::Relaxed);
-        });
-    }
-    running.join_all().await;
-    let took = started.elapsed();
-    let cpu = own_cpu().saturating_sub(cpu);
-    let servers = masters_cpu(masters).saturating_sub(servers);
+                cycles.fetch_add(done, Ordering::Relaxed);
+            });
+        }
+        running.join_all().await;
+    };
+    let ((), usage) = Usage::of(masters, work).await;
     let counts = Counts::read(masters, name.sends_set()).since(before);
     let cycles = cycles.load(Ordering::Relaxed);
     let each = |total: f64| total / cycles as f64;
     Crowd {
         cycles,
         failed: failed.load(Ordering::Relaxed),
-        per_second: cycles as f64 / took.as_secs_f64(),
-        client_us: each(cpu.as_secs_f64() * 1e6),
-        servers_us: each(servers.as_secs_f64() * 1e6),
+        per_second: cycles as f64 / usage.took.as_secs_f64(),
+        client_us: each(usage.client.as_secs_f64() * 1e6),
+        servers_us: each(usage.servers.as_secs_f64() * 1e6),
         sent: each(counts.sent as f64),
         ran: each(counts.ran as f64),
         bytes: each(counts.bytes as f64),
@@ -280,7 +259,7 @@ fn print_alone(names: &[Name], seen: &[Rounds]) {
             failures(seen[n].alone.iter().map(|round| round.failed)),
         ]);
     }
-    table.print("Latency of one client");
+    print!("\nLatency of one client\n{table}");
 }
 
 /// The tails, which single rounds are too short for.
@@ -297,7 +276,7 @@ fn print_quantiles(names: &[Name], seen: &[Rounds]) {
         "p99.9",
     ];
     let mut table = Table::new(["us"].into_iter().chain(heading));
-    let picks: [fn(&Alone) -> &Vec<u64>; 3] = [|r| &r.acquire, |r| &r.release, |r| &r.cycle];
+    let picks: [fn(&Samples) -> &Vec<u64>; 3] = [|r| &r.acquire, |r| &r.release, |r| &r.cycle];
     for (name, seen) in names.iter().zip(seen) {
         let mut row = vec![name.label().to_owned()];
         for pick in picks {
@@ -307,7 +286,7 @@ fn print_quantiles(names: &[Name], seen: &[Rounds]) {
         }
         table.row(row);
     }
-    table.print("One client, all rounds together");
+    print!("\nOne client, all rounds together\n{table}");
 }
 
 /// The goals stand for five masters.
@@ -340,7 +319,7 @@ fn print_goals(args: &Args, names: &[Name], seen: &[Rounds]) {
 }
 
 /// A quantile over all rounds together: single rounds are too short for the tail.
-fn pooled(rounds: &[Alone], pick: fn(&Alone) -> &Vec<u64>, share: f64) -> f64 {
+fn pooled(rounds: &[Samples], pick: fn(&Samples) -> &Vec<u64>, share: f64) -> f64 {
     let mut all: Vec<u64> = rounds
         .iter()
         .flat_map(|round| pick(round).iter().copied())
@@ -390,7 +369,7 @@ fn print_crowd(tasks: usize, names: &[Name], seen: &[Rounds]) {
             failures(seen[n].crowds[&tasks].iter().map(|round| round.failed)),
         ]);
     }
-    table.print(&format!("{tasks} tasks on distinct resources"));
+    print!("\n{tasks} tasks on distinct resources\n{table}");
 }
 
 fn print_json(masters: usize, rounds: usize, names: &[Name], seen: &[Rounds]) {
@@ -398,7 +377,7 @@ fn print_json(masters: usize, rounds: usize, names: &[Name], seen: &[Rounds]) {
         .iter()
         .zip(seen)
         .map(|(name, seen)| {
-            let quantiles = |pick: fn(&Alone) -> &Vec<u64>, share: f64| -> Vec<f64> {
+            let quantiles = |pick: fn(&Samples) -> &Vec<u64>, share: f64| -> Vec<f64> {
                 let rounds = seen.alone.iter();
                 rounds.map(|r| quantile(pick(r), share) / 1e3).collect()
             };

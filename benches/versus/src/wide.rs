@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use quorate_testbed::measure::{Samples, Spread, number, quantile};
+use quorate_testbed::table::Table;
 use quorate_testbed::{Fault, Injected, Masters, Proxy, Way};
 
 use crate::contender::{Addresses, Contender, Name, settings};
-use crate::measure::{Spread, quantile};
-use crate::table::{Bound, Table, goal, number};
-use crate::versus::{Alone, alone, runtime};
+use crate::goal::{Bound, goal};
+use crate::versus::{alone, runtime};
 
 /// Arguments of `wide`.
 #[derive(Clone, Debug, clap::Args)]
@@ -46,7 +47,7 @@ pub(crate) fn run(args: &Args) {
         .collect();
     let slowest = args.ms.iter().max().copied().unwrap_or(0);
     let names = Name::ALL;
-    let mut seen = vec![Vec::<Alone>::new(); names.len()];
+    let mut seen = vec![Vec::<Samples>::new(); names.len()];
     runtime(false).block_on(async {
         let mut clients = Vec::new();
         for name in names {
@@ -72,6 +73,12 @@ pub(crate) fn run(args: &Args) {
             }
         }
     });
+    print(args, names, &seen);
+    drop(faults);
+}
+
+fn print(args: &Args, names: [Name; 6], seen: &[Vec<Samples>]) {
+    let slowest = args.ms.iter().max().copied().unwrap_or(0);
     let mut sorted = args.ms.clone();
     sorted.sort_unstable();
     let theory = sorted[sorted.len() / 2] as f64;
@@ -93,8 +100,8 @@ pub(crate) fn run(args: &Args) {
         "failed",
     ]);
     let mut goals = Vec::new();
-    for (name, seen) in names.iter().zip(&seen) {
-        let value = |pick: fn(&Alone) -> &Vec<u64>, share: f64| {
+    for (name, seen) in names.iter().zip(seen) {
+        let value = |pick: fn(&Samples) -> &Vec<u64>, share: f64| {
             Spread::of(seen.iter().map(|round| quantile(pick(round), share) / 1e6)).median
         };
         let (acquire, release) = (value(|r| &r.acquire, 0.5), value(|r| &r.release, 0.5));
@@ -116,11 +123,10 @@ pub(crate) fn run(args: &Args) {
             },
         ]);
     }
-    table.print("Wide area");
+    print!("\nWide area\n{table}");
     println!();
     for (label, value) in goals {
         let what = format!("{label}, acquire over the q-th fastest round trip");
         goal(&what, value, Bound::Most(1.1));
     }
-    drop(faults);
 }

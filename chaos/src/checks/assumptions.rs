@@ -7,77 +7,18 @@ use crate::event::Event;
 const FEW: usize = 3;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
-    let mut violations = Vec::new();
-    let mut missing = Vec::new();
-    let mut bad = |t: u64, who: &str, what: String| {
-        violations.push(Violation {
-            checker: "assumptions".into(),
-            from: t,
-            to: t,
-            who: vec![who.to_owned()],
-            resource: None,
-            what,
-            excused: None,
-        });
-    };
-    for fault in &case.faults {
-        let who = fault.targets.join(" ");
-        if let Some(why) = &fault.failed {
-            bad(fault.from, &who, format!("{} failed: {why}", fault.kind));
-        } else if fault.landed.is_none() || fault.healed.is_none() {
-            let what = format!("{} was not seen to land and to end", fault.kind);
-            bad(fault.from, &who, what);
-        }
-    }
-    let mut unavailable = 0;
-    let (mut begun, mut finished) = (0, 0);
-    for line in &case.history.lines {
-        match &line.what {
-            Event::Gone { meant: false, how } => {
-                bad(line.t, &line.who, format!("the client ended: {how}"));
-            }
-            Event::Unavailable { .. } => unavailable += 1,
-            Event::Ready { .. } => begun += 1,
-            Event::Bye | Event::Gone { meant: true, .. } => finished += 1,
-            _ => {}
-        }
-    }
-    let planned = &case.scenario.faults;
-    for kind in planned {
-        let told = case.faults.iter().any(|fault| fault.kind == kind.name());
-        let excused = case.history.lines.iter().any(|line| {
-            matches!(&line.what, Event::Unavailable { kind: name, .. } if name == kind.name())
-        });
-        // A short run of many kinds does not reach them all; a run for one kind must.
-        if !told && !excused && planned.len() == 1 {
-            missing.push(format!("{kind} was never injected"));
-        }
-        if excused && planned.len() == 1 {
-            missing.push(format!("{kind} is unavailable"));
-        }
-    }
-    if case.history.calm().is_none() || case.history.finish().is_none() {
-        missing.push("the run was cut short".into());
-    }
-    if finished < begun {
-        missing.push("not every client's end is known".into());
-    }
-    let obtained = case
-        .attempts
-        .iter()
-        .filter(|attempt| attempt.obtained.is_some())
-        .count();
-    if obtained < FEW * case.scenario.clients {
-        missing.push(format!("only {obtained} acquisitions"));
-    }
-    let landed = case
-        .faults
-        .iter()
-        .filter(|fault| fault.landed.is_some())
-        .count();
+    let violations = gone_wrong(case);
+    let obtained = case.attempts.iter().filter(|one| one.obtained.is_some());
+    let obtained = obtained.count();
+    let missing = missing(case, obtained);
+    let landed = case.faults.iter().filter(|one| one.landed.is_some());
+    let unavailable = case.history.lines.iter();
+    let unavailable = unavailable.filter(|line| matches!(line.what, Event::Unavailable { .. }));
     let mut looked_at = format!(
-        "{landed} of {} faults landed, {unavailable} unavailable, {obtained} acquisitions",
-        case.faults.len()
+        "{} of {} faults landed, {} unavailable, {obtained} acquisitions",
+        landed.count(),
+        case.faults.len(),
+        unavailable.count()
     );
     for why in &missing {
         looked_at.push_str("; ");
@@ -89,4 +30,66 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     } else {
         finding.at_least(Verdict::Unknown)
     }
+}
+
+/// Faults that did not do what they should, and clients that ended by themselves.
+fn gone_wrong(case: &Case<'_>) -> Vec<Violation> {
+    let bad = |t: u64, who: &str, what: String| Violation {
+        checker: "assumptions".into(),
+        from: t,
+        to: t,
+        who: vec![who.to_owned()],
+        resource: None,
+        what,
+        excused: None,
+    };
+    let faults = case.faults.iter().filter_map(|fault| {
+        let what = if let Some(why) = &fault.failed {
+            format!("{} failed: {why}", fault.kind)
+        } else if fault.landed.is_none() || fault.healed.is_none() {
+            format!("{} was not seen to land and to end", fault.kind)
+        } else {
+            return None;
+        };
+        Some(bad(fault.from, &fault.targets.join(" "), what))
+    });
+    let clients = case.history.lines.iter().filter_map(|line| {
+        let Event::Gone { meant: false, how } = &line.what else {
+            return None;
+        };
+        Some(bad(line.t, &line.who, format!("the client ended: {how}")))
+    });
+    faults.chain(clients).collect()
+}
+
+/// What a run would need that says anything.
+fn missing(case: &Case<'_>, obtained: usize) -> Vec<String> {
+    let mut missing = Vec::new();
+    // A short run of many kinds does not reach them all; a run for one kind must.
+    if let [kind] = case.scenario.faults[..] {
+        let unavailable = case.history.lines.iter().any(|line| {
+            matches!(&line.what, Event::Unavailable { kind: name, .. } if name == kind.name())
+        });
+        if unavailable {
+            missing.push(format!("{kind} is unavailable"));
+        } else if !case.faults.iter().any(|one| one.kind == kind.name()) {
+            missing.push(format!("{kind} was never injected"));
+        }
+    }
+    if case.history.calm().is_none() || case.history.finish().is_none() {
+        missing.push("the run was cut short".into());
+    }
+    let count = |is: fn(&Event) -> bool| {
+        let lines = case.history.lines.iter();
+        lines.filter(|line| is(&line.what)).count()
+    };
+    let begun = count(|what| matches!(what, Event::Ready { .. }));
+    let finished = count(|what| matches!(what, Event::Bye | Event::Gone { meant: true, .. }));
+    if finished < begun {
+        missing.push("not every client's end is known".into());
+    }
+    if obtained < FEW * case.scenario.clients {
+        missing.push(format!("only {obtained} acquisitions"));
+    }
+    missing
 }

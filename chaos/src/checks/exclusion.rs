@@ -1,65 +1,55 @@
 //! At most one believer at a time: no two intervals from "obtained" to the first of "release
 //! sent", "validity ended" and "loss told" may overlap.
 
-use std::collections::BTreeMap;
+use quorate_promises::{Belief, Exclusion, Overlap};
 
 use super::{Case, Finding, Verdict, Violation, seconds};
 use crate::history::Attempt;
-use crate::scenario::Exclusion;
+use crate::scenario::Exclusion as Promise;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
-    let mut by_resource: BTreeMap<&str, Vec<(u64, u64, &Attempt)>> = BTreeMap::new();
-    let mut holds = 0;
-    for attempt in &case.attempts {
-        if let Some((from, to)) = attempt.belief(case.end) {
-            holds += 1;
-            by_resource
-                .entry(&attempt.resource)
-                .or_default()
-                .push((from, to, attempt));
-        }
-    }
+    let believers = case.attempts.iter().enumerate();
+    let mut beliefs: Vec<Belief<usize>> = believers
+        .filter_map(|(who, attempt)| {
+            let (from, until) = attempt.belief(case.end)?;
+            Some(Belief { who, from, until })
+        })
+        .collect();
+    beliefs.sort_by_key(|belief| belief.from);
+    let mut exclusion = Exclusion::default();
     let mut violations = Vec::new();
-    for (resource, mut intervals) in by_resource {
-        intervals.sort_by_key(|(from, ..)| *from);
-        // Those that have not ended yet; a sweep, because there may be many intervals.
-        let mut open: Vec<(u64, u64, &Attempt)> = Vec::new();
-        for (from, to, attempt) in intervals {
-            open.retain(|(_, until, _)| *until > from);
-            for (_, until, other) in &open {
-                let overlap = (*until).min(to);
-                if overlap <= from {
-                    continue;
-                }
-                violations.push(Violation {
-                    checker: "exclusion".into(),
-                    from,
-                    to: overlap,
-                    who: vec![other.who.clone(), attempt.who.clone()],
-                    resource: Some(resource.to_owned()),
-                    what: format!(
-                        "{} and {} both held {resource:?} for {} ({} and {})",
-                        other.name(),
-                        attempt.name(),
-                        seconds(overlap - from),
-                        token(other),
-                        token(attempt)
-                    ),
-                    excused: case.excuse(from, overlap),
-                });
-            }
-            open.push((from, to, attempt));
+    for belief in beliefs {
+        let attempt = &case.attempts[belief.who];
+        let resource = &attempt.resource;
+        for Overlap { other, from, to } in exclusion.begins(resource, belief) {
+            let other = &case.attempts[other];
+            violations.push(Violation {
+                checker: "exclusion".into(),
+                from,
+                to,
+                who: vec![other.who.clone(), attempt.who.clone()],
+                resource: Some(resource.clone()),
+                what: format!(
+                    "{} and {} both held {resource:?} for {} ({} and {})",
+                    other.name(),
+                    attempt.name(),
+                    seconds(to - from),
+                    token(other),
+                    token(attempt)
+                ),
+                excused: case.excuse(from, to),
+            });
         }
     }
-    let seen = violations.len();
+    let (seen, holds) = (violations.len(), exclusion.judged());
     let promise = case.scenario.exclusion();
     let looked_at = match promise {
-        Exclusion::Holds => format!("{holds} holds, {seen} overlaps"),
-        Exclusion::MayBreak => format!("{holds} holds, {seen} overlaps, which may be here"),
-        Exclusion::MustBreak => format!("{holds} holds, {seen} overlaps, which must be here"),
+        Promise::Holds => format!("{holds} holds, {seen} overlaps"),
+        Promise::MayBreak => format!("{holds} holds, {seen} overlaps, which may be here"),
+        Promise::MustBreak => format!("{holds} holds, {seen} overlaps, which must be here"),
     };
     let finding = Finding::of("exclusion", looked_at, violations);
-    if promise == Exclusion::MustBreak && seen == 0 {
+    if promise == Promise::MustBreak && seen == 0 {
         // It broke for certain, and was not seen: then nothing else that was not seen counts.
         return finding.at_least(Verdict::Unknown);
     }

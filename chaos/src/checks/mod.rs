@@ -1,6 +1,7 @@
 //! The checkers. Each looks at a whole history and gives a verdict; the worst one counts, and
 //! "unknown" is not "valid".
 
+pub mod all;
 mod assumptions;
 mod effects;
 mod exclusion;
@@ -15,8 +16,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::client::STALLED;
-use crate::event::Event;
 use crate::history::{Attempt, FaultSpan, History};
 use crate::scenario::{Exclusion, Scenario};
 
@@ -213,59 +212,6 @@ impl Case<'_> {
     fn was_paused(&self, who: &str, from: u64, to: u64) -> bool {
         self.kept_waiting(who, from, to) > 0
     }
-}
-
-fn stalls(history: &History) -> HashMap<&str, Vec<(u64, u64)>> {
-    let mut stalls: HashMap<&str, Vec<(u64, u64)>> = HashMap::new();
-    for line in &history.lines {
-        if let Event::Suffered { what, since } = &line.what
-            && what == STALLED
-        {
-            let of = stalls.entry(&line.who).or_default();
-            of.push((*since, line.t));
-        }
-    }
-    stalls
-}
-
-fn starved(history: &History) -> HashMap<&str, Vec<(u64, u64, u64)>> {
-    let mut starved: HashMap<&str, Vec<(u64, u64, u64)>> = HashMap::new();
-    for line in &history.lines {
-        if let Event::Starved { since, waited } = line.what {
-            let of = starved.entry(&line.who).or_default();
-            of.push((since, line.t, waited));
-        }
-    }
-    starved
-}
-
-/// Runs all checkers.
-pub fn check(scenario: &Scenario, history: &History) -> Findings {
-    let case = Case {
-        scenario,
-        history,
-        attempts: history.attempts(),
-        faults: history.faults(),
-        stalls: stalls(history),
-        starved: starved(history),
-        end: history.end(),
-    };
-    let findings = vec![
-        assumptions::check(&case),
-        exclusion::check(&case),
-        effects::check(&case),
-        fencing::check(&case),
-        liveness::check(&case),
-        order::check(&case),
-        litter::check(&case),
-        told::check(&case),
-    ];
-    let verdict = findings
-        .iter()
-        .map(|finding| finding.verdict)
-        .max()
-        .unwrap_or(Verdict::Unknown);
-    Findings { verdict, findings }
 }
 
 /// Nanoseconds as seconds for people.

@@ -2,7 +2,9 @@
 //! first. Looked at only where waiters are ordered, and away from faults: a waiter that cannot
 //! reach a majority has no place in line.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+
+use quorate_promises::Line;
 
 use super::{Case, Finding, Violation, seconds};
 use crate::history::Attempt;
@@ -40,22 +42,27 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             .filter_map(|attempt| Some((attempt.obtained?, *attempt)))
             .collect();
         won.sort_by_key(|(at, _)| *at);
-        // Those in line at the moment of each win, the oldest first.
-        let mut coming = attempts.iter().peekable();
-        let mut line: BTreeSet<(u64, u64, usize)> = BTreeSet::new();
-        let mut known: Vec<&Attempt> = Vec::new();
+        let over = |attempt: &Attempt| {
+            let over = [attempt.obtained, attempt.missed, attempt.gone];
+            over.into_iter().flatten().min().unwrap_or(case.end)
+        };
+        let mut leaving: Vec<usize> = (0..attempts.len()).collect();
+        leaving.sort_by_key(|one| over(attempts[*one]));
+        let (mut coming, mut leaving) = ((0..attempts.len()).peekable(), leaving.iter().peekable());
+        let mut line = Line::default();
         for (at, winner) in won {
-            while let Some(next) = coming.next_if(|next| next.began < at) {
-                let over = [next.obtained, next.missed, next.gone];
-                let over = over.into_iter().flatten().min().unwrap_or(case.end);
-                line.insert((next.began, over, known.len()));
-                known.push(next);
+            while let Some(next) = coming.next_if(|next| attempts[*next].began < at) {
+                if over(attempts[next]) > at {
+                    line.stands(next, attempts[next].began);
+                }
             }
-            line.retain(|(_, over, _)| *over >= at);
-            let Some(oldest) = line.iter().find(|(_, over, _)| *over > at) else {
+            while let Some(one) = leaving.next_if(|one| over(attempts[**one]) <= at) {
+                line.leaves(one);
+            }
+            let Some((_, first)) = line.first() else {
                 continue;
             };
-            let first = known[oldest.2];
+            let first = attempts[*first];
             let quiet = case.is_quiet(first.began, at)
                 && case.paused(&first.who, first.began, winner.began) == 0;
             if !quiet {
@@ -63,7 +70,10 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             }
             looked += 1;
             let starved = case.kept_waiting(&first.who, first.began, winner.began);
-            if first.began + LATER + starved < winner.began {
+            if line
+                .passed(winner.began.saturating_sub(LATER + starved))
+                .is_some()
+            {
                 violations.push(Violation {
                     checker: "order".into(),
                     from: first.began,

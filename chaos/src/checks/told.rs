@@ -1,5 +1,7 @@
 //! A holder whose lock has ended is told in time: at the deadline, also while masters are silent.
 
+use quorate_promises::Told;
+
 use super::{Case, Finding, Violation, seconds};
 
 /// How much later than the deadline the news may reach a client's own log, over what the machine is
@@ -8,7 +10,8 @@ const SLACK: u64 = 250_000_000;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
     let mut violations = Vec::new();
-    let (mut told, mut worst, mut waited) = (0, 0, 0);
+    let (mut told, mut waited) = (0, 0);
+    let mut in_time = Told::new(SLACK);
     for attempt in &case.attempts {
         let (Some(_), Some(until)) = (attempt.obtained, attempt.until) else {
             continue;
@@ -24,10 +27,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         };
         // Time for which that process was kept from running does not count.
         let kept = case.kept_waiting(&attempt.who, until, ended);
-        let late = ended.saturating_sub(until).saturating_sub(kept);
         waited = waited.max(kept);
-        worst = worst.max(late);
-        if late > SLACK {
+        if let Some(late) = in_time.judge(until, ended, kept) {
             violations.push(Violation {
                 checker: "told".into(),
                 from: until,
@@ -51,7 +52,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     }
     let looked_at = format!(
         "{told} losses told, the latest {} ms late, beside at most {} ms of not running",
-        worst / 1_000_000,
+        in_time.worst() / 1_000_000,
         waited / 1_000_000
     );
     Finding::of("told", looked_at, violations)

@@ -7,8 +7,8 @@ use quorate_testbed::{Connection, Reply};
 use rand::RngExt;
 use rand::seq::SliceRandom;
 
-use super::Ctx;
-use crate::scenario::Locker;
+use super::context::Ctx;
+use crate::workload::Locker;
 
 /// Delete the key if it is ours.
 const RELEASE: &str =

@@ -3,19 +3,19 @@
 //! The child writes a line every few milliseconds, and the last one counts as the end of its work: the
 //! lock may have gone to somebody else as soon as it was dead.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use quorate::Wait;
 use rand::RngExt;
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::Command;
+use tokio::process::{Child, ChildStdout, Command};
 
-use super::hold::PATIENCE;
-use super::{Ctx, Guarding, work};
+use super::context::Ctx;
+use super::settings::{Guarding, PATIENCE};
+use super::work;
 use crate::event::{Clock, Event};
 
 /// How often the child says that it is alive.
@@ -28,41 +28,58 @@ pub(super) async fn repeat(ctx: Ctx) {
     };
     while !ctx.is_finishing() {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        work::pause(&ctx).await;
+        ctx.pause().await;
         once(&ctx, &quorate).await;
     }
 }
 
 async fn once(ctx: &Ctx, quorate: &Path) {
-    let settings = &ctx.settings;
     let op = ctx.next_op();
-    let Ok(program) = std::env::current_exe() else {
-        return;
-    };
     ctx.note(Event::Wait {
         op,
         resource: "run".into(),
     });
-    let text = |time: Duration| humantime::format_duration(time).to_string();
-    let Wait::For(patience) = PATIENCE else {
-        return;
+    let missed = |why: String| ctx.note(Event::Missed { op, why });
+    let Ok(mut process) = start(ctx, quorate) else {
+        return missed("not_started".into());
     };
+    let Some(out) = process.stdout.take() else {
+        return missed("not_heard".into());
+    };
+    let worked = listen(ctx, op, out).await;
+    let status = process.wait().await.ok().and_then(|status| status.code());
+    match (worked, status) {
+        (Some(t), Some(74)) => {
+            let (cause, until) = ("child_stopped".to_owned(), None);
+            ctx.note_at(t, Event::Told { op, cause, until });
+        }
+        (Some(t), _) => ctx.note_at(t, Event::Release { op, until: None }),
+        (None, Some(69)) => missed("no_quorum".into()),
+        (None, Some(75)) => missed("held".into()),
+        (None, other) => missed(format!("exit {other:?}")),
+    }
+}
+
+/// `quorate run`, and under it the child.
+fn start(ctx: &Ctx, quorate: &Path) -> io::Result<Child> {
+    let settings = &ctx.settings;
+    let text = |time: Duration| humantime::format_duration(time).to_string();
     let works = Duration::from_millis(rand::rng().random_range(5..120));
     let guard = match settings.guarding {
         Guarding::Off => "off",
         // Each child meets the masters for the first time, perhaps just after a restart.
         _ => "on",
     };
-    let spawned = Command::new(quorate)
+    Command::new(quorate)
         .arg("run")
         .args(["--masters", &settings.masters.join(",")])
         .args(["--ttl", &text(settings.ttl)])
         .args(["--max-ttl", &text(settings.max_ttl)])
         .args(["--restart-guard", guard])
-        .args(["--wait", &text(patience)])
+        .args(["--wait", &text(PATIENCE)])
         .args(["--order", settings.waiting.name()])
         .args(["--grace", "100ms", "run", "--"])
-        .arg(program)
+        .arg(std::env::current_exe()?)
         .arg("child")
         .args(["--origin", &settings.origin.to_string()])
         .args(["--works", &text(works)])
@@ -72,70 +89,45 @@ async fn once(ctx: &Ctx, quorate: &Path) {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .kill_on_drop(true)
-        .spawn();
-    let Ok(mut process) = spawned else {
-        let why = "not_started".into();
-        return ctx.note(Event::Missed { op, why });
-    };
-    let Some(out) = process.stdout.take() else {
-        return;
-    };
+        .spawn()
+}
+
+/// Writes down what the child says. Gives when it was last heard of, if it ever began.
+async fn listen(ctx: &Ctx, op: u64, out: ChildStdout) -> Option<u64> {
     let mut lines = BufReader::new(out).lines();
-    let (mut began, mut last) = (None, None);
+    let mut worked = None;
     while let Ok(Some(line)) = lines.next_line().await {
         let mut words = line.split(' ');
-        let word = words.next().unwrap_or_default().to_owned();
+        let word = words.next().unwrap_or_default();
         let Some(t) = words.next().and_then(|t| t.parse::<u64>().ok()) else {
             continue;
         };
-        last = Some(t);
-        match word.as_str() {
+        match word {
             "began" => {
-                began = Some(t);
                 let token = words.next().and_then(|token| token.parse().ok());
                 let until = None;
                 ctx.note_at(t, Event::Obtained { op, token, until });
             }
             "wrote" => {
-                let from = words.next().unwrap_or_default().to_owned();
-                let began = words.next().and_then(|t| t.parse().ok()).unwrap_or(t);
-                let key = "run".to_owned();
-                ctx.note_at(
-                    t,
-                    Event::Wrote {
-                        op,
-                        key,
-                        from,
-                        began,
-                    },
+                let (key, from) = (
+                    "run".to_owned(),
+                    words.next().unwrap_or_default().to_owned(),
                 );
+                let began = words.next().and_then(|t| t.parse().ok()).unwrap_or(t);
+                let wrote = Event::Wrote {
+                    op,
+                    key,
+                    from,
+                    began,
+                };
+                ctx.note_at(t, wrote);
             }
+            _ if worked.is_none() => continue,
             _ => {}
         }
+        worked = Some(t);
     }
-    let status = process.wait().await.ok().and_then(|status| status.code());
-    match (began, last) {
-        (Some(_), Some(t)) if status == Some(74) => {
-            let cause = "child_stopped".to_owned();
-            ctx.note_at(
-                t,
-                Event::Told {
-                    op,
-                    cause,
-                    until: None,
-                },
-            );
-        }
-        (Some(_), Some(t)) => ctx.note_at(t, Event::Release { op, until: None }),
-        _ => {
-            let why = match status {
-                Some(69) => "no_quorum".to_owned(),
-                Some(75) => "held".to_owned(),
-                other => format!("exit {other:?}"),
-            };
-            ctx.note(Event::Missed { op, why });
-        }
-    }
+    worked
 }
 
 /// The child itself: `began`, reads, beats, writes, ends.
@@ -145,8 +137,8 @@ async fn once(ctx: &Ctx, quorate: &Path) {
 /// When it cannot write, which is how it learns that nobody listens.
 pub fn main(origin: u64, works: Duration, state: &Path) -> anyhow::Result<()> {
     let clock = Clock::at(origin);
-    let mut out = std::io::stdout();
-    let mut say = |text: String| -> std::io::Result<()> {
+    let mut out = io::stdout();
+    let mut say = |text: String| -> io::Result<()> {
         out.write_all(text.as_bytes())?;
         out.flush()
     };

@@ -4,19 +4,19 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use quorate::{AcquireError, LockGuard, Wait};
+use quorate::{AcquireError, LockGuard};
 
-use super::Ctx;
 use super::canary::{self, CanaryHold};
+use super::context::Ctx;
 use crate::event::Event;
-use crate::scenario::Locker;
+use crate::workload::Locker;
 
 /// A lock that somebody believes to hold.
 pub(super) enum Hold {
     /// By the library.
     Guard(LockGuard),
     /// By the library, from a holder that does not listen.
-    Deaf(LockGuard),
+    Ignoring(LockGuard),
     /// By a locker of our own.
     Canary(CanaryHold),
 }
@@ -35,7 +35,7 @@ impl Hold {
             Locker::Quorate if ctx.settings.renewed => request.acquire().await.map(Self::Guard),
             Locker::JumpsLine => request.acquire().await.map(Self::Guard),
             Locker::Quorate => request.fixed_lease().acquire().await.map(Self::Guard),
-            Locker::IgnoresLoss => request.fixed_lease().acquire().await.map(Self::Deaf),
+            Locker::IgnoresLoss => request.fixed_lease().acquire().await.map(Self::Ignoring),
             Locker::HalfQuorum | Locker::NoUndo => {
                 return match canary::acquire(ctx, resource).await {
                     Some(hold) => Taken::Yes(Self::Canary(hold)),
@@ -54,16 +54,16 @@ impl Hold {
 
     pub(super) fn token(&self) -> Option<u64> {
         match self {
-            Self::Guard(guard) | Self::Deaf(guard) => guard.fencing_token(),
+            Self::Guard(guard) | Self::Ignoring(guard) => guard.fencing_token(),
             Self::Canary(_) => None,
         }
     }
 
-    /// Until when the holder believes, as things stand. A deaf one believes without end.
+    /// Until when the holder believes, as things stand. One who ignores losses believes without end.
     pub(super) fn until(&self, ctx: &Ctx) -> Option<u64> {
         match self {
             Self::Guard(guard) => Some(ctx.clock.of(guard.valid_until())),
-            Self::Deaf(_) => None,
+            Self::Ignoring(_) => None,
             Self::Canary(hold) => Some(hold.until),
         }
     }
@@ -71,7 +71,7 @@ impl Hold {
     pub(super) fn is_valid(&self, ctx: &Ctx) -> bool {
         match self {
             Self::Guard(guard) => guard.is_valid(),
-            Self::Deaf(_) => true,
+            Self::Ignoring(_) => true,
             Self::Canary(hold) => ctx.clock.now() < hold.until,
         }
     }
@@ -83,7 +83,7 @@ impl Hold {
                 let lost = guard.lost();
                 Box::pin(async move { lost.await.as_str().to_owned() })
             }
-            Self::Deaf(_) => Box::pin(std::future::pending()),
+            Self::Ignoring(_) => Box::pin(std::future::pending()),
             Self::Canary(hold) => {
                 let left = hold.until.saturating_sub(ctx.clock.now());
                 Box::pin(async move {
@@ -101,7 +101,7 @@ impl Hold {
         ctx.note(Event::Release { op, until });
         match self {
             Self::Guard(guard) if ctx.drops_futures() => drop(guard),
-            Self::Guard(guard) | Self::Deaf(guard) => {
+            Self::Guard(guard) | Self::Ignoring(guard) => {
                 let released = guard.release().await;
                 let open = released.unreachable + released.pending;
                 let on = released.on;
@@ -111,6 +111,3 @@ impl Hold {
         }
     }
 }
-
-/// How the library is to wait, for the child processes that wait by themselves.
-pub(super) const PATIENCE: Wait = Wait::For(Duration::from_secs(3));

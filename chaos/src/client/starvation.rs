@@ -10,11 +10,9 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use super::{Ctx, STALLED};
-use crate::event::Event;
+use super::context::{Ctx, LATE};
+use crate::event::{Event, STALLED};
 
-/// Who wakes later than this was passed over.
-pub(super) const LATE: u64 = 40_000_000;
 /// How long the watching thread sleeps at a time.
 const NAP: Duration = Duration::from_millis(10);
 /// How often the kernel's count is looked at.

@@ -9,41 +9,18 @@ use rand::RngExt;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
+use super::context::Ctx;
 use super::hold::{Hold, Taken};
-use super::{Ctx, child};
 use crate::event::Event;
-use crate::scenario::{Locker, Workload};
+use crate::workload::{Locker, Workload};
 
 /// How many prizes a stock has before a new one is opened.
 const PRIZES: u64 = 25;
 
-/// All workloads, side by side, until the client is to finish.
-pub(super) async fn all(ctx: &Ctx) {
-    let mut tasks = tokio::task::JoinSet::new();
-    for workload in ctx.settings.workloads.clone() {
-        match workload {
-            Workload::Many => {
-                // The same names in every life: each leaves a fencing counter for a day.
-                let name = ctx.settings.name.split('.').next().unwrap_or_default();
-                for number in 0..ctx.settings.many {
-                    let resource = format!("many-{name}-{number}");
-                    tasks.spawn(repeat(ctx.clone(), workload, resource));
-                }
-            }
-            Workload::Run => {
-                tasks.spawn(child::repeat(ctx.clone()));
-            }
-            _ => {
-                tasks.spawn(repeat(ctx.clone(), workload, workload.name().to_owned()));
-            }
-        }
-    }
-    while tasks.join_next().await.is_some() {}
-}
-
-async fn repeat(ctx: Ctx, workload: Workload, resource: String) {
+/// One attempt after the other, until the client is to finish.
+pub(super) async fn repeat(ctx: Ctx, workload: Workload, resource: String) {
     while !ctx.is_finishing() {
-        pause(&ctx).await;
+        ctx.pause().await;
         if ctx.drops_futures() {
             let most = Duration::from_micros(rand::rng().random_range(0..20_000));
             let op = ctx.next_op();
@@ -56,12 +33,6 @@ async fn repeat(ctx: Ctx, workload: Workload, resource: String) {
             critical(&ctx, workload, &resource, ctx.next_op()).await;
         }
     }
-}
-
-pub(super) async fn pause(ctx: &Ctx) {
-    let most = ctx.settings.pause.as_micros() as u64 + 1;
-    let pause = rand::rng().random_range(0..most);
-    tokio::time::sleep(Duration::from_micros(pause)).await;
 }
 
 /// How long a hold works: mostly short, now and then longer than the ttl.
@@ -93,12 +64,12 @@ async fn critical(ctx: &Ctx, workload: Workload, resource: &str, op: u64) {
     };
     let (token, until) = (hold.token(), hold.until(ctx));
     ctx.note(Event::Obtained { op, token, until });
-    let mut parting = Parting {
+    let mut held = HoldGuard {
         ctx,
         op,
         hold: Some(hold),
     };
-    let Some(hold) = &parting.hold else { return };
+    let Some(hold) = &held.hold else { return };
     let cause = {
         let lost = hold.lost(ctx);
         let work = work(ctx, workload, resource, op, hold);
@@ -111,7 +82,7 @@ async fn critical(ctx: &Ctx, workload: Workload, resource: &str, op: u64) {
             cause = lost => Some(cause),
         }
     };
-    let Some(hold) = parting.hold.take() else {
+    let Some(hold) = held.hold.take() else {
         return;
     };
     match cause {
@@ -124,13 +95,13 @@ async fn critical(ctx: &Ctx, workload: Workload, resource: &str, op: u64) {
 }
 
 /// A hold that may be dropped with the future around it: the belief ends before the lock does.
-struct Parting<'a> {
+struct HoldGuard<'a> {
     ctx: &'a Ctx,
     op: u64,
     hold: Option<Hold>,
 }
 
-impl Drop for Parting<'_> {
+impl Drop for HoldGuard<'_> {
     fn drop(&mut self) {
         if let Some(hold) = self.hold.take() {
             let (op, until) = (self.op, hold.until(self.ctx));

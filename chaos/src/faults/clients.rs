@@ -3,47 +3,68 @@
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
+use quorate_testbed::within;
 
-use super::{Fault, Kind, Landed, within};
-use crate::client::Order;
+use super::kind::{Injection, Landed, Lasts, Reach, Row};
+use crate::client::Instruction;
 use crate::world::World;
 
-pub(super) fn inject(fault: &Fault, world: &mut World) -> anyhow::Result<Landed> {
-    let [index] = fault.clients[..] else {
-        bail!("one client, please");
-    };
-    let lasts = fault.lasts;
-    match fault.kind {
-        Kind::ClientSigkill => {
-            let how = world.clients.kill(index)?;
-            Ok(Landed::new(how, move |world| world.clients.respawn(index)))
-        }
-        Kind::ClientSigstop => {
-            world.clients.stop(index)?;
+pub(super) const ROWS: &[Row] = &[
+    Row::all(
+        "client-sigkill",
+        "SIGKILL to a client, which comes back as a new process",
+        |fault, world| {
+            let client = client(fault)?;
+            let how = world.clients.kill(client)?;
+            Ok(Landed::new(how, move |world| world.clients.respawn(client)))
+        },
+    )
+    .reach(Reach::Client),
+    Row::all(
+        "client-sigstop",
+        "SIGSTOP to a client for longer than the ttl",
+        |fault, world| {
+            let client = client(fault)?;
+            world.clients.stop(client)?;
             Ok(Landed::new("in state T", move |world| {
-                world.clients.cont(index)
+                world.clients.cont(client)
             }))
-        }
-        Kind::ClientDrop => {
-            let before = world.clients.seen().suffered(index);
-            world.clients.order(index, &Order::DropFutures(lasts))?;
-            Ok(suffering(index, before, "told to drop its futures"))
-        }
-        Kind::ClientStarve => {
-            let before = world.clients.seen().suffered(index);
-            world.clients.order(index, &Order::Starve(lasts))?;
-            Ok(suffering(index, before, "told to block its threads"))
-        }
-        other => bail!("{other} is not done to clients"),
+        },
+    )
+    .reach(Reach::Client)
+    .lasts(Lasts::BeyondTtl),
+    Row::all(
+        "client-drop",
+        "a client drops its futures midway and its guards without a release",
+        |fault, world| suffering(fault, world, &Instruction::DropFutures(fault.lasts)),
+    )
+    .reach(Reach::Client)
+    .lasts(Lasts::Attempts),
+    Row::all(
+        "client-starve",
+        "all worker threads of a client are blocked for longer than the ttl",
+        |fault, world| suffering(fault, world, &Instruction::Starve(fault.lasts)),
+    )
+    .reach(Reach::Client)
+    .lasts(Lasts::BeyondTtl),
+];
+
+fn client(fault: &Injection) -> anyhow::Result<usize> {
+    match fault.clients[..] {
+        [index] => Ok(index),
+        _ => bail!("one client, please"),
     }
 }
 
 /// The client itself says when it has gone through it.
-fn suffering(index: usize, before: u64, told: &str) -> Landed {
-    Landed::new(told, move |world| {
+fn suffering(fault: &Injection, world: &mut World, what: &Instruction) -> anyhow::Result<Landed> {
+    let client = client(fault)?;
+    let before = world.clients.seen().suffered(client);
+    world.clients.tell(client, what)?;
+    Ok(Landed::new("told to", move |world| {
         let seen = world.clients.seen();
-        let suffered = within(Duration::from_secs(10), || seen.suffered(index) > before);
+        let suffered = within(Duration::from_secs(10), || seen.suffered(client) > before);
         ensure!(suffered, "the client never said that it had happened");
         Ok(())
-    })
+    }))
 }

@@ -8,55 +8,84 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, ensure};
 use quorate_testbed::{OffsetFile, Reply, Server, Skew};
 
-use super::{Fault, Heal, Kind, Landed, all};
-use crate::world::World;
+use super::kind::{Breaks, Injection, Landed, Reach, Row, ToEach};
+use crate::world::{Needs, World};
 
-pub(super) fn inject(fault: &Fault, world: &mut World) -> anyhow::Result<Landed> {
-    let (by, skew) = match fault.kind {
-        Kind::ClockBack => (
-            Duration::from_millis(fault.pick(1_500, 3_000)),
-            Skew::Behind,
-        ),
-        _ => (Duration::from_millis(fault.pick(1_500, 3_000)), Skew::Ahead),
-    };
-    let mut seen = Vec::new();
-    let mut heals: Vec<Heal> = Vec::new();
-    for &index in &fault.masters {
-        let offset = world
-            .offsets
-            .get(index)
-            .cloned()
-            .context("this master's clock cannot be moved")?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let drifting = if fault.kind == Kind::ClockDrift {
-            Some(drift(offset.clone(), stop.clone()))
-        } else {
-            offset.set(by, skew)?;
-            None
-        };
-        if drifting.is_some() {
-            thread::sleep(Duration::from_millis(120));
-        }
-        let off = off_by(&world.masters[index])?;
-        let enough = if drifting.is_some() { 20 } else { 1_000 };
-        ensure!(
-            off.unsigned_abs() >= enough,
-            "the clock of m{} is off by only {off} ms",
-            index + 1
-        );
-        seen.push(format!("m{} is off by {off} ms", index + 1));
-        heals.push(Box::new(move |world| {
-            stop.store(true, Ordering::Relaxed);
-            if let Some(drifting) = drifting {
-                let _ = drifting.join();
-            }
-            offset.clear()?;
-            let off = off_by(&world.masters[index])?;
-            ensure!(off.abs() < 500, "the clock is still off by {off} ms");
-            Ok(())
-        }));
-    }
-    Ok(Landed::new(seen.join("; "), all(heals)))
+pub(super) const ROWS: &[Row] = &[
+    clock(
+        "clock-forward",
+        "the clock of one master jumps forward, and later back",
+        forward,
+    ),
+    clock(
+        "clock-back",
+        "the clock of one master jumps back, and later forward",
+        |fault, index, world| jump(fault, index, world, Skew::Behind),
+    ),
+    clock(
+        "clock-drift",
+        "the clock of one master runs at a wrong speed",
+        drifting,
+    ),
+    clock(
+        "clock-majority",
+        "the clocks of a majority jump forward past every ttl",
+        forward,
+    )
+    .reach(Reach::Majority)
+    .breaks(Breaks::Must),
+];
+
+const fn clock(name: &'static str, what: &'static str, deed: ToEach) -> Row {
+    Row::each(name, what, deed)
+        .needs(Needs::Clocks)
+        .breaks(Breaks::Mistimes)
+}
+
+fn forward(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    jump(fault, index, world, Skew::Ahead)
+}
+
+fn jump(fault: &Injection, index: usize, world: &mut World, skew: Skew) -> anyhow::Result<Landed> {
+    let offset = offset(index, world)?;
+    offset.set(fault.ms(1_500, 3_000), skew)?;
+    let look = |world: &World| look(index, world, 1_000);
+    Landed::once_seen(world, look, move |world| back(index, world, &offset))
+}
+
+fn drifting(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    let offset = offset(index, world)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let drifting = drift(offset.clone(), stop.clone());
+    thread::sleep(Duration::from_millis(120));
+    let look = |world: &World| look(index, world, 20);
+    Landed::once_seen(world, look, move |world| {
+        stop.store(true, Ordering::Relaxed);
+        let _ = drifting.join();
+        back(index, world, &offset)
+    })
+}
+
+fn offset(index: usize, world: &World) -> anyhow::Result<OffsetFile> {
+    let offset = world.offsets.get(index).cloned();
+    offset.context("this master's clock cannot be moved")
+}
+
+/// Whether the clock is off by this many milliseconds at least.
+fn look(index: usize, world: &World, enough: u64) -> anyhow::Result<String> {
+    let off = off_by(&world.masters[index])?;
+    ensure!(
+        off.unsigned_abs() >= enough,
+        "the clock is off by only {off} ms"
+    );
+    Ok(format!("off by {off} ms"))
+}
+
+fn back(index: usize, world: &World, offset: &OffsetFile) -> anyhow::Result<()> {
+    offset.clear()?;
+    let off = off_by(&world.masters[index])?;
+    ensure!(off.abs() < 500, "the clock is still off by {off} ms");
+    Ok(())
 }
 
 /// Half as fast again as it should be.

@@ -1,112 +1,41 @@
-//! The kinds of faults, and what each of them means for the promises of a run.
+//! What a fault is: a row that says its name, what it means for the promises of a run, what it needs, and how it
+//! is done. The rows stand beside the code that does them, one table a file.
+//!
+//! An [`Injection`] of a [`Kind`] is done to a [`World`] and gives a [`Landed`], which knows how to heal. Both
+//! directions are verified: a kill that killed nothing is an error, not a quiet success.
 
 use std::fmt;
-use std::str::FromStr;
+use std::ops::Deref;
+use std::time::Duration;
 
+use anyhow::Context;
 use quorate_testbed::Persistence;
-use serde::{Deserialize, Serialize};
+use serde::{Serialize, Serializer};
 
-/// What can go wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// SIGKILL to a master, which comes back empty.
-    Kill,
-    /// SIGKILL to a master, which comes back from an append-only file that lost nothing.
-    RestartAofAlways,
-    /// SIGKILL to a master, which comes back from an append-only file without its last moments, as
-    /// after a power cut with `appendfsync everysec`.
-    RestartAofEverysec,
-    /// SIGKILL to a master, which comes back from an old snapshot.
-    RestartRdb,
-    /// SIGKILL to a majority at once, which comes back empty at once: what the restart guard is for.
-    RestartMajority,
-    /// The same where nothing guards against it.
-    Amnesia,
-    /// SIGSTOP to a master, then SIGCONT.
-    Stop,
-    /// A master takes its time to load its data set: `-LOADING`.
-    Loading,
-    /// One master cannot be reached by anybody.
-    PartitionOne,
-    /// A minority cannot be reached.
-    PartitionMinority,
-    /// A majority cannot be reached.
-    PartitionMajority,
-    /// One client can reach no master.
-    PartitionClient,
-    /// Requests to a master get lost, replies do not.
-    PartitionRequests,
-    /// Replies of a master get lost, requests do not.
-    PartitionReplies,
-    /// Requests to a master are held back, and delivered late.
-    LateRequests,
-    /// Everything to and from a master is late.
-    Latency,
-    /// Everything to and from a master is late by a different time.
-    Jitter,
-    /// A few bytes in a second.
-    Trickle,
-    /// Connections are reset in the middle of a reply.
-    Reset,
-    /// Connections of which only one side knows that they are dead.
-    HalfOpen,
-    /// Connections are refused.
-    Refuse,
-    /// The link to a master is down: packets vanish, not even a connect is answered. Needs root, or
-    /// namespaces for everybody.
-    NetnsPartition,
-    /// The clock of one master jumps forward, and later back.
-    ClockForward,
-    /// The clock of one master jumps back, and later forward.
-    ClockBack,
-    /// The clock of one master runs at a wrong speed.
-    ClockDrift,
-    /// The clocks of a majority jump forward past every ttl.
-    ClockMajority,
-    /// A master has become a replica: `-READONLY`.
-    Readonly,
-    /// A master is out of memory: `-OOM`.
-    Oom,
-    /// A master is running somebody's endless script: `-BUSY`.
-    Busy,
-    /// A master cannot save: `-MISCONF`.
-    Misconf,
-    /// FLUSHALL on a master.
-    Flushall,
-    /// SCRIPT FLUSH on a master.
-    ScriptFlush,
-    /// CLIENT KILL on a master, for all its clients.
-    ClientKill,
-    /// A master takes no more clients.
-    Maxclients,
-    /// The password of a master was changed.
-    Password,
-    /// SIGKILL to a client, which comes back as a new process.
-    ClientSigkill,
-    /// SIGSTOP to a client for longer than the ttl.
-    ClientSigstop,
-    /// A client drops its futures midway and its guards without a release.
-    ClientDrop,
-    /// All worker threads of a client are blocked for longer than the ttl.
-    ClientStarve,
-}
+use crate::world::{Needs, Tools, World};
 
-/// How a fault is brought about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    /// Signals to and restarts of masters.
-    Process,
-    /// The proxies between clients and masters.
-    Network,
-    /// The links to masters in network namespaces of their own.
-    Link,
-    /// The masters' wall clocks.
-    Clock,
-    /// Commands to masters.
-    Server,
-    /// Signals and commands to clients.
-    Client,
+/// What can go wrong: the name of a row.
+#[derive(Clone, Copy)]
+pub struct Kind(pub(super) &'static Row);
+
+/// One kind of fault.
+pub struct Row {
+    name: &'static str,
+    /// What happens, in a line.
+    pub what: &'static str,
+    /// How many it is done to.
+    pub reach: Reach,
+    /// What has to be there before it can happen.
+    pub needs: Needs,
+    /// In a run of fewer masters it means nothing.
+    pub fewest_masters: usize,
+    /// How long it lasts.
+    pub lasts: Lasts,
+    /// Whether the masters have started anew when it is over.
+    pub restarts: bool,
+    breaks: Breaks,
+    disk: Disk,
+    deed: Deed,
 }
 
 /// How many it is done to.
@@ -122,227 +51,212 @@ pub enum Reach {
     Client,
 }
 
-impl Kind {
-    /// All of them, in the order in which they are explained.
-    pub const ALL: [Self; 39] = [
-        Self::Kill,
-        Self::RestartAofAlways,
-        Self::RestartAofEverysec,
-        Self::RestartRdb,
-        Self::RestartMajority,
-        Self::Amnesia,
-        Self::Stop,
-        Self::Loading,
-        Self::PartitionOne,
-        Self::PartitionMinority,
-        Self::PartitionMajority,
-        Self::PartitionClient,
-        Self::PartitionRequests,
-        Self::PartitionReplies,
-        Self::LateRequests,
-        Self::Latency,
-        Self::Jitter,
-        Self::Trickle,
-        Self::Reset,
-        Self::HalfOpen,
-        Self::Refuse,
-        Self::NetnsPartition,
-        Self::ClockForward,
-        Self::ClockBack,
-        Self::ClockDrift,
-        Self::ClockMajority,
-        Self::Readonly,
-        Self::Oom,
-        Self::Busy,
-        Self::Misconf,
-        Self::Flushall,
-        Self::ScriptFlush,
-        Self::ClientKill,
-        Self::Maxclients,
-        Self::Password,
-        Self::ClientSigkill,
-        Self::ClientSigstop,
-        Self::ClientDrop,
-        Self::ClientStarve,
-    ];
+/// How long it lasts, as a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lasts {
+    /// Around the ttl.
+    Usual,
+    /// It is over in the moment in which it happens.
+    Moment,
+    /// As long as somebody needs to see that a master is gone.
+    Short,
+    /// As long as a few attempts take.
+    Attempts,
+    /// For longer than the ttl.
+    BeyondTtl,
+}
 
-    /// Those that leave all promises standing and go together on any machine: the default of a run.
-    pub fn mixed() -> Vec<Self> {
-        let fits = |kind: &Self| {
-            !kind.breaks_exclusion(true)
-                && *kind != Self::Amnesia
-                && !matches!(kind.family(), Family::Clock | Family::Link)
-        };
-        Self::ALL.into_iter().filter(fits).collect()
+/// Where Redlock cannot promise mutual exclusion around a fault: masters that forget without a restart that could
+/// be seen, or whose clocks are wrong by more than the drift that is allowed for. One such master is enough: it may
+/// be the one that two majorities have in common. Replies that lie in a way that fits would be another; no fault
+/// here tells them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Breaks {
+    Never,
+    /// Two holders are possible, and only where nothing guards against forgetful restarts.
+    Unguarded,
+    /// They are possible: a master forgets, and nobody can see that.
+    Forgets,
+    /// They are possible: a clock is wrong.
+    Mistimes,
+    /// Two holders are certain: a run that did not see them did not look.
+    Must,
+    /// The same, and only without a guard; there is another fault for guarded masters.
+    MustUnguarded,
+}
+
+/// What the master must have on disk for it to make sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Disk {
+    Any,
+    Keeps(Persistence),
+    /// It needs the place of what such masters keep.
+    Not(Persistence),
+}
+
+/// What is done to one master of those that it is about.
+pub(super) type ToEach = fn(&Injection, usize, &mut World) -> anyhow::Result<Landed>;
+/// What is done to all that it is about at once.
+pub(super) type ToAll = fn(&Injection, &mut World) -> anyhow::Result<Landed>;
+
+/// How it is done.
+#[derive(Clone, Copy)]
+enum Deed {
+    Each(ToEach),
+    All(ToAll),
+}
+
+impl Row {
+    /// A fault that is done to one master after the other.
+    pub(super) const fn each(name: &'static str, what: &'static str, deed: ToEach) -> Self {
+        Self::new(name, what, Deed::Each(deed))
     }
 
+    /// A fault that is done to all its targets at once.
+    pub(super) const fn all(name: &'static str, what: &'static str, deed: ToAll) -> Self {
+        Self::new(name, what, Deed::All(deed))
+    }
+
+    const fn new(name: &'static str, what: &'static str, deed: Deed) -> Self {
+        Self {
+            name,
+            what,
+            reach: Reach::One,
+            needs: Needs::Nothing,
+            fewest_masters: 1,
+            lasts: Lasts::Usual,
+            restarts: false,
+            breaks: Breaks::Never,
+            disk: Disk::Any,
+            deed,
+        }
+    }
+
+    pub(super) const fn reach(self, reach: Reach) -> Self {
+        let fewest_masters = match reach {
+            Reach::Minority => 3,
+            _ => self.fewest_masters,
+        };
+        Self {
+            reach,
+            fewest_masters,
+            ..self
+        }
+    }
+
+    pub(super) const fn needs(self, needs: Needs) -> Self {
+        Self { needs, ..self }
+    }
+
+    pub(super) const fn fewest_masters(self, fewest_masters: usize) -> Self {
+        Self {
+            fewest_masters,
+            ..self
+        }
+    }
+
+    pub(super) const fn lasts(self, lasts: Lasts) -> Self {
+        Self { lasts, ..self }
+    }
+
+    pub(super) const fn restarts(self) -> Self {
+        Self {
+            restarts: true,
+            lasts: Lasts::Short,
+            ..self
+        }
+    }
+
+    pub(super) const fn breaks(self, breaks: Breaks) -> Self {
+        Self { breaks, ..self }
+    }
+
+    pub(super) const fn disk(self, disk: Disk) -> Self {
+        Self { disk, ..self }
+    }
+}
+
+impl Kind {
     /// Its name on the command line and in the history.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Kill => "kill",
-            Self::RestartAofAlways => "restart-aof-always",
-            Self::RestartAofEverysec => "restart-aof-everysec",
-            Self::RestartRdb => "restart-rdb",
-            Self::RestartMajority => "restart-majority",
-            Self::Amnesia => "amnesia",
-            Self::Stop => "stop",
-            Self::Loading => "loading",
-            Self::PartitionOne => "partition-one",
-            Self::PartitionMinority => "partition-minority",
-            Self::PartitionMajority => "partition-majority",
-            Self::PartitionClient => "partition-client",
-            Self::PartitionRequests => "partition-requests",
-            Self::PartitionReplies => "partition-replies",
-            Self::LateRequests => "late-requests",
-            Self::Latency => "latency",
-            Self::Jitter => "jitter",
-            Self::Trickle => "trickle",
-            Self::Reset => "reset",
-            Self::HalfOpen => "half-open",
-            Self::Refuse => "refuse",
-            Self::NetnsPartition => "netns-partition",
-            Self::ClockForward => "clock-forward",
-            Self::ClockBack => "clock-back",
-            Self::ClockDrift => "clock-drift",
-            Self::ClockMajority => "clock-majority",
-            Self::Readonly => "readonly",
-            Self::Oom => "oom",
-            Self::Busy => "busy",
-            Self::Misconf => "misconf",
-            Self::Flushall => "flushall",
-            Self::ScriptFlush => "script-flush",
-            Self::ClientKill => "client-kill",
-            Self::Maxclients => "maxclients",
-            Self::Password => "password",
-            Self::ClientSigkill => "client-sigkill",
-            Self::ClientSigstop => "client-sigstop",
-            Self::ClientDrop => "client-drop",
-            Self::ClientStarve => "client-starve",
-        }
+        self.name
     }
 
-    /// How it is brought about.
-    pub fn family(self) -> Family {
-        match self {
-            Self::Kill
-            | Self::RestartAofAlways
-            | Self::RestartAofEverysec
-            | Self::RestartRdb
-            | Self::RestartMajority
-            | Self::Amnesia
-            | Self::Stop
-            | Self::Loading => Family::Process,
-            Self::PartitionOne
-            | Self::PartitionMinority
-            | Self::PartitionMajority
-            | Self::PartitionClient
-            | Self::PartitionRequests
-            | Self::PartitionReplies
-            | Self::LateRequests
-            | Self::Latency
-            | Self::Jitter
-            | Self::Trickle
-            | Self::Reset
-            | Self::HalfOpen
-            | Self::Refuse => Family::Network,
-            Self::NetnsPartition => Family::Link,
-            Self::ClockForward | Self::ClockBack | Self::ClockDrift | Self::ClockMajority => {
-                Family::Clock
-            }
-            Self::Readonly
-            | Self::Oom
-            | Self::Busy
-            | Self::Misconf
-            | Self::Flushall
-            | Self::ScriptFlush
-            | Self::ClientKill
-            | Self::Maxclients
-            | Self::Password => Family::Server,
-            Self::ClientSigkill | Self::ClientSigstop | Self::ClientDrop | Self::ClientStarve => {
-                Family::Client
-            }
-        }
-    }
-
-    /// How many it is done to.
-    pub fn reach(self) -> Reach {
-        match self {
-            Self::PartitionMinority => Reach::Minority,
-            Self::PartitionMajority
-            | Self::ClockMajority
-            | Self::RestartMajority
-            | Self::Amnesia => Reach::Majority,
-            _ if self.family() == Family::Client || self == Self::PartitionClient => Reach::Client,
-            _ => Reach::One,
-        }
-    }
-
-    /// Whether the master has started anew when it is over.
-    pub fn restarts(self) -> bool {
-        matches!(
-            self,
-            Self::Kill
-                | Self::RestartAofAlways
-                | Self::RestartAofEverysec
-                | Self::RestartRdb
-                | Self::RestartMajority
-                | Self::Amnesia
-                | Self::Loading
-        )
-    }
-
-    /// Whether Redlock cannot promise mutual exclusion around it: masters that forget without a
-    /// restart that could be seen, or whose clocks are wrong by more than the drift that is
-    /// allowed for; and forgetful restarts where nothing guards against them. One such master is enough: it may be
-    /// the one that two majorities have in common.
+    /// Whether Redlock cannot promise mutual exclusion around it.
     pub fn breaks_exclusion(self, guarded: bool) -> bool {
-        match self {
-            Self::Flushall
-            | Self::ClockForward
-            | Self::ClockBack
-            | Self::ClockDrift
-            | Self::ClockMajority
-            | Self::Amnesia => true,
-            Self::Kill | Self::RestartMajority | Self::RestartAofEverysec | Self::RestartRdb => {
-                !guarded
-            }
-            _ => false,
+        match self.breaks {
+            Breaks::Never => false,
+            Breaks::Unguarded => !guarded,
+            _ => true,
         }
+    }
+
+    /// Whether a master may know less when it is over than before.
+    pub fn forgets(self) -> bool {
+        self.restarts || self.breaks == Breaks::Forgets
     }
 
     /// Whether it takes the lock from a holder for certain, so that a run that saw no broken
     /// exclusion was not looking.
     pub fn must_break(self) -> bool {
-        matches!(self, Self::Amnesia | Self::ClockMajority)
+        matches!(self.breaks, Breaks::Must | Breaks::MustUnguarded)
     }
 
-    /// What the master must keep on disk for it to make sense; `None`: whatever it is. A majority
-    /// that comes back empty has lost its disk as well.
+    /// Whether it is about masters that nobody guards.
+    pub fn is_unguarded(self) -> bool {
+        self.breaks == Breaks::MustUnguarded
+    }
+
+    /// What the master must keep on disk for it to make sense; `None`: whatever it is.
     pub fn persistence(self) -> Option<Persistence> {
-        match self {
-            Self::Kill => Some(Persistence::None),
-            Self::RestartAofAlways => Some(Persistence::AofAlways),
-            Self::RestartAofEverysec => Some(Persistence::AofEverySec),
-            Self::RestartRdb | Self::Loading => Some(Persistence::Rdb),
-            _ => None,
+        match self.disk {
+            Disk::Keeps(kept) => Some(kept),
+            Disk::Any | Disk::Not(_) => None,
         }
     }
 
-    /// Whether it is over in the moment in which it happens.
-    pub fn is_momentary(self) -> bool {
-        matches!(
-            self,
-            Self::Flushall
-                | Self::ScriptFlush
-                | Self::ClientKill
-                | Self::RestartMajority
-                | Self::Amnesia
-        )
+    /// Whether it can happen to a master with this on its disk.
+    pub fn suits(self, kept: Persistence) -> bool {
+        match self.disk {
+            Disk::Any => true,
+            Disk::Keeps(needed) => kept == needed,
+            Disk::Not(spoilt) => kept != spoilt,
+        }
     }
 
-    /// Whether a process of that many masters can have it at all.
+    /// Whether a run of that many masters can have it at all.
     pub fn fits(self, masters: usize) -> bool {
-        self.reach() != Reach::Minority || masters > 2
+        masters >= self.fewest_masters
+    }
+
+    /// Why it cannot be had here, if it cannot.
+    pub fn unavailable(self, masters: usize, tools: &Tools) -> Option<String> {
+        if !self.fits(masters) {
+            return Some(format!("needs at least {} masters", self.fewest_masters));
+        }
+        tools.lack(self.needs)
+    }
+}
+
+impl Deref for Kind {
+    type Target = Row;
+
+    fn deref(&self) -> &Row {
+        self.0
+    }
+}
+
+impl PartialEq for Kind {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for Kind {}
+
+impl fmt::Debug for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -352,37 +266,241 @@ impl fmt::Display for Kind {
     }
 }
 
-impl FromStr for Kind {
-    type Err = String;
+impl Serialize for Kind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
 
-    fn from_str(name: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|kind| kind.name() == name)
-            .ok_or_else(|| {
-                let names: Vec<_> = Self::ALL.iter().map(|kind| kind.name()).collect();
-                format!(
-                    "no fault is called {name:?}; there are {}",
-                    names.join(", ")
-                )
-            })
+/// One fault, what it is done to, and for how long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Injection {
+    /// What goes wrong.
+    pub kind: Kind,
+    /// On which masters, by index. None: between the clients and all masters.
+    pub masters: Vec<usize>,
+    /// For which clients, by index. None: for all that have to do with the masters.
+    pub clients: Vec<usize>,
+    /// How long it lasts.
+    pub lasts: Duration,
+    /// Draws the details: how late, how far, after how many bytes.
+    pub draw: u64,
+}
+
+type Heal = Box<dyn FnOnce(&mut World) -> anyhow::Result<()>>;
+
+/// A fault that was seen to have landed.
+#[must_use = "it stays until it is healed"]
+pub struct Landed {
+    /// How that was seen.
+    pub seen: String,
+    heal: Heal,
+}
+
+impl Landed {
+    /// A fault that was seen, and the way back.
+    pub fn new(
+        seen: impl Into<String>,
+        heal: impl FnOnce(&mut World) -> anyhow::Result<()> + 'static,
+    ) -> Self {
+        Self {
+            seen: seen.into(),
+            heal: Box::new(heal),
+        }
+    }
+
+    /// A fault that has been done and is to be looked for. What cannot be seen is healed at once.
+    ///
+    /// # Errors
+    ///
+    /// What `look` says.
+    pub fn once_seen(
+        world: &mut World,
+        look: impl FnOnce(&World) -> anyhow::Result<String>,
+        heal: impl FnOnce(&mut World) -> anyhow::Result<()> + 'static,
+    ) -> anyhow::Result<Self> {
+        match look(world) {
+            Ok(seen) => Ok(Self::new(seen, heal)),
+            Err(error) => {
+                let _ = heal(world);
+                Err(error)
+            }
+        }
+    }
+
+    /// A fault that is over as soon as it has happened.
+    pub fn momentary(seen: impl Into<String>) -> Self {
+        Self::new(seen, |_| Ok(()))
+    }
+
+    /// Ends it and makes sure that it has ended.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be ended.
+    pub fn heal(self, world: &mut World) -> anyhow::Result<()> {
+        (self.heal)(world)
+    }
+
+    /// Several as one. All are healed, and the first failure is reported after that.
+    fn all(parts: Vec<(usize, Self)>) -> Self {
+        let seen: Vec<String> = parts
+            .iter()
+            .map(|(index, part)| format!("m{}: {}", index + 1, part.seen))
+            .collect();
+        Self::new(seen.join("; "), |world| {
+            let mut outcome = Ok(());
+            for (index, part) in parts {
+                let one = part.heal(world).with_context(|| format!("m{}", index + 1));
+                outcome = outcome.and(one);
+            }
+            outcome
+        })
+    }
+}
+
+impl fmt::Debug for Landed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Landed")
+            .field("seen", &self.seen)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Injection {
+    /// Makes it happen and looks whether it has.
+    ///
+    /// # Errors
+    ///
+    /// When it could not be made to happen, or was not seen to have happened.
+    pub fn inject(&self, world: &mut World) -> anyhow::Result<Landed> {
+        let landed = match self.kind.deed {
+            Deed::All(deed) => deed(self, world),
+            Deed::Each(deed) => self.inject_each(deed, world),
+        };
+        landed.with_context(|| format!("{} on {}", self.kind, self.targets().join(", ")))
+    }
+
+    /// Where one master is spared, the others are healed at once: half a fault is none.
+    fn inject_each(&self, deed: ToEach, world: &mut World) -> anyhow::Result<Landed> {
+        let mut parts = Vec::new();
+        for &index in &self.masters {
+            match deed(self, index, world) {
+                Ok(landed) => parts.push((index, landed)),
+                Err(error) => {
+                    let _ = Landed::all(parts).heal(world);
+                    return Err(error.context(format!("m{}", index + 1)));
+                }
+            }
+        }
+        Ok(Landed::all(parts))
+    }
+
+    /// The names of what it is about, as they stand in the history.
+    pub fn targets(&self) -> Vec<String> {
+        let masters = self.masters.iter().map(|index| format!("m{}", index + 1));
+        let clients = self.clients.iter().map(|index| format!("c{}", index + 1));
+        masters.chain(clients).collect()
+    }
+
+    /// The clients that it is about.
+    pub(super) fn clients_in(&self, world: &World) -> Vec<usize> {
+        or_all(&self.clients, world.proxies.len())
+    }
+
+    /// The clients and masters that it is between.
+    pub(super) fn pairs(&self, world: &World) -> Vec<(usize, usize)> {
+        let masters = or_all(&self.masters, world.masters.len());
+        let of = |client: usize| masters.iter().map(move |&master| (client, master));
+        self.clients_in(world).into_iter().flat_map(of).collect()
+    }
+
+    /// Whether the other one is about one of our targets.
+    pub fn meets(&self, other: &Self) -> bool {
+        let meet = |ours: &[usize], theirs: &[usize]| theirs.iter().any(|one| ours.contains(one));
+        meet(&self.masters, &other.masters) || meet(&self.clients, &other.clients)
+    }
+
+    /// A number from `from` up to below `to`, the same for the same fault.
+    pub(super) fn pick(&self, from: u64, to: u64) -> u64 {
+        from + self.draw % (to - from)
+    }
+
+    /// So many milliseconds.
+    pub(super) fn ms(&self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(self.pick(from, to))
+    }
+
+    /// One of these.
+    pub(super) fn one_of<'a, T>(&self, all: &'a [T]) -> &'a T {
+        &all[self.pick(0, all.len() as u64) as usize]
+    }
+}
+
+fn or_all(some: &[usize], all: usize) -> Vec<usize> {
+    match some {
+        [] => (0..all).collect(),
+        some => some.to_vec(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use anyhow::bail;
+
     use super::*;
+    use crate::event::Clock;
+    use crate::fleet::Fleet;
+    use crate::recorder::Recorder;
+    use crate::world::Layout;
+
+    static HEALED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+    /// Done to all masters but the third; cannot be seen on the second.
+    static PICKY: Row = Row::each("picky", "for the test", |_, index, world| {
+        if index == 2 {
+            bail!("not to that one");
+        }
+        let look = |_: &World| match index {
+            1 => bail!("nothing to be seen"),
+            _ => Ok("there".to_owned()),
+        };
+        Landed::once_seen(world, look, move |_| {
+            HEALED.lock().unwrap().push(index);
+            Ok(())
+        })
+    });
 
     #[test]
-    fn every_kind_is_listed_once_and_found_by_its_name() {
-        for kind in Kind::ALL {
-            assert_eq!(kind.name().parse(), Ok(kind));
-            let json = serde_json::to_string(&kind).unwrap();
-            assert_eq!(json, format!("\"{kind}\""), "one spelling everywhere");
-        }
-        let mut all = Kind::ALL.to_vec();
-        all.sort_unstable();
-        all.dedup();
-        assert_eq!(all.len(), Kind::ALL.len());
+    fn half_a_fault_is_healed_at_once_and_so_is_one_that_nobody_sees() {
+        let layout = Layout {
+            clients: 0,
+            disks: Vec::new(),
+            server: None,
+            needs: Vec::new(),
+            seed: 1,
+        };
+        let recorder = Recorder::new(Clock::start());
+        let nobody = Fleet::new(&recorder, &std::env::temp_dir()).unwrap();
+        let mut world = World::build(&layout, Tools::default(), nobody).unwrap();
+        let injection = |masters: &[usize]| Injection {
+            kind: Kind(&PICKY),
+            masters: masters.to_vec(),
+            clients: Vec::new(),
+            lasts: Duration::ZERO,
+            draw: 0,
+        };
+        let mut healed_by = |masters: &[usize]| {
+            HEALED.lock().unwrap().clear();
+            let landed = injection(masters).inject(&mut world);
+            let before = HEALED.lock().unwrap().clone();
+            (landed.map(|landed| landed.seen).ok(), before)
+        };
+        let both = "m1: there; m4: there".to_owned();
+        assert_eq!(healed_by(&[0, 3]), (Some(both), vec![]));
+        assert_eq!(healed_by(&[0, 2]), (None, vec![0]));
+        assert_eq!(healed_by(&[0, 3, 1]), (None, vec![1, 0, 3]));
     }
 }

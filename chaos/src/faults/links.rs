@@ -4,45 +4,43 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use quorate_testbed::{Namespace, Server};
+use quorate_testbed::{Namespace, Server, within};
 
-use super::{Fault, Heal, Landed, all, within};
-use crate::world::World;
+use super::kind::{Injection, Landed, Row};
+use crate::world::{Needs, World};
 
 /// How long a connect waits that should hear nothing.
 const SILENCE: Duration = Duration::from_millis(150);
 
-pub(super) fn inject(fault: &Fault, world: &mut World) -> anyhow::Result<Landed> {
-    let mut seen = Vec::new();
-    let mut heals: Vec<Heal> = Vec::new();
-    for &index in &fault.masters {
-        let server = &world.masters[index];
-        link(server)?.sever().context("take the link down")?;
-        let silent = look(server);
-        if silent.is_err() {
-            link(server)?.mend().context("bring the link up")?;
-        }
-        silent?;
+pub(super) const ROWS: &[Row] = &[Row::each(
+    "netns-partition",
+    "the link to a master is down: packets vanish, not even a connect is answered (needs root, or namespaces for everybody)",
+    sever,
+)
+.needs(Needs::Links)];
+
+fn sever(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    link(&world.masters[index])?
+        .sever()
+        .context("take the link down")?;
+    let look = |world: &World| {
+        look(&world.masters[index])?;
         let alive = if world.answers(index) {
             "alive"
         } else {
             "not answering"
         };
-        seen.push(format!(
-            "m{}: a connect timed out; it is {alive}",
-            index + 1
-        ));
-        heals.push(Box::new(move |world| {
-            let server = &world.masters[index];
-            link(server)?.mend().context("bring the link up")?;
-            let back = within(Duration::from_secs(5), || {
-                TcpStream::connect_timeout(&server.addr(), SILENCE).is_ok()
-            });
-            ensure!(back, "m{} still cannot be reached", index + 1);
-            Ok(())
-        }));
-    }
-    Ok(Landed::new(seen.join("; "), all(heals)))
+        Ok(format!("a connect timed out; it is {alive}"))
+    };
+    Landed::once_seen(world, look, move |world| {
+        let server = &world.masters[index];
+        link(server)?.mend().context("bring the link up")?;
+        let back = within(Duration::from_secs(5), || {
+            TcpStream::connect_timeout(&server.addr(), SILENCE).is_ok()
+        });
+        ensure!(back, "still out of reach");
+        Ok(())
+    })
 }
 
 fn link(server: &Server) -> anyhow::Result<&Namespace> {

@@ -1,138 +1,89 @@
-//! Faults as values: what can go wrong, what it is done to, and how it is seen to have landed.
-//!
-//! A [`Fault`] is inject-ed into a [`World`] and gives a [`Landed`], which knows how to heal. Both
-//! directions are verified: a kill that killed nothing is an error, not a quiet success.
+//! Everything that can go wrong. Each file has the table of its faults and the code that does them.
 
 mod clients;
 mod clocks;
+mod impostors;
 mod kind;
 mod links;
+mod names;
 mod network;
 mod processes;
 mod servers;
 
-use std::time::Duration;
+use std::str::FromStr;
 
-use anyhow::Context;
-use serde::{Deserialize, Serialize};
+use serde::de::{Deserialize, Deserializer, Error};
 
-pub use kind::{Family, Kind, Reach};
+pub use kind::{Injection, Kind, Landed, Lasts, Reach};
 
-use crate::world::World;
+use crate::world::Needs;
 
-/// One fault and what it is done to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
-    /// What goes wrong.
-    pub kind: Kind,
-    /// On which masters, by index.
-    pub masters: Vec<usize>,
-    /// For which clients, by index. Faults of the network are between these clients and those masters.
-    pub clients: Vec<usize>,
-    /// How long it lasts.
-    pub lasts: Duration,
-    /// Draws the details: how late, how far, after how many bytes.
-    pub draw: u64,
-}
-
-type Heal = Box<dyn FnOnce(&mut World) -> anyhow::Result<()>>;
-
-/// A fault that was seen to have landed.
-#[must_use = "it stays until it is healed"]
-pub struct Landed {
-    /// How that was seen.
-    pub seen: String,
-    heal: Heal,
-}
-
-impl Landed {
-    /// A fault that was seen, and the way back.
-    pub fn new(
-        seen: impl Into<String>,
-        heal: impl FnOnce(&mut World) -> anyhow::Result<()> + 'static,
-    ) -> Self {
-        Self {
-            seen: seen.into(),
-            heal: Box::new(heal),
-        }
+impl Kind {
+    /// All of them, in the order in which they are explained.
+    pub fn all() -> Vec<Self> {
+        let files = [
+            processes::ROWS,
+            network::ROWS,
+            impostors::ROWS,
+            links::ROWS,
+            names::ROWS,
+            clocks::ROWS,
+            servers::ROWS,
+            clients::ROWS,
+        ];
+        files.into_iter().flatten().map(Self).collect()
     }
 
-    /// A fault that is over as soon as it has happened.
-    pub fn momentary(seen: impl Into<String>) -> Self {
-        Self::new(seen, |_| Ok(()))
-    }
-
-    /// Ends it and makes sure that it has ended.
-    ///
-    /// # Errors
-    ///
-    /// When it cannot be ended.
-    pub fn heal(self, world: &mut World) -> anyhow::Result<()> {
-        (self.heal)(world)
-    }
-}
-
-impl std::fmt::Debug for Landed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Landed")
-            .field("seen", &self.seen)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Fault {
-    /// Makes it happen and looks whether it has.
-    ///
-    /// # Errors
-    ///
-    /// When it could not be made to happen, or was not seen to have happened.
-    pub fn inject(&self, world: &mut World) -> anyhow::Result<Landed> {
-        let landed = match self.kind.family() {
-            Family::Process => processes::inject(self, world),
-            Family::Network => network::inject(self, world),
-            Family::Link => links::inject(self, world),
-            Family::Clock => clocks::inject(self, world),
-            Family::Server => servers::inject(self, world),
-            Family::Client => clients::inject(self, world),
+    /// Those that leave all promises standing and go together on any machine: the default of a run.
+    pub fn mixed() -> Vec<Self> {
+        let fits = |kind: &Self| {
+            !kind.breaks_exclusion(true)
+                && !matches!(kind.needs, Needs::Clocks | Needs::Links | Needs::Names)
         };
-        landed.with_context(|| format!("{} on {}", self.kind, self.targets().join(", ")))
-    }
-
-    /// The names of what it is about, as they stand in the history.
-    pub fn targets(&self) -> Vec<String> {
-        let masters = self.masters.iter().map(|index| format!("m{}", index + 1));
-        let clients = self.clients.iter().map(|index| format!("c{}", index + 1));
-        masters.chain(clients).collect()
-    }
-
-    /// A number from `from` up to below `to`, the same for the same fault.
-    fn pick(&self, from: u64, to: u64) -> u64 {
-        from + self.draw % (to - from)
+        Self::all().into_iter().filter(fits).collect()
     }
 }
 
-/// Heals in turn, and reports the first failure after all have been tried.
-fn all(heals: Vec<Heal>) -> impl FnOnce(&mut World) -> anyhow::Result<()> {
-    move |world| {
-        let mut outcome = Ok(());
-        for heal in heals {
-            let one = heal(world);
-            outcome = outcome.and(one);
-        }
-        outcome
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let all = Self::all();
+        let found = all.iter().find(|kind| kind.name() == name).copied();
+        found.ok_or_else(|| {
+            let names: Vec<_> = all.iter().map(|kind| kind.name()).collect();
+            format!(
+                "no fault is called {name:?}; there are {}",
+                names.join(", ")
+            )
+        })
     }
 }
 
-/// Whether `done` came true before the time was over; asked every few milliseconds.
-pub(crate) fn within(patience: Duration, mut done: impl FnMut() -> bool) -> bool {
-    let started = std::time::Instant::now();
-    loop {
-        if done() {
-            return true;
+impl<'de> Deserialize<'de> for Kind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        name.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_kind_has_a_name_of_its_own_and_is_found_by_it() {
+        let all = Kind::all();
+        for kind in &all {
+            assert_eq!(kind.name().parse(), Ok(*kind));
+            let json = serde_json::to_string(kind).unwrap();
+            assert_eq!(json, format!("\"{kind}\""), "one spelling everywhere");
+            assert_eq!(serde_json::from_str::<Kind>(&json).unwrap(), *kind);
+            assert!(!kind.what.is_empty(), "{kind} is explained");
         }
-        if started.elapsed() >= patience {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(2));
+        let names: BTreeSet<_> = all.iter().map(|kind| kind.name()).collect();
+        assert_eq!(names.len(), all.len());
     }
 }

@@ -5,86 +5,137 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use quorate_testbed::{Connection, Fault as Net, Injected, Proxy, Way};
+use quorate_testbed::{Connection, Fault, Injected, Proxy, Way};
 
-use super::{Fault, Kind, Landed};
-use crate::world::World;
+use super::kind::{Injection, Landed, Reach, Row, ToAll};
+use crate::world::{Needs, World};
 
 /// How long a probe waits for what should not come.
 const SILENCE: Duration = Duration::from_millis(60);
 /// How long a probe waits for what should come, on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub(super) fn inject(fault: &Fault, world: &mut World) -> anyhow::Result<Landed> {
-    let ms = |from, to| Duration::from_millis(fault.pick(from, to));
-    let net = match fault.kind {
-        // By turns one that gives back on heal what it held, and one that does not.
-        Kind::PartitionOne
-        | Kind::PartitionMinority
-        | Kind::PartitionMajority
-        | Kind::PartitionClient => {
-            if fault.draw.is_multiple_of(2) {
-                Net::Hold(Way::Both)
-            } else {
-                Net::Drop(Way::Both)
-            }
-        }
-        Kind::PartitionRequests => Net::Drop(Way::ToServer),
-        Kind::PartitionReplies => Net::Drop(Way::ToClient),
-        Kind::LateRequests => Net::Hold(Way::ToServer),
-        Kind::Latency => Net::latency(Way::Both, ms(10, 60)),
-        Kind::Jitter => Net::Latency {
-            way: Way::Both,
-            base: Duration::from_millis(5),
-            jitter: ms(30, 90),
+pub(super) const ROWS: &[Row] = &[
+    net(
+        "partition-one",
+        "one master cannot be reached by anybody",
+        partition,
+    ),
+    net(
+        "partition-minority",
+        "a minority cannot be reached",
+        partition,
+    )
+    .reach(Reach::Minority),
+    net(
+        "partition-majority",
+        "a majority cannot be reached",
+        partition,
+    )
+    .reach(Reach::Majority),
+    net(
+        "partition-client",
+        "one client can reach no master",
+        partition,
+    )
+    .reach(Reach::Client),
+    net(
+        "partition-requests",
+        "requests to a master get lost, replies do not",
+        |fault, world| disturb(fault, world, &Fault::Drop(Way::ToServer)),
+    ),
+    net(
+        "partition-replies",
+        "replies of a master get lost, requests do not",
+        |fault, world| disturb(fault, world, &Fault::Drop(Way::ToClient)),
+    ),
+    net(
+        "late-requests",
+        "requests to a master are held back, and delivered late",
+        |fault, world| disturb(fault, world, &Fault::Hold(Way::ToServer)),
+    ),
+    net(
+        "latency",
+        "everything to and from a master is late",
+        |fault, world| disturb(fault, world, &Fault::latency(Way::Both, fault.ms(10, 60))),
+    ),
+    net(
+        "jitter",
+        "everything to and from a master is late by a different time",
+        |fault, world| {
+            let jitter = Fault::Latency {
+                way: Way::Both,
+                base: Duration::from_millis(5),
+                jitter: fault.ms(30, 90),
+            };
+            disturb(fault, world, &jitter)
         },
-        Kind::Trickle => Net::Rate {
+    ),
+    net("trickle", "a few bytes in a second", |fault, world| {
+        let rate = Fault::Rate {
             way: Way::Both,
             bytes_per_second: fault.pick(60, 140),
-        },
-        Kind::Reset => Net::ResetAfter(fault.pick(0, 6)),
-        Kind::HalfOpen => Net::HalfOpen,
-        Kind::Refuse => Net::Refuse,
-        other => bail!("{other} is not done by the network"),
-    };
-    let clients = if fault.clients.is_empty() {
-        (0..world.proxies.len()).collect()
+        };
+        disturb(fault, world, &rate)
+    }),
+    net(
+        "reset",
+        "connections are reset in the middle of a reply",
+        |fault, world| disturb(fault, world, &Fault::ResetAfter(fault.pick(0, 6))),
+    ),
+    net(
+        "half-open",
+        "connections of which only one side knows that they are dead",
+        |fault, world| disturb(fault, world, &Fault::HalfOpen),
+    ),
+    net("refuse", "connections are refused", |fault, world| {
+        disturb(fault, world, &Fault::Refuse)
+    }),
+];
+
+const fn net(name: &'static str, what: &'static str, deed: ToAll) -> Row {
+    Row::all(name, what, deed).needs(Needs::Proxies)
+}
+
+/// By turns one that gives back on heal what it held, and one that does not.
+fn partition(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
+    let net = if fault.draw.is_multiple_of(2) {
+        Fault::Hold(Way::Both)
     } else {
-        fault.clients.clone()
+        Fault::Drop(Way::Both)
     };
+    disturb(fault, world, &net)
+}
+
+fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<Landed> {
+    let pairs = fault.pairs(world);
     // One probe a master, through the proxy of the first client; opened while all is well.
-    let Some(&first) = clients.first() else {
+    let Some(&(first, _)) = pairs.first() else {
         bail!("no client to part from anything")
     };
-    let mut probes = Vec::new();
-    for &master in &fault.masters {
-        probes.push((master, open(&world.proxies[first][master])));
-    }
+    let probed = pairs.iter().filter(|(client, _)| *client == first);
+    let probes: Vec<_> = probed
+        .map(|&(client, master)| (master, open(&world.proxies[client][master])))
+        .collect();
     let mut guards: Vec<Injected> = Vec::new();
-    for &client in &clients {
-        for &master in &fault.masters {
-            let proxy = &world.proxies[client][master];
-            guards.push(net.inject(proxy));
-            if net == Net::Refuse {
-                proxy.reset_all();
-            }
+    for &(client, master) in &pairs {
+        let proxy = &world.proxies[client][master];
+        guards.push(net.inject(proxy));
+        if *net == Fault::Refuse {
+            proxy.reset_all();
         }
     }
     let mut seen = Vec::new();
     for (master, probe) in probes {
         let proxy = &world.proxies[first][master];
-        seen.push(format!("m{}: {}", master + 1, look(&net, proxy, probe)?));
+        seen.push(format!("m{}: {}", master + 1, look(net, proxy, probe)?));
     }
-    let masters = fault.masters.clone();
+    // A connection with a gap in its bytes must not go on.
+    let leaves_gaps = matches!(net, Fault::Drop(_));
     Ok(Landed::new(seen.join("; "), move |world| {
         drop(guards);
-        for &client in &clients {
-            for &master in &masters {
-                // A connection with a gap in its bytes must not go on.
-                if matches!(net, Net::Drop(_)) {
-                    world.proxies[client][master].reset_all();
-                }
-            }
+        for &(client, master) in pairs.iter().filter(|_| leaves_gaps) {
+            world.proxies[client][master].reset_all();
         }
         Ok(())
     }))
@@ -98,17 +149,17 @@ fn open(proxy: &Proxy) -> Option<Connection> {
 
 /// Whether the fault is felt. Without a probe the master is down for another reason, and what the
 /// network does to it cannot be felt; the proxy's word is taken then.
-fn look(net: &Net, proxy: &Proxy, probe: Option<Connection>) -> anyhow::Result<String> {
+fn look(net: &Fault, proxy: &Proxy, probe: Option<Connection>) -> anyhow::Result<String> {
     let Some(mut probe) = probe else {
         return Ok("in force, the master was not answering".into());
     };
     let started = Instant::now();
     match net {
-        Net::Hold(_) | Net::Drop(_) | Net::HalfOpen => match probe.command(&["PING"]) {
+        Fault::Hold(_) | Fault::Drop(_) | Fault::HalfOpen => match probe.command(&["PING"]) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
             // Another fault of this master has ended the probe. A partition is silent to a new
             // connection as well; a half-open one can only be felt on an old one.
-            Err(_) if *net != Net::HalfOpen => {
+            Err(_) if *net != Fault::HalfOpen => {
                 let fresh = Connection::tcp(proxy.addr(), SILENCE);
                 match fresh.and_then(|mut fresh| fresh.command(&["PING"])) {
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
@@ -120,13 +171,13 @@ fn look(net: &Net, proxy: &Proxy, probe: Option<Connection>) -> anyhow::Result<S
             Err(error) => Ok(format!("in force, the probe had ended: {}", error.kind())),
             Ok(heard) => bail!("expected silence, heard {heard:?}"),
         },
-        Net::ResetAfter(_) | Net::Refuse => {
+        Fault::ResetAfter(_) | Fault::Refuse => {
             let fresh = || {
                 Connection::tcp(proxy.addr(), PATIENCE)
                     .and_then(|mut fresh| fresh.command(&["PING"]))
             };
             let heard = match net {
-                Net::Refuse => fresh(),
+                Fault::Refuse => fresh(),
                 _ => match probe.command(&["PING"]) {
                     // The probe is not patient.
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => fresh(),
@@ -140,14 +191,14 @@ fn look(net: &Net, proxy: &Proxy, probe: Option<Connection>) -> anyhow::Result<S
                 other => bail!("expected a reset, heard {other:?}"),
             }
         }
-        Net::Latency { base, .. } => {
+        Fault::Latency { base, .. } => {
             let mut patient = Connection::tcp(proxy.addr(), PATIENCE)?;
             let _ = patient.command(&["PING"]);
             let took = started.elapsed();
             ensure!(took >= *base, "a round trip took only {took:?}");
             Ok(format!("round trip {} ms", took.as_millis()))
         }
-        Net::Rate { .. } => {
+        Fault::Rate { .. } => {
             let mut patient = Connection::tcp(proxy.addr(), Duration::from_secs(1))?;
             let _ = patient.command(&["ECHO", "0123456789012345678901234567890123456789"]);
             let took = started.elapsed();

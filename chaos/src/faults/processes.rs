@@ -6,122 +6,165 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use quorate_testbed::{Reply, Server};
+use quorate_testbed::{Persistence, Reply, Server, within};
 
-use super::{Fault, Heal, Kind, Landed, all, within};
-use crate::world::World;
+use super::kind::{Breaks, Disk, Injection, Landed, Lasts, Reach, Row};
+use crate::world::{Needs, World, run_id};
 
 /// Written just before a kill, to see afterwards what the restart has kept.
 const MARKER: &str = "chaos:marker";
+/// How a kill is seen; the testbed has looked.
+const DEAD: &str = "dead, and its port refuses";
 
-pub(super) fn inject(fault: &Fault, world: &mut World) -> anyhow::Result<Landed> {
-    let mut seen = Vec::new();
-    let mut heals: Vec<Heal> = Vec::new();
-    if matches!(fault.kind, Kind::RestartMajority | Kind::Amnesia) {
-        // All at once: dead together and back together, before a holder can look.
-        for &index in &fault.masters {
-            world.masters[index].kill()?;
-        }
-        thread::scope(|scope| {
-            let restarts: Vec<_> = fault
-                .masters
-                .iter()
-                .map(|&index| {
-                    let server = &world.masters[index];
-                    scope.spawn(move || server.restart_empty())
-                })
-                .collect();
-            restarts.into_iter().try_for_each(|restart| {
-                restart
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
-        })?;
-        for &index in &fault.masters {
-            seen.push(format!("m{} is back and empty", index + 1));
-        }
-        return Ok(Landed::momentary(seen.join("; ")));
-    }
+pub(super) const ROWS: &[Row] = &[
+    Row::each("kill", "SIGKILL to a master, which comes back empty", kill)
+        .restarts()
+        .disk(Disk::Keeps(Persistence::None))
+        .breaks(Breaks::Unguarded),
+    Row::each(
+        "restart-aof-always",
+        "SIGKILL to a master, which comes back from an append-only file that lost nothing",
+        restart_from_all,
+    )
+    .restarts()
+    .disk(Disk::Keeps(Persistence::AofAlways)),
+    Row::each(
+        "restart-aof-everysec",
+        "SIGKILL to a master, which comes back from an append-only file without its last moments, as after a power cut with `appendfsync everysec`",
+        restart_without_the_end,
+    )
+    .restarts()
+    .disk(Disk::Keeps(Persistence::AofEverySec))
+    .breaks(Breaks::Unguarded),
+    Row::each(
+        "restart-rdb",
+        "SIGKILL to a master, which comes back from an old snapshot",
+        restart_from_snapshot,
+    )
+    .restarts()
+    .disk(Disk::Keeps(Persistence::Rdb))
+    .breaks(Breaks::Unguarded),
+    Row::all(
+        "restart-majority",
+        "SIGKILL to a majority at once, which comes back empty at once: what the restart guard is for",
+        restart_together,
+    )
+    .reach(Reach::Majority)
+    .restarts()
+    .lasts(Lasts::Moment)
+    .breaks(Breaks::Unguarded),
+    Row::all(
+        "amnesia",
+        "the same where nothing guards against it",
+        restart_together,
+    )
+    .reach(Reach::Majority)
+    .restarts()
+    .lasts(Lasts::Moment)
+    .breaks(Breaks::MustUnguarded),
+    Row::each("stop", "SIGSTOP to a master, then SIGCONT", stop),
+    Row::each(
+        "loading",
+        "a master takes its time to load its data set: `-LOADING`",
+        loading,
+    )
+    .restarts()
+    .disk(Disk::Keeps(Persistence::Rdb))
+    .needs(Needs::SlowLoading),
+];
+
+/// All at once: dead together and back together, before a holder can look.
+fn restart_together(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     for &index in &fault.masters {
-        let landed = one(fault.kind, index, world)?;
-        seen.push(landed.seen);
-        heals.push(landed.heal);
+        world.masters[index].kill()?;
     }
-    Ok(Landed::new(seen.join("; "), all(heals)))
+    thread::scope(|scope| {
+        let restarts: Vec<_> = fault
+            .masters
+            .iter()
+            .map(|&index| {
+                let server = &world.masters[index];
+                scope.spawn(move || server.restart_empty())
+            })
+            .collect();
+        restarts.into_iter().try_for_each(|restart| {
+            restart
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    })?;
+    Ok(Landed::momentary("back and empty"))
 }
 
-fn one(kind: Kind, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+fn stop(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    world.masters[index].stop()?;
+    Ok(Landed::new("in state T", move |world| {
+        Ok(world.masters[index].cont()?)
+    }))
+}
+
+fn kill(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    let old = run_id(&world.masters[index])?;
+    world.masters[index].kill()?;
+    Ok(Landed::new(DEAD, move |world| {
+        let server = &world.masters[index];
+        server.restart_empty()?;
+        ensure!(run_id(server)? != old, "the same life as before");
+        Ok(())
+    }))
+}
+
+fn restart_from_all(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = &world.masters[index];
-    let name = format!("m{}", index + 1);
-    match kind {
-        Kind::Stop => {
-            server.stop()?;
-            Ok(Landed::new(format!("{name} is in state T"), move |world| {
-                Ok(world.masters[index].cont()?)
-            }))
-        }
-        Kind::Kill => {
-            let old = run_id(server)?;
-            server.kill()?;
-            Ok(Landed::new(
-                format!("{name} is dead and its port refuses"),
-                move |world| {
-                    let server = &world.masters[index];
-                    server.restart_empty()?;
-                    ensure!(run_id(server)? != old, "the same life as before");
-                    Ok(())
-                },
-            ))
-        }
-        Kind::RestartAofAlways => {
-            mark(server)?;
-            server.kill()?;
-            Ok(back_with_marker(name, index, true))
-        }
-        Kind::RestartAofEverysec => {
-            // SIGKILL loses nothing that was handed to the kernel. A power cut does: so what was
-            // appended in the last moments is cut off.
-            let file = append_file(server)?;
-            let kept = file.metadata()?.len();
-            thread::sleep(Duration::from_millis(300));
-            mark(server)?;
-            server.kill()?;
-            file.set_len(kept)?;
-            Ok(back_with_marker(name, index, false))
-        }
-        Kind::RestartRdb => {
-            ensure_ok(server, &["CONFIG", "SET", "save", ""])?;
-            save(server)?;
-            thread::sleep(Duration::from_millis(300));
-            mark(server)?;
-            server.kill()?;
-            Ok(back_with_marker(name, index, false))
-        }
-        Kind::Loading => loading(name, index, world),
-        other => bail!("{other} is not done by signals"),
-    }
+    mark(server)?;
+    server.kill()?;
+    Ok(back_with_marker(index, true))
+}
+
+/// SIGKILL loses nothing that was handed to the kernel. A power cut does: so what was appended in
+/// the last moments is cut off.
+fn restart_without_the_end(
+    _: &Injection,
+    index: usize,
+    world: &mut World,
+) -> anyhow::Result<Landed> {
+    let server = &world.masters[index];
+    let file = append_file(server)?;
+    let kept = file.metadata()?.len();
+    thread::sleep(Duration::from_millis(300));
+    mark(server)?;
+    server.kill()?;
+    file.set_len(kept)?;
+    Ok(back_with_marker(index, false))
+}
+
+fn restart_from_snapshot(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    let server = &world.masters[index];
+    ensure_ok(server, &["CONFIG", "SET", "save", ""])?;
+    save(server)?;
+    thread::sleep(Duration::from_millis(300));
+    mark(server)?;
+    server.kill()?;
+    Ok(back_with_marker(index, false))
 }
 
 /// The restart, and whether what was written last must still be there.
-fn back_with_marker(name: String, index: usize, kept: bool) -> Landed {
-    Landed::new(
-        format!("{name} is dead and its port refuses"),
-        move |world| {
-            let server = &world.masters[index];
-            server.restart()?;
-            let found = server.command(&["EXISTS", MARKER])?.int() == Some(1);
-            ensure!(
-                found == kept,
-                "{name} came back {} its last write",
-                if found { "with" } else { "without" }
-            );
-            Ok(())
-        },
-    )
+fn back_with_marker(index: usize, kept: bool) -> Landed {
+    Landed::new(DEAD, move |world| {
+        let server = &world.masters[index];
+        server.restart()?;
+        let found = server.command(&["EXISTS", MARKER])?.int() == Some(1);
+        ensure!(
+            found == kept,
+            "back {} its last write",
+            if found { "with" } else { "without" }
+        );
+        Ok(())
+    })
 }
 
 /// A restart that takes its time over the data set.
-fn loading(name: String, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+fn loading(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     /// Each loads in about a third of a millisecond then.
     const KEYS: u32 = 900;
     let server = world.masters[index].clone();
@@ -140,9 +183,9 @@ fn loading(name: String, index: usize, world: &mut World) -> anyhow::Result<Land
     let landed = within(Duration::from_secs(5), loads);
     if !landed {
         let _ = restarting.join();
-        bail!("{name} was never seen loading");
+        bail!("it was never seen loading");
     }
-    Ok(Landed::new(format!("{name} answers -LOADING"), move |_| {
+    Ok(Landed::new("it answers -LOADING", move |_| {
         match restarting.join() {
             Ok(up) => up?,
             Err(_) => bail!("the restart panicked"),
@@ -166,20 +209,10 @@ fn save(server: &Server) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(super) fn ensure_ok(server: &Server, command: &[&str]) -> anyhow::Result<()> {
+fn ensure_ok(server: &Server, command: &[&str]) -> anyhow::Result<()> {
     let reply = server.command(command).with_context(|| command.join(" "))?;
     ensure!(reply.is_ok(), "{}: {reply:?}", command.join(" "));
     Ok(())
-}
-
-/// Which life of the server this is.
-fn run_id(server: &Server) -> anyhow::Result<String> {
-    let info = server.command(&["INFO", "server"])?;
-    let text = info.text().unwrap_or_default().into_owned();
-    text.lines()
-        .find_map(|line| line.strip_prefix("run_id:"))
-        .map(str::to_owned)
-        .context("no run_id in INFO")
 }
 
 /// The file that is being appended to.

@@ -1,144 +1,209 @@
 //! What commands can do to a master: forget, refuse, be busy.
 
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use quorate_testbed::{Connection, Reply, Server};
+use quorate_testbed::{Connection, Persistence, Reply, Server, within};
 
-use super::processes::ensure_ok;
-use super::{Fault, Heal, Kind, Landed, all, within};
-use crate::world::{PASSWORD, World};
+use super::kind::{Breaks, Disk, Injection, Landed, Lasts, Row};
+use crate::world::{ALL_RIGHTS, Needs, PASSWORD, USER, World};
 
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What the password is changed to.
-const CHANGED: &str = "changed";
 
-pub(super) fn inject(fault: &Fault, world: &mut World) -> anyhow::Result<Landed> {
-    let mut seen = Vec::new();
-    let mut heals: Vec<Heal> = Vec::new();
-    for &index in &fault.masters {
-        let landed = one(fault.kind, index, world)?;
-        seen.push(format!("m{}: {}", index + 1, landed.seen));
-        heals.push(landed.heal);
-    }
-    Ok(Landed::new(seen.join("; "), all(heals)))
-}
-
-fn one(kind: Kind, index: usize, world: &World) -> anyhow::Result<Landed> {
-    let server = &world.masters[index];
-    // Opened before the fault: it may be the only way in afterwards.
-    let mut admin = server.connect(PATIENCE)?;
-    match kind {
-        Kind::Readonly => {
-            ok(&mut admin, &["REPLICAOF", "127.0.0.1", "1"])?;
-            let seen = refused(server, "READONLY")?;
-            Ok(healed_by(
-                index,
-                seen,
-                admin,
-                &[&["REPLICAOF", "NO", "ONE"]],
-            ))
-        }
-        Kind::Oom => {
-            ok(&mut admin, &["CONFIG", "SET", "maxmemory", "1"])?;
-            let seen = refused(server, "OOM")?;
-            Ok(healed_by(
-                index,
-                seen,
-                admin,
-                &[&["CONFIG", "SET", "maxmemory", "0"]],
-            ))
-        }
-        Kind::Busy => busy(server, index, admin),
-        Kind::Misconf => misconf(server, admin),
-        Kind::Flushall => {
-            ok(&mut admin, &["SET", "chaos:marker", "1", "PX", "60000"])?;
-            ok(&mut admin, &["FLUSHALL"])?;
-            let gone = admin.command(&["EXISTS", "chaos:marker"])?.int() == Some(0);
-            ensure!(gone, "FLUSHALL flushed nothing");
-            Ok(Landed::momentary("all keys gone"))
-        }
-        Kind::ScriptFlush => {
-            let loaded = admin.command(&["SCRIPT", "LOAD", "return 42"])?;
-            let sha = loaded.text().unwrap_or_default().into_owned();
-            ok(&mut admin, &["SCRIPT", "FLUSH"])?;
-            let gone = admin.command(&["SCRIPT", "EXISTS", &sha])?;
-            ensure!(gone == Reply::Array(vec![Reply::Int(0)]), "{gone:?}");
-            Ok(Landed::momentary("all scripts gone"))
-        }
-        Kind::ClientKill => {
-            let mut killed = 0;
-            // Clients may be about to come back from an earlier fault.
-            within(PATIENCE, || {
-                killed = kill_clients(&mut admin).unwrap_or(0);
-                killed > 0
-            });
-            ensure!(killed > 0, "CLIENT KILL killed nobody");
-            Ok(Landed::momentary(format!("{killed} connections killed")))
-        }
-        Kind::Maxclients => {
-            ok(&mut admin, &["CONFIG", "SET", "maxclients", "1"])?;
-            kill_clients(&mut admin)?;
-            let said = stranger(server);
-            ensure!(said.contains("max number of clients"), "{said}");
-            Ok(healed_by(
-                index,
-                said,
-                admin,
-                &[&["CONFIG", "SET", "maxclients", "1000"]],
-            ))
-        }
-        Kind::Password => {
-            ok(&mut admin, &["CONFIG", "SET", "requirepass", CHANGED])?;
-            kill_clients(&mut admin)?;
-            let mut fresh = Connection::tcp(server.addr(), PATIENCE)?;
-            let said = fresh.command(&["AUTH", PASSWORD])?;
-            ensure!(
-                matches!(&said, Reply::Error(why) if why.starts_with("WRONGPASS")),
-                "{said:?}"
+pub(super) const ROWS: &[Row] = &[
+    Row::each(
+        "readonly",
+        "a master has become a replica: `-READONLY`",
+        |_, index, world| {
+            let change = Change::of(
+                &["REPLICAOF", "127.0.0.1", "1"],
+                &["REPLICAOF", "NO", "ONE"],
             );
-            Ok(healed_by(
-                index,
-                "WRONGPASS".into(),
-                admin,
-                &[&["CONFIG", "SET", "requirepass", PASSWORD]],
-            ))
-        }
-        other => bail!("{other} is not done by a command"),
-    }
-}
+            change.make(index, world, |server| refused(server, "READONLY"))
+        },
+    ),
+    Row::each(
+        "oom",
+        "a master is out of memory: `-OOM`",
+        |_, index, world| {
+            let maxmemory = |bytes| ["CONFIG", "SET", "maxmemory", bytes];
+            let change = Change::of(&maxmemory("1"), &maxmemory("0"));
+            change.make(index, world, |server| refused(server, "OOM"))
+        },
+    ),
+    Row::each(
+        "busy",
+        "a master is running somebody's endless script: `-BUSY`",
+        busy,
+    ),
+    Row::each("misconf", "a master cannot save: `-MISCONF`", misconf)
+        .disk(Disk::Not(Persistence::Rdb)),
+    Row::each("flushall", "FLUSHALL on a master", flush_all)
+        .lasts(Lasts::Moment)
+        .breaks(Breaks::Forgets),
+    Row::each("script-flush", "SCRIPT FLUSH on a master", flush_scripts).lasts(Lasts::Moment),
+    Row::each(
+        "client-kill",
+        "CLIENT KILL on a master, for all its clients",
+        kill_all_clients,
+    )
+    .lasts(Lasts::Moment),
+    Row::each(
+        "maxclients",
+        "a master takes no more clients",
+        |_, index, world| {
+            let maxclients = |count| ["CONFIG", "SET", "maxclients", count];
+            let change = Change::of(&maxclients("1"), &maxclients("1000"));
+            change.and_end_connections().make(index, world, full)
+        },
+    ),
+    Row::each(
+        "password",
+        "the password of the clients' user was changed on a master",
+        |_, index, world| {
+            let set = ["ACL", "SETUSER", USER, "resetpass", ">changed"];
+            let password = format!(">{PASSWORD}");
+            let back = ["ACL", "SETUSER", USER, "resetpass", &password];
+            let change = Change::of(&set, &back).and_end_connections();
+            change.make(index, world, |server| told(server, &["PING"], "WRONGPASS"))
+        },
+    )
+    .needs(Needs::User),
+    Row::each(
+        "restricted",
+        "the clients' user loses a right on a master: to a command, to all keys, to all channels",
+        restrict,
+    )
+    .needs(Needs::User),
+];
 
-/// Heals by commands over the connection that was there before, or, if that has broken, a new one.
-fn healed_by(index: usize, seen: String, mut admin: Connection, commands: &[&[&str]]) -> Landed {
-    let commands: Vec<Vec<String>> = commands
-        .iter()
-        .map(|words| words.iter().map(|word| (*word).to_owned()).collect())
-        .collect();
-    Landed::new(seen, move |world| {
-        let mut outcome = Ok(());
-        within(PATIENCE, || {
-            outcome = commands.iter().try_for_each(|words| {
-                let words: Vec<&str> = words.iter().map(String::as_str).collect();
-                ok(&mut admin, &words)
-            });
-            if outcome.is_err()
-                && let Ok(mut fresh) =
-                    Connection::unix(&world.masters[index].unix_socket(), PATIENCE)
-            {
-                // One of them is right, or none is needed.
-                let _ = fresh.command(&["AUTH", CHANGED]);
-                let _ = fresh.command(&["AUTH", PASSWORD]);
-                admin = fresh;
-            }
-            outcome.is_ok()
-        });
-        outcome
+/// Words that take a right away, and a command that is refused then.
+const RIGHTS: &[(&str, &[&str])] = &[
+    ("-@all", &["PING"]),
+    ("-evalsha", &["EVALSHA", "x", "0"]),
+    ("-script", &["SCRIPT", "EXISTS", "x"]),
+    ("-get", &["GET", "chaos:probe"]),
+    ("-set", &["SET", "chaos:probe", "1", "PX", "1000"]),
+    ("-del", &["DEL", "chaos:probe"]),
+    ("-pexpire", &["PEXPIRE", "chaos:probe", "1"]),
+    ("-time", &["TIME"]),
+    ("-info", &["INFO", "server"]),
+    ("-zadd", &["ZADD", "chaos:probe", "XX", "1", "x"]),
+    ("-zrem", &["ZREM", "chaos:probe", "x"]),
+    ("-publish", &["PUBLISH", "chaos:probe", "x"]),
+    ("resetkeys", &["GET", "chaos:probe"]),
+    ("resetchannels", &["PUBLISH", "chaos:probe", "x"]),
+];
+
+/// By turns with connections that exist and with such that must be made anew.
+fn restrict(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    let (taken, probe) = *fault.one_of(RIGHTS);
+    let user = ["ACL", "SETUSER", USER];
+    let set = [&user[..], &[taken]].concat();
+    let back = [&user[..], ALL_RIGHTS].concat();
+    let mut change = Change::of(&set, &back);
+    if (fault.draw >> 8).is_multiple_of(2) {
+        change = change.and_end_connections();
+    }
+    change.make(index, world, move |server| {
+        let told = told(server, probe, "NOPERM")?;
+        Ok(format!("{taken}: {told}"))
     })
 }
 
+/// A command that makes a master refuse something, and the way back.
+struct Change {
+    set: Vec<String>,
+    back: Vec<String>,
+    ends_connections: bool,
+}
+
+impl Change {
+    fn of(set: &[&str], back: &[&str]) -> Self {
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        Self {
+            set: words(set),
+            back: words(back),
+            ends_connections: false,
+        }
+    }
+
+    /// Clients have to come anew, and meet it at the door.
+    fn and_end_connections(self) -> Self {
+        Self {
+            ends_connections: true,
+            ..self
+        }
+    }
+
+    /// It has landed when `look` sees it, and is over when `look` does not.
+    fn make(
+        self,
+        index: usize,
+        world: &mut World,
+        look: impl Fn(&Server) -> anyhow::Result<String> + Copy + 'static,
+    ) -> anyhow::Result<Landed> {
+        // Opened before the fault: it may be the only way in afterwards.
+        let mut admin = world.masters[index].connect(PATIENCE)?;
+        ok(&mut admin, &self.set)?;
+        if self.ends_connections {
+            kill_clients(&mut admin)?;
+        }
+        let see = |world: &World| look(&world.masters[index]);
+        Landed::once_seen(world, see, move |world| {
+            let server = &world.masters[index];
+            let mut outcome = Ok(());
+            within(PATIENCE, || {
+                outcome = ok(&mut admin, &self.back);
+                if outcome.is_err()
+                    && let Ok(fresh) = server.connect(PATIENCE)
+                {
+                    admin = fresh;
+                }
+                outcome.is_ok()
+            });
+            outcome?;
+            ensure!(within(PATIENCE, || look(server).is_err()), "still refused");
+            Ok(())
+        })
+    }
+}
+
+fn flush_all(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    let mut admin = world.masters[index].connect(PATIENCE)?;
+    ok(&mut admin, &["SET", "chaos:marker", "1", "PX", "60000"])?;
+    ok(&mut admin, &["FLUSHALL"])?;
+    let gone = admin.command(&["EXISTS", "chaos:marker"])?.int() == Some(0);
+    ensure!(gone, "FLUSHALL flushed nothing");
+    Ok(Landed::momentary("all keys gone"))
+}
+
+fn flush_scripts(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    let mut admin = world.masters[index].connect(PATIENCE)?;
+    let loaded = admin.command(&["SCRIPT", "LOAD", "return 42"])?;
+    let sha = loaded.text().unwrap_or_default().into_owned();
+    ok(&mut admin, &["SCRIPT", "FLUSH"])?;
+    let gone = admin.command(&["SCRIPT", "EXISTS", &sha])?;
+    ensure!(gone == Reply::Array(vec![Reply::Int(0)]), "{gone:?}");
+    Ok(Landed::momentary("all scripts gone"))
+}
+
+fn kill_all_clients(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    let mut admin = world.masters[index].connect(PATIENCE)?;
+    let mut killed = 0;
+    // Clients may be about to come back from an earlier fault.
+    within(PATIENCE, || {
+        killed = kill_clients(&mut admin).unwrap_or(0);
+        killed > 0
+    });
+    ensure!(killed > 0, "CLIENT KILL killed nobody");
+    Ok(Landed::momentary(format!("{killed} connections killed")))
+}
+
 /// A script without an end, until somebody kills it.
-fn busy(server: &Server, index: usize, mut admin: Connection) -> anyhow::Result<Landed> {
+fn busy(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    let server = &world.masters[index];
+    let mut admin = server.connect(PATIENCE)?;
     // Its old name, which newer servers know as well.
     ok(&mut admin, &["CONFIG", "SET", "lua-time-limit", "5"])?;
     admin.send(&["EVAL", "while true do end", "0"])?;
@@ -149,7 +214,7 @@ fn busy(server: &Server, index: usize, mut admin: Connection) -> anyhow::Result<
     ensure!(landed, "nobody was told BUSY");
     Ok(Landed::new("BUSY", move |world| {
         let server = &world.masters[index];
-        ensure_ok(server, &["SCRIPT", "KILL"])?;
+        ok(&mut server.connect(PATIENCE)?, &["SCRIPT", "KILL"])?;
         let idle = within(PATIENCE, || {
             server.command(&["PING"]).is_ok_and(|reply| !said(&reply))
         });
@@ -160,7 +225,9 @@ fn busy(server: &Server, index: usize, mut admin: Connection) -> anyhow::Result<
 }
 
 /// The snapshot cannot be put into place, because a directory stands there.
-fn misconf(server: &Server, mut admin: Connection) -> anyhow::Result<Landed> {
+fn misconf(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    let server = &world.masters[index];
+    let mut admin = server.connect(PATIENCE)?;
     let in_the_way = server.dir().join("data").join("dump.rdb");
     let _ = std::fs::remove_file(&in_the_way);
     std::fs::create_dir_all(in_the_way.join("x"))?;
@@ -183,9 +250,10 @@ fn misconf(server: &Server, mut admin: Connection) -> anyhow::Result<Landed> {
     Ok(Landed::new("MISCONF", move |_| heal(admin)))
 }
 
-fn ok(admin: &mut Connection, command: &[&str]) -> anyhow::Result<()> {
-    let reply = admin.command(command)?;
-    ensure!(reply.is_ok(), "{}: {reply:?}", command.join(" "));
+fn ok<W: AsRef<str>>(admin: &mut Connection, command: &[W]) -> anyhow::Result<()> {
+    let words: Vec<&str> = command.iter().map(AsRef::as_ref).collect();
+    let reply = admin.command(&words)?;
+    ensure!(reply.is_ok(), "{}: {reply:?}", words.join(" "));
     Ok(())
 }
 
@@ -207,28 +275,28 @@ fn kill_clients(admin: &mut Connection) -> anyhow::Result<i64> {
     Ok(killed)
 }
 
-/// What a new connection is told.
-fn stranger(server: &Server) -> String {
-    let mut last = String::new();
-    for _ in 0..20 {
-        match Connection::tcp(server.addr(), PATIENCE).and_then(|mut fresh| fresh.receive_or_ping())
-        {
-            Ok(Reply::Error(said)) => return said,
-            other => last = format!("{other:?}"),
-        }
-        thread::sleep(Duration::from_millis(10));
+/// The refusal of a command as the clients' user, logging in included, if it begins with `code`.
+fn told(server: &Server, command: &[&str], code: &str) -> anyhow::Result<String> {
+    let mut fresh = Connection::tcp(server.addr(), PATIENCE)?;
+    let mut said = fresh.command(&["AUTH", USER, PASSWORD])?;
+    if said.is_ok() {
+        said = fresh.command(command)?;
     }
-    last
+    match said {
+        Reply::Error(said) if said.starts_with(code) => Ok(code.to_owned()),
+        other => bail!(
+            "{} was answered {other:?} instead of {code}",
+            command.join(" ")
+        ),
+    }
 }
 
-/// A server that is full says so unasked and hangs up.
-trait Unasked {
-    fn receive_or_ping(&mut self) -> std::io::Result<Reply>;
-}
-
-impl Unasked for Connection {
-    fn receive_or_ping(&mut self) -> std::io::Result<Reply> {
-        let _ = self.send(&["PING"]);
-        self.receive()
+/// What a new connection is told by a master that is full: unasked, before it hangs up.
+fn full(server: &Server) -> anyhow::Result<String> {
+    let mut fresh = Connection::tcp(server.addr(), PATIENCE)?;
+    let _ = fresh.send(&["PING"]);
+    match fresh.receive()? {
+        Reply::Error(said) if said.contains("max number of clients") => Ok(said),
+        other => bail!("a stranger was answered {other:?}"),
     }
 }

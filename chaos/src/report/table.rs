@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::Summary;
+use super::summary::Summary;
 
 /// A table, the violations, and the verdict.
 pub fn table(summary: &Summary) -> String {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::Summary;
-use crate::checks::{Findings, Verdict};
+use super::summary::Summary;
+use crate::checks::{Findings, Verdict, Violation};
 use crate::event::Event;
 use crate::history::{Attempt, History};
 
@@ -24,7 +24,7 @@ struct Page<'a> {
     calm: Option<u64>,
     finish: Option<u64>,
     lanes: Vec<Lane>,
-    rows: Vec<Row>,
+    rows: Vec<Track>,
     faults: Vec<Band>,
     marks: Vec<Mark>,
     violations: Vec<Broken<'a>>,
@@ -45,7 +45,7 @@ struct Lane {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct Track {
     lane: usize,
     resource: String,
 }
@@ -103,42 +103,9 @@ fn data<'a>(summary: &Summary, history: &History, findings: &'a Findings) -> Pag
     let end = history.end();
     let all = findings.violations();
     let marks = marks(&attempts, &row_of, end, &all);
-    let left_out = marks.left_out;
-    let violations: Vec<Broken<'a>> = all
-        .iter()
-        .take(VIOLATIONS)
-        .map(|one| Broken {
-            checker: &one.checker,
-            from: one.from / 1_000,
-            to: one.to / 1_000,
-            lanes: one
-                .who
-                .iter()
-                .flat_map(|who| who.split(' '))
-                .filter_map(lane_of)
-                .collect(),
-            resource: one.resource.as_deref().map(family),
-            what: &one.what,
-            excused: one.excused.as_deref(),
-        })
-        .collect();
-    let mut facts = format!(
-        "{} \u{b7} seed {} \u{b7} {} masters, {} clients, {} \u{b7} {} faults landed \u{b7} {} acquisitions \u{b7} {}",
-        summary.date,
-        scenario.seed,
-        scenario.masters,
-        scenario.clients,
-        scenario.order.name(),
-        summary.landed(),
-        summary.acquisitions(),
-        scenario.locker.name(),
-    );
-    if left_out > 0 {
-        facts.push_str(" \u{b7} too long to draw in full: holds far from violations are left out");
-    }
     Page {
         verdict: summary.verdict.to_string(),
-        facts,
+        facts: facts(summary, marks.left_out),
         checks: findings
             .findings
             .iter()
@@ -153,21 +120,64 @@ fn data<'a>(summary: &Summary, history: &History, findings: &'a Findings) -> Pag
         finish: history.finish().map(|t| t / 1_000),
         faults: bands(history, lane_of),
         marks: marks.kept,
-        violations,
+        violations: broken(&all, lane_of),
         hidden: all.len().saturating_sub(VIOLATIONS),
         rows,
         lanes,
     }
 }
 
-type RowOf = BTreeMap<(usize, String), usize>;
+/// The run in one line.
+fn facts(summary: &Summary, left_out: usize) -> String {
+    let scenario = &summary.scenario;
+    let mut facts = format!(
+        "{} \u{b7} seed {} \u{b7} {} masters, {} clients, {} \u{b7} {} faults landed \u{b7} {} acquisitions \u{b7} {}",
+        summary.date,
+        scenario.seed,
+        scenario.masters,
+        scenario.clients,
+        scenario.order.name(),
+        summary.landed(),
+        summary.acquisitions(),
+        scenario.locker.name(),
+    );
+    if left_out > 0 {
+        facts.push_str(" \u{b7} too long to draw in full: holds far from violations are left out");
+    }
+    facts
+}
+
+fn broken<'a>(
+    violations: &[&'a Violation],
+    lane_of: impl Fn(&str) -> Option<usize>,
+) -> Vec<Broken<'a>> {
+    let shown = violations.iter().take(VIOLATIONS);
+    shown
+        .map(|one| Broken {
+            checker: &one.checker,
+            from: one.from / 1_000,
+            to: one.to / 1_000,
+            lanes: one
+                .who
+                .iter()
+                .flat_map(|who| who.split(' '))
+                .filter_map(&lane_of)
+                .collect(),
+            resource: one.resource.as_deref().map(family),
+            what: &one.what,
+            excused: one.excused.as_deref(),
+        })
+        .collect()
+}
+
+type TrackOf = BTreeMap<(usize, String), usize>;
 
 /// A row for each client and resource; the many locks of one client share one.
 fn rows(
     attempts: &[Attempt],
     lane_of: impl Fn(&str) -> Option<usize>,
-) -> (Vec<Row>, BTreeMap<String, (usize, RowOf)>) {
-    let mut found: RowOf = BTreeMap::new();
+) -> (Vec<Track>, BTreeMap<String, (usize, TrackOf)>) {
+    let mut found: TrackOf = BTreeMap::new();
     for attempt in attempts {
         if let Some(lane) = lane_of(&attempt.who) {
             found.insert((lane, family(&attempt.resource).to_owned()), 0);
@@ -176,7 +186,7 @@ fn rows(
     let mut rows = Vec::new();
     for ((lane, resource), row) in &mut found {
         *row = rows.len();
-        rows.push(Row {
+        rows.push(Track {
             lane: *lane,
             resource: resource.clone(),
         });
@@ -203,9 +213,9 @@ struct Marks {
 
 fn marks(
     attempts: &[Attempt],
-    row_of: &BTreeMap<String, (usize, RowOf)>,
+    row_of: &BTreeMap<String, (usize, TrackOf)>,
     end: u64,
-    violations: &[&crate::checks::Violation],
+    violations: &[&Violation],
 ) -> Marks {
     const NEAR: u64 = 2_000_000_000;
     let near = |from: u64, to: u64| {
@@ -282,12 +292,7 @@ fn bands(history: &History, lane_of: impl Fn(&str) -> Option<usize>) -> Vec<Band
         .faults()
         .into_iter()
         .map(|span| Band {
-            lanes: span
-                .targets
-                .iter() // One client that is cut off is not the masters' trouble.
-                .filter(|who| span.kind != "partition-client" || who.starts_with('c'))
-                .filter_map(|who| lane_of(who))
-                .collect(),
+            lanes: span.targets.iter().filter_map(|who| lane_of(who)).collect(),
             from: span.from / 1_000,
             to: span.over.unwrap_or(end) / 1_000,
             seen: seen

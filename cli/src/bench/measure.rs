@@ -4,21 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::time::{ClockId, clock_gettime};
-use quorate::{AcquireError, Redlock, Wait};
+use quorate::{AcquireError, LockGuard, Redlock, Wait};
 use quorate_testbed::Server;
+use quorate_testbed::measure::{Samples, Usage, quantile};
 use serde::Serialize;
 
 use crate::exit::{self, Failure};
-
-/// What one client saw, in nanoseconds.
-#[derive(Default)]
-pub(super) struct Samples {
-    pub(super) acquire: Vec<u64>,
-    pub(super) release: Vec<u64>,
-    pub(super) cycle: Vec<u64>,
-    pub(super) failed: u64,
-}
 
 /// Quantiles in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -32,11 +23,7 @@ pub(super) struct Latency {
 impl Latency {
     pub(super) fn of(mut nanos: Vec<u64>) -> Self {
         nanos.sort_unstable();
-        let at = |share: f64| {
-            let last = nanos.len().saturating_sub(1);
-            let at = ((nanos.len() as f64 * share) as usize).min(last);
-            nanos.get(at).map_or(f64::NAN, |value| *value as f64 / 1e3)
-        };
+        let at = |share: f64| quantile(&nanos, share) / 1e3;
         Self {
             p50: at(0.5),
             p99: at(0.99),
@@ -53,26 +40,6 @@ pub(super) struct Crowd {
     /// Not a number where the servers' processes cannot be seen.
     pub(super) server_us: f64,
     pub(super) failed: u64,
-}
-
-/// The middle one; not a number when there is none.
-pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// Three digits that count.
-pub(super) fn digits(value: f64) -> String {
-    if !value.is_finite() {
-        "-".to_owned()
-    } else if value >= 100.0 {
-        format!("{value:.0}")
-    } else if value >= 10.0 {
-        format!("{value:.1}")
-    } else {
-        format!("{value:.2}")
-    }
 }
 
 /// Connects by taking one lock: whether there is a quorum is known before anything is measured.
@@ -105,17 +72,8 @@ pub(super) async fn alone(
     let mut done = 0;
     while began.elapsed() < time && done < cycles {
         done += 1;
-        let started = Instant::now();
-        let Some(guard) = take(redlock, &resource).await else {
-            seen.failed += 1;
-            continue;
-        };
-        let acquired = Instant::now();
-        guard.release().await;
-        let released = Instant::now();
-        seen.acquire.push((acquired - started).as_nanos() as u64);
-        seen.release.push((released - acquired).as_nanos() as u64);
-        seen.cycle.push((released - started).as_nanos() as u64);
+        let acquire = take(redlock, &resource);
+        seen.cycle(acquire, LockGuard::release).await;
     }
 }
 
@@ -129,63 +87,44 @@ pub(super) async fn crowd(
 ) -> Crowd {
     let done = Arc::new(AtomicU64::new(0));
     let failed = Arc::new(AtomicU64::new(0));
-    let (own, theirs) = (own_cpu(), servers.map(servers_cpu));
-    let began = Instant::now();
-    let mut running = tokio::task::JoinSet::new();
-    for task in 0..tasks {
-        let (redlock, done, failed) = (redlock.clone(), done.clone(), failed.clone());
-        let resource = format!("quorate-bench:{name}:{task}");
-        running.spawn(async move {
-            while began.elapsed() < time {
-                let counter = match take(&redlock, &resource).await {
-                    Some(guard) => {
-                        guard.release().await;
-                        &done
-                    }
-                    None => &failed,
-                };
-                counter.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-    }
-    while running.join_next().await.is_some() {}
-    let took = began.elapsed().as_secs_f64();
-    let done = done.load(Ordering::Relaxed) as f64;
-    let since = |now: Duration, then: Duration| now.saturating_sub(then).as_secs_f64() * 1e6 / done;
-    let server_us = match (servers, theirs) {
-        (Some(servers), Some(then)) if !then.is_zero() => since(servers_cpu(servers), then),
-        _ => f64::NAN,
+    let work = async {
+        let began = Instant::now();
+        let mut running = tokio::task::JoinSet::new();
+        for task in 0..tasks {
+            let (redlock, done, failed) = (redlock.clone(), done.clone(), failed.clone());
+            let resource = format!("quorate-bench:{name}:{task}");
+            running.spawn(async move {
+                while began.elapsed() < time {
+                    let counter = match take(&redlock, &resource).await {
+                        Some(guard) => {
+                            guard.release().await;
+                            &done
+                        }
+                        None => &failed,
+                    };
+                    counter.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        while running.join_next().await.is_some() {}
     };
+    let ((), usage) = Usage::of(servers.unwrap_or_default(), work).await;
+    let done = done.load(Ordering::Relaxed) as f64;
+    let each = |time: Duration| time.as_secs_f64() * 1e6 / done;
     Crowd {
-        per_second: done / took,
-        client_us: since(own_cpu(), own),
-        server_us,
+        per_second: done / usage.took.as_secs_f64(),
+        client_us: each(usage.client),
+        server_us: if usage.servers.is_zero() {
+            f64::NAN
+        } else {
+            each(usage.servers)
+        },
         failed: failed.load(Ordering::Relaxed),
     }
 }
 
 /// Bounded, so that the whole is bounded.
-async fn take(redlock: &Redlock, resource: &str) -> Option<quorate::LockGuard> {
+async fn take(redlock: &Redlock, resource: &str) -> Option<LockGuard> {
     let wait = Wait::For(Duration::from_secs(1));
     redlock.lock(resource).wait(wait).acquire().await.ok()
-}
-
-/// The processor time of this process.
-fn own_cpu() -> Duration {
-    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
-}
-
-/// The processor time of spawned servers, as Linux tells it; zero elsewhere.
-fn servers_cpu(servers: &[Server]) -> Duration {
-    let of = |pid: u32| -> u64 {
-        let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
-        threads
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter_map(|thread| std::fs::read_to_string(thread.path().join("schedstat")).ok())
-            .filter_map(|text| text.split(' ').next()?.parse::<u64>().ok())
-            .sum()
-    };
-    Duration::from_nanos(servers.iter().filter_map(Server::pid).map(of).sum())
 }

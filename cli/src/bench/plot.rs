@@ -3,7 +3,7 @@
 //! Colours are classes; the page around them says what they look like. Every mark carries its
 //! value as a title, and everything that is drawn stands in a table beside it, too.
 
-use super::measure::digits;
+use quorate_testbed::measure::number;
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 300.0;
@@ -217,14 +217,14 @@ pub(super) fn lines(
         );
         for (n, value) in one.values.iter().enumerate() {
             let upper = one.upper.as_ref().and_then(|upper| upper.get(n));
-            let upper = upper.map_or(String::new(), |upper| format!(", p99 {}", digits(*upper)));
+            let upper = upper.map_or(String::new(), |upper| format!(", p99 {}", number(*upper)));
             marks += &format!(
                 "<circle class=\"dot {class}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.5\"><title>{} at {}: {}{upper}</title></circle>\n",
                 x(n, places.len()),
                 axis.y(*value),
                 one.name,
                 places[n],
-                digits(*value)
+                number(*value)
             );
         }
     }
@@ -255,11 +255,11 @@ pub(super) fn bars(
             let left = x(n, places.len()) + (at as f64 - series.len() as f64 / 2.0) * width;
             let (top, floor) = (axis.y(value), axis.y(0.0));
             let more = one.upper.as_ref().map(|upper| upper[n]);
-            let words = more.map_or(String::new(), |more| format!(" + {}", digits(more)));
+            let words = more.map_or(String::new(), |more| format!(" + {}", number(more)));
             let title = format!(
                 "<title>{} at {place}: {}{words}</title>",
                 one.name,
-                digits(value)
+                number(value)
             );
             marks += &format!(
                 "<rect class=\"bar {class}\" x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{:.1}\">{title}</rect>\n",
@@ -282,7 +282,7 @@ pub(super) fn bars(
                     "<text class=\"value\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n",
                     left + width / 2.0,
                     above - 5.0,
-                    digits(total(one, n))
+                    number(total(one, n))
                 );
             }
         }

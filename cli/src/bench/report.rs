@@ -1,9 +1,8 @@
 //! `report.html`: the results as one page that needs nothing else, and its plots as pictures of
 //! their own.
 
-use super::measure::digits;
 use super::plot::{Scale, Series, bars, legend, lines, standalone, trim};
-use super::{Results, Row, Setting};
+use super::results::{COLUMNS, Results, Row, Setting};
 
 /// Light, dark and paper.
 const STYLE: &str = "
@@ -254,26 +253,9 @@ fn far(results: &Results) -> Option<Figure> {
 }
 
 fn table(results: &Results) -> String {
-    let heading = [
-        "masters",
-        "setting",
-        "acquire p50",
-        "p99",
-        "p99.9",
-        "release p50",
-        "p99",
-        "cycle p50",
-        "p99",
-        "p99.9",
-        "over classic",
-        "cycles/s",
-        "client CPU",
-        "server CPU",
-        "failed",
-    ];
     let mut text = "<div class=\"scroll\"><table>\n<tr>".to_owned();
-    for cell in heading {
-        text += &format!("<th>{cell}</th>");
+    for (heading, ..) in COLUMNS {
+        text += &format!("<th>{heading}</th>");
     }
     text += "</tr>\n";
     for row in &results.sizes {
@@ -283,25 +265,8 @@ fn table(results: &Results) -> String {
         } else {
             "<tr>"
         };
-        let cells = [
-            row.masters.to_string(),
-            row.setting.name().to_owned(),
-            digits(row.acquire_us.p50),
-            digits(row.acquire_us.p99),
-            digits(row.acquire_us.p999),
-            digits(row.release_us.p50),
-            digits(row.release_us.p99),
-            digits(row.cycle_us.p50),
-            digits(row.cycle_us.p99),
-            digits(row.cycle_us.p999),
-            format!("{:.2}", row.over_classic),
-            digits(row.cycles_per_s),
-            digits(row.client_cpu_us),
-            row.server_cpu_us.map_or_else(|| "-".to_owned(), digits),
-            row.failed.to_string(),
-        ];
-        for cell in cells {
-            text += &format!("<td>{cell}</td>");
+        for (_, _, cell) in COLUMNS {
+            text += &format!("<td>{}</td>", cell(row));
         }
         text += "</tr>\n";
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::Pid;
 
-use super::helper;
+use super::{binary, helper};
 
 /// A running guard. Dropping it ends the guard **without** ending the group.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) struct Guard {
 impl Guard {
     /// Starts a guard that does not answer for anything yet.
     pub(super) fn start() -> io::Result<Self> {
-        let mut child = super::own_binary()
+        let mut child = binary::own()
             .arg0("quorate")
             .arg(helper::GUARD)
             .stdin(Stdio::piped())

@@ -22,7 +22,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, killpg, raise};
 use nix::unistd::{Pid, getppid, read};
 
-use crate::exit;
+use super::binary;
+use crate::{exit, output};
 
 /// First argument of the trampoline; then the pid of its parent and the command.
 pub(super) const TRAMPOLINE: &str = "__exec";
@@ -40,7 +41,7 @@ pub(crate) fn die_of(sig: Signal) -> u8 {
     let number = (sig as i32).to_string();
     // A new program has no handlers: the way back to the default that needs no unsafe code. Returns
     // only when it fails. The environment stays behind: nothing in there is needed, and one thing is secret.
-    let _failed = super::own_binary()
+    let _failed = binary::own()
         .arg0("quorate")
         .args([DEATH, &number])
         .env_clear()
@@ -90,7 +91,7 @@ fn trampoline(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
     };
     #[cfg(target_os = "linux")]
     if let Err(error) = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL) {
-        crate::output::complain(&format!("cannot tie the command to its parent: {error}"));
+        output::complain(&format!("cannot tie the command to its parent: {error}"));
         return ExitCode::from(exit::SOFTWARE);
     }
     // A parent that died before the line above sends no signal any more.
@@ -107,7 +108,7 @@ fn trampoline(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
         io::ErrorKind::NotFound => (exit::NOT_FOUND, "command not found".to_owned()),
         _ => (exit::NOT_EXECUTABLE, error.to_string()),
     };
-    crate::output::complain(&format!("{}: {what}", program.to_string_lossy()));
+    output::complain(&format!("{}: {what}", program.to_string_lossy()));
     ExitCode::from(code)
 }
 

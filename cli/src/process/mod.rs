@@ -24,6 +24,8 @@
 //! in the group is read from `/proc`, where also those stand that are nobody's children of ours. It makes no
 //! cgroup: an ordinary user has none to make it in, save where systemd hands one down.
 
+mod binary;
+mod children;
 mod group;
 mod guard;
 pub(crate) mod helper;
@@ -33,17 +35,16 @@ mod terminal;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
-use rustix::process::{WaitOptions, WaitStatus};
+use rustix::process::WaitStatus;
 
 use crate::deadline::{Action, Deadline};
 use crate::{exit, output};
+pub(crate) use binary::ready;
 use group::Group;
 pub(crate) use group::Members;
 use guard::Guard;
@@ -97,21 +98,6 @@ pub(crate) enum Ended {
     },
 }
 
-/// Looks, before anything is locked, whether a command can be started at all.
-///
-/// # Errors
-///
-/// What is missing, and what to do about it.
-pub(crate) fn ready() -> io::Result<()> {
-    if cfg!(target_os = "linux") && !Path::new(OWN_BINARY).exists() {
-        return Err(io::Error::other(format!(
-            "{OWN_BINARY} is not there: /proc is not mounted, and without it no command can be watched; \
-             mount it (mount -t proc proc /proc)"
-        )));
-    }
-    Ok(())
-}
-
 /// Runs `job` for as long as `lease` lasts.
 ///
 /// # Errors
@@ -151,20 +137,9 @@ pub(crate) async fn supervise(
     })
 }
 
-/// Where our own binary is on Linux, also after it was replaced on disk.
-const OWN_BINARY: &str = "/proc/self/exe";
-
-/// Our own binary, to start helpers from.
-fn own_binary() -> Command {
-    if Path::new(OWN_BINARY).exists() {
-        return Command::new(OWN_BINARY);
-    }
-    Command::new(std::env::current_exe().unwrap_or_else(|_| "quorate".into()))
-}
-
 /// Starts the trampoline in a group of its own. It waits, stopped, until it is continued.
 fn start(job: &Job<'_>) -> io::Result<Pid> {
-    let mut command = own_binary();
+    let mut command = binary::own();
     command
         .arg0("quorate")
         .arg(helper::TRAMPOLINE)
@@ -182,31 +157,9 @@ fn start(job: &Job<'_>) -> io::Result<Pid> {
     Ok(Pid::from_raw(child.id().cast_signed()))
 }
 
-/// The next change of a child, of any: as the first process of a container we have children that we
-/// never started. None when nothing has changed.
-///
-/// Only where nothing else waits for children of its own.
-fn changed() -> io::Result<Option<(Pid, WaitStatus)>> {
-    loop {
-        // Not the one of nix, which takes the end by a real-time signal for an error.
-        match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
-            Ok(change) => {
-                return Ok(change.map(|(pid, status)| (Pid::from_raw(pid.as_raw_pid()), status)));
-            }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-/// Waits for all children that have ended, where none of them is of interest.
-fn bury_orphans() {
-    while let Ok(Some(_)) = changed() {}
-}
-
 /// How the command itself ended.
 #[derive(Debug, Clone, Copy)]
-struct End {
+struct CommandEnd {
     code: u8,
     /// It died of a signal that had come in through us, or from the keyboard that it had of us.
     signal: Option<Signal>,
@@ -225,7 +178,7 @@ struct Watch {
     /// When `SIGTERM` was sent because of the lock.
     terminated: Option<Instant>,
     /// How the command itself ended, once it has.
-    end: Option<End>,
+    end: Option<CommandEnd>,
     /// The signals that came in so far.
     heard: SigSet,
     /// It has been said that the command is not ours to signal.
@@ -334,7 +287,7 @@ impl Watch {
 
     /// Whether all is over, and how.
     fn ended(&mut self, lease: &impl Lease) -> Option<Ended> {
-        let End { code, signal, at } = self.end?;
+        let CommandEnd { code, signal, at } = self.end?;
         self.hear_the_guard();
         if self.terminated.is_some() {
             // The lock is ending: wait for the rest of the group, which got the SIGTERM as well.
@@ -368,7 +321,7 @@ impl Watch {
     /// Takes note of what the children did: ended, or stopped.
     fn reap(&mut self) -> io::Result<()> {
         loop {
-            let (pid, status) = match changed() {
+            let (pid, status) = match children::changed() {
                 Ok(Some(change)) => change,
                 Ok(None) => return Ok(()),
                 // No children at all; that of interest has been seen off before.
@@ -400,7 +353,7 @@ impl Watch {
             // The key was meant for the whole job: the script around us hears of it as well.
             let _ = kill(Pid::from_raw(0), sig);
         }
-        self.end = Some(End {
+        self.end = Some(CommandEnd {
             code,
             signal: sig.filter(|sig| self.heard.contains(*sig) || typed(sig)),
             at: Instant::now(),

@@ -7,6 +7,8 @@ use std::task::Poll;
 use nix::sys::signal::{SigSet, Signal};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
+use super::children;
+
 /// Everything that is passed on to the command. `SIGKILL` and `SIGSTOP` cannot be, `SIGTTIN` and
 /// `SIGTTOU` are the terminal's business, and the rest are the kernel's complaints about ourselves.
 const HEARD: [Signal; 11] = [
@@ -75,7 +77,7 @@ impl Signals {
     pub(crate) async fn next_that_ends(&mut self) -> Signal {
         loop {
             match self.next().await {
-                Signal::SIGCHLD if self.reaps => super::bury_orphans(),
+                Signal::SIGCHLD if self.reaps => children::bury_orphans(),
                 Signal::SIGCHLD | Signal::SIGWINCH | Signal::SIGCONT => {}
                 Signal::SIGTSTP => {
                     let _ = nix::sys::signal::raise(Signal::SIGSTOP);

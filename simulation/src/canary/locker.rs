@@ -27,6 +27,8 @@ struct Core {
     process: Arc<Process>,
     nodes: Vec<Arc<dyn Node>>,
     settings: Settings,
+    /// A lock is being renewed, or was.
+    renews: AtomicBool,
 }
 
 type Said = Vec<Option<Result<Answer, Fault>>>;
@@ -85,10 +87,11 @@ impl Core {
     }
 
     fn drift(&self, ttl: Duration) -> Duration {
-        if self.flaw == Flaw::NoDrift {
-            return Duration::ZERO;
+        match self.flaw {
+            Flaw::NoDrift => Duration::ZERO,
+            Flaw::NoFixedDrift => ttl / 100,
+            _ => Drift::default().of(ttl),
         }
-        Drift::default().of(ttl)
     }
 
     fn ask(&self, phase: Phase, request: impl Fn() -> Request) -> Arc<Votes> {
@@ -96,7 +99,12 @@ impl Core {
             said: Mutex::new(vec![None; self.nodes.len()]),
             waker: AtomicWaker::new(),
         });
+        let some = self.flaw == Flaw::ReleasesMajority && phase == Phase::Release;
         for (index, node) in self.nodes.iter().enumerate() {
+            if some && index > self.nodes.len() / 2 {
+                votes.said()[index] = Some(Err(Fault::Withdrawn));
+                continue;
+            }
             node.send(request(), Reply::new(votes.clone(), index, phase));
         }
         votes
@@ -163,6 +171,7 @@ impl Core {
             ttl: self.ttl(),
             proposal,
         });
+        let sent = self.now();
         let won = votes.until(|said| self.verdict(said, granted)).await;
         let token = if won {
             self.agree(&claim, &votes).await
@@ -171,6 +180,7 @@ impl Core {
         };
         let basis = match self.flaw {
             Flaw::ValidityAfterReplies => self.now(),
+            Flaw::ClockAfterSend => sent,
             _ => started,
         };
         let valid_until = basis + self.ttl().saturating_sub(self.drift(self.ttl()));
@@ -239,6 +249,9 @@ impl Drop for Undo<'_> {
 
 fn release_unheard(core: &Core, claim: &Arc<Claim>) {
     claim.withdraw();
+    if core.flaw == Flaw::DropsWithoutRelease {
+        return;
+    }
     for node in &core.nodes {
         let claim = claim.clone();
         let leave = false;
@@ -258,6 +271,7 @@ impl WrongLocker {
             process,
             nodes,
             settings,
+            renews: AtomicBool::new(false),
         }))
     }
 }
@@ -277,14 +291,21 @@ impl Locker for WrongLocker {
                             fencing,
                             until: AtomicU64::new(until.as_nanos()),
                             released: AtomicBool::new(false),
+                            taken: AtomicBool::new(false),
+                            told: AtomicWaker::new(),
                         });
-                        if order.renew {
+                        let only_first = core.flaw == Flaw::RenewsOnlyFirst;
+                        let renewed = core.renews.swap(true, Ordering::Relaxed);
+                        if order.renew && !(only_first && renewed) {
                             core.process.spawn(Box::pin(renew(Arc::downgrade(&lease))));
                         }
                         return Ok(Arc::new(WrongHold(lease)) as Arc<dyn Hold>);
                     }
                     Err(miss) => {
-                        let most = order.wait.unwrap_or(Duration::MAX);
+                        let mut most = order.wait.unwrap_or(Duration::MAX);
+                        if core.flaw == Flaw::OverstaysWait {
+                            most = most.saturating_mul(2);
+                        }
                         if core.now().saturating_since(began) >= most {
                             return Err(miss);
                         }
@@ -308,9 +329,16 @@ struct Lease {
     fencing: Option<u64>,
     until: AtomicU64,
     released: AtomicBool,
+    /// A majority has said that it is not ours.
+    taken: AtomicBool,
+    told: AtomicWaker,
 }
 
 impl Lease {
+    fn is_over(&self) -> bool {
+        self.taken.load(Ordering::Relaxed) || self.core.now() >= self.until()
+    }
+
     fn until(&self) -> Instant {
         Instant::from_nanos(self.until.load(Ordering::Relaxed))
     }
@@ -333,6 +361,16 @@ impl Lease {
             _ => false,
         };
         let won = votes.until(|said| self.core.verdict(said, kept)).await;
+        let taken = |answer: &Answer| match answer {
+            Answer::Extended(said) => matches!(said[..], [Extended::NotOurs]),
+            _ => false,
+        };
+        let nodes = self.core.nodes.len();
+        let (not_ours, ..) = counts(&votes.said(), taken);
+        if not_ours >= nodes - nodes / 2 && self.core.flaw != Flaw::LossAtDeadline {
+            self.taken.store(true, Ordering::Relaxed);
+            self.told.wake();
+        }
         let in_time = self.core.now() < self.until() || self.core.flaw == Flaw::LateExtension;
         if won && in_time && !self.claim.is_withdrawn() {
             let basis = match self.core.flaw {
@@ -374,27 +412,28 @@ impl Hold for WrongHold {
         self.0.fencing
     }
 
-    fn valid_until(&self) -> Instant {
-        self.0.until()
-    }
-
-    fn is_valid(&self) -> bool {
-        self.0.core.now() < self.0.until()
+    fn look(&self) -> Option<Instant> {
+        let taken = self.0.taken.load(Ordering::Relaxed);
+        (!taken).then(|| self.0.until())
     }
 
     fn lost(&self) -> BoxFuture<()> {
         let lease = self.0.clone();
         Box::pin(async move {
-            loop {
-                let now = lease.core.now();
-                if now >= lease.until() {
-                    return;
-                }
+            while !lease.is_over() {
                 let look = match lease.core.flaw {
-                    Flaw::LossAtTick => now + lease.core.ttl() / 3,
+                    Flaw::LossAtTick => lease.core.now() + lease.core.ttl() / 3,
                     _ => lease.until(),
                 };
-                lease.core.process.sleep_until(look).await;
+                let mut sleep = lease.core.process.sleep_until(look);
+                std::future::poll_fn(|cx| {
+                    lease.told.register(cx.waker());
+                    match lease.taken.load(Ordering::Relaxed) {
+                        true => Poll::Ready(()),
+                        false => sleep.as_mut().poll(cx),
+                    }
+                })
+                .await;
             }
         })
     }

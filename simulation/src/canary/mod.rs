@@ -43,11 +43,29 @@ pub enum Flaw {
     GuardOff,
     /// The uptime that the restart guard trusts is two seconds too high.
     UptimeAhead,
+    /// Only the part of the ttl is taken off for drift, and nothing for whole milliseconds.
+    NoFixedDrift,
+    /// The validity is counted from a look at the clock right behind the send.
+    ClockAfterSend,
+    /// Who drops a lock or an acquire releases nothing.
+    DropsWithoutRelease,
+    /// Only a majority of the masters is released.
+    ReleasesMajority,
+    /// Only the first lock of a process is renewed.
+    RenewsOnlyFirst,
+    /// The holder of a lock that was taken away is told at the end of its validity.
+    LossAtDeadline,
+    /// An acquire waits for twice as long as it was asked to.
+    OverstaysWait,
+    /// Masters wake nobody when a lock becomes free.
+    NobodyWoken,
+    /// Masters tell of a largest ticket that is one too small.
+    TicketNotRaised,
 }
 
 impl Flaw {
     /// Every canary; the sound one is not among them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 23] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,
         Self::ValidityAfterReplies,
@@ -62,6 +80,15 @@ impl Flaw {
         Self::ShorteningExtend,
         Self::GuardOff,
         Self::UptimeAhead,
+        Self::NoFixedDrift,
+        Self::ClockAfterSend,
+        Self::DropsWithoutRelease,
+        Self::ReleasesMajority,
+        Self::RenewsOnlyFirst,
+        Self::LossAtDeadline,
+        Self::OverstaysWait,
+        Self::NobodyWoken,
+        Self::TicketNotRaised,
     ];
 
     /// Its name, for commands and tables.
@@ -82,6 +109,15 @@ impl Flaw {
             Self::ShorteningExtend => "shortening-extend",
             Self::GuardOff => "guard-off",
             Self::UptimeAhead => "uptime-ahead",
+            Self::NoFixedDrift => "no-fixed-drift",
+            Self::ClockAfterSend => "clock-after-send",
+            Self::DropsWithoutRelease => "drops-without-release",
+            Self::ReleasesMajority => "releases-majority",
+            Self::RenewsOnlyFirst => "renews-only-first",
+            Self::LossAtDeadline => "loss-at-deadline",
+            Self::OverstaysWait => "overstays-wait",
+            Self::NobodyWoken => "nobody-woken",
+            Self::TicketNotRaised => "ticket-not-raised",
         }
     }
 
@@ -100,6 +136,8 @@ impl Flaw {
                 | Self::ShorteningExtend
                 | Self::GuardOff
                 | Self::UptimeAhead
+                | Self::NobodyWoken
+                | Self::TicketNotRaised
         )
     }
 }

@@ -10,6 +10,7 @@ pub(crate) struct Backing {
     fencing: bool,
     /// Per value: counters seen together with it, and on which masters.
     votes: ByValue<Vec<(u64, u16)>>,
+    judged: u64,
 }
 
 impl Backing {
@@ -18,6 +19,7 @@ impl Backing {
             quorum: scenario.masters.len() as u32 / 2 + 1,
             fencing: scenario.settings.fencing,
             votes: ByValue::default(),
+            judged: 0,
         }
     }
 }
@@ -42,6 +44,7 @@ impl Check for Backing {
                 Ok(())
             }
             Fact::Obtained { believer } => {
+                self.judged += 1;
                 let token = if self.fencing {
                     believer.fencing.unwrap_or(0)
                 } else {
@@ -66,5 +69,9 @@ impl Check for Backing {
             }
             _ => Ok(()),
         }
+    }
+
+    fn judged(&self) -> u64 {
+        self.judged
     }
 }

@@ -10,6 +10,7 @@ pub(crate) struct Counters {
     fencing: bool,
     /// The largest counter since the last restart, per master and resource.
     last: Vec<[u64; RESOURCES]>,
+    judged: u64,
 }
 
 impl Counters {
@@ -17,6 +18,7 @@ impl Counters {
         Self {
             fencing: scenario.settings.fencing,
             last: vec![[0; RESOURCES]; scenario.masters.len()],
+            judged: 0,
         }
     }
 }
@@ -44,6 +46,7 @@ impl Check for Counters {
                     ));
                 }
                 *last = after.counter;
+                self.judged += 1;
                 let fresh = *verb == Verb::Acquire
                     && matches!(answer, Ok(Answer::Granted { .. }))
                     && before.holder != after.holder;
@@ -57,5 +60,9 @@ impl Check for Counters {
             _ => {}
         }
         Ok(())
+    }
+
+    fn judged(&self) -> u64 {
+        self.judged
     }
 }

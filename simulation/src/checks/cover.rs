@@ -15,6 +15,7 @@ pub(crate) struct Cover {
     masters: Vec<Kept>,
     /// For how long a master that restarted does not vote, where that is guarded.
     guarded: u64,
+    judged: u64,
 }
 
 /// What one master keeps.
@@ -48,10 +49,11 @@ impl Cover {
             quorum: masters / 2 + 1,
             masters: vec![kept; masters],
             guarded,
+            judged: 0,
         }
     }
 
-    fn judge(&self, at: &Moment<'_>, believer: &Believer) -> Result<(), String> {
+    fn judge(&mut self, at: &Moment<'_>, believer: &Believer) -> Result<(), String> {
         if !at.promises.exclusion {
             return Ok(());
         }
@@ -59,6 +61,7 @@ impl Cover {
         let Some(until) = clock.when(believer.until) else {
             return Ok(());
         };
+        self.judged += 1;
         let value = believer.value.to_hex();
         let keeps = |kept: &&Kept| {
             let key = kept.keys[believer.resource];
@@ -107,5 +110,9 @@ impl Check for Cover {
             _ => {}
         }
         Ok(())
+    }
+
+    fn judged(&self) -> u64 {
+        self.judged
     }
 }

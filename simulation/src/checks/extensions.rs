@@ -9,12 +9,14 @@ use crate::scenario::Scenario;
 pub(crate) struct Extensions {
     /// Per resource: event and client of the last obtain.
     last: [(u64, usize); RESOURCES],
+    judged: u64,
 }
 
 impl Extensions {
     pub(crate) fn new(_: &Scenario) -> Self {
         Self {
             last: [(0, 0); RESOURCES],
+            judged: 0,
         }
     }
 }
@@ -28,6 +30,7 @@ impl Check for Extensions {
                 self.last[believer.resource] = (at.event, believer.client);
             }
             Fact::Prolonged { believer, old } => {
+                self.judged += 1;
                 let now = believer.clock.read(at.now);
                 if now >= *old {
                     return Err(format!(
@@ -64,5 +67,9 @@ impl Check for Extensions {
             _ => {}
         }
         Ok(())
+    }
+
+    fn judged(&self) -> u64 {
+        self.judged
     }
 }

@@ -9,6 +9,7 @@ use quorate::node::{Answer, Extended};
 pub(crate) struct Guard {
     max_ttl: u64,
     restarted: Vec<Option<u64>>,
+    judged: u64,
 }
 
 impl Guard {
@@ -18,6 +19,7 @@ impl Guard {
         Self {
             max_ttl,
             restarted: vec![None; scenario.masters.len()],
+            judged: 0,
         }
     }
 }
@@ -38,6 +40,7 @@ impl Check for Guard {
                 let Some(restarted) = self.restarted[*master] else {
                     return Ok(());
                 };
+                self.judged += 1;
                 let vote = match answer {
                     Ok(Answer::Granted { .. } | Answer::Confirmed) => true,
                     Ok(Answer::Extended(said)) => said
@@ -56,5 +59,9 @@ impl Check for Guard {
             _ => {}
         }
         Ok(())
+    }
+
+    fn judged(&self) -> u64 {
+        self.judged
     }
 }

@@ -1,32 +1,56 @@
 //! Rule 1, the holder's side: a holder is told at the end of its validity, by a timer of its own
 //! and not at the next renewal.
 
+use quorate_promises::Told;
+
 use super::{Check, Moment};
 use crate::clock::MS;
+use crate::facts::Fact;
 use crate::scenario::Scenario;
 
 /// What the way from the timer to the holder may take where nobody is paused.
 const SLACK: u64 = MS;
 
-pub(crate) struct Loss;
+pub(crate) struct Loss {
+    told: Told,
+    retired: u64,
+}
 
 impl Loss {
     pub(crate) fn new(_: &Scenario) -> Self {
-        Self
+        Self {
+            told: Told::new(SLACK),
+            retired: 0,
+        }
     }
 }
 
 impl Check for Loss {
     const RULE: &'static str = "loss told in time";
 
+    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        if let Fact::Retired { .. } = fact {
+            self.retired += u64::from(at.promises.punctual);
+        }
+        Ok(())
+    }
+
     fn after(&mut self, at: &Moment<'_>) -> Result<(), String> {
         if !at.promises.punctual {
             return Ok(());
         }
         for believer in at.believers {
-            let awake = at.now.saturating_sub(at.awake_since[believer.client]);
-            let late = believer.clock.read(at.now).saturating_sub(believer.until);
-            if late > SLACK && awake > SLACK {
+            let awake_since = at.awake_since[believer.client];
+            if at.now <= believer.ends || at.now <= awake_since {
+                continue;
+            }
+            let shows = believer.clock.read(at.now);
+            // Since its process runs again it has the slack anew.
+            let kept = believer
+                .clock
+                .read(awake_since)
+                .saturating_sub(believer.until);
+            if let Some(late) = self.told.judge(believer.until, shows, kept) {
                 return Err(format!(
                     "client {} has not been told {} us after the end of its validity on r{}",
                     believer.client,
@@ -36,5 +60,9 @@ impl Check for Loss {
             }
         }
         Ok(())
+    }
+
+    fn judged(&self) -> u64 {
+        self.retired
     }
 }

@@ -11,13 +11,18 @@ mod exclusion;
 mod extensions;
 mod guard;
 mod healing;
+mod idle;
+mod kept;
+mod litter;
 mod loss;
 mod order;
+mod prompt;
 mod tokens;
 mod values;
 
 use std::fmt;
 
+pub use calls::Lateness;
 pub(crate) use healing::Healing;
 
 use crate::facts::{Believer, Fact};
@@ -82,10 +87,19 @@ pub(crate) trait Check {
     fn after(&mut self, _at: &Moment<'_>) -> Result<(), String> {
         Ok(())
     }
+
+    /// How many cases it has judged: those in which it could have complained.
+    fn judged(&self) -> u64;
 }
 
 macro_rules! checkers {
     ($($field:ident: $kind:ty,)*) => {
+        /// What the rules are called.
+        pub const RULES: [&str; [$(stringify!($field)),*].len()] = [$(<$kind as Check>::RULE),*];
+
+        /// How many cases each rule has judged, in the order of [`RULES`].
+        pub type Judged = [u64; RULES.len()];
+
         /// All rules at once.
         pub(crate) struct Checkers {
             $($field: $kind,)*
@@ -103,6 +117,10 @@ macro_rules! checkers {
                     let said = self.$field.see(at, fact);
                     self.note(<$kind as Check>::RULE, at.now, said);
                 })*
+            }
+
+            pub(crate) fn judged(&self) -> Judged {
+                [$(self.$field.judged()),*]
             }
 
             pub(crate) fn after(&mut self, at: &Moment<'_>) {
@@ -124,12 +142,21 @@ checkers! {
     values: values::Values,
     guard: guard::Guard,
     loss: loss::Loss,
-    order: order::Line,
+    order: order::Order,
     cover: cover::Cover,
     calls: calls::Calls,
+    litter: litter::Litter,
+    kept: kept::Kept,
+    idle: idle::Idle,
+    prompt: prompt::Prompt,
 }
 
 impl Checkers {
+    /// The call that came closest to its bound, or beyond.
+    pub(crate) fn worst(&self) -> Option<Lateness> {
+        self.calls.worst()
+    }
+
     /// Tasks have been polled `polls` times and the time has not moved.
     pub(crate) fn busy(&mut self, now: u64, polls: usize) {
         let what = format!("tasks were polled {polls} times without end at one moment");

@@ -1,27 +1,32 @@
 //! Rule 8: first come, first served.
 //!
-//! On every master: no grant while a live waiter stands before. Over all: once a waiter is in
-//! line on a majority, no attempt that started later, by a younger one or by one without a place,
-//! has the lock before it. The second is promised where nothing keeps waiters from showing signs
-//! of life.
+//! On every master: no grant while a live waiter stands before. Over all, on true time: once a waiter is in
+//! line on a majority, no task whose first attempt began later has the lock before it. The second is
+//! promised where nothing keeps waiters from showing signs of life.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{ByValue, Check, Moment};
-use crate::facts::{Fact, Verb};
+use quorate_promises::Line;
+
+use super::{Check, Moment};
+use crate::facts::{Believer, Call, Fact, Verb};
 use crate::locker::{RESOURCES, resource_of};
 use crate::scenario::Scenario;
 use quorate::node::{Answer, Claim, Fairness, Ticket};
 
-pub(crate) struct Line {
+pub(crate) struct Order {
     fair: bool,
     quorum: u32,
     /// The line on each master, per resource, as the messages make it.
-    lines: Vec<[Vec<Standing>; RESOURCES]>,
-    /// Everybody who waits in line.
-    waiters: Vec<Waiter>,
-    /// When each attempt began, and from which place.
-    started: ByValue<(u64, Option<Ticket>)>,
+    queues: Vec<[Vec<Standing>; RESOURCES]>,
+    /// On which masters each waiter stands.
+    stands: HashMap<Arc<str>, u16>,
+    /// Those who stand on a majority, since which event.
+    lines: [Line<Arc<str>>; RESOURCES],
+    /// What each task is at.
+    tasks: HashMap<usize, Attempts>,
+    judged: u64,
 }
 
 struct Standing {
@@ -30,60 +35,96 @@ struct Standing {
     until_ms: u64,
 }
 
-struct Waiter {
-    rank: (u64, Arc<str>),
-    resource: usize,
-    masters: u16,
-    /// The event with which it was in line on a majority.
-    firm: Option<u64>,
+/// The attempts of one acquire.
+struct Attempts {
+    /// The event with which the first of them began.
+    first: u64,
+    waiter: Option<Arc<str>>,
 }
 
-impl Line {
+impl Order {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let masters = scenario.masters.len();
         Self {
             fair: scenario.settings.fair && scenario.settings.fencing,
             quorum: masters as u32 / 2 + 1,
-            lines: (0..masters).map(|_| Default::default()).collect(),
-            waiters: Vec::new(),
-            started: ByValue::default(),
+            queues: (0..masters).map(|_| Default::default()).collect(),
+            stands: HashMap::new(),
+            lines: Default::default(),
+            tasks: HashMap::new(),
+            judged: 0,
         }
     }
 
     fn stand(
         &mut self,
-        at: &Moment<'_>,
-        master: usize,
-        resource: usize,
+        event: u64,
+        (master, resource): (usize, usize),
         now_ms: u64,
         place: &Ticket,
     ) {
         let rank = (place.number, place.waiter.clone());
         let until_ms = now_ms + place.heartbeat.as_nanos().div_ceil(1_000_000) as u64;
-        let line = &mut self.lines[master][resource];
+        let queue = &mut self.queues[master][resource];
         // The dead are purged: a clock that jumps back does not bring them to life.
-        line.retain(|one| one.until_ms > now_ms || one.rank == rank);
-        match line.iter_mut().find(|one| one.rank == rank) {
+        queue.retain(|one| one.until_ms > now_ms || one.rank == rank);
+        match queue.iter_mut().find(|one| one.rank == rank) {
             Some(one) => one.until_ms = until_ms,
-            None => line.push(Standing {
-                rank: rank.clone(),
-                until_ms,
-            }),
+            None => queue.push(Standing { rank, until_ms }),
         }
-        let index = self.waiters.iter().position(|one| one.rank == rank);
-        let index = index.unwrap_or_else(|| {
-            self.waiters.push(Waiter {
-                rank,
-                resource,
-                masters: 0,
-                firm: None,
-            });
-            self.waiters.len() - 1
-        });
-        let waiter = &mut self.waiters[index];
-        waiter.masters |= 1 << master;
-        if waiter.masters.count_ones() >= self.quorum {
-            waiter.firm.get_or_insert(at.event);
+        let masters = self.stands.entry(place.waiter.clone()).or_default();
+        let before = masters.count_ones();
+        *masters |= 1 << master;
+        if before < self.quorum && masters.count_ones() >= self.quorum {
+            self.lines[resource].stands(place.waiter.clone(), event);
+        }
+    }
+
+    fn leave(&mut self, resource: usize, waiter: &Arc<str>) {
+        self.stands.remove(waiter);
+        self.lines[resource].leaves(waiter);
+    }
+
+    /// Whether somebody has a lock over the head of another who stood in line before it came.
+    fn obtained(&mut self, at: &Moment<'_>, believer: &Believer) -> Result<(), String> {
+        let Some(attempts) = self.tasks.remove(&believer.task) else {
+            return Ok(());
+        };
+        let resource = believer.resource;
+        if let Some(waiter) = &attempts.waiter {
+            self.leave(resource, waiter);
+        }
+        if !at.promises.order {
+            return Ok(());
+        }
+        let line = &self.lines[resource];
+        self.judged += u64::from(line.first().is_some());
+        match line.passed(attempts.first) {
+            None => Ok(()),
+            Some(passed) => Err(format!(
+                "client {} has r{resource} before {passed}, who stood in line on a majority when it began",
+                believer.client
+            )),
+        }
+    }
+
+    /// Whether a master granted a lock over the head of somebody in its line.
+    fn grant(
+        &self,
+        (master, resource): (usize, usize),
+        now_ms: u64,
+        place: Option<&Ticket>,
+    ) -> Result<(), String> {
+        let rank = place.map(|place| (place.number, place.waiter.clone()));
+        let before = |one: &&Standing| {
+            one.until_ms > now_ms && rank.as_ref().is_none_or(|rank| one.rank < *rank)
+        };
+        match self.queues[master][resource].iter().find(before) {
+            None => Ok(()),
+            Some(first) => Err(format!(
+                "master {master} granted r{resource} although {} stands before",
+                first.rank.1
+            )),
         }
     }
 }
@@ -95,7 +136,7 @@ fn place(claim: &Claim) -> Option<&Ticket> {
     }
 }
 
-impl Check for Line {
+impl Check for Order {
     const RULE: &'static str = "first come, first served";
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
@@ -103,10 +144,12 @@ impl Check for Line {
             return Ok(());
         }
         match fact {
-            Fact::Started { claim, .. } => {
-                self.started
-                    .entry(claim.token().to_hex())
-                    .or_insert_with(|| (at.event, place(claim).cloned()));
+            Fact::Started { task, claim, .. } => {
+                let attempts = self.tasks.entry(*task).or_insert(Attempts {
+                    first: at.event,
+                    waiter: None,
+                });
+                attempts.waiter = place(claim).map(|place| place.waiter.clone());
             }
             Fact::Applied {
                 master,
@@ -119,59 +162,38 @@ impl Check for Line {
                 after,
                 ..
             } => {
-                let place = place(claim);
+                let (place, here) = (place(claim), (*master, *resource));
                 if let Some(place) = place {
-                    self.stand(at, *master, *resource, *now_ms, place);
+                    self.stand(at.event, here, *now_ms, place);
                 }
-                let fresh =
-                    matches!(answer, Ok(Answer::Granted { .. })) && before.holder != after.holder;
-                let rank = place.map(|place| (place.number, place.waiter.clone()));
-                let line = &self.lines[*master][*resource];
-                let before = |one: &&Standing| {
-                    one.until_ms > *now_ms && rank.as_ref().is_none_or(|rank| one.rank < *rank)
-                };
-                if let Some(first) = line
-                    .iter()
-                    .find(before)
-                    .filter(|_| fresh && at.promises.steady)
-                {
-                    return Err(format!(
-                        "master {master} granted r{resource} although {} stands before",
-                        first.rank.1
-                    ));
+                let granted = matches!(answer, Ok(Answer::Granted { .. }));
+                if granted && before.holder != after.holder && at.promises.steady {
+                    return self.grant(here, *now_ms, place);
                 }
             }
             Fact::Left { master, claim } => {
                 if let Some(place) = place(claim) {
                     let resource = resource_of(claim.key());
-                    let gone = |waiter: &Arc<str>| *waiter == place.waiter;
-                    self.lines[*master][resource].retain(|one| !gone(&one.rank.1));
-                    self.waiters.retain(|one| !gone(&one.rank.1));
+                    let queue = &mut self.queues[*master][resource];
+                    queue.retain(|one| one.rank.1 != place.waiter);
+                    self.leave(resource, &place.waiter);
                 }
             }
-            Fact::Restarted { master, .. } => self.lines[*master] = Default::default(),
-            Fact::Obtained { believer } => {
-                let Some((started, place)) = self.started.get(&believer.value.to_hex()) else {
-                    return Ok(());
-                };
-                let mine = place
-                    .as_ref()
-                    .map(|place| (place.number, place.waiter.clone()));
-                self.waiters.retain(|one| Some(&one.rank) != mine.as_ref());
-                let passed = self.waiters.iter().find(|one| {
-                    one.resource == believer.resource
-                        && one.firm.is_some_and(|firm| firm < *started)
-                        && mine.as_ref().is_none_or(|mine| one.rank < *mine)
-                });
-                if let Some(passed) = passed.filter(|_| at.promises.order) {
-                    return Err(format!(
-                        "client {} has r{} before {}, who stood in line on a majority already",
-                        believer.client, believer.resource, passed.rank.1
-                    ));
-                }
+            Fact::Restarted { master, .. } => self.queues[*master] = Default::default(),
+            Fact::Obtained { believer } => return self.obtained(at, believer),
+            Fact::Returned {
+                task,
+                call: Call::Acquire { .. },
+                ..
+            } => {
+                self.tasks.remove(task);
             }
             _ => {}
         }
         Ok(())
+    }
+
+    fn judged(&self) -> u64 {
+        self.judged
     }
 }

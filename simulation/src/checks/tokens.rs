@@ -1,24 +1,24 @@
 //! Rule 2: fencing tokens are unique, and obtained-before-started implies smaller.
 //!
-//! An attempt starts with the first message that carries its value. Two overlapping attempts may
-//! end up in any order.
+//! An attempt starts with the first message that carries its value.
+
+use quorate_promises::{Breach, Obtained, Tokens as Given};
 
 use super::{ByValue, Check, Moment};
 use crate::facts::Fact;
-use crate::locker::RESOURCES;
 use crate::scenario::Scenario;
 
 pub(crate) struct Tokens {
     started: ByValue<u64>,
-    /// Per resource: event, client and token of each obtain, in order.
-    obtained: [Vec<(u64, usize, u64)>; RESOURCES],
+    /// Of clients; times are events.
+    given: Given<usize, usize>,
 }
 
 impl Tokens {
     pub(crate) fn new(_: &Scenario) -> Self {
         Self {
             started: ByValue::default(),
-            obtained: Default::default(),
+            given: Given::default(),
         }
     }
 }
@@ -32,40 +32,40 @@ impl Check for Tokens {
         }
         match fact {
             Fact::Started { claim, .. } => {
-                self.started
-                    .entry(claim.token().to_hex())
-                    .or_insert(at.event);
+                let value = claim.token().to_hex();
+                self.started.entry(value).or_insert(at.event);
                 Ok(())
             }
             Fact::Obtained { believer } => {
+                let client = believer.client;
                 let Some(token) = believer.fencing else {
-                    return Err(format!("client {} holds without a token", believer.client));
+                    return Err(format!("client {client} holds without a token"));
                 };
-                let started = self
-                    .started
-                    .get(&believer.value.to_hex())
-                    .copied()
-                    .unwrap_or(at.event);
-                let before = &mut self.obtained[believer.resource];
-                for &(when, client, other) in before.iter().rev() {
-                    if other == token {
-                        return Err(format!(
-                            "clients {client} and {} were both given token {token}",
-                            believer.client
-                        ));
-                    }
-                    if when < started && other > token {
-                        return Err(format!(
-                            "client {} started after client {client} had token {other}, \
-                             and was given the smaller {token}",
-                            believer.client
-                        ));
-                    }
+                let began = self.started.get(&believer.value.to_hex());
+                let obtained = Obtained {
+                    who: client,
+                    began: began.copied().unwrap_or(at.event),
+                    at: at.event,
+                    token,
+                };
+                match self.given.obtained(believer.resource, obtained) {
+                    None => Ok(()),
+                    Some(Breach::Twice(other)) => Err(format!(
+                        "clients {} and {client} were both given token {token}",
+                        other.who
+                    )),
+                    Some(Breach::Smaller(other)) => Err(format!(
+                        "client {client} started after client {} had token {}, and was given the \
+                         smaller {token}",
+                        other.who, other.token
+                    )),
                 }
-                before.push((at.event, believer.client, token));
-                Ok(())
             }
             _ => Ok(()),
         }
+    }
+
+    fn judged(&self) -> u64 {
+        self.given.judged()
     }
 }

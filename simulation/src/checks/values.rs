@@ -10,12 +10,14 @@ use quorate::node::Claim;
 pub(crate) struct Values {
     /// The attempt that each value belongs to.
     attempts: ByValue<Arc<Claim>>,
+    judged: u64,
 }
 
 impl Values {
     pub(crate) fn new(_: &Scenario) -> Self {
         Self {
             attempts: ByValue::default(),
+            judged: 0,
         }
     }
 }
@@ -25,7 +27,8 @@ impl Check for Values {
 
     fn see(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            Fact::Started { client, claim } => {
+            Fact::Started { client, claim, .. } => {
+                self.judged += 1;
                 let hex = claim.token().to_hex();
                 let first = self.attempts.entry(hex).or_insert_with(|| (*claim).clone());
                 if !Arc::ptr_eq(first, claim) {
@@ -56,5 +59,9 @@ impl Check for Values {
             _ => {}
         }
         Ok(())
+    }
+
+    fn judged(&self) -> u64 {
+        self.judged
     }
 }

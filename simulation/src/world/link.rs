@@ -4,11 +4,11 @@
 //! only what its actor does around it: the turn that a message in the mailbox rings for, the alarm,
 //! the connection. Nothing of the driver is called while the world is locked, for it answers callers.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use quorate::Instant;
 use quorate::node::{Node, Reply, Request};
-use quorate::testing::{Driver, Stage};
+use quorate::testing::{Driver, Stage, Wants};
 
 use super::{Event, Shared, World};
 use crate::facts::Fact;
@@ -71,19 +71,15 @@ impl Shared {
     }
 
     /// Steps a driver, and carries out what it wants.
-    pub(super) fn step_link(&self, index: usize, call: Call) {
-        let (driver, now) = {
-            let world = self.world();
-            let link = &world.links[index];
-            if link.dead {
-                return;
-            }
-            let clock = world.processes[link.client].clock;
-            (
-                link.driver.clone(),
-                Instant::from_nanos(clock.read(world.now)),
-            )
-        };
+    pub(super) fn step_link(&self, world: MutexGuard<'_, World>, index: usize, call: Call) {
+        let link = &world.links[index];
+        if link.dead {
+            return;
+        }
+        let clock = world.processes[link.client].clock;
+        let now = Instant::from_nanos(clock.read(world.now));
+        let driver = link.driver.clone();
+        drop(world);
         match call {
             Call::Turn => {}
             Call::Tick => driver.tick(now),
@@ -91,9 +87,15 @@ impl Shared {
             Call::Hear(bytes) => driver.hear(&bytes, now),
             Call::Cut(why) => driver.cut(why, now),
         }
-        let bytes = driver.take(now);
-        let (stage, alarm) = (driver.stage(), driver.wake_at());
-        self.world().sync(index, stage, bytes, alarm);
+        let Wants {
+            stage,
+            bytes,
+            wake_at,
+        } = driver.turn(now);
+        let mut world = self.world();
+        world.sync(index, stage, bytes, wake_at);
+        let (now, client) = (world.now, world.links[index].client);
+        world.watch.after(now, Some(client));
     }
 }
 
@@ -122,7 +124,7 @@ impl World {
 
     /// Tells the checkers of an attempt when its first message is queued.
     fn started(&mut self, index: usize, request: &Request) {
-        let client = self.links[index].client;
+        let (client, task) = (self.links[index].client, self.task);
         let Request::Acquire { claim, .. } = request else {
             return;
         };
@@ -131,7 +133,12 @@ impl World {
             return;
         }
         *last = Some(claim.clone());
-        self.watch.fact(self.now, &Fact::Started { client, claim });
+        let fact = Fact::Started {
+            client,
+            task,
+            claim,
+        };
+        self.watch.fact(self.now, &fact);
     }
 
     /// What a driver wants after a step: a connection, bytes on their way, an alarm.
@@ -150,7 +157,7 @@ impl World {
                 if let Some(conn) = self.links[index].conn
                     && !bytes.is_empty()
                 {
-                    self.say_to_master(conn, &bytes);
+                    self.say_to_master(conn, bytes);
                 }
             }
             Stage::Rest | Stage::Over => self.close(index),

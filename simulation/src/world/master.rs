@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use quorate::node::memory::Master;
-use quorate::node::{Answer, Claim, Fault, Request};
+use quorate::node::{Answer, Claim, Extended, Fault, Request};
 
 use super::{Event, World};
 use crate::canary::Flaw;
@@ -53,8 +53,9 @@ impl SimMaster {
         }
     }
 
+    /// What its clock shows, in microseconds; whole milliseconds, as keys live and die by them.
     pub(crate) fn micros(&self, now: u64) -> u64 {
-        self.clock.read(now) / 1_000
+        self.clock.read(now) / 1_000_000 * 1_000
     }
 
     /// `uptime_in_seconds` as a server reports it: both ends cut to whole seconds.
@@ -97,6 +98,16 @@ impl SimMaster {
                     Ok(Answer::CounterAbove(_)) => Ok(Answer::Confirmed),
                     answer => answer,
                 }
+            }
+            (Some(Flaw::TicketNotRaised), _) => {
+                let mut answer = self.memory.apply(now_us, request);
+                if let Ok(Answer::Refused {
+                    line: Some(line), ..
+                }) = &mut answer
+                {
+                    line.ticket = line.ticket.saturating_sub(1);
+                }
+                answer
             }
             (Some(Flaw::ShorteningExtend), Request::Extend { items }) => {
                 let answer = self.memory.apply(now_us, request);
@@ -159,14 +170,19 @@ impl World {
                 .map(|item| master.look(now_us, item.claim.key()))
                 .collect();
             let answer = master.execute(now_us, request, self.flaw);
-            for (item, before) in items.iter().zip(before) {
+            for (number, (item, before)) in items.iter().zip(before).enumerate() {
                 let master = &mut self.masters[index];
                 let after = master.look(now_us, item.claim.key());
                 master.seen[resource_of(item.claim.key())] = after;
                 if before.holder.is_none() && after.holder.is_some() {
                     self.watch.coverage.restored += 1;
                 }
-                self.applied(index, &item.claim, (verb, live), &answer, (before, after));
+                let extended = match &answer {
+                    Ok(Answer::Extended(each)) => each.get(number).copied(),
+                    _ => None,
+                };
+                let said = (&answer, extended);
+                self.applied(index, &item.claim, (verb, live), said, (before, after));
             }
             return answer;
         }
@@ -175,7 +191,7 @@ impl World {
         let after = master.look(now_us, claim.key());
         master.seen[resource_of(claim.key())] = after;
         let published = master.memory.take_published();
-        self.applied(index, claim, (verb, live), &answer, (before, after));
+        self.applied(index, claim, (verb, live), (&answer, None), (before, after));
         if let Request::Release { claim, leave: true } = request {
             self.watch.fact(
                 now,
@@ -196,7 +212,7 @@ impl World {
         master: usize,
         claim: &Arc<Claim>,
         verb: (Verb, bool),
-        answer: &Result<Answer, Fault>,
+        (answer, extended): (&Result<Answer, Fault>, Option<Extended>),
         (before, after): (Seen, Seen),
     ) {
         let (verb, live) = verb;
@@ -226,11 +242,33 @@ impl World {
                 verb,
                 live,
                 answer,
+                extended,
                 before,
                 after,
                 expires,
             },
         );
+    }
+
+    /// Somebody breaks a lock: on all masters that are there, whoever holds it.
+    pub(super) fn break_lock(&mut self, resource: u8) {
+        self.watch.coverage.breaks += 1;
+        let key: Arc<[u8]> = name(resource).as_bytes().into();
+        let now = self.now;
+        for index in 0..self.masters.len() {
+            let master = &mut self.masters[index];
+            if !master.up {
+                continue;
+            }
+            let now_us = master.micros(now);
+            let _was = master
+                .memory
+                .apply(now_us, &Request::Break { key: key.clone() });
+            master.seen[usize::from(resource)] = master.look(now_us, &key);
+            for (process, key) in master.memory.take_published() {
+                self.publish(index, &process, &key);
+            }
+        }
     }
 
     /// What a master says of its uptime.

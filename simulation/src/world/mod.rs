@@ -11,7 +11,7 @@ mod watch;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -26,13 +26,16 @@ pub(crate) use watch::Watch;
 
 use crate::canary::Flaw;
 use crate::clock::{BEGIN, Clock};
+use crate::play::Play;
 use crate::rng::Rng;
-use crate::run::Play;
 use crate::scenario::{FaultKind, Scenario};
 
 /// What everybody shares.
 pub(crate) struct Shared {
+    /// The true time. It goes on from event to event, and by a little at each look at a clock.
     now: AtomicU64,
+    /// A task is being polled: it may be kept from running between two looks at the clock.
+    polled: AtomicBool,
     /// Tasks that have been woken. Apart from the world, so that waking needs nothing else.
     pub(crate) ready: Arc<Mutex<VecDeque<usize>>>,
     world: Mutex<World>,
@@ -42,6 +45,7 @@ impl Shared {
     pub(crate) fn new(scenario: Arc<Scenario>, play: Play) -> Arc<Self> {
         Arc::new(Self {
             now: AtomicU64::new(BEGIN),
+            polled: AtomicBool::new(false),
             ready: Arc::default(),
             world: Mutex::new(World::new(scenario, play)),
         })
@@ -53,28 +57,77 @@ impl Shared {
     }
 
     pub(crate) fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
+        world.now = self.now();
+        world
     }
 
-    /// Takes the next event and moves the time to it. `None` at the end of time.
-    pub(crate) fn step(&self, world: &mut World, deadline: u64) -> Option<Event> {
+    /// Whether a task is being polled from now on.
+    pub(crate) fn polls(&self, polls: bool) {
+        self.polled.store(polls, Ordering::Relaxed);
+    }
+
+    /// Somebody looks at a clock, which takes a moment.
+    pub(crate) fn look(&self, moment: u64) -> u64 {
+        // One thread plays a run: a load and a store are enough, here and below.
+        let now = self.now() + moment;
+        self.now.store(now, Ordering::Relaxed);
+        now
+    }
+
+    /// The task that is being polled is kept from running for a while: masters, network and drivers go
+    /// on, other tasks wait for their turn. At most until something comes that concerns all tasks.
+    pub(crate) fn preempt(&self, lasts: u64) {
+        // Answers are told from within an event, where nobody may be kept waiting.
+        if !self.polled.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let until = self.now() + lasts;
+        self.world().watch.coverage.preempted += 1;
+        loop {
+            let world = self.world();
+            let Some(Reverse(next)) = world.events.peek() else {
+                break;
+            };
+            if next.at > until {
+                self.now.store(until.max(self.now()), Ordering::Relaxed);
+                break;
+            }
+            if matches!(
+                next.event,
+                Event::Wake(_) | Event::Fault(_) | Event::Resume(_) | Event::Boot(_)
+            ) {
+                break;
+            }
+            if self.happen(world, until).is_none() {
+                break;
+            }
+        }
+        self.polled.store(true, Ordering::Relaxed);
+    }
+
+    /// Moves the time to the next event and lets it happen, under the eyes of the checkers; what concerns
+    /// the library is done with the world unlocked. `None` at the end of time.
+    pub(crate) fn happen(&self, mut world: MutexGuard<'_, World>, deadline: u64) -> Option<Event> {
         let Reverse(next) = world.events.pop()?;
         if next.at > deadline {
             return None;
         }
-        world.now = next.at;
-        self.now.store(next.at, Ordering::Relaxed);
-        Some(next.event)
-    }
-
-    /// Lets an event happen; what concerns the library is done with the world unlocked.
-    pub(crate) fn happen(&self, event: Event) {
-        let todo = self.world().happen(event);
+        // What is due while somebody looks at a clock happens a moment later.
+        world.now = next.at.max(self.now());
+        self.now.store(world.now, Ordering::Relaxed);
+        let todo = world.happen(next.event);
+        let now = world.now;
         match todo {
-            Some(Todo::Wake(waker)) => waker.wake(),
-            Some(Todo::Step(link, call)) => self.step_link(link, call),
-            None => {}
+            // Whoever is woken is looked at when it has had its turn.
+            Some(Todo::Wake(waker)) => {
+                drop(world);
+                waker.wake();
+            }
+            Some(Todo::Step(link, call)) => self.step_link(world, link, call),
+            None => world.watch.after(now, None),
         }
+        Some(next.event)
     }
 
     /// Takes the world apart, so that nothing keeps itself alive in a circle.
@@ -198,6 +251,8 @@ pub(crate) struct World {
     pub(crate) now: u64,
     pub(crate) scenario: Arc<Scenario>,
     pub(crate) flaw: Option<Flaw>,
+    /// The task that is being polled.
+    pub(crate) task: usize,
     events: BinaryHeap<Reverse<Scheduled>>,
     seq: u64,
     pub(crate) rng: Rng,
@@ -231,6 +286,7 @@ impl World {
         let mut world = Self {
             now: BEGIN,
             flaw: play.flaw,
+            task: 0,
             events: BinaryHeap::with_capacity(256),
             seq: 0,
             rng: Rng::stream(scenario.seed, 3),
@@ -354,6 +410,7 @@ impl World {
                 self.masters[usize::from(master)].refusing = Some((now + lasts, how));
             }
             FaultKind::Flush { master } => self.masters[usize::from(master)].scripts = 0,
+            FaultKind::Break { resource } => self.break_lock(resource),
             FaultKind::Garble { master } => {
                 for conn in &mut self.conns {
                     conn.garbled |= conn.master == usize::from(master);

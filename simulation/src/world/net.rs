@@ -168,12 +168,12 @@ impl World {
     }
 
     /// Sends bytes to the master, in one piece or several.
-    pub(super) fn say_to_master(&mut self, conn: usize, bytes: &[u8]) {
+    pub(super) fn say_to_master(&mut self, conn: usize, bytes: Vec<u8>) {
         let mut rest = bytes;
         while !rest.is_empty() && !self.conns[conn].broken {
-            let piece = self.piece(conn, rest.len());
-            self.conns[conn].to.push_back(rest[..piece].to_vec());
-            rest = &rest[piece..];
+            let behind = rest.split_off(self.piece(conn, rest.len()));
+            self.conns[conn].to.push_back(rest);
+            rest = behind;
             let at = self.travel(conn, Way::To);
             let conn = conn as u32;
             self.at(at, Event::Arrive { conn });
@@ -186,12 +186,12 @@ impl World {
     }
 
     /// Sends bytes to the client.
-    pub(super) fn say_to_client(&mut self, conn: usize, bytes: &[u8]) {
+    pub(super) fn say_to_client(&mut self, conn: usize, bytes: Vec<u8>) {
         let mut rest = bytes;
         while !rest.is_empty() && self.conns[conn].is_heard() {
-            let piece = self.piece(conn, rest.len());
-            self.conns[conn].from.push_back(rest[..piece].to_vec());
-            rest = &rest[piece..];
+            let behind = rest.split_off(self.piece(conn, rest.len()));
+            self.conns[conn].from.push_back(rest);
+            rest = behind;
             let at = self.travel(conn, Way::From);
             let conn = conn as u32;
             self.at(at, Event::Land { conn });

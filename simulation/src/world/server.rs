@@ -8,6 +8,7 @@ use std::time::Duration;
 use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Request, Ticket, Token};
 
 use super::{Event, Stray, World};
+use crate::canary::Flaw;
 use crate::scenario::Refusal;
 
 /// What stands in the first line of each script, and how many keys of each.
@@ -237,7 +238,7 @@ impl World {
             ];
             out.insert_str(0, odd[conn % odd.len()]);
         }
-        self.say_to_client(conn, out.as_bytes());
+        self.say_to_client(conn, out.into_bytes());
     }
 
     fn execute(&mut self, conn: usize, words: &[&[u8]], out: &mut String) {
@@ -351,6 +352,9 @@ impl World {
 
     /// A master wakes a process, if it hears it: on its connection, behind what was said before.
     pub(super) fn publish(&mut self, master: usize, process: &str, key: &[u8]) {
+        if self.flaw == Some(Flaw::NobodyWoken) {
+            return;
+        }
         let Some(conn) = self.conns.iter().rposition(|conn| {
             conn.master == master && conn.is_heard() && conn.ear.as_deref() == Some(process)
         }) else {
@@ -363,7 +367,7 @@ impl World {
             channel.len(),
             key.len()
         );
-        self.say_to_client(conn, push.as_bytes());
+        self.say_to_client(conn, push.into_bytes());
     }
 
     fn stray_at(&mut self, at: u64, master: usize, request: Request) {

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
+use quorate::Instant;
+
+use crate::canary::Flaw;
 use crate::checks::{Checkers, Moment};
 use crate::clock::BEGIN;
 use crate::coverage::Coverage;
-use crate::facts::{Believer, Fact};
+use crate::facts::{Believer, Fact, Why};
 use crate::locker::{Hold, RESOURCES};
-use crate::run::Play;
+use crate::play::Play;
 use crate::scenario::{Promises, Scenario};
 
 pub(crate) struct Watch {
@@ -25,6 +28,9 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn new(scenario: &Scenario, play: Play) -> Self {
+        let promises = scenario.promises();
+        // The small locker never waits in order.
+        let in_order = !play.flaw.is_some_and(Flaw::is_locker);
         Self {
             checkers: Checkers::new(scenario, play.harm),
             believers: Vec::new(),
@@ -32,7 +38,10 @@ impl Watch {
             coverage: Coverage::default(),
             event: 0,
             trace: play.trace.then(Vec::new),
-            promises: scenario.promises(),
+            promises: Promises {
+                order: promises.order && in_order,
+                ..promises
+            },
             last_holder: [None; RESOURCES],
             holds: 0,
         }
@@ -49,33 +58,35 @@ impl Watch {
         self.checkers.see(&moment, fact);
     }
 
-    /// Looks at everything after an event.
-    pub(crate) fn after(&mut self, now: u64) {
+    /// Looks at everything after an event, and at what the library says in the process that has had a
+    /// turn, if one had.
+    pub(crate) fn after(&mut self, now: u64, client: Option<usize>) {
         for index in 0..self.believers.len() {
             let believer = &mut self.believers[index];
-            let until = believer.hold.valid_until().as_nanos();
+            if client != Some(believer.client) {
+                continue;
+            }
+            let Some(until) = believer.hold.look().map(Instant::as_nanos) else {
+                if !std::mem::replace(&mut believer.over, true) {
+                    self.show(now, index, |believer| Fact::Over { believer });
+                }
+                continue;
+            };
             let old = std::mem::replace(&mut believer.until, until);
             if until > old {
+                believer.ends = believer.clock.when(until).unwrap_or(u64::MAX);
                 self.coverage.renewed += 1;
-                let believer = self.believers.swap_remove(index);
+                let believer = &self.believers[index];
+                let (client, resource) = (believer.client, believer.resource);
                 self.say(now, || {
                     format!(
                         "client {} has r{} for {:.3} ms longer",
-                        believer.client,
-                        believer.resource,
+                        client,
+                        resource,
                         (until - old) as f64 / 1e6
                     )
                 });
-                self.fact(
-                    now,
-                    &Fact::Prolonged {
-                        believer: &believer,
-                        old,
-                    },
-                );
-                self.believers.push(believer);
-                let last = self.believers.len() - 1;
-                self.believers.swap(index, last);
+                self.show(now, index, |believer| Fact::Prolonged { believer, old });
             }
         }
         if self.believers.is_empty() {
@@ -89,6 +100,18 @@ impl Watch {
             promises: self.promises,
         };
         self.checkers.after(&moment);
+    }
+
+    /// Tells the checkers a fact about one of the believers.
+    fn show(&mut self, now: u64, index: usize, fact: impl FnOnce(&Believer) -> Fact<'_>) {
+        let moment = Moment {
+            now,
+            event: self.event,
+            believers: &self.believers,
+            awake_since: &self.awake_since,
+            promises: self.promises,
+        };
+        self.checkers.see(&moment, &fact(&self.believers[index]));
     }
 
     /// Somebody believes to hold a lock from now on.
@@ -121,21 +144,36 @@ impl Watch {
     }
 
     /// It believes no longer. The hold is handed back to be dropped with the world unlocked.
-    pub(crate) fn retire(&mut self, now: u64, id: u64, why: &str) -> Option<Arc<dyn Hold>> {
+    pub(crate) fn retire(&mut self, now: u64, id: u64, why: Why) -> Option<Arc<dyn Hold>> {
         // One last look: what was prolonged must be seen before it is gone.
-        self.after(now);
-        let index = self
-            .believers
-            .iter()
-            .position(|believer| believer.id == id)?;
+        let of = |believer: &Believer| believer.id == id;
+        let index = self.believers.iter().position(of)?;
+        self.after(now, Some(self.believers[index].client));
         let believer = self.believers.remove(index);
         self.say(now, || {
             format!(
-                "client {} no longer holds r{}: {why}",
+                "client {} no longer holds r{}: {why:?}",
                 believer.client, believer.resource
             )
         });
+        self.fact(
+            now,
+            &Fact::Retired {
+                believer: &believer,
+                why,
+            },
+        );
         Some(believer.hold)
+    }
+
+    /// A process is killed. Its holds are handed back to be dropped with the world unlocked.
+    pub(crate) fn kill(&mut self, now: u64, client: usize) -> Vec<Arc<dyn Hold>> {
+        let of = self.believers.iter().filter(|one| one.client == client);
+        let ids: Vec<u64> = of.map(|one| one.id).collect();
+        let retired = ids.into_iter();
+        retired
+            .filter_map(|id| self.retire(now, id, Why::Killed))
+            .collect()
     }
 
     pub(crate) fn say(&mut self, now: u64, line: impl FnOnce() -> String) {

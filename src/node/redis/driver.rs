@@ -15,15 +15,25 @@ use crate::runtime::BoxFuture;
 
 /// A master as one process reaches it, to be stepped by hand.
 ///
-/// A request that is [sent](Node::send) waits in the mailbox until [`take`](Self::take). Whoever
-/// steps a driver connects when [`stage`](Self::stage) says [`Stage::Dial`], carries bytes to and fro
-/// at [`Stage::Talk`], closes the connection at anything else, and calls [`tick`](Self::tick) at
-/// [`wake_at`](Self::wake_at). Times are readings of one monotonic clock.
+/// A request that is [sent](Node::send) waits in the mailbox until the next [`turn`](Self::turn). Whoever
+/// steps a driver connects when that says [`Stage::Dial`], carries bytes to and fro at [`Stage::Talk`],
+/// closes the connection at anything else, and calls [`tick`](Self::tick) when it says so. Times are
+/// readings of one monotonic clock.
 ///
 /// Replies are answered from within these calls.
 pub struct Driver {
     shared: Arc<Shared>,
     link: Mutex<Link>,
+}
+
+/// What a driver wants.
+pub struct Wants {
+    /// What to do with the connection.
+    pub stage: Stage,
+    /// What to write to it.
+    pub bytes: Vec<u8>,
+    /// When it wants to be called at the latest.
+    pub wake_at: Option<Instant>,
 }
 
 impl Driver {
@@ -40,11 +50,6 @@ impl Driver {
 
     fn link(&self) -> MutexGuard<'_, Link> {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What it wants.
-    pub fn stage(&self) -> Stage {
-        self.link().stage()
     }
 
     /// The connection that it wanted stands.
@@ -74,27 +79,26 @@ impl Driver {
         }
     }
 
-    /// Takes what waits in the mailbox, as far as there is room, and hands over what is to be
-    /// written.
-    pub fn take(&self, now: Instant) -> Vec<u8> {
+    /// Takes what waits in the mailbox, as far as there is room, and says what it wants now.
+    pub fn turn(&self, now: Instant) -> Wants {
         let mut link = self.link();
-        if link.stage() != Stage::Talk {
+        let mut bytes = Vec::new();
+        if link.stage() == Stage::Talk {
+            while link.take(now) {}
+            if !link.is_at_work() {
+                link.settle(now);
+            }
+            let output = link.output();
+            bytes = output.rest().to_vec();
+            output.wrote(bytes.len());
+        } else {
             link.tick(now);
-            return Vec::new();
         }
-        while link.take(now) {}
-        if !link.is_at_work() {
-            link.settle(now);
+        Wants {
+            stage: link.stage(),
+            bytes,
+            wake_at: link.wake_at(),
         }
-        let output = link.output();
-        let bytes = output.rest().to_vec();
-        output.wrote(bytes.len());
-        bytes
-    }
-
-    /// When it wants to be called at the latest.
-    pub fn wake_at(&self) -> Option<Instant> {
-        self.link().wake_at()
     }
 
     /// The time has come.

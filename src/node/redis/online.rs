@@ -161,7 +161,7 @@ impl Online {
         }
     }
 
-    /// Writes what has gathered; true when there may be more.
+    /// Writes what has gathered; true when there may be more. Not to be asked for while the master is stalled.
     pub(super) fn take(
         &mut self,
         shared: &Shared,
@@ -170,9 +170,6 @@ impl Online {
         batch: &mut Vec<Queued>,
         now: Instant,
     ) -> bool {
-        if self.stalled_since.is_some() {
-            return false;
-        }
         let room = self.window.width().saturating_sub(self.under_way.len());
         if room == 0 || out.rest().len() >= BACKLOG {
             return false;

@@ -8,8 +8,8 @@ use super::needs::Denied;
 use super::raised::Raised;
 use super::resp::{Command, Value};
 use crate::keys::{self, LEADER};
+use crate::node::inspection::plain;
 use crate::node::note::dated;
-use crate::node::text::plain;
 use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fairness, Fault, Group, KeyState, Mode, Note, NoteItem,
     Page, QueueInfo, Request, Ticket, Waiter,
@@ -57,13 +57,13 @@ const PARTS: [(&str, &str); 4] = [
 
 /// The scripts with their parts put in, in the order of [`Script`].
 pub(super) fn sources() -> &'static [String; SOURCES.len()] {
-    static WHOLE: LazyLock<[String; SOURCES.len()]> = LazyLock::new(|| {
-        SOURCES.map(|source| {
-            let put_in = |text: String, (line, part): &(&str, &str)| text.replace(line, part);
-            keys::put_in(&PARTS.iter().fold(source.to_owned(), put_in))
-        })
-    });
+    static WHOLE: LazyLock<[String; SOURCES.len()]> = LazyLock::new(|| SOURCES.map(with_parts));
     &WHOLE
+}
+
+fn with_parts(source: &str) -> String {
+    let put_in = |text: String, (line, part): &(&str, &str)| text.replace(line, part);
+    keys::put_in(&PARTS.iter().fold(source.to_owned(), put_in))
 }
 
 #[derive(Clone, Copy)]
@@ -714,8 +714,7 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
 
 /// One short line: servers may put anything into an error text.
 pub(super) fn brief(text: &str) -> Arc<str> {
-    let line = text.lines().next().unwrap_or_default().trim();
-    plain(&line.chars().take(160).collect::<String>()).into()
+    plain(text.lines().next().unwrap_or_default().trim()).into()
 }
 
 #[cfg(test)]

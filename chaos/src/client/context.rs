@@ -1,0 +1,97 @@
+//! What all tasks of a client share, and its way of writing down what it sees.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use quorate::Redlock;
+use rand::RngExt;
+
+use super::settings::Settings;
+use crate::event::{Clock, Entry, Event, STALLED};
+
+/// Who is served later than this, by the machine or by who reads us, was passed over.
+pub(super) const LATE: u64 = 40_000_000;
+
+/// What all tasks of a client share.
+pub(super) struct Shared {
+    pub(super) settings: Settings,
+    pub(super) clock: Clock,
+    pub(super) redlock: Redlock,
+    ops: AtomicU64,
+    finishing: AtomicBool,
+    /// Until when futures are dropped, in nanoseconds of the run.
+    drop_until: AtomicU64,
+}
+
+pub(super) type Ctx = Arc<Shared>;
+
+impl Shared {
+    pub(super) fn new(settings: Settings, redlock: Redlock) -> Self {
+        Self {
+            clock: Clock::at(settings.origin),
+            redlock,
+            settings,
+            ops: AtomicU64::new(0),
+            finishing: AtomicBool::new(false),
+            drop_until: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn finish(&self) {
+        self.finishing.store(true, Ordering::Relaxed);
+    }
+
+    /// Futures and guards are dropped until `t`.
+    pub(super) fn drop_futures_until(&self, t: u64) {
+        self.drop_until.store(t, Ordering::Relaxed);
+    }
+
+    /// A moment without work, up to the longest that is set.
+    pub(super) async fn pause(&self) {
+        let most = self.settings.pause.as_micros() as u64 + 1;
+        let pause = rand::rng().random_range(0..most);
+        tokio::time::sleep(Duration::from_micros(pause)).await;
+    }
+
+    pub(super) fn next_op(&self) -> u64 {
+        self.ops.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(super) fn is_finishing(&self) -> bool {
+        self.finishing.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn drops_futures(&self) -> bool {
+        self.clock.now() < self.drop_until.load(Ordering::Relaxed)
+    }
+
+    /// Writes down something that happens now.
+    pub(super) fn note(&self, what: Event) {
+        self.note_at(self.clock.now(), what);
+    }
+
+    /// Writes down something that happened at `t`.
+    pub(super) fn note_at(&self, t: u64, what: Event) {
+        let who = self.settings.name.clone();
+        let line = Entry { t, who, what };
+        let Ok(mut text) = serde_json::to_vec(&line) else {
+            return;
+        };
+        text.push(b'\n');
+        let since = self.clock.now();
+        // One write a line: whoever kills us cuts off at most the last one.
+        let mut out = std::io::stdout().lock();
+        if out.write_all(&text).and_then(|()| out.flush()).is_err() {
+            std::process::exit(1);
+        }
+        drop(out);
+        // Whoever reads us was too busy, and so we stood still.
+        let stood_still = self.clock.now() - since > LATE;
+        if stood_still && !matches!(line.what, Event::Suffered { .. }) {
+            let what = STALLED.to_owned();
+            self.note(Event::Suffered { what, since });
+        }
+    }
+}

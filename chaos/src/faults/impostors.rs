@@ -1,0 +1,163 @@
+//! What answers in place of a master: it hangs up, talks nonsense, says what others should have heard, or is
+//! another master.
+//!
+//! Clients are led there by their proxies, on new connections; the old ones are reset. Nobody here says what
+//! would fit the question and is not true: a master that lies like that is one that no quorum withstands.
+
+use std::io;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use quorate_testbed::{
+    Connection, Fault, Hostile, Injected, Reply, Script, Tampering, Words, within,
+};
+
+use super::kind::{Injection, Landed, Row, ToEach};
+use crate::world::{Needs, World, run_id};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a probe waits for an answer that makes no sense and may have no end.
+const SHORT: Duration = Duration::from_millis(300);
+/// Random bytes come in pieces of up to this many.
+const GARBAGE: usize = 600;
+
+pub(super) const ROWS: &[Row] = &[
+    impostor(
+        "flapping",
+        "a master takes connections and introductions, and hangs up unasked or at one of the first questions",
+        |fault, index, world| {
+            let last = fault.pick(0, 5) as usize;
+            let script = relay(world, index, Tampering::HangUpAt(last));
+            lead_to(fault, index, world, script, |hostile| {
+                hangs_up(hostile, last)
+            })
+        },
+    ),
+    impostor(
+        "garbage",
+        "a master answers garbage: from the first word on, after the introduction, or as another kind of server",
+        |fault, index, world| {
+            let script = match fault.pick(0, 3) {
+                0 => Script::Say(Words::Garbage(GARBAGE)),
+                1 => relay(world, index, Tampering::Say(Words::Garbage(GARBAGE))),
+                _ => Script::Dismiss("HTTP/1.1 400 Bad Request\r\n\r\n".into()),
+            };
+            lead_to(fault, index, world, script, talks_nonsense)
+        },
+    ),
+    impostor(
+        "foreign-replies",
+        "a master answers with replies that others should have had: one first, which shifts all behind it, or always",
+        |fault, index, world| {
+            let words = || Words::from(*fault.one_of(OF_OTHERS));
+            let script = if (fault.draw >> 8).is_multiple_of(2) {
+                relay(world, index, Tampering::Slip(words()))
+            } else {
+                relay(world, index, Tampering::Say(words()))
+            };
+            lead_to(fault, index, world, script, talks_nonsense)
+        },
+    ),
+    impostor(
+        "misrouted",
+        "the address of a master leads to another one of them",
+        |fault, index, world| {
+            let masters = world.masters.len();
+            let other = (index + fault.pick(1, masters as u64) as usize) % masters;
+            let script = relay(world, other, Tampering::None);
+            let wrong = run_id(&world.masters[other]);
+            lead_to(fault, index, world, script, |hostile| {
+                let mut probe = Connection::tcp(hostile.addr(), PATIENCE)?;
+                let told = probe.command(&["INFO", "server"])?;
+                let told = told.text().unwrap_or_default().into_owned();
+                ensure!(told.contains(&wrong?), "it leads to somebody else");
+                Ok(format!("it is m{}", other + 1))
+            })
+        },
+    )
+    .fewest_masters(2),
+];
+
+const fn impostor(name: &'static str, what: &'static str, deed: ToEach) -> Row {
+    Row::each(name, what, deed).needs(Needs::Proxies)
+}
+
+/// What the clients of other programs hear. No question of a lock can be answered like that.
+const OF_OTHERS: &[&str] = &[
+    "+PONG!\r\n",
+    "$5\r\nhello\r\n",
+    "$-1\r\n",
+    "*0\r\n",
+    "*2\r\n$1\r\na\r\n$1\r\nb\r\n",
+    "%1\r\n+a\r\n:1\r\n",
+];
+
+fn relay(world: &World, index: usize, harm: Tampering) -> Script {
+    let target = world.masters[index].addr();
+    Script::Relay { target, harm }
+}
+
+/// Leads the clients to a server of that kind. It has landed when `look` sees that the server is of that kind, and
+/// a client has come to it.
+fn lead_to(
+    fault: &Injection,
+    index: usize,
+    world: &mut World,
+    script: Script,
+    look: impl FnOnce(&Hostile) -> anyhow::Result<String>,
+) -> anyhow::Result<Landed> {
+    let hostile = Hostile::start(script).context("start an impostor")?;
+    let seen = look(&hostile)?;
+    let probes = hostile.accepted();
+    let clients = fault.clients_in(world);
+    let mut detours: Vec<Injected> = Vec::new();
+    for &client in &clients {
+        let proxy = &world.proxies[client][index];
+        detours.push(Fault::Detour(hostile.addr()).inject(proxy));
+        proxy.reset_all();
+    }
+    let come = within(PATIENCE, || hostile.accepted() > probes);
+    let look = |_: &World| {
+        ensure!(come, "no client came");
+        Ok(seen)
+    };
+    Landed::once_seen(world, look, move |world| {
+        drop(detours);
+        for client in clients {
+            world.proxies[client][index].reset_all();
+        }
+        drop(hostile);
+        Ok(())
+    })
+}
+
+/// The real server answers the introduction, and the connection ends with the so many-th question, or without one.
+fn hangs_up(hostile: &Hostile, last: usize) -> anyhow::Result<String> {
+    let mut probe = Connection::tcp(hostile.addr(), PATIENCE)?;
+    let info = probe.command(&["INFO", "server"])?;
+    let info = info.text().unwrap_or_default().into_owned();
+    ensure!(info.contains("run_id:"), "no introduction: {info:?}");
+    for question in 1..last {
+        let heard = probe.command(&["PING"]);
+        ensure!(heard.is_ok(), "question {question} of {last}: {heard:?}");
+    }
+    let heard = match last {
+        0 => probe.receive(),
+        _ => probe.command(&["PING"]),
+    };
+    match heard {
+        Err(error) if error.kind() != io::ErrorKind::TimedOut => {
+            Ok(format!("it hung up at question {last}"))
+        }
+        heard => bail!("question {last}: {heard:?}"),
+    }
+}
+
+fn talks_nonsense(hostile: &Hostile) -> anyhow::Result<String> {
+    let mut probe = Connection::tcp(hostile.addr(), SHORT)?;
+    match probe.command(&["PING"]) {
+        Ok(Reply::Status(pong)) if pong == "PONG" => bail!("an honest answer"),
+        Ok(heard) => Ok(format!("PING was answered {heard:?}")),
+        Err(error) => Ok(format!("PING was answered with nonsense: {error}")),
+    }
+}

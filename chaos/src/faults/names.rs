@@ -1,0 +1,121 @@
+//! The names of masters: they lead nowhere, or whoever asks for them hears nothing.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use quorate_testbed::{Leads, Names};
+
+use super::kind::{Injection, Landed, Row};
+use crate::fleet;
+use crate::world::{Needs, World, host};
+
+/// How long a question for a name stays open that should not be answered.
+const SILENCE: Duration = Duration::from_millis(150);
+/// How long an answer may take that should come, on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(super) const ROWS: &[Row] = &[
+    Row::each(
+        "dns-silence",
+        "the name server does not answer for the name of a master, whose connections have just been reset",
+        |fault, index, world| lose(fault, index, world, Leads::ToSilence),
+    )
+    .needs(Needs::Names),
+    Row::each(
+        "dns-nowhere",
+        "the name of a master is not known any more, and its connections have just been reset",
+        |fault, index, world| lose(fault, index, world, Leads::Nowhere),
+    )
+    .needs(Needs::Names),
+];
+
+/// The way to the master is the same for all its clients: so is the name.
+fn lose(
+    fault: &Injection,
+    index: usize,
+    world: &mut World,
+    leads: Leads,
+) -> anyhow::Result<Landed> {
+    let names = names(world)?.clone();
+    let name = host(index);
+    names.set(&name, leads)?;
+    // Nobody asks for a name while the connection stands.
+    for client in fault.clients_in(world) {
+        world.proxies[client][index].reset_all();
+    }
+    let look = |_: &World| {
+        let mut asked = Asked::of(&names, &name)?;
+        match (leads, asked.answer(SILENCE)) {
+            (Leads::ToSilence, None) => Ok("no answer to a question for its name".into()),
+            (Leads::Nowhere, None) => match asked.answer(PATIENCE) {
+                Some(answer) if answer.starts_with("error") => Ok(answer),
+                other => bail!("its name leads to {other:?}"),
+            },
+            (Leads::Nowhere, Some(answer)) if answer.starts_with("error") => Ok(answer),
+            (_, answer) => bail!("its name leads to {answer:?}"),
+        }
+    };
+    let (there, told, back) = (world.way_to(index), names.clone(), name.clone());
+    Landed::once_seen(world, look, move |_| {
+        told.set(&back, Leads::To(there))?;
+        let answer = Asked::of(&told, &back)?.answer(PATIENCE);
+        let found = answer
+            .as_ref()
+            .is_some_and(|answer| answer.contains(&there.to_string()));
+        ensure!(found, "its name leads to {answer:?}");
+        Ok(())
+    })
+}
+
+fn names(world: &World) -> anyhow::Result<&Names> {
+    world.names.as_ref().context("masters have no names here")
+}
+
+/// A process that goes by the names of the clients and looks one up.
+struct Asked {
+    process: Child,
+    lines: Receiver<String>,
+}
+
+impl Asked {
+    /// When this returns, the question has been asked.
+    fn of(names: &Names, name: &str) -> anyhow::Result<Self> {
+        let mut process = Command::new(fleet::program()?)
+            .args(["lookup", name])
+            .envs(names.env())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("start a process that looks a name up")?;
+        let out = process.stdout.take().context("no pipe")?;
+        let (told, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                let _ = told.send(line);
+            }
+        });
+        let asked = Self { process, lines };
+        let begun = asked.lines.recv_timeout(PATIENCE);
+        ensure!(
+            begun.is_ok(),
+            "the process that looks names up did not begin"
+        );
+        Ok(asked)
+    }
+
+    fn answer(&mut self, patience: Duration) -> Option<String> {
+        self.lines.recv_timeout(patience).ok()
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

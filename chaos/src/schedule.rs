@@ -1,0 +1,185 @@
+//! The faults of a run in order of time, as they follow from its seed.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+
+use crate::faults::{Injection, Kind, Lasts, Reach};
+use crate::scenario::Scenario;
+use crate::world::Needs;
+
+/// A fault and when it begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// Since the warm start.
+    pub at: Duration,
+    /// What.
+    pub fault: Injection,
+}
+
+/// How much longer than `max_ttl` a guarded master may sit out: it tells its age in whole seconds.
+const GUARD_SLACK: Duration = Duration::from_millis(1_200);
+
+/// The schedule: the same for the same scenario.
+pub fn schedule(scenario: &Scenario) -> Vec<Planned> {
+    Scheduler::new(scenario).plan()
+}
+
+/// Draws the schedule, and keeps book of who is busy with which fault until when.
+struct Scheduler<'a> {
+    scenario: &'a Scenario,
+    rng: StdRng,
+    masters: Vec<Duration>,
+    clients: Vec<Duration>,
+    planned: Vec<Planned>,
+}
+
+impl<'a> Scheduler<'a> {
+    fn new(scenario: &'a Scenario) -> Self {
+        Self {
+            scenario,
+            rng: StdRng::seed_from_u64(scenario.seed),
+            masters: vec![Duration::ZERO; scenario.masters],
+            clients: vec![Duration::ZERO; scenario.clients],
+            planned: Vec::new(),
+        }
+    }
+
+    fn plan(mut self) -> Vec<Planned> {
+        let scenario = self.scenario;
+        let kinds: Vec<Kind> = scenario
+            .faults
+            .iter()
+            .copied()
+            .filter(|kind| kind.fits(scenario.masters))
+            .collect();
+        if kinds.is_empty() {
+            return Vec::new();
+        }
+        let mut at = Duration::from_millis(self.rng.random_range(200..400));
+        // Every kind once in each round, in a new order each time.
+        let mut round: Vec<Kind> = Vec::new();
+        while at < scenario.duration {
+            if round.is_empty() {
+                round.clone_from(&kinds);
+                round.shuffle(&mut self.rng);
+            }
+            // The next kind whose targets are free; kinds that have to wait keep their turn.
+            let ready = (0..round.len()).rev().find_map(|place| {
+                let fault = self.draw(round[place], at)?;
+                Some((place, fault))
+            });
+            if let Some((place, fault)) = ready {
+                round.remove(place);
+                self.book(&fault, at);
+                self.planned.push(Planned { at, fault });
+                at += scenario.gap.mul_f64(self.rng.random_range(0.3..1.0));
+            } else {
+                at += Duration::from_millis(50);
+            }
+        }
+        self.planned
+    }
+
+    fn draw(&mut self, kind: Kind, at: Duration) -> Option<Injection> {
+        let scenario = self.scenario;
+        let suits = |index: &usize| kind.suits(scenario.persistence(*index));
+        let free: Vec<usize> = (0..scenario.masters)
+            .filter(|index| self.masters[*index] <= at)
+            .filter(suits)
+            .collect();
+        let idle: Vec<usize> = (0..scenario.clients)
+            .filter(|index| self.clients[*index] <= at)
+            .collect();
+        let busy = self.masters.iter().filter(|until| **until > at).count();
+        let mut masters = Vec::new();
+        let mut clients = Vec::new();
+        let pick = |from: &[usize], count: usize, rng: &mut StdRng| {
+            let mut from = from.to_vec();
+            from.shuffle(rng);
+            from.truncate(count);
+            from.sort_unstable();
+            (from.len() == count).then_some(from)
+        };
+        match kind.reach {
+            Reach::One => {
+                // Mostly a minority is hit at a time; now and then more.
+                let most = (scenario.masters - scenario.majority()).max(1);
+                if busy >= most && !self.rng.random_bool(0.1) {
+                    return None;
+                }
+                masters = pick(&free, 1, &mut self.rng)?;
+                if kind.needs == Needs::Proxies && self.rng.random_bool(0.25) {
+                    clients = pick(&idle, 1, &mut self.rng)?;
+                }
+            }
+            Reach::Minority => {
+                let count = scenario.masters - scenario.majority();
+                masters = pick(&free, count, &mut self.rng)?;
+            }
+            Reach::Majority => masters = pick(&free, scenario.majority(), &mut self.rng)?,
+            Reach::Client => clients = pick(&idle, 1, &mut self.rng)?,
+        }
+        let ttl = scenario.ttl.as_millis() as u64;
+        let lasts = match kind.lasts {
+            Lasts::Moment => 0,
+            Lasts::BeyondTtl => self.rng.random_range(ttl * 6 / 5..ttl * 2),
+            Lasts::Attempts => self.rng.random_range(400..1_200),
+            Lasts::Short => self.rng.random_range(50..700),
+            Lasts::Usual => self.rng.random_range(ttl / 4..ttl * 3 / 2),
+        };
+        Some(Injection {
+            kind,
+            masters,
+            clients,
+            lasts: Duration::from_millis(lasts),
+            draw: self.rng.random_range(0..1 << 32),
+        })
+    }
+
+    fn book(&mut self, fault: &Injection, at: Duration) {
+        let kind = fault.kind;
+        let mut until = at + fault.lasts + Duration::from_millis(200);
+        if kind.restarts && self.scenario.guarded {
+            until += self.scenario.max_ttl + GUARD_SLACK;
+        }
+        // It is felt for a while; the next one should meet recovered clients.
+        if kind.lasts == Lasts::Moment || kind.must_break() {
+            until += self.scenario.ttl;
+        }
+        for &index in &fault.masters {
+            self.masters[index] = until;
+        }
+        for &index in &fault.clients {
+            self.clients[index] = until;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_makes_the_same_schedule_and_every_kind_has_its_turn() {
+        let scenario = Scenario {
+            duration: Duration::from_secs(60),
+            ..Scenario::default()
+        };
+        let plan = schedule(&scenario);
+        assert_eq!(plan, schedule(&scenario));
+        for kind in &scenario.faults {
+            assert!(
+                plan.iter().any(|planned| planned.fault.kind == *kind),
+                "{kind} is never injected"
+            );
+        }
+        let other = Scenario {
+            seed: 2,
+            ..scenario
+        };
+        assert_ne!(plan, schedule(&other));
+    }
+}

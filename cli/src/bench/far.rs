@@ -1,0 +1,122 @@
+//! What an acquire costs when masters are far apart.
+
+use std::time::Duration;
+
+use quorate_testbed::measure::Samples;
+use quorate_testbed::{Fault, Masters, Proxy, Way};
+
+use super::ground::Ground;
+use super::measure::{Latency, alone, warm_up};
+use super::results::{Setting, Wide, WideSize, WideTime};
+use crate::config::MasterOptions;
+use crate::exit::Failure;
+
+/// Round trips of the simulated wide area, in milliseconds.
+const FAR: [u64; 5] = [1, 10, 40, 80, 150];
+/// How many masters it takes.
+pub(super) const MASTERS: usize = FAR.len();
+const CYCLES: usize = 12;
+
+/// Masters and how far away they are.
+struct Place {
+    options: MasterOptions,
+    urls: Vec<String>,
+    round_trips_ms: Vec<f64>,
+    /// What makes them far; they are near again without.
+    _proxies: Vec<Proxy>,
+}
+
+impl Place {
+    /// Through proxies on masters that were spawned.
+    fn simulated(ground: &Ground, masters: &Masters) -> Result<Self, Failure> {
+        let mut urls = Vec::new();
+        let mut proxies = Vec::new();
+        for (master, ms) in masters.iter().zip(FAR) {
+            let proxy = Proxy::start(master.addr()).map_err(Failure::internal)?;
+            urls.push(master.url_at(proxy.addr()));
+            proxy
+                .inject(Fault::latency(Way::ToClient, Duration::from_millis(ms)))
+                .keep();
+            proxies.push(proxy);
+        }
+        let options = MasterOptions {
+            // Far masters need more than the default patience.
+            node_timeout: Some(Duration::from_millis(500)),
+            connect_timeout: Some(Duration::from_secs(5)),
+            ..ground.options.clone()
+        };
+        Ok(Self {
+            options,
+            urls,
+            round_trips_ms: FAR.map(|ms| ms as f64).to_vec(),
+            _proxies: proxies,
+        })
+    }
+
+    /// As they are: one master alone takes its round trip and its work.
+    async fn found(ground: &Ground) -> Result<Self, Failure> {
+        let options = ground.options.clone();
+        let mut round_trips_ms = Vec::new();
+        for url in &ground.urls {
+            let redlock = ground.client(Setting::Classic, &options, std::slice::from_ref(url))?;
+            let mut samples = Samples::default();
+            if warm_up(&redlock, "near").await.is_ok() {
+                let time = Duration::from_millis(300);
+                alone(&redlock, "near", time, 50, &mut samples).await;
+            }
+            round_trips_ms.push(Latency::of(samples.acquire).p50 / 1e3);
+        }
+        Ok(Self {
+            options,
+            urls: ground.urls.clone(),
+            round_trips_ms,
+            _proxies: Vec::new(),
+        })
+    }
+}
+
+/// What an acquire costs when masters are far apart: through proxies on masters that were
+/// spawned, as they are on others.
+pub(super) async fn measure(ground: &Ground) -> Result<Option<Wide>, Failure> {
+    let place = match &ground.spawned {
+        Some(masters) => Place::simulated(ground, masters)?,
+        None => Place::found(ground).await?,
+    };
+    if place.urls.len() < 2 {
+        return Ok(None);
+    }
+    let sizes: Vec<usize> = if ground.spawned.is_some() {
+        // Even ones as well: they show that one master more buys nothing but its cost.
+        (1..=place.urls.len()).collect()
+    } else {
+        ground.sizes.clone()
+    };
+    let mut all = Vec::new();
+    for masters in sizes {
+        let mut sorted = place.round_trips_ms[..masters].to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let theory_ms = sorted[masters / 2];
+        let mut measured = Vec::new();
+        for setting in Setting::ALL {
+            let redlock = ground.client(setting, &place.options, &place.urls[..masters])?;
+            warm_up(&redlock, "far").await?;
+            let mut samples = Samples::default();
+            let time = Duration::from_secs(2);
+            alone(&redlock, "far", time, CYCLES, &mut samples).await;
+            measured.push(WideTime {
+                setting,
+                acquire_ms: Latency::of(samples.acquire).p50 / 1e3,
+            });
+        }
+        all.push(WideSize {
+            masters,
+            theory_ms,
+            measured,
+        });
+    }
+    Ok(Some(Wide {
+        round_trips_ms: place.round_trips_ms,
+        simulated: ground.spawned.is_some(),
+        sizes: all,
+    }))
+}

@@ -1,0 +1,162 @@
+//! What was measured, and the columns of its tables: those of the terminal and of the page are the same.
+
+use quorate_testbed::measure::number;
+use serde::Serialize;
+
+use super::measure::Latency;
+use super::plot;
+use crate::output::{self, Cell};
+
+/// One of the three ways to lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Setting {
+    Classic,
+    Fenced,
+    Default,
+}
+
+impl Setting {
+    pub(super) const ALL: [Self; 3] = [Self::Classic, Self::Fenced, Self::Default];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Classic => "classic",
+            Self::Fenced => "fenced",
+            Self::Default => "default",
+        }
+    }
+}
+
+/// One size in one setting.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    pub(super) masters: usize,
+    pub(super) setting: Setting,
+    pub(super) acquire_us: Latency,
+    pub(super) release_us: Latency,
+    pub(super) cycle_us: Latency,
+    pub(super) cycles_per_s: f64,
+    pub(super) client_cpu_us: f64,
+    pub(super) server_cpu_us: Option<f64>,
+    /// The median cycle over that of classic at the same size.
+    pub(super) over_classic: f64,
+    pub(super) failed: u64,
+}
+
+/// Masters far apart.
+#[derive(Debug, Serialize)]
+pub(super) struct Wide {
+    pub(super) round_trips_ms: Vec<f64>,
+    pub(super) simulated: bool,
+    pub(super) sizes: Vec<WideSize>,
+}
+
+/// The first so many of them.
+#[derive(Debug, Serialize)]
+pub(super) struct WideSize {
+    pub(super) masters: usize,
+    /// The round trip of the q-th fastest.
+    pub(super) theory_ms: f64,
+    pub(super) measured: Vec<WideTime>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct WideTime {
+    pub(super) setting: Setting,
+    pub(super) acquire_ms: f64,
+}
+
+/// Everything that was measured.
+#[derive(Debug, Serialize)]
+pub(super) struct Results {
+    pub(super) version: &'static str,
+    pub(super) when: String,
+    pub(super) server: String,
+    pub(super) spawned: bool,
+    pub(super) processors: usize,
+    pub(super) tasks: usize,
+    pub(super) took_ms: u64,
+    pub(super) sizes: Vec<Row>,
+    pub(super) wide: Option<Wide>,
+}
+
+/// One column: its heading on the page, the one on the terminal if it stands there too, and its cell.
+type Column = (&'static str, Option<&'static str>, fn(&Row) -> String);
+
+pub(super) const COLUMNS: [Column; 15] = [
+    ("masters", Some("MASTERS"), |row| row.masters.to_string()),
+    ("setting", Some("SETTING"), |row| {
+        row.setting.name().to_owned()
+    }),
+    ("acquire p50", Some("ACQUIRE p50 us"), |row| {
+        number(row.acquire_us.p50)
+    }),
+    ("p99", Some("p99"), |row| number(row.acquire_us.p99)),
+    ("p99.9", None, |row| number(row.acquire_us.p999)),
+    ("release p50", Some("RELEASE p50"), |row| {
+        number(row.release_us.p50)
+    }),
+    ("p99", None, |row| number(row.release_us.p99)),
+    ("cycle p50", Some("CYCLE p50"), |row| {
+        number(row.cycle_us.p50)
+    }),
+    ("p99", Some("p99"), |row| number(row.cycle_us.p99)),
+    ("p99.9", Some("p99.9"), |row| number(row.cycle_us.p999)),
+    ("over classic", Some("x CLASSIC"), |row| {
+        format!("{:.2}", row.over_classic)
+    }),
+    ("cycles/s", Some("CYCLES/s"), |row| number(row.cycles_per_s)),
+    ("client CPU", Some("CLIENT CPU us"), |row| {
+        number(row.client_cpu_us)
+    }),
+    ("server CPU", Some("SERVER CPU us"), |row| {
+        number(row.server_cpu_us.unwrap_or(f64::NAN))
+    }),
+    ("failed", Some("FAILED"), |row| row.failed.to_string()),
+];
+
+impl Results {
+    /// The table for a terminal.
+    pub(super) fn table(&self) -> String {
+        let shown = || {
+            COLUMNS
+                .iter()
+                .filter_map(|(_, heading, cell)| Some((*heading.as_ref()?, cell)))
+        };
+        let heading: Vec<&str> = shown().map(|(heading, _)| heading).collect();
+        let rows = self.sizes.iter();
+        let rows: Vec<Vec<Cell>> = rows
+            .map(|row| shown().map(|(_, cell)| cell(row).into()).collect())
+            .collect();
+        let mut text = output::table(&heading, &rows);
+        if let Some(wide) = &self.wide {
+            let trips: Vec<String> = wide
+                .round_trips_ms
+                .iter()
+                .map(|ms| plot::trim(*ms))
+                .collect();
+            text += &format!(
+                "\nMasters {} ms away, the first so many of them; an acquire waits for the q-th fastest:\n",
+                trips.join(", ")
+            );
+            let mut heading = vec!["MASTERS", "THEORY ms"];
+            heading.extend(Setting::ALL.iter().map(|setting| setting.name()));
+            let rows: Vec<Vec<Cell>> = wide
+                .sizes
+                .iter()
+                .map(|size| {
+                    let measured = size.measured.iter().map(|far| far.acquire_ms);
+                    let mut row = vec![
+                        Cell::from(size.masters.to_string()),
+                        plot::trim(size.theory_ms).into(),
+                    ];
+                    row.extend(measured.map(|ms| Cell::from(number(ms))));
+                    row
+                })
+                .collect();
+            text += &output::table(&heading, &rows);
+        }
+        text
+    }
+}

@@ -1,0 +1,73 @@
+//! What every size costs in every setting, in turns.
+
+use std::time::Duration;
+
+use quorate_testbed::measure::{Samples, Spread};
+
+use super::ground::Ground;
+use super::measure::{Crowd, Latency, alone, crowd, warm_up};
+use super::results::{Row, Setting};
+use crate::exit::Failure;
+use crate::progress::Progress;
+
+const ROUNDS: usize = 3;
+
+/// How many turns there will be.
+pub(super) fn turns(ground: &Ground) -> usize {
+    ground.sizes.len() * Setting::ALL.len() * ROUNDS
+}
+
+/// Measures for `time`, half of it one client alone and half of it `tasks` tasks.
+pub(super) async fn measure(
+    ground: &Ground,
+    time: Duration,
+    tasks: usize,
+    progress: &Progress,
+) -> Result<Vec<Row>, Failure> {
+    let mut parties = Vec::new();
+    for &size in &ground.sizes {
+        for setting in Setting::ALL {
+            let redlock = ground.client(setting, &ground.options, &ground.urls[..size])?;
+            warm_up(&redlock, setting.name()).await?;
+            parties.push((size, setting, redlock, Samples::default(), Vec::new()));
+        }
+    }
+    let turn = time / (2 * turns(ground) as u32);
+    for _ in 0..ROUNDS {
+        for (size, setting, redlock, samples, crowds) in &mut parties {
+            progress.step(&format!("{size} masters, {}", setting.name()));
+            let name = setting.name();
+            alone(redlock, name, turn, usize::MAX, samples).await;
+            let servers = ground.spawned.as_deref();
+            crowds.push(crowd(redlock, name, turn, tasks, servers).await);
+        }
+    }
+    let mut rows: Vec<Row> = parties
+        .into_iter()
+        .map(|(masters, setting, _, samples, crowds)| {
+            let middle = |value: fn(&Crowd) -> f64| Spread::of(crowds.iter().map(value)).median;
+            Row {
+                masters,
+                setting,
+                failed: samples.failed + crowds.iter().map(|crowd| crowd.failed).sum::<u64>(),
+                cycles_per_s: middle(|crowd| crowd.per_second),
+                client_cpu_us: middle(|crowd| crowd.client_us),
+                server_cpu_us: crowds
+                    .iter()
+                    .all(|crowd| crowd.server_us.is_finite())
+                    .then(|| middle(|crowd| crowd.server_us)),
+                acquire_us: Latency::of(samples.acquire),
+                release_us: Latency::of(samples.release),
+                cycle_us: Latency::of(samples.cycle),
+                over_classic: 1.0,
+            }
+        })
+        .collect();
+    for three in rows.chunks_mut(Setting::ALL.len()) {
+        let classic = three[0].cycle_us.p50;
+        for row in three {
+            row.over_classic = row.cycle_us.p50 / classic;
+        }
+    }
+    Ok(rows)
+}

@@ -1,0 +1,402 @@
+//! What says whether a mutant lives: test programs and the simulation, the cheapest first.
+//!
+//! A judge runs only if it reaches the mutant at all, which one run of each with the switches traced has
+//! shown. The first failure ends it. A failure that does not come again when its test runs alone is
+//! no kill: tests of timers may fail on a busy machine.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use crate::mutant::Mutant;
+use crate::tree::Built;
+
+/// The test programs that judge, by price, with what is run of each: those named, or all but them.
+const TESTS: &[(&str, Part)] = &[
+    ("lib", Part::All),
+    ("wakes", Part::All),
+    ("local_line", Part::All),
+    ("told", Part::All),
+    ("acquire", Part::All),
+    ("waiting", Part::All),
+    ("contract", Part::AllBut(&["agreement", "other_servers"])),
+    ("undoing", Part::All),
+    ("limits", Part::All),
+    ("proposals", Part::All),
+    ("attempts", Part::All),
+    ("lost", Part::All),
+    ("cancellation", Part::All),
+    ("contract", Part::Only(&["agreement"])),
+    ("renewal", Part::All),
+    ("stepping_out", Part::All),
+    ("waiting_faults", Part::All),
+    ("foreign", Part::All),
+    ("deadline", Part::All),
+    ("redis_node", Part::All),
+    ("hostile", Part::All),
+    ("burst", Part::All),
+    ("lease", Part::All),
+];
+
+/// The tests of a program that are run.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    All,
+    Only(&'static [&'static str]),
+    AllBut(&'static [&'static str]),
+}
+
+/// How many seeds the simulation plays at first, and how many more against who lives.
+const SEEDS: [(u64, u64); 2] = [(0, 400), (400, 2_600)];
+
+/// After how many of the unit tests and cheap programs the simulation has its first turn.
+const CHEAP: usize = 4;
+
+/// The programs that a quick look is content with.
+const QUICK: usize = 14;
+
+/// At least this long a judge may take, however short it is usually.
+const LEAST: Duration = Duration::from_secs(5);
+
+/// One judge.
+#[derive(Clone, Debug)]
+pub(crate) struct Judge {
+    /// What it is called in the table.
+    pub(crate) name: String,
+    program: PathBuf,
+    args: Vec<String>,
+    kind: Kind,
+    /// How long it may take.
+    limit: Duration,
+    /// How long it usually takes.
+    usual: Duration,
+    /// The mutants that it comes past.
+    reaches: BTreeSet<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A test program.
+    Tests,
+    /// The simulation.
+    Simulation,
+}
+
+/// What a run of one judge came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Ran {
+    Passed,
+    /// By this test or rule.
+    Failed(String),
+    Overran,
+}
+
+/// What became of a mutant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// By this judge, with its test or rule.
+    Killed(String),
+    /// This judge never ended.
+    Hung(String),
+    /// Nobody saw it.
+    Alive,
+    /// Nobody even came past it.
+    Unreached,
+}
+
+/// All judges in order of price, or the cheap ones.
+pub(crate) fn judges(built: &Built, quick: bool) -> Result<Vec<Judge>> {
+    let mut judges = Vec::new();
+    let tests = if quick { QUICK } else { TESTS.len() };
+    for (name, part) in &TESTS[..tests] {
+        let program = built
+            .tests
+            .get(*name)
+            .context(format!("no test program {name}"))?;
+        let mut args: Vec<String> = vec!["--test-threads=4".into()];
+        let mut called = (*name).to_owned();
+        match part {
+            Part::All => {}
+            Part::Only(names) => {
+                args.extend(names.iter().map(|name| (*name).to_owned()));
+                called = format!("{name} {}", names.join(" "));
+            }
+            Part::AllBut(names) => {
+                args.extend(
+                    names
+                        .iter()
+                        .flat_map(|name| ["--skip".into(), (*name).to_owned()]),
+                );
+            }
+        }
+        judges.push(Judge {
+            name: called,
+            program: program.clone(),
+            args,
+            kind: Kind::Tests,
+            limit: LEAST,
+            usual: LEAST,
+            reaches: BTreeSet::new(),
+        });
+    }
+    for (turn, (first, seeds)) in SEEDS.into_iter().enumerate() {
+        let words = format!("--first {first} --seeds {seeds} --threads 1");
+        let judge = Judge {
+            name: format!("simulation ({seeds} seeds)"),
+            program: built.simulation.clone(),
+            args: words.split(' ').map(str::to_owned).collect(),
+            kind: Kind::Simulation,
+            limit: LEAST,
+            usual: LEAST,
+            reaches: BTreeSet::new(),
+        };
+        match turn {
+            0 => judges.insert(CHEAP, judge),
+            _ if quick => {}
+            _ => judges.push(judge),
+        }
+    }
+    Ok(judges)
+}
+
+impl Judge {
+    /// Runs it without a mutant: what it reaches, how long it takes, and that it passes. Tests that fail now are
+    /// not listened to, and named in the answer.
+    pub(crate) fn calibrate(&mut self, copy: &Path) -> Result<Vec<String>> {
+        let words: String = self.name.chars().filter(|c| c.is_alphanumeric()).collect();
+        let trace = copy.join(format!("../reached-by-{words}.txt"));
+        let mut deaf = Vec::new();
+        loop {
+            let _ = fs::remove_file(&trace);
+            let began = Instant::now();
+            let ran = self.run(copy, 0, &[], Some(&trace), 60 * LEAST)?;
+            match ran {
+                Ran::Passed => {
+                    self.usual = began.elapsed();
+                    self.limit = LEAST + 4 * self.usual;
+                    let reached = fs::read_to_string(&trace).unwrap_or_default();
+                    let ids = reached.lines().filter_map(|line| line.parse().ok());
+                    self.reaches = ids.collect();
+                    return Ok(deaf);
+                }
+                Ran::Failed(test) if self.kind == Kind::Tests && deaf.len() < 8 => {
+                    let skip = ["--skip".to_owned(), test.clone()];
+                    self.args.extend(skip);
+                    deaf.push(test);
+                }
+                // It judges nothing.
+                other => {
+                    deaf.push(format!("all of it: {other:?}"));
+                    return Ok(deaf);
+                }
+            }
+        }
+    }
+
+    /// Whether it comes past this mutant.
+    pub(crate) fn reaches(&self, mutant: usize) -> bool {
+        self.reaches.contains(&mutant)
+    }
+
+    /// What it says of a mutant; nothing when it sees nothing wrong.
+    pub(crate) fn judge(&self, copy: &Path, mutant: usize) -> Result<Option<Fate>> {
+        let name = &self.name;
+        match self.run(copy, mutant, &[], None, self.limit)? {
+            Ran::Passed => Ok(None),
+            Ran::Overran => Ok(Some(Fate::Hung(name.clone()))),
+            Ran::Failed(test) if self.kind == Kind::Tests => {
+                let alone = [test.clone(), "--exact".into()];
+                Ok(match self.run(copy, mutant, &alone, None, self.limit)? {
+                    Ran::Passed => None,
+                    Ran::Failed(_) => Some(Fate::Killed(format!("{name}: {test}"))),
+                    Ran::Overran => Some(Fate::Hung(format!("{name}: {test}"))),
+                })
+            }
+            Ran::Failed(rule) => Ok(Some(Fate::Killed(format!("{name}: {rule}")))),
+        }
+    }
+
+    /// One run, in a process group of its own that is killed at the first failure or at the limit. Its servers end
+    /// with it: the testbed ties them to their parent.
+    fn run(
+        &self,
+        copy: &Path,
+        mutant: usize,
+        instead: &[String],
+        trace: Option<&Path>,
+        limit: Duration,
+    ) -> Result<Ran> {
+        let args = if instead.is_empty() {
+            &self.args
+        } else {
+            instead
+        };
+        let mut command = Command::new("nice");
+        command
+            .arg(&self.program)
+            .args(args)
+            .current_dir(copy)
+            .env("QUORATE_MUTANT", mutant.to_string())
+            .env("RUST_BACKTRACE", "0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0);
+        if let Some(trace) = trace {
+            command.env("QUORATE_MUTANTS_REACHED", trace);
+        }
+        let mut child = command.spawn().context(self.name.clone())?;
+        let group = Pid::from_raw(child.id() as i32);
+        let stdout = child.stdout.take().context("its output")?;
+        let (lines, said) = mpsc::channel();
+        let reader = std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if lines.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let until = Instant::now() + limit;
+        let mut ran = None;
+        while ran.is_none() {
+            match said.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(line) => ran = self.failure(&line).map(Ran::Failed),
+                Err(RecvTimeoutError::Timeout) => ran = Some(Ran::Overran),
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        drop(said);
+        if ran.is_some() {
+            let _ = killpg(group, Signal::SIGKILL);
+        }
+        let status = child.wait()?;
+        // A child that it left behind would hold the pipe open.
+        let _ = killpg(group, Signal::SIGKILL);
+        let _ = reader.join();
+        Ok(ran.unwrap_or_else(|| {
+            if status.success() {
+                Ran::Passed
+            } else {
+                Ran::Failed(format!("{status}"))
+            }
+        }))
+    }
+
+    /// The test or rule that a line of output says has failed.
+    fn failure(&self, line: &str) -> Option<String> {
+        match self.kind {
+            Kind::Tests => {
+                let test = line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
+                Some(test.trim_end_matches(" - should panic").to_owned())
+            }
+            Kind::Simulation => {
+                let (seed, says) = line.strip_prefix("seed ")?.split_once(": ")?;
+                let rule = says.split([':', ',', ' ']).next().unwrap_or(says);
+                Some(format!("{rule} at seed {seed}"))
+            }
+        }
+    }
+}
+
+/// Calibrates all of them, some at a time; says which tests are not listened to.
+pub(crate) fn calibrate(judges: &mut [Judge], copy: &Path, threads: usize) -> Result<Vec<String>> {
+    let queue = Mutex::new(judges.iter_mut());
+    let results: Vec<Result<Vec<String>>> = std::thread::scope(|scope| {
+        let work = || {
+            let mut deaf = Vec::new();
+            loop {
+                let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some(judge) = next else {
+                    return Ok(deaf);
+                };
+                let tests = judge.calibrate(copy)?;
+                let name = &judge.name;
+                deaf.extend(tests.into_iter().map(|test| format!("{name}: {test}")));
+            }
+        };
+        let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
+        let joined = workers.into_iter().map(|worker| {
+            let panicked = |_| Err(anyhow::anyhow!("a worker panicked"));
+            worker.join().unwrap_or_else(panicked)
+        });
+        joined.collect()
+    });
+    let all: Result<Vec<Vec<String>>> = results.into_iter().collect();
+    Ok(all?.concat())
+}
+
+/// Which judge has killed how much of a file, and how long that took: who kills most in a second is heard
+/// first. What becomes of a mutant does not depend on it, only how soon.
+#[derive(Default)]
+pub(crate) struct Experience(Mutex<HashMap<(String, String), (f64, f64)>>);
+
+impl Experience {
+    fn of(&self, file: &str, judge: &Judge) -> f64 {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (kills, seconds) = known
+            .get(&(file.to_owned(), judge.name.clone()))
+            .copied()
+            .unwrap_or_default();
+        // Who judges by steps and not by time is heard early: nothing hangs in front of it.
+        let hoped = match judge.kind {
+            Kind::Simulation => 2.0,
+            Kind::Tests if judge.name == "lib" => 2.0,
+            Kind::Tests => 0.3,
+        };
+        (kills + hoped) / (seconds + judge.usual.as_secs_f64())
+    }
+
+    fn add(&self, file: &str, judge: &Judge, killed: bool, took: Duration) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (kills, seconds) = known
+            .entry((file.to_owned(), judge.name.clone()))
+            .or_default();
+        *kills += if killed { 1.0 } else { 0.0 };
+        *seconds += took.as_secs_f64();
+    }
+}
+
+/// What all judges together say of a mutant.
+pub(crate) fn try_all(
+    judges: &[Judge],
+    experience: &Experience,
+    copy: &Path,
+    mutant: &Mutant,
+) -> Result<Fate> {
+    let reaching = judges.iter().filter(|judge| judge.reaches(mutant.id));
+    let mut reaching: Vec<(f64, &Judge)> = reaching
+        .map(|judge| (experience.of(&mutant.file, judge), judge))
+        .collect();
+    reaching.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    for (_, judge) in &reaching {
+        let began = Instant::now();
+        let fate = judge.judge(copy, mutant.id)?;
+        experience.add(&mutant.file, judge, fate.is_some(), began.elapsed());
+        if let Some(fate) = fate {
+            return Ok(fate);
+        }
+    }
+    Ok(if reaching.is_empty() {
+        Fate::Unreached
+    } else {
+        Fate::Alive
+    })
+}
+
+/// How many mutants each judge reaches.
+pub(crate) fn reach(judges: &[Judge]) -> BTreeMap<&str, usize> {
+    let reach = judges
+        .iter()
+        .map(|judge| (&*judge.name, judge.reaches.len()));
+    reach.collect()
+}

@@ -1,0 +1,236 @@
+//! `scripts/mutants`: which small faults in the deciding code of quorate the checks see, and which they do not.
+//!
+//! All mutants are woven into **one** build of a copy of the tree, each behind a switch that an
+//! environment variable turns on. So a mutant costs the time of its tests, not of a build.
+//!
+//! 1. `find` reads the code that decides (`targets.rs` says which) and finds mutants.
+//! 2. `tree` weaves them into the copy, leaves out what does not compile, and builds the tests and the
+//!    simulation of the copy.
+//! 3. `judge` runs them against each mutant, the cheapest first, until one fails.
+//! 4. `survivors.txt` lists those that live and why they may; a test keeps it true and short.
+
+mod find;
+mod judge;
+mod lua;
+mod mutant;
+mod rust;
+mod survivors;
+mod table;
+mod targets;
+mod tree;
+mod weave;
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use judge::{Fate, Judge};
+use mutant::Mutant;
+use table::Table;
+use tree::Tree;
+
+const HELP: &str = "\
+usage: scripts/mutants [--only FILE] [--mutant N] [--sample K [--seed S]] [--alive]
+                       [--quick] [--threads N]
+       scripts/mutants --list [--only FILE]     the mutants, unjudged
+       scripts/mutants --build [--only FILE]    which of them compile
+       scripts/mutants --summary                what earlier runs have found
+
+FILE is a part of a path, or several with commas between; with - in front, those that are left out.
+What has been judged is kept in target/mutants/table.txt and not judged again: delete it to begin anew, or
+ask with --alive for another look at those that lived, with --mutant for one. With --quick only the cheap judges
+are heard.";
+
+struct Options {
+    what: What,
+    only: Option<String>,
+    mutant: Option<usize>,
+    sample: Option<usize>,
+    seed: u64,
+    alive: bool,
+    quick: bool,
+    threads: usize,
+}
+
+#[derive(PartialEq)]
+enum What {
+    Judge,
+    List,
+    Build,
+    Summary,
+}
+
+fn options() -> Result<Options> {
+    let mut options = Options {
+        what: What::Judge,
+        only: None,
+        mutant: None,
+        sample: None,
+        seed: 0,
+        alive: false,
+        quick: false,
+        threads: 2,
+    };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().context(format!("{arg} needs a value"));
+        match arg.as_str() {
+            "--only" => options.only = Some(value()?),
+            "--mutant" => options.mutant = Some(value()?.parse()?),
+            "--sample" => options.sample = Some(value()?.parse()?),
+            "--seed" => options.seed = value()?.parse()?,
+            "--threads" => options.threads = value()?.parse()?,
+            "--alive" => options.alive = true,
+            "--quick" => options.quick = true,
+            "--list" => options.what = What::List,
+            "--build" => options.what = What::Build,
+            "--summary" => options.what = What::Summary,
+            _ => bail!("unknown argument {arg}"),
+        }
+    }
+    Ok(options)
+}
+
+fn main() -> ExitCode {
+    let options = match options() {
+        Ok(options) => options,
+        Err(error) => {
+            eprintln!("{error:#}\n{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// True when nobody lives who has no reason to.
+fn run(options: &Options) -> Result<bool> {
+    let root = targets::root();
+    let code = find::find(&root)?;
+    let asked = |mutant: &&Mutant| {
+        let only = options.only.as_deref().unwrap_or("");
+        let (not, only): (Vec<&str>, Vec<&str>) =
+            only.split(',').partition(|part| part.starts_with('-'));
+        let within = |part: &str| mutant.file.contains(part);
+        (only.is_empty() || only.into_iter().any(within))
+            && !not.into_iter().any(|part| within(&part[1..]))
+            && options.mutant.is_none_or(|id| mutant.id == id)
+    };
+    if options.what == What::List {
+        code.mutants
+            .iter()
+            .filter(asked)
+            .for_each(|mutant| println!("{mutant}"));
+        return Ok(true);
+    }
+    let explained = survivors::read()?;
+    let is_explained = |mutant: &Mutant| survivors::explains(&explained, mutant);
+    let path = root.join("target/mutants/table.txt");
+    if options.what == What::Summary {
+        let mut table = Table::read(path);
+        table.retain(&code.mutants);
+        print!("{}", table.summary(&explained));
+        return Ok(true);
+    }
+    let mut table = Table::read(path);
+    table.retain(&code.mutants);
+    let mut tree = Tree::copy(&root, code)?;
+    let began = Instant::now();
+    let built = tree.build()?;
+    let mutants: Vec<&Mutant> = tree.mutants().collect();
+    println!(
+        "{} mutants compile, {} do not; built in {:.0} s",
+        mutants.len(),
+        tree.not_compiled(),
+        began.elapsed().as_secs_f64()
+    );
+    if options.what == What::Build {
+        mutants
+            .iter()
+            .copied()
+            .filter(asked)
+            .for_each(|mutant| println!("{mutant}"));
+        return Ok(true);
+    }
+    let mut judges = judge::judges(&built, options.quick)?;
+    for test in judge::calibrate(&mut judges, &tree.copy, options.threads)? {
+        println!("fails without a mutant and is left out: {test}");
+    }
+    for (judge, count) in judge::reach(&judges) {
+        println!("{count:>6} reached by {judge}");
+    }
+    let mut chosen: Vec<&Mutant> = mutants.iter().copied().filter(asked).collect();
+    if let Some(sample) = options.sample {
+        chosen.sort_by_key(|mutant| shuffled(mutant.id as u64, options.seed));
+        chosen.truncate(sample);
+    }
+    chosen.retain(|mutant| options.mutant.is_some() || !table.knows(mutant, options.alive));
+    judge_all(&chosen, &judges, &tree, &mut table, options.threads)?;
+    println!("{}", table.summary(&explained));
+    let alive = table.alive(mutants.into_iter().filter(asked));
+    let alive: Vec<_> = alive
+        .into_iter()
+        .filter(|mutant| !is_explained(mutant))
+        .collect();
+    for mutant in &alive {
+        println!("ALIVE {mutant}");
+    }
+    Ok(alive.is_empty())
+}
+
+fn judge_all(
+    chosen: &[&Mutant],
+    judges: &[Judge],
+    tree: &Tree,
+    table: &mut Table,
+    threads: usize,
+) -> Result<()> {
+    let (next, began) = (AtomicUsize::new(0), Instant::now());
+    let table = Mutex::new(table);
+    let experience = judge::Experience::default();
+    let results: Vec<Result<()>> = std::thread::scope(|scope| {
+        let work = || {
+            while let Some(mutant) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let fate = judge::try_all(judges, &experience, &tree.copy, mutant)?;
+                let mut table = table
+                    .lock()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner);
+                table.note(mutant, &fate)?;
+                let (done, of) = (next.load(Ordering::Relaxed).min(chosen.len()), chosen.len());
+                let said = match fate {
+                    Fate::Killed(by) => format!("killed by {by}"),
+                    Fate::Hung(by) => format!("hung in {by}"),
+                    Fate::Alive => "ALIVE".into(),
+                    Fate::Unreached => "UNREACHED".into(),
+                };
+                let took = began.elapsed().as_secs();
+                println!("[{done}/{of} {took} s] {mutant}\n        {said}");
+            }
+            Ok(())
+        };
+        let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
+        let joined = workers.into_iter().map(|worker| {
+            let panicked = |_| Err(anyhow::anyhow!("a worker panicked"));
+            worker.join().unwrap_or_else(panicked)
+        });
+        joined.collect()
+    });
+    results.into_iter().collect()
+}
+
+/// The same order for the same seed, and no order that the code has.
+fn shuffled(id: u64, seed: u64) -> u64 {
+    let mut x = id.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ seed.wrapping_mul(0xD1B5_4A32_D192_ED03);
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}

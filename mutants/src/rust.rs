@@ -1,0 +1,532 @@
+//! Mutants of a Rust file.
+//!
+//! What they look like is kept small and likely: a comparison off by its boundary or turned round, a
+//! condition forgotten, a statement left out, an arm never taken, a number off by one, a bound
+//! that is not applied. Left alone: tests, constants (they have no run time), what macros hold,
+//! and what only tells (`tracing`, `metrics`).
+
+use std::ops::Range;
+
+use anyhow::{Context, Result};
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{
+    Attribute, BinOp, Block, Expr, ExprMethodCall, Item, Lit, Pat, ReturnType, Stmt, Type, UnOp,
+    Visibility,
+};
+
+use crate::mutant::{Form, Mutant, exchange, short};
+
+/// What was found in a file.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// Its mutants, in no order.
+    pub(crate) mutants: Vec<Mutant>,
+    /// Functions that could be called by the compiler: a switch has no place in them.
+    pub(crate) constant: Vec<Constant>,
+}
+
+/// A `const fn`.
+#[derive(Clone, Debug)]
+pub(crate) struct Constant {
+    /// Its type and name.
+    pub(crate) function: String,
+    /// Where the word `const` stands.
+    pub(crate) word: Range<usize>,
+}
+
+/// Finds the mutants of one file.
+pub(crate) fn find(file: &str, text: &str) -> Result<Found> {
+    let parsed = syn::parse_file(text).context(file.to_owned())?;
+    let mut finder = Finder {
+        file,
+        text,
+        owner: None,
+        function: String::new(),
+        found: Found::default(),
+    };
+    finder.visit_file(&parsed);
+    Ok(finder.found)
+}
+
+/// Where the body of the only function of this name stands, without its braces.
+pub(crate) fn body_of(text: &str, name: &str) -> Option<Range<usize>> {
+    let parsed = syn::parse_file(text).ok()?;
+    parsed.items.iter().find_map(|item| match item {
+        Item::Fn(function) if function.sig.ident == name => Some(inside(&function.block)),
+        _ => None,
+    })
+}
+
+fn inside(block: &Block) -> Range<usize> {
+    let whole = block.span().byte_range();
+    whole.start + 1..whole.end - 1
+}
+
+struct Finder<'a> {
+    file: &'a str,
+    text: &'a str,
+    owner: Option<String>,
+    function: String,
+    found: Found,
+}
+
+fn is_test(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        let path = attribute.path();
+        path.is_ident("test")
+            || (path.is_ident("cfg")
+                && attribute.meta.require_list().is_ok_and(|list| {
+                    let words = list.tokens.to_string();
+                    words == "test" || words.contains("all (test") || words.contains("loom")
+                }))
+    })
+}
+
+/// The last word of what is called, and the first.
+fn called(expr: &Expr) -> Option<(String, String)> {
+    match expr {
+        Expr::Call(call) => match &*call.func {
+            Expr::Path(path) => {
+                let mut names = path.path.segments.iter().map(|part| part.ident.to_string());
+                let first = names.next()?;
+                Some((first.clone(), names.next_back().unwrap_or(first)))
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn has_let(expr: &Expr) -> bool {
+    match expr {
+        Expr::Let(_) => true,
+        Expr::Binary(binary) => has_let(&binary.left) || has_let(&binary.right),
+        _ => false,
+    }
+}
+
+/// A condition whose parts have mutants of their own.
+fn has_parts(expr: &Expr) -> bool {
+    match expr {
+        Expr::Binary(_) | Expr::Let(_) | Expr::Lit(_) | Expr::Macro(_) => true,
+        Expr::Unary(unary) => matches!(unary.op, UnOp::Not(_)),
+        Expr::Paren(paren) => has_parts(&paren.expr),
+        Expr::MethodCall(call) => says_yes_or_no(call),
+        _ => false,
+    }
+}
+
+fn says_yes_or_no(call: &ExprMethodCall) -> bool {
+    let name = call.method.to_string();
+    name.starts_with("is_") || name.starts_with("contains") || name == "any" || name == "all"
+}
+
+impl Finder<'_> {
+    fn said(&self, range: &Range<usize>) -> &str {
+        &self.text[range.clone()]
+    }
+
+    fn add(&mut self, range: Range<usize>, change: String, form: Form) {
+        let line = self.text[..range.start].matches('\n').count() + 1;
+        self.found.mutants.push(Mutant {
+            id: 0,
+            file: self.file.to_owned(),
+            function: self.function.clone(),
+            line,
+            change,
+            nth: 1,
+            range,
+            form,
+        });
+    }
+
+    fn instead(&mut self, of: &Expr, other: String) {
+        let range = of.span().byte_range();
+        let change = exchange(self.said(&range), &other);
+        self.add(range, change, Form::Instead(other));
+    }
+
+    fn text_of(&self, part: &impl Spanned) -> String {
+        self.said(&part.span().byte_range()).to_owned()
+    }
+
+    fn condition(&mut self, cond: &Expr) {
+        if !has_parts(cond) {
+            let range = cond.span().byte_range();
+            let change = format!("if {} -> if not", short(self.said(&range)));
+            self.add(range, change, Form::Not);
+        }
+    }
+
+    fn forgotten(&mut self, part: &Expr, and: bool) {
+        if matches!(part, Expr::Let(_)) || (has_let(part)) {
+            return;
+        }
+        let range = part.span().byte_range();
+        let (word, form) = if and {
+            ("and", Form::Always)
+        } else {
+            ("or", Form::Never)
+        };
+        let change = format!("no '{word} {}'", short(self.said(&range)));
+        self.add(range, change, form);
+    }
+
+    fn body(&mut self, output: &ReturnType, block: &Block) {
+        let lone = match &block.stmts[..] {
+            [] => return,
+            [Stmt::Expr(..)] => true,
+            _ => false,
+        };
+        let at = inside(block).start;
+        let only: &[&str] = match output {
+            ReturnType::Default if lone => &[],
+            ReturnType::Default => &["return;"],
+            ReturnType::Type(_, of) => match &**of {
+                Type::Path(path) => match path.path.segments.last() {
+                    Some(last) if last.ident == "bool" => &["return true;", "return false;"],
+                    Some(last) if last.ident == "Option" => &["return None;"],
+                    _ => &[],
+                },
+                _ => &[],
+            },
+        };
+        for does in only {
+            let change = format!("nothing but {}", does.trim_end_matches(';'));
+            self.add(at..at, change, Form::Only((*does).to_owned()));
+        }
+    }
+
+    fn function(
+        &mut self,
+        attributes: &[Attribute],
+        visible: &syn::Visibility,
+        signature: &syn::Signature,
+        block: &Block,
+    ) -> bool {
+        let name = signature.ident.to_string();
+        // What everybody may call in a constant stays so.
+        let callable = signature.constness.is_some() && matches!(visible, Visibility::Public(_));
+        if is_test(attributes) || callable || name == "fmt" {
+            return false;
+        }
+        self.function = match &self.owner {
+            Some(owner) => format!("{owner}::{name}"),
+            None => name,
+        };
+        if let Some(word) = &signature.constness {
+            self.found.constant.push(Constant {
+                function: self.function.clone(),
+                word: word.span().byte_range(),
+            });
+        }
+        self.body(&signature.output, block);
+        true
+    }
+}
+
+impl<'ast> Visit<'ast> for Finder<'_> {
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_test(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_item_const(&mut self, _: &'ast syn::ItemConst) {}
+
+    fn visit_item_static(&mut self, _: &'ast syn::ItemStatic) {}
+
+    fn visit_impl_item_const(&mut self, _: &'ast syn::ImplItemConst) {}
+
+    fn visit_pat(&mut self, _: &'ast Pat) {}
+
+    fn visit_type(&mut self, _: &'ast Type) {}
+
+    fn visit_attribute(&mut self, _: &'ast Attribute) {}
+
+    fn visit_expr_repeat(&mut self, _: &'ast syn::ExprRepeat) {}
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        if is_test(&item.attrs) {
+            return;
+        }
+        let owner = match &*item.self_ty {
+            Type::Path(path) => path.path.segments.last().map(|last| last.ident.to_string()),
+            _ => None,
+        };
+        let before = std::mem::replace(&mut self.owner, owner);
+        visit::visit_item_impl(self, item);
+        self.owner = before;
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        if self.function(&item.attrs, &item.vis, &item.sig, &item.block) {
+            visit::visit_item_fn(self, item);
+        }
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        if self.function(&item.attrs, &item.vis, &item.sig, &item.block) {
+            visit::visit_impl_item_fn(self, item);
+        }
+    }
+
+    fn visit_block(&mut self, block: &'ast Block) {
+        for stmt in &block.stmts {
+            let Stmt::Expr(expr, semi) = stmt else {
+                continue;
+            };
+            let leaf = match expr {
+                Expr::Call(_) => called(expr).is_some_and(|(first, _)| first != "metrics"),
+                Expr::Binary(binary) => matches!(
+                    binary.op,
+                    BinOp::AddAssign(_)
+                        | BinOp::SubAssign(_)
+                        | BinOp::BitOrAssign(_)
+                        | BinOp::BitAndAssign(_)
+                ),
+                Expr::MethodCall(_)
+                | Expr::Assign(_)
+                | Expr::Await(_)
+                | Expr::Try(_)
+                | Expr::Return(_)
+                | Expr::Break(_)
+                | Expr::Continue(_) => true,
+                _ => false,
+            };
+            if leaf && semi.is_some() {
+                let range = stmt.span().byte_range();
+                let change = format!("without {}", short(self.said(&range)));
+                self.add(range, change, Form::Without);
+            }
+        }
+        visit::visit_block(self, block);
+    }
+
+    fn visit_arm(&mut self, arm: &'ast syn::Arm) {
+        if let Some((_, guard)) = &arm.guard {
+            for (form, word) in [(Form::Always, "always"), (Form::Never, "never")] {
+                let range = guard.span().byte_range();
+                let change = format!("arm if {} -> {word}", short(self.said(&range)));
+                self.add(range, change, form);
+            }
+        }
+        visit::visit_arm(self, arm);
+    }
+
+    fn visit_expr_match(&mut self, expr: &'ast syn::ExprMatch) {
+        let catches_all = |pat: &Pat| match pat {
+            Pat::Wild(_) => true,
+            // A name, and no constant like `None`.
+            Pat::Ident(name) => {
+                let first = name.ident.to_string().chars().next();
+                name.subpat.is_none() && first.is_some_and(char::is_lowercase)
+            }
+            _ => false,
+        };
+        if let [others @ .., last] = &expr.arms[..]
+            && catches_all(&last.pat)
+            && last.guard.is_none()
+        {
+            for arm in others.iter().filter(|arm| arm.guard.is_none()) {
+                let range = arm.pat.span().byte_range();
+                let change = format!("no arm {}", short(self.said(&range)));
+                self.add(range, change, Form::NoArm);
+            }
+        }
+        visit::visit_expr_match(self, expr);
+    }
+
+    fn visit_expr(&mut self, expr: &'ast Expr) {
+        match expr {
+            Expr::Binary(binary) => self.binary(expr, binary),
+            Expr::Unary(unary) if matches!(unary.op, UnOp::Not(_)) => {
+                let other = self.text_of(&*unary.expr);
+                self.instead(expr, other);
+            }
+            Expr::If(branch) => match &*branch.cond {
+                Expr::Let(_) => {}
+                cond => self.condition(cond),
+            },
+            Expr::While(branch) => self.condition(&branch.cond),
+            Expr::Let(matched) => {
+                let range = matched.expr.span().byte_range();
+                let whole = matched.span().byte_range();
+                let change = format!("never {}", short(self.said(&whole)));
+                self.add(range, change, Form::NoMatch);
+            }
+            Expr::Lit(lit) => match &lit.lit {
+                Lit::Bool(value) => self.instead(expr, (!value.value).to_string()),
+                Lit::Int(_) => {
+                    let other = format!("({} + 1)", self.text_of(lit));
+                    self.instead(expr, other);
+                }
+                Lit::Float(_) => {
+                    let other = format!("({} * 2.0)", self.text_of(lit));
+                    self.instead(expr, other);
+                }
+                _ => {}
+            },
+            Expr::Macro(body) if body.mac.path.is_ident("matches") => {
+                let range = expr.span().byte_range();
+                let change = format!("not {}", short(self.said(&range)));
+                self.add(range, change, Form::Not);
+            }
+            Expr::Call(_) if called(expr).is_some_and(|(first, _)| first == "Some") => {
+                self.instead(expr, "None".into());
+            }
+            Expr::MethodCall(call) => self.method(expr, call),
+            _ => {}
+        }
+        visit::visit_expr(self, expr);
+    }
+}
+
+impl Finder<'_> {
+    fn binary(&mut self, expr: &Expr, binary: &syn::ExprBinary) {
+        let others: &[&str] = match binary.op {
+            BinOp::Eq(_) => &["!="],
+            BinOp::Ne(_) => &["=="],
+            BinOp::Lt(_) => &["<=", ">="],
+            BinOp::Le(_) => &["<", ">"],
+            BinOp::Gt(_) => &[">=", "<="],
+            BinOp::Ge(_) => &[">", "<"],
+            BinOp::Sub(_) => &["+"],
+            BinOp::BitOr(_) => &["&"],
+            BinOp::BitAnd(_) => &["|"],
+            _ => &[],
+        };
+        let (left, right) = (self.text_of(&*binary.left), self.text_of(&*binary.right));
+        for other in others {
+            self.instead(expr, format!("{left} {other} {right}"));
+        }
+        match binary.op {
+            BinOp::Add(_) | BinOp::Mul(_) | BinOp::Div(_) => self.instead(expr, left),
+            BinOp::And(_) => {
+                self.forgotten(&binary.left, true);
+                self.forgotten(&binary.right, true);
+            }
+            BinOp::Or(_) => {
+                self.forgotten(&binary.left, false);
+                self.forgotten(&binary.right, false);
+            }
+            _ => {}
+        }
+    }
+
+    fn method(&mut self, expr: &Expr, call: &ExprMethodCall) {
+        let name = call.method.to_string();
+        let receiver = self.text_of(&*call.receiver);
+        let other = match name.as_str() {
+            "min" | "max" | "saturating_sub" | "saturating_add" | "rev" | "filter" | "or"
+            | "or_else" | "clamp" => Some(receiver),
+            "push_back" | "push_front" | "pop_back" | "pop_front" | "first" | "last" => {
+                let other = match name.as_str() {
+                    "push_back" => "push_front",
+                    "push_front" => "push_back",
+                    "pop_back" => "pop_front",
+                    "pop_front" => "pop_back",
+                    "first" => "last",
+                    _ => "first",
+                };
+                let args: Vec<String> = call.args.iter().map(|arg| self.text_of(arg)).collect();
+                Some(format!("{receiver}.{other}({})", args.join(", ")))
+            }
+            _ => None,
+        };
+        if let Some(other) = other {
+            self.instead(expr, other);
+        }
+        if says_yes_or_no(call) {
+            let range = expr.span().byte_range();
+            let change = format!("not {}", short(self.said(&range)));
+            self.add(range, change, Form::Not);
+        }
+        let chooses = [
+            "filter",
+            "retain",
+            "find",
+            "position",
+            "skip_while",
+            "take_while",
+            "is_some_and",
+            "is_none_or",
+            "any",
+            "all",
+        ];
+        if let (true, Some(Expr::Closure(closure))) =
+            (chooses.contains(&name.as_str()), call.args.first())
+        {
+            let body = &closure.body;
+            if !matches!(**body, Expr::Block(_)) {
+                for (form, word) in [(Form::Always, "true"), (Form::Never, "false")] {
+                    let range = body.span().byte_range();
+                    let change = format!(".{name}({}) -> {word}", short(self.said(&range)));
+                    self.add(range, change, form);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changes(text: &str) -> Vec<String> {
+        let found = find("a.rs", text).expect("it parses");
+        found
+            .mutants
+            .into_iter()
+            .map(|mutant| mutant.change)
+            .collect()
+    }
+
+    #[test]
+    fn a_decision_has_mutants_and_a_test_has_none() {
+        let text = "
+            const LIMIT: u32 = 3;
+            fn decide(a: u32, b: Option<u32>) -> u32 {
+                if a < LIMIT && b.is_some() { note(a); }
+                if let Some(b) = b { return b.min(7); }
+                a
+            }
+            #[cfg(test)]
+            mod tests { fn none() { if 1 < 2 { go(); } } }
+        ";
+        let mut found = changes(text);
+        found.sort();
+        assert_eq!(
+            found,
+            [
+                "7 -> (7 + 1)",
+                "a < LIMIT -> a <= LIMIT",
+                "a < LIMIT -> a >= LIMIT",
+                "b.min(7) -> b",
+                "never let Some(b) = b",
+                "no 'and a < LIMIT'",
+                "no 'and b.is_some()'",
+                "not b.is_some()",
+                "without note(a);",
+                "without return b.min(7);",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_condition_with_a_pattern_in_it_is_not_taken_apart() {
+        let text = "fn f(a: Option<bool>, b: bool) { if let Some(x) = a && b && x { go(); } }";
+        let mut found = changes(text);
+        found.sort();
+        assert_eq!(
+            found,
+            [
+                "never let Some(x) = a",
+                "no 'and b'",
+                "no 'and x'",
+                "without go();",
+            ]
+        );
+    }
+}

@@ -1,0 +1,76 @@
+//! Mutants that may live, each with the reason: `survivors.txt`.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::mutant::Mutant;
+
+/// One entry: a mutant as [`Mutant::name`] calls it, and why it may live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Survivor {
+    /// The mutant.
+    pub(crate) name: String,
+    /// The reason.
+    pub(crate) reason: String,
+}
+
+/// Reads the list. A mutant stands on a line of its own, its reason below it, indented.
+pub(crate) fn read() -> Result<Vec<Survivor>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("survivors.txt");
+    let text = std::fs::read_to_string(path).context("survivors.txt")?;
+    let mut list: Vec<Survivor> = Vec::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let said = line.trim();
+        if said.is_empty() {
+            continue;
+        }
+        if line.starts_with(' ') {
+            let last = list.last_mut().context("a reason without a mutant")?;
+            if !last.reason.is_empty() {
+                last.reason.push(' ');
+            }
+            last.reason.push_str(said);
+        } else {
+            list.push(Survivor {
+                name: said.to_owned(),
+                reason: String::new(),
+            });
+        }
+    }
+    Ok(list)
+}
+
+/// Whether it is in the list.
+pub(crate) fn explains(list: &[Survivor], mutant: &Mutant) -> bool {
+    list.iter().any(|survivor| survivor.name == mutant.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::{find, targets};
+
+    /// How many may be in the list. May only shrink.
+    const MOST: usize = 1;
+
+    #[test]
+    fn every_survivor_is_in_the_code_and_has_a_reason() {
+        let list = read().expect("the list");
+        let code = find::find(&targets::root()).expect("the code");
+        let names: BTreeSet<String> = code.mutants.iter().map(Mutant::name).collect();
+        let mut once = BTreeSet::new();
+        for Survivor { name, reason } in &list {
+            assert!(names.contains(name), "not in the code any more: {name}");
+            assert!(reason.len() > 20, "no reason: {name}");
+            assert!(once.insert(name), "twice: {name}");
+        }
+    }
+
+    #[test]
+    fn the_list_of_survivors_does_not_grow() {
+        assert!(read().expect("the list").len() <= MOST, "kill them instead");
+    }
+}

@@ -1,0 +1,398 @@
+//! The copy of the tree with all mutants in it, and what is built there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::find::Code;
+use crate::mutant::{Form, Mutant};
+use crate::weave::{Placed, Wrap, weave};
+use crate::{rust, targets};
+
+/// The switch, put at the end of the library.
+const SWITCH: &str = r#"
+
+/// Whether the mutant is on.
+#[doc(hidden)]
+#[inline]
+pub fn mutant(id: u32) -> bool {
+    use std::sync::atomic::Ordering::Relaxed;
+    let on = mutants::ON.load(Relaxed);
+    let on = if on >= mutants::TRACE { mutants::reached(id, on) } else { on };
+    on == id
+}
+
+/// A script with the mutant that is on, and without the others.
+#[doc(hidden)]
+pub fn mutated_script(text: String) -> String {
+    let mut lines = Vec::new();
+    for line in text.split('\n') {
+        let mut parts = line.split(" --@");
+        let mut says = parts.next().unwrap_or_default();
+        for part in parts {
+            let (id, other) = part.split_once(' ').unwrap_or((part, ""));
+            if mutant(id.parse().unwrap_or_default()) {
+                says = other;
+            }
+        }
+        lines.push(says);
+    }
+    lines.join("\n")
+}
+
+#[doc(hidden)]
+mod mutants {
+    use std::ffi::OsString;
+    use std::io::Write;
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+    const UNREAD: u32 = u32::MAX;
+    pub(super) const TRACE: u32 = u32::MAX - 1;
+    pub(super) static ON: AtomicU32 = AtomicU32::new(UNREAD);
+    static NOTES: OnceLock<Option<OsString>> = OnceLock::new();
+    static REACHED: [AtomicBool; 10_000] = [const { AtomicBool::new(false) }; 10_000];
+
+    /// Reads which one is on, or notes that this one was reached.
+    #[cold]
+    pub(super) fn reached(id: u32, mut on: u32) -> u32 {
+        let notes = NOTES.get_or_init(|| std::env::var_os("QUORATE_MUTANTS_REACHED"));
+        if on == UNREAD {
+            let asked = std::env::var("QUORATE_MUTANT").ok();
+            on = asked.and_then(|id| id.parse().ok()).unwrap_or(0);
+            if notes.is_some() {
+                on = TRACE;
+            }
+            ON.store(on, Relaxed);
+        }
+        if let (TRACE, Some(path)) = (on, notes) {
+            let first = |seen: &AtomicBool| !seen.load(Relaxed) && !seen.swap(true, Relaxed);
+            if REACHED.get(id as usize).is_some_and(first) {
+                let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+                let _ = file.and_then(|mut file| writeln!(file, "{id}"));
+            }
+        }
+        on
+    }
+}
+"#;
+
+/// The copy.
+pub(crate) struct Tree {
+    root: PathBuf,
+    /// Where the copy stands.
+    pub(crate) copy: PathBuf,
+    code: Code,
+    /// Mutants that do not compile, by name: known from earlier builds as well.
+    dropped: BTreeSet<String>,
+}
+
+/// What the judges run.
+pub(crate) struct Built {
+    /// The test programs by name; `lib` are the unit tests.
+    pub(crate) tests: BTreeMap<String, PathBuf>,
+    /// The simulation, optimized.
+    pub(crate) simulation: PathBuf,
+}
+
+/// An error of the compiler: the file, where in it, and what it says.
+struct Complaint {
+    places: Vec<(String, Range<usize>)>,
+    code: String,
+    says: String,
+}
+
+impl Tree {
+    /// Copies what is under version control. Files that say the same already are left alone, so that they are not
+    /// compiled again.
+    pub(crate) fn copy(root: &Path, code: Code) -> Result<Self> {
+        let work = root.join("target/mutants");
+        let copy = work.join("tree");
+        let files = targets::tracked(root, &["**"])?;
+        for file in &files {
+            // Those are woven.
+            if !is_source(file) {
+                write(&copy.join(file), &fs::read(root.join(file))?)?;
+            }
+        }
+        remove_others(&copy, &copy, &files.iter().map(PathBuf::from).collect())?;
+        let known = fs::read_to_string(work.join("not-compiled.txt")).unwrap_or_default();
+        Ok(Self {
+            root: root.to_path_buf(),
+            copy,
+            code,
+            dropped: known.lines().map(str::to_owned).collect(),
+        })
+    }
+
+    /// Mutants that compile.
+    pub(crate) fn mutants(&self) -> impl Iterator<Item = &Mutant> {
+        let dropped = &self.dropped;
+        let mutants = self.code.mutants.iter();
+        mutants.filter(move |mutant| !dropped.contains(&dropped_name(mutant)))
+    }
+
+    /// How many do not.
+    pub(crate) fn not_compiled(&self) -> usize {
+        self.code.mutants.len() - self.mutants().count()
+    }
+
+    /// Weaves, leaves out what does not compile, and builds what judges.
+    pub(crate) fn build(&mut self) -> Result<Built> {
+        const LIBRARY: &[&str] = &["check", "-p", "quorate", "--lib", "--features", "testing"];
+        const WITH_TESTS: &[&str] = &["check", "-p", "quorate", "--lib", "--profile", "test"];
+        for round in 1.. {
+            let placed = self.weave()?;
+            let mut complaints = self.cargo(LIBRARY)?.1;
+            if complaints.is_empty() {
+                complaints = self.cargo(WITH_TESTS)?.1;
+            }
+            if complaints.is_empty() {
+                break;
+            }
+            ensure!(round < 60, "the copy does not compile after {round} rounds");
+            let before = self.dropped.len();
+            for complaint in &complaints {
+                self.drop_for(complaint, &placed);
+            }
+            ensure!(
+                self.dropped.len() > before,
+                "the copy does not compile, and no mutant is to blame: {}",
+                complaints[0].says
+            );
+            eprintln!(
+                "round {round}: {} errors, {} mutants left out",
+                complaints.len(),
+                self.dropped.len() - before
+            );
+            let names: Vec<&str> = self.dropped.iter().map(String::as_str).collect();
+            let known = self.root.join("target/mutants/not-compiled.txt");
+            fs::write(known, names.join("\n"))?;
+        }
+        let (tests, complaints) = self.cargo(&["test", "--no-run", "-p", "quorate"])?;
+        if let Some(complaint) = complaints.first() {
+            bail!("the tests of the copy do not compile: {}", complaint.says);
+        }
+        let build = ["build", "--release", "-p", "quorate-simulation"];
+        let (programs, complaints) = self.cargo(&build)?;
+        if let Some(complaint) = complaints.first() {
+            bail!("the simulation does not compile: {}", complaint.says);
+        }
+        let simulation = programs.get("quorate-simulation").cloned();
+        Ok(Built {
+            tests: tests
+                .into_iter()
+                .map(|(name, path)| match name.as_str() {
+                    "quorate" => ("lib".to_owned(), path),
+                    _ => (name, path),
+                })
+                .collect(),
+            simulation: simulation.context("the simulation was not built")?,
+        })
+    }
+
+    /// Writes the mutated files; says where each mutant came to stand.
+    fn weave(&self) -> Result<BTreeMap<String, Vec<Placed>>> {
+        let mut placed = BTreeMap::new();
+        let mut wraps: BTreeMap<&str, Vec<Wrap>> = BTreeMap::new();
+        for mutant in self.mutants() {
+            let (before, after) = mutant.form.around(mutant.id);
+            wraps.entry(&mutant.file).or_default().push(Wrap {
+                id: Some(mutant.id),
+                range: mutant.range.clone(),
+                before,
+                after,
+            });
+        }
+        for (file, constant) in &self.code.constant {
+            for function in constant {
+                let mutated = self
+                    .mutants()
+                    .any(|mutant| mutant.file == *file && mutant.function == function.function);
+                if mutated {
+                    wraps.entry(file).or_default().push(Wrap {
+                        id: None,
+                        range: function.word.clone(),
+                        before: "/*".into(),
+                        after: "*/".into(),
+                    });
+                }
+            }
+        }
+        let mut assembled = 0;
+        for file in targets::tracked(&self.root, &["src/**/*.rs", "src/**/*.lua"])? {
+            let wanted = wraps.remove(file.as_str());
+            let mut text = fs::read_to_string(self.root.join(&file))?;
+            let mut wanted = wanted.unwrap_or_default();
+            if let Some(body) = rust::body_of(&text, targets::ASSEMBLES_SCRIPTS) {
+                assembled += 1;
+                wanted.push(Wrap {
+                    id: None,
+                    range: body,
+                    before: " crate::mutated_script({ ".into(),
+                    after: " }) ".into(),
+                });
+            }
+            if is_root_module(&file) {
+                text.push_str(SWITCH);
+            }
+            let (text, stand) = weave(&text, wanted);
+            write(&self.copy.join(&file), text.as_bytes())?;
+            placed.insert(file, stand);
+        }
+        ensure!(
+            assembled == 1,
+            "{assembled} functions {} in src, where scripts are assembled: name it in mutants/src/targets.rs",
+            targets::ASSEMBLES_SCRIPTS
+        );
+        Ok(placed)
+    }
+
+    /// Leaves out what the compiler complains about.
+    fn drop_for(&mut self, complaint: &Complaint, placed: &BTreeMap<String, Vec<Placed>>) {
+        let mut blamed = BTreeSet::new();
+        for (file, range) in &complaint.places {
+            let around = placed.get(file).into_iter().flatten().filter(|placed| {
+                placed.whole.start <= range.start && range.end <= placed.whole.end
+            });
+            // Of those around it the innermost.
+            if let Some(placed) = around.min_by_key(|placed| placed.whole.len()) {
+                blamed.insert(placed.id);
+                // The first place is the compiler's own choice.
+                break;
+            }
+        }
+        let uncallable = complaint.code == "E0015";
+        for mutant in &self.code.mutants {
+            let named = uncallable && complaint.says.contains(&format!("{}`", mutant.function));
+            if named || blamed.contains(&mutant.id) {
+                self.dropped.insert(dropped_name(mutant));
+                blamed.insert(mutant.id);
+            }
+        }
+        if !blamed.is_empty() {
+            return;
+        }
+        // It complains about something else because of what was put in there: what lets the code go on where
+        // it ended before, in all that it points at; else everything there.
+        let Some((file, _)) = complaint.places.first() else {
+            return;
+        };
+        let here = complaint.places.iter().filter(|(other, _)| other == file);
+        let start = here.clone().map(|(_, range)| range.start).min();
+        let end = here.map(|(_, range)| range.end).max();
+        let (Some(start), Some(end)) = (start, end) else {
+            return;
+        };
+        let within = placed
+            .get(file)
+            .into_iter()
+            .flatten()
+            .filter(|placed| start <= placed.whole.start && placed.whole.end <= end);
+        let within: Vec<&Mutant> = within
+            .filter_map(|placed| self.code.mutants.get(placed.id - 1))
+            .collect();
+        let goes_on = |mutant: &&Mutant| matches!(mutant.form, Form::Without);
+        let some = within.iter().any(goes_on);
+        let names = within.iter().filter(|mutant| !some || goes_on(mutant));
+        let names: Vec<String> = names.map(|mutant| dropped_name(mutant)).collect();
+        self.dropped.extend(names);
+    }
+
+    /// Runs cargo in the copy; says which programs it made, and what the compiler has to complain about. What it
+    /// builds is kept apart: to cargo the copy and the original are the same, and it would take one for the other.
+    fn cargo(&self, args: &[&str]) -> Result<(BTreeMap<String, PathBuf>, Vec<Complaint>)> {
+        eprintln!("cargo {}", args.join(" "));
+        let ran = Command::new("nice")
+            .arg("cargo")
+            .args(args)
+            .args(["--locked", "--message-format=json"])
+            .env("CARGO_TARGET_DIR", self.root.join("target/mutants/build"))
+            .current_dir(&self.copy)
+            .stderr(Stdio::piped())
+            .output()
+            .context("cargo")?;
+        let mut programs = BTreeMap::new();
+        let mut complaints = Vec::new();
+        for line in String::from_utf8_lossy(&ran.stdout).lines() {
+            let Ok(message) = serde_json::from_str::<Value>(line) else {
+                continue;
+            };
+            if let Some(program) = message["executable"].as_str() {
+                let name = message["target"]["name"].as_str().unwrap_or_default();
+                programs.insert(name.to_owned(), PathBuf::from(program));
+            }
+            let said = &message["message"];
+            if said["level"] == "error" && said["spans"].as_array().is_some_and(|s| !s.is_empty()) {
+                complaints.push(complaint(said));
+            }
+        }
+        if complaints.is_empty() && !ran.status.success() {
+            bail!("cargo: {}", String::from_utf8_lossy(&ran.stderr));
+        }
+        Ok((programs, complaints))
+    }
+}
+
+/// The same words on two lines are two mutants, and so they are in `not-compiled.txt`.
+fn dropped_name(mutant: &Mutant) -> String {
+    let kind = match &mutant.form {
+        Form::Instead(other) => other.split_whitespace().collect::<Vec<_>>().join(" "),
+        _ => String::new(),
+    };
+    format!("{} {kind}", mutant.name())
+}
+
+fn complaint(said: &Value) -> Complaint {
+    let spans = said["spans"].as_array().cloned().unwrap_or_default();
+    let place = |span: &Value| {
+        let at = |name: &str| span[name].as_u64().unwrap_or_default() as usize;
+        let file = span["file_name"].as_str().unwrap_or_default().to_owned();
+        (file, at("byte_start")..at("byte_end"))
+    };
+    let (first, others): (Vec<_>, Vec<_>) =
+        spans.iter().partition(|span| span["is_primary"] == true);
+    Complaint {
+        places: first.into_iter().chain(others).map(place).collect(),
+        code: said["code"]["code"].as_str().unwrap_or_default().to_owned(),
+        says: said["rendered"].as_str().unwrap_or_default().to_owned(),
+    }
+}
+
+/// A part of the library: written when it is woven, with mutants or without.
+fn is_source(file: &str) -> bool {
+    let kind = Path::new(file).extension();
+    file.starts_with("src/") && kind.is_some_and(|kind| kind == "rs" || kind == "lua")
+}
+
+fn is_root_module(file: &str) -> bool {
+    file == "src/lib.rs"
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    if fs::read(path).is_ok_and(|old| old == bytes) {
+        return Ok(());
+    }
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(path, bytes).context(path.display().to_string())
+}
+
+/// Files that are not in the original any more.
+fn remove_others(folder: &Path, copy: &Path, wanted: &BTreeSet<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            remove_others(&path, copy, wanted)?;
+        } else if !wanted.contains(path.strip_prefix(copy)?) {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}

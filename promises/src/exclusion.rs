@@ -1,0 +1,121 @@
+//! At most one believer at a time, from "obtained" to the first of "release sent", "validity ended" and
+//! "loss told".
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// From when to when somebody believes to hold a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Belief<I> {
+    /// Who, or which of its holds.
+    pub who: I,
+    /// When it obtained the lock.
+    pub from: u64,
+    /// When it stops to believe, if nothing more happens.
+    pub until: u64,
+}
+
+/// Two believed at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overlap<I> {
+    /// Who believed already.
+    pub other: I,
+    /// Since when both did.
+    pub from: u64,
+    /// Until when both do, as far as is known.
+    pub to: u64,
+}
+
+/// Who believes to hold what.
+#[derive(Debug)]
+pub struct Exclusion<R, I> {
+    open: HashMap<R, Vec<Belief<I>>>,
+    judged: u64,
+}
+
+impl<R, I> Default for Exclusion<R, I> {
+    fn default() -> Self {
+        Self {
+            open: HashMap::new(),
+            judged: 0,
+        }
+    }
+}
+
+impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
+    /// Somebody believes from now on; everybody who does so as well.
+    pub fn begins(&mut self, resource: R, belief: Belief<I>) -> Vec<Overlap<I>> {
+        self.judged += 1;
+        let open = self.open.entry(resource).or_default();
+        open.retain(|one| one.until > belief.from);
+        let overlaps = overlaps(open, &belief);
+        open.push(belief);
+        overlaps
+    }
+
+    /// The belief of `who` ends at another time than was said; everybody who believes with it.
+    pub fn moves(&mut self, resource: &R, who: I, now: u64, until: u64) -> Vec<Overlap<I>> {
+        let Some(open) = self.open.get_mut(resource) else {
+            return Vec::new();
+        };
+        let Some(one) = open.iter_mut().find(|one| one.who == who) else {
+            return Vec::new();
+        };
+        one.until = until;
+        let from_now = Belief { from: now, ..*one };
+        overlaps(open, &from_now)
+    }
+
+    /// `who` believes no longer.
+    pub fn ends(&mut self, resource: &R, who: I) {
+        if let Some(open) = self.open.get_mut(resource) {
+            open.retain(|one| one.who != who);
+        }
+    }
+
+    /// How many beliefs were looked at.
+    pub fn judged(&self) -> u64 {
+        self.judged
+    }
+}
+
+fn overlaps<I: Copy + Eq>(open: &[Belief<I>], belief: &Belief<I>) -> Vec<Overlap<I>> {
+    let both = |one: &Belief<I>| Overlap {
+        other: one.who,
+        from: belief.from,
+        to: one.until.min(belief.until),
+    };
+    let others = open.iter().filter(|one| one.who != belief.who).map(both);
+    others.filter(|overlap| overlap.to > overlap.from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn belief(who: u8, from: u64, until: u64) -> Belief<u8> {
+        Belief { who, from, until }
+    }
+
+    #[test]
+    fn two_at_once_are_found_however_it_comes_about() {
+        let mut exclusion = Exclusion::default();
+        assert_eq!(exclusion.begins("a", belief(1, 10, 20)), []);
+        assert_eq!(exclusion.begins("b", belief(2, 12, 30)), []);
+        assert_eq!(
+            exclusion.begins("a", belief(3, 20, 40)),
+            [],
+            "one after the other"
+        );
+        let both = |other, from, to| Overlap { other, from, to };
+        assert_eq!(exclusion.begins("a", belief(4, 39, 60)), [both(3, 39, 40)]);
+        exclusion.ends(&"a", 3);
+        assert_eq!(exclusion.begins("a", belief(5, 60, 70)), []);
+        // Prolonged behind another's back.
+        assert_eq!(exclusion.begins("a", belief(6, 65, 66)), [both(5, 65, 66)]);
+        exclusion.ends(&"a", 5);
+        assert_eq!(exclusion.begins("a", belief(7, 66, 90)), []);
+        assert_eq!(exclusion.moves(&"a", 7, 70, 95), []);
+        assert_eq!(exclusion.judged(), 7);
+    }
+}

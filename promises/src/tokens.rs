@@ -1,0 +1,116 @@
+//! Fencing tokens: never the same twice, and larger for whoever began after the other had obtained. Two
+//! that overlap may come in any order.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// Somebody obtained a lock with a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Obtained<I> {
+    /// Who.
+    pub who: I,
+    /// When its attempt began.
+    pub began: u64,
+    /// When it had the lock.
+    pub at: u64,
+    /// Its token.
+    pub token: u64,
+}
+
+/// What is wrong with a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Breach<I> {
+    /// Another has it as well.
+    Twice(Obtained<I>),
+    /// Another had a larger one before the attempt began.
+    Smaller(Obtained<I>),
+}
+
+/// The tokens of all resources.
+#[derive(Debug)]
+pub struct Tokens<R, I> {
+    given: HashMap<R, Given<I>>,
+    judged: u64,
+}
+
+#[derive(Debug)]
+struct Given<I> {
+    all: HashMap<u64, Obtained<I>>,
+    /// Each larger than all before it, in order of time.
+    records: Vec<Obtained<I>>,
+}
+
+impl<R, I> Default for Tokens<R, I> {
+    fn default() -> Self {
+        Self {
+            given: HashMap::new(),
+            judged: 0,
+        }
+    }
+}
+
+impl<R: Eq + Hash, I: Copy> Tokens<R, I> {
+    /// A token was given; in order of `at`.
+    pub fn obtained(&mut self, resource: R, new: Obtained<I>) -> Option<Breach<I>> {
+        self.judged += 1;
+        let given = self.given.entry(resource).or_insert_with(|| Given {
+            all: HashMap::new(),
+            records: Vec::new(),
+        });
+        if let Some(other) = given.all.insert(new.token, new) {
+            return Some(Breach::Twice(other));
+        }
+        let before = given.records.partition_point(|one| one.at < new.began);
+        let largest = before.checked_sub(1).map(|last| given.records[last]);
+        let last = given.records.last();
+        if last.is_none_or(|last| last.token < new.token) {
+            given.records.push(new);
+        }
+        largest
+            .filter(|largest| largest.token > new.token)
+            .map(Breach::Smaller)
+    }
+
+    /// How many tokens were looked at.
+    pub fn judged(&self) -> u64 {
+        self.judged
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_given_once_and_rises_for_who_begins_later() {
+        let mut tokens = Tokens::default();
+        let mut give = |resource, (began, at), token| {
+            let who = at;
+            tokens.obtained(
+                resource,
+                Obtained {
+                    who,
+                    began,
+                    at,
+                    token,
+                },
+            )
+        };
+        assert_eq!(give("a", (0, 10), 7), None);
+        assert_eq!(give("b", (0, 10), 7), None, "another resource");
+        assert_eq!(give("a", (9, 12), 5), None, "begun before the other had it");
+        assert_eq!(give("a", (10, 13), 6), None, "at the very moment");
+        let smaller = give("a", (13, 14), 4);
+        assert!(matches!(
+            smaller,
+            Some(Breach::Smaller(Obtained { who: 10, .. }))
+        ));
+        let twice = give("a", (15, 16), 7);
+        assert!(matches!(
+            twice,
+            Some(Breach::Twice(Obtained { who: 10, .. }))
+        ));
+        assert_eq!(give("a", (15, 17), 8), None);
+        assert_eq!(tokens.judged(), 7);
+    }
+}

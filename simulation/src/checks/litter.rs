@@ -1,0 +1,99 @@
+//! In a calm world nothing is left behind: once a client is done with a value, given back, dropped or never
+//! had, its key is gone from every master within a round trip.
+//!
+//! The healing, which waits for the keys to expire, would not see waste.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::{Check, Moment};
+use crate::clock::MS;
+use crate::facts::{Call, Fact};
+use crate::locker::RESOURCES;
+use crate::scenario::Scenario;
+
+type Value = [u8; 32];
+
+pub(crate) struct Litter {
+    on: bool,
+    /// A release travels behind what was sent before, and may wait for an answer that lets it leave.
+    bound: u64,
+    /// What each task is trying to get a lock with.
+    tries: HashMap<usize, Value>,
+    /// Values that are done with, and when they must be gone.
+    done: VecDeque<(u64, Value)>,
+    /// Per master and resource: who stands there, and until which true time.
+    keys: Vec<[(Option<Value>, u64); RESOURCES]>,
+    judged: u64,
+}
+
+impl Litter {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        Self {
+            on: scenario.promises().calm,
+            bound: 2 * (scenario.net.delay + scenario.net.jitter) + MS,
+            tries: HashMap::new(),
+            done: VecDeque::new(),
+            keys: vec![[(None, 0); RESOURCES]; scenario.masters.len()],
+            judged: 0,
+        }
+    }
+
+    /// Looks for those whose time is over.
+    fn sweep(&mut self, now: u64) -> Result<(), String> {
+        while let Some((by, value)) = self.done.pop_front_if(|(by, _)| *by < now) {
+            self.judged += 1;
+            for (master, keys) in self.keys.iter().enumerate() {
+                let left = |(holder, until): &(_, u64)| *holder == Some(value) && *until > by;
+                if let Some(resource) = keys.iter().position(left) {
+                    return Err(format!(
+                        "master {master} still keeps r{resource} for who was done with it {} ms before",
+                        self.bound / MS
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Check for Litter {
+    const RULE: &'static str = "nothing is left behind";
+
+    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        if !self.on {
+            return Ok(());
+        }
+        self.sweep(at.now)?;
+        let over = match fact {
+            Fact::Started { task, claim, .. } => self.tries.insert(*task, claim.token().to_hex()),
+            Fact::Obtained { believer } => {
+                self.tries.remove(&believer.task);
+                None
+            }
+            Fact::Returned {
+                task,
+                call: Call::Acquire { .. },
+                ..
+            } => self.tries.remove(task),
+            Fact::Retired { believer, .. } => Some(believer.value.to_hex()),
+            Fact::Applied {
+                master,
+                resource,
+                after,
+                expires,
+                ..
+            } => {
+                self.keys[*master][*resource] = (after.holder, *expires);
+                None
+            }
+            _ => None,
+        };
+        self.done
+            .extend(over.map(|value| (at.now + self.bound, value)));
+        Ok(())
+    }
+
+    fn judged(&self) -> u64 {
+        self.judged
+    }
+}

@@ -1,0 +1,91 @@
+//! Who holds a lock that was taken away hears of it at once: when a majority of the masters has said
+//! "not yours", and not at the end of its validity.
+
+use super::{ByValue, Check, Moment};
+use crate::clock::MS;
+use crate::facts::{Believer, Fact};
+use crate::scenario::Scenario;
+use quorate::node::Extended;
+
+pub(crate) struct Prompt {
+    quorum: u32,
+    /// The last answer's way, once more as far for those of one round that were late, and the way from
+    /// the answer to the holder.
+    bound: u64,
+    taken: ByValue<Taken>,
+    judged: u64,
+}
+
+#[derive(Default)]
+struct Taken {
+    masters: u16,
+    /// When the holder must have been told.
+    by: Option<u64>,
+}
+
+impl Prompt {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        Self {
+            quorum: scenario.masters.len() as u32 / 2 + 1,
+            bound: 2 * (scenario.net.delay + scenario.net.jitter) + MS,
+            taken: ByValue::default(),
+            judged: 0,
+        }
+    }
+
+    fn late(&self, now: u64, believer: &Believer) -> bool {
+        let taken = self.taken.get(&believer.value.to_hex());
+        taken.and_then(|taken| taken.by).is_some_and(|by| now > by)
+    }
+}
+
+impl Check for Prompt {
+    const RULE: &'static str = "told at once";
+
+    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        if !at.promises.prompt {
+            return Ok(());
+        }
+        match fact {
+            Fact::Applied {
+                master,
+                claim,
+                extended: Some(Extended::NotOurs),
+                ..
+            } => {
+                let value = claim.token().to_hex();
+                let held = at.believers.iter().any(|one| one.value.to_hex() == value);
+                let taken = self.taken.entry(value).or_default();
+                taken.masters |= 1 << master;
+                if held && taken.masters.count_ones() >= self.quorum && taken.by.is_none() {
+                    self.judged += 1;
+                    taken.by = Some(at.now + self.bound);
+                }
+            }
+            Fact::Retired { believer, .. } => {
+                self.taken.remove(&believer.value.to_hex());
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn after(&mut self, at: &Moment<'_>) -> Result<(), String> {
+        if self.taken.is_empty() {
+            return Ok(());
+        }
+        match at.believers.iter().find(|one| self.late(at.now, one)) {
+            None => Ok(()),
+            Some(one) => Err(format!(
+                "client {} has not been told {} ms after a majority said that r{} is not its own",
+                one.client,
+                self.bound / MS,
+                one.resource
+            )),
+        }
+    }
+
+    fn judged(&self) -> u64 {
+        self.judged
+    }
+}

@@ -1,0 +1,286 @@
+//! A scenario from a seed.
+//!
+//! Swarm testing: each seed first draws which kinds of faults are on at all and how strong they are, so that
+//! rare combinations come up.
+
+use crate::clock::MS;
+use crate::rng::Rng;
+use crate::scenario::{
+    ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, Refusal, Scenario, Settings, Step,
+    WORST_PPM,
+};
+
+impl Scenario {
+    /// The scenario of a seed.
+    pub fn draw(seed: u64) -> Self {
+        let mut rng = Rng::stream(seed, 1);
+        let rng = &mut rng;
+        let masters = rng.pick(&[1u8, 2, 3, 3, 3, 3, 4, 5, 5, 5, 5, 6, 7, 9]);
+        let clients = rng.range(2, 5) as u8;
+        let resources = rng.pick(&[1u8, 1, 1, 2, 5, 20]);
+        let tasks = rng.pick(&[1u8, 1, 1, 2, 3, 6]);
+        let on = Kinds::draw(rng);
+        let settings = self::settings(rng);
+        let heal_at = rng.range(2_000, 5_000) * MS;
+        let master_plans = (0..masters).map(|_| on.master(rng)).collect();
+        let steps = rng.range(4, 14) * (1 + u64::from(tasks) / 2);
+        let step = |rng: &mut Rng| on.step(rng, resources, settings.ttl);
+        let client_plans = (0..clients)
+            .map(|_| on.client(rng, |rng| (0..steps).map(|_| step(rng)).collect()))
+            .collect();
+        let net = on.net(rng, settings.ttl);
+        let mut faults = Faults {
+            rng,
+            heal_at,
+            list: Vec::new(),
+        };
+        on.of_masters(&mut faults, masters);
+        on.of_connections(&mut faults, masters);
+        on.of_clients(&mut faults, clients, resources, settings.ttl);
+        let mut faults = faults.list;
+        faults.sort_by_key(|fault| fault.at);
+        Self {
+            seed,
+            masters: master_plans,
+            clients: client_plans,
+            net,
+            faults,
+            heal_at,
+            tasks,
+            settings,
+        }
+    }
+}
+
+/// Which kinds of things go wrong in a run.
+struct Kinds {
+    breaking: bool,
+    jumping: bool,
+    preempting: bool,
+    crashing: bool,
+    stalling: bool,
+    cutting: bool,
+    resetting: bool,
+    pausing: bool,
+    killing: bool,
+    losing: bool,
+    doubling: bool,
+    dozing: bool,
+    slow: bool,
+    drippy: bool,
+    forgetting: bool,
+    refusing: bool,
+    flushing: bool,
+    garbling: bool,
+    skewed: bool,
+    drifting: bool,
+    dropping: bool,
+    shuffle: bool,
+    leftovers: bool,
+    torn: bool,
+}
+
+impl Kinds {
+    fn draw(rng: &mut Rng) -> Self {
+        // Some worlds are calm: there, promises hold that faults would excuse. Of the others, a third has a
+        // kind of fault on.
+        let calm = rng.chance(120_000);
+        let breaking = rng.chance(if calm { 400_000 } else { 60_000 });
+        let mut on = |ppm: u32, harmless: bool| rng.chance(ppm) && (harmless || !calm);
+        Self {
+            breaking,
+            jumping: on(80_000, false),
+            preempting: on(120_000, false),
+            crashing: on(350_000, false),
+            stalling: on(250_000, false),
+            cutting: on(350_000, false),
+            resetting: on(250_000, false),
+            pausing: on(350_000, false),
+            killing: on(250_000, false),
+            losing: on(250_000, false),
+            doubling: on(300_000, false),
+            dozing: on(200_000, false),
+            slow: on(250_000, false),
+            drippy: on(150_000, false),
+            forgetting: on(200_000, false),
+            refusing: on(250_000, false),
+            flushing: on(150_000, false),
+            garbling: on(200_000, false),
+            skewed: on(400_000, true),
+            drifting: on(400_000, true),
+            dropping: on(400_000, true),
+            shuffle: on(300_000, true),
+            leftovers: on(500_000, true),
+            torn: on(400_000, true),
+        }
+    }
+
+    /// How much a clock gains: as often as not, as much as it may.
+    fn drift(&self, rng: &mut Rng) -> i64 {
+        match rng.below(4) {
+            _ if !self.drifting => 0,
+            0 => WORST_PPM,
+            1 => -WORST_PPM,
+            _ => rng.around(WORST_PPM),
+        }
+    }
+
+    fn master(&self, rng: &mut Rng) -> MasterPlan {
+        MasterPlan {
+            offset_us: rng.around(if self.skewed { 350_000 } else { 500 }),
+            ppm: self.drift(rng),
+            disk: rng.pick(&[Disk::None, Disk::None, Disk::Stale, Disk::Always]),
+        }
+    }
+
+    fn client(&self, rng: &mut Rng, steps: impl FnOnce(&mut Rng) -> Vec<Step>) -> ClientPlan {
+        ClientPlan {
+            origin: rng.range(1, 1 << 50),
+            ppm: self.drift(rng),
+            wall_us: rng.around(if self.skewed { 5_000_000 } else { 2_000 }),
+            steps: steps(rng),
+        }
+    }
+
+    fn step(&self, rng: &mut Rng, resources: u8, ttl: u64) -> Step {
+        let long = rng.chance(150_000);
+        Step {
+            think: rng.below(120 * MS),
+            resource: rng.below(resources.into()) as u8,
+            wait: if rng.chance(200_000) {
+                0
+            } else {
+                rng.range(10, 1_500) * MS
+            },
+            hold: rng.below(if long { 2 * ttl } else { 60 * MS }),
+            renew: !rng.chance(300_000),
+            extend: rng
+                .chance(150_000)
+                .then(|| ttl / MS * rng.range(5, 10) / 10 * MS),
+            cut: (self.dropping && rng.chance(250_000)).then(|| rng.range(1, 8) as u8),
+            drop: rng.chance(200_000),
+            cut_release: (self.dropping && rng.chance(150_000)).then_some(1),
+        }
+    }
+
+    fn net(&self, rng: &mut Rng, ttl: u64) -> Net {
+        fn some(rng: &mut Rng, on: bool, low: u64, high: u64) -> u32 {
+            if on { rng.range(low, high) as u32 } else { 0 }
+        }
+        Net {
+            delay: rng.range(50_000, if self.slow { 8 * MS } else { MS }),
+            jitter: rng.range(10_000, if self.slow { 30 * MS } else { MS }),
+            loss_ppm: some(rng, self.losing, 1_000, 50_000),
+            again: rng.range(5, 200) * MS,
+            duplicate_ppm: some(rng, self.doubling, 1_000, 60_000),
+            duplicate_late: rng.range(1, 2 * ttl / MS) * MS,
+            reset_ppm: some(rng, self.drippy, 500, 10_000),
+            doze_ppm: some(rng, self.dozing, 1_000, 80_000),
+            doze: rng.range(1, 2 * ttl / MS) * MS,
+            preempt_ppm: some(rng, self.preempting, 300, 10_000),
+            preempt: rng.range(1, 2 * ttl / MS) * MS,
+            cut_ppm: if self.torn { 300_000 } else { 0 },
+            leftover_ppm: if self.leftovers { 700_000 } else { 0 },
+            shuffle: self.shuffle,
+        }
+    }
+
+    fn of_masters(&self, faults: &mut Faults<'_>, masters: u8) {
+        let any = |rng: &mut Rng| rng.below(masters.into()) as u8;
+        faults.add(self.crashing, 4, |rng, left| FaultKind::Crash {
+            master: any(rng),
+            down: rng.range(1, 1_500).min(left) * MS,
+            age: rng.range(1, 1_000) * MS,
+        });
+        faults.add(self.stalling, 5, |rng, left| FaultKind::Stall {
+            master: any(rng),
+            lasts: rng.range(1, 1_200).min(left) * MS,
+        });
+        faults.add(self.jumping, 3, |rng, _| FaultKind::Jump {
+            master: any(rng),
+            by_us: rng.around(2_000_000),
+        });
+    }
+
+    fn of_connections(&self, faults: &mut Faults<'_>, masters: u8) {
+        let any = |rng: &mut Rng| rng.below(masters.into()) as u8;
+        faults.add(self.cutting, 6, |rng, left| {
+            let way = rng.below(4);
+            FaultKind::Partition {
+                clients: rng.draw() as u16,
+                masters: rng.draw() as u16,
+                to: way != 1,
+                from: way != 2,
+                lasts: rng.range(1, 1_500).min(left) * MS,
+            }
+        });
+        faults.add(self.resetting, 8, |rng, _| FaultKind::Reset {
+            master: any(rng),
+        });
+        faults.add(self.forgetting, 4, |rng, _| FaultKind::Forget {
+            master: any(rng),
+        });
+        faults.add(self.refusing, 5, |rng, left| FaultKind::Refuse {
+            master: any(rng),
+            how: rng.pick(&Refusal::ALL),
+            lasts: rng.range(1, 1_000).min(left) * MS,
+        });
+        faults.add(self.flushing, 4, |rng, _| FaultKind::Flush {
+            master: any(rng),
+        });
+        faults.add(self.garbling, 6, |rng, _| FaultKind::Garble {
+            master: any(rng),
+        });
+    }
+
+    fn of_clients(&self, faults: &mut Faults<'_>, clients: u8, resources: u8, ttl: u64) {
+        let any = |rng: &mut Rng| rng.below(clients.into()) as u8;
+        faults.add(self.breaking, 5, |rng, _| FaultKind::Break {
+            resource: rng.below(resources.into()) as u8,
+        });
+        faults.add(self.pausing, 8, |rng, left| FaultKind::Pause {
+            client: any(rng),
+            lasts: rng.range(1, 3 * ttl / MS).min(left) * MS,
+        });
+        faults.add(self.killing, 4, |rng, left| FaultKind::Kill {
+            client: any(rng),
+            down: rng.range(1, 500).min(left) * MS,
+        });
+    }
+}
+
+fn settings(rng: &mut Rng) -> Settings {
+    let ttl = rng.range(200, 1_200) * MS;
+    Settings {
+        ttl,
+        max_ttl: rng
+            .pick(&[3_200 * MS, 3_200 * MS, 4_000 * MS, 1_500 * MS])
+            .max(ttl),
+        node_timeout: rng.range(8, (ttl / MS / 8).min(60)) * MS,
+        retry_most: rng.range(10, 60) * MS,
+        fencing: !rng.chance(60_000),
+        guard: !rng.chance(80_000),
+        fair: !rng.chance(300_000),
+    }
+}
+
+/// The faults of a run, in the making.
+struct Faults<'a> {
+    rng: &'a mut Rng,
+    heal_at: u64,
+    list: Vec<Fault>,
+}
+
+impl Faults<'_> {
+    /// Where a kind is on, up to `most` of it, told how many milliseconds are left until the healing.
+    fn add(&mut self, on: bool, most: u64, kind: impl Fn(&mut Rng, u64) -> FaultKind) {
+        if !on {
+            return;
+        }
+        for _ in 0..self.rng.range(1, most) {
+            let at = self.rng.below(self.heal_at - 10 * MS);
+            let kind = kind(self.rng, (self.heal_at - at) / MS);
+            self.list.push(Fault { at, kind });
+        }
+    }
+}

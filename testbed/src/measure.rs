@@ -1,0 +1,252 @@
+//! What benchmarks are made of: samples and their quantiles, processor time of client and servers, what
+//! servers counted.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::resp::Reply;
+use crate::server::Server;
+
+/// What one client saw of its cycles, in nanoseconds. A cycle takes something and gives it back.
+#[derive(Clone, Debug, Default)]
+pub struct Samples {
+    /// How long taking took.
+    pub acquire: Vec<u64>,
+    /// How long giving back took.
+    pub release: Vec<u64>,
+    /// Both together.
+    pub cycle: Vec<u64>,
+    /// How often it was not had.
+    pub failed: u64,
+}
+
+impl Samples {
+    /// One cycle more: `acquire` gives what `release` takes.
+    pub async fn cycle<H, R: Future>(
+        &mut self,
+        acquire: impl Future<Output = Option<H>>,
+        release: impl FnOnce(H) -> R,
+    ) {
+        let started = Instant::now();
+        let Some(held) = acquire.await else {
+            self.failed += 1;
+            return;
+        };
+        let acquired = Instant::now();
+        release(held).await;
+        let released = Instant::now();
+        self.acquire.push((acquired - started).as_nanos() as u64);
+        self.release.push((released - acquired).as_nanos() as u64);
+        self.cycle.push((released - started).as_nanos() as u64);
+    }
+
+    /// Sorts all of them, for [`quantile`].
+    pub fn sort(&mut self) {
+        for samples in [&mut self.acquire, &mut self.release, &mut self.cycle] {
+            samples.sort_unstable();
+        }
+    }
+}
+
+/// The value below which `share` of the sorted values lie; not a number when there are none.
+pub fn quantile(sorted: &[u64], share: f64) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    let at = ((sorted.len() as f64 * share) as usize).min(last);
+    sorted.get(at).map_or(f64::NAN, |value| *value as f64)
+}
+
+/// The middle, the smallest and the largest of the rounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Spread {
+    /// The middle one, or the middle of two.
+    pub median: f64,
+    /// The smallest.
+    pub least: f64,
+    /// The largest.
+    pub most: f64,
+}
+
+impl Spread {
+    /// Of one value per round; values that are not numbers are left out.
+    pub fn of(rounds: impl IntoIterator<Item = f64>) -> Self {
+        let mut rounds: Vec<f64> = rounds.into_iter().filter(|v| v.is_finite()).collect();
+        rounds.sort_by(f64::total_cmp);
+        let Some((&least, &most)) = rounds.first().zip(rounds.last()) else {
+            let none = f64::NAN;
+            return Self {
+                median: none,
+                least: none,
+                most: none,
+            };
+        };
+        let half = rounds.len() / 2;
+        let median = if rounds.len().is_multiple_of(2) {
+            f64::midpoint(rounds[half - 1], rounds[half])
+        } else {
+            rounds[half]
+        };
+        Self {
+            median,
+            least,
+            most,
+        }
+    }
+}
+
+/// Three digits that count.
+pub fn number(value: f64) -> String {
+    if !value.is_finite() {
+        "-".to_owned()
+    } else if value.abs() >= 100.0 {
+        format!("{value:.0}")
+    } else if value.abs() >= 10.0 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.2}")
+    }
+}
+
+/// What a stretch of work took.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    /// Of time.
+    pub took: Duration,
+    /// Of this process's processor time.
+    pub client: Duration,
+    /// Of the running servers' processor time together; zero where the system does not tell.
+    pub servers: Duration,
+}
+
+impl Usage {
+    /// Does `work`, and looks before and after.
+    pub async fn of<T>(servers: &[Server], work: impl Future<Output = T>) -> (T, Self) {
+        let (client, theirs, started) = (own_cpu(), servers_cpu(servers), Instant::now());
+        let done = work.await;
+        let took = started.elapsed();
+        let client = own_cpu().saturating_sub(client);
+        let servers = servers_cpu(servers).saturating_sub(theirs);
+        let usage = Self {
+            took,
+            client,
+            servers,
+        };
+        (done, usage)
+    }
+}
+
+/// The processor time that this process has used.
+pub fn own_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
+}
+
+/// The processor time that the running servers have used together.
+pub fn servers_cpu(servers: &[Server]) -> Duration {
+    servers.iter().filter_map(Server::pid).map(cpu_of).sum()
+}
+
+/// In nanoseconds from the scheduler where it tells, else in ticks of 10 ms.
+fn cpu_of(pid: u32) -> Duration {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let precise: u64 = threads
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("schedstat")).ok())
+        .filter_map(|text| text.split(' ').next()?.parse::<u64>().ok())
+        .sum();
+    if precise > 0 {
+        return Duration::from_nanos(precise);
+    }
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks: u64 = behind_name
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|field| field.parse::<u64>().ok())
+        .sum();
+    Duration::from_millis(10 * ticks)
+}
+
+/// What running servers have counted together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Commands that clients sent.
+    pub sent: u64,
+    /// Commands that ran, those inside scripts included.
+    pub ran: u64,
+    /// Bytes that came in and went out.
+    pub bytes: u64,
+}
+
+impl Counts {
+    /// As of now. `sends_set`: SET is counted as sent, not as part of a script.
+    pub fn read(servers: &[Server], sends_set: bool) -> Self {
+        let mut counts = Self::default();
+        for server in servers {
+            let Ok(Reply::Bulk(text)) = server.command(&["INFO", "everything"]) else {
+                continue;
+            };
+            for line in String::from_utf8_lossy(&text).lines() {
+                let Some((name, value)) = line.split_once(':') else {
+                    continue;
+                };
+                if let "total_net_input_bytes" | "total_net_output_bytes" = name {
+                    counts.bytes += value.parse::<u64>().unwrap_or(0);
+                } else if let Some(command) = name.strip_prefix("cmdstat_") {
+                    let calls = value.split(['=', ',']).nth(1);
+                    let calls = calls.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+                    if ["info", "client|setinfo", "hello", "ping", "config|get"].contains(&command)
+                    {
+                        continue;
+                    }
+                    counts.ran += calls;
+                    if ["evalsha", "eval", "subscribe"].contains(&command)
+                        || command.starts_with("script")
+                        || (command == "set" && sends_set)
+                    {
+                        counts.sent += calls;
+                    }
+                }
+            }
+        }
+        counts
+    }
+
+    /// What was added since `before`.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            sent: self.sent.saturating_sub(before.sent),
+            ran: self.ran.saturating_sub(before.ran),
+            bytes: self.bytes.saturating_sub(before.bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_and_spreads_are_of_what_there_is() {
+        let quantiles = [(&[1, 2, 3, 4][..], 0.5), (&[7], 0.999), (&[], 0.5)];
+        let found = quantiles.map(|(sorted, share)| number(quantile(sorted, share)));
+        assert_eq!(found, ["3.00", "7.00", "-"]);
+        let spread = Spread::of([4.0, f64::NAN, 1.0, 2.0, 3.0]);
+        let all = [spread.median, spread.least, spread.most].map(number);
+        assert_eq!(all, ["2.50", "1.00", "4.00"]);
+        assert!(Spread::of([]).median.is_nan());
+    }
+
+    #[test]
+    fn numbers_have_three_digits_that_count() {
+        let all = [f64::NAN, 0.5, 12.34, 1234.5].map(number);
+        assert_eq!(all, ["-", "0.50", "12.3", "1234"]);
+    }
+}

@@ -1,0 +1,85 @@
+//! Host names for single programs: where they lead can be changed while the program runs, also to nowhere.
+//!
+//! A small C library, compiled on the spot and preloaded into the program, answers `getaddrinfo` for the names
+//! that it is told of and leaves all others to the system. So a name server can be silent for one program
+//! without root, and without anybody else noticing.
+//!
+//! Linux only, and only for dynamically linked programs; needs a C compiler.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tempfile::TempDir;
+
+use crate::shim;
+
+/// A directory of names. Cheap to clone; its files go with the last clone.
+///
+/// ```no_run
+/// use std::process::Command;
+/// use quorate_testbed::{Leads, Names};
+///
+/// let names = Names::build()?;
+/// names.set("m1.test", Leads::To([127, 0, 0, 1].into()))?;
+/// Command::new("my-client").arg("redis://m1.test:6379").envs(names.env()).spawn()?;
+/// names.set("m1.test", Leads::ToSilence)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Names {
+    library: PathBuf,
+    dir: Arc<TempDir>,
+}
+
+/// What becomes of a question for a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leads {
+    /// It has this address.
+    To(IpAddr),
+    /// There is no such name.
+    Nowhere,
+    /// The name server does not answer. Whoever asks hears so after ten seconds, or has the answer as soon as
+    /// the name leads elsewhere.
+    ToSilence,
+}
+
+impl Names {
+    /// Compiles the library; there are no names yet.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` on other systems than Linux, `NotFound` without a compiler, else what the compiler says.
+    pub fn build() -> io::Result<Self> {
+        let (library, dir) = shim::compile("names", include_str!("names_shim.c"))?;
+        Ok(Self { library, dir })
+    }
+
+    /// From now on the name leads there, also for questions that have been asked and not been answered.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn set(&self, name: &str, leads: Leads) -> io::Result<()> {
+        let answer = match leads {
+            Leads::To(address) => address.to_string(),
+            Leads::Nowhere => "nowhere".into(),
+            Leads::ToSilence => "silence".into(),
+        };
+        // In one step, so that nobody reads half a line.
+        let mut file = tempfile::NamedTempFile::new_in(self.dir.path())?;
+        file.write_all(answer.as_bytes())?;
+        file.persist(self.dir.path().join(name))?;
+        Ok(())
+    }
+
+    /// The environment in which a program goes by these names, and so do those that it starts.
+    pub fn env(&self) -> [(OsString, OsString); 2] {
+        [
+            ("LD_PRELOAD".into(), self.library.clone().into()),
+            ("QUORATE_NAMES_DIR".into(), self.dir.path().into()),
+        ]
+    }
+}

@@ -1,0 +1,45 @@
+//! Small C libraries that are compiled on the spot and preloaded into other programs, to stand between them
+//! and the system.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use tempfile::TempDir;
+
+/// Compiles a library with `CC`, else `cc`, else `gcc`, in a directory of its own.
+///
+/// `Unsupported` on other systems than Linux, `NotFound` without a compiler, else what the compiler says.
+pub(crate) fn compile(name: &str, source: &str) -> io::Result<(PathBuf, Arc<TempDir>)> {
+    if !cfg!(target_os = "linux") {
+        let why = format!("the {name} shim works on Linux only");
+        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+    }
+    let dir = tempfile::Builder::new()
+        .prefix(&format!("quorate-testbed-{name}-"))
+        .tempdir()?;
+    let text = dir.path().join(format!("{name}_shim.c"));
+    let library = dir.path().join(format!("{name}_shim.so"));
+    std::fs::write(&text, source)?;
+    let named = std::env::var("CC").ok().filter(|cc| !cc.is_empty());
+    for compiler in named.as_deref().into_iter().chain(["cc", "gcc"]) {
+        let run = Command::new(compiler)
+            .args(["-O2", "-shared", "-fPIC", "-o"])
+            .args([&library, &text])
+            .output();
+        match run {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+            Ok(output) if !output.status.success() => {
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                return Err(io::Error::other(said));
+            }
+            Ok(_) => return Ok((library, Arc::new(dir))),
+        }
+    }
+    Err(io::Error::new(
+        io::ErrorKind::NotFound,
+        "no C compiler: neither CC, cc nor gcc",
+    ))
+}

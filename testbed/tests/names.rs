@@ -1,0 +1,68 @@
+//! Names that lead where a test wants, in another program: this one again, with a name to look up.
+
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use quorate_testbed::{Leads, Names};
+
+const NAME: &str = "m1.quorate.test";
+/// Long enough for an answer that nothing holds up, and for a program to start.
+const SHORT: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(8);
+
+/// The other program.
+#[test]
+fn looks_up_what_it_is_told_to() {
+    let Ok(name) = std::env::var("LOOK_UP") else {
+        return;
+    };
+    match (name.as_str(), 7).to_socket_addrs() {
+        Ok(found) => println!("found: {found:?}"),
+        Err(error) => println!("error: {error}"),
+    }
+}
+
+fn ask(names: &Names, name: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "looks_up_what_it_is_told_to", "--nocapture"])
+        .env("LOOK_UP", name)
+        .envs(names.env())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn said(asker: Child) -> String {
+    let Output { stdout, .. } = asker.wait_with_output().unwrap();
+    String::from_utf8_lossy(&stdout).into_owned()
+}
+
+#[test]
+fn a_name_leads_where_it_is_told_to_lead_and_others_are_left_alone() {
+    let names = match Names::build() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return eprintln!("{error}"),
+        names => names.unwrap(),
+    };
+    let home = IpAddr::from([127, 0, 0, 1]);
+    names.set(NAME, Leads::To(home)).unwrap();
+    assert!(said(ask(&names, NAME)).contains("127.0.0.1:7"));
+    assert!(said(ask(&names, "127.0.0.3")).contains("127.0.0.3:7"));
+
+    names.set(NAME, Leads::Nowhere).unwrap();
+    assert!(said(ask(&names, NAME)).contains("error: "));
+
+    names.set(NAME, Leads::ToSilence).unwrap();
+    let mut asker = ask(&names, NAME);
+    std::thread::sleep(SHORT);
+    assert!(asker.try_wait().unwrap().is_none(), "still waiting");
+    let healed = Instant::now();
+    names.set(NAME, Leads::To(home)).unwrap();
+    assert!(said(asker).contains("127.0.0.1:7"));
+    assert!(
+        healed.elapsed() < LONG,
+        "an answer, and no time that ran out"
+    );
+}
