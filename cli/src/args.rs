@@ -7,7 +7,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::log::Talk;
-use crate::{bench, break_, demo, doctor, exit, manual, run, status};
+use crate::{bench, break_, demo, doctor, exit, lead, list, manual, run, status, watch};
 
 /// Run commands under a lock that a majority of independent Redis or Valkey masters agrees on.
 #[derive(Debug, Parser)]
@@ -53,6 +53,15 @@ pub(crate) enum Command {
     /// Measure what a quorum size costs, on your masters or on spawned ones
     #[command(after_help = exit::below(bench::AFTER_HELP, &bench::CODES))]
     Bench(bench::BenchArgs),
+    /// Run a command whenever this machine leads, and campaign again after a loss
+    #[command(after_help = exit::table_of(&lead::CODES), after_long_help = exit::below(lead::AFTER_HELP, &lead::CODES))]
+    Lead(lead::LeadArgs),
+    /// Tell who leads, and each change
+    #[command(after_help = exit::table_of(&watch::CODES), after_long_help = exit::below(watch::AFTER_HELP, &watch::CODES))]
+    Watch(watch::WatchArgs),
+    /// Show what is locked now, by whom, and who waits
+    #[command(after_help = exit::table_of(&list::CODES), after_long_help = exit::below(list::AFTER_HELP, &list::CODES))]
+    List(list::ListArgs),
     /// Print a completion script for a shell
     #[command(after_help = manual::COMPLETIONS_HELP)]
     Completions(manual::CompletionArgs),
@@ -65,7 +74,7 @@ impl Command {
     /// demonstration kills masters on purpose.
     pub(crate) fn usual(&self) -> LevelFilter {
         match self {
-            Self::Run(_) => LevelFilter::WARN,
+            Self::Run(_) | Self::Lead(_) => LevelFilter::WARN,
             _ => LevelFilter::OFF,
         }
     }

@@ -14,6 +14,8 @@ mod demo;
 mod doctor;
 mod exit;
 mod findings;
+mod lead;
+mod list;
 mod log;
 mod manual;
 mod output;
@@ -22,6 +24,7 @@ mod progress;
 mod run;
 mod status;
 mod waiting;
+mod watch;
 mod wrong_usage;
 
 use std::process::ExitCode;
@@ -50,6 +53,9 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Completions(args) => manual::completions(&args, args::description()),
+        Command::Lead(args) => lead::run(args),
+        Command::Watch(args) => watch::run(args),
+        Command::List(args) => list::run(args),
         Command::Man(args) => manual::man(&args, args::description()),
     })
 }

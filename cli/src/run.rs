@@ -100,6 +100,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME", env = "QUORATE_GRACE", value_parser = config::duration)]
     grace: Option<Duration>,
 
+    /// What `status` and waiters see of the holder, beside host, pid and since when: at most 1 KiB
+    #[arg(long, value_name = "TEXT", env = "QUORATE_NOTE")]
+    note: Option<String>,
+
     /// Do not hand QUORATE_MASTERS, with the passwords in it, on to the command
     #[arg(long, env = "QUORATE_HIDE_MASTERS", value_parser = clap::builder::BoolishValueParser::new())]
     hide_masters: bool,
@@ -125,6 +129,7 @@ struct Plan {
     keep_for: Duration,
     deadline: Deadline,
     hide_masters: bool,
+    note: Option<String>,
 }
 
 impl Plan {
@@ -149,10 +154,10 @@ impl Plan {
     }
 }
 
-const DEFAULT_TTL: Duration = Duration::from_secs(10);
+pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(10);
 /// The acquire itself counts towards `max_hold`; more than this only on a machine that is starved.
 const SLACK: Duration = Duration::from_millis(300);
-const DEFAULT_GRACE: Duration = Duration::from_secs(5);
+pub(crate) const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
 /// Runs a command under a lock.
 pub(crate) fn run(mut args: RunArgs) -> Outcome {
@@ -182,6 +187,7 @@ pub(crate) fn run(mut args: RunArgs) -> Outcome {
         keep_for: args.keep_for.unwrap_or_default(),
         deadline: Deadline::new(room, grace),
         hide_masters: args.hide_masters,
+        note: args.note,
     };
     let redlock = config::redlock(&masters, Some(ttl))?;
     let fits = plan.deadline.grace();
@@ -215,7 +221,7 @@ enum WayOut {
 /// Does the `work`, and when it is over, however that came about, sees to it that what it gave back
 /// has reached every master that answers: the runtime ends with us, and with it whatever is still on
 /// its way (`no_way_out_leaves_a_key_but_the_fencing_counter`).
-async fn leaving_nothing<T>(
+pub(crate) async fn leaving_nothing<T>(
     redlock: &Redlock,
     parting: Duration,
     work: impl Future<Output = Result<T, Failure>>,
@@ -287,7 +293,7 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<WayOut, Failur
 }
 
 /// What the masters said to a renewal that failed, if one did.
-fn said(guard: &LockGuard) -> String {
+pub(crate) fn said(guard: &LockGuard) -> String {
     let report = guard.report().into_iter();
     let failed: Vec<String> = report
         .filter(|said| said.phase == Phase::Extend)
@@ -308,6 +314,9 @@ async fn acquire(redlock: &Redlock, plan: &Plan) -> Result<LockGuard, Failure> {
     if let Some(max_hold) = plan.max_hold {
         lock = lock.max_hold(max_hold);
     }
+    if let Some(note) = &plan.note {
+        lock = lock.note(&**note);
+    }
     if plan.wait != Wait::None {
         let display = WaitDisplay::new(plan.resource.as_bytes());
         lock = lock.waiting(move |seen| display.see(seen));
@@ -316,7 +325,7 @@ async fn acquire(redlock: &Redlock, plan: &Plan) -> Result<LockGuard, Failure> {
 }
 
 /// Contention, outage and wrong names are different exits.
-fn refused(error: AcquireError) -> Failure {
+pub(crate) fn refused(error: AcquireError) -> Failure {
     let code = match error {
         AcquireError::HeldByOther(_) => exit::HELD,
         AcquireError::InvalidResource(_) | AcquireError::InvalidOptions(_) => exit::USAGE,

@@ -21,13 +21,11 @@ impl Coordinator {
         // Twice as long as any of them may take, for a node that never answers.
         let most = self.answered_by() + self.patience.answer;
         let mut limit = Limit::new(&*self.runtime, most);
-        match limit.wait(fan_out.until(LookAnswers::complete)).await {
-            Some(answers) => answers,
-            None => {
-                let now = self.now();
-                fan_out.answers().cut_off(now)
-            }
+        if let Some(answers) = limit.wait(fan_out.until(LookAnswers::complete)).await {
+            return answers;
         }
+        let now = self.now();
+        fan_out.answers().cut_off(now)
     }
 }
 
