@@ -114,7 +114,7 @@ pub use builder::RedlockBuilder;
 pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
 pub use hold::guard::LockGuard;
 pub use hold::released::Released;
-pub use kinds::once::{Once, OnceOutcome};
+pub use kinds::once::{Due, Once, OnceOutcome, Turn};
 pub use kinds::owner::{OwnedGuard, Owner};
 pub use kinds::quota::{Quota, Take};
 pub use kinds::shared::DowngradeError;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use quorate::node::Node;
-use quorate::node::memory::{Condition, MemoryNode};
-use quorate::{AcquireError, Once, OnceOutcome, Redlock, ValueError, Wait};
+use quorate::node::memory::{Condition, Master, MemoryNode};
+use quorate::{AcquireError, Due, Once, OnceOutcome, Redlock, ValueError, Wait};
 use support::stubborn::{Stubborn, Treatment};
 use support::{eventually, masters, ms, secs, settings};
 
@@ -213,8 +213,46 @@ async fn a_period_of_nothing_is_refused_and_nothing_is_sent() {
         }
     }
     for node in &nodes {
-        assert!(node.with_master(|master, now| master.is_empty(now)));
+        assert!(node.with_master(Master::is_empty));
     }
+}
+
+#[tokio::test]
+async fn who_holds_the_lock_itself_asks_whether_it_is_due_and_records_it() {
+    let (_, redlock) = memory(3);
+    let nightly = nightly(&redlock).await;
+    let other = redlock.acquire("other").await.expect("free");
+    let error = nightly.due(&other).await.expect_err("another lock");
+    assert!(matches!(error, ValueError::Invalid(_)), "{error}");
+    let shared = redlock
+        .lock("nightly")
+        .shared()
+        .acquire()
+        .await
+        .expect("free");
+    let error = nightly.due(&shared).await.expect_err("a reader");
+    assert!(matches!(error, ValueError::Invalid(_)), "{error}");
+    shared.release().await;
+
+    let guard = redlock
+        .lock("nightly")
+        .max_hold(secs(60))
+        .acquire()
+        .await
+        .expect("free");
+    match nightly.due(&guard).await.expect("all are there") {
+        Due::Now(turn) => turn.record().await.expect("all are there"),
+        Due::AlreadyDone { .. } => panic!("nobody has done it"),
+    }
+    let again = nightly.due(&guard).await.expect("all are there");
+    assert!(matches!(again, Due::AlreadyDone { .. }), "{again:?}");
+    // Under one number there is one write: a late copy of the first would undo a second.
+    let hourly = redlock.once("nightly", secs(3600));
+    let Ok(Due::Now(turn)) = hourly.due(&guard).await else {
+        panic!("it is due on a finer grid");
+    };
+    let error = turn.record().await.expect_err("the lock has written");
+    assert!(matches!(error, ValueError::Invalid(_)), "{error}");
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Instant;
 
-use quorate::node::memory::{Condition, MemoryNode};
+use quorate::node::memory::{Condition, Master, MemoryNode};
 use quorate::node::{Fault, Node, Request};
 use quorate::{AcquireError, NodeOutcome, Quota, Redlock, RestartGuard, Take, ValueError, Wait};
 use support::slow::SlowNode;
@@ -91,6 +91,22 @@ async fn masters_that_forget_one_after_another_forget_nothing_together() {
         assert_eq!(quota.take(1).await, Ok(Take::Taken { left }));
     }
     assert_eq!(quota.left().await, Ok(4));
+}
+
+#[tokio::test]
+async fn who_only_looks_gives_a_master_back_what_it_forgot() {
+    let (nodes, redlock) = memory(3);
+    let quota = quota(&redlock, 1).await;
+    assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 0 }));
+    for (n, node) in nodes.iter().chain(&nodes).enumerate() {
+        if n % 2 == 0 {
+            node.forget();
+            assert_eq!(quota.take(1).await, Ok(Take::SoldOut { left: 0 }));
+        } else {
+            node.restart();
+            assert_eq!(quota.left().await, Ok(0));
+        }
+    }
 }
 
 #[tokio::test]
@@ -451,7 +467,7 @@ async fn what_makes_no_sense_is_refused_and_nothing_is_sent() {
     let error = redlock.quota("").take(1).await.expect_err("no name");
     assert!(error.to_string().contains("empty"), "{error}");
     for node in &nodes {
-        assert!(node.with_master(|master, now| master.is_empty(now)));
+        assert!(node.with_master(Master::is_empty));
     }
     let classic = Redlock::builder().in_memory(3).fencing(false);
     let classic = classic.build().expect("good settings").quota("prizes");

@@ -12,14 +12,18 @@ mod config;
 mod deadline;
 mod demo;
 mod doctor;
+mod errors;
 mod exit;
 mod findings;
 mod kind;
 mod log;
 mod manual;
+mod once;
 mod output;
+mod period;
 mod process;
 mod progress;
+mod quota;
 mod run;
 mod status;
 mod waiting;
@@ -50,6 +54,8 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Quota(args) => quota::run(args),
+        Command::Once(args) => once::run(args),
         Command::Completions(args) => manual::completions(&args, args::description()),
         Command::Man(args) => manual::man(&args, args::description()),
     })

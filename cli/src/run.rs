@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use futures::FutureExt as _;
 use nix::sys::signal::Signal;
-use quorate::{AcquireError, LockGuard, NodeOutcome, Phase, Redlock, Wait};
+use quorate::{LockGuard, NodeOutcome, Phase, Redlock, Wait};
 
 use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;
+use crate::errors::not_acquired;
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::kind::{Kind, KindArgs};
 use crate::output::{self, human};
+use crate::period::{Period, Unrecorded};
 use crate::process::{self, Ended, Job, Lease, Members, Signals};
 use crate::waiting::WaitDisplay;
 
@@ -126,6 +128,11 @@ impl RunArgs {
     pub(crate) fn do_wait(&mut self) {
         self.try_once = false;
     }
+
+    /// The resource, and where the masters are: all that is needed where no command runs.
+    pub(crate) fn into_name(self) -> (OsString, MasterOptions) {
+        (self.resource, self.masters)
+    }
 }
 
 /// The options with the file filled in.
@@ -139,6 +146,8 @@ struct Plan {
     keep_for: Duration,
     deadline: Deadline,
     hide_masters: bool,
+    /// How often the command runs; whenever it is asked to, without.
+    once: Option<Period>,
 }
 
 impl Plan {
@@ -169,7 +178,12 @@ const SLACK: Duration = Duration::from_millis(300);
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
 /// Runs a command under a lock.
-pub(crate) fn run(mut args: RunArgs) -> Outcome {
+pub(crate) fn run(args: RunArgs) -> Outcome {
+    run_once(args, None)
+}
+
+/// The same, unless it has been done in this period.
+pub(crate) fn run_once(mut args: RunArgs, once: Option<Period>) -> Outcome {
     let (masters, mut file) = args.masters.complete()?;
     config::fill!(args from file: ttl, wait, max_hold, keep_for, grace);
     process::ready().map_err(Failure::internal)?;
@@ -197,6 +211,7 @@ pub(crate) fn run(mut args: RunArgs) -> Outcome {
         keep_for: args.keep_for.unwrap_or_default(),
         deadline: Deadline::new(room, grace),
         hide_masters: args.hide_masters,
+        once,
     };
     let redlock = config::redlock(&masters, Some(ttl))?;
     plan.kind
@@ -232,7 +247,7 @@ enum WayOut {
 /// Does the `work`, and when it is over, however that came about, sees to it that what it gave back
 /// has reached every master that answers: the runtime ends with us, and with it whatever is still on
 /// its way (`no_way_out_leaves_a_key_but_the_fencing_counter`).
-async fn leaving_nothing<T>(
+pub(crate) async fn leaving_nothing<T>(
     redlock: &Redlock,
     parting: Duration,
     work: impl Future<Output = Result<T, Failure>>,
@@ -253,6 +268,10 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<WayOut, Failur
         sig = signals.next_that_ends() => {
             return Err(Failure::cut_short(sig, "waited for the lock; nothing is held"));
         }
+    };
+    let Some(unrecorded) = begin(redlock, plan, &guard).await? else {
+        guard.release().await;
+        return Ok(WayOut::Code(exit::OK));
     };
     let since = Instant::now();
     let mut env = vec![
@@ -283,6 +302,9 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<WayOut, Failur
                     left.verb("goes on", "go on")
                 ));
             }
+            unrecorded
+                .ended(signal.map_or(code, |signal| exit::signalled(signal as i32)))
+                .await;
             let rest = plan.keep_for.saturating_sub(since.elapsed());
             let typed = keep(&guard, rest, &mut signals).await;
             Ok(signal.or(typed).map_or(WayOut::Code(code), WayOut::Signal))
@@ -305,6 +327,20 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<WayOut, Failur
     };
     guard.release().await;
     outcome
+}
+
+/// Whether the command is to run; none where it has been done in this period.
+async fn begin<'a>(
+    redlock: &Redlock,
+    plan: &Plan,
+    guard: &'a LockGuard,
+) -> Result<Option<Unrecorded<'a>>, Failure> {
+    let Some(Period { per, at_least }) = plan.once else {
+        return Ok(Some(Unrecorded::nothing()));
+    };
+    let name = plan.resource.as_bytes();
+    let once = redlock.once(name, per);
+    Unrecorded::begin(&once, &output::bytes(name), at_least, guard).await
 }
 
 /// What the masters said to a renewal that failed, if one did.
@@ -334,17 +370,7 @@ async fn acquire(redlock: &Redlock, plan: &Plan) -> Result<LockGuard, Failure> {
         let display = WaitDisplay::new(plan.resource.as_bytes());
         lock = lock.waiting(move |seen| display.see(seen));
     }
-    lock.acquire().await.map_err(refused)
-}
-
-/// Contention, outage and wrong names are different exits.
-fn refused(error: AcquireError) -> Failure {
-    let code = match error {
-        AcquireError::HeldByOther(_) => exit::HELD,
-        AcquireError::InvalidResource(_) | AcquireError::InvalidOptions(_) => exit::USAGE,
-        _ => exit::UNAVAILABLE,
-    };
-    Failure::new(code, error)
+    lock.acquire().await.map_err(not_acquired)
 }
 
 /// Lets the lock outlive a short command, unless a signal or a loss cuts it short. Says the signal if

@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::num::NonZero;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::Either;
@@ -15,7 +16,7 @@ use super::released::Released;
 use super::schedule::ScheduleId;
 use crate::error::ExtendError;
 use crate::limit::Limit;
-use crate::node::{Claim, Group, Token};
+use crate::node::{Group, Token};
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::report::NodeReport;
@@ -39,6 +40,8 @@ pub struct LockGuard {
     pub(crate) core: Arc<Core>,
     pub(crate) id: ScheduleId,
     released: bool,
+    /// It has written the value under it.
+    wrote: AtomicBool,
 }
 
 impl LockGuard {
@@ -48,17 +51,14 @@ impl LockGuard {
             core,
             id,
             released: false,
+            wrote: AtomicBool::new(false),
         }
     }
 
-    /// What all locks of its `Redlock` share.
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.core
-    }
-
-    /// The attempt that took it.
-    pub(crate) fn claim(&self) -> &Arc<Claim> {
-        &self.held.claim
+    /// Whether this is the first write under it: a second one would have the same number, and a late copy of the
+    /// first would undo it.
+    pub(crate) fn may_write(&self) -> bool {
+        !self.wrote.swap(true, Ordering::Relaxed)
     }
 
     /// Runs `body` while the lock is held; it is dropped when the lock is lost.

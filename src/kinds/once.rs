@@ -1,5 +1,6 @@
 //! Once a period: the last period done, under a lock.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::register::{Known, Register};
@@ -67,6 +68,48 @@ pub enum OnceOutcome<T> {
     },
 }
 
+/// Whether a period is to be done, for whoever holds the lock: [`Once::due`].
+#[derive(Debug)]
+#[must_use = "a turn that is not recorded comes again"]
+pub enum Due<'a> {
+    /// It is.
+    Now(Turn<'a>),
+    /// It was done before.
+    AlreadyDone {
+        /// How long until the next period begins that has not been done.
+        next: Duration,
+    },
+}
+
+/// A period that is to be done now, by the holder of the lock.
+#[must_use = "a turn that is not recorded comes again"]
+pub struct Turn<'a> {
+    known: Known<'a>,
+    done: Vec<u8>,
+}
+
+impl Turn<'_> {
+    /// Writes down that this period is done: before the work for at most once, behind it for at least once.
+    ///
+    /// # Errors
+    ///
+    /// [`ValueError::Unknown`] where it may have been written down or not; all others have changed nothing. A lock
+    /// records one turn: for the next period take it again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, it may have been written down or not.
+    pub async fn record(self) -> Result<(), ValueError> {
+        self.known.write(&self.done).await
+    }
+}
+
+impl fmt::Debug for Turn<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turn").finish_non_exhaustive()
+    }
+}
+
 impl Redlock {
     /// What is done once a `period` under this name; nothing is sent yet. The name is that of the lock under which
     /// it runs.
@@ -117,8 +160,8 @@ impl Once {
         &self,
         body: impl AsyncFnOnce(&LockGuard) -> T,
     ) -> Result<OnceOutcome<T>, ValueError> {
-        self.if_due(async |guard: &LockGuard, known: Known<'_>, start: u64| {
-            known.write(&self.done(start)).await?;
+        self.if_due(async |guard: &LockGuard, turn: Turn<'_>| {
+            turn.record().await?;
             let done = guard.while_held(body).await;
             done.map(OnceOutcome::Done)
                 .map_err(|cause| self.stopped(cause, true))
@@ -142,13 +185,13 @@ impl Once {
         &self,
         body: impl AsyncFnOnce(&LockGuard) -> Result<T, E>,
     ) -> Result<OnceOutcome<Result<T, E>>, ValueError> {
-        self.if_due(async |guard: &LockGuard, known: Known<'_>, start: u64| {
+        self.if_due(async |guard: &LockGuard, turn: Turn<'_>| {
             let done = guard.while_held(body).await;
             let done = done.map_err(|cause| self.stopped(cause, false))?;
             if done.is_err() {
                 return Ok(OnceOutcome::Done(done));
             }
-            Ok(match known.write(&self.done(start)).await {
+            Ok(match turn.record().await {
                 Ok(()) => OnceOutcome::Done(done),
                 Err(error) => OnceOutcome::NotRecorded(done, error),
             })
@@ -170,21 +213,47 @@ impl Once {
         self.value.remove().await
     }
 
-    /// Runs `body` under the lock with the start of this period, unless it is done.
+    /// Whether this period is to be done, for a caller that holds the lock of this name itself, exclusively: with
+    /// options of its own, or together with other work.
+    ///
+    /// # Errors
+    ///
+    /// [`ValueError`]; nothing has changed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, nothing has changed.
+    pub async fn due<'a>(&self, guard: &'a LockGuard) -> Result<Due<'a>, ValueError> {
+        let period = self.millis()?;
+        if guard.resource() != self.value.raw_name() || guard.held.claim.group().is_some() {
+            let why = "the lock of this very name is needed, and held exclusively";
+            return Err(ValueError::Invalid(why));
+        }
+        let known = Register::under(guard)?.read().await?;
+        let last = self.last(known.bytes())?;
+        // Only now: the wait for the lock may have taken us into the next one.
+        let now = guard.core.coordinator.runtime.wall_micros() / 1_000;
+        Ok(match on_the_grid(now, period, last) {
+            Ok(start) => Due::Now(Turn {
+                known,
+                done: self.done(start),
+            }),
+            Err(next) => {
+                known.keep().await;
+                Due::AlreadyDone { next }
+            }
+        })
+    }
+
+    /// Runs `body` under the lock, unless this period is done.
     async fn if_due<T>(
         &self,
-        body: impl AsyncFnOnce(&LockGuard, Known<'_>, u64) -> Result<OnceOutcome<T>, ValueError>,
+        body: impl AsyncFnOnce(&LockGuard, Turn<'_>) -> Result<OnceOutcome<T>, ValueError>,
     ) -> Result<OnceOutcome<T>, ValueError> {
-        let period = self.millis()?;
-        let run = async |guard: &LockGuard| {
-            let known = Register::under(guard)?.read().await?;
-            let last = self.last(known.bytes())?;
-            // Only now: the wait for the lock may have taken us into the next one.
-            let runtime = &guard.core().coordinator.runtime;
-            match due(runtime.wall_micros() / 1_000, period, last) {
-                Due::Now { start } => body(guard, known, start).await,
-                Due::In(next) => Ok(OnceOutcome::AlreadyDone { next }),
-            }
+        self.millis()?;
+        let run = async |guard: &LockGuard| match self.due(guard).await? {
+            Due::Now(turn) => body(guard, turn).await,
+            Due::AlreadyDone { next } => Ok(OnceOutcome::AlreadyDone { next }),
         };
         self.value.under_lock(run).await
     }
@@ -227,24 +296,17 @@ impl Once {
 /// Ten years in milliseconds: the grid must have had a line by now.
 const LONGEST: u64 = 10 * 365 * 24 * 3_600_000;
 
-/// When it is to be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Due {
-    Now { start: u64 },
-    In(Duration),
-}
-
-/// Whether the period of `now` is still to be done. All in milliseconds since 1970; `last` is the start of the last
-/// period done, on a grid that may have been another one.
-fn due(now: u64, period: u64, last: Option<u64>) -> Due {
+/// The start of the period of `now`, if it is still to be done, or how long until one is. All in milliseconds since
+/// 1970; `last` is the start of the last period done, on a grid that may have been another one.
+fn on_the_grid(now: u64, period: u64, last: Option<u64>) -> Result<u64, Duration> {
     let start = now - now % period;
     match last {
         Some(last) if start <= last => {
             // The first line of the grid behind it: of another clock it may lie more than one away.
             let next = last - last % period + period;
-            Due::In(Duration::from_millis(next - now))
+            Err(Duration::from_millis(next - now))
         }
-        _ => Due::Now { start },
+        _ => Ok(start),
     }
 }
 
@@ -255,23 +317,22 @@ mod tests {
     #[test]
     fn a_period_is_due_once_by_the_grid_whatever_the_clocks_say() {
         let hour = 3_600_000;
-        let wait = |millis| Due::In(Duration::from_millis(millis));
+        let wait = |millis| Err(Duration::from_millis(millis));
         for (now, period, last, verdict) in [
-            (7 * hour + 5, hour, None, Due::Now { start: 7 * hour }),
-            (
-                7 * hour + 5,
-                hour,
-                Some(6 * hour),
-                Due::Now { start: 7 * hour },
-            ),
+            (7 * hour + 5, hour, None, Ok(7 * hour)),
+            (7 * hour + 5, hour, Some(6 * hour), Ok(7 * hour)),
             (7 * hour + 5, hour, Some(7 * hour), wait(hour - 5)),
-            (8 * hour, hour, Some(7 * hour), Due::Now { start: 8 * hour }),
+            (8 * hour, hour, Some(7 * hour), Ok(8 * hour)),
             // Done by a machine whose clock is ahead.
             (7 * hour + 5, hour, Some(9 * hour), wait(3 * hour - 5)),
             // The period was shorter before.
             (7 * hour, 24 * hour, Some(6 * hour), wait(17 * hour)),
         ] {
-            assert_eq!(due(now, period, last), verdict, "{now} {period} {last:?}");
+            assert_eq!(
+                on_the_grid(now, period, last),
+                verdict,
+                "{now} {period} {last:?}"
+            );
         }
     }
 

@@ -35,7 +35,7 @@ use crate::settings::Wait;
 /// # What it promises, and where that ends
 ///
 /// - Never more than were created are handed out, also while masters lose their memory one after another, as long
-///   as a [`take`](Self::take) succeeds between one and the next. If a majority loses it before that, the quota says
+///   as a [`take`](Self::take) or [`left`](Self::left) succeeds between one and the next. If a majority loses it before that, the quota says
 ///   [`Lost`](ValueError::Lost) and hands out nothing.
 /// - A piece may be wasted: by a crash in the middle, by a future that is dropped, by an
 ///   [`Unknown`](ValueError::Unknown) write. None is handed out twice by it.
@@ -47,7 +47,8 @@ use crate::settings::Wait;
 ///
 /// # Cost
 ///
-/// Two round trips beyond the lock for a [`take`](Self::take), one for [`left`](Self::left).
+/// Two round trips beyond the lock for a [`take`](Self::take), one for [`left`](Self::left); another where a master
+/// is given back what it has lost.
 #[derive(Clone, Debug)]
 pub struct Quota(NamedValue);
 
@@ -122,6 +123,7 @@ impl Quota {
             let known = Register::under(guard)?.read().await?;
             let left = self.pieces(known.bytes())?;
             let Some(rest) = left.checked_sub(pieces) else {
+                known.keep().await;
                 return Ok(Take::SoldOut { left });
             };
             known.write(&self.0.text(&rest.to_string())).await?;
@@ -142,7 +144,9 @@ impl Quota {
     pub async fn left(&self) -> Result<u64, ValueError> {
         let look = async |guard: &LockGuard| {
             let known = Register::under(guard)?.read().await?;
-            self.pieces(known.bytes())
+            let left = self.pieces(known.bytes())?;
+            known.keep().await;
+            Ok(left)
         };
         self.0.under_lock(look).await
     }

@@ -6,12 +6,10 @@
 //!
 //! One write a lock: two under one number could not be told apart, and a late copy of the first would undo the second.
 
-use std::sync::Arc;
-
 use super::value_error::{ValueError, ValueTrouble};
 use crate::hold::guard::LockGuard;
 use crate::protocol::register::{Reading, Vacancy, Writing};
-use crate::rounds::register::{ValueAnswers, Voters};
+use crate::rounds::register::ValueAnswers;
 
 /// The register under a lock that is held: read first.
 pub(crate) struct Register<'a> {
@@ -23,7 +21,7 @@ pub(crate) struct Register<'a> {
 pub(crate) struct Known<'a> {
     register: Register<'a>,
     bytes: Vec<u8>,
-    voters: Voters,
+    read: ValueAnswers,
 }
 
 impl<'a> Register<'a> {
@@ -43,11 +41,10 @@ impl<'a> Register<'a> {
         let error = match reading {
             Reading::Found(node) => {
                 let bytes = answers.bytes(node).unwrap_or_default().to_vec();
-                let voters = answers.voters();
                 return Ok(Known {
                     register: self,
                     bytes,
-                    voters,
+                    read: answers,
                 });
             }
             Reading::Missing => ValueError::Missing,
@@ -64,11 +61,10 @@ impl<'a> Register<'a> {
         let answers = self.ask(ValueAnswers::complete).await;
         let error = match answers.vacancy() {
             Some(Vacancy::Vacant) => {
-                let voters = answers.voters();
                 return Ok(Known {
                     register: self,
                     bytes: Vec::new(),
-                    voters,
+                    read: answers,
                 });
             }
             Some(Vacancy::Occupied) => ValueError::Exists,
@@ -88,7 +84,7 @@ impl<'a> Register<'a> {
     ) -> Result<(), ValueError> {
         let answers = self.ask(ValueAnswers::complete).await;
         answers.all_bytes().try_for_each(ours)?;
-        let answers = self.send(None, ValueAnswers::complete).await?;
+        let answers = self.send(None, &answers, ValueAnswers::complete).await?;
         if answers.all_written() {
             tracing::debug!(resource = %self.name(), "value removed");
             return Ok(());
@@ -97,22 +93,27 @@ impl<'a> Register<'a> {
     }
 
     async fn ask(&self, decided: impl Fn(&ValueAnswers) -> bool) -> ValueAnswers {
-        let (coordinator, claim) = (&self.guard.core().coordinator, self.guard.claim());
+        let (coordinator, claim) = (&self.guard.core.coordinator, &self.guard.held.claim);
         coordinator.read_value(claim, self.number, decided).await
     }
 
     async fn send(
         &self,
-        bytes: Option<Arc<[u8]>>,
+        bytes: Option<&[u8]>,
+        read: &ValueAnswers,
         decided: impl Fn(&ValueAnswers) -> bool,
     ) -> Result<ValueAnswers, ValueError> {
+        if !self.guard.may_write() {
+            let why = "this lock has written its value: take it again to write once more";
+            return Err(ValueError::Invalid(why));
+        }
         if !self.guard.is_valid() {
             let (name, reports) = (self.name(), self.guard.report());
             return Err(ValueError::LockLost(ValueTrouble { name, reports }));
         }
-        let (coordinator, claim) = (&self.guard.core().coordinator, self.guard.claim());
-        let until = self.guard.valid_until();
-        let answers = coordinator.write_value(claim, self.number, bytes, until, decided);
+        let (coordinator, claim) = (&self.guard.core.coordinator, &self.guard.held.claim);
+        let value = (bytes, self.guard.valid_until());
+        let answers = coordinator.write_value(claim, self.number, value, read, decided);
         Ok(answers.await)
     }
 
@@ -121,7 +122,7 @@ impl<'a> Register<'a> {
     }
 
     fn trouble(&self, answers: &ValueAnswers) -> ValueTrouble {
-        let names = self.guard.core().coordinator.names();
+        let names = self.guard.core.coordinator.names();
         ValueTrouble {
             name: self.name(),
             reports: answers.reports(names),
@@ -135,16 +136,23 @@ impl Known<'_> {
         &self.bytes
     }
 
+    /// Leaves the value as it is. Masters that answered without a vote are given it again: the more have it, the more
+    /// may lose it. Whether they take it changes nothing for the caller.
+    pub(crate) async fn keep(self) {
+        if self.read.has_gaps() {
+            let bytes = self.bytes.clone();
+            let _ = self.write(&bytes).await;
+        }
+    }
+
     /// Writes what is the value from now on. An error other than [`ValueError::Unknown`] has changed nothing.
     ///
     /// Cancel safety: dropped, it may have been written or not, and whoever reads next settles which.
     pub(crate) async fn write(self, bytes: &[u8]) -> Result<(), ValueError> {
-        let Self {
-            register, voters, ..
-        } = self;
-        let decided = |answers: &ValueAnswers| answers.writing(&voters).is_some();
-        let answers = register.send(Some(bytes.into()), decided).await?;
-        let writing = answers.writing(&voters).unwrap_or(Writing::Unknown);
+        let Self { register, read, .. } = self;
+        let decided = |answers: &ValueAnswers| answers.writing(&read).is_some();
+        let answers = register.send(Some(bytes), &read, decided).await?;
+        let writing = answers.writing(&read).unwrap_or(Writing::Unknown);
         tracing::debug!(resource = %register.name(), ?writing, "value written");
         let trouble = || register.trouble(&answers);
         match writing {

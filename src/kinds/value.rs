@@ -29,6 +29,10 @@ impl NamedValue {
         }
     }
 
+    pub(crate) fn raw_name(&self) -> &[u8] {
+        &self.name
+    }
+
     /// The name, as text.
     pub(crate) fn name(&self) -> String {
         String::from_utf8_lossy(&self.name).into_owned()

@@ -22,9 +22,9 @@ pub use contract::Node;
 pub use fault::Fault;
 pub use name::NodeName;
 pub use request::{
-    Answer, Claim, Class, ExtendItem, Extended, Fairness, Group, KeyState, Mode, Part, Permit,
-    Phase, QueueInfo, Reply, ReplySink, Request, ServerRun, StoredValue, Subscriber, Ticket, Token,
-    Waiter, WakeSink,
+    Answer, Claim, Class, ExtendItem, Extended, Fairness, Group, KeyState, Mode, NewValue, Part,
+    Permit, Phase, QueueInfo, Reply, ReplySink, Request, ServerRun, StoredValue, Subscriber,
+    Ticket, Token, Waiter, WakeSink,
 };
 pub use scope::Scope;
 #[cfg(any(test, feature = "testing"))]

@@ -368,6 +368,18 @@ pub struct StoredValue {
     pub vouched: bool,
 }
 
+/// What is written under a lock, on one master.
+#[derive(Debug)]
+pub struct NewValue {
+    /// The value; without, the one that is there is removed.
+    pub bytes: Option<Arc<[u8]>>,
+    /// Not sent from then on: a master that restarted since would take in what later holders overwrote.
+    pub until: Instant,
+    /// The run of the server whose answer was read: sent to no other. Within it a late write is refused wherever a
+    /// later holder has been, so it goes out even when the lock has been given back.
+    pub run: Option<ServerRun>,
+}
+
 /// What a coordinator asks of one master.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -426,10 +438,8 @@ pub enum Request {
         claim: Arc<Claim>,
         /// Its number.
         token: u64,
-        /// What is written; without, the value is removed.
-        bytes: Option<Arc<[u8]>>,
-        /// Not sent from then on: a master that restarted since would take in what later holders overwrote.
-        until: Instant,
+        /// What is written. Behind a pointer: every queued request has the size of the largest.
+        value: Arc<NewValue>,
     },
 }
 
@@ -439,16 +449,19 @@ impl Request {
         match self {
             Self::Acquire { claim, .. }
             | Self::Confirm { claim, .. }
-            | Self::Read { claim, .. }
-            | Self::Write { claim, .. } => claim.is_withdrawn(),
+            | Self::Read { claim, .. } => claim.is_withdrawn(),
+            Self::Write { claim, value, .. } => value.run.is_none() && claim.is_withdrawn(),
             Self::Extend { items } => items.iter().all(|item| item.claim.is_withdrawn()),
             Self::Release { .. } | Self::Look { .. } | Self::Break { .. } => false,
         }
     }
 
-    /// Whether it must not be sent any more, however long it has waited.
-    pub fn is_too_late(&self, now: Instant) -> bool {
-        matches!(self, Self::Write { until, .. } if *until <= now)
+    /// Whether it must not be sent to this run of the server, or not any more.
+    pub fn is_void(&self, now: Instant, run: &ServerRun) -> bool {
+        let Self::Write { value, .. } = self else {
+            return false;
+        };
+        value.until <= now || value.run.as_ref().is_some_and(|read| read != run)
     }
 
     /// Whether the restart guard keeps this request from a master: everything that is a vote. A write is

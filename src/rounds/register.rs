@@ -7,7 +7,7 @@ use super::coordinator::Coordinator;
 use super::fan_out::{Collect, FanOut, From};
 use super::look::timeout;
 use crate::limit::Limit;
-use crate::node::{Answer, Claim, Fault, NodeName, Phase, Request, ServerRun};
+use crate::node::{Answer, Claim, Fault, NewValue, NodeName, Phase, Request, ServerRun};
 use crate::protocol::instant::Instant;
 use crate::protocol::quorum::Quorum;
 use crate::protocol::register::{self, ReadVote, Reading, Vacancy, WriteVote, Writing};
@@ -21,40 +21,44 @@ impl Coordinator {
         token: u64,
         decided: impl Fn(&ValueAnswers) -> bool,
     ) -> ValueAnswers {
-        let request = Request::Read {
+        let read = |_| Request::Read {
             claim: claim.clone(),
             token,
         };
-        self.ask_for_value(request, decided).await
+        self.ask_for_value(read, decided).await
     }
 
-    /// Writes the value on every master, or removes it, until enough has been said for `decided`. Nothing is sent
-    /// from `until` on.
+    /// Writes the value on every master, or removes it, until enough has been said for `decided`. Where a master's
+    /// answer was `read` it goes to that run of the server alone. Nothing is sent from `until` on.
     pub(crate) async fn write_value(
         &self,
         claim: &Arc<Claim>,
         token: u64,
-        bytes: Option<Arc<[u8]>>,
-        until: Instant,
+        (bytes, until): (Option<&[u8]>, Instant),
+        read: &ValueAnswers,
         decided: impl Fn(&ValueAnswers) -> bool,
     ) -> ValueAnswers {
-        let request = Request::Write {
+        let bytes: Option<Arc<[u8]>> = bytes.map(Arc::from);
+        let write = |node| Request::Write {
             claim: claim.clone(),
             token,
-            bytes,
-            until,
+            value: Arc::new(NewValue {
+                bytes: bytes.clone(),
+                until,
+                run: read.run(node).cloned(),
+            }),
         };
-        self.ask_for_value(request, decided).await
+        self.ask_for_value(write, decided).await
     }
 
     async fn ask_for_value(
         &self,
-        request: Request,
+        request: impl Fn(usize) -> Request,
         decided: impl Fn(&ValueAnswers) -> bool,
     ) -> ValueAnswers {
         let answers = ValueAnswers::open(self.quorum, self.now());
         let fan_out = FanOut::new(self.runtime.clone(), answers);
-        self.ask_all(&fan_out, Phase::Value, || request.clone());
+        self.ask_each(&fan_out, Phase::Value, request);
         let mut limit = Limit::new(&*self.runtime, self.given_up_by());
         let enough = |answers: &mut ValueAnswers| decided(answers).then(|| answers.clone());
         match limit.wait(fan_out.until(enough)).await {
@@ -64,12 +68,15 @@ impl Coordinator {
     }
 }
 
+/// What one master said, and how long that took.
+type Timed = (Result<Answer, Fault>, Duration);
+
 /// What the masters have said so far to one question about a value.
 #[derive(Clone)]
 pub(crate) struct ValueAnswers {
     quorum: Quorum,
     started: Instant,
-    said: Vec<Option<(Result<Answer, Fault>, Duration)>>,
+    said: Vec<Option<Timed>>,
     yes: usize,
     heard: usize,
 }
@@ -144,33 +151,42 @@ impl ValueAnswers {
         (0..self.said.len()).filter_map(|node| self.bytes(node))
     }
 
-    /// The masters on which a write counts that follows this read, each with the run of the server that answered:
-    /// those that vouched for a value; and where nobody has one, those that said so.
-    pub(crate) fn voters(&self) -> Voters {
-        let vacant = self.vacancy() == Some(Vacancy::Vacant);
-        let run = |answer: Option<&Result<Answer, Fault>>| match answer? {
-            Ok(Answer::Value { run, stored }) => {
-                let vouched = stored.as_ref().is_some_and(|stored| stored.vouched);
-                (vouched || vacant).then(|| run.clone())
-            }
+    /// The run of the server that answered the read, whatever it answered.
+    fn run(&self, node: usize) -> Option<&ServerRun> {
+        match self.said.get(node)?.as_ref()? {
+            (Ok(Answer::Value { run, .. }), _) => Some(run),
             _ => None,
-        };
-        Voters(self.answers().map(run).collect())
+        }
     }
 
-    /// What a write comes to that followed the read of these voters.
-    pub(crate) fn writing(&self, voters: &Voters) -> Option<Writing> {
-        let votes = self.answers().zip(&voters.0);
-        let vote = |answer: &Result<Answer, Fault>, read: &Option<ServerRun>| match answer {
-            Ok(Answer::Written { run }) if Some(run) == read.as_ref() => WriteVote::Counted,
-            Ok(Answer::Written { .. }) => WriteVote::Refilled,
-            Ok(_) => WriteVote::NotWritten,
-            Err(fault) if fault.left_nothing() => WriteVote::NotWritten,
-            Err(_) => WriteVote::Unknown,
+    /// Whether a master that was read has no vote, and is to be given the value again.
+    pub(crate) fn has_gaps(&self) -> bool {
+        let gap = |vote: &Option<ReadVote>| matches!(vote, Some(ReadVote::Nothing | ReadVote::Old));
+        self.read_votes().iter().any(gap)
+    }
+
+    /// What a write comes to that followed this `read`: it counts on the masters that vouched for a value, and where
+    /// nobody had one, on those that said so; in the run of the server that had answered.
+    pub(crate) fn writing(&self, read: &Self) -> Option<Writing> {
+        let vacant = read.vacancy() == Some(Vacancy::Vacant);
+        let votes = read.read_votes();
+        let voted = |node: usize| match votes.get(node) {
+            Some(Some(ReadVote::Value(_))) => true,
+            Some(Some(ReadVote::Nothing)) => vacant,
+            _ => false,
         };
-        let votes: Vec<_> = votes
-            .map(|(answer, read)| answer.map(|answer| vote(answer, read)))
-            .collect();
+        let vote = |(node, answer): (usize, Option<&Result<Answer, Fault>>)| {
+            Some(match answer? {
+                Ok(Answer::Written { run }) if voted(node) && Some(run) == read.run(node) => {
+                    WriteVote::Counted
+                }
+                Ok(Answer::Written { .. }) => WriteVote::Refilled,
+                Ok(_) => WriteVote::NotWritten,
+                Err(fault) if fault.left_nothing() => WriteVote::NotWritten,
+                Err(_) => WriteVote::Unknown,
+            })
+        };
+        let votes: Vec<_> = self.answers().enumerate().map(vote).collect();
         register::written(self.quorum, &votes)
     }
 
@@ -182,7 +198,7 @@ impl ValueAnswers {
 
     /// As public reports, given the masters' names in order.
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
-        let report = |(name, said): (&NodeName, &Option<(Result<Answer, Fault>, Duration)>)| {
+        let report = |(name, said): (&NodeName, &Option<Timed>)| {
             let outcome = match said.as_ref().map(|(answer, _)| answer) {
                 None => NodeOutcome::Silent,
                 Some(Ok(Answer::Value { stored: None, .. })) => NodeOutcome::NoValue,
@@ -205,9 +221,6 @@ impl ValueAnswers {
         names.zip(&self.said).map(report).collect()
     }
 }
-
-/// The masters whose answers were read, with the run of the server that answered.
-pub(crate) struct Voters(Vec<Option<ServerRun>>);
 
 impl Collect for ValueAnswers {
     fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {

@@ -125,5 +125,6 @@ contract! {
         a_counter_of_another_type_stands_in_the_way_of_both
         a_withdrawn_claim_neither_reads_nor_writes
         a_write_whose_time_is_over_is_not_sent
+        a_write_goes_to_the_run_of_the_server_that_was_read_and_to_no_other
         values_of_neighbouring_names_are_apart;
 }

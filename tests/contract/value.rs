@@ -1,6 +1,6 @@
 //! The value under a lock: read by its holder, written by the largest number, on one master.
 
-use quorate::node::{Answer, Claim, Fault, Request, ServerRun, StoredValue};
+use quorate::node::{Answer, Claim, Fault, NewValue, Request, ServerRun, StoredValue};
 use quorate::{Instant, Token};
 use std::sync::Arc;
 
@@ -36,13 +36,13 @@ async fn written(arm: &Arm, request: Request) -> ServerRun {
     }
 }
 
-fn stored(number: u64, bytes: &[u8], vouched: bool) -> Option<StoredValue> {
+fn stored(number: u64, bytes: &[u8], vouched: bool) -> StoredValue {
     let bytes = bytes.to_vec();
-    Some(StoredValue {
+    StoredValue {
         number,
         bytes,
         vouched,
-    })
+    }
 }
 
 pub(crate) async fn where_nothing_was_written_nothing_is_read(arm: &Arm) {
@@ -58,10 +58,13 @@ pub(crate) async fn what_was_written_is_read_by_the_next_holder(arm: &Arm) {
     arm.delete(KEY);
     let (second, later) = held(arm, 2).await;
     let (run, there) = found(arm, &second, later).await;
-    assert_eq!(there, stored(number, bytes, true));
+    assert_eq!(there, Some(stored(number, bytes, true)));
     assert_eq!(run, wrote, "one run of the server");
     written(arm, write(&second, later, b"")).await;
-    assert_eq!(found(arm, &second, later).await.1, stored(later, b"", true));
+    assert_eq!(
+        found(arm, &second, later).await.1,
+        Some(stored(later, b"", true))
+    );
 }
 
 pub(crate) async fn a_value_never_expires(arm: &Arm) {
@@ -120,7 +123,7 @@ pub(crate) async fn a_write_below_the_counter_is_refused(arm: &Arm) {
     }
     assert_eq!(
         found(arm, &second, later).await.1,
-        stored(number, b"3", true)
+        Some(stored(number, b"3", true))
     );
 }
 
@@ -162,7 +165,7 @@ pub(crate) async fn what_another_run_of_the_server_wrote_is_not_vouched_for(arm:
     let (run, there) = found(arm, &claim, number).await;
     // The server of this suite is one that is said to lose nothing: what it had counts.
     let lasts = matches!(arm.master, Master::Server(_));
-    assert_eq!(there, stored(number, b"3 of 4", lasts));
+    assert_eq!(there, Some(stored(number, b"3 of 4", lasts)));
     assert_ne!(run.as_str(), "0".repeat(40));
 }
 
@@ -237,11 +240,34 @@ pub(crate) async fn a_write_whose_time_is_over_is_not_sent(arm: &Arm) {
     let late = Request::Write {
         claim,
         token: number,
-        bytes,
-        until,
+        value: Arc::new(NewValue {
+            bytes,
+            until,
+            run: None,
+        }),
     };
     assert_eq!(arm.ask(late).await, Err(Fault::Withdrawn));
     assert_eq!(arm.read(&value(KEY)), None);
+}
+
+pub(crate) async fn a_write_goes_to_the_run_of_the_server_that_was_read_and_to_no_other(arm: &Arm) {
+    let (claim, number) = held(arm, 1).await;
+    let (here, _) = found(arm, &claim, number).await;
+    // Given back meanwhile: in the run that was read, numbers decide.
+    claim.withdraw();
+    let to = |run: ServerRun| Request::Write {
+        claim: claim.clone(),
+        token: number,
+        value: Arc::new(NewValue {
+            bytes: Some(Arc::from(&b"3"[..])),
+            until: Instant::now() + secs(60),
+            run: Some(run),
+        }),
+    };
+    let said = arm.ask(to(ServerRun::new("another"))).await;
+    assert_eq!(said, Err(Fault::Withdrawn));
+    assert_eq!(arm.read(&value(KEY)), None);
+    assert_eq!(written(arm, to(here.clone())).await, here);
 }
 
 pub(crate) async fn values_of_neighbouring_names_are_apart(arm: &Arm) {

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quorate::node::{
-    Answer, Claim, ExtendItem, Fairness, Fault, Node, Phase, Reply, ReplySink, Request, Ticket,
+    Answer, Claim, ExtendItem, Fairness, Fault, NewValue, Node, Phase, Reply, ReplySink, Request,
+    Ticket,
 };
 use quorate::{Instant, Token};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -149,11 +150,15 @@ pub(crate) fn remove(claim: &Arc<Claim>, token: u64) -> Request {
 }
 
 fn put(claim: &Arc<Claim>, token: u64, bytes: Option<Arc<[u8]>>) -> Request {
+    let until = Instant::now() + Duration::from_secs(600);
     Request::Write {
         claim: claim.clone(),
         token,
-        bytes,
-        until: Instant::now() + Duration::from_secs(600),
+        value: Arc::new(NewValue {
+            bytes,
+            until,
+            run: None,
+        }),
     }
 }
 

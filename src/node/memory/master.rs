@@ -87,6 +87,9 @@ pub struct Peek<'a> {
     pub expires: Option<u64>,
     /// The fencing counter.
     pub counter: Option<u64>,
+    /// The holds of a class, by value, with the milliseconds on the master's clock until which each is kept:
+    /// also of a class that the lock key no longer shows.
+    pub members: &'a [([u8; 32], u64)],
 }
 
 #[derive(Clone, Debug)]
@@ -144,9 +147,8 @@ impl Master {
             Request::Write {
                 claim,
                 token,
-                bytes,
-                ..
-            } => self.write_value(now, claim, *token, bytes.as_deref()),
+                value,
+            } => self.write_value(now, claim, *token, value.bytes.as_deref()),
         }
     }
 
@@ -160,6 +162,7 @@ impl Master {
             counter: standing(&Family::Fence.of(key))
                 .and_then(Entry::text)
                 .and_then(parse),
+            members: self.holds.get(key).map_or(&[], Vec::as_slice),
         }
     }
 
@@ -178,6 +181,11 @@ impl Master {
     /// From now on it is in another run of the server: what was written before is not vouched for.
     pub fn set_run(&mut self, run: ServerRun) {
         self.run = Run(run);
+    }
+
+    /// The run of the server that it is in.
+    pub fn run(&self) -> &ServerRun {
+        &self.run.0
     }
 
     /// Puts a value of another type under `key`.

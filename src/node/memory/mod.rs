@@ -95,9 +95,8 @@ impl MemoryNode {
     fn answer(&self, request: &Request) -> Result<Answer, Fault> {
         let mut state = self.state();
         match state.condition {
-            _ if request.is_withdrawn() || request.is_too_late(Instant::now()) => {
-                Err(Fault::Withdrawn)
-            }
+            _ if request.is_withdrawn() => Err(Fault::Withdrawn),
+            _ if request.is_void(Instant::now(), state.master.run()) => Err(Fault::Withdrawn),
             Condition::Up => state.master.apply(clock::wall_micros(), request),
             Condition::Down => Err(Fault::Down("switched off".into())),
             Condition::Mute => {

@@ -199,7 +199,7 @@ impl Online {
                     self.wanted.push(set);
                 }
                 self.again.push(queued);
-            } else if !queued.request.is_too_late(now)
+            } else if !queued.request.is_void(now, &self.memory.run)
                 && (self.scripts).encode(&queued.request, &self.memory.run, out.commands())
             {
                 let what = What::Request(queued);

@@ -252,9 +252,8 @@ impl Scripts {
             Request::Write {
                 claim,
                 token,
-                bytes,
-                ..
-            } => self.write(claim, *token, bytes.as_deref(), run, out),
+                value,
+            } => self.write(claim, *token, value.bytes.as_deref(), run, out),
         }
         true
     }
@@ -487,7 +486,7 @@ pub(super) fn decode(
     }
     Ok(match (request, value) {
         (Request::Acquire { claim, .. }, value) => acquired(claim, value)?,
-        (Request::Confirm { .. }, Value::Int(0)) => Answer::NotOurs,
+        (Request::Confirm { .. } | Request::Read { .. }, Value::Int(0)) => Answer::NotOurs,
         (Request::Confirm { .. }, Value::Int(1)) => Answer::Confirmed,
         (Request::Confirm { claim, .. }, Value::Int(-1)) if claim.group().is_some() => {
             Answer::NotAlone
@@ -507,7 +506,6 @@ pub(super) fn decode(
         (Request::Look { .. } | Request::Break { .. }, Value::Array(state)) => {
             Answer::State(key_state(state).ok_or_else(NoAnswer::odd)?)
         }
-        (Request::Read { .. }, Value::Int(0)) => Answer::NotOurs,
         (Request::Read { .. }, Value::Array(found)) => {
             let run = memory.run.clone();
             let stored = stored(found, memory)?;

@@ -6,7 +6,10 @@ use super::*;
 use crate::node::redis::address::Address;
 use crate::node::redis::shared::NodeOptions;
 use crate::node::redis::trust::Roster;
-use crate::node::{Answer, Claim, Phase, Reply, ReplySink, Request, Subscriber, Token, WakeSink};
+use crate::node::{
+    Answer, Claim, NewValue, Phase, Reply, ReplySink, Request, ServerRun, Subscriber, Token,
+    WakeSink,
+};
 use crate::settings::RestartGuard;
 
 const NODE_TIMEOUT: u64 = 50;
@@ -483,19 +486,22 @@ fn wake_ups_are_passed_on_wherever_they_come() {
     assert_eq!(bench.told.all().len(), 2);
 }
 
-fn write(until: u64) -> Request {
+fn write(until: u64, run: Option<&str>) -> Request {
     Request::Write {
         claim: claim(1),
         token: 7,
-        bytes: Some(Arc::from(&b"3"[..])),
-        until: at(until),
+        value: Arc::new(NewValue {
+            bytes: Some(Arc::from(&b"3"[..])),
+            until: at(until),
+            run: run.map(ServerRun::new),
+        }),
     }
 }
 
 /// A write that has been taken, and what it waits for: its scripts, which are loaded now.
-fn taken(bench: &mut Bench, until: u64) {
+fn taken(bench: &mut Bench, request: Request) {
     bench.greet(0);
-    bench.ask(1, write(until));
+    bench.ask(1, request);
     assert!(bench.link.take(at(1)), "there may be more");
     bench.link.take(at(1));
     assert!(bench.written().contains("LOAD"));
@@ -505,7 +511,7 @@ fn taken(bench: &mut Bench, until: u64) {
 #[test]
 fn a_write_that_was_under_way_is_never_sent_again() {
     let mut bench = Bench::new();
-    taken(&mut bench, 10_000);
+    taken(&mut bench, write(10_000, Some("a")));
     bench.link.take(at(3));
     // Number, run of the server, bytes.
     let written = bench.written();
@@ -523,10 +529,32 @@ fn a_write_that_was_under_way_is_never_sent_again() {
 #[test]
 fn a_write_that_waited_until_its_time_was_over_is_not_sent() {
     let mut bench = Bench::new();
-    taken(&mut bench, 3);
+    taken(&mut bench, write(3, None));
     bench.link.take(at(3));
     assert_eq!(bench.written(), "");
     assert_eq!(bench.told.kinds(), ["withdrawn"]);
+}
+
+#[test]
+fn a_write_that_follows_a_read_goes_to_that_run_of_the_server_and_to_no_other() {
+    for (run, withdrawn, sent) in [
+        (Some("a"), false, true),
+        // The lock has been given back: what a majority has is to reach the others as well.
+        (Some("a"), true, true),
+        (Some("b"), false, false),
+        (None, false, true),
+        (None, true, false),
+    ] {
+        let mut bench = Bench::new();
+        let request = write(10_000, run);
+        if let (Request::Write { claim, .. }, true) = (&request, withdrawn) {
+            claim.withdraw();
+        }
+        taken(&mut bench, request);
+        bench.link.take(at(3));
+        assert_eq!(!bench.written().is_empty(), sent, "{run:?} {withdrawn}");
+        assert_eq!(bench.told.kinds().is_empty(), sent, "{run:?} {withdrawn}");
+    }
 }
 
 #[test]
