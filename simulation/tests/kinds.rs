@@ -71,3 +71,22 @@ fn holds_of_every_kind_share_one_resource() {
         assert_eq!((seen.several, seen.lost), (7, 0), "{seed}");
     }
 }
+
+/// Where the counters differ, two first holds of one owner that meet cannot agree on a number: neither is
+/// alone. They tried again at once, and one of them always stood there, for as long as anybody waited.
+#[test]
+fn holds_of_one_owner_that_meet_let_each_other_be_alone() {
+    for seed in 0..40 {
+        let mut scenario = apart(seed, 4);
+        (scenario.net.delay, scenario.net.jitter) = (5 * MS, 8 * MS);
+        scenario.settings.fair = seed % 2 == 0;
+        scenario.settings.ttl = 300 * MS;
+        for client in &mut scenario.clients {
+            client.steps = vec![step(Kind::Owner(0)); 3];
+        }
+        let outcome = play(&scenario, None);
+        assert_eq!(outcome.violation, None, "seed {seed}: {scenario}");
+        // Those that were waited for in the steps, too.
+        assert!(outcome.coverage.acquired >= 12, "seed {seed}");
+    }
+}
