@@ -42,7 +42,7 @@ fn one_of_two_is_broken() -> impl Iterator<Item = Scenario> {
 fn a_number_that_one_of_several_resources_confirms_is_caught() {
     let caught = |flaw| {
         let violation = |scenario: Scenario| play(&scenario, flaw).violation;
-        one_of_two_is_broken().filter_map(violation).next()
+        one_of_two_is_broken().find_map(violation)
     };
     assert_eq!(caught(None), None, "the library");
     assert!(caught(Some(Flaw::ConfirmAnyKey)).is_some());

@@ -14,12 +14,15 @@ use crate::locker::Hold;
 /// An owner and a resource.
 type Place = (u8, u8);
 
-/// The holds of a process, and how many clones of each are counted.
+/// How many clones of a hold are counted.
+type Clones = (u32, Arc<dyn Hold>);
+
+/// The holds of a process.
 #[derive(Clone, Default)]
-pub(crate) struct CountedHolds(Arc<Mutex<HashMap<Place, (u32, Arc<dyn Hold>)>>>);
+pub(crate) struct CountedHolds(Arc<Mutex<HashMap<Place, Clones>>>);
 
 impl CountedHolds {
-    fn holds(&self) -> MutexGuard<'_, HashMap<Place, (u32, Arc<dyn Hold>)>> {
+    fn holds(&self) -> MutexGuard<'_, HashMap<Place, Clones>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -40,18 +43,14 @@ impl CountedHolds {
     }
 
     fn clone_of(&self, place: Place, hold: Arc<dyn Hold>) -> Arc<dyn Hold> {
-        let counted = self.clone();
-        Arc::new(Counted {
-            counted,
-            place,
-            hold,
-        })
+        let all = self.clone();
+        Arc::new(Counted { all, place, hold })
     }
 }
 
 /// One clone. It is counted off when it is given back; who is told of a loss has nothing to give back.
 struct Counted {
-    counted: CountedHolds,
+    all: CountedHolds,
     place: Place,
     hold: Arc<dyn Hold>,
 }
@@ -61,7 +60,7 @@ impl Drop for Counted {
         if self.hold.look().is_none() {
             return;
         }
-        let mut holds = self.counted.holds();
+        let mut holds = self.all.holds();
         let last = holds.get_mut(&self.place).is_some_and(|(count, _)| {
             *count -= 1;
             *count == 0

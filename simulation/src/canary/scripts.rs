@@ -131,12 +131,12 @@ impl Turn<'_> {
     }
 
     /// Takes one key alone, whatever the line says.
-    fn take(&mut self, claim: &Claim, ttl: Duration) -> Outcome {
+    fn take(&mut self, claim: &Claim, ttl: Duration) -> Answer {
         let number = self.counter(claim.key()) + 1;
         self.set_counter(claim.key(), number);
         self.put(claim.key(), &claim.token().to_hex(), ttl);
         let counter = Some(number);
-        Ok(Answer::Granted { counter })
+        Answer::Granted { counter }
     }
 
     /// The counter as it stood before.
@@ -244,7 +244,7 @@ impl WrongScripts {
                     _ => self.several.contains(&**id),
                 };
                 if refused(&answer) && turn.holder(key).is_none() && before.iter().all(passes) {
-                    return Some(turn.take(claim, ttl));
+                    return Some(Ok(turn.take(claim, ttl)));
                 }
                 answer
             }
@@ -288,10 +288,13 @@ impl WrongScripts {
                 if before.is_empty() {
                     return None;
                 }
-                let mut line = QueueInfo::default();
-                line.ahead = before.len() as u64;
-                line.ticket = ticket(claim).map_or(before.len() as u64, |ticket| ticket.number);
-                line.holder = holder;
+                let ahead = before.len() as u64;
+                let line = QueueInfo {
+                    ahead,
+                    ticket: ticket(claim).map_or(ahead, |ticket| ticket.number),
+                    holder,
+                    ..QueueInfo::default()
+                };
                 Ok(Answer::Refused {
                     ttl_left: Some(ttl),
                     line: Some(Box::new(line)),
