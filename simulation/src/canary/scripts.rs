@@ -236,6 +236,25 @@ impl WrongScripts {
                 let counter = Some(number);
                 Ok(Answer::Granted { counter })
             }
+            Flaw::WritersFirst | Flaw::SinglePassesMulti | Flaw::OwnerInLine => {
+                return self.in_line(flaw, turn, claim, (ttl, proposal));
+            }
+            _ => return self.of_several(flaw, turn, claim, (ttl, proposal)),
+        })
+    }
+
+    /// The same, of who waits in line.
+    fn in_line(
+        &self,
+        flaw: Flaw,
+        mut turn: Turn<'_>,
+        claim: &Claim,
+        (ttl, _): (Duration, u64),
+    ) -> Option<Outcome> {
+        let key = claim.key();
+        let holder = turn.holder(key);
+        let refused = |answer: &Outcome| matches!(answer, Ok(Answer::Refused { .. }));
+        Some(match flaw {
             Flaw::WritersFirst | Flaw::SinglePassesMulti if claim.group().is_none() => {
                 let answer = turn.sound();
                 let before = turn.before(claim);
@@ -248,6 +267,40 @@ impl WrongScripts {
                 }
                 answer
             }
+            Flaw::OwnerInLine if owned(claim) && turn.shows(claim) && !turn.is_member(claim) => {
+                let before = turn.before(claim);
+                if before.is_empty() {
+                    return None;
+                }
+                let ahead = before.len() as u64;
+                let line = QueueInfo {
+                    ahead,
+                    ticket: ticket(claim).map_or(ahead, |ticket| ticket.number),
+                    holder,
+                    ..QueueInfo::default()
+                };
+                Ok(Answer::Refused {
+                    ttl_left: Some(ttl),
+                    line: Some(Box::new(line)),
+                })
+            }
+            _ => return None,
+        })
+    }
+
+    /// The same, of several resources.
+    fn of_several(
+        &self,
+        flaw: Flaw,
+        mut turn: Turn<'_>,
+        claim: &Claim,
+        (ttl, proposal): (Duration, u64),
+    ) -> Option<Outcome> {
+        let key = claim.key();
+        let holder = turn.holder(key);
+        let refused = |answer: &Outcome| matches!(answer, Ok(Answer::Refused { .. }));
+        let granted = |answer: &Outcome| matches!(answer, Ok(Answer::Granted { .. }));
+        Some(match flaw {
             Flaw::MultiOwnCounter if is_several(claim) => {
                 let stood: Vec<_> = claim.keys().map(|key| turn.counter(key)).collect();
                 let value = claim.token().to_hex();
@@ -282,23 +335,6 @@ impl WrongScripts {
                 }
                 let counter = Some(number);
                 Ok(Answer::Granted { counter })
-            }
-            Flaw::OwnerInLine if owned(claim) && turn.shows(claim) && !turn.is_member(claim) => {
-                let before = turn.before(claim);
-                if before.is_empty() {
-                    return None;
-                }
-                let ahead = before.len() as u64;
-                let line = QueueInfo {
-                    ahead,
-                    ticket: ticket(claim).map_or(ahead, |ticket| ticket.number),
-                    holder,
-                    ..QueueInfo::default()
-                };
-                Ok(Answer::Refused {
-                    ttl_left: Some(ttl),
-                    line: Some(Box::new(line)),
-                })
             }
             _ => return None,
         })
