@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::error::BuildError;
 use crate::keys::RESERVED;
 use crate::node::Node;
+use crate::node::note::{Identity, NoteText, Notes};
 #[cfg(any(test, feature = "testing"))]
 use crate::node::redis::driver::Driver;
 use crate::node::redis::{Address, NodeOptions, RedisNode, Roster};
@@ -40,6 +41,7 @@ use crate::tls::Tls;
 /// | `fair` | on | you want raw Redlock with jittered retries: `unordered()` |
 /// | `heartbeat` | half the ttl, at most the wait | a crashed waiter must be passed over sooner |
 /// | `restart_guard` | on | masters with `appendfsync always` |
+/// | `note` | host, pid, process | operators should see more of who holds a lock, or nothing |
 #[derive(Clone)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct RedlockBuilder {
@@ -57,6 +59,7 @@ pub struct RedlockBuilder {
     fair: bool,
     heartbeat: Option<Duration>,
     restart_guard: RestartGuard,
+    note: NoteText,
     #[cfg(feature = "tls-rustls")]
     tls: Tls,
     runtime: Option<Arc<dyn Runtime>>,
@@ -90,6 +93,7 @@ impl Default for RedlockBuilder {
             fair: true,
             heartbeat: None,
             restart_guard: RestartGuard::On,
+            note: NoteText::default(),
             #[cfg(feature = "tls-rustls")]
             tls: Tls::default(),
             runtime: None,
@@ -209,6 +213,14 @@ impl RedlockBuilder {
         self
     }
 
+    /// What [`status`](Redlock::status) and waiters are told of the holder, beside host, pid, the name of
+    /// the process and since when: a text of at most 1 KiB, or `None` for no note at all. It is written
+    /// a moment after the lock has been taken, so that locks that are soon given back pay nothing for it.
+    pub fn note(mut self, note: impl Into<NoteText>) -> Self {
+        self.note = note.into();
+        self
+    }
+
     /// Roots and client certificate for `rediss://` masters.
     #[cfg(feature = "tls-rustls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tls-rustls")))]
@@ -273,6 +285,8 @@ impl RedlockBuilder {
             wait: self.wait,
             retry: self.retry.clone(),
             max_hold: self.max_hold,
+            notes: self.fencing.then(Notes::of_this_process),
+            note: self.note.clone(),
         };
         options.check()?;
         if self.connect_timeout.is_zero() {
@@ -351,12 +365,17 @@ impl RedlockBuilder {
         Err(bad("heartbeat", heartbeat, why))
     }
 
-    fn node_options(&self, node_timeout: Duration) -> Result<Arc<NodeOptions>, BuildError> {
+    fn node_options(
+        &self,
+        node_timeout: Duration,
+        name: &str,
+    ) -> Result<Arc<NodeOptions>, BuildError> {
         Ok(Arc::new(NodeOptions {
             node_timeout,
             connect_timeout: self.connect_timeout,
             max_ttl: self.max_ttl,
             restart_guard: self.restart_guard,
+            name: name.into(),
             roster: Roster::default(),
             #[cfg(any(test, feature = "testing"))]
             dial: self.dial.clone(),
@@ -366,7 +385,8 @@ impl RedlockBuilder {
     }
 
     fn redis_nodes(&self, node_timeout: Duration) -> Result<Vec<Arc<dyn Node>>, BuildError> {
-        let options = self.node_options(node_timeout)?;
+        let name = Identity::of_this_process().of_connection();
+        let options = self.node_options(node_timeout, &name)?;
         let node = |address| Arc::new(RedisNode::new(address, options.clone())) as Arc<dyn Node>;
         Ok(addresses(&self.masters)?.into_iter().map(node).collect())
     }
@@ -374,7 +394,8 @@ impl RedlockBuilder {
     /// The masters without their actors, for simulations.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn drivers(&self, seed: u64, now: Instant) -> Result<Vec<Driver>, BuildError> {
-        let options = self.node_options(self.effective_node_timeout())?;
+        // The same in every run, so that a run can be repeated.
+        let options = self.node_options(self.effective_node_timeout(), "quorate")?;
         let addresses = addresses(&self.masters)?.into_iter().zip(seed..);
         let driver = |(address, seed)| Driver::new(address, options.clone(), seed, now);
         Ok(addresses.map(driver).collect())

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::keys::RESERVED;
+use crate::node::Note;
 use crate::outcome::LossCause;
 use crate::report::{NodeReport, OneLine, is_hopeless};
 use crate::resource::InvalidResource;
@@ -51,6 +52,9 @@ pub enum BuildError {
     /// A prefix that leaves no sensible key.
     #[error("the key prefix is {0} bytes long, at most {max} are allowed", max = crate::resource::MAX_RESOURCE_LEN)]
     PrefixTooLong(usize),
+    /// A note that is too long for the masters to keep beside each lock.
+    #[error("the note is {0} bytes long, at most {max} are allowed", max = crate::node::note::MAX_NOTE_LEN)]
+    NoteTooLong(usize),
     /// A TLS setting that cannot be used.
     #[error("TLS: {0}")]
     Tls(String),
@@ -95,6 +99,8 @@ pub struct Missed {
     pub reports: Vec<NodeReport>,
     /// Whether this very [`Redlock`](crate::Redlock) holds it. A lock is not re-entrant.
     pub held_here: bool,
+    /// What the holder says of itself, where it did.
+    pub note: Option<Box<Note>>,
 }
 
 impl Missed {
@@ -140,9 +146,12 @@ impl fmt::Display for AcquireError {
             Self::InvalidOptions(why) => return why.fmt(f),
         };
         let waited = Duration::from_millis(missed.waited.as_millis() as u64);
+        let named = matches!(self, Self::HeldByOther(missed) if !missed.held_here);
+        let holder = missed.note.as_ref().filter(|_| named);
+        let holder = holder.map_or_else(String::new, |note| format!(", {note}"));
         write!(
             f,
-            "lock {:?} {what} (waited {}, attempts: {})",
+            "lock {:?} {what}{holder} (waited {}, attempts: {})",
             missed.resource,
             humantime::format_duration(waited),
             missed.attempts

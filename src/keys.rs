@@ -27,6 +27,11 @@ const SHARED_PLACE: &str = "{shared}";
 
 /// What it begins with while an owner holds it; the owner's id stands behind.
 pub(crate) const OWNER: &str = "quorate:owner:";
+/// What stands before a lock key in the name of the channel on which its new leaders are announced.
+pub(crate) const LEADER: &str = "quorate:leader:";
+
+/// Where that stands in a script and in the table of rights.
+pub(crate) const LEADER_PLACE: &str = "{leader}";
 
 /// The families of keys that belong to one lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,10 +54,12 @@ pub(crate) enum Family {
     Value,
     /// The slots of a semaphore; behind it stands the number of one.
     Slot,
+    /// What the holder tells those who look.
+    Note,
 }
 
 impl Family {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Lock,
         Self::Fence,
         Self::Queue,
@@ -62,6 +69,7 @@ impl Family {
         Self::Holds,
         Self::Value,
         Self::Slot,
+        Self::Note,
     ];
 
     /// What stands before the lock key.
@@ -76,6 +84,7 @@ impl Family {
             Self::Holds => "quorate:holds:",
             Self::Value => "quorate:value:",
             Self::Slot => "quorate:slot:",
+            Self::Note => "quorate:note:",
         }
     }
 
@@ -91,6 +100,7 @@ impl Family {
             Self::Holds => "{holds}",
             Self::Value => "{value}",
             Self::Slot => "{slot}",
+            Self::Note => "{note}",
         }
     }
 
@@ -101,6 +111,24 @@ impl Family {
     }
 }
 
+/// Whether a key is one of ours beside the locks.
+pub(crate) fn is_reserved(key: &[u8]) -> bool {
+    key.starts_with(RESERVED.as_bytes())
+}
+
+/// All keys whose names begin so, as masters write patterns.
+pub(crate) fn pattern(before: &[u8]) -> Vec<u8> {
+    let mut pattern = Vec::with_capacity(before.len() + 1);
+    for &byte in before {
+        if matches!(byte, b'*' | b'?' | b'[' | b']' | b'\\') {
+            pattern.push(b'\\');
+        }
+        pattern.push(byte);
+    }
+    pattern.push(b'*');
+    pattern
+}
+
 /// A script with the names put in where it asks for them.
 pub(crate) fn put_in(script: &str) -> String {
     let named = Family::ALL.iter().fold(script.to_owned(), |text, family| {
@@ -109,4 +137,5 @@ pub(crate) fn put_in(script: &str) -> String {
     named
         .replace(WAKE_PLACE, WAKE)
         .replace(SHARED_PLACE, SHARED)
+        .replace(LEADER_PLACE, LEADER)
 }

@@ -35,6 +35,8 @@
 //! - [`LockGuard`] is a held lock: fencing token, validity, [`lost`](LockGuard::lost),
 //!   [`extend`](LockGuard::extend), [`release`](LockGuard::release).
 //! - [`Quota`] and [`Once`] keep a value under a lock: so many pieces and no more, once a period.
+//! - [`Election`] elects a leader and tells everybody who it is; [`Note`] says who holds a lock, and
+//!   [`list`](Redlock::list) what is locked now.
 //! - [`AcquireError`] tells contention, outage and lateness apart; every error and every guard carries
 //!   a [`NodeReport`] of each master.
 //! - [`node`] and [`runtime`] are the seams for tests, simulations and other back ends (feature
@@ -87,6 +89,7 @@ mod hold;
 mod keys;
 mod kinds;
 mod limit;
+mod listing;
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub mod metrics;
@@ -114,14 +117,17 @@ pub use builder::RedlockBuilder;
 pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
 pub use hold::guard::LockGuard;
 pub use hold::released::Released;
+pub use kinds::election::{Election, Leader, Leadership, Observation};
 pub use kinds::once::{Due, Once, OnceOutcome, Turn};
 pub use kinds::owner::{OwnedGuard, Owner};
 pub use kinds::quota::{Quota, Take};
 pub use kinds::shared::DowngradeError;
 pub use kinds::value_error::{ValueError, ValueTrouble};
+pub use listing::{Listed, Listing};
 pub use node::inspection::Inspection;
+pub use node::note::{MAX_NOTE_LEN, NoteText};
 pub use node::redis::needs::{MissingRight, Purpose};
-pub use node::{Fault, KeyState, NodeName, Phase, Token, Waiter};
+pub use node::{Fault, KeyState, NodeName, Note, Phase, Token, Waiter};
 pub use outcome::LossCause;
 pub use protocol::instant::Instant;
 pub use protocol::validity::Drift;

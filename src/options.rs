@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::BuildError;
+use crate::node::note::{NoteText, Notes};
 use crate::protocol::validity::Drift;
 use crate::retry::Retry;
 use crate::settings::Wait;
@@ -24,6 +25,10 @@ pub(crate) struct Options {
     /// First come, first served.
     pub(crate) fair: bool,
     pub(crate) heartbeat: Duration,
+    /// What all holders of this `Redlock` say of themselves; none in the classic protocol.
+    pub(crate) notes: Option<Notes>,
+    /// And what they have to add.
+    pub(crate) note: NoteText,
     /// This `Redlock` on wake channels and in waiter ids: 16 hexadecimal digits.
     pub(crate) process: Arc<str>,
 }
@@ -51,7 +56,19 @@ pub(crate) fn check_max_hold(max_hold: Duration) -> Result<(), BuildError> {
     Ok(())
 }
 
+pub(crate) fn check_note(note: &NoteText) -> Result<(), BuildError> {
+    match note.too_long() {
+        Some(bytes) => Err(BuildError::NoteTooLong(bytes)),
+        None => Ok(()),
+    }
+}
+
 impl Options {
+    /// What the holder of a lock says with this note; none where it says nothing.
+    pub(crate) fn says(&self, note: &NoteText) -> Option<Arc<str>> {
+        self.notes.as_ref()?.says(note)
+    }
+
     pub(crate) fn check(&self) -> Result<(), BuildError> {
         if !(0.0..1.0).contains(&self.drift.factor) {
             let why = format!(
@@ -74,6 +91,7 @@ impl Options {
                 "leaves no time to answer; 50ms is the default",
             ));
         }
+        check_note(&self.note)?;
         self.max_hold.map_or(Ok(()), check_max_hold)
     }
 

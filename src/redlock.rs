@@ -12,13 +12,14 @@ use crate::acquire::kind::Kind;
 use crate::error::{AcquireError, Missed, ScopeError};
 use crate::hold::core::Core;
 use crate::hold::guard::LockGuard;
-use crate::hold::held::Held;
+use crate::hold::held::{Held, Holding};
 use crate::hold::renewal;
 use crate::hold::schedule::{Renewal, ScheduleId};
 use crate::metrics;
 use crate::node::inspection::Inspection;
-use crate::node::{Fault, KeyState, NodeName, Phase, Request, Scope, Subscriber};
-use crate::options::{Options, check_max_hold};
+use crate::node::note::NoteText;
+use crate::node::{Fault, KeyState, NodeName, Note, Phase, Request, Scope, Subscriber};
+use crate::options::{Options, check_max_hold, check_note};
 use crate::outcome::Failure;
 use crate::report::NodeReport;
 use crate::resource::{InvalidResource, check_resource};
@@ -76,6 +77,8 @@ pub struct Refusal {
     pub reports: Vec<NodeReport>,
     /// Whether this very [`Redlock`] holds it. A lock is not re-entrant.
     pub held_here: bool,
+    /// What the holder says of itself, where it did.
+    pub note: Option<Box<Note>>,
 }
 
 impl Redlock {
@@ -184,6 +187,8 @@ impl Redlock {
             wait: options.wait,
             max_hold: options.max_hold,
             renew: true,
+            note: options.note.clone(),
+            announce: false,
             observer: None,
         }
     }
@@ -350,13 +355,13 @@ impl Redlock {
         self.core.coordinator.names()
     }
 
-    fn key(&self, resource: &[u8]) -> Result<Arc<[u8]>, InvalidResource> {
+    pub(crate) fn key(&self, resource: &[u8]) -> Result<Arc<[u8]>, InvalidResource> {
         let prefix = &self.core.coordinator.prefix;
         check_resource(prefix, resource)?;
         Ok(self.core.coordinator.key(resource))
     }
 
-    async fn look(&self, request: Request) -> Status {
+    pub(crate) async fn look(&self, request: Request) -> Status {
         let coordinator = &self.core.coordinator;
         let answers = coordinator.look(request).await;
         let nodes = coordinator
@@ -394,6 +399,8 @@ pub struct LockRequest<'a> {
     wait: Wait,
     max_hold: Option<Duration>,
     renew: bool,
+    note: NoteText,
+    announce: bool,
     observer: Option<Observer>,
 }
 
@@ -419,6 +426,27 @@ impl LockRequest<'_> {
     /// Turns the renewal off: the lock ends after one ttl, unless extended by hand.
     pub fn fixed_lease(mut self) -> Self {
         self.renew = false;
+        self
+    }
+
+    /// What those who look are told of the holder, beside host, pid, the name of the process and since
+    /// when: a text of at most 1 KiB, or `None` for no note at all. Default: the builder's.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
+    /// let guard = redlock.lock("db").note("migration 17").acquire().await?;
+    /// let secret = redlock.lock("payroll").note(None).acquire().await?;
+    /// # drop((guard, secret));
+    /// # Ok(()) }
+    /// ```
+    pub fn note(mut self, note: impl Into<NoteText>) -> Self {
+        self.note = note.into();
+        self
+    }
+
+    /// Writes the note at once, and wakes those who watch for a new leader.
+    pub(crate) fn announced(mut self) -> Self {
+        self.announce = true;
         self
     }
 
@@ -466,6 +494,7 @@ impl LockRequest<'_> {
             AcquireError::HeldByOther(missed) => Ok(TryAcquire::Held(Refusal {
                 ttl_left: lost.round.and_then(|round| round.answers().ttl_left()),
                 held_here: missed.held_here,
+                note: missed.note,
                 reports: missed.reports,
             })),
             error => Err(error),
@@ -489,6 +518,7 @@ impl LockRequest<'_> {
         check_resource(&core.coordinator.prefix, &self.resource)?;
         self.kind.check(&core.coordinator)?;
         core.options.check_ttl(self.ttl)?;
+        check_note(&self.note)?;
         if let Some(max_hold) = self.max_hold {
             check_max_hold(max_hold)?;
         }
@@ -585,7 +615,18 @@ impl LockRequest<'_> {
         }
         tracing::debug!(fencing_token = won.fencing, "lock acquired");
         let started = won.started;
-        let held = Held::new(won, self.ttl, self.max_hold, self.renew, &core.lines, place);
+        let holding = Holding {
+            ttl: self.ttl,
+            max_hold: self.max_hold,
+            renews: self.renew,
+            says: core.options.says(&self.note),
+        };
+        let held = Held::new(won, holding, &core.lines, place);
+        if self.announce {
+            let runtime = &core.coordinator.runtime;
+            let note = held.note(true, runtime.now(), runtime.wall_micros());
+            core.coordinator.note(note.into_iter().collect());
+        }
         let id = ScheduleId::default();
         renewal::watch(&core.renewal, &core.coordinator, &held, &id, started);
         LockGuard::new(held, core.clone(), id)
@@ -603,6 +644,11 @@ impl LockRequest<'_> {
             attempts: ended.attempts,
             reports: reports.unwrap_or_default(),
             held_here: ended.held_here,
+            note: ended
+                .round
+                .as_ref()
+                .and_then(|round| round.answers().holder_note())
+                .map(Box::new),
         };
         match ended.failure {
             Failure::Contention => AcquireError::HeldByOther(missed),
@@ -671,5 +717,19 @@ impl Status {
             None if known.len() - holders.count() >= self.quorum => StatusVerdict::Free,
             None => StatusVerdict::Split,
         }
+    }
+
+    /// What the holder that a majority names says of itself, where it did.
+    pub fn note(&self) -> Option<&Note> {
+        let StatusVerdict::Held(holder) = self.verdict() else {
+            return None;
+        };
+        let known = self
+            .nodes
+            .iter()
+            .filter_map(|node| node.state.as_ref().ok());
+        known
+            .filter(|state| state.holder.as_ref() == Some(&holder))
+            .find_map(|state| state.note.as_ref())
     }
 }

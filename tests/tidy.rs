@@ -22,7 +22,7 @@ const FLOORS: [&[&str]; 13] = [
     &["hold"],
     &["acquire"],
     &["redlock"],
-    &["kinds"],
+    &["kinds", "listing"],
     &["builder", "testing", "lib"],
 ];
 

@@ -7,7 +7,9 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::log::Talk;
-use crate::{bench, break_, demo, doctor, exit, manual, once, quota, run, status};
+use crate::{
+    bench, break_, demo, doctor, exit, lead, list, manual, once, quota, run, status, watch,
+};
 
 /// Run commands under a lock that a majority of independent Redis or Valkey masters agrees on.
 #[derive(Debug, Parser)]
@@ -63,6 +65,15 @@ pub(crate) enum Command {
         mut_arg("command", |command| command.required(false).required_unless_present_any(["create", "drop"]))
     )]
     Once(once::OnceArgs),
+    /// Run a command whenever this machine leads, and campaign again after a loss
+    #[command(after_help = exit::table_of(&lead::CODES), after_long_help = exit::below(lead::AFTER_HELP, &lead::CODES))]
+    Lead(lead::LeadArgs),
+    /// Tell who leads, and each change
+    #[command(after_help = exit::table_of(&watch::CODES), after_long_help = exit::below(watch::AFTER_HELP, &watch::CODES))]
+    Watch(watch::WatchArgs),
+    /// Show what is locked now, by whom, and who waits
+    #[command(after_help = exit::table_of(&list::CODES), after_long_help = exit::below(list::AFTER_HELP, &list::CODES))]
+    List(list::ListArgs),
     /// Print a completion script for a shell
     #[command(after_help = manual::COMPLETIONS_HELP)]
     Completions(manual::CompletionArgs),
@@ -75,7 +86,7 @@ impl Command {
     /// demonstration kills masters on purpose.
     pub(crate) fn usual(&self) -> LevelFilter {
         match self {
-            Self::Run(_) | Self::Once(_) => LevelFilter::WARN,
+            Self::Run(_) | Self::Once(_) | Self::Lead(_) => LevelFilter::WARN,
             _ => LevelFilter::OFF,
         }
     }

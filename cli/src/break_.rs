@@ -87,7 +87,8 @@ pub(crate) fn run(args: BreakArgs) -> Outcome {
 
 /// One line per master.
 fn page(before: &ResourceStatus) -> String {
-    let mut text = String::new();
+    let note = before.note.as_ref();
+    let mut text = note.map_or_else(String::new, |note| format!("holder: {}\n", note.line));
     for master in &before.masters {
         let words = match (&master.token, &master.error) {
             (Some(token), _) => {

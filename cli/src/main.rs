@@ -16,6 +16,8 @@ mod errors;
 mod exit;
 mod findings;
 mod kind;
+mod lead;
+mod list;
 mod log;
 mod manual;
 mod once;
@@ -27,6 +29,7 @@ mod quota;
 mod run;
 mod status;
 mod waiting;
+mod watch;
 mod wrong_usage;
 
 use std::process::ExitCode;
@@ -57,6 +60,9 @@ fn main() -> ExitCode {
         Command::Quota(args) => quota::run(args),
         Command::Once(args) => once::run(args),
         Command::Completions(args) => manual::completions(&args, args::description()),
+        Command::Lead(args) => lead::run(args),
+        Command::Watch(args) => watch::run(args),
+        Command::List(args) => list::run(args),
         Command::Man(args) => manual::man(&args, args::description()),
     })
 }

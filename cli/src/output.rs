@@ -80,6 +80,18 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
+/// Writes one line to stdout; false when nobody reads it any more.
+///
+/// # Errors
+///
+/// As [`print()`].
+pub(crate) fn print_line(line: &str) -> Result<bool, Failure> {
+    let mut out = anstream::stdout().lock();
+    let result = writeln!(out, "{line}").and_then(|()| out.flush());
+    let gone = matches!(&result, Err(error) if error.kind() == io::ErrorKind::BrokenPipe);
+    written(result).map(|()| !gone)
+}
+
 /// Writes bytes to stdout as they are.
 ///
 /// # Errors

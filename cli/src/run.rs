@@ -112,6 +112,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME", env = "QUORATE_GRACE", value_parser = config::duration)]
     grace: Option<Duration>,
 
+    /// What `status` and waiters see of the holder, beside host, pid and since when: at most 1 KiB
+    #[arg(long, value_name = "TEXT", env = "QUORATE_NOTE")]
+    note: Option<String>,
+
     /// Do not hand QUORATE_MASTERS, with the passwords in it, on to the command
     #[arg(long, env = "QUORATE_HIDE_MASTERS", value_parser = clap::builder::BoolishValueParser::new())]
     hide_masters: bool,
@@ -148,6 +152,7 @@ struct Plan {
     hide_masters: bool,
     /// How often the command runs; whenever it is asked to, without.
     once: Option<Period>,
+    note: Option<String>,
 }
 
 impl Plan {
@@ -172,10 +177,10 @@ impl Plan {
     }
 }
 
-const DEFAULT_TTL: Duration = Duration::from_secs(10);
+pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(10);
 /// The acquire itself counts towards `max_hold`; more than this only on a machine that is starved.
 const SLACK: Duration = Duration::from_millis(300);
-const DEFAULT_GRACE: Duration = Duration::from_secs(5);
+pub(crate) const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
 /// Runs a command under a lock.
 pub(crate) fn run(args: RunArgs) -> Outcome {
@@ -212,6 +217,7 @@ pub(crate) fn run_once(mut args: RunArgs, once: Option<Period>) -> Outcome {
         deadline: Deadline::new(room, grace),
         hide_masters: args.hide_masters,
         once,
+        note: args.note,
     };
     let redlock = config::redlock(&masters, Some(ttl))?;
     plan.kind
@@ -344,7 +350,7 @@ async fn begin<'a>(
 }
 
 /// What the masters said to a renewal that failed, if one did.
-fn said(guard: &LockGuard) -> String {
+pub(crate) fn said(guard: &LockGuard) -> String {
     let report = guard.report().into_iter();
     let failed: Vec<String> = report
         .filter(|said| said.phase == Phase::Extend)
@@ -365,6 +371,9 @@ async fn acquire(redlock: &Redlock, plan: &Plan) -> Result<LockGuard, Failure> {
     lock = lock.ttl(plan.ttl).wait(plan.wait);
     if let Some(max_hold) = plan.max_hold {
         lock = lock.max_hold(max_hold);
+    }
+    if let Some(note) = &plan.note {
+        lock = lock.note(&**note);
     }
     if plan.wait != Wait::None {
         let display = WaitDisplay::new(plan.resource.as_bytes());

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use clap::Args;
-use quorate::{NodeStatus, Redlock, Status, StatusVerdict};
+use quorate::{NodeStatus, Note, Redlock, Status, StatusVerdict};
 use serde::Serialize;
 
 use crate::config::{self, MasterOptions};
@@ -27,7 +27,7 @@ Examples:
     quorate status --json deploy:web deploy:api | jq '.resources[].verdict'
 
 JSON fields (stable): resources[]: resource, resource_hex (only for names that are no UTF-8), verdict,
-holder, quorum, answered, masters[]: master, state (held, free, error), token, ttl_left_ms,
+holder, note (host, pid, process, since, text), quorum, answered, masters[]: master, state (held, free, error), token, ttl_left_ms,
 fencing_counter, waiting[] (id, lives_ms), latency_ms, error, error_kind. Absent values are null.";
 
 /// What it ends with.
@@ -64,6 +64,8 @@ pub(crate) struct ResourceStatus {
     pub(crate) verdict: &'static str,
     /// The token that a majority names.
     pub(crate) holder: Option<String>,
+    /// What that holder says of itself.
+    pub(crate) note: Option<NoteStatus>,
     /// How many masters are a majority.
     pub(crate) quorum: usize,
     /// How many answered.
@@ -93,6 +95,37 @@ pub(crate) struct MasterStatus {
     pub(crate) error: Option<String>,
     /// What went wrong, for programs.
     pub(crate) error_kind: Option<&'static str>,
+}
+
+/// What a holder says of itself, in the JSON form.
+#[derive(Debug, Serialize)]
+pub(crate) struct NoteStatus {
+    /// The machine.
+    pub(crate) host: String,
+    /// The process there.
+    pub(crate) pid: u32,
+    /// Its name.
+    pub(crate) process: String,
+    /// Since when it holds, on its own clock.
+    pub(crate) since: String,
+    /// What its user had to add.
+    pub(crate) text: Option<String>,
+    /// All of it, for people.
+    #[serde(skip)]
+    pub(crate) line: String,
+}
+
+impl NoteStatus {
+    pub(crate) fn new(note: &Note) -> Self {
+        Self {
+            host: note.host.clone(),
+            pid: note.pid,
+            process: note.process.clone(),
+            since: humantime::format_rfc3339_millis(note.since).to_string(),
+            text: note.text.clone(),
+            line: note.to_string(),
+        }
+    }
 }
 
 /// One waiter in the JSON form.
@@ -171,6 +204,7 @@ impl ResourceStatus {
                 .then(|| output::hex(name)),
             verdict,
             holder,
+            note: status.note().map(NoteStatus::new),
             quorum: status.quorum,
             answered: status.nodes.iter().filter(|n| n.state.is_ok()).count(),
             masters: status.nodes.iter().map(MasterStatus::new).collect(),
@@ -252,8 +286,10 @@ fn page(status: &ResourceStatus) -> String {
         _ => (RED, "unknown: no majority answered".to_owned()),
     };
     let rows: Vec<Vec<Cell>> = status.masters.iter().map(MasterStatus::row).collect();
+    let note = status.note.as_ref();
+    let note = note.map_or_else(String::new, |note| format!("holder: {}\n", note.line));
     format!(
-        "{}: {style}{words}{style:#} ({} of {} masters answered, {} are a majority)\n{}",
+        "{}: {style}{words}{style:#} ({} of {} masters answered, {} are a majority)\n{note}{}",
         status.resource,
         status.answered,
         status.masters.len(),

@@ -119,6 +119,8 @@ fn describe(resource: &str, seen: &Waiting, ours: bool) -> String {
         text.push_str(
             ", held by the quorate run that this one was started by: it waits for itself",
         );
+    } else if let Some(note) = &seen.note {
+        text.push_str(&format!(", held by {note}"));
     } else if let Some(holder) = &seen.holder {
         let holder = output::bytes(holder);
         let brief: String = holder.chars().take(8).collect();

@@ -121,6 +121,9 @@ fn the_manual_is_complete() {
         "quorate-run.1",
         "quorate-status.1",
         "quorate-break.1",
+        "quorate-lead.1",
+        "quorate-watch.1",
+        "quorate-list.1",
     ] {
         assert!(dir.path().join(page).exists(), "{page}");
     }
@@ -136,6 +139,9 @@ fn the_manual_is_complete() {
         &["run", "--help"],
         &["status", "--help"],
         &["break", "--help"],
+        &["lead", "--help"],
+        &["watch", "--help"],
+        &["list", "--help"],
     ] {
         let help = done(common::bare().args(command));
         assert_eq!(help.code, Some(0));

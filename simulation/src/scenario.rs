@@ -455,6 +455,8 @@ impl Settings {
             .node_timeout(Duration::from_nanos(self.node_timeout))
             .retry(Retry::new(first, Duration::from_nanos(self.retry_most)))
             .restart_guard(guard)
+            // Nothing is decided by a note, and its length differs from run to run.
+            .note(None)
             .fencing(self.fencing);
         if self.fair {
             builder.fair()

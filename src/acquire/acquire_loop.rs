@@ -352,6 +352,7 @@ impl AcquireLoop<'_> {
             Waiting {
                 ahead: refusals.and_then(|refusals| refusals.ahead),
                 holder: refusals.and_then(|refusals| refusals.holder.clone()),
+                note: answers.holder_note(),
                 ttl_left: answers.ttl_left(),
                 answering: masters - trouble.len(),
                 trouble,
@@ -398,6 +399,7 @@ impl AcquireLoop<'_> {
         Waiting {
             ahead: Some(place.ahead()),
             holder: None,
+            note: None,
             ttl_left: None,
             answering: coordinator.quorum.nodes(),
             trouble: Vec::new(),

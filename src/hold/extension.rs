@@ -50,6 +50,8 @@ pub(super) async fn extend(
     coordinator.ask_all(&fan_out, Phase::Extend, || Request::Extend {
         items: items.clone(),
     });
+    // A fixed lease has nobody else who keeps its note alive.
+    coordinator.note(held.renewed_note(started, coordinator.runtime.wall_micros()));
     let settled = fan_out
         .until(|answers| Some(answers.outcome).filter(|outcome| *outcome != Extension::Pending));
     // After the end of the lock no answer can prolong it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::metrics;
-use crate::node::{Answer, Claim, Fault, NodeName, Phase};
+use crate::node::{Answer, Claim, Fault, NodeName, NoteItem, Phase};
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::report::{LateAnswers, NodeReport, OneLine, Slots};
@@ -15,12 +15,30 @@ use crate::rounds::attempt::Won;
 use crate::runtime::Runtime;
 use crate::waiting::local_line::{LocalLines, Place};
 
+/// How a lock is to be held.
+pub(crate) struct Holding {
+    pub(crate) ttl: Duration,
+    pub(crate) max_hold: Option<Duration>,
+    /// Whether it is renewed in the background.
+    pub(crate) renews: bool,
+    /// What its holder says to those who look.
+    pub(crate) says: Option<Arc<str>>,
+}
+
+/// A note is written when its lock has been held for this long: those that are soon given back pay
+/// nothing for it.
+const NOTED_AFTER: Duration = Duration::from_millis(100);
+
 /// One held lock. A process may hold very many: what stands here is kept small
 /// (`a_held_lock_is_small`).
 pub(crate) struct Held {
     pub(crate) claim: Arc<Claim>,
     /// The masters count from one.
     pub(crate) fencing: Option<NonZero<u64>>,
+    /// Since when it is held.
+    since: Instant,
+    /// What its holder says to those who look; none where it says nothing.
+    says: Option<Arc<str>>,
     /// When `max_hold` is over; `NEVER` without one.
     pub(crate) hold_end: Instant,
     state: Mutex<State>,
@@ -42,6 +60,8 @@ struct State {
     /// since.
     slots: Slots,
     phase: Phase,
+    /// Its note has been written once.
+    noted: bool,
 }
 
 impl State {
@@ -53,9 +73,7 @@ impl State {
 impl Held {
     pub(crate) fn new(
         won: Won,
-        ttl: Duration,
-        max_hold: Option<Duration>,
-        renews: bool,
+        holding: Holding,
         lines: &Arc<LocalLines>,
         place: Option<Place>,
     ) -> Arc<Self> {
@@ -65,10 +83,19 @@ impl Held {
             Some(place) => place.hold(),
             None => lines.hold(won.claim.keys()),
         };
+        let Holding {
+            ttl,
+            max_hold,
+            renews,
+            says,
+        } = holding;
+        let takes_notes = won.claim.takes_notes();
         let hold_end = max_hold.map_or(Instant::NEVER, |most| won.started + most);
         let held = Arc::new(Self {
             claim: won.claim,
             fencing: won.fencing.and_then(NonZero::new),
+            since: won.started,
+            says: says.filter(|_| takes_notes),
             hold_end,
             state: Mutex::new(State {
                 end: None,
@@ -79,6 +106,7 @@ impl Held {
                 in_line,
                 slots: Slots::default(),
                 phase: Phase::Acquire,
+                noted: false,
             }),
             changed: Notify::new(),
             hold: metrics::Hold::begin(),
@@ -113,6 +141,43 @@ impl Held {
     pub(crate) fn trouble<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Option<String> {
         self.is_troubled()
             .then(|| OneLine(&self.reports(names)).to_string())
+    }
+
+    /// When its note is to be written for the first time, as long as it has not been.
+    pub(crate) fn note_due(&self) -> Option<Instant> {
+        (self.says.is_some() && !self.state().noted).then(|| self.since + NOTED_AFTER)
+    }
+
+    /// Its note will be written now, and from now on goes with each renewal.
+    pub(crate) fn will_be_noted(&self) {
+        self.state().noted = true;
+    }
+
+    /// Its note, to be sent now; none where its holder says nothing.
+    pub(crate) fn note(&self, announce: bool, now: Instant, wall_micros: u64) -> Option<NoteItem> {
+        let says = self.says.clone()?;
+        self.will_be_noted();
+        // Before it is queued: a release that comes behind it takes it along.
+        self.claim.take_note();
+        let held_for = now.saturating_since(self.since).as_millis() as u64;
+        Some(NoteItem {
+            claim: self.claim.clone(),
+            says,
+            since: (wall_micros / 1000).saturating_sub(held_for),
+            announce,
+        })
+    }
+
+    /// The same, where it has been written before.
+    pub(crate) fn renewed_note(&self, now: Instant, wall_micros: u64) -> Vec<NoteItem> {
+        let noted = self.state().noted;
+        let again = noted.then(|| self.note(false, now, wall_micros));
+        again.flatten().into_iter().collect()
+    }
+
+    /// Since when it is held.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
     }
 
     /// Whether it is renewed in the background.
@@ -258,7 +323,7 @@ mod tests {
     fn a_held_lock_is_small() {
         // Ten thousand held locks are ten thousand of each, and of the masters' slots and the
         // key's line: together at most 600 bytes a lock, with what the allocator adds.
-        assert_eq!(size_of::<Held>(), 120);
+        assert_eq!(size_of::<Held>(), 144);
         assert_eq!(size_of::<Claim>(), 64);
         assert_eq!(size_of::<crate::LockGuard>(), 32);
     }

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 use super::end::end;
 use super::held::Held;
-use super::schedule::{Due, OPEN, Renewal, SOON, ScheduleId, next_due};
+use super::schedule::{Due, OPEN, Renewal, SOON, ScheduleId, What, next_due};
 use crate::metrics;
 use crate::node::{Answer, ExtendItem, Extended, Fault, Phase, Request};
 use crate::outcome::LossCause;
@@ -125,12 +125,15 @@ async fn pause() {
 fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, now: Instant) {
     // Groups go by a script of their own: what is plain does not pay for it.
     let (mut plain, mut groups) = (Batch::default(), Batch::default());
-    for Due { held, id } in due {
+    let mut notes = Vec::new();
+    let wall = coordinator.runtime.wall_micros();
+    for Due { held, id, what } in due {
         if let Some(cause) = held.ended(now) {
             end(renewal, coordinator, &held, id, cause);
             continue;
         }
-        if !held.renews() {
+        notes.extend(held.note(false, now, wall));
+        if !held.renews() || what == What::Note {
             continue;
         }
         if held.claim.group().is_none() {
@@ -142,6 +145,8 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
     for batch in [plain, groups] {
         batch.send(renewal, coordinator, now);
     }
+    // Behind the renewals, whose new expiry they take over.
+    coordinator.note(notes);
 }
 
 /// Locks that are renewed by one message.

@@ -82,19 +82,45 @@ impl Drop for Renewal {
     }
 }
 
-/// When to look at a lock again: for its renewal, or for its end.
+/// When to look at a lock again: for its note, its renewal, or its end.
 pub(super) fn next_due(held: &Held, from: Instant) -> Instant {
-    if held.renews() {
+    let due = if held.renews() {
         renew_at(from, held.ttl()).min(held.hold_end)
     } else {
         held.valid_until()
-    }
+    };
+    held.note_due().map_or(due, |note| note.min(due))
 }
 
 /// A lock whose time has come.
 pub(super) struct Due {
     pub(super) held: Arc<Held>,
     pub(super) id: u64,
+    pub(super) what: What,
+}
+
+/// What a lock is looked at for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// Its first note; later ones go with its renewals.
+    Note,
+    Renewal,
+    End,
+}
+
+impl What {
+    /// What a lock is due for that is due then.
+    fn of(held: &Held, due: Instant) -> Self {
+        if due >= held.hold_end {
+            Self::End
+        } else if held.note_due() == Some(due) {
+            Self::Note
+        } else if held.renews() {
+            Self::Renewal
+        } else {
+            Self::End
+        }
+    }
 }
 
 /// Entries for the locks, and their times in order. An entry is freed at once when a lock is
@@ -105,6 +131,10 @@ pub(super) struct Schedule {
     renewals: Times,
     /// When locks end: apart, so that no end stands behind a burst of renewals.
     ends: Times,
+    /// When the first notes are to be written: apart, for renewals go first.
+    notes: Times,
+    /// When notes were last sent.
+    noted_at: Instant,
     pub(super) running: bool,
     pub(super) wakes_at: Instant,
     /// Batches without a majority's answer, and when the last one was sent.
@@ -188,6 +218,8 @@ impl Default for Schedule {
             entries: Entries::default(),
             renewals: Times::new(),
             ends: Times::new(),
+            notes: Times::new(),
+            noted_at: Instant::from_nanos(0),
             running: false,
             wakes_at: Instant::NEVER,
             open: 0,
@@ -199,31 +231,32 @@ impl Default for Schedule {
 
 impl Schedule {
     pub(super) fn insert(&mut self, held: Arc<Held>, due: Instant) -> u64 {
-        let is_end = ends(&held, due);
+        let what = What::of(&held, due);
         let id = self.entries.take(held, due);
-        self.note(due, id, is_end);
+        self.enter(due, id, what);
         id
     }
 
-    fn note(&mut self, due: Instant, id: u64, is_end: bool) {
-        let times = if is_end {
-            &mut self.ends
-        } else {
-            &mut self.renewals
+    fn enter(&mut self, due: Instant, id: u64, what: What) {
+        let times = match what {
+            What::Note => &mut self.notes,
+            What::Renewal => &mut self.renewals,
+            What::End => &mut self.ends,
         };
         times.push(Reverse((due, id)));
     }
 
     pub(super) fn remove(&mut self, id: u64) {
         let most = 2 * self.entries.live + 1024;
-        if self.entries.free(id) && self.renewals.len() + self.ends.len() > most {
+        let times = self.renewals.len() + self.ends.len() + self.notes.len();
+        if self.entries.free(id) && times > most {
             self.sweep();
         }
     }
 
     /// Drops the times of entries that are free or have another time by now.
     fn sweep(&mut self) {
-        for times in [&mut self.renewals, &mut self.ends] {
+        for times in [&mut self.renewals, &mut self.ends, &mut self.notes] {
             *times = std::mem::take(times)
                 .into_iter()
                 .filter(|Reverse((due, id))| self.entries.due(*due, *id).is_some())
@@ -237,8 +270,8 @@ impl Schedule {
             return false;
         };
         entry.due = at;
-        let is_end = entry.held.as_ref().is_some_and(|held| ends(held, at));
-        self.note(at, id, is_end);
+        let what = entry.held.as_ref().map(|held| What::of(held, at));
+        self.enter(at, id, what.unwrap_or(What::Renewal));
         at < self.wakes_at
     }
 
@@ -246,7 +279,9 @@ impl Schedule {
     pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
         let end = self.entries.first(&mut self.ends).map(|(due, ..)| due);
         let renewal = self.next_batch(now);
-        end.into_iter().chain(renewal).min()
+        let note = self.entries.first(&mut self.notes).map(|(due, ..)| due);
+        let note = note.map(|due| due.max(self.noted_at + PACE));
+        end.into_iter().chain(renewal).chain(note).min()
     }
 
     /// When the next batch may leave.
@@ -264,9 +299,9 @@ impl Schedule {
         Some(leaves)
     }
 
-    /// The ends that have come, and one batch of renewals, if one may leave by now: with what
-    /// would be due so soon after that it may as well share the message. Each gets its next time
-    /// at once, so that an answer that never comes cannot end its renewal.
+    /// The ends that have come, and one batch of renewals and one of first notes, if they may leave
+    /// by now. Each gets its next time at once, so that an answer that never comes cannot end its
+    /// renewal.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Due> {
         let mut taken = Vec::new();
         while taken.len() < ENDS
@@ -274,11 +309,20 @@ impl Schedule {
             && due <= now
         {
             self.ends.pop();
-            taken.extend(self.turn(id, now));
+            taken.extend(self.turn(id, now, What::End));
         }
-        if self.next_batch(now).is_none_or(|leaves| leaves > now) {
-            return taken;
+        if self.next_batch(now).is_some_and(|leaves| leaves <= now) {
+            self.take_renewals(&mut taken, now);
         }
+        if self.noted_at + PACE <= now {
+            self.take_notes(&mut taken, now);
+        }
+        taken
+    }
+
+    /// One batch of renewals, with what would be due so soon after that it may as well share the
+    /// message.
+    fn take_renewals(&mut self, taken: &mut Vec<Due>, now: Instant) {
         // The first of them is due, or no batch could leave: so it is in company that another is
         // early. Ends are never early.
         let full = taken.len() + BATCH;
@@ -287,31 +331,45 @@ impl Schedule {
             && due <= now + held.ttl() / 60
         {
             self.renewals.pop();
-            taken.extend(self.turn(id, now));
+            taken.extend(self.turn(id, now, What::Renewal));
         }
-        taken
     }
 
-    /// Notes the next time of a lock whose time has come.
-    fn turn(&mut self, id: u64, now: Instant) -> Option<Due> {
+    /// One batch of first notes. Nobody waits for them, so they keep a pace of their own.
+    fn take_notes(&mut self, taken: &mut Vec<Due>, now: Instant) {
+        let full = taken.len() + BATCH;
+        while taken.len() < full
+            && let Some((due, id, _)) = self.entries.first(&mut self.notes)
+            && due <= now
+        {
+            self.notes.pop();
+            taken.extend(self.turn(id, now, What::Note));
+            self.noted_at = now;
+        }
+    }
+
+    /// Enters the next time of a lock whose time has come.
+    fn turn(&mut self, id: u64, now: Instant, what: What) -> Option<Due> {
         let entry = self.entries.get(id)?;
         let held = entry.held.clone()?;
+        // A note leaves the renewal where it was.
+        let from = match what {
+            What::Note => held.since(),
+            What::Renewal | What::End => now,
+        };
+        held.will_be_noted();
         // Always later than now: what was taken is not taken again at this look.
-        let next = next_due(&held, now).max(now + SOON);
+        let next = next_due(&held, from).max(now + SOON);
         entry.due = next;
-        self.note(next, id, ends(&held, next));
-        Some(Due { held, id })
+        self.enter(next, id, What::of(&held, next));
+        Some(Due { held, id, what })
     }
-}
-
-/// Whether a lock that is due then ends, rather than being renewed.
-fn ends(held: &Held, due: Instant) -> bool {
-    !held.renews() || due >= held.hold_end
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hold::held::Holding;
     use crate::node::{Claim, Token};
     use crate::outcome::LossCause;
     use crate::protocol::quorum::Quorum;
@@ -339,7 +397,13 @@ mod tests {
                 AcquireAnswers::open(Quorum::of(5), BEGAN),
             ),
         };
-        Held::new(won, TTL, max_hold, renews, &LocalLines::new(), None)
+        let holding = Holding {
+            ttl: TTL,
+            max_hold,
+            renews,
+            says: None,
+        };
+        Held::new(won, holding, &LocalLines::new(), None)
     }
 
     /// A schedule with `count` locks that are all to be renewed at 3 s.
@@ -445,7 +509,7 @@ mod tests {
         schedule.remove(fixed);
         assert_eq!(schedule.next(at(9_000)), None);
         // A longest hold that ends before the next renewal is the next time, and an end.
-        let bounded = held(Some(Duration::from_millis(4_000)), true);
+        let bounded = held(Some(Duration::from_secs(4)), true);
         let bounded = schedule.insert(bounded, at(3_000));
         assert_eq!(ids(&schedule.take_due(at(3_000))), [bounded]);
         assert_eq!(schedule.next(at(3_000)), Some(at(4_000)));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::hold::guard::LockGuard;
-use crate::hold::held::Held;
+use crate::hold::held::{Held, Holding};
 use crate::hold::renewal;
 use crate::hold::schedule::ScheduleId;
 use crate::node::{Class, Fairness};
@@ -84,7 +84,13 @@ impl LockGuard {
         let renews = old.renews();
         let bounded = old.hold_end != Instant::NEVER;
         let max_hold = bounded.then(|| old.hold_end.saturating_since(started));
-        let held = Held::new(won, old.ttl(), max_hold, renews, &core.lines, None);
+        let holding = Holding {
+            ttl: old.ttl(),
+            max_hold,
+            renews,
+            says: None,
+        };
+        let held = Held::new(won, holding, &core.lines, None);
         let id = ScheduleId::default();
         renewal::watch(&core.renewal, coordinator, &held, &id, started);
         // Here the writer's guard goes: its releases find nothing but what did not become a reader's.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::fault::Fault;
 use super::name::NodeName;
 use super::redis::needs::MissingRight;
+use super::text::tame;
 
 /// What [`Redlock::inspect`](crate::Redlock::inspect) finds of one master. What it does not say, or
 /// may not be asked, is `None`.
@@ -108,8 +109,7 @@ impl Inspection {
 /// What a server says goes to terminals and logs: short, and without anything that they would obey. That
 /// something was there is seen.
 pub(crate) fn plain(text: &str) -> String {
-    let tame = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    text.chars().take(160).map(tame).collect()
+    tame(text, 160)
 }
 
 #[cfg(test)]

@@ -12,19 +12,22 @@ pub(crate) mod inspection;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
 mod name;
+pub(crate) mod note;
 pub(crate) mod redis;
 pub(crate) mod request;
 mod scope;
 #[cfg(any(test, feature = "testing"))]
 mod stream;
+mod text;
 
 pub use contract::Node;
 pub use fault::Fault;
 pub use name::NodeName;
+pub use note::Note;
 pub use request::{
-    Answer, Claim, Class, ExtendItem, Extended, Fairness, Group, KeyState, Mode, NewValue, Part,
-    Permit, Phase, QueueInfo, Reply, ReplySink, Request, ServerRun, StoredValue, Subscriber,
-    Ticket, Token, Waiter, WakeSink,
+    Answer, Claim, Class, ExtendItem, Extended, Fairness, Group, KeyState, Mode, NewValue,
+    NoteItem, Page, Part, Permit, Phase, QueueInfo, Reply, ReplySink, Request, ServerRun,
+    StoredValue, Subscriber, Ticket, Token, Waiter, WakeSink,
 };
 pub use scope::Scope;
 #[cfg(any(test, feature = "testing"))]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::fault::Fault;
 use super::name::NodeName;
+use super::note::Note;
 use crate::keys;
 use crate::metrics;
 use crate::protocol::instant::Instant;
@@ -223,6 +224,7 @@ pub struct Claim {
     fairness: Fairness,
     withdrawn: AtomicBool,
     beside: Option<Box<Beside>>,
+    noted: AtomicBool,
 }
 
 impl Claim {
@@ -242,6 +244,7 @@ impl Claim {
             fairness: Fairness::Unordered,
             withdrawn: AtomicBool::new(false),
             beside: None,
+            noted: AtomicBool::new(false),
         }
     }
 
@@ -273,6 +276,13 @@ impl Claim {
             Some(Beside::Group(group)) => Some(group),
             _ => None,
         }
+    }
+
+    /// Whether each of its keys holds its value while it is held, so that a note can stand beside it: not
+    /// so for the holds of a class.
+    pub fn takes_notes(&self) -> bool {
+        let parts = self.group().map_or(&[][..], Group::parts);
+        parts.iter().all(|part| part.mode == Mode::Exclusive)
     }
 
     /// All its lock keys.
@@ -323,6 +333,17 @@ impl Claim {
     /// releases are queued, so that no node sends an acquire or an extension behind them.
     pub fn withdraw(&self) {
         self.withdrawn.store(true, Ordering::Release);
+    }
+
+    /// Says that a note may have been written from now on, so that the release takes it along. Set
+    /// before the note is queued.
+    pub fn take_note(&self) {
+        self.noted.store(true, Ordering::Release);
+    }
+
+    /// Whether a note may have been written.
+    pub fn is_noted(&self) -> bool {
+        self.noted.load(Ordering::Acquire)
     }
 
     /// Whether the claim has been withdrawn.
@@ -378,6 +399,30 @@ pub struct NewValue {
     /// The run of the server whose answer was read: sent to no other. Within it a late write is refused wherever a
     /// later holder has been, so it goes out even when the lock has been given back.
     pub run: Option<ServerRun>,
+}
+
+/// One lock within a message that says who holds them.
+#[derive(Clone, Debug)]
+pub struct NoteItem {
+    /// The lock.
+    pub claim: Arc<Claim>,
+    /// What its holder says.
+    pub says: Arc<str>,
+    /// Since when it is held, in milliseconds of wall clock.
+    pub since: u64,
+    /// Whether to wake those who watch for a new leader.
+    pub announce: bool,
+}
+
+/// Some of the keys that there are.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// Which, as a pattern of the master's.
+    pub pattern: Box<[u8]>,
+    /// Where to go on; 0 to begin.
+    pub cursor: u64,
+    /// About how many to look at.
+    pub count: u32,
 }
 
 /// What a coordinator asks of one master.
@@ -441,6 +486,23 @@ pub enum Request {
         /// What is written. Behind a pointer: every queued request has the size of the largest.
         value: Arc<NewValue>,
     },
+    /// Write down who holds these locks, for those who look.
+    Note {
+        /// The locks.
+        items: Arc<[NoteItem]>,
+    },
+    /// Name some of the keys of strings that there are.
+    List {
+        /// Which.
+        page: Arc<Page>,
+    },
+    /// Begin to hear, or hear no more, of new leaders.
+    Watch {
+        /// The lock key of the election.
+        key: Arc<[u8]>,
+        /// Whether to hear of them.
+        on: bool,
+    },
 }
 
 impl Request {
@@ -452,7 +514,12 @@ impl Request {
             | Self::Read { claim, .. } => claim.is_withdrawn(),
             Self::Write { claim, value, .. } => value.run.is_none() && claim.is_withdrawn(),
             Self::Extend { items } => items.iter().all(|item| item.claim.is_withdrawn()),
-            Self::Release { .. } | Self::Look { .. } | Self::Break { .. } => false,
+            Self::Note { items } => items.iter().all(|item| item.claim.is_withdrawn()),
+            Self::Release { .. }
+            | Self::Look { .. }
+            | Self::Break { .. }
+            | Self::List { .. }
+            | Self::Watch { .. } => false,
         }
     }
 
@@ -485,6 +552,8 @@ pub struct KeyState {
     pub counter: Option<u64>,
     /// The line, its head first; at most 100 waiters.
     pub queue: Vec<Waiter>,
+    /// What the holder says of itself, where it did.
+    pub note: Option<Note>,
 }
 
 /// One waiter in line, as one master sees it.
@@ -515,6 +584,8 @@ pub struct QueueInfo {
     pub holder: Option<Vec<u8>>,
     /// The free slots of a semaphore, as bits.
     pub free: u64,
+    /// What the holder says of itself, where it did.
+    pub note: Option<Note>,
 }
 
 /// What happened to one lock of an extension.
@@ -573,6 +644,17 @@ pub enum Answer {
         /// The run of the server that answered.
         run: ServerRun,
     },
+    /// Which notes were written, in the order asked.
+    Noted(Vec<bool>),
+    /// Some keys.
+    Keys {
+        /// Where to go on; 0 at the end.
+        cursor: u64,
+        /// What was found; a key may come twice.
+        keys: Vec<Vec<u8>>,
+    },
+    /// New leaders will be heard of, or no more.
+    Watching,
 }
 
 /// Which part of a lock's life a message belongs to.
@@ -756,4 +838,7 @@ impl fmt::Debug for Subscriber {
 pub trait WakeSink: Send + Sync + 'static {
     /// `node` says that `key` may be free. Must not block.
     fn woken(&self, node: usize, key: &[u8]);
+
+    /// `node` says that the lock on `key` has a new holder who was elected. Must not block.
+    fn announced(&self, _node: usize, _key: &[u8]) {}
 }

@@ -4,6 +4,7 @@
 //! can be tested with plain values. The rules are those of `docs/protocol.md`; the section is
 //! named where a rule is applied.
 
+pub(crate) mod election;
 pub(crate) mod fencing;
 pub(crate) mod finding;
 pub(crate) mod instant;

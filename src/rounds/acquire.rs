@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::fan_out::{Collect, FanOut, From};
 use super::look::timeout;
-use crate::node::{Answer, Fault, NodeName, Permit, Phase, QueueInfo};
+use crate::node::{Answer, Fault, NodeName, Note, Permit, Phase, QueueInfo};
 use crate::protocol::finding::Finding;
 use crate::protocol::instant::Instant;
 use crate::protocol::permits::{NextSlot, Seen, next_slot};
@@ -38,6 +38,8 @@ pub(crate) struct Refusals {
     pub(crate) holder: Option<Vec<u8>>,
     /// The free slots of a semaphore, as each node said.
     free_slots: Vec<u64>,
+    /// What that holder says of itself.
+    note: Option<Note>,
     /// When each node may be free, as it said.
     free_in: Vec<Option<Duration>>,
 }
@@ -57,6 +59,11 @@ impl AcquireAnswers {
 
     pub(crate) fn refusals(&self) -> Option<&Refusals> {
         self.refusals.as_deref()
+    }
+
+    /// What the holder says of itself, where a refusing node had it.
+    pub(crate) fn holder_note(&self) -> Option<Note> {
+        self.refusals()?.note.clone()
     }
 
     /// The longest that any refusing node will keep the holder's key.
@@ -109,7 +116,11 @@ impl AcquireAnswers {
             refusals.free_slots.push(line.free);
             refusals.ticket = refusals.ticket.max(line.ticket);
             refusals.ahead = refusals.ahead.max(Some(line.ahead));
-            refusals.holder = refusals.holder.take().or(line.holder);
+            let QueueInfo { holder, note, .. } = *line;
+            refusals.holder = refusals.holder.take().or_else(|| holder.clone());
+            if refusals.holder == holder {
+                refusals.note = refusals.note.take().or(note);
+            }
         }
     }
 

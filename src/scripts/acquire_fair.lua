@@ -2,7 +2,7 @@
 -- KEYS: lock. ARGV: value, ttl ms, proposal us, and of a queued waiter its id, ticket and
 -- heartbeat ms (without them it is a try: it takes no place).
 -- Reply: the counter (granted), or
--- {ms until it may be free, waiters ahead, largest ticket, holder's value or ''}.
+-- {ms until it may be free, waiters ahead, largest ticket, holder's value or '', note if there is one}.
 if tonumber(ARGV[2]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end
@@ -51,9 +51,11 @@ local held = call('GET', key)
 if held == ARGV[1] then
   --+ fence/again.lua
 end
-local left
+local left, note
 if held then
   left = call('PTTL', key)
+  -- A courtesy to who waits; a user who may not read it waits as well.
+  note = redis.pcall('GET', '{note}' .. key)
 else
   left = tonumber(call('ZSCORE', alive, head) or ms) - ms
 end
@@ -63,4 +65,5 @@ if waiter then
 elseif head then
   ahead = call('ZCARD', queue)
 end
-return {left, ahead, tonumber(call('GET', '{ticket}' .. key) or 0), held or ''}
+local largest = tonumber(call('GET', '{ticket}' .. key) or 0)
+return {left, ahead, largest, held or '', type(note) == 'string' and note or nil}

@@ -1,11 +1,15 @@
 -- RELEASE in order (protocol, sections 3 and 6): compare and delete, leave the line, and wake the
 -- one that is next.
--- KEYS: lock. ARGV: value, and of a queued waiter its id, and 1 to leave the line.
+-- KEYS: lock. ARGV: value, id and 1 to leave the line of a queued waiter, and 1 where a note was
+-- written; what comes last may be missing.
 -- Reply: 1 (deleted), 0 (it was not ours).
 local call, key, waiter = redis.call, KEYS[1], ARGV[2]
 local mine = 0
 if call('GET', key) == ARGV[1] then
   mine = call('DEL', key)
+  if ARGV[4] == '1' and type(redis.pcall('GET', '{note}' .. key)) == 'string' then
+    redis.pcall('DEL', '{note}' .. key)
+  end
 end
 local queue = '{queue}' .. key
 if call('EXISTS', queue) == 0 then

@@ -1,7 +1,8 @@
 -- UNCLAIM (family, sections 2 and 4): compare and delete, leave the lines, and wake who is next.
--- KEYS: lock keys. ARGV: value, a waiter's id or '', 1 to leave the lines, and of each key 'x' or the marker
--- of a class. Reply: how many of the keys were ours.
+-- KEYS: lock keys. ARGV: value, a waiter's id or '', 1 to leave the lines (2 more where notes were written),
+-- and of each key 'x' or the marker of a class. Reply: how many of the keys were ours.
 local call, value, waiter = redis.call, ARGV[1], ARGV[2]
+local leave, noted = ARGV[3] % 2 == 1, ARGV[3] >= '2'
 local held, ours = {}, 0
 for i, key in ipairs(KEYS) do
   held[i] = call('GET', key)
@@ -14,6 +15,9 @@ for i, key in ipairs(KEYS) do
   if mode == 'x' then
     if held[i] == value then
       mine, free = call('DEL', key), true
+      if noted and type(redis.pcall('GET', '{note}' .. key)) == 'string' then
+        redis.pcall('DEL', '{note}' .. key)
+      end
     end
   elseif held[i] == mode then
     mine = call('ZREM', holds, value)
@@ -28,7 +32,7 @@ for i, key in ipairs(KEYS) do
   end
   ours = ours + mine
   local left, queue = 0, '{queue}' .. key
-  if waiter ~= '' and ARGV[3] == '1' then
+  if waiter ~= '' and leave then
     local id = mode == '{shared}' and waiter .. ':r' or waiter
     left = call('ZREM', queue, id)
     if left == 1 then

@@ -13,6 +13,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::heard::Heard;
+use super::watchers::Watchers;
 use crate::node::WakeSink;
 use crate::protocol::instant::Instant;
 use crate::rounds::wanted::Wanted;
@@ -32,6 +33,8 @@ pub(crate) struct LocalLines {
     /// Who asks for a key without a place in its line: readers, whose neighbours may ask as well, and
     /// owners, who pass everybody.
     beside: Mutex<Beside>,
+    /// Who watches for new leaders.
+    pub(crate) watchers: Watchers,
 }
 
 /// Who asks for each key without a place in its line.
@@ -133,6 +136,7 @@ impl LocalLines {
             map: Mutex::default(),
             loose: Mutex::default(),
             beside: Mutex::default(),
+            watchers: Watchers::default(),
         })
     }
 
@@ -270,6 +274,10 @@ impl WakeSink for LocalLines {
             turn.woken.fetch_or(1 << (node % 64), Ordering::AcqRel);
             turn.called.notify_one();
         }
+    }
+
+    fn announced(&self, _: usize, key: &[u8]) {
+        self.watchers.call(key);
     }
 }
 

@@ -2,9 +2,11 @@
 
 pub(crate) mod heard;
 pub(crate) mod local_line;
+pub(crate) mod watchers;
 
 use std::time::Duration;
 
+use crate::node::Note;
 use crate::report::NodeReport;
 
 /// What a waiter sees while it waits; see [`LockRequest::waiting`](crate::LockRequest::waiting).
@@ -15,6 +17,8 @@ pub struct Waiting {
     pub ahead: Option<u64>,
     /// The value of the lock key: the holder's token.
     pub holder: Option<Vec<u8>>,
+    /// What the holder says of itself, where it did.
+    pub note: Option<Note>,
     /// How long the holder's key lives on without a renewal.
     pub ttl_left: Option<Duration>,
     /// How many masters are not known to be silent: all but those in `trouble`. One whose answer

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use quorate::node::{
-    Answer, Claim, Class, Fairness, Group, KeyState, Mode, Part, Permit, Request, Subscriber,
-    Ticket, Waiter, WakeSink,
+    Answer, Claim, Class, Fairness, Group, KeyState, Mode, NoteItem, Part, Permit, Request,
+    Subscriber, Ticket, Waiter, WakeSink,
 };
 
 use crate::arm::{Arm, LONG, fence, hex, now};
@@ -74,6 +74,10 @@ enum Deed {
     Nap,
     /// All that is fleeting has passed.
     Rest,
+    /// Of several holders, some of them withdrawn.
+    Note(Vec<Who>),
+    /// Another type, or a text of another client's, beside a lock.
+    StrangeNote(usize, bool),
 }
 
 /// What happens to the value under a lock.
@@ -96,6 +100,7 @@ struct Who {
     token: u8,
     stand: Stand,
     withdrawn: bool,
+    noted: bool,
 }
 
 /// How a claim stands to others.
@@ -194,6 +199,9 @@ impl Who {
         if self.withdrawn {
             claim.withdraw();
         }
+        if self.noted {
+            claim.take_note();
+        }
         claim
     }
 }
@@ -211,12 +219,14 @@ fn deed() -> impl Strategy<Value = Deed> {
     let key = || 0..KEYS.len();
     let ttl = || 0..LASTING.ttls.len();
     let who = || {
-        (key(), 1..4u8, stand(), prop::bool::weighted(0.1)).prop_map(
-            |(key, token, stand, withdrawn)| Who {
+        let noted = any::<bool>();
+        (key(), 1..4u8, stand(), prop::bool::weighted(0.1), noted).prop_map(
+            |(key, token, stand, withdrawn, noted)| Who {
                 key,
                 token,
                 stand,
                 withdrawn,
+                noted,
             },
         )
     };
@@ -243,6 +253,8 @@ fn deed() -> impl Strategy<Value = Deed> {
         1 => key().prop_map(Deed::DeleteCounter),
         3 => Just(Deed::Nap),
         2 => Just(Deed::Rest),
+        4 => prop::collection::vec(who(), 1..4).prop_map(Deed::Note),
+        1 => (key(), any::<bool>()).prop_map(|(key, foreign)| Deed::StrangeNote(key, foreign)),
     ]
 }
 
@@ -254,6 +266,7 @@ fn line_deed() -> impl Strategy<Value = Deed> {
             token,
             stand: Stand::Waiter(waiter),
             withdrawn: false,
+            noted: true,
         })
     };
     let ttl = || 0..LASTING.ttls.len();
@@ -264,6 +277,7 @@ fn line_deed() -> impl Strategy<Value = Deed> {
         1 => Just(Deed::Break(0)),
         4 => Just(Deed::Nap),
         1 => Just(Deed::Rest),
+        2 => waiter().prop_map(|who| Deed::Note(vec![who])),
     ]
 }
 
@@ -284,6 +298,7 @@ fn group_deed() -> impl Strategy<Value = Deed> {
             prop::bool::weighted(0.05),
         )
             .prop_map(|(key, token, stand, withdrawn)| Who {
+                noted: token == 1,
                 key,
                 token,
                 stand,
@@ -295,6 +310,7 @@ fn group_deed() -> impl Strategy<Value = Deed> {
         9 => (who(), ttl(), -400_000..400_000i64).prop_map(|(who, ttl, by)| Deed::Acquire(who, ttl, by)),
         3 => (who(), -1..2i64).prop_map(|(who, by)| Deed::Confirm(who, by)),
         6 => (who(), any::<bool>()).prop_map(|(who, leave)| Deed::Release(who, leave)),
+        2 => prop::collection::vec(who(), 1..3).prop_map(Deed::Note),
         4 => prop::collection::vec((who(), ttl()), 1..4).prop_map(Deed::Extend),
         1 => (0..KEYS.len()).prop_map(Deed::Look),
         1 => (0..KEYS.len()).prop_map(Deed::Break),
@@ -378,6 +394,24 @@ fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
         Deed::DeleteCounter(key) => Act::Do(Box::new(move |arm| arm.delete(&fence(KEYS[key])))),
         Deed::Nap => Act::Pass(Some(BLINK / 2)),
         Deed::Rest => Act::Pass(None),
+        Deed::Note(holders) => {
+            let items = holders.iter().map(|who| NoteItem {
+                claim: who.claim(times),
+                says: format!("{}\thost\tprogram\t", who.token).into(),
+                since: 1,
+                announce: who.noted,
+            });
+            let items = items.collect();
+            Act::Ask(Request::Note { items })
+        }
+        Deed::StrangeNote(key, foreign) => Act::Do(Box::new(move |arm| {
+            let note = [b"quorate:note:", KEYS[key]].concat();
+            if foreign {
+                arm.put_foreign(&note);
+            } else {
+                arm.put(&note, b"somebody", Some(ttls[2]));
+            }
+        })),
     }
 }
 
@@ -500,10 +534,12 @@ impl Dusk {
     fn saw(&mut self, began: Instant) -> bool {
         let done = Instant::now();
         self.longest = self.longest.max(done - began);
-        let is_clear = self
-            .ends
-            .iter()
-            .all(|(from, to)| done < *from || *to < began);
+        // What the deed itself made must not have ended before it was looked at.
+        let is_clear = done < began + BLINK - GRAIN
+            && self
+                .ends
+                .iter()
+                .all(|(from, to)| done < *from || *to < began);
         self.ends.retain(|(_, to)| began < *to);
         self.ends
             .push((began + BLINK.saturating_sub(GRAIN), done + BLINK + GRAIN));
@@ -642,7 +678,8 @@ struct Seen(Said, Vec<(Option<Vec<u8>>, Option<Duration>)>);
 impl Seen {
     async fn on(arm: &Arm, key: &[u8]) -> Self {
         let said = arm.ask(asking::look(key)).await;
-        let keys = [key.to_vec(), fence(key)];
+        let note = [b"quorate:note:", key].concat();
+        let keys = [key.to_vec(), fence(key), note];
         let read = keys.map(|key| (arm.read(&key), arm.ttl(&key)));
         Self(said, read.into())
     }

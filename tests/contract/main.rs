@@ -9,6 +9,7 @@ mod confirm;
 mod extend;
 mod look;
 mod names;
+mod note;
 mod order;
 mod release;
 #[path = "../support/mod.rs"]
@@ -127,4 +128,16 @@ contract! {
         a_write_whose_time_is_over_is_not_sent
         a_write_goes_to_the_run_of_the_server_that_was_read_and_to_no_other
         values_of_neighbouring_names_are_apart;
+    note:
+        a_note_of_the_holder_is_kept_and_shown_as_long_as_its_lock_lives
+        a_note_takes_over_the_expiry_that_a_renewal_gave_its_lock
+        only_the_holder_writes_a_note
+        a_release_takes_the_note_along_and_never_anothers
+        a_note_that_was_left_is_never_shown_for_another_holder
+        who_is_refused_in_order_is_told_the_holders_note
+        a_break_tells_the_note_and_takes_it_along
+        another_type_on_the_note_key_is_left_alone_and_in_nobodys_way
+        a_withdrawn_lock_among_many_gets_no_note
+        a_new_leader_is_announced_to_those_who_watch
+        keys_are_named_by_what_their_names_begin_with;
 }

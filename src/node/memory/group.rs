@@ -82,10 +82,11 @@ impl Master {
             let in_line = in_line.filter(|_| !own);
             let obstacle = self.obstacle(now, part, held.as_deref(), claim, group);
             if way.is_none() {
-                way = obstacle.or(in_line);
+                way = obstacle.or(in_line).map(|obstacle| (&part.key, obstacle));
             }
         }
-        if let Some(Obstacle { left, holder }) = way {
+        if let Some((key, Obstacle { left, holder })) = way {
+            line.note = self.note_of(now, key, holder.as_deref());
             line.holder = holder;
             return Ok(Answer::Refused {
                 ttl_left: left,
@@ -281,6 +282,9 @@ impl Master {
             match &part.mode {
                 Mode::Exclusive if held.as_deref() == Some(&value[..]) => {
                     self.remove(key);
+                    if claim.is_noted() {
+                        self.drop_note(now, key);
+                    }
                     (mine, free) = (true, true);
                 }
                 Mode::Class(class) if held == Some(class.marker()) => {

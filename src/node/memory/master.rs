@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::keys::Family;
+use crate::node::note::dated;
 use crate::node::{
-    Answer, Claim, ExtendItem, Extended, Fairness, Fault, KeyState, QueueInfo, Request, ServerRun,
-    StoredValue, Ticket, Waiter,
+    Answer, Claim, ExtendItem, Extended, Fairness, Fault, KeyState, Note, NoteItem, QueueInfo,
+    Request, ServerRun, StoredValue, Ticket, Waiter,
 };
 use crate::protocol::fencing::PROPOSAL_SLACK_US;
 
@@ -29,6 +30,7 @@ pub struct Master {
     /// Whose holds stand beside each other under a lock key that shows a class.
     pub(super) holds: HashMap<Vec<u8>, Vec<Member>, Quick>,
     published: Vec<(Arc<str>, Vec<u8>)>,
+    announced: Vec<Vec<u8>>,
     run: Run,
 }
 
@@ -149,6 +151,12 @@ impl Master {
                 token,
                 value,
             } => self.write_value(now, claim, *token, value.bytes.as_deref()),
+            Request::Note { items } => {
+                let said = items.iter().map(|item| self.note(now, item));
+                Ok(Answer::Noted(said.collect()))
+            }
+            Request::List { page } => Ok(self.list(now, &page.pattern)),
+            Request::Watch { .. } => Ok(Answer::Watching),
         }
     }
 
@@ -290,6 +298,7 @@ impl Master {
         if holder.as_deref() == Some(&claim.token().to_hex()) {
             return granted_before(claim.key(), counter);
         }
+        let note = self.note_of(now, claim.key(), holder.as_deref());
         let ttl_left = match holder {
             Some(_) => self.ttl_left(now, claim.key()),
             None => Some(Duration::from_millis(
@@ -301,6 +310,7 @@ impl Master {
             ticket: largest,
             holder,
             free: 0,
+            note,
         }));
         Ok(Answer::Refused { ttl_left, line })
     }
@@ -328,6 +338,11 @@ impl Master {
     /// Takes the wake-ups published since the last call: process and lock key of each.
     pub fn take_published(&mut self) -> Vec<(Arc<str>, Vec<u8>)> {
         std::mem::take(&mut self.published)
+    }
+
+    /// Takes the lock keys announced since the last call.
+    pub fn take_announced(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.announced)
     }
 
     fn confirm(&mut self, now: u64, claim: &Claim, token: u64) -> Outcome<Answer> {
@@ -427,6 +442,9 @@ impl Master {
         }
         let ours = self.is_ours(now, claim)?;
         if ours {
+            if claim.is_noted() {
+                self.drop_note(now, claim.key());
+            }
             self.keys.remove(claim.key());
         }
         if let Fairness::Fair(ticket) = claim.fairness() {
@@ -505,12 +523,74 @@ impl Master {
             .map(|(_, id)| Waiter::new(id.to_string(), lives(id)))
             .collect();
         self.sweep(key);
+        let note = self.note_of(now, key, holder.as_deref());
         Ok(KeyState {
             holder,
             ttl_left,
             counter,
             queue,
+            note,
         })
+    }
+
+    fn note(&mut self, now: u64, item: &NoteItem) -> bool {
+        let mut written = true;
+        for key in item.claim.keys() {
+            written &= self.note_on(now, key, item);
+        }
+        written
+    }
+
+    fn note_on(&mut self, now: u64, lock: &[u8], item: &NoteItem) -> bool {
+        let value = item.claim.token().to_hex();
+        let ours = matches!(self.text(now, lock), Ok(Some(held)) if held == value);
+        if item.claim.is_withdrawn() || !ours {
+            return false;
+        }
+        let key = Family::Note.of(lock);
+        let left = self.ttl_left(now, lock);
+        let written = left.is_some() && self.text(now, &key).is_ok();
+        if written {
+            let note = dated(item.since, &item.says);
+            let value = [&value[..], b" ", note.as_bytes()].concat();
+            self.set(now, &key, value, left);
+        }
+        if item.announce {
+            self.announced.push(lock.to_vec());
+        }
+        written
+    }
+
+    /// What the holder says of itself.
+    pub(super) fn note_of(&mut self, now: u64, key: &[u8], holder: Option<&[u8]>) -> Option<Note> {
+        let holder = holder?;
+        let note = self.text(now, &Family::Note.of(key)).ok().flatten();
+        Note::read(note?, holder)
+    }
+
+    pub(super) fn drop_note(&mut self, now: u64, key: &[u8]) {
+        let key = Family::Note.of(key);
+        if let Ok(Some(_)) = self.text(now, &key) {
+            self.keys.remove(&key);
+        }
+    }
+
+    /// All that match, at once: patterns are what stands before the names, behind it a star.
+    fn list(&mut self, now: u64, pattern: &[u8]) -> Answer {
+        let before: Vec<u8> = {
+            let pattern = pattern.strip_suffix(b"*").unwrap_or(pattern);
+            let mut bytes = pattern.iter().copied();
+            std::iter::from_fn(|| match bytes.next()? {
+                b'\\' => bytes.next(),
+                byte => Some(byte),
+            })
+            .collect()
+        };
+        let found = self.keys.iter().filter(|(key, entry)| {
+            key.starts_with(&before) && entry.lives(now) && entry.text().is_some()
+        });
+        let keys = found.map(|(key, _)| key.clone()).collect();
+        Answer::Keys { cursor: 0, keys }
     }
 
     fn break_lock(&mut self, now: u64, key: &[u8], was: KeyState) -> KeyState {
@@ -519,6 +599,7 @@ impl Master {
                 self.set(now, &Family::Broken.of(key), holder.clone(), Some(left));
             }
             self.keys.remove(key);
+            self.drop_note(now, key);
             if let Some(head) = was.queue.first() {
                 self.publish(&head.id, key);
             }

@@ -115,8 +115,14 @@ impl Node for MemoryNode {
 
     fn send(&self, request: Request, reply: Reply) {
         let answer = self.answer(&request);
-        let heard: Vec<(Subscriber, Vec<u8>)> = {
+        let (heard, told): (Vec<(Subscriber, Vec<u8>)>, Vec<_>) = {
             let mut state = self.state();
+            let announced = state.master.take_announced();
+            // Whoever does not watch lets it pass.
+            let told = announced
+                .into_iter()
+                .map(|key| (state.subscribers.clone(), key));
+            let told = told.collect();
             let published = state.master.take_published();
             let subscribers = |process: Arc<str>| {
                 state
@@ -125,14 +131,20 @@ impl Node for MemoryNode {
                     .find(|subscriber| subscriber.process == process)
                     .cloned()
             };
-            published
+            let heard = published
                 .into_iter()
                 .filter_map(|(to, key)| Some((subscribers(to)?, key)))
-                .collect()
+                .collect();
+            (heard, told)
         };
         reply.answer(answer);
         for (subscriber, key) in heard {
             subscriber.sink.woken(subscriber.node, &key);
+        }
+        for (subscribers, key) in told {
+            for subscriber in subscribers {
+                subscriber.sink.announced(subscriber.node, &key);
+            }
         }
     }
 

@@ -68,6 +68,7 @@ impl Master {
             ticket: largest,
             holder: None,
             free,
+            note: None,
         };
         Ok(Answer::Refused {
             ttl_left: Some(left.unwrap_or_default()),

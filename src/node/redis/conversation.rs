@@ -121,7 +121,8 @@ impl Conversation {
 }
 
 fn subscribes(push: &[Value<'_>]) -> bool {
-    push.first().and_then(Value::text) == Some(b"subscribe")
+    let kind = push.first().and_then(Value::text);
+    matches!(kind, Some(b"subscribe" | b"unsubscribe"))
 }
 
 async fn in_time<T>(

@@ -44,7 +44,7 @@ pub(super) struct Handshake {
 enum Asked {
     Hello,
     Database,
-    /// Names the library in CLIENT LIST: not every server knows it, not every user may.
+    /// Names library and process in CLIENT LIST: not every server knows it, not every user may.
     Courtesy,
     Info,
     Script(usize),
@@ -80,6 +80,8 @@ impl Handshake {
             Command::words(out, &["CLIENT", "SETINFO", what, value]);
             asked.push_back(Asked::Courtesy);
         }
+        Command::words(out, &["CLIENT", "SETNAME", &shared.options.name]);
+        asked.push_back(Asked::Courtesy);
         Command::words(out, &["INFO", "server"]);
         asked.push_back(Asked::Info);
         let scripts = Scripts::load(Scripts::PLAIN, shared.options.max_ttl, out);

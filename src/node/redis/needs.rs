@@ -5,7 +5,7 @@
 use std::fmt;
 
 use super::resp::{Command, Value};
-use crate::keys::{Family, RESERVED, WAKE, WAKE_PLACE};
+use crate::keys::{self, Family, LEADER, LEADER_PLACE, RESERVED, WAKE, WAKE_PLACE};
 use crate::node::Scope;
 
 /// What a right is needed for.
@@ -39,15 +39,22 @@ pub enum Purpose {
     Values,
     /// Semaphores.
     Semaphores,
+    /// Telling who holds a lock, and reading it.
+    Notes,
+    /// Hearing of a new leader at once; without, observers go by their timers.
+    Elections,
 }
 
 impl Purpose {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 15] = [
         Self::Locking,
         Self::RestartGuard,
         Self::Fencing,
         Self::Order,
         Self::WakeUps,
+        Self::Notes,
+        Self::Elections,
+        Self::Groups,
         Self::Reconnecting,
         Self::Operating,
         Self::Values,
@@ -55,7 +62,6 @@ impl Purpose {
         Self::Database,
         Self::Persistence,
         Self::Naming,
-        Self::Groups,
     ];
 
     /// Whether no lock can be taken without it, where it is in use.
@@ -77,12 +83,14 @@ impl fmt::Display for Purpose {
             Self::Database => "the database number in the URL",
             Self::WakeUps => "waking waiters",
             Self::Reconnecting => "clean reconnects",
-            Self::Operating => "status, break and doctor",
+            Self::Operating => "status, list, break and doctor",
             Self::Persistence => "judging persistence",
             Self::Naming => "a name in CLIENT LIST",
             Self::Groups => "several resources, readers and owners",
             Self::Values => "quotas and once a period",
             Self::Semaphores => "semaphores",
+            Self::Notes => "notes of who holds a lock",
+            Self::Elections => "hearing of new leaders at once",
         })
     }
 }
@@ -131,6 +139,14 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::WakeUps, "SUBSCRIBE {wake}"),
     (Purpose::WakeUps, "PUBLISH {wake} x"),
     (Purpose::WakeUps, "PING"),
+    (Purpose::Notes, "GET {lock}"),
+    (Purpose::Notes, "PTTL {lock}"),
+    (Purpose::Notes, "GET {note}"),
+    (Purpose::Notes, "SET {note} x XX PX 1"),
+    (Purpose::Notes, "DEL {note}"),
+    (Purpose::Elections, "SUBSCRIBE {leader}"),
+    (Purpose::Elections, "UNSUBSCRIBE {leader}"),
+    (Purpose::Elections, "PUBLISH {leader} x"),
     (Purpose::Reconnecting, "CLIENT ID"),
     // The number of no connection. Never 0, which Redis 6.2 takes for every one.
     (Purpose::Reconnecting, "CLIENT KILL ID 9223372036854775807"),
@@ -143,6 +159,12 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Operating, "ZRANGE {queue} 0 0"),
     (Purpose::Operating, "ZSCORE {alive} x"),
     (Purpose::Operating, "SET {broken} x XX PX 1"),
+    (Purpose::Operating, "GET {note}"),
+    (Purpose::Operating, "DEL {note}"),
+    (
+        Purpose::Operating,
+        "SCAN 0 MATCH {lock} COUNT 1 TYPE string",
+    ),
     (Purpose::Database, "SELECT {db}"),
     (Purpose::Persistence, "CONFIG GET appendfsync"),
     (Purpose::Naming, "CLIENT SETINFO LIB-NAME quorate"),
@@ -162,6 +184,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Values, "SET {value} x XX PX 1"),
     (Purpose::Values, "DEL {value}"),
     (Purpose::Semaphores, "PTTL {slot}"),
+    (Purpose::Naming, "CLIENT SETNAME quorate"),
 ];
 
 /// The purposes that one `Redlock` has.
@@ -179,10 +202,10 @@ pub(super) fn purposes(
             Purpose::Naming => false,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
-            Purpose::Fencing | Purpose::Values => fencing,
+            Purpose::Fencing | Purpose::Values | Purpose::Notes => fencing,
             // Most locks are one resource held alone; the table names it, and who asks for more hears of it.
             Purpose::Groups | Purpose::Semaphores => fencing && fair,
-            Purpose::Order | Purpose::WakeUps => fair,
+            Purpose::Order | Purpose::WakeUps | Purpose::Elections => fair,
             Purpose::Database => database,
         })
 }
@@ -243,8 +266,13 @@ impl Need {
         })
     }
 
-    fn on_channel(&self) -> bool {
-        self.line.split(' ').any(|word| word == WAKE_PLACE)
+    /// What stands before the names of the channels that it is about.
+    fn channels(&self) -> Option<&'static str> {
+        self.line.split(' ').find_map(|word| match word {
+            WAKE_PLACE => Some(WAKE),
+            LEADER_PLACE => Some(LEADER),
+            _ => None,
+        })
     }
 
     /// Whether it is this line of the table.
@@ -256,6 +284,7 @@ impl Need {
     pub(super) fn write(&self, names: &Names, out: &mut Vec<u8>) {
         let words = self.line.split(' ').map(|word| match word {
             WAKE_PLACE => names.channel.clone(),
+            LEADER_PLACE => format!("{LEADER}{}", names.lock),
             DATABASE => names.database.to_string(),
             word => match Family::ALL
                 .into_iter()
@@ -287,9 +316,9 @@ impl Need {
         if !error.starts_with("NOPERM") {
             return None;
         }
-        Some(match (Denied::of(&error), self.family()) {
-            (Denied::Key, Some(family)) => Right::Keys(pattern(family, prefix)),
-            (Denied::Channel, _) if self.on_channel() => Right::Channels(channels()),
+        Some(match (Denied::of(&error), self.family(), self.channels()) {
+            (Denied::Key, Some(family), _) => Right::Keys(pattern(family, prefix)),
+            (Denied::Channel, _, Some(channels)) => Right::Channels(format!("{channels}*")),
             _ => Right::Command(self.command()),
         })
     }
@@ -330,19 +359,8 @@ fn pattern(family: Family, prefix: &str) -> String {
         let before = Family::Slot.before();
         return format!("{before}*:{slots} ~{RESERVED}*:{before}*:{slots}");
     }
-    let mut pattern = family.before().to_owned();
-    for c in prefix.chars() {
-        if matches!(c, '*' | '?' | '[' | ']' | '\\') {
-            pattern.push('\\');
-        }
-        pattern.push(c);
-    }
-    pattern.push('*');
-    pattern
-}
-
-fn channels() -> String {
-    format!("{WAKE}*")
+    let before = [family.before(), prefix].concat();
+    String::from_utf8_lossy(&keys::pattern(before.as_bytes())).into_owned()
 }
 
 /// One right.
@@ -472,12 +490,14 @@ mod tests {
     use crate::node::redis::wire::sources;
 
     /// What a user gets by the line on the page: all that is in use by default, and what operators ask.
-    const DEFAULTS: [Purpose; 10] = [
+    const DEFAULTS: [Purpose; 12] = [
         Purpose::Locking,
         Purpose::RestartGuard,
         Purpose::Fencing,
         Purpose::Order,
         Purpose::WakeUps,
+        Purpose::Notes,
+        Purpose::Elections,
         Purpose::Reconnecting,
         Purpose::Operating,
         Purpose::Groups,
@@ -501,8 +521,12 @@ mod tests {
         for family in keys {
             let _ = write!(words, " ~{}", pattern(family, prefix));
         }
-        if needs.iter().any(Need::on_channel) {
-            let _ = write!(words, " resetchannels &{}", channels());
+        let channels: BTreeSet<_> = needs.iter().filter_map(Need::channels).collect();
+        if !channels.is_empty() {
+            words += " resetchannels";
+        }
+        for channel in channels {
+            let _ = write!(words, " &{channel}*");
         }
         for command in commands {
             let _ = write!(words, " +{command}");
@@ -528,6 +552,8 @@ mod tests {
             Purpose::Groups => "none of those kinds of lock",
             Purpose::Values => "these fail; locks do not",
             Purpose::Semaphores => "no permits",
+            Purpose::Notes => "nobody is told who holds a lock",
+            Purpose::Elections => "observers go by their timers",
         }
     }
 
@@ -540,12 +566,14 @@ mod tests {
             Purpose::Database => "a database number in the URL",
             Purpose::WakeUps => "wake-ups",
             Purpose::Reconnecting => "clean reconnects",
-            Purpose::Operating => "`status`, `break`, `doctor`",
+            Purpose::Operating => "`status`, `list`, `break`, `doctor`",
             Purpose::Persistence => "`doctor`, with the restart guard off",
-            Purpose::Naming => "names in `CLIENT LIST` (Redis 7.2, Valkey)",
             Purpose::Groups => "several resources, readers, owners",
             Purpose::Values => "quotas, once a period",
             Purpose::Semaphores => "semaphores",
+            Purpose::Naming => "names in `CLIENT LIST` (the library's: Redis 7.2, Valkey)",
+            Purpose::Notes => "notes of who holds a lock",
+            Purpose::Elections => "new leaders, heard of at once",
         }
     }
 
@@ -564,7 +592,7 @@ mod tests {
                     Family::Lock => "the lock key".to_owned(),
                     family => format!("`{}`", family.before()),
                 });
-                let channel = need.on_channel().then(|| format!("`{WAKE}`"));
+                let channel = need.channels().map(|channels| format!("`{channels}`"));
                 if !commands.contains(&command) {
                     commands.push(command);
                 }
@@ -598,25 +626,29 @@ mod tests {
     }
 
     /// What each script is for.
-    const OF_SCRIPTS: [&[Purpose]; 16] = {
-        use Purpose::{Fencing, Groups, Locking, Operating, Order, Semaphores, Values, WakeUps};
+    const OF_SCRIPTS: [&[Purpose]; 17] = {
+        use Purpose::{
+            Elections, Fencing, Groups, Locking, Notes, Operating, Order, Semaphores, Values,
+            WakeUps,
+        };
         [
             &[Locking, Fencing],
             &[Locking, Fencing],
-            &[Locking],
+            &[Locking, Notes],
             &[Locking],
             &[Operating],
             &[Operating, WakeUps],
-            &[Locking, Fencing, Order],
-            &[Locking, Order, WakeUps],
-            &[Locking, Fencing, Order, Groups, WakeUps],
+            &[Locking, Fencing, Order, Notes],
+            &[Locking, Order, WakeUps, Notes],
+            &[Locking, Fencing, Order, Groups, WakeUps, Notes],
             &[Locking, Fencing, Groups],
-            &[Locking, Order, Groups, WakeUps],
+            &[Locking, Order, Groups, WakeUps, Notes],
             &[Locking, Fencing, Groups],
             &[Values],
             &[Values],
             &[Locking, Fencing, Order, Semaphores],
             &[Locking, Order, WakeUps],
+            &[Notes, Elections],
         ]
     };
 
@@ -652,6 +684,8 @@ mod tests {
             "script|load",
             "info",
             "subscribe",
+            "unsubscribe",
+            "scan",
             "ping",
             "select",
         ];

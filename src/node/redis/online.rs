@@ -9,10 +9,11 @@ use super::resp::{Command, Value};
 use super::shared::Shared;
 use super::trust::Memory;
 use super::wire::{NoAnswer, Scripts, decode, is_noscript};
+use crate::keys::LEADER;
 use crate::node::actor::mailbox::Queued;
 use crate::node::actor::owed::Owed;
 use crate::node::actor::window::Window;
-use crate::node::{Answer, Fault, Subscriber};
+use crate::node::{Answer, Fault, Request, Subscriber};
 use crate::protocol::instant::Instant;
 
 /// The most requests that are taken at one look.
@@ -103,7 +104,9 @@ impl Online {
         now: Instant,
     ) -> Result<(), Fault> {
         self.heard = now;
-        if let Value::Push(push) = value {
+        if let Value::Push(push) = value
+            && !self.is_answer(push)
+        {
             wake(shared.subscriber.get(), push);
             return Ok(());
         }
@@ -137,6 +140,19 @@ impl Online {
             },
         }
         Ok(())
+    }
+
+    /// Whether a push is the answer to what was asked first: subscriptions are answered so, in turn.
+    fn is_answer(&self, push: &[Value<'_>]) -> bool {
+        let Some(What::Request(queued)) = self.under_way.front().map(|sent| &sent.what) else {
+            return false;
+        };
+        let kind = match queued.request {
+            Request::Watch { on: true, .. } => &b"subscribe"[..],
+            Request::Watch { on: false, .. } => b"unsubscribe",
+            _ => return false,
+        };
+        push.first().and_then(Value::text) == Some(kind)
     }
 
     /// Looks whether a stalled master has caught up, once all that came has been heard.
@@ -296,13 +312,17 @@ fn settle(
     queued.answer(answer);
 }
 
-/// A wake-up: the channel's message is the key that may be free.
+/// A wake-up: the channel's message is the key that may be free, or has a new leader.
 fn wake(subscriber: Option<&Subscriber>, push: &[Value<'_>]) {
-    if let (Some(subscriber), [kind, _, key]) = (subscriber, push)
+    if let (Some(subscriber), [kind, channel, key]) = (subscriber, push)
         && kind.text() == Some(b"message")
-        && let Some(key) = key.text()
+        && let (Some(channel), Some(key)) = (channel.text(), key.text())
     {
-        subscriber.sink.woken(subscriber.node, key);
+        if channel.starts_with(LEADER.as_bytes()) {
+            subscriber.sink.announced(subscriber.node, key);
+        } else {
+            subscriber.sink.woken(subscriber.node, key);
+        }
     }
 }
 

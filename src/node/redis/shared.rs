@@ -18,6 +18,8 @@ pub(crate) struct NodeOptions {
     pub(crate) connect_timeout: Duration,
     pub(crate) max_ttl: Duration,
     pub(crate) restart_guard: RestartGuard,
+    /// What each connection calls itself.
+    pub(crate) name: Box<str>,
     /// Which server each master is.
     pub(crate) roster: Roster,
     /// Opens connections in place of TCP.

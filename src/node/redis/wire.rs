@@ -8,18 +8,19 @@ use super::needs::Denied;
 use super::raised::Raised;
 use super::resp::{Command, Value};
 use super::trust::Memory;
-use crate::keys;
+use crate::keys::{self, LEADER};
 use crate::node::inspection::plain;
+use crate::node::note::dated;
 use crate::node::{
-    Answer, Claim, ExtendItem, Extended, Fairness, Fault, Group, KeyState, Mode, Permit, QueueInfo,
-    Request, ServerRun, StoredValue, Ticket, Waiter,
+    Answer, Claim, ExtendItem, Extended, Fairness, Fault, Group, KeyState, Mode, Note, NoteItem,
+    Page, Permit, QueueInfo, Request, ServerRun, StoredValue, Ticket, Waiter,
 };
 
 /// How long a fencing counter outlives its last grant: a day, so that counters do not pile up.
 const FENCE_TTL: Duration = Duration::from_secs(86_400);
 
 /// The scripts, in the order of [`Script`].
-const SOURCES: [&str; 16] = [
+const SOURCES: [&str; 17] = [
     include_str!("../../scripts/acquire.lua"),
     include_str!("../../scripts/confirm.lua"),
     include_str!("../../scripts/release.lua"),
@@ -36,6 +37,7 @@ const SOURCES: [&str; 16] = [
     include_str!("../../scripts/write.lua"),
     include_str!("../../scripts/permit.lua"),
     include_str!("../../scripts/release_permit.lua"),
+    include_str!("../../scripts/note.lua"),
 ];
 
 /// What several scripts share, put in where a line asks for it: a function would cost each call.
@@ -91,10 +93,11 @@ enum Script {
     Write,
     Permit,
     ReleasePermit,
+    Note,
 }
 
 impl Script {
-    /// The script that a request runs; the classic acquire runs none.
+    /// The script that a request runs; the classic acquire and the commands of the server run none.
     fn of(request: &Request) -> Option<Self> {
         let fair = |claim: &Claim| matches!(claim.fairness(), Fairness::Fair(_));
         let grouped = |claim: &Claim| claim.group().is_some();
@@ -107,7 +110,7 @@ impl Script {
             Request::Extend { items } if has_groups(items) => Self::Keep,
             Request::Acquire { claim, .. } if fair(claim) => Self::AcquireFair,
             Request::Acquire { claim, .. } if claim.fenced() => Self::Acquire,
-            Request::Acquire { .. } => return None,
+            Request::Acquire { .. } | Request::List { .. } | Request::Watch { .. } => return None,
             Request::Confirm { .. } => Self::Confirm,
             Request::Release { claim, .. } if fair(claim) => Self::ReleaseFair,
             Request::Release { .. } => Self::Release,
@@ -116,6 +119,7 @@ impl Script {
             Request::Break { .. } => Self::Break,
             Request::Read { .. } => Self::Read,
             Request::Write { .. } => Self::Write,
+            Request::Note { .. } => Self::Note,
         })
     }
 }
@@ -128,7 +132,7 @@ pub(super) struct Scripts {
 
 /// The scripts that are loaded together, in the order of [`Script`]: those of the plain lock with every
 /// connection, the others when they are first needed.
-const SETS: [Range<usize>; 4] = [0..8, 8..12, 12..14, 14..SOURCES.len()];
+const SETS: [Range<usize>; 5] = [0..8, 8..12, 12..14, 14..16, 16..SOURCES.len()];
 
 impl Scripts {
     /// The set that every connection begins with.
@@ -254,6 +258,13 @@ impl Scripts {
                 token,
                 value,
             } => self.write(claim, *token, value.bytes.as_deref(), run, out),
+            Request::Note { items } => self.note(items, out),
+            Request::List { page } => scan(page, out),
+            Request::Watch { key, on } => {
+                let mut command = Command::of(out, 2);
+                command.arg(if *on { "SUBSCRIBE" } else { "UNSUBSCRIBE" });
+                command.arg([LEADER.as_bytes(), key].concat());
+            }
         }
         true
     }
@@ -336,7 +347,7 @@ impl Scripts {
             Fairness::Fair(Some(ticket)) => command.arg(&*ticket.waiter),
             _ => command.arg(""),
         };
-        command.number(u64::from(leave));
+        command.number(u64::from(leave) + 2 * u64::from(claim.is_noted()));
         modes(&mut command, group);
     }
 
@@ -407,16 +418,54 @@ impl Scripts {
             return self.unclaim(claim, group, leave, out);
         }
         let (script, ticket) = match claim.fairness() {
-            Fairness::Fair(ticket) => (Script::ReleaseFair, ticket.as_deref()),
+            Fairness::Fair(ticket) => (Script::ReleaseFair, Some(ticket.as_deref())),
             Fairness::Unordered => (Script::Release, None),
         };
-        let extra = if ticket.is_some() { 2 } else { 0 };
+        let noted = claim.is_noted();
+        let place = match ticket {
+            Some(Some(ticket)) => Some((&*ticket.waiter, u64::from(leave))),
+            // The note is named behind a place.
+            Some(None) if noted => Some(("", 0)),
+            _ => None,
+        };
+        let extra = 2 * usize::from(place.is_some()) + usize::from(noted);
         let mut command = self.call(script, 1, 1 + extra, out);
         command.arg(claim.key()).arg(claim.token().to_hex());
-        if let Some(ticket) = ticket {
-            command.arg(&*ticket.waiter).number(u64::from(leave));
+        if let Some((waiter, leave)) = place {
+            command.arg(waiter).number(leave);
+        }
+        if noted {
+            command.number(1);
         }
     }
+
+    fn note(&self, items: &[NoteItem], out: &mut Vec<u8>) {
+        let count = items.iter().map(|item| item.claim.keys().count()).sum();
+        let mut command = self.call(Script::Note, count, 3 * count, out);
+        for key in items.iter().flat_map(|item| item.claim.keys()) {
+            command.arg(key);
+        }
+        for item in items {
+            // One behind a release would not be taken; it keeps its place, with nothing to do.
+            let note = if item.claim.is_withdrawn() {
+                String::new()
+            } else {
+                dated(item.since, &item.says)
+            };
+            for _ in item.claim.keys() {
+                command.arg(item.claim.token().to_hex()).arg(&note);
+                command.number(u64::from(item.announce));
+            }
+        }
+    }
+}
+
+fn scan(page: &Page, out: &mut Vec<u8>) {
+    let mut command = Command::of(out, 8);
+    command.arg("SCAN").number(page.cursor);
+    command.arg("MATCH").arg(&page.pattern);
+    command.arg("COUNT").number(u64::from(page.count));
+    command.arg("TYPE").arg("string");
 }
 
 /// The place in line of a claim, where it has one.
@@ -518,6 +567,11 @@ pub(super) fn decode(
         (Request::Read { .. } | Request::Write { .. }, Value::Int(above)) => {
             Answer::CounterAbove(counter(*above)?)
         }
+        (Request::Note { items }, Value::Bulk(said)) => {
+            noted(items, said).ok_or_else(NoAnswer::odd)?
+        }
+        (Request::List { .. }, Value::Array(page)) => listed(page).ok_or_else(NoAnswer::odd)?,
+        (Request::Watch { .. }, Value::Push(_)) => Answer::Watching,
         _ => return Err(NoAnswer::odd()),
     })
 }
@@ -542,7 +596,10 @@ fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
                 Value::Int(_),
                 Value::Int(_),
                 Value::Bulk(_),
+                // The note, where there is one.
+                ..,
             ] = &refused[..]
+                && refused.len() <= 5
             {
                 let (ttl_left, line) = (as_millis(ttl), Some(Box::new(line(refused))));
                 return Ok(Answer::Refused { ttl_left, line });
@@ -591,6 +648,7 @@ fn permitted(value: &Value<'_>) -> Result<Answer, NoAnswer> {
                 ticket: ticket.unsigned_abs(),
                 holder: None,
                 free: free.ok_or_else(NoAnswer::odd)?,
+                note: None,
             };
             let (ttl_left, line) = (as_millis(ttl), Some(Box::new(line)));
             Ok(Answer::Refused { ttl_left, line })
@@ -614,9 +672,11 @@ fn claimed(value: &Value<'_>) -> Result<Answer, NoAnswer> {
                     Value::Int(_),
                     Value::Int(_),
                     Value::Bulk(_),
-                    Value::Int(1..)
+                    Value::Int(1..),
+                    // The note, where there is one.
+                    ..
                 ]
-            ) =>
+            ) && refused.len() <= 6 =>
         {
             let (ttl_left, line) = (as_millis(&refused[0]), Some(Box::new(line(refused))));
             Ok(Answer::Refused { ttl_left, line })
@@ -683,32 +743,70 @@ fn line(refused: &[Value<'_>]) -> QueueInfo {
     QueueInfo {
         ahead: number(1),
         ticket: number(2),
+        note: note(refused.get(4..).and_then(<[_]>::last), holder.as_deref()),
         holder,
         free: 0,
     }
 }
 
+/// What stands beside the lock of `holder`, where it is the holder's.
+fn note(note: Option<&Value<'_>>, holder: Option<&[u8]>) -> Option<Note> {
+    match note {
+        Some(Value::Bulk(note)) => Note::read(note, holder?),
+        _ => None,
+    }
+}
+
+/// Which notes were written: of a lock on several keys all or none.
+fn noted(items: &[NoteItem], mut said: &[u8]) -> Option<Answer> {
+    let mut written = Vec::with_capacity(items.len());
+    for item in items {
+        let (digits, rest) = said.split_at_checked(item.claim.keys().count())?;
+        written.push(digits.iter().all(|digit| *digit == b'1'));
+        said = rest;
+    }
+    said.is_empty().then_some(Answer::Noted(written))
+}
+
+/// A page of keys, and where to go on.
+fn listed(page: &[Value<'_>]) -> Option<Answer> {
+    let [cursor, Value::Array(keys)] = page else {
+        return None;
+    };
+    let cursor = std::str::from_utf8(cursor.text()?).ok()?.parse().ok()?;
+    let keys = keys.iter().map(|key| Some(key.text()?.to_vec()));
+    Some(Answer::Keys {
+        cursor,
+        keys: keys.collect::<Option<_>>()?,
+    })
+}
+
 fn key_state(state: &[Value<'_>]) -> Option<KeyState> {
-    let (holder, ttl, counter, line, lives) = match state {
+    let (holder, ttl, counter, line, lives, said) = match state {
         [
             holder,
             ttl,
             counter,
             Value::Array(line),
             Value::Array(lives),
-        ] => (holder, ttl, counter, &line[..], &lives[..]),
+            said @ ..,
+        ] => (holder, ttl, counter, &line[..], &lives[..], said),
         // A break tells no line.
-        [holder, ttl, counter] => (holder, ttl, counter, &[][..], &[][..]),
+        [holder, ttl, counter, said @ ..] => (holder, ttl, counter, &[][..], &[][..], said),
         _ => return None,
     };
+    if said.len() > 1 {
+        return None;
+    }
     let text = |value: &Value<'_>| match value {
         Value::Nil => Some(None),
         Value::Bulk(bytes) => Some(Some(bytes.to_vec())),
         _ => None,
     };
-    let counter = text(counter)?;
+    let (holder, counter) = (text(holder)?, text(counter)?);
     Some(KeyState {
-        holder: text(holder)?,
+        note: note(said.first(), holder.as_deref()),
+        holder,
         ttl_left: as_millis(ttl),
         counter: counter.and_then(|text| std::str::from_utf8(&text).ok()?.parse().ok()),
         queue: line.iter().zip(lives).map(waiter).collect::<Option<_>>()?,

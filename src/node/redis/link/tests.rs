@@ -64,6 +64,7 @@ struct Bench {
 
 fn options(roster: Roster) -> Arc<NodeOptions> {
     Arc::new(NodeOptions {
+        name: "quorate".into(),
         node_timeout: ms(NODE_TIMEOUT),
         connect_timeout: ms(CONNECT_TIMEOUT),
         max_ttl: Duration::from_secs(30),
@@ -150,8 +151,9 @@ impl Bench {
 const SHA: &str = "$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
 
 /// The answers to a handshake, up to the number of the connection.
-const GREETING: [&str; 13] = [
+const GREETING: [&str; 14] = [
     "%1\r\n+proto\r\n:3\r\n",
+    "+OK\r\n",
     "+OK\r\n",
     "-ERR unknown subcommand\r\n",
     "$38\r\nrun_id:a\r\nuptime_in_seconds:99999999\r\n\r\n",

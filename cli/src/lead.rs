@@ -1,0 +1,229 @@
+//! `quorate lead`: campaign, run the command while this machine leads, campaign again after a loss.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use clap::Args;
+use nix::sys::signal::Signal;
+use quorate::{Election, Leadership, Redlock};
+
+use crate::config::{self, MasterOptions};
+use crate::deadline::Deadline;
+use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::output::{self, human};
+use crate::process::{self, Ended, Job, Signals};
+use crate::run::{DEFAULT_GRACE, DEFAULT_TTL, leaving_nothing, refused, said};
+use crate::waiting::WaitDisplay;
+
+/// What stands below `quorate lead --help`.
+pub(crate) const AFTER_HELP: &str = "\
+One machine of all that run this leads at a time, and runs the command; the others wait, first come, first
+served. The command sees QUORATE_RESOURCE and QUORATE_FENCING_TOKEN, the term: a number larger than every
+earlier leader's. Hand it to what you write to, and let that refuse smaller ones.
+
+When the leadership is lost the command is stopped, as `quorate run` stops it, and the machine campaigns
+again. A command that fails gives the leadership back, so that another machine can try, and after a
+second this one campaigns again. It is over when the command ends with 0, or with a signal to quorate.
+
+It is the lock of that name: `quorate status` shows it, `quorate watch` tells each change.
+
+Examples:
+    quorate lead scheduler --note \"$(hostname):9000\" -- ./scheduler
+    quorate watch scheduler --json | jq .note.text";
+
+/// What it ends with.
+pub(crate) const CODES: [Meaning; 8] = [
+    ("0", "the command has ended with 0 while this machine led"),
+    ("64", "wrong usage; nothing was touched"),
+    ("69", ""),
+    ("70", ""),
+    (
+        "74",
+        "the leadership was lost, and the command could not be stopped",
+    ),
+    ("126", ""),
+    ("127", ""),
+    (
+        "128+n",
+        "signal n ended the command, or the wait for the lock",
+    ),
+];
+
+/// How long a machine whose command failed lets others lead.
+const RESPITE: Duration = Duration::from_secs(1);
+
+/// Arguments of `lead`.
+#[derive(Debug, Args)]
+pub(crate) struct LeadArgs {
+    /// The election: any text that all parties agree on
+    name: OsString,
+
+    /// The command to run while this machine leads, with its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+
+    /// What observers see of the leader, an address for example: at most 1 KiB
+    #[arg(long, value_name = "TEXT", env = "QUORATE_NOTE")]
+    note: Option<String>,
+
+    /// How long a leader that has died is still taken for one [default: 10s]
+    #[arg(long, value_name = "TIME", env = "QUORATE_TTL", value_parser = config::duration)]
+    ttl: Option<Duration>,
+
+    /// The time between SIGTERM and SIGKILL when the leadership ends [default: 5s, or what fits the ttl]
+    #[arg(long, value_name = "TIME", env = "QUORATE_GRACE", value_parser = config::duration)]
+    grace: Option<Duration>,
+
+    /// Do not hand QUORATE_MASTERS, with the passwords in it, on to the command
+    #[arg(long, env = "QUORATE_HIDE_MASTERS", value_parser = clap::builder::BoolishValueParser::new())]
+    hide_masters: bool,
+
+    #[command(flatten)]
+    masters: MasterOptions,
+}
+
+/// Leads.
+pub(crate) fn run(mut args: LeadArgs) -> Outcome {
+    let (masters, mut file) = std::mem::take(&mut args.masters).complete()?;
+    config::fill!(args from file: ttl, grace);
+    process::ready().map_err(Failure::internal)?;
+    let ttl = args.ttl.unwrap_or(DEFAULT_TTL);
+    let redlock = config::redlock(&masters, Some(ttl))?;
+    let deadline = Deadline::new(ttl, args.grace.unwrap_or(DEFAULT_GRACE));
+    let work = lead(&redlock, &args, deadline);
+    let end = config::block_on(leaving_nothing(&redlock, masters.parting(), work))?;
+    Ok(match end {
+        WayOut::Code(code) => code,
+        WayOut::Signal(sig) => process::die_of(sig),
+    })
+}
+
+/// How it ended, when nothing failed.
+enum WayOut {
+    /// With the command's own code.
+    Code(u8),
+    /// By this signal, which ended the command as well.
+    Signal(Signal),
+}
+
+/// What came of one term.
+enum Term {
+    /// It was the last one.
+    Last(WayOut),
+    /// Another is to be tried for, at once.
+    Lost,
+    /// Or after a while.
+    Failed,
+}
+
+async fn lead(redlock: &Redlock, args: &LeadArgs, deadline: Deadline) -> Result<WayOut, Failure> {
+    let mut signals = Signals::hear_and_reap().map_err(Failure::internal)?;
+    loop {
+        let cut_short = "waited to lead; nothing is held";
+        let leads = tokio::select! {
+            leads = campaign(redlock, args) => leads?,
+            sig = signals.next_that_ends() => return Err(Failure::cut_short(sig, cut_short)),
+        };
+        let term = command(&leads, args, deadline, &mut signals).await;
+        leads.resign().await;
+        match term? {
+            Term::Last(end) => return Ok(end),
+            Term::Lost => {}
+            Term::Failed => tokio::select! {
+                () = tokio::time::sleep(RESPITE) => {}
+                sig = signals.next_that_ends() => return Err(Failure::cut_short(sig, cut_short)),
+            },
+        }
+    }
+}
+
+async fn campaign(redlock: &Redlock, args: &LeadArgs) -> Result<Leadership, Failure> {
+    let name = args.name.as_bytes();
+    let display = WaitDisplay::new(name);
+    let election: Election = redlock.election(name);
+    let election = election.waiting(move |seen| display.see(seen));
+    let note = args.note.as_deref().unwrap_or_default();
+    let leads = election.campaign(note).await.map_err(refused)?;
+    // The line of the wait is gone before anything else is said.
+    drop(election);
+    output::mention(format!(
+        "leading '{}', term {}",
+        output::bytes(name),
+        leads.term()
+    ));
+    Ok(leads)
+}
+
+/// Runs the command while this machine leads.
+async fn command(
+    leads: &Leadership,
+    args: &LeadArgs,
+    deadline: Deadline,
+    signals: &mut Signals,
+) -> Result<Term, Failure> {
+    let guard = leads.guard();
+    let mut env = vec![
+        ("QUORATE_RESOURCE", Some(args.name.clone())),
+        ("QUORATE_TOKEN", Some(guard.token().to_string().into())),
+        (
+            "QUORATE_FENCING_TOKEN",
+            Some(leads.term().to_string().into()),
+        ),
+    ];
+    if args.hide_masters {
+        env.push(("QUORATE_MASTERS", None));
+    }
+    let job = Job {
+        argv: &args.command,
+        env: &env,
+    };
+    let ended = process::supervise(job, guard, deadline, signals).await;
+    match ended {
+        Ok(Ended::ByItself { code, signal, left }) => {
+            if let Some(left) = left {
+                output::say(format!(
+                    "the command has ended, and {left} of its group {} without the leadership",
+                    left.verb("goes on", "go on")
+                ));
+            }
+            Ok(match (code, signal) {
+                (_, Some(sig)) => Term::Last(WayOut::Signal(sig)),
+                // Another try would find it as it is.
+                (exit::OK | exit::NOT_EXECUTABLE | exit::NOT_FOUND, None) => {
+                    Term::Last(WayOut::Code(code))
+                }
+                (code, None) => {
+                    let pause = human(RESPITE);
+                    output::say(format!(
+                        "the command failed with {code}; others may lead, campaigning again in {pause}"
+                    ));
+                    Term::Failed
+                }
+            })
+        }
+        Ok(Ended::Lost { cause, survivors }) => {
+            let said = said(guard);
+            if let Some(survivors) = survivors {
+                return Err(Failure::new(
+                    exit::LOST,
+                    format!(
+                        "the leadership was lost: {cause}; the command could NOT be stopped: \
+                         {survivors} {} without it{said}",
+                        survivors.verb("goes on", "go on")
+                    ),
+                ));
+            }
+            output::say(format!(
+                "the leadership was lost: {cause}; the command was stopped, campaigning again{said}"
+            ));
+            Ok(Term::Lost)
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::ArgumentListTooLong => {
+            Err(Failure::new(exit::NOT_EXECUTABLE, error))
+        }
+        Err(error) => Err(Failure::internal(format!(
+            "cannot run the command: {error}"
+        ))),
+    }
+}

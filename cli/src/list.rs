@@ -1,0 +1,118 @@
+//! `quorate list`: what is locked now, by whom, and who waits.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use clap::Args;
+use quorate::Listing;
+
+use crate::config::{self, MasterOptions};
+use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::output::{self, Cell, human};
+use crate::status::ResourceStatus;
+
+/// What stands below `quorate list --help`.
+pub(crate) const AFTER_HELP: &str = "\
+At most 1000 locks, within about 5s: what was cut short says so. Whatever is a string under the key prefix
+counts as a lock. Locks that are held for less than about 100ms have no note, and neither have those of
+other Redlock clients.
+
+Examples:
+    quorate list
+    quorate list deploy: --json | jq -r '.locks[] | [.resource, .note.host] | @tsv'
+
+JSON fields (stable): locks[], each as in status --json; complete; not_asked[] (master, error, error_kind).";
+
+/// What it ends with.
+pub(crate) const CODES: [Meaning; 3] = [
+    ("0", "a majority of masters answered, whatever is locked"),
+    ("64", ""),
+    ("69", ""),
+];
+
+/// Arguments of `list`.
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Only resources that begin with this
+    #[arg(value_name = "PREFIX", default_value = "")]
+    beginning: OsString,
+
+    /// Print JSON
+    #[arg(long, env = "QUORATE_JSON", value_parser = clap::builder::BoolishValueParser::new())]
+    json: bool,
+
+    #[command(flatten)]
+    masters: MasterOptions,
+}
+
+/// Lists and prints.
+pub(crate) fn run(args: ListArgs) -> Outcome {
+    let (masters, _) = args.masters.complete()?;
+    let redlock = config::redlock(&masters, None)?;
+    let all = redlock.masters().count();
+    let listing = config::block_on(async { Ok(redlock.list(args.beginning.as_bytes()).await) })?;
+    let locks = listing.locks.iter();
+    let locks = locks.map(|lock| ResourceStatus::new(&lock.resource, &lock.status));
+    let locks: Vec<ResourceStatus> = locks.collect();
+    if args.json {
+        let not_asked = listing.faults.iter().map(|(master, fault)| {
+            let error = output::redact(&fault.to_string()).into_owned();
+            serde_json::json!({
+                "master": master.to_string(), "error": error, "error_kind": fault.kind(),
+            })
+        });
+        let not_asked: Vec<_> = not_asked.collect();
+        output::print_json(&serde_json::json!({
+            "locks": locks, "complete": listing.complete, "not_asked": not_asked,
+        }))?;
+    } else {
+        output::print(&page(&listing, &locks))?;
+    }
+    let answered = all - listing.faults.len();
+    if answered < all / 2 + 1 {
+        let needed = all / 2 + 1;
+        return Err(Failure::new(
+            exit::UNAVAILABLE,
+            format!("no quorum: {answered} of {all} masters answered, {needed} are needed"),
+        ));
+    }
+    Ok(exit::OK)
+}
+
+fn page(listing: &Listing, locks: &[ResourceStatus]) -> String {
+    let mut text = if locks.is_empty() {
+        "nothing is locked\n".to_owned()
+    } else {
+        let rows: Vec<Vec<Cell>> = locks.iter().map(row).collect();
+        output::table(&["RESOURCE", "TTL LEFT", "WAITING", "HOLDER"], &rows)
+    };
+    if !listing.complete {
+        text += "cut short: there may be more (name what they begin with)\n";
+    }
+    for (master, fault) in &listing.faults {
+        text += &format!(
+            "not asked: {master}: {}\n",
+            output::redact(&fault.to_string())
+        );
+    }
+    text
+}
+
+fn row(lock: &ResourceStatus) -> Vec<Cell> {
+    let masters = || lock.masters.iter();
+    let left = masters().filter_map(|master| master.ttl_left_ms).max();
+    let left = left.map_or_else(|| "-".to_owned(), |ms| human(Duration::from_millis(ms)));
+    let waiting = masters().map(|master| master.waiting.len()).max();
+    let holder = match (&lock.note, &lock.holder) {
+        (Some(note), _) => note.line.clone(),
+        (None, Some(holder)) => holder.clone(),
+        (None, None) => lock.verdict.to_owned(),
+    };
+    vec![
+        lock.resource.clone().into(),
+        left.into(),
+        waiting.unwrap_or(0).to_string().into(),
+        holder.into(),
+    ]
+}

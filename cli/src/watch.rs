@@ -1,0 +1,90 @@
+//! `quorate watch`: who leads, and each change, until it is ended.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use clap::Args;
+use quorate::Leader;
+
+use crate::config::{self, MasterOptions};
+use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::output;
+use crate::status::{NoteStatus, wrong_name};
+
+/// What stands below `quorate watch --help`.
+pub(crate) const AFTER_HELP: &str = "\
+What it says is a hint, out of date when it comes: act on the term, which never falls, and not on who
+leads. It hears of a new leader at once, and looks three times within a ttl all the same.
+
+Examples:
+    quorate watch scheduler
+    quorate watch scheduler --json | jq -r .note.text
+
+JSON fields (stable), one object a line: election, leader (whether one is known), term, note (host, pid,
+process, since, text). Absent values are null.";
+
+/// What it ends with.
+pub(crate) const CODES: [Meaning; 3] = [
+    ("0", "nobody reads what it prints any more"),
+    ("64", ""),
+    ("128+n", "signal n ended it"),
+];
+
+/// Arguments of `watch`.
+#[derive(Debug, Args)]
+pub(crate) struct WatchArgs {
+    /// The election
+    name: OsString,
+
+    /// Print JSON, one object a line
+    #[arg(long, env = "QUORATE_JSON", value_parser = clap::builder::BoolishValueParser::new())]
+    json: bool,
+
+    #[command(flatten)]
+    masters: MasterOptions,
+}
+
+/// Watches.
+pub(crate) fn run(args: WatchArgs) -> Outcome {
+    let (masters, file) = args.masters.complete()?;
+    let redlock = config::redlock(&masters, file.ttl)?;
+    let name = args.name.as_bytes();
+    let observation = redlock.election(name).observe();
+    let mut observation = observation.map_err(|why| wrong_name(&args.name, why))?;
+    config::block_on(async {
+        loop {
+            let leader = observation.next().await;
+            let line = if args.json {
+                json(name, leader.as_ref())?
+            } else {
+                plain(name, leader.as_ref())
+            };
+            if !output::print_line(&line)? {
+                return Ok(exit::OK);
+            }
+        }
+    })
+}
+
+fn plain(name: &[u8], leader: Option<&Leader>) -> String {
+    let name = output::bytes(name);
+    match leader {
+        None => format!("{name}: no leader known"),
+        Some(leader) => {
+            let note = leader.note.as_ref();
+            let note = note.map_or_else(String::new, |note| format!(", {note}"));
+            format!("{name}: term {}{note}", leader.term)
+        }
+    }
+}
+
+fn json(name: &[u8], leader: Option<&Leader>) -> Result<String, Failure> {
+    let note = leader.and_then(|leader| leader.note.as_ref());
+    let line = serde_json::json!({
+        "election": output::bytes(name),
+        "leader": leader.is_some(),
+        "term": leader.map(|leader| leader.term),
+        "note": note.map(NoteStatus::new),
+    });
+    serde_json::to_string(&line).map_err(Failure::internal)
+}

@@ -1,0 +1,51 @@
+//! Elect a leader among machines, and let everybody know who it is.
+//!
+//! `cargo run -p quorate --features testing --example leader`
+
+use std::time::Duration;
+
+use quorate::{Observation, Redlock};
+
+/// Prints who leads, until the third leader is seen.
+async fn watch(mut observation: Observation) {
+    let mut leaders = 0;
+    while leaders < 3 {
+        match observation.next().await {
+            Some(leader) => {
+                leaders += 1;
+                let address = leader.note.and_then(|note| note.text);
+                let address = address.unwrap_or_else(|| "unknown".to_owned());
+                println!("term {}: {address} leads", leader.term);
+            }
+            None => println!("nobody leads"),
+        }
+    }
+}
+
+/// Leads for a moment.
+async fn candidate(redlock: Redlock, address: &str) -> Result<(), quorate::AcquireError> {
+    let leadership = redlock.election("scheduler").campaign(address).await?;
+    tokio::select! {
+        cause = leadership.lost() => println!("{address} leads no more: {cause}"),
+        // The work of a leader: it hands its term to whatever it writes to, which refuses smaller ones.
+        () = tokio::time::sleep(Duration::from_millis(50)) => {
+            println!("{address} has worked with term {}", leadership.term());
+        }
+    }
+    leadership.resign().await;
+    Ok(())
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let redlock = Redlock::in_memory(5);
+    let observation = redlock.election("scheduler").observe()?;
+    let ((), a, b, c) = tokio::join!(
+        watch(observation),
+        candidate(redlock.clone(), "10.0.0.1:9000"),
+        candidate(redlock.clone(), "10.0.0.2:9000"),
+        candidate(redlock.clone(), "10.0.0.3:9000"),
+    );
+    a.and(b).and(c)?;
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! The names of the keys on every master, page by page: bounded in number and in time.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::coordinator::Coordinator;
+use super::fan_out::{Collect, FanOut, From};
+use super::look::timeout;
+use crate::keys;
+use crate::limit::Limit;
+use crate::node::{Answer, Fault, Page, Phase, Reply, Request};
+use crate::protocol::instant::Instant;
+
+/// About how many keys a master looks at for one page: a fraction of a millisecond's work.
+const PAGE: u32 = 1000;
+
+/// What one master named.
+pub(crate) struct Named {
+    pub(crate) keys: BTreeSet<Vec<u8>>,
+    /// It was not cut short.
+    pub(crate) complete: bool,
+}
+
+impl Coordinator {
+    /// The keys whose names begin so, on each master by itself; at most `most`, and until `until`.
+    pub(crate) async fn list(
+        &self,
+        before: &[u8],
+        most: usize,
+        until: Instant,
+    ) -> Vec<Result<Named, Fault>> {
+        let pattern = keys::pattern(before);
+        let nodes = 0..self.nodes.len();
+        let lists = nodes.map(|node| self.list_one(node, &pattern, most, until));
+        futures::future::join_all(lists).await
+    }
+
+    async fn list_one(
+        &self,
+        node: usize,
+        pattern: &[u8],
+        most: usize,
+        until: Instant,
+    ) -> Result<Named, Fault> {
+        let mut named = Named {
+            keys: BTreeSet::new(),
+            complete: false,
+        };
+        let mut at = 0;
+        while named.keys.len() < most && self.now() < until {
+            let page = Page {
+                pattern: pattern.into(),
+                cursor: at,
+                count: PAGE,
+            };
+            let (cursor, keys) = self.page(node, page).await?;
+            let ours = keys.into_iter().filter(|key| !keys::is_reserved(key));
+            named.keys.extend(ours);
+            at = cursor;
+            if at == 0 {
+                named.complete = true;
+                break;
+            }
+        }
+        Ok(named)
+    }
+
+    async fn page(&self, node: usize, page: Page) -> Result<(u64, Vec<Vec<u8>>), Fault> {
+        let began = self.now();
+        let fan_out = FanOut::new(self.runtime.clone(), PageAnswer(None));
+        let reply = Reply::new(fan_out.clone(), node, Phase::Look);
+        let page = Arc::new(page);
+        let name = self.nodes[node].name();
+        self.nodes[node].send(Request::List { page }, reply.counted(name));
+        let mut limit = Limit::new(&*self.runtime, self.given_up_by());
+        match limit.wait(fan_out.until(|answer| answer.0.take())).await {
+            Some(Ok(Answer::Keys { cursor, keys })) => Ok((cursor, keys)),
+            Some(Ok(_)) => Err(Fault::Server("an answer of another kind".into())),
+            Some(Err(fault)) => Err(fault),
+            None => Err(timeout(self.now().saturating_since(began))),
+        }
+    }
+}
+
+struct PageAnswer(Option<Result<Answer, Fault>>);
+
+impl Collect for PageAnswer {
+    fn count(&mut self, _: From, answer: Result<Answer, Fault>) -> bool {
+        self.0 = Some(answer);
+        true
+    }
+}

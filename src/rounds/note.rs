@@ -1,0 +1,20 @@
+//! Telling every master who holds some locks: a hint for people, and nobody waits for it.
+
+use std::sync::Arc;
+
+use super::coordinator::Coordinator;
+use crate::node::{NoteItem, Reply, Request};
+
+impl Coordinator {
+    /// Writes notes on every master, in the background.
+    pub(crate) fn note(&self, items: Vec<NoteItem>) {
+        if items.is_empty() {
+            return;
+        }
+        let items: Arc<[NoteItem]> = items.into();
+        for node in &self.nodes {
+            let items = items.clone();
+            node.send(Request::Note { items }, Reply::ignored());
+        }
+    }
+}

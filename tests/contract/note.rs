@@ -1,0 +1,288 @@
+//! What holders tell those who look, and the names of the keys that there are.
+
+use std::sync::{Arc, Mutex};
+
+use quorate::Note;
+use quorate::node::{
+    Answer, Claim, Fault, KeyState, NoteItem, Page, Request, Subscriber, WakeSink,
+};
+
+use crate::arm::{Arm, LONG, assert_about, hex, now};
+use crate::support::asking::{acquire, claim, extend, in_line, look, release, smash};
+use crate::support::{eventually, ms, secs};
+
+const KEY: &[u8] = b"job";
+
+fn note_key(key: &[u8]) -> Vec<u8> {
+    [b"quorate:note:", key].concat()
+}
+
+/// A message with one note, as a host called `host` writes it.
+pub(crate) fn note(claim: &Arc<Claim>, host: &str, announce: bool) -> Request {
+    let item = NoteItem {
+        claim: claim.clone(),
+        says: format!("7\t{host}\tprogram\ta text").into(),
+        since: 1_000,
+        announce,
+    };
+    claim.take_note();
+    Request::Note {
+        items: [item].into(),
+    }
+}
+
+async fn state(arm: &Arm) -> KeyState {
+    match arm.ask(look(KEY)).await {
+        Ok(Answer::State(state)) => state,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn host(note: Option<Note>) -> Option<String> {
+    note.map(|note| note.host)
+}
+
+fn written(yes: bool) -> Answer {
+    Answer::Noted(vec![yes])
+}
+
+pub(crate) async fn a_note_of_the_holder_is_kept_and_shown_as_long_as_its_lock_lives(arm: &Arm) {
+    let holder = claim(KEY, 1);
+    arm.granted(acquire(&holder, LONG, now())).await;
+    assert_eq!(state(arm).await.note, None);
+    assert_eq!(
+        arm.ask(note(&holder, "one", false)).await,
+        Ok(written(true))
+    );
+    let shown = state(arm).await.note.expect("a note");
+    assert_eq!((&*shown.host, shown.pid), ("one", 7));
+    assert_eq!(shown.process, "program");
+    assert_eq!(shown.text.as_deref(), Some("a text"));
+    assert_about(arm.ttl(&note_key(KEY)), LONG);
+    assert_eq!(
+        arm.ask(note(&holder, "two", false)).await,
+        Ok(written(true))
+    );
+    assert_eq!(host(state(arm).await.note).as_deref(), Some("two"));
+}
+
+pub(crate) async fn a_note_takes_over_the_expiry_that_a_renewal_gave_its_lock(arm: &Arm) {
+    let holder = claim(KEY, 1);
+    arm.granted(acquire(&holder, secs(100), now())).await;
+    arm.ask(note(&holder, "one", false)).await.expect("said");
+    assert_about(arm.ttl(&note_key(KEY)), secs(100));
+    arm.ask(extend(&[(&holder, LONG)])).await.expect("ours");
+    arm.ask(note(&holder, "one", false)).await.expect("said");
+    assert_about(arm.ttl(&note_key(KEY)), LONG);
+}
+
+pub(crate) async fn only_the_holder_writes_a_note(arm: &Arm) {
+    let stranger = claim(KEY, 2);
+    assert_eq!(
+        arm.ask(note(&stranger, "two", false)).await,
+        Ok(written(false))
+    );
+    let holder = claim(KEY, 1);
+    arm.granted(acquire(&holder, LONG, now())).await;
+    arm.ask(note(&holder, "one", false)).await.expect("said");
+    assert_eq!(
+        arm.ask(note(&stranger, "two", true)).await,
+        Ok(written(false))
+    );
+    assert_eq!(host(state(arm).await.note).as_deref(), Some("one"));
+}
+
+pub(crate) async fn a_release_takes_the_note_along_and_never_anothers(arm: &Arm) {
+    let holder = claim(KEY, 1);
+    arm.granted(acquire(&holder, LONG, now())).await;
+    arm.ask(note(&holder, "one", false)).await.expect("said");
+    let late = claim(KEY, 2);
+    late.take_note();
+    assert_eq!(arm.ask(release(&late)).await, Ok(Answer::Released(false)));
+    assert_eq!(host(state(arm).await.note).as_deref(), Some("one"));
+    assert_eq!(arm.ask(release(&holder)).await, Ok(Answer::Released(true)));
+    assert_eq!(arm.read(&note_key(KEY)), None);
+    // In order, with and without a place.
+    for (n, holder) in [(3, in_line(KEY, 3, 1)), (4, in_line(KEY, 4, 2))] {
+        arm.granted(acquire(&holder, LONG, now())).await;
+        arm.ask(note(&holder, "one", false)).await.expect("said");
+        assert_eq!(arm.ask(release(&holder)).await, Ok(Answer::Released(true)));
+        assert_eq!(arm.read(&note_key(KEY)), None, "{n}");
+    }
+}
+
+pub(crate) async fn a_note_that_was_left_is_never_shown_for_another_holder(arm: &Arm) {
+    let first = claim(KEY, 1);
+    arm.granted(acquire(&first, LONG, now())).await;
+    arm.ask(note(&first, "one", false)).await.expect("said");
+    let left = arm.read(&note_key(KEY)).expect("a note");
+    arm.delete(KEY);
+    assert_eq!(state(arm).await.note, None, "nobody holds it");
+    arm.granted(acquire(&claim(KEY, 2), LONG, now())).await;
+    assert_eq!(arm.read(&note_key(KEY)), Some(left));
+    assert_eq!(state(arm).await.note, None);
+    let Ok(Answer::Refused { line, .. }) = arm.ask(acquire(&in_line(KEY, 3, 1), LONG, now())).await
+    else {
+        panic!("it is held")
+    };
+    assert_eq!(line.expect("a line").note, None);
+}
+
+pub(crate) async fn who_is_refused_in_order_is_told_the_holders_note(arm: &Arm) {
+    let holder = claim(KEY, 1);
+    arm.granted(acquire(&holder, LONG, now())).await;
+    for known in [None, Some("one".to_owned())] {
+        let said = arm.ask(acquire(&in_line(KEY, 2, 1), LONG, now())).await;
+        let Ok(Answer::Refused { line, .. }) = said else {
+            panic!("{said:?}")
+        };
+        let line = line.expect("a line");
+        assert_eq!(line.holder, Some(hex(1)));
+        assert_eq!(host(line.note), known);
+        arm.ask(note(&holder, "one", false)).await.expect("said");
+    }
+}
+
+pub(crate) async fn a_break_tells_the_note_and_takes_it_along(arm: &Arm) {
+    let holder = claim(KEY, 1);
+    arm.granted(acquire(&holder, LONG, now())).await;
+    arm.ask(note(&holder, "one", false)).await.expect("said");
+    let Ok(Answer::State(was)) = arm.ask(smash(KEY)).await else {
+        panic!("no state")
+    };
+    assert_eq!(host(was.note).as_deref(), Some("one"));
+    assert_eq!(arm.read(&note_key(KEY)), None);
+}
+
+pub(crate) async fn another_type_on_the_note_key_is_left_alone_and_in_nobodys_way(arm: &Arm) {
+    arm.put_foreign(&note_key(KEY));
+    let holder = in_line(KEY, 1, 1);
+    arm.granted(acquire(&holder, LONG, now())).await;
+    assert_eq!(
+        arm.ask(note(&holder, "one", false)).await,
+        Ok(written(false))
+    );
+    assert_eq!(state(arm).await.holder, Some(hex(1)));
+    let said = arm.ask(acquire(&in_line(KEY, 2, 2), LONG, now())).await;
+    assert!(matches!(said, Ok(Answer::Refused { .. })), "{said:?}");
+    assert_eq!(arm.ask(release(&holder)).await, Ok(Answer::Released(true)));
+    arm.put(KEY, b"somebody", None);
+    arm.ask(smash(KEY)).await.expect("broken");
+    let left = arm.read(&note_key(KEY));
+    assert_eq!(left.as_deref(), Some(&b"foreign"[..]));
+    // Another type under the lock key is no holder.
+    arm.put_foreign(b"other");
+    let other = claim(b"other", 1);
+    assert_eq!(
+        arm.ask(note(&other, "one", false)).await,
+        Ok(written(false))
+    );
+}
+
+pub(crate) async fn a_withdrawn_lock_among_many_gets_no_note(arm: &Arm) {
+    let claims = [claim(b"a", 1), claim(b"b", 2)];
+    let mut items = Vec::new();
+    for claim in &claims {
+        arm.granted(acquire(claim, LONG, now())).await;
+        items.push(NoteItem {
+            claim: claim.clone(),
+            says: "7\thost\tprogram\t".into(),
+            since: 1,
+            announce: false,
+        });
+    }
+    claims[0].withdraw();
+    let said = arm.ask(Request::Note {
+        items: items.into(),
+    });
+    assert_eq!(arm_notes(arm, said.await), (false, true));
+}
+
+fn arm_notes(arm: &Arm, said: Result<Answer, Fault>) -> (bool, bool) {
+    // A master in memory is told of withdrawn items as well; both leave them alone.
+    assert_eq!(said, Ok(Answer::Noted(vec![false, true])));
+    let there = |key: &[u8]| arm.read(&note_key(key)).is_some();
+    (there(b"a"), there(b"b"))
+}
+
+/// The leaders that were announced.
+#[derive(Clone, Default)]
+struct Announced(Arc<Mutex<Vec<Vec<u8>>>>);
+
+impl WakeSink for Announced {
+    fn woken(&self, _: usize, _: &[u8]) {}
+
+    fn announced(&self, _: usize, key: &[u8]) {
+        self.0.lock().expect("no panic").push(key.to_vec());
+    }
+}
+
+pub(crate) async fn a_new_leader_is_announced_to_those_who_watch(arm: &Arm) {
+    let heard = Announced::default();
+    arm.node.subscribe(Subscriber {
+        process: "0000000000000007".into(),
+        node: 0,
+        sink: Arc::new(heard.clone()),
+    });
+    let watch = |on| Request::Watch {
+        key: KEY.into(),
+        on,
+    };
+    // Between other questions, whose answers stay in order.
+    assert_eq!(state(arm).await, KeyState::default());
+    assert_eq!(arm.ask(watch(true)).await, Ok(Answer::Watching));
+    assert_eq!(arm.ask(watch(true)).await, Ok(Answer::Watching));
+    let holder = claim(KEY, 1);
+    arm.granted(acquire(&holder, LONG, now())).await;
+    arm.ask(note(&holder, "one", false)).await.expect("said");
+    arm.ask(note(&holder, "one", true)).await.expect("said");
+    eventually("it is announced", || {
+        *heard.0.lock().expect("no panic") == [KEY.to_vec()]
+    })
+    .await;
+    assert_eq!(arm.ask(watch(false)).await, Ok(Answer::Watching));
+    assert_eq!(state(arm).await.holder, Some(hex(1)));
+}
+
+/// All that is found page by page.
+async fn listed(arm: &Arm, pattern: &[u8]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    loop {
+        let said = arm.ask(Request::List {
+            page: Arc::new(Page {
+                pattern: pattern.into(),
+                cursor: at,
+                count: 10,
+            }),
+        });
+        let Ok(Answer::Keys { cursor, keys }) = said.await else {
+            panic!("no keys")
+        };
+        found.extend(
+            keys.iter()
+                .map(|key| String::from_utf8_lossy(key).into_owned()),
+        );
+        at = cursor;
+        if at == 0 {
+            found.sort();
+            found.dedup();
+            return found;
+        }
+    }
+}
+
+pub(crate) async fn keys_are_named_by_what_their_names_begin_with(arm: &Arm) {
+    for n in 0..50 {
+        arm.put(format!("job:{n:02}").as_bytes(), b"x", Some(LONG));
+    }
+    arm.put(b"jot", b"x", None);
+    arm.put(b"a*b", b"x", None);
+    arm.put(b"aab", b"x", None);
+    arm.put(b"gone", b"x", Some(ms(1)));
+    arm.put_foreign(b"job:list");
+    let all = listed(arm, b"job:*").await;
+    assert_eq!(all.len(), 50, "{all:?}");
+    assert_eq!(listed(arm, b"a\\**").await, ["a*b"]);
+    assert_eq!(listed(arm, b"nothing*").await, [""; 0]);
+}

@@ -1,0 +1,262 @@
+//! What holders tell those who look, on real masters: when it is written, how long it stays, and whose it is.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use quorate::node::memory::MemoryNode;
+use quorate::node::{Node, Reply as Answers, Request};
+use quorate::runtime::BoxFuture;
+use quorate::{AcquireError, MAX_NOTE_LEN, NodeName, Note, Redlock, TryAcquire, Wait};
+use quorate_testbed::{Masters, Reply, Server};
+use support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
+
+/// The note of the lock, once there is one.
+async fn noted(redlock: &Redlock, resource: &str) -> Note {
+    let began = std::time::Instant::now();
+    loop {
+        let status = redlock.status(resource).await.expect("a good name");
+        if let Some(note) = status.note() {
+            return note.clone();
+        }
+        assert!(began.elapsed() < support::PATIENCE, "no note: {status:?}");
+        tokio::time::sleep(ms(5)).await;
+    }
+}
+
+fn note_keys(masters: &Masters) -> usize {
+    holders(masters, "quorate:note:job")
+}
+
+/// How long a key lives on.
+fn left(server: &Server, key: &str) -> Duration {
+    let left = ask_server(server, &["PTTL", key]).int().expect("a number");
+    ms(u64::try_from(left).unwrap_or(0))
+}
+
+#[tokio::test]
+async fn a_lock_that_is_held_for_a_while_says_who_holds_it_and_a_release_leaves_nothing() {
+    let masters = masters(3);
+    let (holder, other) = (redlock(&masters), redlock(&masters));
+    let guard = holder.lock("job").note("by hand").acquire().await;
+    let guard = guard.expect("free");
+    let note = noted(&other, "job").await;
+    assert_eq!(note.pid, std::process::id());
+    assert!(
+        !note.host.is_empty() && note.process.contains("notes"),
+        "{note}"
+    );
+    assert_eq!(note.text.as_deref(), Some("by hand"));
+    let age = SystemTime::now().duration_since(note.since);
+    assert!(age.expect("in the past") < secs(60), "{note}");
+    eventually("it is on all masters", || note_keys(&masters) == 3).await;
+    guard.release().await;
+    holder.flush().await;
+    assert_eq!(note_keys(&masters), 0);
+    assert_eq!(other.status("job").await.expect("a good name").note(), None);
+}
+
+/// A master in memory that counts the notes it is sent.
+struct Counts(MemoryNode, AtomicUsize);
+
+impl Node for Counts {
+    fn name(&self) -> &NodeName {
+        self.0.name()
+    }
+
+    fn send(&self, request: Request, reply: Answers) {
+        if let Request::Note { items } = &request {
+            self.1.fetch_add(items.len(), Ordering::Relaxed);
+        }
+        self.0.send(request, reply);
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        self.0.idle()
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_is_soon_given_back_sends_no_note() {
+    let node = Arc::new(Counts(MemoryNode::new("m"), AtomicUsize::new(0)));
+    let redlock = Redlock::builder().nodes(vec![node.clone()]).build();
+    let redlock = redlock.expect("good settings");
+    let mut quick = 0;
+    for n in 0..100 {
+        let began = Instant::now();
+        take(&redlock, &format!("job {n}")).await.release().await;
+        // On a machine that stood still it was held for long.
+        quick += usize::from(began.elapsed() < ms(90));
+    }
+    tokio::time::sleep(ms(300)).await;
+    let sent = node.1.load(Ordering::Relaxed);
+    assert!(sent <= 100 - quick, "{sent} notes for {quick} quick locks");
+    let _guard = take(&redlock, "job").await;
+    eventually("one that is held", || node.1.load(Ordering::Relaxed) > sent).await;
+}
+
+#[tokio::test]
+async fn renewals_keep_the_note_alive_and_put_it_back() {
+    let masters = masters(3);
+    let settings = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(3));
+    let redlock = settings.build().expect("good settings");
+    let _guard = take(&redlock, "job").await;
+    noted(&redlock, "job").await;
+    for master in &masters {
+        ask_server(master, &["DEL", "quorate:note:job"]);
+    }
+    eventually("put back by a renewal", || note_keys(&masters) == 3).await;
+    // The note was written with an expiry of at most the ttl, and lives on after it.
+    tokio::time::sleep(secs(4)).await;
+    assert_eq!(note_keys(&masters), 3);
+    for master in &masters {
+        assert!(left(master, "quorate:note:job") <= secs(3));
+    }
+}
+
+#[tokio::test]
+async fn a_fixed_lease_has_a_note_and_an_extension_prolongs_it() {
+    let masters = masters(3);
+    let redlock = settings(masters.urls()).ttl(secs(10)).build();
+    let redlock = redlock.expect("good settings");
+    let guard = redlock.lock("job").fixed_lease().acquire().await;
+    let guard = guard.expect("free");
+    noted(&redlock, "job").await;
+    eventually("it is on all masters", || note_keys(&masters) == 3).await;
+    guard.extend(secs(28)).await.expect("ours");
+    eventually("as long as the lock", || {
+        let long = |master| left(master, "quorate:note:job") > secs(11);
+        masters.iter().all(long)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_note_of_who_lost_the_lock_is_not_shown_for_the_next_holder() {
+    let masters = masters(3);
+    let (first, second) = (redlock(&masters), redlock(&masters));
+    let old = first.lock("job").note("the old one").acquire().await;
+    let old = old.expect("free");
+    noted(&second, "job").await;
+    eventually("it is on all masters", || note_keys(&masters) == 3).await;
+    // As if it had been paused past its lease: its notes stay, its keys are gone.
+    for master in &masters {
+        ask_server(master, &["DEL", "job"]);
+    }
+    let new = second.lock("job").note(None).acquire().await.expect("free");
+    let status = first.status("job").await.expect("a good name");
+    assert_eq!(status.note(), None, "{status:?}");
+    // Its release takes nothing of the next holder's.
+    old.release().await;
+    assert_eq!(holders(&masters, "job"), 3);
+    new.release().await;
+    let new = second.lock("job").note("the new one").acquire().await;
+    let _new = new.expect("free");
+    let note = noted(&first, "job").await;
+    assert_eq!(note.text.as_deref(), Some("the new one"));
+}
+
+#[tokio::test]
+async fn who_waits_and_who_is_refused_is_told_who_holds_it() {
+    let masters = masters(3);
+    let (holder, other) = (redlock(&masters), redlock(&masters));
+    let guard = holder.lock("job").note("by hand").acquire().await;
+    let guard = guard.expect("free");
+    noted(&other, "job").await;
+    eventually("it is on all masters", || note_keys(&masters) == 3).await;
+    let tried = other.try_acquire("job").await.expect("answers");
+    let TryAcquire::Held(refusal) = tried else {
+        panic!("it is held")
+    };
+    assert_eq!(
+        refusal.note.and_then(|note| note.text.clone()).as_deref(),
+        Some("by hand")
+    );
+    let (sender, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let waits = other.lock("job").wait(Wait::For(ms(500)));
+    let waits = waits.waiting(move |waiting| drop(sender.send(waiting.note.clone())));
+    let error = waits.acquire().await.expect_err("held");
+    assert!(matches!(&error, AcquireError::HeldByOther(missed) if missed.note.is_some()));
+    let text = error.to_string();
+    let pid = format!("pid {}", std::process::id());
+    assert!(text.contains("by hand") && text.contains(&pid), "{text}");
+    let first = seen.recv().await.expect("it was told");
+    assert_eq!(first.and_then(|note| note.text).as_deref(), Some("by hand"));
+    guard.release().await;
+}
+
+#[tokio::test]
+async fn no_note_is_written_where_none_is_wanted() {
+    let masters = masters(3);
+    let silent = settings(masters.urls()).note(None).build().expect("good");
+    let classic = settings(masters.urls())
+        .fencing(false)
+        .note("unseen")
+        .build();
+    let classic = classic.expect("good settings");
+    for redlock in [&silent, &classic] {
+        let guard = take(redlock, "job").await;
+        tokio::time::sleep(ms(400)).await;
+        assert_eq!(note_keys(&masters), 0);
+        guard.release().await;
+    }
+    // Unordered locks with numbers have one, and a lock may differ from its factory.
+    let unordered = settings(masters.urls()).unordered().note(None).build();
+    let unordered = unordered.expect("good settings");
+    let guard = unordered.lock("job").note("seen").acquire().await;
+    let guard = guard.expect("free");
+    assert_eq!(noted(&silent, "job").await.text.as_deref(), Some("seen"));
+    eventually("it is on all masters", || note_keys(&masters) == 3).await;
+    guard.release().await;
+    unordered.flush().await;
+    assert_eq!(note_keys(&masters), 0);
+}
+
+#[tokio::test]
+async fn a_note_that_is_too_long_is_refused_before_anything_is_sent() {
+    let long = "x".repeat(MAX_NOTE_LEN + 1);
+    let error = Redlock::builder().in_memory(3).note(&*long).build();
+    let error = error.expect_err("too long").to_string();
+    assert!(error.contains("1025") && error.contains("1024"), "{error}");
+    let redlock = Redlock::in_memory(3);
+    let error = redlock.lock("job").note(&*long).acquire().await;
+    assert!(
+        matches!(error, Err(AcquireError::InvalidOptions(_))),
+        "{error:?}"
+    );
+    let fits = redlock.lock("job").note(&long[1..]).acquire().await;
+    drop(fits.expect("free"));
+}
+
+#[tokio::test]
+async fn connections_say_whose_they_are() {
+    let masters = masters(1);
+    let redlock = redlock(&masters);
+    take(&redlock, "job").await.release().await;
+    let list = ask_server(&masters[0], &["CLIENT", "LIST"]);
+    let list = list.text().expect("text").into_owned();
+    let pid = format!(":{} ", std::process::id());
+    let named = list
+        .lines()
+        .any(|line| line.contains("name=quorate:") && line.contains(&pid));
+    assert!(named, "{list}");
+}
+
+#[tokio::test]
+async fn a_thousand_locks_taken_at_once_all_say_who_holds_them() {
+    let masters = masters(3);
+    let redlock = settings(masters.urls()).node_timeout(secs(5)).build();
+    let redlock = redlock.expect("good settings");
+    let locks = (0..1000).map(|n| redlock.lock(format!("many {n}")).acquire());
+    let guards = futures::future::join_all(locks).await;
+    assert!(guards.iter().all(Result::is_ok));
+    eventually("all notes are written", || {
+        masters.iter().all(|master| {
+            let keys = ask_server(master, &["KEYS", "quorate:note:*"]);
+            matches!(keys, Reply::Array(keys) if keys.len() == 1000)
+        })
+    })
+    .await;
+}
