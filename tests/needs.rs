@@ -330,7 +330,7 @@ fn told(right: &str) -> Option<String> {
             None
         }
         // Nobody is told who holds a lock, no leader is heard of at once, and nothing is listed.
-        "~quorate:note:lock:*" | "&quorate:leader:*" | "+unsubscribe" | "+scan" => None,
+        "~quorate:note:lock:*" | "&quorate:leader:*" | "+unsubscribe" | "+scan" | "+getex" => None,
         // What readers, owners and locks on several resources need beyond that.
         "~quorate:holds:lock:*" | "+zcount" | "+zremrangebyscore" | "+pexpireat" => None,
         "~lock:*" => Some("the lock key".to_owned()),

@@ -448,6 +448,8 @@ pub enum Extended {
     NotOurs,
     /// The claim had been withdrawn before the message was sent.
     Withdrawn,
+    /// It was ours, as `Kept`, and the note that it had is gone.
+    Unnoted,
 }
 
 /// What a master answers.

@@ -220,7 +220,12 @@ impl Scripts {
                     // keeps its place, with nothing to do.
                     let wanted = !item.claim.is_withdrawn();
                     let ttl = if wanted { millis(item.ttl) } else { 0 };
-                    command.arg(item.claim.token().to_hex()).number(ttl);
+                    command.arg(item.claim.token().to_hex());
+                    if wanted && item.claim.is_noted() {
+                        command.arg(format!("-{ttl}"));
+                    } else {
+                        command.number(ttl);
+                    }
                 }
             }
             Request::Look { key } => {
@@ -563,6 +568,7 @@ fn extended(digit: u8) -> Option<Extended> {
         b'1' => Extended::Kept,
         b'2' => Extended::Restored,
         b'3' => Extended::Withdrawn,
+        b'4' => Extended::Unnoted,
         _ => return None,
     })
 }
