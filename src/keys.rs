@@ -3,6 +3,16 @@
 /// What stands before all names of ours; resources and key prefixes may not begin with it.
 pub(crate) const RESERVED: &str = "quorate:";
 
+/// The key of a slot; `name` is the lock key that the semaphore's name would have.
+pub(crate) fn slot(name: &[u8], slot: u8) -> Vec<u8> {
+    [format!("{}{slot}:", Family::Slot.before()).as_bytes(), name].concat()
+}
+
+/// What names the line of a semaphore.
+pub(crate) fn line_of_semaphore(name: &[u8]) -> Vec<u8> {
+    [Family::Slot.before().as_bytes(), b"line:", name].concat()
+}
+
 /// What stands before the process id in the name of its wake channel.
 pub(crate) const WAKE: &str = "quorate:wake:";
 
@@ -40,12 +50,16 @@ pub(crate) enum Family {
     Broken,
     /// The holds of a class, by value.
     Holds,
+    /// The value that is kept under it.
+    Value,
+    /// The slots of a semaphore; behind it stands the number of one.
+    Slot,
     /// What the holder tells those who look.
     Note,
 }
 
 impl Family {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Lock,
         Self::Fence,
         Self::Queue,
@@ -53,6 +67,8 @@ impl Family {
         Self::Ticket,
         Self::Broken,
         Self::Holds,
+        Self::Value,
+        Self::Slot,
         Self::Note,
     ];
 
@@ -66,6 +82,8 @@ impl Family {
             Self::Ticket => "quorate:ticket:",
             Self::Broken => "quorate:broken:",
             Self::Holds => "quorate:holds:",
+            Self::Value => "quorate:value:",
+            Self::Slot => "quorate:slot:",
             Self::Note => "quorate:note:",
         }
     }
@@ -80,6 +98,8 @@ impl Family {
             Self::Ticket => "{ticket}",
             Self::Broken => "{broken}",
             Self::Holds => "{holds}",
+            Self::Value => "{value}",
+            Self::Slot => "{slot}",
             Self::Note => "{note}",
         }
     }

@@ -34,6 +34,7 @@
 //!   ([`Missed::held_here`]).
 //! - [`LockGuard`] is a held lock: fencing token, validity, [`lost`](LockGuard::lost),
 //!   [`extend`](LockGuard::extend), [`release`](LockGuard::release).
+//! - [`Quota`] and [`Once`] keep a value under a lock: so many pieces and no more, once a period.
 //! - [`Election`] elects a leader and tells everybody who it is; [`Note`] says who holds a lock, and
 //!   [`list`](Redlock::list) what is locked now.
 //! - [`AcquireError`] tells contention, outage and lateness apart; every error and every guard carries
@@ -64,6 +65,9 @@
 //! | `lock lost` | warn | `resource`, `cause` (`expired`, `taken_away`, `max_hold`), `said` |
 //! | `lock released` | debug | `resource`, `on`, `expired_on`, `unreachable` |
 //! | `connected` | debug | `node` |
+//! | `value read` | debug | `resource`, `reading` |
+//! | `value written` | debug | `resource`, `writing` |
+//! | `value removed` | debug | `resource` |
 //! | `no connection`, `connection lost` | warn | `node`, `fault` |
 //! | `master restarted lately ..` | warn | `node`, `uptime_s` |
 //! | `no wake-ups, only timers` | warn | `node`, `why` |
@@ -114,8 +118,11 @@ pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
 pub use hold::guard::LockGuard;
 pub use hold::released::Released;
 pub use kinds::election::{Election, Leader, Leadership, Observation};
+pub use kinds::once::{Due, Once, OnceOutcome, Turn};
 pub use kinds::owner::{OwnedGuard, Owner};
+pub use kinds::quota::{Quota, Take};
 pub use kinds::shared::DowngradeError;
+pub use kinds::value_error::{ValueError, ValueTrouble};
 pub use listing::{Listed, Listing};
 pub use node::inspection::Inspection;
 pub use node::note::{MAX_NOTE_LEN, NoteText};
@@ -126,7 +133,7 @@ pub use protocol::instant::Instant;
 pub use protocol::validity::Drift;
 pub use redlock::{LockRequest, NodeStatus, Redlock, Refusal, Status, StatusVerdict, TryAcquire};
 pub use report::{NodeOutcome, NodeReport};
-pub use resource::{InvalidResource, MAX_OWNER_LEN, MAX_RESOURCE_LEN, MAX_RESOURCES};
+pub use resource::{InvalidResource, MAX_OWNER_LEN, MAX_PERMITS, MAX_RESOURCE_LEN, MAX_RESOURCES};
 pub use retry::Retry;
 pub use settings::{RestartGuard, Wait};
 #[cfg(feature = "tls-rustls")]

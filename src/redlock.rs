@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use futures::future::Either;
 use tracing::Instrument;
 
 use crate::acquire::acquire_loop::{AcquireLoop, Acquired, NotAcquired, Observer};
@@ -213,6 +212,24 @@ impl Redlock {
         let all: Box<[Box<[u8]>]> = all.collect();
         let first = all.first().cloned().unwrap_or_default();
         self.lock(first).of_kind(Kind::Several(all))
+    }
+
+    /// One of `permits` permits of the semaphore `name`: so many holders at most, first come, first served.
+    ///
+    /// Each permit is a named slot, and each slot a lock of its own, with a fencing number of its own:
+    /// [`LockGuard::slot`] says which. What is protected keeps the largest number **per slot**. How many there
+    /// are is said by the callers: while they differ, and until the last holder of a withdrawn slot has gone, the
+    /// bound is the largest number in use. A semaphore has other keys than the plain lock of its name, also
+    /// one with a single permit. The rule: family, section 5 (`docs/protocol.md`).
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
+    /// let permit = redlock.semaphore("api", 5).acquire().await?;
+    /// println!("slot {:?}, number {:?}", permit.slot(), permit.fencing_token());
+    /// # Ok(()) }
+    /// ```
+    pub fn semaphore(&self, name: impl AsRef<[u8]>, permits: usize) -> LockRequest<'_> {
+        self.lock(name).of_kind(Kind::Permit(permits))
     }
 
     /// Runs `body` while the lock is held: takes the lock, drops the body when the lock is lost,
@@ -491,17 +508,9 @@ impl LockRequest<'_> {
     /// As [`Redlock::scope`].
     pub async fn scope<T>(self, body: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T, ScopeError> {
         let guard = self.acquire().await?;
-        let outcome = {
-            let lost = std::pin::pin!(guard.lost());
-            let body = std::pin::pin!(body(&guard));
-            // The body is polled first: what has finished is not thrown away.
-            match futures::future::select(body, lost).await {
-                Either::Left((value, _)) => Ok(value),
-                Either::Right((cause, _)) => Err(ScopeError::Lost(cause)),
-            }
-        };
+        let outcome = guard.while_held(body).await;
         guard.release().await;
-        outcome
+        outcome.map_err(ScopeError::Lost)
     }
 
     fn check(&self) -> Result<(), AcquireError> {
@@ -572,7 +581,7 @@ impl LockRequest<'_> {
         let wanted = self.wanted();
         let attempts = AcquireLoop {
             core,
-            wanted: &wanted,
+            wanted,
             ttl: self.ttl,
             once: self.wait == Wait::None,
             began,

@@ -35,6 +35,10 @@ pub enum NodeOutcome {
     No,
     /// No usable answer.
     Fault(Fault),
+    /// It has no value under this lock: it never had one, or has lost it.
+    NoValue,
+    /// It has one that it does not vouch for: from before its last start.
+    OldValue,
 }
 
 impl NodeOutcome {
@@ -45,6 +49,8 @@ impl NodeOutcome {
             Self::Yes => "yes",
             Self::No => "no",
             Self::Fault(fault) => fault.kind(),
+            Self::NoValue => "no_value",
+            Self::OldValue => "old_value",
         }
     }
 }
@@ -58,6 +64,9 @@ impl fmt::Display for NodeReport {
             (NodeOutcome::No, Phase::Acquire) => f.write_str("held by another")?,
             (NodeOutcome::Yes, Phase::Release) => f.write_str("released")?,
             (NodeOutcome::No, Phase::Release) => f.write_str("already gone")?,
+            (NodeOutcome::No, Phase::Value) => f.write_str("a later holder has been there")?,
+            (NodeOutcome::NoValue, _) => f.write_str("has no value")?,
+            (NodeOutcome::OldValue, _) => f.write_str("has a value from before it restarted")?,
             (NodeOutcome::Yes, _) => f.write_str("yes")?,
             (NodeOutcome::No, _) => f.write_str("not ours")?,
             (NodeOutcome::Fault(fault), _) => write!(f, "{fault}")?,

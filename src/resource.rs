@@ -8,6 +8,9 @@ pub const MAX_RESOURCE_LEN: usize = 1024;
 /// The most resources in one lock.
 pub const MAX_RESOURCES: usize = 16;
 
+/// The most permits of a semaphore.
+pub const MAX_PERMITS: usize = 64;
+
 /// The longest id of an owner, in bytes.
 pub const MAX_OWNER_LEN: usize = 64;
 
@@ -30,6 +33,9 @@ pub enum InvalidResource {
     /// The same name twice in one lock.
     #[error("the resource {0:?} is named twice")]
     Twice(String),
+    /// A number of permits that no semaphore has.
+    #[error("a semaphore has 1 to {max} permits, not {0}", max = MAX_PERMITS)]
+    Permits(usize),
     /// An owner's id that cannot be one.
     #[error("an owner's id has 1 to {max} bytes, without control characters; this one has {0}", max = MAX_OWNER_LEN)]
     Owner(usize),

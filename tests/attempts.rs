@@ -146,7 +146,8 @@ async fn a_token_that_never_is_high_enough_leaves_no_key() {
         leaves_nothing(&redlock, &nodes).await;
     }
     let confirmed = above.load(Ordering::Relaxed);
-    assert!((6..=30).contains(&confirmed), "{confirmed} in two tries");
+    // Two tries, with three rounds each, of three masters.
+    assert_eq!(confirmed, 18);
 }
 
 /// Of those who chase each other, one with a grant here and another with one there, nobody would ever win.

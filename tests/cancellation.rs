@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use quorate::node::Node;
-use quorate::node::memory::{MemoryNode, Mode};
+use quorate::node::memory::{Condition, MemoryNode};
 use quorate::{Redlock, RedlockBuilder, Retry, Wait};
 use quorate_testbed::{Fault as Harm, Injected, Masters, Proxy, Way};
 use support::slow::SlowNode;
@@ -248,7 +248,7 @@ async fn an_acquire_that_needs_a_second_round_can_be_dropped_anywhere() {
 async fn an_acquire_that_finds_no_majority_gives_back_what_it_got() {
     let nodes: Vec<_> = (0..5).map(|n| MemoryNode::new(&format!("{n}"))).collect();
     for down in &nodes[..3] {
-        down.set_mode(Mode::Mute);
+        down.set_condition(Condition::Mute);
     }
     let as_nodes = nodes
         .iter()

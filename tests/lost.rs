@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use quorate::node::{Node, Request};
 use quorate::{ExtendError, Fault, LockGuard, LossCause, NodeOutcome, Phase, Redlock, Wait};
-use support::stubborn::Treatment::{Fails, Honest};
+use support::stubborn::Treatment::{Fails, Honest, Late};
 use support::stubborn::{Stubborn, Treatment};
 use support::{PATIENCE, ask_server, eventually, has_key, masters, ms, secs, settings, take};
 
@@ -107,6 +107,37 @@ async fn a_lost_lock_names_what_each_master_said_to_its_renewal() {
             (Phase::Extend, NodeOutcome::Yes),
         ]
     );
+    // It is what they said that ended it: nothing of it came too late to count.
+    assert!(guard.report().iter().all(|said| !said.late));
+}
+
+#[tokio::test]
+async fn a_guard_tells_what_a_master_answered_after_it_was_won() {
+    let (nodes, redlock) = three(secs(30));
+    nodes[2].change(|_| Late(ms(40)));
+    let guard = take(&redlock, "job").await;
+    assert_eq!(guard.report()[2].outcome, NodeOutcome::Silent);
+    eventually("the last one answers", || {
+        let report = guard.report();
+        report[2].outcome == NodeOutcome::Yes && report[2].late && !report[1].late
+    })
+    .await;
+    guard.release().await;
+}
+
+/// What is told of a renewal is told because it failed.
+#[tokio::test]
+async fn a_renewal_without_trouble_leaves_what_was_said_to_the_acquire() {
+    let (_nodes, redlock) = three(ms(900));
+    let guard = take(&redlock, "job").await;
+    let first = guard.valid_until();
+    eventually("it is renewed", || guard.valid_until() > first).await;
+    let said = outcomes(&guard);
+    assert!(
+        said.iter().all(|(phase, _)| *phase == Phase::Acquire),
+        "{said:?}"
+    );
+    guard.release().await;
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use quorate::node::memory::{MemoryNode, Mode};
+use quorate::node::memory::{Condition, MemoryNode};
 use quorate::node::{Node, NodeName, Reply, Request};
 use quorate::runtime::BoxFuture;
 use quorate::{LockGuard, Redlock, Wait};
@@ -146,7 +146,7 @@ fn waiters_that_give_up_say_what_stood_in_the_way() {
         waiter.acquire("a").await.expect_err("held");
         guard.release().await;
         for node in &nodes[1..] {
-            node.set_mode(Mode::Down);
+            node.set_condition(Condition::Down);
         }
         waiter.acquire("b").await.expect_err("no quorum");
     });
@@ -174,7 +174,7 @@ fn renewals_tell_their_margin_and_losses_their_cause() {
         let guard = redlock.acquire("a").await.expect("free");
         renewed(&guard, 2).await;
         for node in &nodes {
-            node.set_mode(Mode::Down);
+            node.set_condition(Condition::Down);
         }
         guard.lost().await;
     });
@@ -223,7 +223,7 @@ fn no_series_is_born_with_its_first_event() {
         guard.lost().await;
         let guard = one.acquire("b").await.expect("free");
         for node in &nodes {
-            node.set_mode(Mode::Down);
+            node.set_condition(Condition::Down);
         }
         other.acquire("c").await.expect_err("no quorum");
         guard.lost().await;

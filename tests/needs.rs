@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use quorate::{
-    Inspection, LockGuard, MissingRight, Redlock, RedlockBuilder, RestartGuard, TryAcquire, Wait,
+    Inspection, LockGuard, MissingRight, Redlock, RedlockBuilder, RestartGuard, Take, TryAcquire,
+    Wait,
 };
 use quorate_testbed::{Masters, Reply, Server, ServerOptions};
 use support::{PATIENCE, ask_server, eventually, has_key, secs};
@@ -161,6 +162,14 @@ async fn reached_again(masters: &Masters, redlock: &Redlock) {
     }
 }
 
+/// What is kept under locks.
+async fn values(redlock: &Redlock) {
+    let quota = redlock.quota("prizes");
+    quota.create(3).await.expect("none is there");
+    assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 2 }));
+    quota.drop_quota().await.expect("all are there");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_with_exactly_the_documented_rights_does_everything() {
     for program in programs() {
@@ -196,6 +205,7 @@ async fn a_user_with_exactly_the_documented_rights_does_everything() {
             .await;
         }
 
+        values(&first).await;
         let broken = first.break_lock("job").await.expect("a good name");
         assert!(broken.nodes.iter().all(|node| node.state.is_ok()));
         assert!(masters.iter().all(|master| !has_key(master, "lock:job")));
@@ -306,6 +316,10 @@ async fn life(masters: &Masters, resource: &str) -> String {
     }
     note(format!("{:?}", guard.extend(secs(29)).await));
     note(format!("{:?}", guard.release().await.reports()));
+    let quota = first.quota(format!("{resource}, pieces"));
+    note(format!("{:?}", quota.create(3).await));
+    note(format!("{:?}", quota.take(1).await));
+    note(format!("{:?}", quota.drop_quota().await));
     // Who has died in line is cleared away.
     ghost(masters, resource, "0123456789abcdef:1", "1");
     note(format!("{:?}", first.try_acquire(resource).await));

@@ -17,40 +17,71 @@ fn wall_micros() -> u64 {
     since.expect("after 1970").as_micros() as u64
 }
 
-/// Another client's clock is ahead, by less than a master holds against it.
+/// Another client's clock is ahead, by less than a master holds against it: whether all of them agree on that
+/// number, or a second round does.
 #[tokio::test]
 async fn a_process_draws_level_with_numbers_that_are_ahead_of_its_own() {
     const AHEAD: u64 = 400_000;
-    let proposed = Arc::<Mutex<Vec<u64>>>::default();
-    let nodes = ["a", "b", "c"].map(|name| {
-        let proposed = proposed.clone();
-        Stubborn::new(name, move |request| {
-            if let Request::Acquire { proposal, .. } = request {
-                let ahead = proposal.saturating_sub(wall_micros());
-                proposed.lock().expect("no panic").push(ahead);
+    for apart in [0, 20_000] {
+        let proposed = Arc::<Mutex<Vec<u64>>>::default();
+        let nodes = ["a", "b", "c"].map(|name| {
+            let proposed = proposed.clone();
+            Stubborn::new(name, move |request| {
+                if let Request::Acquire { proposal, .. } = request {
+                    let ahead = proposal.saturating_sub(wall_micros());
+                    proposed.lock().expect("no panic").push(ahead);
+                }
+                Honest
+            })
+        });
+        let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+        let redlock = Redlock::builder().nodes(as_nodes.collect());
+        let redlock = redlock.build().expect("good settings");
+        let ahead = wall_micros() + AHEAD;
+        for (number, node) in nodes.iter().enumerate() {
+            let counter = (ahead + apart * number as u64).to_string();
+            node.master.with_master(|master, now| {
+                master.put_text(now, b"quorate:fence:job", counter.as_bytes(), None);
+            });
+        }
+        take(&redlock, "job").await.release().await;
+        take(&redlock, "another").await.release().await;
+        let proposed = proposed.lock().expect("no panic").clone();
+        let (before, after) = proposed.split_at(3);
+        assert!(before.iter().all(|ahead| *ahead < AHEAD / 4), "{before:?}");
+        // Some of it has passed since.
+        assert!(after.iter().all(|ahead| *ahead > AHEAD / 4), "{after:?}");
+    }
+}
+
+/// Somebody else was granted a number in between: the token must be above it.
+#[tokio::test]
+async fn a_number_that_was_passed_by_another_is_raised_before_it_is_a_token() {
+    let nodes = ["a", "b", "c"].map(Stubborn::honest);
+    let passed = wall_micros() + 700_000;
+    for (number, node) in nodes.iter().enumerate() {
+        let counter = wall_micros() + 100_000 * (number as u64 + 1);
+        let put = |node: &Stubborn, counter: u64| {
+            let counter = counter.to_string();
+            node.master.with_master(|master, now| {
+                master.put_text(now, b"quorate:fence:job", counter.as_bytes(), None);
+            });
+        };
+        put(node, counter);
+        let (this, mut first) = (Arc::downgrade(node), true);
+        node.change(move |request| {
+            if let (Request::Confirm { .. }, Some(node)) = (request, this.upgrade())
+                && std::mem::replace(&mut first, false)
+            {
+                put(&node, passed + number as u64);
             }
             Honest
-        })
-    });
+        });
+    }
     let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
     let redlock = Redlock::builder().nodes(as_nodes.collect());
     let redlock = redlock.build().expect("good settings");
-    let counter = (wall_micros() + AHEAD).to_string();
-    for node in &nodes {
-        node.master.with_master(|master, now| {
-            master.put_text(now, b"quorate:fence:job", counter.as_bytes(), None);
-        });
-    }
-    take(&redlock, "job").await.release().await;
-    take(&redlock, "another").await.release().await;
-    let proposed = proposed.lock().expect("no panic").clone();
-    assert!(
-        proposed[..3].iter().all(|ahead| *ahead < AHEAD / 4),
-        "{proposed:?}"
-    );
-    // Some of it has passed since.
-    assert!(
-        proposed[3..].iter().all(|ahead| *ahead > AHEAD / 4),
-        "{proposed:?}"
-    );
+    let guard = take(&redlock, "job").await;
+    assert_eq!(guard.fencing_token(), Some(passed + 2));
+    guard.release().await;
 }

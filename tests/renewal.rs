@@ -274,4 +274,8 @@ async fn a_longest_hold_below_the_ttl_bounds_the_first_validity() {
     })
     .await;
     assert!(guard.extend(TTL).await.is_err());
+    assert!(
+        world.extensions.all().is_empty(),
+        "nothing was to be renewed"
+    );
 }

@@ -64,6 +64,27 @@ async fn an_attempt_is_withdrawn_before_its_releases_are_sent() {
     assert_eq!(*released.lock().expect("no panic"), [true, true]);
 }
 
+/// An extension that still waits in a mailbox would put the key back behind the release.
+#[tokio::test]
+async fn a_lock_that_is_given_back_is_withdrawn_before_its_releases_are_sent() {
+    let released = Arc::<Mutex<Vec<bool>>>::default();
+    let nodes = ["a", "b", "c"].map(|name| {
+        let seen = released.clone();
+        Stubborn::new(name, move |request| {
+            if let Request::Release { claim, .. } = request {
+                seen.lock().expect("no panic").push(claim.is_withdrawn());
+            }
+            Honest
+        })
+    });
+    let redlock = eager(&nodes).build().expect("good settings");
+    let guard = redlock.acquire("job").await.expect("free");
+    guard.release().await;
+    assert_eq!(*released.lock().expect("no panic"), [true; 3]);
+    drop(redlock.acquire("job").await.expect("free"));
+    assert_eq!(*released.lock().expect("no panic"), [true; 6]);
+}
+
 /// Not only until a majority has: the last one is where two waiters would meet.
 #[tokio::test]
 async fn an_attempt_is_waited_for_until_every_master_has_undone_it() {

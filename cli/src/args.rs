@@ -7,7 +7,9 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::log::Talk;
-use crate::{bench, break_, demo, doctor, exit, lead, list, manual, run, status, watch};
+use crate::{
+    bench, break_, demo, doctor, exit, lead, list, manual, once, quota, run, status, watch,
+};
 
 /// Run commands under a lock that a majority of independent Redis or Valkey masters agrees on.
 #[derive(Debug, Parser)]
@@ -53,6 +55,16 @@ pub(crate) enum Command {
     /// Measure what a quorum size costs, on your masters or on spawned ones
     #[command(after_help = exit::below(bench::AFTER_HELP, &bench::CODES))]
     Bench(bench::BenchArgs),
+    /// Hand out so many pieces and no more: create, take, left, drop
+    #[command(after_help = exit::table_of(&quota::CODES), after_long_help = exit::below(quota::AFTER_HELP, &quota::CODES))]
+    Quota(quota::QuotaArgs),
+    /// Run a command once a period over all machines, at most or at least
+    #[command(
+        after_help = exit::table_of(&once::CODES),
+        after_long_help = exit::below(once::AFTER_HELP, &once::CODES),
+        mut_arg("command", |command| command.required(false).required_unless_present_any(["create", "drop"]))
+    )]
+    Once(once::OnceArgs),
     /// Run a command whenever this machine leads, and campaign again after a loss
     #[command(after_help = exit::table_of(&lead::CODES), after_long_help = exit::below(lead::AFTER_HELP, &lead::CODES))]
     Lead(lead::LeadArgs),
@@ -74,7 +86,7 @@ impl Command {
     /// demonstration kills masters on purpose.
     pub(crate) fn usual(&self) -> LevelFilter {
         match self {
-            Self::Run(_) | Self::Lead(_) => LevelFilter::WARN,
+            Self::Run(_) | Self::Once(_) | Self::Lead(_) => LevelFilter::WARN,
             _ => LevelFilter::OFF,
         }
     }
@@ -95,7 +107,12 @@ pub(crate) fn parse() -> Result<(Command, Talk), clap::Error> {
     if second_stands(&matches, ["quiet", "verbose"], words)? {
         talk.quiet = false;
     }
-    if let (Command::Run(run), Some(("run", matches))) = (&mut command, matches.subcommand()) {
+    let waits = match &mut command {
+        Command::Run(run) => Some(run),
+        Command::Once(once) => Some(once.shared()),
+        _ => None,
+    };
+    if let (Some(run), Some((_, matches))) = (waits, matches.subcommand()) {
         let words = "--try does not wait and --wait does: give one of them";
         if second_stands(matches, ["try_once", "wait"], words)? {
             run.do_wait();
@@ -150,8 +167,11 @@ mod tests {
             }
             for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {
                 let long = arg.get_long().unwrap_or_default();
-                if matches!(long, "help" | "version" | "yes") {
+                if matches!(long, "help" | "version" | "yes" | "create" | "drop") {
                     continue; // consent is given each time
+                }
+                if matches!(long, "also" | "shared" | "permits" | "owner" | "reenter") {
+                    continue; // what is locked is said with its name; QUORATE_OWNER is for who runs below
                 }
                 let variable = format!("QUORATE_{}", long.replace('-', "_").to_uppercase());
                 assert_eq!(

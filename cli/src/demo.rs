@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use quorate::node::Node;
-use quorate::node::memory::{MemoryNode, Mode};
+use quorate::node::memory::{Condition, MemoryNode};
 use quorate::{AcquireError, LockGuard, Redlock, RedlockBuilder, RestartGuard, Wait};
 use quorate_testbed::Masters;
 use serde::Serialize;
@@ -266,12 +266,12 @@ impl Stage {
                 masters[master].restart_empty().map_err(Failure::internal)
             }
             (Self::Memory(nodes), false) => {
-                nodes[master].set_mode(Mode::Down);
+                nodes[master].set_condition(Condition::Down);
                 Ok(())
             }
             (Self::Memory(nodes), true) => {
                 // Masters in memory have no restart guard, so this one has to keep what it knew.
-                nodes[master].set_mode(Mode::Up);
+                nodes[master].set_condition(Condition::Up);
                 Ok(())
             }
         }

@@ -10,10 +10,11 @@ use quorate::{Election, Leadership, Redlock};
 
 use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;
+use crate::errors::not_acquired;
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::output::{self, human};
 use crate::process::{self, Ended, Job, Signals};
-use crate::run::{DEFAULT_GRACE, DEFAULT_TTL, leaving_nothing, refused, said};
+use crate::run::{DEFAULT_GRACE, DEFAULT_TTL, leaving_nothing, said};
 use crate::waiting::WaitDisplay;
 
 /// What stands below `quorate lead --help`.
@@ -144,7 +145,7 @@ async fn campaign(redlock: &Redlock, args: &LeadArgs) -> Result<Leadership, Fail
     let election: Election = redlock.election(name);
     let election = election.waiting(move |seen| display.see(seen));
     let note = args.note.as_deref().unwrap_or_default();
-    let leads = election.campaign(note).await.map_err(refused)?;
+    let leads = election.campaign(note).await.map_err(not_acquired)?;
     // The line of the wait is gone before anything else is said.
     drop(election);
     output::mention(format!(

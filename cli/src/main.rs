@@ -12,15 +12,20 @@ mod config;
 mod deadline;
 mod demo;
 mod doctor;
+mod errors;
 mod exit;
 mod findings;
+mod kind;
 mod lead;
 mod list;
 mod log;
 mod manual;
+mod once;
 mod output;
+mod period;
 mod process;
 mod progress;
+mod quota;
 mod run;
 mod status;
 mod waiting;
@@ -52,6 +57,8 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Quota(args) => quota::run(args),
+        Command::Once(args) => once::run(args),
         Command::Completions(args) => manual::completions(&args, args::description()),
         Command::Lead(args) => lead::run(args),
         Command::Watch(args) => watch::run(args),

@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use futures::FutureExt as _;
 use nix::sys::signal::Signal;
-use quorate::{AcquireError, LockGuard, NodeOutcome, Phase, Redlock, Wait};
+use quorate::{LockGuard, NodeOutcome, Phase, Redlock, Wait};
 
 use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;
+use crate::errors::not_acquired;
 use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::kind::{Kind, KindArgs};
 use crate::output::{self, human};
+use crate::period::{Period, Unrecorded};
 use crate::process::{self, Ended, Job, Lease, Members, Signals};
 use crate::waiting::WaitDisplay;
 
@@ -24,6 +27,12 @@ QUORATE_FENCING_TOKEN (a number larger than every earlier holder's: hand it to w
 let that refuse smaller ones). All other variables are handed on as they are, QUORATE_MASTERS with the
 passwords in it among them, so that the command can call quorate itself. A command that is not to know
 them: --hide-masters, or name the masters in a file that it may not read (--config).
+
+Beside one lock that is held alone there are others: --also NAME locks several at once, all or nothing;
+--shared holds it as a reader, beside other readers; --permits N takes one of N permits (QUORATE_SLOT says
+which); --owner ID holds it beside all runs of the same owner. A quorate that runs under another one and wants
+what that one holds would wait for itself: it is refused at once (QUORATE_HELD says what is held), unless the
+outer one has an --owner and the inner one joins it with --reenter (QUORATE_OWNER).
 
 The command runs without a shell, in a process group of its own; signals are passed on to the group.
 The command must be ours to signal: write `sudo quorate run .. -- command`, not
@@ -40,6 +49,9 @@ Examples:
     quorate run nightly-report -- ./report.sh --full
     quorate run --wait 5m --max-hold 1h deploy:web -- make deploy
     quorate run --try --keep-for 30s cron:rotate -- rotate-logs
+    quorate run account:1 --also account:2 -- transfer
+    quorate run --shared catalogue -- ./export.sh
+    quorate run --permits 5 api -- ./call.sh
     quorate run db:migrate -- sh -c 'migrate --fence \"$QUORATE_FENCING_TOKEN\"'";
 
 /// What it ends with.
@@ -109,6 +121,9 @@ pub(crate) struct RunArgs {
     hide_masters: bool,
 
     #[command(flatten)]
+    kind: KindArgs,
+
+    #[command(flatten)]
     masters: MasterOptions,
 }
 
@@ -117,11 +132,17 @@ impl RunArgs {
     pub(crate) fn do_wait(&mut self) {
         self.try_once = false;
     }
+
+    /// The resource, and where the masters are: all that is needed where no command runs.
+    pub(crate) fn into_name(self) -> (OsString, MasterOptions) {
+        (self.resource, self.masters)
+    }
 }
 
 /// The options with the file filled in.
 struct Plan {
     resource: OsString,
+    kind: Kind,
     command: Vec<OsString>,
     wait: Wait,
     ttl: Duration,
@@ -129,6 +150,8 @@ struct Plan {
     keep_for: Duration,
     deadline: Deadline,
     hide_masters: bool,
+    /// How often the command runs; whenever it is asked to, without.
+    once: Option<Period>,
     note: Option<String>,
 }
 
@@ -160,7 +183,12 @@ const SLACK: Duration = Duration::from_millis(300);
 pub(crate) const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
 /// Runs a command under a lock.
-pub(crate) fn run(mut args: RunArgs) -> Outcome {
+pub(crate) fn run(args: RunArgs) -> Outcome {
+    run_once(args, None)
+}
+
+/// The same, unless it has been done in this period.
+pub(crate) fn run_once(mut args: RunArgs, once: Option<Period>) -> Outcome {
     let (masters, mut file) = args.masters.complete()?;
     config::fill!(args from file: ttl, wait, max_hold, keep_for, grace);
     process::ready().map_err(Failure::internal)?;
@@ -176,6 +204,7 @@ pub(crate) fn run(mut args: RunArgs) -> Outcome {
     let room = max_hold.map_or(ttl, |most| most.min(ttl));
     let plan = Plan {
         resource: args.resource,
+        kind: args.kind.kind()?,
         command: args.command,
         wait: if args.try_once {
             Wait::None
@@ -187,9 +216,12 @@ pub(crate) fn run(mut args: RunArgs) -> Outcome {
         keep_for: args.keep_for.unwrap_or_default(),
         deadline: Deadline::new(room, grace),
         hide_masters: args.hide_masters,
+        once,
         note: args.note,
     };
     let redlock = config::redlock(&masters, Some(ttl))?;
+    plan.kind
+        .check_ancestors(&redlock, &plan.resource, plan.wait)?;
     let fits = plan.deadline.grace();
     if fits < grace && args.grace.is_some() {
         output::mention(format!(
@@ -243,6 +275,10 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<WayOut, Failur
             return Err(Failure::cut_short(sig, "waited for the lock; nothing is held"));
         }
     };
+    let Some(unrecorded) = begin(redlock, plan, &guard).await? else {
+        guard.release().await;
+        return Ok(WayOut::Code(exit::OK));
+    };
     let since = Instant::now();
     let mut env = vec![
         ("QUORATE_RESOURCE", Some(plan.resource.clone())),
@@ -252,6 +288,10 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<WayOut, Failur
             guard.fencing_token().map(|token| token.to_string().into()),
         ),
     ];
+    env.extend(plan.kind.environment(redlock, &plan.resource));
+    if let Some(slot) = guard.slot() {
+        env.push(("QUORATE_SLOT", Some(slot.to_string().into())));
+    }
     if plan.hide_masters {
         env.push(("QUORATE_MASTERS", None));
     }
@@ -268,6 +308,9 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<WayOut, Failur
                     left.verb("goes on", "go on")
                 ));
             }
+            unrecorded
+                .ended(signal.map_or(code, |signal| exit::signalled(signal as i32)))
+                .await;
             let rest = plan.keep_for.saturating_sub(since.elapsed());
             let typed = keep(&guard, rest, &mut signals).await;
             Ok(signal.or(typed).map_or(WayOut::Code(code), WayOut::Signal))
@@ -292,6 +335,20 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<WayOut, Failur
     outcome
 }
 
+/// Whether the command is to run; none where it has been done in this period.
+async fn begin<'a>(
+    redlock: &Redlock,
+    plan: &Plan,
+    guard: &'a LockGuard,
+) -> Result<Option<Unrecorded<'a>>, Failure> {
+    let Some(Period { per, at_least }) = plan.once else {
+        return Ok(Some(Unrecorded::nothing()));
+    };
+    let name = plan.resource.as_bytes();
+    let once = redlock.once(name, per);
+    Unrecorded::begin(&once, &output::bytes(name), at_least, guard).await
+}
+
 /// What the masters said to a renewal that failed, if one did.
 pub(crate) fn said(guard: &LockGuard) -> String {
     let report = guard.report().into_iter();
@@ -309,7 +366,8 @@ pub(crate) fn said(guard: &LockGuard) -> String {
 
 /// Takes the lock, as patiently as the plan says.
 async fn acquire(redlock: &Redlock, plan: &Plan) -> Result<LockGuard, Failure> {
-    let mut lock = redlock.lock(plan.resource.as_bytes());
+    let mut owner = None;
+    let mut lock = plan.kind.request(redlock, &plan.resource, &mut owner)?;
     lock = lock.ttl(plan.ttl).wait(plan.wait);
     if let Some(max_hold) = plan.max_hold {
         lock = lock.max_hold(max_hold);
@@ -321,17 +379,7 @@ async fn acquire(redlock: &Redlock, plan: &Plan) -> Result<LockGuard, Failure> {
         let display = WaitDisplay::new(plan.resource.as_bytes());
         lock = lock.waiting(move |seen| display.see(seen));
     }
-    lock.acquire().await.map_err(refused)
-}
-
-/// Contention, outage and wrong names are different exits.
-pub(crate) fn refused(error: AcquireError) -> Failure {
-    let code = match error {
-        AcquireError::HeldByOther(_) => exit::HELD,
-        AcquireError::InvalidResource(_) | AcquireError::InvalidOptions(_) => exit::USAGE,
-        _ => exit::UNAVAILABLE,
-    };
-    Failure::new(code, error)
+    lock.acquire().await.map_err(not_acquired)
 }
 
 /// Lets the lock outlive a short command, unless a signal or a loss cuts it short. Says the signal if

@@ -23,6 +23,14 @@ use crate::tree::Built;
 
 /// The test programs that judge, by price, with what is run of each: those named, or all but them.
 const TESTS: &[(&str, Part)] = &[
+    ("lib", Part::Only(&["protocol::"])),
+    ("lib", Part::Only(&["rounds::"])),
+    ("lib", Part::Only(&["waiting::"])),
+    ("lib", Part::Only(&["hold::"])),
+    ("lib", Part::Only(&["acquire::"])),
+    ("lib", Part::Only(&["node::actor::"])),
+    ("lib", Part::Only(&["node::redis::link::"])),
+    ("lib", Part::Only(&["node::redis::"])),
     ("lib", Part::All),
     ("wakes", Part::All),
     ("local_line", Part::All),
@@ -34,10 +42,14 @@ const TESTS: &[(&str, Part)] = &[
     ("limits", Part::All),
     ("proposals", Part::All),
     ("attempts", Part::All),
+    ("several", Part::All),
+    ("readers", Part::All),
+    ("owner", Part::All),
     ("lost", Part::All),
     ("cancellation", Part::All),
     ("contract", Part::Only(&["agreement"])),
     ("renewal", Part::All),
+    ("traced", Part::All),
     ("stepping_out", Part::All),
     ("waiting_faults", Part::All),
     ("foreign", Part::All),
@@ -60,10 +72,10 @@ enum Part {
 const SEEDS: [(u64, u64); 2] = [(0, 400), (400, 2_600)];
 
 /// After how many of the unit tests and cheap programs the simulation has its first turn.
-const CHEAP: usize = 4;
+const CHEAP: usize = 9;
 
 /// The programs that a quick look is content with.
-const QUICK: usize = 14;
+const QUICK: usize = 25;
 
 /// At least this long a judge may take, however short it is usually.
 const LEAST: Duration = Duration::from_secs(5);
@@ -114,11 +126,39 @@ pub(crate) enum Fate {
     Unreached,
 }
 
-/// All judges in order of price, or the cheap ones.
-pub(crate) fn judges(built: &Built, quick: bool) -> Result<Vec<Judge>> {
+/// Who is heard.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Heard {
+    /// Only the cheap ones.
+    pub(crate) quick: bool,
+    /// Only these programs; empty for all.
+    pub(crate) only: Vec<String>,
+}
+
+impl Heard {
+    fn hears(&self, program: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == program)
+    }
+
+    /// The test programs that are heard.
+    pub(crate) fn programs(&self) -> BTreeSet<&'static str> {
+        let tests = if self.quick { QUICK } else { TESTS.len() };
+        let names = TESTS[..tests].iter().map(|(name, _)| *name);
+        names.filter(|name| self.hears(name)).collect()
+    }
+
+    /// Whether the simulation is.
+    pub(crate) fn simulation(&self) -> bool {
+        self.hears("simulation")
+    }
+}
+
+/// The judges that are heard, in order of price.
+pub(crate) fn judges(built: &Built, heard: &Heard) -> Result<Vec<Judge>> {
     let mut judges = Vec::new();
-    let tests = if quick { QUICK } else { TESTS.len() };
-    for (name, part) in &TESTS[..tests] {
+    let tests = if heard.quick { QUICK } else { TESTS.len() };
+    let tests = TESTS[..tests].iter();
+    for (name, part) in tests.filter(|(name, _)| heard.hears(name)) {
         let program = built
             .tests
             .get(*name)
@@ -149,11 +189,14 @@ pub(crate) fn judges(built: &Built, quick: bool) -> Result<Vec<Judge>> {
             reaches: BTreeSet::new(),
         });
     }
+    let Some(simulation) = &built.simulation else {
+        return Ok(judges);
+    };
     for (turn, (first, seeds)) in SEEDS.into_iter().enumerate() {
         let words = format!("--first {first} --seeds {seeds} --threads 1");
         let judge = Judge {
             name: format!("simulation ({seeds} seeds)"),
-            program: built.simulation.clone(),
+            program: simulation.clone(),
             args: words.split(' ').map(str::to_owned).collect(),
             kind: Kind::Simulation,
             limit: LEAST,
@@ -161,8 +204,8 @@ pub(crate) fn judges(built: &Built, quick: bool) -> Result<Vec<Judge>> {
             reaches: BTreeSet::new(),
         };
         match turn {
-            0 => judges.insert(CHEAP, judge),
-            _ if quick => {}
+            0 => judges.insert(CHEAP.min(judges.len()), judge),
+            _ if heard.quick => {}
             _ => judges.push(judge),
         }
     }
@@ -213,17 +256,24 @@ impl Judge {
         let name = &self.name;
         match self.run(copy, mutant, &[], None, self.limit)? {
             Ran::Passed => Ok(None),
-            Ran::Overran => Ok(Some(Fate::Hung(name.clone()))),
+            Ran::Overran => Ok(self.keeps_time(copy)?.then(|| Fate::Hung(name.clone()))),
             Ran::Failed(test) if self.kind == Kind::Tests => {
                 let alone = [test.clone(), "--exact".into()];
                 Ok(match self.run(copy, mutant, &alone, None, self.limit)? {
                     Ran::Passed => None,
                     Ran::Failed(_) => Some(Fate::Killed(format!("{name}: {test}"))),
+                    Ran::Overran if !self.keeps_time(copy)? => None,
                     Ran::Overran => Some(Fate::Hung(format!("{name}: {test}"))),
                 })
             }
             Ran::Failed(rule) => Ok(Some(Fate::Killed(format!("{name}: {rule}")))),
         }
+    }
+
+    /// Whether it keeps within its limit now, without a mutant: or the machine is too busy to say that something
+    /// hangs.
+    fn keeps_time(&self, copy: &Path) -> Result<bool> {
+        Ok(self.run(copy, 0, &[], None, self.limit)? == Ran::Passed)
     }
 
     /// One run, in a process group of its own that is killed at the first failure or at the limit. Its servers end
@@ -350,7 +400,7 @@ impl Experience {
         // Who judges by steps and not by time is heard early: nothing hangs in front of it.
         let hoped = match judge.kind {
             Kind::Simulation => 2.0,
-            Kind::Tests if judge.name == "lib" => 2.0,
+            Kind::Tests if judge.name.starts_with("lib") => 2.0,
             Kind::Tests => 0.3,
         };
         (kills + hoped) / (seconds + judge.usual.as_secs_f64())

@@ -27,22 +27,23 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use judge::{Fate, Judge};
+use judge::{Fate, Heard, Judge};
 use mutant::Mutant;
 use table::Table;
 use tree::Tree;
 
 const HELP: &str = "\
 usage: scripts/mutants [--only FILE] [--mutant N] [--sample K [--seed S]] [--alive]
-                       [--quick] [--threads N]
+                       [--quick] [--judges NAME,..] [--keep] [--threads N]
        scripts/mutants --list [--only FILE]     the mutants, unjudged
        scripts/mutants --build [--only FILE]    which of them compile
        scripts/mutants --summary                what earlier runs have found
 
 FILE is a part of a path, or several with commas between; with - in front, those that are left out.
 What has been judged is kept in target/mutants/table.txt and not judged again: delete it to begin anew, or
-ask with --alive for another look at those that lived, with --mutant for one. With --quick only the cheap judges
-are heard.";
+ask with --alive for another look at those alone that lived, with --mutant for one. With --quick only the cheap judges
+are heard, with --judges only these test programs (lib: the unit tests) or simulation.
+With --keep nothing is built: the code must be what it was at the last run.";
 
 struct Options {
     what: What,
@@ -51,7 +52,8 @@ struct Options {
     sample: Option<usize>,
     seed: u64,
     alive: bool,
-    quick: bool,
+    keep: bool,
+    heard: Heard,
     threads: usize,
 }
 
@@ -71,7 +73,8 @@ fn options() -> Result<Options> {
         sample: None,
         seed: 0,
         alive: false,
-        quick: false,
+        keep: false,
+        heard: Heard::default(),
         threads: 2,
     };
     let mut args = std::env::args().skip(1);
@@ -84,7 +87,11 @@ fn options() -> Result<Options> {
             "--seed" => options.seed = value()?.parse()?,
             "--threads" => options.threads = value()?.parse()?,
             "--alive" => options.alive = true,
-            "--quick" => options.quick = true,
+            "--keep" => options.keep = true,
+            "--quick" => options.heard.quick = true,
+            "--judges" => {
+                options.heard.only = value()?.split(',').map(str::to_owned).collect();
+            }
             "--list" => options.what = What::List,
             "--build" => options.what = What::Build,
             "--summary" => options.what = What::Summary,
@@ -143,9 +150,14 @@ fn run(options: &Options) -> Result<bool> {
     }
     let mut table = Table::read(path);
     table.retain(&code.mutants);
-    let mut tree = Tree::copy(&root, code)?;
     let began = Instant::now();
-    let built = tree.build()?;
+    let (tree, built) = if options.keep {
+        Tree::built(&root, code)?
+    } else {
+        let mut tree = Tree::copy(&root, code)?;
+        let built = tree.build(&options.heard)?;
+        (tree, built)
+    };
     let mutants: Vec<&Mutant> = tree.mutants().collect();
     println!(
         "{} mutants compile, {} do not; built in {:.0} s",
@@ -161,7 +173,7 @@ fn run(options: &Options) -> Result<bool> {
             .for_each(|mutant| println!("{mutant}"));
         return Ok(true);
     }
-    let mut judges = judge::judges(&built, options.quick)?;
+    let mut judges = judge::judges(&built, &options.heard)?;
     for test in judge::calibrate(&mut judges, &tree.copy, options.threads)? {
         println!("fails without a mutant and is left out: {test}");
     }
@@ -173,14 +185,14 @@ fn run(options: &Options) -> Result<bool> {
         chosen.sort_by_key(|mutant| shuffled(mutant.id as u64, options.seed));
         chosen.truncate(sample);
     }
-    chosen.retain(|mutant| options.mutant.is_some() || !table.knows(mutant, options.alive));
-    judge_all(&chosen, &judges, &tree, &mut table, options.threads)?;
+    chosen.retain(|mutant| {
+        options.mutant.is_some()
+            || (options.alive == table.is_alive(mutant) && (options.alive || !table.knows(mutant)))
+    });
+    judge_all(&chosen, &judges, &tree, &mut table, options)?;
     println!("{}", table.summary(&explained));
-    let alive = table.alive(mutants.into_iter().filter(asked));
-    let alive: Vec<_> = alive
-        .into_iter()
-        .filter(|mutant| !is_explained(mutant))
-        .collect();
+    let lives = |mutant: &&Mutant| table.is_alive(mutant) && !is_explained(mutant);
+    let alive: Vec<_> = mutants.into_iter().filter(asked).filter(lives).collect();
     for mutant in &alive {
         println!("ALIVE {mutant}");
     }
@@ -192,7 +204,7 @@ fn judge_all(
     judges: &[Judge],
     tree: &Tree,
     table: &mut Table,
-    threads: usize,
+    options: &Options,
 ) -> Result<()> {
     let (next, began) = (AtomicUsize::new(0), Instant::now());
     let table = Mutex::new(table);
@@ -204,7 +216,11 @@ fn judge_all(
                 let mut table = table
                     .lock()
                     .unwrap_or_else(std::sync::PoisonError::into_inner);
-                table.note(mutant, &fate)?;
+                // Who was heard by some only, and lives, may still be killed by the others.
+                let lives = matches!(fate, Fate::Alive | Fate::Unreached);
+                if !lives || options.heard.only.is_empty() {
+                    table.note(mutant, &fate)?;
+                }
                 let (done, of) = (next.load(Ordering::Relaxed).min(chosen.len()), chosen.len());
                 let said = match fate {
                     Fate::Killed(by) => format!("killed by {by}"),
@@ -217,7 +233,9 @@ fn judge_all(
             }
             Ok(())
         };
-        let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..options.threads.max(1))
+            .map(|_| scope.spawn(work))
+            .collect();
         let joined = workers.into_iter().map(|worker| {
             let panicked = |_| Err(anyhow::anyhow!("a worker panicked"));
             worker.join().unwrap_or_else(panicked)

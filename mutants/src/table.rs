@@ -43,10 +43,15 @@ impl Table {
         }
     }
 
-    /// Whether it has been judged; with `again` only who was killed counts.
-    pub(crate) fn knows(&self, mutant: &Mutant, again: bool) -> bool {
+    /// Whether it has been judged.
+    pub(crate) fn knows(&self, mutant: &Mutant) -> bool {
+        self.rows.contains_key(&mutant.name())
+    }
+
+    /// Whether it lived.
+    pub(crate) fn is_alive(&self, mutant: &Mutant) -> bool {
         let row = self.rows.get(&mutant.name());
-        row.is_some_and(|row| !again || !row.fate.starts_with(ALIVE))
+        row.is_some_and(|row| row.fate.starts_with(ALIVE))
     }
 
     /// Notes what became of one.
@@ -68,15 +73,6 @@ impl Table {
             let _ = writeln!(text, "{fate}\t{place}\t{name}");
         }
         Ok(fs::write(&self.path, text)?)
-    }
-
-    /// Who lives, of these.
-    pub(crate) fn alive<'a>(&self, mutants: impl Iterator<Item = &'a Mutant>) -> Vec<&'a Mutant> {
-        let lives = |name: &str| {
-            let row = self.rows.get(name);
-            row.is_some_and(|row| row.fate.starts_with(ALIVE))
-        };
-        mutants.filter(|mutant| lives(&mutant.name())).collect()
     }
 
     /// Forgets who is not in the code any more.

@@ -1,6 +1,7 @@
 //! The copy of the tree with all mutants in it, and what is built there.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::find::Code;
+use crate::judge::Heard;
 use crate::mutant::{Form, Mutant};
 use crate::weave::{Placed, Wrap, weave};
 use crate::{rust, targets};
@@ -97,7 +99,7 @@ pub(crate) struct Built {
     /// The test programs by name; `lib` are the unit tests.
     pub(crate) tests: BTreeMap<String, PathBuf>,
     /// The simulation, optimized.
-    pub(crate) simulation: PathBuf,
+    pub(crate) simulation: Option<PathBuf>,
 }
 
 /// An error of the compiler: the file, where in it, and what it says.
@@ -142,8 +144,29 @@ impl Tree {
         self.code.mutants.len() - self.mutants().count()
     }
 
+    /// What an earlier run has built: for a look at other mutants of the very same code.
+    pub(crate) fn built(root: &Path, code: Code) -> Result<(Self, Built)> {
+        let work = root.join("target/mutants");
+        let known = fs::read_to_string(work.join("not-compiled.txt")).unwrap_or_default();
+        let built = fs::read_to_string(work.join("built.txt")).context("nothing was built")?;
+        let mut programs: BTreeMap<String, PathBuf> = built
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .map(|(name, path)| (name.to_owned(), PathBuf::from(path)))
+            .collect();
+        let tree = Self {
+            root: root.to_path_buf(),
+            copy: work.join("tree"),
+            code,
+            dropped: known.lines().map(str::to_owned).collect(),
+        };
+        let simulation = programs.remove("simulation");
+        let tests = programs;
+        Ok((tree, Built { tests, simulation }))
+    }
+
     /// Weaves, leaves out what does not compile, and builds what judges.
-    pub(crate) fn build(&mut self) -> Result<Built> {
+    pub(crate) fn build(&mut self, heard: &Heard) -> Result<Built> {
         const LIBRARY: &[&str] = &["check", "-p", "quorate", "--lib", "--features", "testing"];
         const WITH_TESTS: &[&str] = &["check", "-p", "quorate", "--lib", "--profile", "test"];
         for round in 1.. {
@@ -174,26 +197,43 @@ impl Tree {
             let known = self.root.join("target/mutants/not-compiled.txt");
             fs::write(known, names.join("\n"))?;
         }
-        let (tests, complaints) = self.cargo(&["test", "--no-run", "-p", "quorate"])?;
+        let mut words = vec!["test", "--no-run", "-p", "quorate"];
+        for program in heard.programs() {
+            match program {
+                "lib" => words.push("--lib"),
+                name => words.extend(["--test", name]),
+            }
+        }
+        let (tests, complaints) = self.cargo(&words)?;
         if let Some(complaint) = complaints.first() {
             bail!("the tests of the copy do not compile: {}", complaint.says);
         }
-        let build = ["build", "--release", "-p", "quorate-simulation"];
-        let (programs, complaints) = self.cargo(&build)?;
-        if let Some(complaint) = complaints.first() {
-            bail!("the simulation does not compile: {}", complaint.says);
+        let mut simulation = None;
+        if heard.simulation() {
+            let build = ["build", "--release", "-p", "quorate-simulation"];
+            let (mut programs, complaints) = self.cargo(&build)?;
+            if let Some(complaint) = complaints.first() {
+                bail!("the simulation does not compile: {}", complaint.says);
+            }
+            simulation = programs.remove("quorate-simulation");
+            ensure!(simulation.is_some(), "the simulation was not built");
         }
-        let simulation = programs.get("quorate-simulation").cloned();
-        Ok(Built {
-            tests: tests
-                .into_iter()
-                .map(|(name, path)| match name.as_str() {
-                    "quorate" => ("lib".to_owned(), path),
-                    _ => (name, path),
-                })
-                .collect(),
-            simulation: simulation.context("the simulation was not built")?,
-        })
+        let tests: BTreeMap<String, PathBuf> = tests
+            .into_iter()
+            .map(|(name, path)| match name.as_str() {
+                "quorate" => ("lib".to_owned(), path),
+                _ => (name, path),
+            })
+            .collect();
+        let mut built = String::new();
+        for (name, path) in &tests {
+            writeln!(built, "{name} {}", path.display())?;
+        }
+        if let Some(path) = &simulation {
+            writeln!(built, "simulation {}", path.display())?;
+        }
+        fs::write(self.root.join("target/mutants/built.txt"), built)?;
+        Ok(Built { tests, simulation })
     }
 
     /// Writes the mutated files; says where each mutant came to stand.

@@ -7,11 +7,11 @@
 //! Times are numbers on one time base, of any unit. Facts are told in the order in which they happened.
 
 mod exclusion;
+mod loss_notice;
 mod order;
 mod tokens;
-mod told;
 
 pub use exclusion::{Belief, Exclusion, Overlap};
+pub use loss_notice::LossNotice;
 pub use order::Line;
 pub use tokens::{Breach, Obtained, Tokens};
-pub use told::Told;

@@ -10,11 +10,16 @@ use futures::future::{Either, select};
 use quorate::Instant;
 use quorate::runtime::Runtime;
 
+use crate::canary::{AsItStands, Flaw};
 use crate::clock::{BEGIN, MS};
 use crate::facts::{Believer, Call, Fact, Why};
+use crate::kind::Kind;
 use crate::locker::{Hold, Locker, Miss, Order};
 use crate::process::Process;
 use crate::scenario::Step;
+
+/// What the settings say where no step does: how long the verb of an owner waits.
+const COUNTED_WAIT: u64 = 30_000 * MS;
 
 /// Works off the plan, from where the life before it was killed, beside the other tasks of its
 /// client. The first of them takes the last lock.
@@ -67,10 +72,12 @@ impl Client {
 
     /// Every live waiter must get its lock once faults have healed.
     async fn last_one(&self) {
+        let kind = self.last_kind();
         let order = Order {
             resource: 0,
             wait: None,
             renew: true,
+            kind,
         };
         let call = self.call(Call::Acquire {
             resource: 0,
@@ -78,7 +85,7 @@ impl Client {
         });
         let hold = self.locker.acquire(order).await;
         if let Ok(hold) = hold {
-            let id = self.obtained(0, true, hold.clone());
+            let id = self.obtained(0, (kind, true), hold.clone());
             call.over();
             self.sleep(2 * MS).await;
             self.retire(id, Why::Released);
@@ -88,15 +95,35 @@ impl Client {
         }
     }
 
+    /// What the last lock is: where there are several kinds, each process wants another.
+    fn last_kind(&self) -> Kind {
+        let world = self.process.shared.world();
+        if !world.scenario.is_mixed() {
+            return Kind::Exclusive;
+        }
+        match self.process.client {
+            0 => Kind::Exclusive,
+            1 => Kind::Several(0b111),
+            2 | 3 => Kind::Shared,
+            _ => Kind::Owner(0),
+        }
+    }
+
     async fn step(&self, step: &Step) {
+        let (wait, renew) = match step.kind {
+            // By the owner's own verb, which waits as long as the settings say and renews.
+            Kind::Counted(_) => (COUNTED_WAIT, true),
+            _ => (step.wait, step.renew),
+        };
         let order = Order {
             resource: step.resource,
-            wait: Some(Duration::from_nanos(step.wait)),
-            renew: step.renew,
+            wait: Some(Duration::from_nanos(wait)),
+            renew,
+            kind: step.kind,
         };
         let call = self.call(Call::Acquire {
             resource: step.resource.into(),
-            wait: Some(step.wait),
+            wait: Some(wait),
         });
         let attempt = self.locker.acquire(order);
         let outcome = match step.cut {
@@ -116,17 +143,17 @@ impl Client {
                 return;
             }
         };
-        let id = self.obtained(step.resource, step.renew, hold.clone());
+        let mut id = self.obtained(step.resource, (step.kind, renew), hold.clone());
         call.over();
-        let lost = {
-            let lost = hold.lost();
-            let work = std::pin::pin!(self.work(step, &hold));
-            matches!(select(work, lost).await, Either::Right(_))
-        };
-        if lost {
-            self.retire(id, Why::Lost);
-            self.process.shared.world().watch.coverage.lost += 1;
-            return drop(hold);
+        let mut hold = hold;
+        if step.kind == Kind::Downgraded {
+            match self.downgraded(step, id, hold).await {
+                Some(reader) => (id, hold) = reader,
+                None => return,
+            }
+        }
+        if self.is_lost(&hold, self.work(step, &hold)).await {
+            return self.lost(id, hold);
         }
         if step.drop {
             self.retire(id, Why::Dropped);
@@ -169,6 +196,19 @@ impl Client {
         world.watch.fact(now, &fact(task));
     }
 
+    /// Whether the lock is lost before the work is done.
+    async fn is_lost(&self, hold: &Arc<dyn Hold>, work: impl Future<Output = ()>) -> bool {
+        let lost = hold.lost();
+        let work = std::pin::pin!(work);
+        matches!(select(work, lost).await, Either::Right(_))
+    }
+
+    fn lost(&self, id: u64, hold: Arc<dyn Hold>) {
+        self.retire(id, Why::Lost);
+        self.process.shared.world().watch.coverage.lost += 1;
+        drop(hold);
+    }
+
     async fn work(&self, step: &Step, hold: &Arc<dyn Hold>) {
         self.sleep(step.hold / 2).await;
         if let Some(ttl) = step.extend {
@@ -177,6 +217,56 @@ impl Client {
             call.over();
         }
         self.sleep(step.hold / 2).await;
+    }
+
+    /// Writes for a while, and goes on as a reader: it is no writer any more before anything is sent.
+    async fn downgraded(
+        &self,
+        step: &Step,
+        id: u64,
+        hold: Arc<dyn Hold>,
+    ) -> Option<(u64, Arc<dyn Hold>)> {
+        if self.is_lost(&hold, self.sleep(step.hold / 2)).await {
+            self.lost(id, hold);
+            return None;
+        }
+        let writes_on = self.process.shared.world().flaw == Some(Flaw::DowngradeWritesOn);
+        if writes_on {
+            self.believe_on(id, &hold);
+        } else {
+            self.retire(id, Why::Downgraded);
+        }
+        let call = self.call(Call::Downgrade);
+        let downgrade = hold.downgrade();
+        let reader = match step.cut_release {
+            Some(polls) => Cut::after(downgrade, polls).await.flatten(),
+            None => downgrade.await,
+        };
+        let reader = reader.map(|reader| {
+            let id = self.obtained(step.resource, (Kind::Shared, step.renew), reader.clone());
+            (id, reader)
+        });
+        call.over();
+        if writes_on {
+            self.retire(id, Why::Downgraded);
+        }
+        let coverage = &mut self.process.shared.world().watch.coverage;
+        match reader {
+            Some(_) => coverage.downgraded += 1,
+            None => coverage.not_downgraded += 1,
+        }
+        reader
+    }
+
+    /// A canary: who becomes a reader believes to be a writer until it is answered.
+    fn believe_on(&self, id: u64, hold: &Arc<dyn Hold>) {
+        let as_it_stands = Arc::new(AsItStands::of(&**hold));
+        let mut world = self.process.shared.world();
+        let of = |believer: &&mut Believer| believer.id == id;
+        let believer = world.watch.believers.iter_mut().find(of);
+        let real = believer.map(|one| std::mem::replace(&mut one.hold, as_it_stands));
+        drop(world);
+        drop(real);
     }
 
     fn missed(&self, miss: Miss) {
@@ -189,7 +279,7 @@ impl Client {
         }
     }
 
-    fn obtained(&self, resource: u8, renewed: bool, hold: Arc<dyn Hold>) -> u64 {
+    fn obtained(&self, resource: u8, (kind, renewed): (Kind, bool), hold: Arc<dyn Hold>) -> u64 {
         let until = hold.look().map_or(0, Instant::as_nanos);
         let mut world = self.process.shared.world();
         let believer = Believer {
@@ -198,6 +288,7 @@ impl Client {
             task: world.task,
             renewed,
             resource: resource.into(),
+            scope: kind.scope(resource),
             value: hold.value(),
             fencing: hold.fencing(),
             since: 0,

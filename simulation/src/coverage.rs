@@ -52,6 +52,13 @@ counted! {
         lined_up: "attempts from a place in line: sent",
         batches: "renewals of several locks at once",
         woken: "waiters woken",
+        groups: "messages about several locks or classes",
+        several: "holds of several resources",
+        shared: "holds of readers",
+        owned: "holds of owners",
+        beside: "holds that began beside another",
+        downgraded: "writers that became readers",
+        not_downgraded: "writers that lost the lock over it",
         waited_after_healing: "waiters served after healing",
     }
     "masters" {

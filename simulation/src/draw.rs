@@ -4,6 +4,7 @@
 //! rare combinations come up.
 
 use crate::clock::MS;
+use crate::kind::Kind;
 use crate::rng::Rng;
 use crate::scenario::{
     ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, Refusal, Scenario, Settings, Step,
@@ -39,7 +40,7 @@ impl Scenario {
         on.of_clients(&mut faults, clients, resources, settings.ttl);
         let mut faults = faults.list;
         faults.sort_by_key(|fault| fault.at);
-        Self {
+        let mut scenario = Self {
             seed,
             masters: master_plans,
             clients: client_plans,
@@ -48,6 +49,39 @@ impl Scenario {
             heal_at,
             tasks,
             settings,
+        };
+        if settings.fencing {
+            scenario.mix(&mut Rng::stream(seed, 4), resources);
+        }
+        scenario
+    }
+
+    /// Draws the kinds of locks: in every third world there are others than the plain one. By numbers of
+    /// their own, so that the other worlds are what they were.
+    fn mix(&mut self, rng: &mut Rng, resources: u8) {
+        let mut on = |ppm: u32| rng.chance(ppm);
+        if !on(350_000) {
+            return;
+        }
+        let several = on(500_000) && resources > 1;
+        let (shared, owned, downgraded) = (on(600_000), on(450_000), on(400_000));
+        let owners = rng.range(1, 3);
+        for client in &mut self.clients {
+            for step in &mut client.steps {
+                let drawn = rng.below(9);
+                step.kind = match drawn {
+                    0 | 1 if several => {
+                        let others = rng.range(1, 4);
+                        let one = |bits: u32, _| bits | 1 << rng.below(resources.into());
+                        Kind::Several((0..others).fold(0, one))
+                    }
+                    2 | 3 if shared => Kind::Shared,
+                    4 | 5 if owned => Kind::Owner(rng.below(owners) as u8),
+                    6 if owned => Kind::Counted(rng.below(owners) as u8),
+                    7 if downgraded => Kind::Downgraded,
+                    _ => Kind::Exclusive,
+                };
+            }
         }
     }
 }
@@ -160,6 +194,7 @@ impl Kinds {
             cut: (self.dropping && rng.chance(250_000)).then(|| rng.range(1, 8) as u8),
             drop: rng.chance(200_000),
             cut_release: (self.dropping && rng.chance(150_000)).then_some(1),
+            kind: Kind::Exclusive,
         }
     }
 

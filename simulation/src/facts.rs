@@ -5,11 +5,13 @@ use std::sync::Arc;
 use quorate::node::{Answer, Claim, Extended, Fault, Token};
 
 use crate::clock::Clock;
+use crate::kind::Scope;
 use crate::locker::Hold;
 
 /// A lock as it stands on one master.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
+    /// The value of the lock key, the marker of a class filled up with zeros.
     pub(crate) holder: Option<[u8; 32]>,
     /// Microseconds on the master's clock; zero without a key.
     pub(crate) expires: u64,
@@ -28,6 +30,14 @@ impl Seen {
             counter: self.counter,
         }
     }
+}
+
+/// A hold of a class on one master, by its value: until when on the true time, and on the master's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) value: [u8; 32],
+    pub(crate) until: u64,
+    pub(crate) until_ms: u64,
 }
 
 /// Something that happened.
@@ -61,6 +71,8 @@ pub(crate) enum Fact<'a> {
         after: Seen,
         /// The true time at which the key expires if nothing more is said about it.
         expires: u64,
+        /// The holds that stand beside each other there now, and the true time until which each does.
+        members: &'a [Member],
     },
     /// A master executed a message by which a waiter leaves the line.
     Left {
@@ -108,6 +120,7 @@ pub(crate) enum Call {
         wait: Option<u64>,
     },
     Extend,
+    Downgrade,
     Release,
 }
 
@@ -116,6 +129,7 @@ impl Call {
         match self {
             Self::Acquire { .. } => "an acquire",
             Self::Extend => "an extension",
+            Self::Downgrade => "a downgrade",
             Self::Release => "a release",
         }
     }
@@ -126,6 +140,8 @@ impl Call {
 pub(crate) enum Why {
     Released,
     Dropped,
+    /// It goes on as a reader.
+    Downgraded,
     /// It was told that the lock is lost.
     Lost,
     /// Its process was killed.
@@ -139,7 +155,10 @@ pub(crate) struct Believer {
     pub(crate) task: usize,
     /// It is renewed in the background.
     pub(crate) renewed: bool,
+    /// The resource of its step; of several, one.
     pub(crate) resource: usize,
+    /// All of them, and who may stand beside it.
+    pub(crate) scope: Scope,
     pub(crate) value: Token,
     pub(crate) fencing: Option<u64>,
     /// The number of the event with which it began.

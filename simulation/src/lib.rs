@@ -9,10 +9,15 @@
 //! everything heals, every client wants the lock once more, and all must have had it within a
 //! bound ([`Scenario::bound`]).
 //!
+//! In some worlds nothing breaks at all. There the checkers hold the library to what faults would excuse:
+//! no key is left behind, no renewed lock is lost, no lock lies idle while somebody waits, who comes
+//! first is served first, and who has lost a lock hears of it at once. Each rule counts the cases that it
+//! has judged ([`RULES`]); a rule that judged none says nothing.
+//!
 //! # What is simulated
 //!
 //! - 1 to 9 masters with the scripts' semantics, each with a clock of its own (offset, rate,
-//!   jumps), a disk (none, stale, always), crashes, restarts, stalls.
+//!   jumps) by whose milliseconds keys expire, a disk (none, stale, always), crashes, restarts, stalls.
 //! - Servers that read commands and write replies (`world/server.rs`): they lose their scripts, are busy,
 //!   out of memory, read-only, deny, hang up at the first question, say what nobody asked for.
 //! - Per client and master a connection: two streams of bytes with delay and jitter, cut into packets
@@ -20,7 +25,8 @@
 //!   directions; what was on its way may arrive after its connection, and commands may be executed
 //!   twice. On one connection nothing overtakes anything.
 //! - Client processes with up to six tasks and twenty resources, that pause, are killed, whose tasks are kept waiting at any await, and
-//!   whose futures are dropped at any await.
+//!   whose futures are dropped at any await. Time passes between two looks at a clock: a moment, or as
+//!   long as a thread may be kept from running while masters and network go on.
 //!
 //! # What is not
 //!
@@ -41,6 +47,7 @@ mod coverage;
 mod draw;
 mod executor;
 mod facts;
+mod kind;
 mod locker;
 mod play;
 mod process;
@@ -54,6 +61,7 @@ mod world;
 pub use canary::Flaw;
 pub use checks::{HARM, Judged, Lateness, RULES, Violation};
 pub use coverage::{Coverage, grouped};
+pub use kind::Kind;
 pub use play::Play;
 pub use rng::Rng;
 pub use run::{Outcome, run};

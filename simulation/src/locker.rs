@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use quorate::node::Token;
 use quorate::runtime::BoxFuture;
-use quorate::{AcquireError, Instant, LockGuard, Redlock, Wait};
+use quorate::{AcquireError, Instant, LockGuard, LockRequest, OwnedGuard, Owner, Redlock, Wait};
+
+use crate::kind::Kind;
 
 /// One acquire of a workload.
 #[derive(Clone, Debug)]
@@ -14,6 +16,7 @@ pub(crate) struct Order {
     /// `None` for as long as it takes.
     pub(crate) wait: Option<Duration>,
     pub(crate) renew: bool,
+    pub(crate) kind: Kind,
 }
 
 /// Why there is no lock.
@@ -40,6 +43,8 @@ pub(crate) trait Hold: Send + Sync {
     fn lost(&self) -> BoxFuture<()>;
     fn extend(self: Arc<Self>, ttl: Duration) -> BoxFuture<()>;
     fn release(self: Arc<Self>) -> BoxFuture<()>;
+    /// Goes on as a reader; none where the lock was lost over it.
+    fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>>;
 }
 
 /// The most resources of a run.
@@ -61,11 +66,54 @@ pub(crate) fn resource_of(key: &[u8]) -> usize {
     digits.fold(0, |number, digit| 10 * number + digit)
 }
 
-impl Locker for Redlock {
+/// The library.
+pub(crate) struct Library {
+    redlock: Redlock,
+    owners: Vec<Owner>,
+}
+
+/// How many owners there are at the most.
+const OWNERS: u8 = 3;
+
+impl Library {
+    pub(crate) fn new(redlock: Redlock) -> Self {
+        let id = |number| format!("owner-{number}");
+        let owner = |number| redlock.owner(id(number)).expect("a good id");
+        Self {
+            owners: (0..OWNERS).map(owner).collect(),
+            redlock,
+        }
+    }
+
+    fn request(&self, order: &Order) -> LockRequest<'_> {
+        let resource = name(order.resource);
+        match order.kind {
+            Kind::Exclusive | Kind::Downgraded => self.redlock.lock(resource),
+            Kind::Several(_) => {
+                let all = order.kind.scope(order.resource).resources();
+                let others = all.filter(|other| *other != usize::from(order.resource));
+                // Its own first, so that there is no common order.
+                let names = others.map(|other| name(other as u8));
+                self.redlock.lock_all([resource].into_iter().chain(names))
+            }
+            Kind::Shared => self.redlock.lock(resource).shared(),
+            Kind::Owner(id) | Kind::Counted(id) => self.owners[usize::from(id)].lock(resource),
+        }
+    }
+}
+
+impl Locker for Arc<Library> {
     fn acquire(&self, order: Order) -> BoxFuture<Result<Arc<dyn Hold>, Miss>> {
-        let redlock = self.clone();
+        let library = self.clone();
         Box::pin(async move {
-            let mut request = redlock.lock(name(order.resource));
+            if let Kind::Counted(id) = order.kind {
+                let owner = &library.owners[usize::from(id)];
+                let held = owner.acquire(name(order.resource)).await;
+                return held
+                    .map(|held| Arc::new(held) as Arc<dyn Hold>)
+                    .map_err(miss);
+            }
+            let mut request = library.request(&order);
             if !order.renew {
                 request = request.fixed_lease();
             }
@@ -74,14 +122,19 @@ impl Locker for Redlock {
                 Some(wait) => Wait::For(wait),
                 None => Wait::Forever,
             });
-            match request.acquire().await {
-                Ok(guard) => Ok(Arc::new(guard) as Arc<dyn Hold>),
-                Err(AcquireError::HeldByOther(_)) => Err(Miss::HeldByOther),
-                Err(AcquireError::NoQuorum(_)) => Err(Miss::NoQuorum),
-                Err(AcquireError::TooLate(_)) => Err(Miss::TooLate),
-                Err(error) => panic!("a scenario with bad input: {error}"),
-            }
+            let held = request.acquire().await;
+            held.map(|guard| Arc::new(guard) as Arc<dyn Hold>)
+                .map_err(miss)
         })
+    }
+}
+
+fn miss(error: AcquireError) -> Miss {
+    match error {
+        AcquireError::HeldByOther(_) => Miss::HeldByOther,
+        AcquireError::NoQuorum(_) => Miss::NoQuorum,
+        AcquireError::TooLate(_) => Miss::TooLate,
+        error => panic!("a scenario with bad input: {error}"),
     }
 }
 
@@ -116,5 +169,51 @@ impl Hold for LockGuard {
         Box::pin(async move {
             let _released = guard.release().await;
         })
+    }
+
+    fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>> {
+        let guard = Arc::into_inner(self).expect("whoever looked at it has let go");
+        Box::pin(async move {
+            let reader = guard.downgrade().await.ok()?;
+            Some(Arc::new(reader) as Arc<dyn Hold>)
+        })
+    }
+}
+
+impl Hold for OwnedGuard {
+    fn value(&self) -> Token {
+        self.token()
+    }
+
+    fn fencing(&self) -> Option<u64> {
+        self.fencing_token()
+    }
+
+    fn look(&self) -> Option<Instant> {
+        quorate::testing::look(self)
+    }
+
+    fn lost(&self) -> BoxFuture<()> {
+        let lost = LockGuard::lost(self);
+        Box::pin(async move {
+            lost.await;
+        })
+    }
+
+    fn extend(self: Arc<Self>, ttl: Duration) -> BoxFuture<()> {
+        Box::pin(async move {
+            let _outcome = LockGuard::extend(&self, ttl).await;
+        })
+    }
+
+    fn release(self: Arc<Self>) -> BoxFuture<()> {
+        let guard = Arc::into_inner(self).expect("whoever looked at it has let go");
+        Box::pin(async move {
+            let _released = guard.release().await;
+        })
+    }
+
+    fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>> {
+        unreachable!("an owner is no writer")
     }
 }

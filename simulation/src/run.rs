@@ -7,7 +7,7 @@ use crate::checks::{Healing, Judged, Lateness, Violation};
 use crate::clock::{BEGIN, MS};
 use crate::coverage::Coverage;
 use crate::executor::Executor;
-use crate::locker::Locker;
+use crate::locker::{Library, Locker};
 use crate::play::Play;
 use crate::process::Process;
 use crate::scenario::Scenario;
@@ -50,7 +50,11 @@ struct Run {
 
 impl Run {
     fn new(scenario: &Scenario, play: Play) -> Self {
-        let scenario = Arc::new(scenario.clone());
+        // The small locker knows no kind but the plain one.
+        let scenario = Arc::new(match play.flaw {
+            Some(flaw) if flaw.is_locker() => scenario.plain(),
+            _ => scenario.clone(),
+        });
         let shared = Shared::new(scenario.clone(), play);
         let executor = Executor::new(shared.clone());
         let mut run = Self {
@@ -77,7 +81,8 @@ impl Run {
             Arc::new(canary::WrongLocker::new(flaw, process, nodes, settings))
         } else {
             let builder = settings.builder().nodes(nodes).runtime(process.clone());
-            Arc::new(builder.build().expect("settings that fit together"))
+            let redlock = builder.build().expect("settings that fit together");
+            Arc::new(Arc::new(Library::new(redlock)))
         };
         self.shared.world().processes[client].tasks = self.scenario.tasks;
         for task in 0..self.scenario.tasks {

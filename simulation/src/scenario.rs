@@ -7,6 +7,7 @@ use std::time::Duration;
 use quorate::{Redlock, RedlockBuilder, RestartGuard, Retry};
 
 use crate::clock::MS;
+use crate::kind::Kind;
 use crate::rng::Rng;
 
 /// Everything that happens from outside in one run. Times are nanoseconds of simulated time,
@@ -87,6 +88,8 @@ pub struct Step {
     pub drop: bool,
     /// The release, too, is dropped after this many polls.
     pub cut_release: Option<u8>,
+    /// What kind of lock it takes.
+    pub kind: Kind,
 }
 
 /// How messages travel.
@@ -370,6 +373,28 @@ impl Scenario {
         }
     }
 
+    /// Whether there is more than the plain lock.
+    pub(crate) fn is_mixed(&self) -> bool {
+        self.takes(|kind| kind != Kind::Exclusive)
+    }
+
+    /// Whether some step takes a lock of such a kind.
+    pub(crate) fn takes(&self, such: impl Fn(Kind) -> bool) -> bool {
+        let steps = || self.clients.iter().flat_map(|client| &client.steps);
+        steps().any(|step| such(step.kind))
+    }
+
+    /// The same with plain locks alone.
+    pub(crate) fn plain(&self) -> Self {
+        let mut plain = self.clone();
+        for client in &mut plain.clients {
+            for step in &mut client.steps {
+                step.kind = Kind::Exclusive;
+            }
+        }
+        plain
+    }
+
     /// Nothing is lost or late by itself.
     fn is_quiet(&self) -> bool {
         let Net {
@@ -455,6 +480,7 @@ impl Step {
             cut: None,
             drop: false,
             cut_release: None,
+            kind: Kind::Exclusive,
         }
     }
 }

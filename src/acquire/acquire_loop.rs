@@ -14,6 +14,7 @@ use crate::metrics;
 use crate::node::{Class, Fairness};
 use crate::outcome::Failure;
 use crate::protocol::instant::Instant;
+use crate::protocol::permits::NextSlot;
 use crate::report;
 use crate::rounds::acquire::AcquireRound;
 use crate::rounds::attempt::{FailedAttempt, Won};
@@ -25,13 +26,18 @@ use crate::waiting::local_line::Place;
 /// How far an attempt that was begun in time may outlast the wait.
 const LAST_LOOK: Duration = Duration::from_millis(2);
 
+/// So many slots are tried one after the other before somebody waits, or a try ends: in a quiet system two
+/// are enough.
+const SLOTS_IN_A_ROW: u32 = 3;
+
 /// Sees what the waiter sees.
 pub(crate) type Observer = Arc<dyn Fn(&Waiting) + Send + Sync>;
 
 /// One acquire.
 pub(crate) struct AcquireLoop<'a> {
     pub(crate) core: &'a Core,
-    pub(crate) wanted: &'a Wanted,
+    /// Of a semaphore, the slot that is asked for next.
+    pub(crate) wanted: Wanted,
     pub(crate) ttl: Duration,
     /// One attempt only.
     pub(crate) once: bool,
@@ -68,7 +74,7 @@ impl AcquireLoop<'_> {
         }
     }
 
-    async fn unordered(self) -> Result<Acquired, NotAcquired> {
+    async fn unordered(mut self) -> Result<Acquired, NotAcquired> {
         let mut delays = None;
         let mut heard = None;
         let mut attempts = 0;
@@ -86,6 +92,9 @@ impl AcquireLoop<'_> {
             };
             Heard::add(&mut heard, missed.finding, &missed.round);
             self.show(&missed, attempts);
+            if self.asks_for_another_slot(&missed, attempts).await {
+                continue;
+            }
             // Awaited, so that the next attempt does not meet the remains of this one.
             if !self.is_over() && self.undone(&missed).await {
                 self.pause(&mut delays).await;
@@ -96,7 +105,7 @@ impl AcquireLoop<'_> {
         }
     }
 
-    async fn in_order(self) -> Result<Acquired, NotAcquired> {
+    async fn in_order(mut self) -> Result<Acquired, NotAcquired> {
         let place = self.local_turn().await?;
         let mut delays = None;
         let mut line: Option<InLine<'_>> = None;
@@ -110,6 +119,17 @@ impl AcquireLoop<'_> {
             let fairness = Fairness::Fair(line.as_ref().map(|line| Box::new(line.ticket.clone())));
             let missed = match self.attempt(fairness, attempts).await {
                 Ok(won) => {
+                    if self.wanted.permit().is_some() {
+                        // Who has a slot leaves the line at once, here and on the masters: the next one may
+                        // come for another.
+                        drop(line);
+                        let place = None;
+                        return Ok(Acquired {
+                            won,
+                            place,
+                            attempts,
+                        });
+                    }
                     if let Some(line) = line {
                         // The place stays with the lock and leaves with its release.
                         line.keep();
@@ -127,6 +147,9 @@ impl AcquireLoop<'_> {
                 place.tell(heard.as_ref());
             }
             self.show(&missed, attempts);
+            if self.asks_for_another_slot(&missed, attempts).await {
+                continue;
+            }
             let over = self.is_over();
             let Some(place) = place.as_ref().filter(|_| !over) else {
                 return Err(self.not_acquired(heard, Some(missed), attempts));
@@ -140,7 +163,7 @@ impl AcquireLoop<'_> {
                             .answers()
                             .refusals()
                             .map_or(0, |refusals| refusals.ticket);
-                        line = Some(InLine::draw(self.core, self.wanted, drawn + 1));
+                        line = Some(InLine::draw(self.core, &self.wanted, drawn + 1));
                     }
                     (Some(Failure::Contention), Some(line)) => {
                         self.wait(place, line, &missed).await;
@@ -173,17 +196,17 @@ impl AcquireLoop<'_> {
                 Ok(place)
             }
             // A further hold passes every waiter.
-            Some(_) => Ok(Some(self.core.lines.ask_beside(self.wanted))),
+            Some(_) => Ok(Some(self.core.lines.ask_beside(&self.wanted))),
         }
     }
 
     async fn own_line(&self) -> Result<Option<Place>, NotAcquired> {
         let lines = &self.core.lines;
         if self.once {
-            let entered = lines.enter_if_free(self.wanted);
+            let entered = lines.enter_if_free(&self.wanted);
             return entered.map_err(|heard| self.not_acquired(Some(heard), None, 0));
         }
-        let place = lines.enter(self.wanted);
+        let place = lines.enter(&self.wanted);
         if place.is_front() {
             return Ok(Some(place));
         }
@@ -207,6 +230,27 @@ impl AcquireLoop<'_> {
         }
     }
 
+    /// Whether the masters show another slot of a semaphore to be free, which is asked for at once: a few times in a
+    /// row, also by a try. What they said a moment ago tells who comes late where none is.
+    async fn asks_for_another_slot(&mut self, missed: &FailedAttempt, attempts: u32) -> bool {
+        let Some(permit) = self.wanted.permit() else {
+            return false;
+        };
+        let may = !attempts.is_multiple_of(SLOTS_IN_A_ROW) && (self.once || !self.is_over());
+        if !may || missed.failure != Some(Failure::Contention) {
+            return false;
+        }
+        let coordinator = &self.core.coordinator;
+        let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
+        let certain = missed.round.until(|answers| answers.next_slot(permit));
+        let Some(NextSlot::Ask(slot)) = limit.wait(certain).await else {
+            return false;
+        };
+        limit.wait(missed.undo.done()).await;
+        self.wanted = Wanted::slot(permit.at(slot));
+        true
+    }
+
     /// One attempt. The first is made in full, however short the wait; later ones end with it.
     async fn attempt(&self, fairness: Fairness, number: u32) -> Result<Won, FailedAttempt> {
         let coordinator = &self.core.coordinator;
@@ -217,7 +261,7 @@ impl AcquireLoop<'_> {
         };
         let until = self.deadline.max(full) + LAST_LOOK;
         coordinator
-            .attempt(self.wanted, self.ttl, fairness, until)
+            .attempt(&self.wanted, self.ttl, fairness, until)
             .await
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::hold::core::Core;
-use crate::node::{Claim, Fairness, Ticket, Token};
+use crate::node::{Claim, Fairness, Ticket};
 use crate::protocol::instant::Instant;
 use crate::rounds::coordinator::Coordinator;
 use crate::rounds::wanted::Wanted;
@@ -90,7 +90,7 @@ impl<'a> InLine<'a> {
             heartbeat: core.options.heartbeat,
         };
         let claim = wanted
-            .claim(coordinator, Token::from_bytes([0; 16]))
+            .waiter(coordinator)
             .with_fairness(Fairness::Fair(Some(Box::new(ticket.clone()))));
         tracing::debug!(ticket = ticket.number, "standing in line");
         Self {

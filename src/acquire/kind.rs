@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::error::{AcquireError, BuildError};
-use crate::node::Class;
-use crate::resource::{InvalidResource, MAX_RESOURCES, check_resource};
+use crate::node::{Class, Permit};
+use crate::resource::{InvalidResource, MAX_PERMITS, MAX_RESOURCES, check_resource};
 use crate::rounds::coordinator::Coordinator;
 use crate::rounds::wanted::Wanted;
 
@@ -22,6 +22,8 @@ pub(crate) enum Kind {
     Shared,
     /// One, beside other holds of this owner.
     Owner(Arc<str>),
+    /// One of so many permits.
+    Permit(usize),
 }
 
 impl Kind {
@@ -35,6 +37,10 @@ impl Kind {
             }
             Self::Shared => "readers",
             Self::Owner(_) => "the holds of an owner",
+            Self::Permit(permits) if !(1..=MAX_PERMITS).contains(permits) => {
+                return Err(InvalidResource::Permits(*permits).into());
+            }
+            Self::Permit(_) => "semaphores",
         };
         if coordinator.fencing {
             Ok(())
@@ -54,6 +60,15 @@ impl Kind {
             }
             Self::Shared => Wanted::of_class(key(), Class::Shared),
             Self::Owner(id) => Wanted::of_class(key(), Class::Owner(id.clone())),
+            Self::Permit(permits) => {
+                let permits = u8::try_from(*permits).unwrap_or(u8::MAX);
+                let mut start = [0; 8];
+                coordinator.runtime.random(&mut start);
+                // Each begins at a place of its own, or all would ask for the first.
+                let start = u64::from_le_bytes(start) % u64::from(permits.max(1));
+                let start = u8::try_from(start).unwrap_or(0);
+                Wanted::slot(Permit::new(key(), start, permits))
+            }
         }
     }
 }
@@ -71,4 +86,26 @@ fn check_several(prefix: &str, all: &[Box<[u8]>]) -> Result<(), InvalidResource>
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_resources_as_may_be_are_taken_and_not_one_more() {
+        let names = |count: usize| -> Vec<Box<[u8]>> {
+            let name = |number: usize| format!("r{number}").into_bytes().into();
+            (0..count).map(name).collect()
+        };
+        assert_eq!(check_several("", &names(MAX_RESOURCES)), Ok(()));
+        let more = MAX_RESOURCES + 1;
+        let too_many = Err(InvalidResource::TooMany(more));
+        assert_eq!(check_several("", &names(more)), too_many);
+        let twice = [names(1), names(1)].concat();
+        assert!(matches!(
+            check_several("", &twice),
+            Err(InvalidResource::Twice(_))
+        ));
+    }
 }

@@ -4,7 +4,10 @@ use std::fmt;
 use std::future::Future;
 use std::num::NonZero;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use futures::future::Either;
 
 use super::core::Core;
 use super::extension;
@@ -13,7 +16,7 @@ use super::released::Released;
 use super::schedule::ScheduleId;
 use crate::error::ExtendError;
 use crate::limit::Limit;
-use crate::node::Token;
+use crate::node::{Group, Token};
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::report::NodeReport;
@@ -37,6 +40,8 @@ pub struct LockGuard {
     pub(crate) core: Arc<Core>,
     pub(crate) id: ScheduleId,
     released: bool,
+    /// It has written the value under it.
+    wrote: AtomicBool,
 }
 
 impl LockGuard {
@@ -46,6 +51,27 @@ impl LockGuard {
             core,
             id,
             released: false,
+            wrote: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether this is the first write under it: a second one would have the same number, and a late copy of the
+    /// first would undo it.
+    pub(crate) fn may_write(&self) -> bool {
+        !self.wrote.swap(true, Ordering::Relaxed)
+    }
+
+    /// Runs `body` while the lock is held; it is dropped when the lock is lost.
+    pub(crate) async fn while_held<T>(
+        &self,
+        body: impl AsyncFnOnce(&Self) -> T,
+    ) -> Result<T, LossCause> {
+        let lost = std::pin::pin!(self.lost());
+        let body = std::pin::pin!(body(self));
+        // The body is polled first: what has finished is not thrown away.
+        match futures::future::select(body, lost).await {
+            Either::Left((value, _)) => Ok(value),
+            Either::Right((cause, _)) => Err(cause),
         }
     }
 
@@ -63,6 +89,25 @@ impl LockGuard {
     /// majority. Stays the same through renewals. `None` with `fencing(false)`.
     pub fn fencing_token(&self) -> Option<u64> {
         self.held.fencing.map(NonZero::get)
+    }
+
+    /// All resources that are locked, without the key prefix; most locks have one.
+    pub fn resources(&self) -> impl Iterator<Item = &[u8]> {
+        let prefix = self.core.coordinator.prefix.len();
+        let several = self
+            .held
+            .claim
+            .group()
+            .map(Group::parts)
+            .unwrap_or_default();
+        let alone = several.is_empty().then(|| self.resource());
+        let parts = several.iter().map(move |part| &part.key[prefix..]);
+        alone.into_iter().chain(parts)
+    }
+
+    /// Which permit of a semaphore this is, from 0.
+    pub fn slot(&self) -> Option<usize> {
+        self.held.claim.permit().map(|permit| permit.slot().into())
     }
 
     /// Until when the lock may be counted on, if nothing renews it.

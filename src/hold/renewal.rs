@@ -352,3 +352,59 @@ fn conclude(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::memory::MemoryNode;
+    use crate::node::{Fault, Node};
+    use crate::protocol::validity::Drift;
+    use crate::rounds::coordinator::Patience;
+    use crate::runtime::Tokio;
+
+    const NOW: Instant = Instant::from_nanos(1_000_000_000);
+
+    fn coordinator() -> Arc<Coordinator> {
+        let node = |name: &str| Arc::new(MemoryNode::new(name)) as Arc<dyn Node>;
+        let patience = Patience {
+            answer: Duration::from_millis(50),
+            connect: Duration::ZERO,
+        };
+        let runtime = Arc::new(Tokio::default());
+        let nodes = ["a", "b", "c"].map(node).to_vec();
+        let drift = Drift::default();
+        Arc::new(Coordinator::new(nodes, runtime, drift, "", true, patience))
+    }
+
+    /// After each answer, how many batches are open.
+    fn open_after(answers: &[Result<Answer, Fault>]) -> Vec<usize> {
+        let (renewal, coordinator) = (Renewal::new(), coordinator());
+        let mut batch = RenewAnswers {
+            renewing: Vec::new(),
+            keys: 1,
+            started: NOW,
+            renewal: Arc::downgrade(&renewal),
+            coordinator: Arc::downgrade(&coordinator),
+            heard: Vec::new(),
+            open: Some(Open::count(&renewal, NOW)),
+        };
+        let answers = answers.iter().cloned().enumerate();
+        let open = answers.map(|(node, answer)| {
+            batch.count(From { node, now: NOW }, answer);
+            renewal.schedule().open
+        });
+        open.collect()
+    }
+
+    #[test]
+    fn a_batch_is_open_until_a_majority_has_answered_it_or_everybody() {
+        let kept = || Ok(Answer::Extended(vec![Extended::Kept]));
+        let denied = || Ok(Answer::Extended(vec![Extended::NotOurs]));
+        let down = || Err(Fault::Down("off".into()));
+        let odd = || Ok(Answer::Extended(Vec::new()));
+        assert_eq!(open_after(&[kept(), kept(), kept()]), [1, 0, 0]);
+        assert_eq!(open_after(&[kept(), denied(), down()]), [1, 0, 0]);
+        assert_eq!(open_after(&[down(), kept(), kept()]), [1, 1, 0]);
+        assert_eq!(open_after(&[down(), odd(), kept()]), [1, 1, 0]);
+    }
+}

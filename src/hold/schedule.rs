@@ -326,11 +326,12 @@ impl Schedule {
     /// One batch of renewals, with what would be due so soon after that it may as well share the
     /// message.
     fn take_renewals(&mut self, taken: &mut Vec<Due>, now: Instant) {
-        // Only ever early in the company of one that is due; ends are never early.
-        let (first, full) = (taken.len(), taken.len() + BATCH);
+        // The first of them is due, or no batch could leave: so it is in company that another is
+        // early. Ends are never early.
+        let full = taken.len() + BATCH;
         while taken.len() < full
             && let Some((due, id, held)) = self.entries.first(&mut self.renewals)
-            && (due <= now || taken.len() > first && due <= now + held.ttl() / 60)
+            && due <= now + held.ttl() / 60
         {
             self.renewals.pop();
             taken.extend(self.turn(id, now, What::Renewal));
@@ -377,6 +378,7 @@ mod tests {
     use super::*;
     use crate::hold::held::Holding;
     use crate::node::{Claim, Token};
+    use crate::outcome::LossCause;
     use crate::protocol::quorum::Quorum;
     use crate::rounds::acquire::AcquireAnswers;
     use crate::rounds::attempt::Won;
@@ -562,6 +564,24 @@ mod tests {
         let bounded = schedule.insert(bounded, at(2_800));
         assert!(schedule.hasten(bounded, at(2_700)) || schedule.wakes_at <= at(2_700));
         assert_eq!(schedule.ends.peek(), Some(&Reverse((at(2_700), bounded))));
+    }
+
+    #[test]
+    fn a_lock_is_prolonged_within_its_bounds_and_renewed_by_its_new_ttl() {
+        let held = held(Some(Duration::from_secs(15)), true);
+        assert_eq!(held.valid_until(), at(9_000));
+        assert!(held.prolong(at(10_000), 2 * TTL, at(1)));
+        assert_eq!((held.valid_until(), held.ttl()), (at(10_000), 2 * TTL));
+        assert_eq!(next_due(&held, at(1)), renew_at(at(1), 2 * TTL));
+        // Never back, never past the longest hold, never for what has ended.
+        assert!(held.prolong(at(9_500), TTL, at(2)));
+        assert_eq!((held.valid_until(), held.ttl()), (at(10_000), TTL));
+        assert!(held.prolong(at(20_000), TTL, at(9_999)));
+        assert_eq!(held.valid_until(), at(15_000));
+        assert_eq!(next_due(&held, at(14_000)), at(15_000));
+        assert!(!held.prolong(at(30_000), TTL, at(15_000)));
+        assert_eq!(held.ended(at(15_000)), Some(LossCause::MaxHold));
+        assert!(!held.prolong(at(30_000), TTL, at(1)));
     }
 
     #[test]

@@ -25,8 +25,9 @@ pub use fault::Fault;
 pub use name::NodeName;
 pub use note::Note;
 pub use request::{
-    Answer, Claim, Class, ExtendItem, Extended, Fairness, Group, KeyState, Mode, NoteItem, Page,
-    Part, Phase, QueueInfo, Reply, ReplySink, Request, Subscriber, Ticket, Token, Waiter, WakeSink,
+    Answer, Claim, Class, ExtendItem, Extended, Fairness, Group, KeyState, Mode, NewValue,
+    NoteItem, Page, Part, Permit, Phase, QueueInfo, Reply, ReplySink, Request, ServerRun,
+    StoredValue, Subscriber, Ticket, Token, Waiter, WakeSink,
 };
 pub use scope::Scope;
 #[cfg(any(test, feature = "testing"))]

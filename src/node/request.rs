@@ -10,6 +10,7 @@ use super::name::NodeName;
 use super::note::Note;
 use crate::keys;
 use crate::metrics;
+use crate::protocol::instant::Instant;
 
 /// The random value of one attempt: 128 bits from the operating system's generator, written to
 /// the lock key as 32 hexadecimal digits.
@@ -153,6 +154,66 @@ impl Group {
     }
 }
 
+/// One of the named slots of a semaphore: a lock of its own, with the line of the semaphore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Permit {
+    name: Arc<[u8]>,
+    slot: u8,
+    permits: u8,
+}
+
+impl Permit {
+    /// Slot `slot` of the semaphore with so many permits, whose name as a lock key is `name`.
+    pub fn new(name: Arc<[u8]>, slot: u8, permits: u8) -> Self {
+        Self {
+            name,
+            slot,
+            permits,
+        }
+    }
+
+    /// Another slot of the same semaphore.
+    #[must_use]
+    pub fn at(&self, slot: u8) -> Self {
+        Self {
+            slot,
+            ..self.clone()
+        }
+    }
+
+    /// The lock key that the semaphore's name would have.
+    pub fn name(&self) -> &Arc<[u8]> {
+        &self.name
+    }
+
+    /// The slot, from 0.
+    pub fn slot(&self) -> u8 {
+        self.slot
+    }
+
+    /// How many there are.
+    pub fn permits(&self) -> u8 {
+        self.permits
+    }
+
+    /// The key of the slot: what its holder's value stands under.
+    pub fn key(&self) -> Arc<[u8]> {
+        keys::slot(&self.name, self.slot).into()
+    }
+
+    /// Names the semaphore's line.
+    pub fn line(&self) -> Arc<[u8]> {
+        keys::line_of_semaphore(&self.name).into()
+    }
+}
+
+/// What a claim is beside one key that is held exclusively.
+#[derive(Debug)]
+enum Beside {
+    Group(Group),
+    Permit(Permit),
+}
+
 /// One attempt on one lock: what every message about it names.
 #[derive(Debug)]
 pub struct Claim {
@@ -162,7 +223,7 @@ pub struct Claim {
     fenced: bool,
     fairness: Fairness,
     withdrawn: AtomicBool,
-    group: Option<Box<Group>>,
+    beside: Option<Box<Beside>>,
     noted: AtomicBool,
 }
 
@@ -182,7 +243,7 @@ impl Claim {
             fenced,
             fairness: Fairness::Unordered,
             withdrawn: AtomicBool::new(false),
-            group: None,
+            beside: None,
             noted: AtomicBool::new(false),
         }
     }
@@ -190,26 +251,44 @@ impl Claim {
     /// The same claim on these keys, of which its own is the first.
     #[must_use]
     pub fn with_group(mut self, group: Group) -> Self {
-        self.group = Some(Box::new(group));
+        self.beside = Some(Box::new(Beside::Group(group)));
         self
+    }
+
+    /// The same claim on a slot of a semaphore, whose key is its own.
+    #[must_use]
+    pub fn with_permit(mut self, permit: Permit) -> Self {
+        self.beside = Some(Box::new(Beside::Permit(permit)));
+        self
+    }
+
+    /// The slot, where it is one.
+    pub fn permit(&self) -> Option<&Permit> {
+        match self.beside.as_deref() {
+            Some(Beside::Permit(permit)) => Some(permit),
+            _ => None,
+        }
     }
 
     /// Its keys, where it is not one that is held exclusively.
     pub fn group(&self) -> Option<&Group> {
-        self.group.as_deref()
+        match self.beside.as_deref() {
+            Some(Beside::Group(group)) => Some(group),
+            _ => None,
+        }
     }
 
     /// Whether each of its keys holds its value while it is held, so that a note can stand beside it: not
-    /// so for the holds of a class.
+    /// so for the holds of a class. The slots of a semaphore have none either.
     pub fn takes_notes(&self) -> bool {
         let parts = self.group().map_or(&[][..], Group::parts);
-        parts.iter().all(|part| part.mode == Mode::Exclusive)
+        self.permit().is_none() && parts.iter().all(|part| part.mode == Mode::Exclusive)
     }
 
     /// All its lock keys.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<[u8]>> {
         let parts = self.group().map_or(&[][..], Group::parts);
-        let alone = self.group.is_none().then_some(&self.key);
+        let alone = self.group().is_none().then_some(&self.key);
         alone.into_iter().chain(parts.iter().map(|part| &part.key))
     }
 
@@ -282,6 +361,46 @@ pub struct ExtendItem {
     pub ttl: Duration,
 }
 
+/// Which run of a server it is: after a restart it is another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerRun(Arc<str>);
+
+impl ServerRun {
+    /// The run that a server names so: one word.
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self(name.into())
+    }
+
+    /// Its name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A value that is kept under a lock, as one master has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredValue {
+    /// The fencing number of the lock under which it was written.
+    pub number: u64,
+    /// What was written.
+    pub bytes: Vec<u8>,
+    /// Whether the master vouches for it: it was written in this very run of the server, or the server is
+    /// said to lose nothing. Another may be older than what this master once had.
+    pub vouched: bool,
+}
+
+/// What is written under a lock, on one master.
+#[derive(Debug)]
+pub struct NewValue {
+    /// The value; without, the one that is there is removed.
+    pub bytes: Option<Arc<[u8]>>,
+    /// Not sent from then on: a master that restarted since would take in what later holders overwrote.
+    pub until: Instant,
+    /// The run of the server whose answer was read: sent to no other. Within it a late write is refused wherever a
+    /// later holder has been, so it goes out even when the lock has been given back.
+    pub run: Option<ServerRun>,
+}
+
 /// One lock within a message that says who holds them.
 #[derive(Clone, Debug)]
 pub struct NoteItem {
@@ -349,6 +468,24 @@ pub enum Request {
         /// The lock key.
         key: Arc<[u8]>,
     },
+    /// Read the value under a lock that is ours, and set the counter as [`Confirm`](Self::Confirm) does: what
+    /// was read stays the last that any smaller number wrote.
+    Read {
+        /// The attempt.
+        claim: Arc<Claim>,
+        /// The number that the counter is set to.
+        token: u64,
+    },
+    /// Write the value under a lock, unless a larger number has been here. Never sent again on another
+    /// connection.
+    Write {
+        /// The attempt.
+        claim: Arc<Claim>,
+        /// Its number.
+        token: u64,
+        /// What is written. Behind a pointer: every queued request has the size of the largest.
+        value: Arc<NewValue>,
+    },
     /// Write down who holds these locks, for those who look.
     Note {
         /// The locks.
@@ -372,7 +509,10 @@ impl Request {
     /// Whether the caller has given up on this request. Releases are never given up.
     pub fn is_withdrawn(&self) -> bool {
         match self {
-            Self::Acquire { claim, .. } | Self::Confirm { claim, .. } => claim.is_withdrawn(),
+            Self::Acquire { claim, .. }
+            | Self::Confirm { claim, .. }
+            | Self::Read { claim, .. } => claim.is_withdrawn(),
+            Self::Write { claim, value, .. } => value.run.is_none() && claim.is_withdrawn(),
             Self::Extend { items } => items.iter().all(|item| item.claim.is_withdrawn()),
             Self::Note { items } => items.iter().all(|item| item.claim.is_withdrawn()),
             Self::Release { .. }
@@ -383,11 +523,20 @@ impl Request {
         }
     }
 
-    /// Whether the restart guard keeps this request from a master: everything that is a vote.
+    /// Whether it must not be sent to this run of the server, or not any more.
+    pub fn is_void(&self, now: Instant, run: &ServerRun) -> bool {
+        let Self::Write { value, .. } = self else {
+            return false;
+        };
+        value.until <= now || value.run.as_ref().is_some_and(|read| read != run)
+    }
+
+    /// Whether the restart guard keeps this request from a master: everything that is a vote. A write is
+    /// none by itself: it counts only where a read has been answered before.
     pub fn is_vote(&self) -> bool {
         matches!(
             self,
-            Self::Acquire { .. } | Self::Confirm { .. } | Self::Extend { .. }
+            Self::Acquire { .. } | Self::Confirm { .. } | Self::Extend { .. } | Self::Read { .. }
         )
     }
 }
@@ -433,6 +582,8 @@ pub struct QueueInfo {
     pub ticket: u64,
     /// The value of the lock key, where there is one.
     pub holder: Option<Vec<u8>>,
+    /// The free slots of a semaphore, as bits.
+    pub free: u64,
     /// What the holder says of itself, where it did.
     pub note: Option<Note>,
 }
@@ -483,6 +634,18 @@ pub enum Answer {
     Extended(Vec<Extended>),
     /// The lock as it stands, or as it stood before it was broken.
     State(KeyState),
+    /// The value under the lock; the counter now stands at the number asked for.
+    Value {
+        /// The run of the server that answered.
+        run: ServerRun,
+        /// The value, where there is one.
+        stored: Option<StoredValue>,
+    },
+    /// The value has been written, or removed.
+    Written {
+        /// The run of the server that answered.
+        run: ServerRun,
+    },
     /// Which notes were written, in the order asked.
     Noted(Vec<bool>),
     /// Some keys.
@@ -510,6 +673,8 @@ pub enum Phase {
     Extend,
     /// Looking at it.
     Look,
+    /// Reading and writing the value under it.
+    Value,
 }
 
 impl Phase {
@@ -520,7 +685,8 @@ impl Phase {
             Phase::Confirm => Some(Phase::Release),
             Phase::Release => Some(Phase::Extend),
             Phase::Extend => Some(Phase::Look),
-            Phase::Look => None,
+            Phase::Look => Some(Phase::Value),
+            Phase::Value => None,
         })
     }
 
@@ -532,6 +698,7 @@ impl Phase {
             Self::Release => "release",
             Self::Extend => "extend",
             Self::Look => "look",
+            Self::Value => "value",
         }
     }
 }

@@ -81,6 +81,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_estimate_moves_by_what_was_granted_and_no_further() {
+        const WALL: u64 = 1_000_000_000;
+        for (granted, learned) in [
+            (WALL, 0),
+            // Less than messages under way can make.
+            (WALL + 2_000, 0),
+            (WALL + 2_001, 2_001),
+            (WALL + 500_000, 500_000),
+            // Raised by the master to its edge: a step inside.
+            (WALL + 500_001, 505_001),
+            (WALL + 1_995_000, 2_000_000),
+            (WALL + 9_000_000, 2_000_000),
+            // Lowered by it: its clock is a second behind that.
+            (WALL - 1, -1_000_001),
+        ] {
+            let offset = ClockOffset::default().learn(WALL, granted);
+            assert_eq!(offset.as_micros(), learned, "{granted}");
+        }
+    }
+
+    #[test]
     fn a_number_is_agreed_only_by_a_majority_of_the_configured_nodes() {
         let of = |nodes, granted: &[u64]| agree(Quorum::of(nodes), granted.iter().copied());
         assert_eq!(of(5, &[7, 7, 7]), Agreement::Agreed(7));

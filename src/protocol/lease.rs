@@ -140,6 +140,15 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_is_renewed_at_a_third_of_its_ttl_and_tried_again_five_times_within_another() {
+        for (ttl, due, again) in [(9_000, 3_000, 600), (30_000, 10_000, 2_000), (30, 10, 5)] {
+            let ttl = Duration::from_millis(ttl);
+            assert_eq!(renew_at(at(7), ttl), at(7 + due), "{ttl:?}");
+            assert_eq!(retry_at(at(7), ttl), at(7 + again), "{ttl:?}");
+        }
+    }
+
+    #[test]
     fn a_majority_in_time_renews_from_the_start_of_the_extension() {
         let said = votes(&[(Kept::Yes, 3_001), (Kept::Yes, 3_002), (Kept::No, 3_003)]);
         assert_eq!(

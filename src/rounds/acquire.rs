@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use super::fan_out::{Collect, FanOut, From};
 use super::look::timeout;
-use crate::node::{Answer, Fault, NodeName, Note, Phase, QueueInfo};
+use crate::node::{Answer, Fault, NodeName, Note, Permit, Phase, QueueInfo};
 use crate::protocol::finding::Finding;
 use crate::protocol::instant::Instant;
+use crate::protocol::permits::{NextSlot, Seen, next_slot};
 use crate::protocol::quorum::{Quorum, Verdict};
 use crate::protocol::round::{Round, Vote};
 use crate::report::{LateAnswers, NodeReport, Slots};
@@ -35,6 +36,8 @@ pub(crate) struct Refusals {
     /// The most waiters before us on any node; none where there is no line.
     pub(crate) ahead: Option<u64>,
     pub(crate) holder: Option<Vec<u8>>,
+    /// The free slots of a semaphore, as each node said.
+    free_slots: Vec<u64>,
     /// What that holder says of itself.
     note: Option<Note>,
     /// When each node may be free, as it said.
@@ -73,6 +76,22 @@ impl AcquireAnswers {
         self.round.finding() == Some(Finding::Held)
     }
 
+    /// The slot of a semaphore to ask for next, once that is certain: none where somebody stands before us.
+    pub(crate) fn next_slot(&self, permit: &Permit) -> Option<NextSlot> {
+        let refusals = self.refusals().filter(|refusals| refusals.ahead == Some(0));
+        let Some(refusals) = refusals else {
+            return Some(NextSlot::Held);
+        };
+        let seen = Seen {
+            free: &refusals.free_slots,
+            granted: self.round.granted().count(),
+            asked: permit.slot(),
+            silent: self.round.silent().count(),
+        };
+        let next = next_slot(self.quorum, seen, permit.permits(), permit.slot());
+        (next != NextSlot::Open).then_some(next)
+    }
+
     /// The nodes that granted, as bits.
     pub(crate) fn free(&self) -> u64 {
         self.round.granted().fold(0, |bits, node| bits | 1 << node)
@@ -94,6 +113,7 @@ impl AcquireAnswers {
         let refusals = self.refusals.get_or_insert_default();
         refusals.free_in.push(ttl_left);
         if let Some(line) = line {
+            refusals.free_slots.push(line.free);
             refusals.ticket = refusals.ticket.max(line.ticket);
             refusals.ahead = refusals.ahead.max(Some(line.ahead));
             let QueueInfo { holder, note, .. } = *line;

@@ -180,3 +180,67 @@ impl Collect for ConfirmAnswers {
         self.tally.verdict() != Verdict::Pending
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Fault;
+    use crate::protocol::instant::Instant;
+
+    fn from(node: usize) -> From {
+        let now = Instant::from_nanos(1);
+        From { node, now }
+    }
+
+    #[test]
+    fn a_number_is_confirmed_or_passed_by_the_largest_that_was_seen() {
+        let mut answers = ConfirmAnswers::open(Quorum::of(5));
+        let above = |counter| Ok(Answer::CounterAbove(counter));
+        assert!(!answers.count(from(0), above(9)));
+        assert!(!answers.count(from(1), Ok(Answer::Confirmed)));
+        assert!(!answers.count(from(2), above(12)));
+        assert_eq!(answers.decided(), None);
+        assert!(answers.count(from(3), above(10)));
+        let lost = (Verdict::Lost, Some(Reason::Contention), Some(12));
+        assert_eq!(answers.decided(), Some(lost));
+        assert!(!answers.crowded);
+    }
+
+    #[test]
+    fn a_confirmation_that_masters_fail_is_an_outage_and_one_in_a_crowd_says_so() {
+        let mut answers = ConfirmAnswers::open(Quorum::of(3));
+        let down = || Err(Fault::Down("off".into()));
+        assert!(!answers.count(from(0), down()));
+        assert!(answers.count(from(1), down()));
+        let outage = (Verdict::Lost, Some(Reason::Outage), None);
+        assert_eq!(answers.decided(), Some(outage));
+        let mut crowd = ConfirmAnswers::open(Quorum::of(3));
+        crowd.count(from(0), Ok(Answer::NotAlone));
+        assert!(crowd.count(from(1), Ok(Answer::NotOurs)));
+        assert!(crowd.crowded);
+        assert_eq!(
+            crowd.decided().map(|(verdict, ..)| verdict),
+            Some(Verdict::Lost)
+        );
+    }
+
+    #[test]
+    fn the_number_of_an_owner_is_what_a_majority_shows_or_known_when_all_have_answered() {
+        let granted = |counter| Ok(Answer::Granted { counter });
+        let answers = || OwnerAnswers {
+            quorum: Quorum::of(3),
+            numbers: Vec::new(),
+            open: 3,
+        };
+        let mut agreed = answers();
+        assert!(!agreed.count(from(0), granted(Some(7))));
+        assert_eq!(agreed.decided(), None);
+        assert!(agreed.count(from(1), granted(Some(7))));
+        assert_eq!(agreed.decided(), Some(Agreement::Agreed(7)));
+        let mut split = answers();
+        assert!(!split.count(from(0), granted(Some(7))));
+        assert!(!split.count(from(1), granted(None)));
+        assert!(split.count(from(2), granted(Some(9))));
+        assert_eq!(split.decided(), Some(Agreement::WriteBack(9)));
+    }
+}

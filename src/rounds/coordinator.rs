@@ -110,9 +110,19 @@ impl Coordinator {
         phase: Phase,
         request: impl Fn() -> Request,
     ) {
+        self.ask_each(sink, phase, |_| request());
+    }
+
+    /// The same, each node its own.
+    pub(super) fn ask_each<B: Collect>(
+        &self,
+        sink: &Arc<FanOut<B>>,
+        phase: Phase,
+        request: impl Fn(usize) -> Request,
+    ) {
         for (index, node) in self.nodes.iter().enumerate() {
             let reply = Reply::new(sink.clone() as Arc<dyn ReplySink>, index, phase);
-            node.send(request(), reply.counted(node.name()));
+            node.send(request(index), reply.counted(node.name()));
         }
     }
 }

@@ -11,5 +11,9 @@ pub(crate) mod fan_out;
 mod list;
 mod look;
 mod note;
+pub(crate) mod register;
 pub(crate) mod release;
 pub(crate) mod wanted;
+
+#[cfg(test)]
+mod tests;

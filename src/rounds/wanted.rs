@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::coordinator::Coordinator;
-use crate::node::{Claim, Class, Group, Mode, Part, Token};
+use crate::node::{Claim, Class, Group, Mode, Part, Permit, Token};
 
 /// What an acquire is to get.
 #[derive(Clone, Debug)]
@@ -14,6 +14,8 @@ pub(crate) struct Wanted {
     parts: Box<[Part]>,
     /// The value of the lock whose place it takes.
     instead: Option<Token>,
+    /// The slot, where it is one of a semaphore's.
+    permit: Option<Permit>,
 }
 
 impl Wanted {
@@ -23,7 +25,24 @@ impl Wanted {
             key,
             parts: Box::default(),
             instead: None,
+            permit: None,
         }
+    }
+
+    /// One of the slots of a semaphore.
+    pub(crate) fn slot(permit: Permit) -> Self {
+        Self {
+            // What stands in line here and there is the semaphore.
+            key: permit.line(),
+            parts: Box::default(),
+            instead: None,
+            permit: Some(permit),
+        }
+    }
+
+    /// The slot, where it is one of a semaphore's.
+    pub(crate) fn permit(&self) -> Option<&Permit> {
+        self.permit.as_ref()
     }
 
     /// Several keys, each alone, all or nothing.
@@ -41,6 +60,7 @@ impl Wanted {
                 key,
                 parts,
                 instead: None,
+                permit: None,
             },
         }
     }
@@ -55,6 +75,7 @@ impl Wanted {
             key,
             parts: [part].into(),
             instead: None,
+            permit: None,
         }
     }
 
@@ -85,8 +106,23 @@ impl Wanted {
         }
     }
 
+    /// What stands in the lines on the masters, by a value that never holds anything.
+    pub(crate) fn waiter(&self, coordinator: &Coordinator) -> Claim {
+        let token = Token::from_bytes([0; 16]);
+        match &self.permit {
+            None => self.claim(coordinator, token),
+            Some(_) => coordinator.claim(&self.key, token),
+        }
+    }
+
     /// A claim on it.
     pub(crate) fn claim(&self, coordinator: &Coordinator, token: Token) -> Claim {
+        if let Some(permit) = &self.permit {
+            let key = permit.key();
+            // The resource is the semaphore's name.
+            let before = key.len() - permit.name().len() + coordinator.prefix.len();
+            return Claim::on(key, before, token, coordinator.fencing).with_permit(permit.clone());
+        }
         let claim = coordinator.claim(&self.key, token);
         if self.parts.is_empty() {
             return claim;

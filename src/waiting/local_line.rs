@@ -442,6 +442,9 @@ impl Drop for Place {
     }
 }
 
+#[cfg(all(test, not(quorate_loom)))]
+mod tests;
+
 #[cfg(all(test, quorate_loom))]
 mod models {
     use loom::future::block_on;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use quorate::node::{
-    Answer, Claim, Class, Fairness, Group, KeyState, Mode, NoteItem, Part, Request, Subscriber,
-    Ticket, Waiter, WakeSink,
+    Answer, Claim, Class, Fairness, Group, KeyState, Mode, NoteItem, Part, Permit, Request,
+    Subscriber, Ticket, Waiter, WakeSink,
 };
 
 use crate::arm::{Arm, LONG, fence, hex, now};
@@ -58,6 +58,7 @@ enum Deed {
     Acquire(Who, usize, i64),
     /// Relative to the counter as it stands.
     Confirm(Who, i64),
+    Value(ValueDeed),
     Release(Who, bool),
     Extend(Vec<(Who, usize)>),
     Look(usize),
@@ -77,6 +78,19 @@ enum Deed {
     Note(Vec<Who>),
     /// Another type, or a text of another client's, beside a lock.
     StrangeNote(usize, bool),
+}
+
+/// What happens to the value under a lock.
+#[derive(Clone, Debug)]
+enum ValueDeed {
+    /// Relative to the counter as it stands.
+    Read(Who, i64),
+    /// As well; without a digit the value is removed.
+    Write(Who, i64, Option<u8>),
+    Foreign(usize),
+    /// A string that is none of ours.
+    Strange(usize),
+    Delete(usize),
 }
 
 /// One of a few claims, so that they meet.
@@ -100,6 +114,8 @@ enum Stand {
     Waiter(usize),
     /// One of the shapes of a group, as a try or as one of the waiters.
     Group(usize, Option<usize>),
+    /// One of three slots, as a try or as one of the waiters.
+    Permit(u8, Option<usize>),
 }
 
 /// How a key of a group is held.
@@ -133,18 +149,32 @@ fn group(shape: usize) -> Group {
     Group::new(SHAPES[shape].iter().map(part).collect())
 }
 
+fn ticket(waiter: usize, times: &Times) -> Ticket {
+    Ticket {
+        waiter: format!("{PROCESS}:{waiter}").into(),
+        number: TICKETS[waiter],
+        heartbeat: times.heartbeats[waiter],
+    }
+}
+
 impl Who {
     fn claim(self, times: &Times) -> Arc<Claim> {
         let key = match self.stand {
             Stand::Group(shape, _) => KEYS[SHAPES[shape][0].0],
+            Stand::Permit(slot, waiter) => {
+                let permit = Permit::new(KEYS[0].into(), slot, 3);
+                let fresh = Claim::new("", &permit.key(), asking::token(self.token), true);
+                let place = waiter.map(|waiter| Box::new(ticket(waiter, times)));
+                let claim = fresh.with_fairness(Fairness::Fair(place));
+                let claim = Arc::new(claim.with_permit(permit));
+                if self.withdrawn {
+                    claim.withdraw();
+                }
+                return claim;
+            }
             _ => KEYS[self.key],
         };
         let token = self.token;
-        let ticket = |waiter: usize| Ticket {
-            waiter: format!("{PROCESS}:{waiter}").into(),
-            number: TICKETS[waiter],
-            heartbeat: times.heartbeats[waiter],
-        };
         let order = |place: Option<Ticket>| {
             let fresh = Claim::new("", key, asking::token(token), true);
             Arc::new(fresh.with_fairness(Fairness::Fair(place.map(Box::new))))
@@ -153,10 +183,11 @@ impl Who {
             Stand::Classic => classic(key, token),
             Stand::Unordered => claim(key, token),
             Stand::Try => order(None),
-            Stand::Waiter(waiter) => order(Some(ticket(waiter))),
+            Stand::Waiter(waiter) => order(Some(ticket(waiter, times))),
+            Stand::Permit(..) => unreachable!("made above"),
             Stand::Group(shape, waiter) => {
                 let fresh = Claim::new("", key, asking::token(token), true);
-                let place = Fairness::Fair(waiter.map(|waiter| Box::new(ticket(waiter))));
+                let place = Fairness::Fair(waiter.map(|waiter| Box::new(ticket(waiter, times))));
                 // One in five takes the place of a lock that is held exclusively.
                 let group = match token {
                     4 => group(shape).instead_of(asking::token(1)),
@@ -204,6 +235,12 @@ fn deed() -> impl Strategy<Value = Deed> {
     prop_oneof![
         8 => (who(), ttl(), shift()).prop_map(|(who, ttl, shift)| Deed::Acquire(who, ttl, shift)),
         4 => (who(), -2..3i64).prop_map(|(who, by)| Deed::Confirm(who, by)),
+        3 => (who(), -2..3i64).prop_map(|(who, by)| Deed::Value(ValueDeed::Read(who, by))),
+        3 => (who(), -2..3i64, prop::option::weighted(0.8, 0..9u8))
+            .prop_map(|(who, by, digit)| Deed::Value(ValueDeed::Write(who, by, digit))),
+        1 => key().prop_map(|key| Deed::Value(ValueDeed::Foreign(key))),
+        1 => key().prop_map(|key| Deed::Value(ValueDeed::Strange(key))),
+        2 => key().prop_map(|key| Deed::Value(ValueDeed::Delete(key))),
         4 => (who(), any::<bool>()).prop_map(|(who, leave)| Deed::Release(who, leave)),
         4 => prop::collection::vec((who(), ttl()), 1..4).prop_map(Deed::Extend),
         2 => key().prop_map(Deed::Look),
@@ -251,6 +288,7 @@ fn group_deed() -> impl Strategy<Value = Deed> {
         6 => (0..SHAPES.len(), waiter()).prop_map(|(shape, waiter)| Stand::Group(shape, waiter)),
         1 => Just(Stand::Unordered),
         1 => (0..TICKETS.len()).prop_map(Stand::Waiter),
+        4 => (0..3u8, waiter()).prop_map(|(slot, waiter)| Stand::Permit(slot, waiter)),
     ];
     let who = move || {
         (
@@ -284,6 +322,10 @@ fn group_deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
+fn value(key: &[u8]) -> Vec<u8> {
+    [b"quorate:value:", key].concat()
+}
+
 fn shifted(by: i64) -> u64 {
     now().saturating_add_signed(by)
 }
@@ -310,6 +352,7 @@ fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
             let number = counter(model, claim.key()).saturating_add_signed(by);
             Act::Ask(asking::confirm(&claim, number))
         }
+        Deed::Value(deed) => value_act(deed, model, times),
         Deed::Release(who, leave) => Act::Ask(Request::Release {
             claim: who.claim(times),
             leave,
@@ -372,6 +415,29 @@ fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
     }
 }
 
+fn value_act(deed: ValueDeed, model: &Arm, times: &Times) -> Act {
+    let near = |claim: &Claim, by: i64| counter(model, claim.key()).saturating_add_signed(by);
+    match deed {
+        ValueDeed::Read(who, by) => {
+            let claim = who.claim(times);
+            Act::Ask(asking::read(&claim, near(&claim, by)))
+        }
+        ValueDeed::Write(who, by, digit) => {
+            let claim = who.claim(times);
+            let number = near(&claim, by);
+            Act::Ask(match digit {
+                Some(digit) => asking::write(&claim, number, &[b'0' + digit]),
+                None => asking::remove(&claim, number),
+            })
+        }
+        ValueDeed::Foreign(key) => Act::Do(Box::new(move |arm| arm.put_foreign(&value(KEYS[key])))),
+        ValueDeed::Strange(key) => Act::Do(Box::new(move |arm| {
+            arm.put(&value(KEYS[key]), b"somebody else's", None);
+        })),
+        ValueDeed::Delete(key) => Act::Do(Box::new(move |arm| arm.delete(&value(KEYS[key])))),
+    }
+}
+
 /// Where the counter of a lock stands; about now, where there is none.
 fn counter(model: &Arm, key: &[u8]) -> u64 {
     match model.read(&fence(key)).as_deref() {
@@ -422,6 +488,9 @@ fn agree(a: &Said, b: &Said, blur: Duration) -> bool {
                 && common(&a.queue, &b.queue) == common(&b.queue, &a.queue);
             close(a.ttl_left, b.ttl_left, blur) && timeless(a) == timeless(b) && same_line
         }
+        // Each has a run of its own.
+        (Ok(Answer::Value { stored: a, .. }), Ok(Answer::Value { stored: b, .. })) => a == b,
+        (Ok(Answer::Written { .. }), Ok(Answer::Written { .. })) => true,
         (a, b) => a == b,
     }
 }

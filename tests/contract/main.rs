@@ -14,6 +14,7 @@ mod order;
 mod release;
 #[path = "../support/mod.rs"]
 mod support;
+mod value;
 
 /// Runs each case on every arm.
 macro_rules! contract {
@@ -106,6 +107,27 @@ contract! {
         requests_take_effect_in_the_order_sent
         every_request_is_answered_once
         a_node_is_idle_when_all_is_answered;
+    value:
+        where_nothing_was_written_nothing_is_read
+        what_was_written_is_read_by_the_next_holder
+        a_value_never_expires
+        a_read_sets_the_counter_to_exactly_the_number
+        only_the_holder_reads
+        a_counter_above_the_number_is_answered_to_a_read
+        a_value_of_a_larger_number_is_not_read_as_ours_to_change
+        a_write_below_the_counter_is_refused
+        a_write_below_the_number_of_the_value_is_refused
+        numbers_decide_a_write_and_not_who_holds_the_lock
+        a_value_is_removed_and_the_rest_stays
+        what_another_run_of_the_server_wrote_is_not_vouched_for
+        another_type_under_the_values_key_is_a_fault_and_left_alone
+        a_string_of_somebody_elses_is_a_fault_and_left_alone
+        a_lock_key_of_another_type_is_left_alone_by_a_read
+        a_counter_of_another_type_stands_in_the_way_of_both
+        a_withdrawn_claim_neither_reads_nor_writes
+        a_write_whose_time_is_over_is_not_sent
+        a_write_goes_to_the_run_of_the_server_that_was_read_and_to_no_other
+        values_of_neighbouring_names_are_apart;
     note:
         a_note_of_the_holder_is_kept_and_shown_as_long_as_its_lock_lives
         a_note_takes_over_the_expiry_that_a_renewal_gave_its_lock

@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use quorate::Token;
 use quorate::node::{
-    Answer, Claim, ExtendItem, Fairness, Fault, Node, Phase, Reply, ReplySink, Request, Ticket,
+    Answer, Claim, ExtendItem, Fairness, Fault, NewValue, Node, Phase, Reply, ReplySink, Request,
+    Ticket,
 };
+use quorate::{Instant, Token};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::PATIENCE;
@@ -131,6 +132,33 @@ pub(crate) fn confirm(claim: &Arc<Claim>, token: u64) -> Request {
     Request::Confirm {
         claim: claim.clone(),
         token,
+    }
+}
+
+pub(crate) fn read(claim: &Arc<Claim>, token: u64) -> Request {
+    let claim = claim.clone();
+    Request::Read { claim, token }
+}
+
+/// A write that has all the time it needs.
+pub(crate) fn write(claim: &Arc<Claim>, token: u64, bytes: &[u8]) -> Request {
+    put(claim, token, Some(bytes.into()))
+}
+
+pub(crate) fn remove(claim: &Arc<Claim>, token: u64) -> Request {
+    put(claim, token, None)
+}
+
+fn put(claim: &Arc<Claim>, token: u64, bytes: Option<Arc<[u8]>>) -> Request {
+    let until = Instant::now() + Duration::from_secs(600);
+    Request::Write {
+        claim: claim.clone(),
+        token,
+        value: Arc::new(NewValue {
+            bytes,
+            until,
+            run: None,
+        }),
     }
 }
 

@@ -34,9 +34,25 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
                 .push(attempt);
         }
     }
-    let mut violations = Vec::new();
-    let mut looked = 0;
+    let mut seen = Seen::default();
     for (resource, attempts) in by_resource {
+        seen.look_at(case, resource, &attempts);
+    }
+    let looked = seen.looked;
+    let looked_at = format!("{looked} times somebody else was in line, away from faults");
+    Finding::of("order", looked_at, seen.violations)
+}
+
+/// What has been looked at so far.
+#[derive(Default)]
+struct Seen {
+    violations: Vec<Violation>,
+    looked: usize,
+}
+
+impl Seen {
+    /// The attempts on one resource, in the order in which they began.
+    fn look_at(&mut self, case: &Case<'_>, resource: &str, attempts: &[&Attempt]) {
         let mut won: Vec<(u64, &Attempt)> = attempts
             .iter()
             .filter_map(|attempt| Some((attempt.obtained?, *attempt)))
@@ -68,31 +84,31 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             if !quiet {
                 continue;
             }
-            looked += 1;
+            self.looked += 1;
             let starved = case.kept_waiting(&first.who, first.began, winner.began);
-            if line
-                .passed(winner.began.saturating_sub(LATER + starved))
-                .is_some()
-            {
-                violations.push(Violation {
-                    checker: "order".into(),
-                    from: first.began,
-                    to: at,
-                    who: vec![first.who.clone(), winner.who.clone()],
-                    resource: Some(resource.to_owned()),
-                    what: format!(
-                        "{} came {} after {} and got {resource:?} before it",
-                        winner.name(),
-                        seconds(winner.began - first.began),
-                        first.name()
-                    ),
-                    excused: None,
-                });
+            let before = winner.began.saturating_sub(LATER + starved);
+            if line.passed(before).is_some() {
+                self.violations.push(passed(resource, first, winner, at));
             }
         }
     }
-    let looked_at = format!("{looked} times somebody else was in line, away from faults");
-    Finding::of("order", looked_at, violations)
+}
+
+fn passed(resource: &str, first: &Attempt, winner: &Attempt, at: u64) -> Violation {
+    Violation {
+        checker: "order".into(),
+        from: first.began,
+        to: at,
+        who: vec![first.who.clone(), winner.who.clone()],
+        resource: Some(resource.to_owned()),
+        what: format!(
+            "{} came {} after {} and got {resource:?} before it",
+            winner.name(),
+            seconds(winner.began - first.began),
+            first.name()
+        ),
+        excused: None,
+    }
 }
 
 impl Case<'_> {

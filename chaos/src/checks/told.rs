@@ -1,6 +1,6 @@
 //! A holder whose lock has ended is told in time: at the deadline, also while masters are silent.
 
-use quorate_promises::Told;
+use quorate_promises::LossNotice;
 
 use super::{Case, Finding, Violation, seconds};
 
@@ -11,7 +11,7 @@ const SLACK: u64 = 250_000_000;
 pub(super) fn check(case: &Case<'_>) -> Finding {
     let mut violations = Vec::new();
     let (mut told, mut waited) = (0, 0);
-    let mut in_time = Told::new(SLACK);
+    let mut in_time = LossNotice::new(SLACK);
     for attempt in &case.attempts {
         let (Some(_), Some(until)) = (attempt.obtained, attempt.until) else {
             continue;

@@ -61,25 +61,41 @@ pub(super) const ROWS: &[Row] = &[
     impostor(
         "misrouted",
         "the address of a master leads to another one of them",
-        |fault, index, world| {
-            let masters = world.masters.len();
-            let other = (index + fault.pick(1, masters as u64) as usize) % masters;
-            let script = relay(world, other, Tampering::None);
-            let wrong = run_id(&world.masters[other]);
-            lead_to(fault, index, world, script, |hostile| {
-                let mut probe = Connection::tcp(hostile.addr(), PATIENCE)?;
-                let told = probe.command(&["INFO", "server"])?;
-                let told = told.text().unwrap_or_default().into_owned();
-                ensure!(told.contains(&wrong?), "it leads to somebody else");
-                Ok(format!("it is m{}", other + 1))
-            })
-        },
+        misroute,
     )
     .fewest_masters(2),
 ];
 
 const fn impostor(name: &'static str, what: &'static str, deed: ToEach) -> Row {
     Row::each(name, what, deed).needs(Needs::Proxies)
+}
+
+/// To one that is well, if there is any: others have faults of their own.
+fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    let masters = world.masters.len();
+    let drawn = fault.pick(1, masters as u64) as usize;
+    let mut others =
+        (0..masters - 1).map(|step| (index + 1 + (drawn - 1 + step) % (masters - 1)) % masters);
+    let well = others.find_map(|other| {
+        let run = world
+            .answers(other)
+            .then(|| run_id(&world.masters[other]))?;
+        Some((other, run.ok()?))
+    });
+    let other = well
+        .as_ref()
+        .map_or((index + drawn) % masters, |(other, _)| *other);
+    let script = relay(world, other, Tampering::None);
+    lead_to(fault, index, world, script, |hostile| {
+        let Some((_, run)) = well else {
+            return Ok(format!("it is m{}, which is not well", other + 1));
+        };
+        let mut probe = Connection::tcp(hostile.addr(), PATIENCE)?;
+        let told = probe.command(&["INFO", "server"])?;
+        let told = told.text().unwrap_or_default().into_owned();
+        ensure!(told.contains(&run), "it leads to somebody else");
+        Ok(format!("it is m{}", other + 1))
+    })
 }
 
 /// What the clients of other programs hear. No question of a lock can be answered like that.

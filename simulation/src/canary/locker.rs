@@ -31,23 +31,23 @@ struct Core {
     renews: AtomicBool,
 }
 
-type Said = Vec<Option<Result<Answer, Fault>>>;
+type Answers = Vec<Option<Result<Answer, Fault>>>;
 
 /// The answers to one round.
 struct Votes {
-    said: Mutex<Said>,
+    answers: Mutex<Answers>,
     waker: AtomicWaker,
 }
 
 impl Votes {
-    fn said(&self) -> MutexGuard<'_, Said> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    fn answers(&self) -> MutexGuard<'_, Answers> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn until<T>(&self, mut decided: impl FnMut(&Said) -> Option<T>) -> T {
+    async fn until<T>(&self, mut decided: impl FnMut(&Answers) -> Option<T>) -> T {
         std::future::poll_fn(|cx| {
             self.waker.register(cx.waker());
-            decided(&self.said()).map_or(Poll::Pending, Poll::Ready)
+            decided(&self.answers()).map_or(Poll::Pending, Poll::Ready)
         })
         .await
     }
@@ -55,15 +55,15 @@ impl Votes {
 
 impl ReplySink for Votes {
     fn answered(&self, node: usize, _: Phase, answer: Result<Answer, Fault>) {
-        self.said()[node] = Some(answer);
+        self.answers()[node] = Some(answer);
         self.waker.wake();
     }
 }
 
 /// Yes, no and fault.
-fn counts(said: &Said, yes: impl Fn(&Answer) -> bool) -> (usize, usize, usize) {
+fn counts(answers: &Answers, yes: impl Fn(&Answer) -> bool) -> (usize, usize, usize) {
     let mut counts = (0, 0, 0);
-    for answer in said.iter().flatten() {
+    for answer in answers.iter().flatten() {
         match answer {
             Ok(answer) if yes(answer) => counts.0 += 1,
             Ok(_) => counts.1 += 1,
@@ -96,13 +96,13 @@ impl Core {
 
     fn ask(&self, phase: Phase, request: impl Fn() -> Request) -> Arc<Votes> {
         let votes = Arc::new(Votes {
-            said: Mutex::new(vec![None; self.nodes.len()]),
+            answers: Mutex::new(vec![None; self.nodes.len()]),
             waker: AtomicWaker::new(),
         });
         let some = self.flaw == Flaw::ReleasesMajority && phase == Phase::Release;
         for (index, node) in self.nodes.iter().enumerate() {
             if some && index > self.nodes.len() / 2 {
-                votes.said()[index] = Some(Err(Fault::Withdrawn));
+                votes.answers()[index] = Some(Err(Fault::Withdrawn));
                 continue;
             }
             node.send(request(), Reply::new(votes.clone(), index, phase));
@@ -117,9 +117,9 @@ impl Core {
     }
 
     /// Whether a majority said yes; nothing while that is open.
-    fn verdict(&self, said: &Said, yes: impl Fn(&Answer) -> bool) -> Option<bool> {
+    fn verdict(&self, answers: &Answers, yes: impl Fn(&Answer) -> bool) -> Option<bool> {
         let n = self.nodes.len();
-        let (yes, no, faults) = counts(said, yes);
+        let (yes, no, faults) = counts(answers, yes);
         let quorum = match self.flaw {
             Flaw::HalfQuorum => (n / 2).max(1),
             Flaw::ReachableQuorum => {
@@ -188,7 +188,7 @@ impl Core {
         match token {
             Some(token) if self.now() < valid_until => Ok((claim, token, valid_until)),
             _ => {
-                let (yes, no, faults) = counts(&votes.said(), granted);
+                let (yes, no, faults) = counts(&votes.answers(), granted);
                 self.give_up(&claim).await;
                 Err(if won && token.is_some() {
                     Miss::TooLate
@@ -207,7 +207,7 @@ impl Core {
             return Some(None);
         }
         let counters: Vec<u64> = {
-            let said = votes.said();
+            let said = votes.answers();
             let counter = |answer: &Option<Result<Answer, Fault>>| match answer {
                 Some(Ok(Answer::Granted { counter })) => *counter,
                 _ => None,
@@ -366,7 +366,7 @@ impl Lease {
             _ => false,
         };
         let nodes = self.core.nodes.len();
-        let (not_ours, ..) = counts(&votes.said(), taken);
+        let (not_ours, ..) = counts(&votes.answers(), taken);
         if not_ours >= nodes - nodes / 2 && self.core.flaw != Flaw::LossAtDeadline {
             self.taken.store(true, Ordering::Relaxed);
             self.told.wake();
@@ -428,10 +428,10 @@ impl Hold for WrongHold {
                 let mut sleep = lease.core.process.sleep_until(look);
                 std::future::poll_fn(|cx| {
                     lease.told.register(cx.waker());
-                    match lease.taken.load(Ordering::Relaxed) {
-                        true => Poll::Ready(()),
-                        false => sleep.as_mut().poll(cx),
+                    if lease.taken.load(Ordering::Relaxed) {
+                        return Poll::Ready(());
                     }
+                    sleep.as_mut().poll(cx)
                 })
                 .await;
             }
@@ -447,6 +447,10 @@ impl Hold for WrongHold {
             self.0.released.store(true, Ordering::Relaxed);
             self.0.core.give_up(&self.0.claim).await;
         })
+    }
+
+    fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>> {
+        unreachable!("the small locker knows no readers")
     }
 }
 

@@ -4,10 +4,12 @@
 //! something else than they should. Wrong clients are variants of one small locker of this crate,
 //! [`WrongLocker`], whose sound variant must pass: so it is the flaw that is caught.
 
+mod as_it_stands;
 mod locker;
 
 use std::fmt;
 
+pub(crate) use as_it_stands::AsItStands;
 pub(crate) use locker::WrongLocker;
 
 /// What is wrong with a canary.
@@ -61,11 +63,49 @@ pub enum Flaw {
     NobodyWoken,
     /// Masters tell of a largest ticket that is one too small.
     TicketNotRaised,
+    /// Holds of a class are counted and not named.
+    CountedHolds,
+    /// A class stands as long as its newest hold.
+    NewestExpiry,
+    /// Readers leave no marker in the lock key.
+    MarkerlessReaders,
+    /// The first reader does not raise the counter.
+    ReaderNoRaise,
+    /// A counter above a reader's number confirms it as well.
+    ReaderAtLeast,
+    /// A reader that is put back does not raise the counter that has passed it.
+    KeepNoRaise,
+    /// An owner is put back although others have been there since.
+    LateKeep,
+    /// A writer that becomes a reader does not raise the counter.
+    DowngradeNoRaise,
+    /// A writer that becomes a reader writes until it is one.
+    DowngradeWritesOn,
+    /// Readers pass writers that wait.
+    ReadersPassWriters,
+    /// Writers pass readers that wait.
+    WritersFirst,
+    /// Who takes one resource passes who waits for several.
+    SinglePassesMulti,
+    /// Each of several resources counts for itself.
+    MultiOwnCounter,
+    /// One of several resources confirms the number.
+    ConfirmAnyKey,
+    /// A master that grants some of several resources counts.
+    PartialGrantCounts,
+    /// A further hold of an owner stands in line.
+    OwnerInLine,
+    /// A further hold of an owner confirms a number of its own.
+    OwnerWritesBack,
+    /// A hold of an owner counts whatever number the master shows.
+    OwnerAnyNumber,
+    /// A further hold of an owner is what the process counts, held or not.
+    LocalCountAnswers,
 }
 
 impl Flaw {
     /// Every canary; the sound one is not among them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 42] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,
         Self::ValidityAfterReplies,
@@ -89,6 +129,25 @@ impl Flaw {
         Self::OverstaysWait,
         Self::NobodyWoken,
         Self::TicketNotRaised,
+        Self::CountedHolds,
+        Self::NewestExpiry,
+        Self::MarkerlessReaders,
+        Self::ReaderNoRaise,
+        Self::ReaderAtLeast,
+        Self::KeepNoRaise,
+        Self::LateKeep,
+        Self::DowngradeNoRaise,
+        Self::DowngradeWritesOn,
+        Self::ReadersPassWriters,
+        Self::WritersFirst,
+        Self::SinglePassesMulti,
+        Self::MultiOwnCounter,
+        Self::ConfirmAnyKey,
+        Self::PartialGrantCounts,
+        Self::OwnerInLine,
+        Self::OwnerWritesBack,
+        Self::OwnerAnyNumber,
+        Self::LocalCountAnswers,
     ];
 
     /// Its name, for commands and tables.
@@ -118,6 +177,25 @@ impl Flaw {
             Self::OverstaysWait => "overstays-wait",
             Self::NobodyWoken => "nobody-woken",
             Self::TicketNotRaised => "ticket-not-raised",
+            Self::CountedHolds => "counted-holds",
+            Self::NewestExpiry => "newest-expiry",
+            Self::MarkerlessReaders => "markerless-readers",
+            Self::ReaderNoRaise => "reader-no-raise",
+            Self::ReaderAtLeast => "reader-at-least",
+            Self::KeepNoRaise => "keep-no-raise",
+            Self::LateKeep => "late-keep",
+            Self::DowngradeNoRaise => "downgrade-no-raise",
+            Self::DowngradeWritesOn => "downgrade-writes-on",
+            Self::ReadersPassWriters => "readers-pass-writers",
+            Self::WritersFirst => "writers-first",
+            Self::SinglePassesMulti => "single-passes-multi",
+            Self::MultiOwnCounter => "multi-own-counter",
+            Self::ConfirmAnyKey => "confirm-any-key",
+            Self::PartialGrantCounts => "partial-grant-counts",
+            Self::OwnerInLine => "owner-in-line",
+            Self::OwnerWritesBack => "owner-writes-back",
+            Self::OwnerAnyNumber => "owner-any-number",
+            Self::LocalCountAnswers => "local-count-answers",
         }
     }
 
@@ -129,15 +207,44 @@ impl Flaw {
 
     /// Whether it takes the library's place.
     pub(crate) fn is_locker(self) -> bool {
-        !matches!(
+        !self.is_of_kinds()
+            && !matches!(
+                self,
+                Self::UnconditionalDelete
+                    | Self::ConfirmAtLeast
+                    | Self::ShorteningExtend
+                    | Self::GuardOff
+                    | Self::UptimeAhead
+                    | Self::NobodyWoken
+                    | Self::TicketNotRaised
+            )
+    }
+}
+
+impl Flaw {
+    /// Whether it is wrong with several resources, readers or owners: it shows only where there are such.
+    pub fn is_of_kinds(self) -> bool {
+        matches!(
             self,
-            Self::UnconditionalDelete
-                | Self::ConfirmAtLeast
-                | Self::ShorteningExtend
-                | Self::GuardOff
-                | Self::UptimeAhead
-                | Self::NobodyWoken
-                | Self::TicketNotRaised
+            Self::CountedHolds
+                | Self::NewestExpiry
+                | Self::MarkerlessReaders
+                | Self::ReaderNoRaise
+                | Self::ReaderAtLeast
+                | Self::KeepNoRaise
+                | Self::LateKeep
+                | Self::DowngradeNoRaise
+                | Self::DowngradeWritesOn
+                | Self::ReadersPassWriters
+                | Self::WritersFirst
+                | Self::SinglePassesMulti
+                | Self::MultiOwnCounter
+                | Self::ConfirmAnyKey
+                | Self::PartialGrantCounts
+                | Self::OwnerInLine
+                | Self::OwnerWritesBack
+                | Self::OwnerAnyNumber
+                | Self::LocalCountAnswers
         )
     }
 }

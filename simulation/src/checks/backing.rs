@@ -8,8 +8,8 @@ use crate::scenario::Scenario;
 pub(crate) struct Backing {
     quorum: u32,
     fencing: bool,
-    /// Per value: counters seen together with it, and on which masters.
-    votes: ByValue<Vec<(u64, u16)>>,
+    /// Per value: on which resource, counters seen together with it, and on which masters.
+    votes: ByValue<Vec<(usize, u64, u16)>>,
     judged: u64,
 }
 
@@ -29,16 +29,25 @@ impl Check for Backing {
 
     fn see(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            Fact::Applied { master, after, .. } => {
-                if let Some(holder) = after.holder {
+            Fact::Applied {
+                master,
+                resource,
+                claim,
+                after,
+                members,
+                ..
+            } => {
+                let value = claim.token().to_hex();
+                let joined = members.iter().any(|member| member.value == value);
+                let holder = if joined { Some(value) } else { after.holder };
+                if let Some(holder) = holder {
                     let seen = self.votes.entry(holder).or_default();
                     let bit = 1 << master;
-                    match seen
-                        .iter_mut()
-                        .find(|(counter, _)| *counter == after.counter)
-                    {
-                        Some((_, masters)) => *masters |= bit,
-                        None => seen.push((after.counter, bit)),
+                    let same =
+                        |one: &&mut (usize, u64, u16)| (one.0, one.1) == (*resource, after.counter);
+                    match seen.iter_mut().find(same) {
+                        Some((.., masters)) => *masters |= bit,
+                        None => seen.push((*resource, after.counter, bit)),
                     }
                 }
                 Ok(())
@@ -51,14 +60,16 @@ impl Check for Backing {
                     0
                 };
                 let seen = self.votes.get(&believer.value.to_hex());
-                let masters = seen.map_or(0, |seen| {
-                    let equal = seen
-                        .iter()
-                        .filter(|(counter, _)| *counter == token || !self.fencing);
-                    equal
-                        .fold(0u16, |all, (_, masters)| all | masters)
-                        .count_ones()
-                });
+                let of = |resource: usize| {
+                    let seen = seen.into_iter().flatten();
+                    let equal = seen.filter(|(of, counter, _)| {
+                        *of == resource && (*counter == token || !self.fencing)
+                    });
+                    equal.fold(0u16, |all, (.., masters)| all | masters)
+                };
+                // A master counts that has granted every resource.
+                let all = believer.scope.resources().map(of);
+                let masters = all.fold(u16::MAX, |all, one| all & one).count_ones();
                 if masters >= self.quorum {
                     return Ok(());
                 }

@@ -89,7 +89,7 @@ impl Check for Calls {
             } => *wait,
             // As long as it takes: the healing says how long that is.
             Call::Acquire { wait: None, .. } => return Ok(()),
-            Call::Extend | Call::Release => 0,
+            Call::Extend | Call::Downgrade | Call::Release => 0,
         };
         // Who stood still meanwhile is late by its own doing.
         if !at.promises.punctual || at.awake_since[*client] > *began {

@@ -6,7 +6,7 @@
 
 use super::{Check, Moment};
 use crate::clock::Clock;
-use crate::facts::{Believer, Fact};
+use crate::facts::{Believer, Fact, Member};
 use crate::locker::RESOURCES;
 use crate::scenario::Scenario;
 
@@ -22,6 +22,8 @@ pub(crate) struct Cover {
 #[derive(Clone)]
 struct Kept {
     keys: [Key; RESOURCES],
+    /// Those who stand beside each other, and on which resource.
+    members: Vec<(usize, Member)>,
     /// It votes for nobody until then.
     silent_until: u64,
 }
@@ -38,6 +40,7 @@ impl Cover {
         let masters = scenario.masters.len();
         let kept = Kept {
             keys: [Key::default(); RESOURCES],
+            members: Vec::new(),
             silent_until: 0,
         };
         let guarded = if scenario.settings.guard {
@@ -64,8 +67,17 @@ impl Cover {
         self.judged += 1;
         let value = believer.value.to_hex();
         let keeps = |kept: &&Kept| {
-            let key = kept.keys[believer.resource];
-            kept.silent_until >= until || (key.holder == Some(value) && key.until >= until)
+            kept.silent_until >= until
+                || believer.scope.resources().all(|resource| {
+                    let key = kept.keys[resource];
+                    let stands = match believer.scope.class {
+                        None => key.holder == Some(value),
+                        Some(_) => kept.members.iter().any(|(of, member)| {
+                            *of == resource && member.value == value && member.until >= until
+                        }),
+                    };
+                    stands && key.until >= until
+                })
         };
         let count = self.masters.iter().filter(keeps).count();
         if count < self.quorum {
@@ -90,8 +102,17 @@ impl Check for Cover {
                 resource,
                 after,
                 expires,
+                members,
                 ..
             } => {
+                let kept = &mut self.masters[*master].members;
+                if !members.is_empty() || !kept.is_empty() {
+                    kept.retain(|(of, _)| of != resource);
+                    // Dead where the key shows no class.
+                    let marked = after.holder.is_some_and(|holder| holder.ends_with(&[0]));
+                    let all = members.iter().filter(|_| marked);
+                    kept.extend(all.map(|member| (*resource, *member)));
+                }
                 self.masters[*master].keys[*resource] = Key {
                     holder: after.holder,
                     until: *expires,
@@ -102,6 +123,7 @@ impl Check for Cover {
                 kept.silent_until = at.now + self.guarded;
                 if *forgot {
                     kept.keys = [Key::default(); RESOURCES];
+                    kept.members.clear();
                 }
             }
             Fact::Obtained { believer } | Fact::Prolonged { believer, .. } => {

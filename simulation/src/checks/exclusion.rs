@@ -1,9 +1,10 @@
-//! Rule 1: at most one believer in `[obtained, min(release sent, validity end, loss told)]`.
+//! Rule 1: at most one believer, or those of one class, in `[obtained, min(release sent, validity end, loss told)]`.
 
-use quorate_promises::{Belief, Exclusion as Believers};
+use quorate_promises::{Belief, Exclusion as Believers, Overlap};
 
 use super::{Check, Moment};
 use crate::facts::{Believer, Fact};
+use crate::kind::Scope;
 use crate::scenario::Scenario;
 
 pub(crate) struct Exclusion {
@@ -16,6 +17,7 @@ struct Who {
     id: u64,
     client: usize,
     token: Option<u64>,
+    scope: Scope,
 }
 
 fn who(believer: &Believer) -> Who {
@@ -23,6 +25,7 @@ fn who(believer: &Believer) -> Who {
         id: believer.id,
         client: believer.client,
         token: believer.fencing,
+        scope: believer.scope,
     }
 }
 
@@ -41,34 +44,35 @@ impl Check for Exclusion {
         if !at.promises.exclusion {
             return Ok(());
         }
-        let (one, overlaps) = match fact {
-            Fact::Obtained { believer } => {
-                let belief = Belief {
-                    who: who(believer),
-                    from: at.now,
-                    until: believer.ends,
-                };
-                let overlaps = self.believers.begins(believer.resource, belief);
-                (believer, overlaps)
-            }
-            Fact::Prolonged { believer, .. } => {
-                let (resource, until) = (&believer.resource, believer.ends);
-                let overlaps = self.believers.moves(resource, who(believer), at.now, until);
-                (believer, overlaps)
-            }
+        let (believer, moves) = match fact {
+            Fact::Obtained { believer } => (believer, false),
+            Fact::Prolonged { believer, .. } => (believer, true),
             Fact::Over { believer } | Fact::Retired { believer, .. } => {
-                self.believers.ends(&believer.resource, who(believer));
+                for resource in believer.scope.resources() {
+                    self.believers.ends(&resource, who(believer));
+                }
                 return Ok(());
             }
             _ => return Ok(()),
         };
-        let Some(overlap) = overlaps.first() else {
-            return Ok(());
-        };
-        Err(format!(
-            "clients {} and {} both believe to hold r{} (tokens {:?} and {:?})",
-            overlap.other.client, one.client, one.resource, overlap.other.token, one.fencing
-        ))
+        for resource in believer.scope.resources() {
+            let (who, until) = (who(believer), believer.ends);
+            let overlaps = if moves {
+                self.believers.moves(&resource, who, at.now, until)
+            } else {
+                let from = at.now;
+                self.believers.begins(resource, Belief { who, from, until })
+            };
+            // Holds of one class stand beside each other.
+            let apart = |overlap: &&Overlap<Who>| !overlap.other.scope.beside(who.scope);
+            if let Some(overlap) = overlaps.iter().find(apart) {
+                return Err(format!(
+                    "clients {} and {} both believe to hold r{resource} (tokens {:?} and {:?})",
+                    overlap.other.client, who.client, overlap.other.token, who.token
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn judged(&self) -> u64 {

@@ -3,19 +3,20 @@
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Verb};
+use crate::kind::Scope;
 use crate::locker::RESOURCES;
 use crate::scenario::Scenario;
 
 pub(crate) struct Extensions {
-    /// Per resource: event and client of the last obtain.
-    last: [(u64, usize); RESOURCES],
+    /// Per resource: event, client and scope of the last obtain.
+    last: [Option<(u64, usize, Scope)>; RESOURCES],
     judged: u64,
 }
 
 impl Extensions {
     pub(crate) fn new(_: &Scenario) -> Self {
         Self {
-            last: [(0, 0); RESOURCES],
+            last: [None; RESOURCES],
             judged: 0,
         }
     }
@@ -27,7 +28,10 @@ impl Check for Extensions {
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
             Fact::Obtained { believer } => {
-                self.last[believer.resource] = (at.event, believer.client);
+                for resource in believer.scope.resources() {
+                    let obtained = (at.event, believer.client, believer.scope);
+                    self.last[resource] = Some(obtained);
+                }
             }
             Fact::Prolonged { believer, old } => {
                 self.judged += 1;
@@ -40,8 +44,11 @@ impl Check for Extensions {
                         (now - old) / 1_000
                     ));
                 }
-                let (when, client) = self.last[believer.resource];
-                if at.promises.exclusion && when > believer.since {
+                let mine = believer.scope;
+                let last = mine.resources().filter_map(|resource| self.last[resource]);
+                let mut later =
+                    last.filter(|(when, _, other)| *when > believer.since && !other.beside(mine));
+                if let Some((_, client, _)) = later.next().filter(|_| at.promises.exclusion) {
                     return Err(format!(
                         "client {} prolonged r{} although client {client} obtained it meanwhile",
                         believer.client, believer.resource

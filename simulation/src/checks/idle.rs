@@ -6,6 +6,7 @@
 use super::{Check, Moment};
 use crate::clock::MS;
 use crate::facts::{Call, Fact};
+use crate::kind::Kind;
 use crate::locker::RESOURCES;
 use crate::scenario::Scenario;
 
@@ -17,6 +18,9 @@ const WAYS: u64 = 12;
 const SLACK: u64 = 15 * MS;
 
 pub(crate) struct Idle {
+    /// Of several resources one may lie idle while the others are waited for, and two first holds of an
+    /// owner that come at once may need some rounds to agree on a number.
+    on: bool,
     bound: u64,
     locks: [Lock; RESOURCES],
     judged: u64,
@@ -24,7 +28,8 @@ pub(crate) struct Idle {
 
 #[derive(Default)]
 struct Lock {
-    held: bool,
+    /// How many hold it.
+    held: u32,
     free_since: u64,
     /// Tasks that wait, and since when; the first has waited the longest.
     waiting: Vec<(usize, u64)>,
@@ -33,6 +38,8 @@ struct Lock {
 impl Idle {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
+            on: !scenario
+                .takes(|kind| !matches!(kind, Kind::Exclusive | Kind::Shared | Kind::Downgraded)),
             bound: WAYS * (scenario.net.delay + scenario.net.jitter) + SLACK,
             locks: Default::default(),
             judged: 0,
@@ -42,7 +49,7 @@ impl Idle {
     /// Somebody who waited stops waiting: for how long might it have had the lock?
     fn judge(&mut self, at: &Moment<'_>, resource: usize) -> Result<(), String> {
         let lock = &self.locks[resource];
-        let Some((_, since)) = lock.waiting.first().filter(|_| !lock.held) else {
+        let Some((_, since)) = lock.waiting.first().filter(|_| lock.held == 0) else {
             return Ok(());
         };
         self.judged += 1;
@@ -61,7 +68,7 @@ impl Check for Idle {
     const RULE: &'static str = "no idle lock";
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
-        if !at.promises.order {
+        if !at.promises.order || !self.on {
             return Ok(());
         }
         match fact {
@@ -73,7 +80,7 @@ impl Check for Idle {
             Fact::Obtained { believer } => {
                 let said = self.judge(at, believer.resource);
                 let lock = &mut self.locks[believer.resource];
-                lock.held = true;
+                lock.held += 1;
                 lock.waiting.retain(|(task, _)| *task != believer.task);
                 return said;
             }
@@ -93,7 +100,7 @@ impl Check for Idle {
             }
             Fact::Retired { believer, .. } => {
                 let lock = &mut self.locks[believer.resource];
-                (lock.held, lock.free_since) = (false, at.now);
+                (lock.held, lock.free_since) = (lock.held.saturating_sub(1), at.now);
             }
             _ => {}
         }

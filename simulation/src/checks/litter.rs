@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::{Check, Moment};
 use crate::clock::MS;
-use crate::facts::{Call, Fact};
+use crate::facts::{Believer, Call, Fact, Member, Why};
 use crate::locker::RESOURCES;
 use crate::scenario::Scenario;
 
@@ -23,6 +23,8 @@ pub(crate) struct Litter {
     done: VecDeque<(u64, Value)>,
     /// Per master and resource: who stands there, and until which true time.
     keys: Vec<[(Option<Value>, u64); RESOURCES]>,
+    /// The same of those who stand beside others.
+    members: Vec<(usize, usize, Member)>,
     judged: u64,
 }
 
@@ -34,14 +36,24 @@ impl Litter {
             tries: HashMap::new(),
             done: VecDeque::new(),
             keys: vec![[(None, 0); RESOURCES]; scenario.masters.len()],
+            members: Vec::new(),
             judged: 0,
         }
     }
 
     /// Looks for those whose time is over.
     fn sweep(&mut self, now: u64) -> Result<(), String> {
-        while let Some((by, value)) = self.done.pop_front_if(|(by, _)| *by < now) {
+        while let Some((by, value)) = self.done.front().copied().filter(|(by, _)| *by < now) {
+            self.done.pop_front();
             self.judged += 1;
+            let left = |one: &&(usize, usize, Member)| one.2.value == value && one.2.until > by;
+            let member = self.members.iter().find(left);
+            if let Some((master, resource, _)) = member {
+                return Err(format!(
+                    "master {master} still keeps a hold on r{resource} for who was done with it {} ms before",
+                    self.bound / MS
+                ));
+            }
             for (master, keys) in self.keys.iter().enumerate() {
                 let left = |(holder, until): &(_, u64)| *holder == Some(value) && *until > by;
                 if let Some(resource) = keys.iter().position(left) {
@@ -65,31 +77,57 @@ impl Check for Litter {
         }
         self.sweep(at.now)?;
         let over = match fact {
-            Fact::Started { task, claim, .. } => self.tries.insert(*task, claim.token().to_hex()),
+            Fact::Started { task, claim, .. } => {
+                // A further hold of an owner asks twice.
+                let value = claim.token().to_hex();
+                let last = self.tries.insert(*task, value);
+                last.filter(|last| *last != value)
+            }
             Fact::Obtained { believer } => {
                 self.tries.remove(&believer.task);
                 None
             }
             Fact::Returned {
                 task,
-                call: Call::Acquire { .. },
+                call: Call::Acquire { .. } | Call::Downgrade,
                 ..
             } => self.tries.remove(task),
-            Fact::Retired { believer, .. } => Some(believer.value.to_hex()),
+            // Of clones that share a hold, the last one gives it back.
+            Fact::Retired { believer, .. } => {
+                let same = |one: &Believer| one.value == believer.value;
+                let shared = at.believers.iter().any(same);
+                (!shared).then(|| believer.value.to_hex())
+            }
             Fact::Applied {
                 master,
                 resource,
                 after,
                 expires,
+                members,
                 ..
             } => {
+                if !members.is_empty() || !self.members.is_empty() {
+                    let here =
+                        |one: &(usize, usize, Member)| (one.0, one.1) == (*master, *resource);
+                    self.members.retain(|one| !here(one));
+                    let all = members.iter().map(|member| (*master, *resource, *member));
+                    self.members.extend(all);
+                }
                 self.keys[*master][*resource] = (after.holder, *expires);
                 None
             }
             _ => None,
         };
-        self.done
-            .extend(over.map(|value| (at.now + self.bound, value)));
+        // Who becomes a reader may have to load the scripts of groups before.
+        let downgraded = matches!(
+            fact,
+            Fact::Retired {
+                why: Why::Downgraded,
+                ..
+            }
+        );
+        let bound = self.bound * (1 + u64::from(downgraded));
+        self.done.extend(over.map(|value| (at.now + bound, value)));
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Rule 1, the holder's side: a holder is told at the end of its validity, by a timer of its own
 //! and not at the next renewal.
 
-use quorate_promises::Told;
+use quorate_promises::LossNotice;
 
 use super::{Check, Moment};
 use crate::clock::MS;
@@ -12,14 +12,14 @@ use crate::scenario::Scenario;
 const SLACK: u64 = MS;
 
 pub(crate) struct Loss {
-    told: Told,
+    notice: LossNotice,
     retired: u64,
 }
 
 impl Loss {
     pub(crate) fn new(_: &Scenario) -> Self {
         Self {
-            told: Told::new(SLACK),
+            notice: LossNotice::new(SLACK),
             retired: 0,
         }
     }
@@ -50,7 +50,7 @@ impl Check for Loss {
                 .clock
                 .read(awake_since)
                 .saturating_sub(believer.until);
-            if let Some(late) = self.told.judge(believer.until, shows, kept) {
+            if let Some(late) = self.notice.judge(believer.until, shows, kept) {
                 return Err(format!(
                     "client {} has not been told {} us after the end of its validity on r{}",
                     believer.client,

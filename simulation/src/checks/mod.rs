@@ -9,12 +9,14 @@ mod counters;
 mod cover;
 mod exclusion;
 mod extensions;
+mod groups;
 mod guard;
 mod healing;
 mod idle;
 mod kept;
 mod litter;
 mod loss;
+mod numbers;
 mod order;
 mod prompt;
 mod tokens;
@@ -140,6 +142,7 @@ checkers! {
     counters: counters::Counters,
     extensions: extensions::Extensions,
     values: values::Values,
+    groups: groups::Groups,
     guard: guard::Guard,
     loss: loss::Loss,
     order: order::Order,

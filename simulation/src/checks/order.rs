@@ -4,26 +4,32 @@
 //! line on a majority, no task whose first attempt began later has the lock before it. The second is
 //! promised where nothing keeps waiters from showing signs of life.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use quorate_promises::Line;
 
+use super::groups::{class_on, shows};
 use super::{Check, Moment};
 use crate::facts::{Believer, Call, Fact, Verb};
+use crate::kind::Class;
 use crate::locker::{RESOURCES, resource_of};
 use crate::scenario::Scenario;
-use quorate::node::{Answer, Claim, Fairness, Ticket};
+use quorate::node::{Answer, Claim, Class as NodeClass, Fairness, Ticket};
 
 pub(crate) struct Order {
     fair: bool,
     quorum: u32,
     /// The line on each master, per resource, as the messages make it.
     queues: Vec<[Vec<Standing>; RESOURCES]>,
-    /// On which masters each waiter stands.
-    stands: HashMap<Arc<str>, u16>,
+    /// On which masters each waiter stands, per resource.
+    stands: HashMap<(usize, Arc<str>), u16>,
     /// Those who stand on a majority, since which event.
     lines: [Line<Arc<str>>; RESOURCES],
+    /// Readers among them, whom other readers may pass.
+    readers: [Line<Arc<str>>; RESOURCES],
+    /// Grants of holds beside others, which are told again and again: master, resource, value.
+    granted: HashSet<(usize, usize, [u8; 32])>,
     /// What each task is at.
     tasks: HashMap<usize, Attempts>,
     judged: u64,
@@ -40,6 +46,8 @@ struct Attempts {
     /// The event with which the first of them began.
     first: u64,
     waiter: Option<Arc<str>>,
+    /// It takes the place of a lock that the task holds, and waits for nobody.
+    instead: bool,
 }
 
 impl Order {
@@ -51,6 +59,8 @@ impl Order {
             queues: (0..masters).map(|_| Default::default()).collect(),
             stands: HashMap::new(),
             lines: Default::default(),
+            readers: Default::default(),
+            granted: HashSet::new(),
             tasks: HashMap::new(),
             judged: 0,
         }
@@ -62,8 +72,9 @@ impl Order {
         (master, resource): (usize, usize),
         now_ms: u64,
         place: &Ticket,
+        reads: bool,
     ) {
-        let rank = (place.number, place.waiter.clone());
+        let rank = (place.number, named(place, reads));
         let until_ms = now_ms + place.heartbeat.as_nanos().div_ceil(1_000_000) as u64;
         let queue = &mut self.queues[master][resource];
         // The dead are purged: a clock that jumps back does not bring them to life.
@@ -72,17 +83,24 @@ impl Order {
             Some(one) => one.until_ms = until_ms,
             None => queue.push(Standing { rank, until_ms }),
         }
-        let masters = self.stands.entry(place.waiter.clone()).or_default();
+        let standing = (resource, place.waiter.clone());
+        let masters = self.stands.entry(standing).or_default();
         let before = masters.count_ones();
         *masters |= 1 << master;
         if before < self.quorum && masters.count_ones() >= self.quorum {
-            self.lines[resource].stands(place.waiter.clone(), event);
+            let lines = if reads {
+                &mut self.readers
+            } else {
+                &mut self.lines
+            };
+            lines[resource].stands(place.waiter.clone(), event);
         }
     }
 
     fn leave(&mut self, resource: usize, waiter: &Arc<str>) {
-        self.stands.remove(waiter);
+        self.stands.remove(&(resource, waiter.clone()));
         self.lines[resource].leaves(waiter);
+        self.readers[resource].leaves(waiter);
     }
 
     /// Whether somebody has a lock over the head of another who stood in line before it came.
@@ -90,22 +108,30 @@ impl Order {
         let Some(attempts) = self.tasks.remove(&believer.task) else {
             return Ok(());
         };
-        let resource = believer.resource;
         if let Some(waiter) = &attempts.waiter {
-            self.leave(resource, waiter);
+            for resource in believer.scope.resources() {
+                self.leave(resource, waiter);
+            }
         }
-        if !at.promises.order {
+        // An owner passes all to what is its own already.
+        let passes = matches!(believer.scope.class, Some(Class::Owner(_))) || attempts.instead;
+        if !at.promises.order || passes {
             return Ok(());
         }
-        let line = &self.lines[resource];
-        self.judged += u64::from(line.first().is_some());
-        match line.passed(attempts.first) {
-            None => Ok(()),
-            Some(passed) => Err(format!(
-                "client {} has r{resource} before {passed}, who stood in line on a majority when it began",
-                believer.client
-            )),
+        for resource in believer.scope.resources() {
+            let line = &self.lines[resource];
+            self.judged += u64::from(line.first().is_some());
+            let passed = line.passed(attempts.first);
+            let readers = self.readers[resource].passed(attempts.first);
+            let passed = passed.or(readers.filter(|_| believer.scope.class.is_none()));
+            if let Some(passed) = passed {
+                return Err(format!(
+                    "client {} has r{resource} before {passed}, who stood in line on a majority when it began",
+                    believer.client
+                ));
+            }
         }
+        Ok(())
     }
 
     /// Whether a master granted a lock over the head of somebody in its line.
@@ -114,10 +140,14 @@ impl Order {
         (master, resource): (usize, usize),
         now_ms: u64,
         place: Option<&Ticket>,
+        reads: bool,
     ) -> Result<(), String> {
-        let rank = place.map(|place| (place.number, place.waiter.clone()));
+        let rank = place.map(|place| (place.number, named(place, reads)));
         let before = |one: &&Standing| {
-            one.until_ms > now_ms && rank.as_ref().is_none_or(|rank| one.rank < *rank)
+            one.until_ms > now_ms
+                && rank.as_ref().is_none_or(|rank| one.rank < *rank)
+                // Readers do not wait for readers.
+                && !(reads && one.rank.1.ends_with(READER))
         };
         match self.queues[master][resource].iter().find(before) {
             None => Ok(()),
@@ -127,6 +157,23 @@ impl Order {
             )),
         }
     }
+}
+
+/// What stands behind the name of a reader in a line.
+const READER: &str = ":r";
+
+/// The name of a waiter in a line.
+fn named(place: &Ticket, reads: bool) -> Arc<str> {
+    if reads {
+        format!("{}{READER}", place.waiter).into()
+    } else {
+        place.waiter.clone()
+    }
+}
+
+/// The value whose place it takes.
+fn instead(claim: &Claim) -> bool {
+    claim.group().is_some_and(|group| group.instead().is_some())
 }
 
 fn place(claim: &Claim) -> Option<&Ticket> {
@@ -148,6 +195,7 @@ impl Check for Order {
                 let attempts = self.tasks.entry(*task).or_insert(Attempts {
                     first: at.event,
                     waiter: None,
+                    instead: instead(claim),
                 });
                 attempts.waiter = place(claim).map(|place| place.waiter.clone());
             }
@@ -162,28 +210,56 @@ impl Check for Order {
                 after,
                 ..
             } => {
-                let (place, here) = (place(claim), (*master, *resource));
-                if let Some(place) = place {
-                    self.stand(at.event, here, *now_ms, place);
-                }
+                let here = (*master, *resource);
+                let class = class_on(claim, *resource);
+                let reads = class == Some(&NodeClass::Shared);
+                let place = place(claim);
                 let granted = matches!(answer, Ok(Answer::Granted { .. }));
-                if granted && before.holder != after.holder && at.promises.steady {
-                    return self.grant(here, *now_ms, place);
+                if instead(claim) {
+                    // The place of the lock that it takes the place of goes with it.
+                    if let Some(place) = place.filter(|_| granted) {
+                        self.queues[*master][*resource].retain(|one| one.rank.1 != place.waiter);
+                    }
+                    return Ok(());
+                }
+                let value = claim.token().to_hex();
+                // What a group has already it is told again, and that is no sign of life.
+                let again = granted
+                    && match class {
+                        None => claim.group().is_some() && before.holder == Some(value),
+                        Some(_) => !self.granted.insert((*master, *resource, value)),
+                    };
+                if let Some(place) = place.filter(|_| !again) {
+                    self.stand(at.event, here, *now_ms, place, reads);
+                }
+                let fresh = match class {
+                    None => before.holder != after.holder,
+                    // An owner passes everybody to what is its own.
+                    Some(NodeClass::Shared) => !again,
+                    Some(class) => !again && !shows(before.holder, class),
+                };
+                let fresh = fresh && granted && at.promises.steady;
+                if fresh {
+                    return self.grant(here, *now_ms, place, reads);
                 }
             }
             Fact::Left { master, claim } => {
                 if let Some(place) = place(claim) {
-                    let resource = resource_of(claim.key());
-                    let queue = &mut self.queues[*master][resource];
-                    queue.retain(|one| one.rank.1 != place.waiter);
-                    self.leave(resource, &place.waiter);
+                    for key in claim.keys() {
+                        let resource = resource_of(key);
+                        let reads = class_on(claim, resource) == Some(&NodeClass::Shared);
+                        let name = named(place, reads);
+                        let queue = &mut self.queues[*master][resource];
+                        queue.retain(|one| one.rank.1 != name);
+                        self.leave(resource, &place.waiter);
+                    }
                 }
             }
             Fact::Restarted { master, .. } => self.queues[*master] = Default::default(),
             Fact::Obtained { believer } => return self.obtained(at, believer),
             Fact::Returned {
                 task,
-                call: Call::Acquire { .. },
+                call: Call::Acquire { .. } | Call::Downgrade,
                 ..
             } => {
                 self.tasks.remove(task);

@@ -4,6 +4,7 @@
 use super::{ByValue, Check, Moment};
 use crate::clock::MS;
 use crate::facts::{Believer, Fact};
+use crate::locker::resource_of;
 use crate::scenario::Scenario;
 use quorate::node::Extended;
 
@@ -49,10 +50,12 @@ impl Check for Prompt {
         match fact {
             Fact::Applied {
                 master,
+                resource,
                 claim,
                 extended: Some(Extended::NotOurs),
                 ..
-            } => {
+                // Of several resources a majority must deny one and the same: we look at one.
+            } if *resource == resource_of(claim.key()) => {
                 let value = claim.token().to_hex();
                 let held = at.believers.iter().any(|one| one.value.to_hex() == value);
                 let taken = self.taken.entry(value).or_default();

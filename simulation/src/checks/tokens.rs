@@ -4,6 +4,7 @@
 
 use quorate_promises::{Breach, Obtained, Tokens as Given};
 
+use super::numbers::Numbers;
 use super::{ByValue, Check, Moment};
 use crate::facts::Fact;
 use crate::scenario::Scenario;
@@ -12,13 +13,16 @@ pub(crate) struct Tokens {
     started: ByValue<u64>,
     /// Of clients; times are events.
     given: Given<usize, usize>,
+    /// Where there are several kinds of locks.
+    mixed: Option<Numbers>,
 }
 
 impl Tokens {
-    pub(crate) fn new(_: &Scenario) -> Self {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
             started: ByValue::default(),
             given: Given::default(),
+            mixed: scenario.is_mixed().then(Numbers::default),
         }
     }
 }
@@ -42,6 +46,10 @@ impl Check for Tokens {
                     return Err(format!("client {client} holds without a token"));
                 };
                 let began = self.started.get(&believer.value.to_hex());
+                if let Some(mixed) = &mut self.mixed {
+                    let began = began.copied().unwrap_or(at.event);
+                    return mixed.obtained(at, believer, began, token);
+                }
                 let obtained = Obtained {
                     who: client,
                     began: began.copied().unwrap_or(at.event),
@@ -66,6 +74,6 @@ impl Check for Tokens {
     }
 
     fn judged(&self) -> u64 {
-        self.given.judged()
+        self.given.judged() + self.mixed.as_ref().map_or(0, Numbers::judged)
     }
 }

@@ -46,7 +46,7 @@ impl Check for Values {
                 before,
                 after,
                 ..
-            } => {
+            } if claim.group().is_none() => {
                 let stood = before.holder.filter(|_| before.holder != after.holder);
                 if let Some(other) = stood.filter(|held| *held != claim.token().to_hex()) {
                     return Err(format!(

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use quorate::node::memory::Master;
-use quorate::node::{Answer, Claim, Extended, Fault, Request};
+use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Request};
 
 use super::{Event, World};
 use crate::canary::Flaw;
 use crate::clock::{BEGIN, Clock, EPOCH_US};
-use crate::facts::{Fact, Seen, Verb, short};
+use crate::facts::{Fact, Member, Seen, Verb, short};
 use crate::locker::{RESOURCES, name, resource_of};
 use crate::scenario::{Disk, MasterPlan, Refusal};
 
@@ -72,10 +72,21 @@ impl SimMaster {
     fn look(&self, now_us: u64, key: &[u8]) -> Seen {
         let peek = self.memory.peek(now_us, key);
         Seen {
-            holder: peek.holder.and_then(|holder| holder.try_into().ok()),
+            holder: peek.holder.and_then(padded),
             expires: peek.expires.unwrap_or(0),
             counter: peek.counter.unwrap_or(0),
         }
+    }
+
+    /// The holds that stand beside each other under a key.
+    fn members(&self, now: u64, key: &[u8]) -> Vec<Member> {
+        let peek = self.memory.peek(self.micros(now), key);
+        let member = |(value, until_ms): &([u8; 32], u64)| Member {
+            value: *value,
+            until: self.clock.when(until_ms * 1_000_000).unwrap_or(u64::MAX),
+            until_ms: *until_ms,
+        };
+        peek.members.iter().map(member).collect()
     }
 
     /// Executes a request by the scripts, or by a canary's wrong ones.
@@ -126,6 +137,22 @@ impl SimMaster {
     }
 }
 
+/// A value, or a marker filled up with zeros.
+fn padded(holder: &[u8]) -> Option<[u8; 32]> {
+    let mut whole = [0; 32];
+    whole.get_mut(..holder.len())?.copy_from_slice(holder);
+    Some(whole)
+}
+
+/// Who stands in a lock key, for traces.
+fn stands_as(holder: &[u8; 32]) -> String {
+    let end = holder.iter().position(|byte| *byte == 0);
+    match end {
+        None => short(holder),
+        Some(end) => String::from_utf8_lossy(&holder[8..end]).into_owned(),
+    }
+}
+
 /// An answer on half a line.
 fn plain(answer: &Result<Answer, Fault>) -> String {
     match answer {
@@ -136,6 +163,11 @@ fn plain(answer: &Result<Answer, Fault>) -> String {
         },
         answer => format!("{answer:?}"),
     }
+}
+
+/// A lock with each of its keys.
+fn keys_of(item: &ExtendItem) -> impl Iterator<Item = (&Arc<Claim>, &Arc<[u8]>)> {
+    item.claim.keys().map(|key| (&item.claim, key))
 }
 
 fn verb(request: &Request) -> Option<(&Arc<Claim>, Verb)> {
@@ -165,15 +197,13 @@ impl World {
             return master.execute(now_us, request, self.flaw);
         };
         if let Request::Extend { items } = request {
-            let before: Vec<Seen> = items
-                .iter()
-                .map(|item| master.look(now_us, item.claim.key()))
-                .collect();
+            let locks = || items.iter().flat_map(keys_of);
+            let before: Vec<Seen> = locks().map(|(_, key)| master.look(now_us, key)).collect();
             let answer = master.execute(now_us, request, self.flaw);
-            for (number, (item, before)) in items.iter().zip(before).enumerate() {
+            for (number, ((claim, key), before)) in locks().zip(before).enumerate() {
                 let master = &mut self.masters[index];
-                let after = master.look(now_us, item.claim.key());
-                master.seen[resource_of(item.claim.key())] = after;
+                let after = master.look(now_us, key);
+                master.seen[resource_of(key)] = after;
                 if before.holder.is_none() && after.holder.is_some() {
                     self.watch.coverage.restored += 1;
                 }
@@ -182,16 +212,51 @@ impl World {
                     _ => None,
                 };
                 let said = (&answer, extended);
-                self.applied(index, &item.claim, (verb, live), said, (before, after));
+                self.applied((index, key), claim, (verb, live), said, (before, after));
             }
             return answer;
+        }
+        if claim.group().is_some() {
+            return self.apply_group(index, request, (claim, verb, live));
         }
         let before = master.seen[resource_of(claim.key())].at(now_us);
         let answer = master.execute(now_us, request, self.flaw);
         let after = master.look(now_us, claim.key());
         master.seen[resource_of(claim.key())] = after;
-        let published = master.memory.take_published();
-        self.applied(index, claim, (verb, live), (&answer, None), (before, after));
+        let said = (&answer, None);
+        let key = claim.key();
+        self.applied((index, key), claim, (verb, live), said, (before, after));
+        self.behind(index, request);
+        answer
+    }
+
+    /// The same for several keys, or for holds that stand beside each other.
+    fn apply_group(
+        &mut self,
+        index: usize,
+        request: &Request,
+        (claim, verb, live): (&Arc<Claim>, Verb, bool),
+    ) -> Result<Answer, Fault> {
+        let master = &mut self.masters[index];
+        let now_us = master.micros(self.now);
+        self.watch.coverage.groups += 1;
+        let before: Vec<Seen> = claim.keys().map(|key| master.look(now_us, key)).collect();
+        let answer = master.execute(now_us, request, self.flaw);
+        for (key, before) in claim.keys().zip(before) {
+            let master = &mut self.masters[index];
+            let after = master.look(now_us, key);
+            master.seen[resource_of(key)] = after;
+            let said = (&answer, None);
+            self.applied((index, key), claim, (verb, live), said, (before, after));
+        }
+        self.behind(index, request);
+        answer
+    }
+
+    /// What follows from a message: somebody has left the line, others are woken.
+    fn behind(&mut self, index: usize, request: &Request) {
+        let now = self.now;
+        let published = self.masters[index].memory.take_published();
         if let Request::Release { claim, leave: true } = request {
             self.watch.fact(
                 now,
@@ -204,12 +269,11 @@ impl World {
         for (process, key) in published {
             self.publish(index, &process, &key);
         }
-        answer
     }
 
     fn applied(
         &mut self,
-        master: usize,
+        (master, key): (usize, &[u8]),
         claim: &Arc<Claim>,
         verb: (Verb, bool),
         (answer, extended): (&Result<Answer, Fault>, Option<Extended>),
@@ -217,13 +281,17 @@ impl World {
     ) {
         let (verb, live) = verb;
         let now = self.now;
-        let resource = resource_of(claim.key());
+        let resource = resource_of(key);
         self.watch.say(now, || {
             let stands = after
                 .holder
-                .map_or_else(|| "free".to_owned(), |holder| short(&holder));
+                .map_or_else(|| "free".to_owned(), |holder| stands_as(&holder));
+            let waits = match claim.fairness() {
+                Fairness::Fair(Some(place)) => format!(" ({}, {})", place.number, place.waiter),
+                _ => String::new(),
+            };
             format!(
-                "master {master}: {verb:?} of {} on r{resource}: {}; now {stands}, counter {}",
+                "master {master}: {verb:?} of {}{waits} on r{resource}: {}; now {stands}, counter {}",
                 short(&claim.token().to_hex()),
                 plain(answer),
                 after.counter
@@ -232,6 +300,7 @@ impl World {
         let now_ms = self.masters[master].micros(now) / 1_000;
         let expires = self.masters[master].clock.when(after.expires * 1_000);
         let expires = expires.unwrap_or(u64::MAX);
+        let members = self.masters[master].members(now, key);
         self.watch.fact(
             now,
             &Fact::Applied {
@@ -246,6 +315,7 @@ impl World {
                 before,
                 after,
                 expires,
+                members: &members,
             },
         );
     }

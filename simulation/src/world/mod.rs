@@ -3,6 +3,7 @@
 //! Everything is decided by the scenario and its seed. The world calls into the library only
 //! with its lock released.
 
+mod group;
 mod link;
 mod master;
 mod net;
@@ -167,7 +168,7 @@ pub(crate) enum Event {
     /// The oldest piece under way reaches the master.
     Arrive { conn: u32 },
     /// The oldest piece under way reaches the client.
-    Land { conn: u32 },
+    Receive { conn: u32 },
     /// The client learns that its connection has ended.
     Closed { conn: u32 },
     /// A message is executed once more.
@@ -330,7 +331,7 @@ impl World {
             Event::Turn { link } | Event::Alarm { link, .. } => {
                 Some(self.links[*link as usize].client)
             }
-            Event::Dialed { conn } | Event::Land { conn } | Event::Closed { conn } => {
+            Event::Dialed { conn } | Event::Receive { conn } | Event::Closed { conn } => {
                 let link = self.conns[*conn as usize].link;
                 Some(self.links[link].client)
             }
@@ -368,7 +369,7 @@ impl World {
                 let link = self.conns[at(conn)].link;
                 return self.dialed(at(conn)).map(|call| step((link, call)));
             }
-            Event::Land { conn } => return self.land(at(conn)).map(step),
+            Event::Receive { conn } => return self.receive(at(conn)).map(step),
             Event::Closed { conn } => return self.closed(at(conn)).map(step),
             Event::Accept { conn } => self.accept(at(conn)),
             Event::Arrive { conn } => self.arrive(at(conn)),

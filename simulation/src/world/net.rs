@@ -28,7 +28,7 @@ pub(super) struct Conn {
     /// What the server has read and not understood yet.
     pub(super) unread: Vec<u8>,
     /// The process that hears wake-ups here.
-    pub(super) ear: Option<String>,
+    pub(super) subscriber: Option<String>,
     /// How many commands it has executed behind the handshake.
     pub(super) served: u64,
     /// The server says something else next.
@@ -127,7 +127,7 @@ impl World {
             last_to: 0,
             last_from: 0,
             unread: Vec::new(),
-            ear: None,
+            subscriber: None,
             served: 0,
             garbled: false,
         });
@@ -194,7 +194,7 @@ impl World {
             rest = behind;
             let at = self.travel(conn, Way::From);
             let conn = conn as u32;
-            self.at(at, Event::Land { conn });
+            self.at(at, Event::Receive { conn });
         }
     }
 
@@ -235,7 +235,7 @@ impl World {
     }
 
     /// The first piece under way reaches the client.
-    pub(super) fn land(&mut self, conn: usize) -> Option<(usize, Call)> {
+    pub(super) fn receive(&mut self, conn: usize) -> Option<(usize, Call)> {
         let open = &mut self.conns[conn];
         let piece = open.from.pop_front()?;
         open.client.then_some((open.link, Call::Hear(piece)))

@@ -7,20 +7,26 @@ use std::time::Duration;
 
 use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Request, Ticket, Token};
 
-use super::{Event, Stray, World};
+use super::{Event, Stray, World, group};
 use crate::canary::Flaw;
 use crate::scenario::Refusal;
 
-/// What stands in the first line of each script, and how many keys of each.
-const TITLES: [&str; 8] = [
+/// What stands in the first line of each script.
+const TITLES: [&str; 14] = [
     "\n-- ACQUIRE (",
     "\n-- ACQUIRE in order",
-    "\n-- CONFIRM",
+    "\n-- CONFIRM (",
     "\n-- RELEASE (",
     "\n-- RELEASE in order",
     "\n-- EXTEND",
     "\n-- LOOK",
     "\n-- BREAK",
+    "\n-- READ",
+    "\n-- WRITE",
+    "\n-- CLAIM",
+    "\n-- CONFIRM of several",
+    "\n-- UNCLAIM",
+    "\n-- KEEP",
 ];
 
 const ACQUIRE: usize = 0;
@@ -29,6 +35,10 @@ const CONFIRM: usize = 2;
 const RELEASE: usize = 3;
 const RELEASE_FAIR: usize = 4;
 const EXTEND: usize = 5;
+const CLAIM: usize = 10;
+const CONFIRM_GROUP: usize = 11;
+const UNCLAIM: usize = 12;
+const KEEP: usize = 13;
 
 /// One command, as a list of words; how many bytes it took.
 fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
@@ -48,17 +58,17 @@ fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
     (at <= bytes.len()).then_some((words, at))
 }
 
-fn text(word: &[u8]) -> &str {
+pub(super) fn text(word: &[u8]) -> &str {
     std::str::from_utf8(word).unwrap_or_default()
 }
 
 /// Commands are written by the driver: their numbers are numbers.
-fn number(word: &[u8]) -> u64 {
+pub(super) fn number(word: &[u8]) -> u64 {
     let digit = |number, byte: &u8| 10 * number + u64::from(byte - b'0');
     word.iter().fold(0, digit)
 }
 
-fn token(hex: &[u8]) -> Option<Token> {
+pub(super) fn token(hex: &[u8]) -> Option<Token> {
     let digit = |byte: u8| (byte & 15) + 9 * (byte >> 6);
     let (pairs, []) = hex.as_chunks::<2>() else {
         return None;
@@ -76,7 +86,7 @@ fn claim(key: &[u8], value: &[u8], fenced: bool, fairness: Fairness) -> Option<A
     ))
 }
 
-fn millis(word: &[u8]) -> Duration {
+pub(super) fn millis(word: &[u8]) -> Duration {
     Duration::from_millis(number(word))
 }
 
@@ -160,13 +170,17 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
                 items: items.collect::<Option<_>>()?,
             }
         }
+        (CLAIM, args) => group::claimed(keys, args)?,
+        (CONFIRM_GROUP, args) => group::confirmed(keys, args)?,
+        (UNCLAIM, args) => group::released(keys, args)?,
+        (KEEP, args) => group::kept(keys, args)?,
         _ => return None,
     })
 }
 
 /// The script of a name.
 fn script_of(sha: &[u8]) -> Option<usize> {
-    let script = usize::from(sha.last()?.wrapping_sub(b'0'));
+    let script = number(sha.last_chunk::<2>()?) as usize;
     (script < TITLES.len()).then_some(script)
 }
 
@@ -185,15 +199,21 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, out: &mut String) {
                     let holder = line.holder.as_deref().unwrap_or_default();
                     let (holder, len) = (text(holder), holder.len());
                     let (ahead, ticket) = (line.ahead, line.ticket);
+                    // A group is told which of its keys stands in the way; nobody asks.
+                    let (words, way) = match claim.group() {
+                        Some(_) => (5, ":1\r\n"),
+                        None => (4, ""),
+                    };
                     write!(
                         out,
-                        "*4\r\n:{left}\r\n:{ahead}\r\n:{ticket}\r\n${len}\r\n{holder}\r\n"
+                        "*{words}\r\n:{left}\r\n:{ahead}\r\n:{ticket}\r\n${len}\r\n{holder}\r\n{way}"
                     )
                 }
                 (None, true) => write!(out, "*2\r\n:{left}\r\n:0\r\n"),
                 (None, false) => write!(out, "_\r\n"),
             }
         }
+        (_, Ok(Answer::NotAlone)) => write!(out, ":-1\r\n"),
         (_, Ok(Answer::Confirmed | Answer::Released(true))) => write!(out, ":1\r\n"),
         (_, Ok(Answer::NotOurs | Answer::Released(false))) => write!(out, ":0\r\n"),
         (_, Ok(Answer::Extended(said))) => {
@@ -233,7 +253,7 @@ impl World {
             let odd = [
                 "\r\n\0\0",
                 "+PONG\r\n",
-                ":-1\r\n",
+                ":-7\r\n",
                 "*2\r\n:1\r\n-ERR x\r\n",
                 "_junk\r\n",
             ];
@@ -265,11 +285,11 @@ impl World {
                 let named = |name: &&str| source[title..].starts_with(name.as_bytes());
                 let script = TITLES.iter().position(named).unwrap_or(TITLES.len());
                 self.masters[master].scripts |= 1 << script;
-                write!(out, "$40\r\n{script:040x}\r\n").expect("a string takes everything");
+                write!(out, "$40\r\n{script:040}\r\n").expect("a string takes everything");
             }
             [b"SUBSCRIBE", channel] => {
                 let process = text(channel).rsplit(':').next().unwrap_or_default();
-                self.conns[conn].ear = Some(process.to_owned());
+                self.conns[conn].subscriber = Some(process.to_owned());
                 let channel = text(channel);
                 write!(
                     out,
@@ -357,7 +377,7 @@ impl World {
             return;
         }
         let Some(conn) = self.conns.iter().rposition(|conn| {
-            conn.master == master && conn.is_heard() && conn.ear.as_deref() == Some(process)
+            conn.master == master && conn.is_heard() && conn.subscriber.as_deref() == Some(process)
         }) else {
             return;
         };

@@ -9,6 +9,7 @@ use crate::checks::{Checkers, Moment};
 use crate::clock::BEGIN;
 use crate::coverage::Coverage;
 use crate::facts::{Believer, Fact, Why};
+use crate::kind::Class;
 use crate::locker::{Hold, RESOURCES};
 use crate::play::Play;
 use crate::scenario::{Promises, Scenario};
@@ -119,15 +120,30 @@ impl Watch {
         self.coverage.acquired += 1;
         let last = self.last_holder[believer.resource].replace(believer.client);
         self.coverage.hand_overs += u64::from(last.is_some_and(|last| last != believer.client));
+        self.coverage.several += u64::from(believer.scope.resources().count() > 1);
+        match believer.scope.class {
+            None => {}
+            Some(Class::Readers) => self.coverage.shared += 1,
+            Some(Class::Owner(_)) => self.coverage.owned += 1,
+        }
+        let (scope, believers) = (believer.scope, self.believers.iter());
+        let beside = |other: &Believer| other.scope.meets(scope) && other.scope.beside(scope);
+        if scope.class.is_some() {
+            self.coverage.beside += u64::from(believers.map(beside).any(|beside| beside));
+        }
         self.holds += 1;
         self.event += 1;
         believer.id = self.holds;
         believer.since = self.event;
         self.say(now, || {
             format!(
-                "client {} HOLDS r{}, value {:.6}, token {:?}, for {:.3} ms",
+                "client {} HOLDS r{:?}{}, value {:.6}, token {:?}, for {:.3} ms",
                 believer.client,
-                believer.resource,
+                believer.scope.resources().collect::<Vec<_>>(),
+                believer
+                    .scope
+                    .class
+                    .map_or(String::new(), |class| format!(" {class:?}")),
                 believer.value.to_string(),
                 believer.fencing,
                 believer.until.saturating_sub(believer.clock.read(now)) as f64 / 1e6

@@ -91,6 +91,9 @@ mod tests {
             Fault::Server("ERR max number of clients reached".into()),
         ] {
             assert!((4..12).contains(&tries(&fault, None)), "{fault}");
+            // Said over a connection that stood it is no refusal of the connection.
+            let stood = Some(Duration::from_millis(1));
+            assert!((20..60).contains(&tries(&fault, stood)), "{fault}");
         }
     }
 

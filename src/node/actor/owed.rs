@@ -199,6 +199,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_refused_for_the_moment_is_sent_again_in_its_order() {
+        let mut owed = Owed::new();
+        for name in ["first", "second", "third"] {
+            owed.postpone(&release(name), Duration::from_secs(9), at(0));
+        }
+        assert_eq!(owed.wake_at(), Some(at(50)), "one respite for all");
+        assert_eq!(taken(&mut owed, 2, at(50)), ["first", "second"]);
+        assert_eq!(taken(&mut owed, 2, at(50)), ["third"]);
+        // Refused for ever, it is tried again and again, and not ever more seldom.
+        for tried in 0..20 {
+            owed.postpone(&release("first"), Duration::from_secs(900), at(tried));
+            let due = owed.wake_at().expect("it is owed");
+            assert_eq!(taken(&mut owed, 1, due).len(), 1);
+            assert!(due <= at(tried) + LONGEST_RESPITE);
+        }
+    }
+
+    #[test]
     fn no_more_are_kept_than_can_be_under_way() {
         let mut owed = Owed::new();
         for _ in 0..MOST + 10 {

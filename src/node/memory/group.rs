@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::master::{Master, Outcome, granted_before, raised};
+use super::master::{Master, Member, Outcome, granted_before, raised};
 use crate::keys::Family;
 use crate::node::{
     Answer, Claim, Class, Extended, Fairness, Group, Mode, Part, QueueInfo, Ticket, Token,
@@ -18,9 +18,6 @@ const WOKEN: usize = 64;
 
 /// The most waiters that are looked at for that.
 const LOOKED_AT: usize = 256;
-
-/// A member of a class: its value, and until when, in milliseconds on the master's clock.
-pub(super) type Member = ([u8; 32], u64);
 
 /// What stands in the way of a claim.
 struct Obstacle {
@@ -96,17 +93,32 @@ impl Master {
                 line: Some(Box::new(line)),
             });
         }
+        let number = self.grant_all(now, claim, group, &held, (ttl, proposal, counter));
+        let counter = Some(number);
+        Ok(Answer::Granted { counter })
+    }
+
+    /// Takes every key: nothing stands in the way.
+    fn grant_all(
+        &mut self,
+        now: u64,
+        claim: &Claim,
+        group: &Group,
+        held: &[Option<Vec<u8>>],
+        (ttl, proposal, counter): (Duration, u64, u64),
+    ) -> u64 {
+        let value = claim.token().to_hex();
         let stands = |(part, held): (&Part, &Option<Vec<u8>>)| match &part.mode {
             Mode::Exclusive => false,
             Mode::Class(class) => *held == Some(class.marker()),
         };
-        let joins = group.parts().iter().zip(&held).all(stands);
+        let joins = group.parts().iter().zip(held).all(stands);
         let number = if joins {
             counter
         } else {
             raised(now, proposal, counter)
         };
-        for (part, held) in group.parts().iter().zip(&held) {
+        for (part, held) in group.parts().iter().zip(held) {
             if !joins {
                 self.set_counter(now, &part.key, number);
             }
@@ -120,8 +132,7 @@ impl Master {
             }
             self.enter(now, part, held.as_deref(), value, ttl);
         }
-        let counter = Some(number);
-        Ok(Answer::Granted { counter })
+        number
     }
 
     /// Takes a place in one line, if it is to be taken; tells who stands before it.

@@ -5,12 +5,11 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::group::Member;
 use crate::keys::Family;
 use crate::node::note::dated;
 use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fairness, Fault, KeyState, Note, NoteItem, QueueInfo,
-    Request, Ticket, Waiter,
+    Request, ServerRun, StoredValue, Ticket, Waiter,
 };
 use crate::protocol::fencing::PROPOSAL_SLACK_US;
 
@@ -32,6 +31,17 @@ pub struct Master {
     pub(super) holds: HashMap<Vec<u8>, Vec<Member>, Quick>,
     published: Vec<(Arc<str>, Vec<u8>)>,
     announced: Vec<Vec<u8>>,
+    run: Run,
+}
+
+/// The run that a master is in.
+#[derive(Clone, Debug)]
+struct Run(ServerRun);
+
+impl Default for Run {
+    fn default() -> Self {
+        Self(ServerRun::new("1"))
+    }
 }
 
 /// Hashes keys plainly and always alike: a simulated master is asked millions of times a second,
@@ -79,6 +89,9 @@ pub struct Peek<'a> {
     pub expires: Option<u64>,
     /// The fencing counter.
     pub counter: Option<u64>,
+    /// The holds of a class, by value, with the milliseconds on the master's clock until which each is kept:
+    /// also of a class that the lock key no longer shows.
+    pub members: &'a [([u8; 32], u64)],
 }
 
 #[derive(Clone, Debug)]
@@ -94,6 +107,9 @@ enum Value {
     /// Any type that is not a string.
     Foreign,
 }
+
+/// A member of a class: its value, and until when, in milliseconds on the master's clock.
+pub(super) type Member = ([u8; 32], u64);
 
 pub(super) type Outcome<T> = Result<T, Fault>;
 
@@ -131,6 +147,12 @@ impl Master {
                 let was = self.look(now, key)?;
                 Ok(Answer::State(self.break_lock(now, key, was)))
             }
+            Request::Read { claim, token } => self.read_value(now, claim, *token),
+            Request::Write {
+                claim,
+                token,
+                value,
+            } => self.write_value(now, claim, *token, value.bytes.as_deref()),
             Request::Note { items } => {
                 let said = items.iter().map(|item| self.note(now, item));
                 Ok(Answer::Noted(said.collect()))
@@ -150,6 +172,7 @@ impl Master {
             counter: standing(&Family::Fence.of(key))
                 .and_then(Entry::text)
                 .and_then(parse),
+            members: self.holds.get(key).map_or(&[], Vec::as_slice),
         }
     }
 
@@ -163,6 +186,16 @@ impl Master {
     /// Whether no key is left.
     pub fn is_empty(&mut self, now: u64) -> bool {
         self.len(now) == 0
+    }
+
+    /// From now on it is in another run of the server: what was written before is not vouched for.
+    pub fn set_run(&mut self, run: ServerRun) {
+        self.run = Run(run);
+    }
+
+    /// The run of the server that it is in.
+    pub fn run(&self) -> &ServerRun {
+        &self.run.0
     }
 
     /// Puts a value of another type under `key`.
@@ -188,6 +221,9 @@ impl Master {
         ttl: Duration,
         proposal: u64,
     ) -> Outcome<Answer> {
+        if let Some(permit) = claim.permit() {
+            return self.permit(now, claim, permit, ttl, proposal);
+        }
         if let Some(group) = claim.group() {
             return self.claim(now, claim, group, ttl, proposal);
         }
@@ -275,6 +311,7 @@ impl Master {
             ahead,
             ticket: largest,
             holder,
+            free: 0,
             note,
         }));
         Ok(Answer::Refused { ttl_left, line })
@@ -325,7 +362,83 @@ impl Master {
         Ok(Answer::Confirmed)
     }
 
+    fn read_value(&mut self, now: u64, claim: &Claim, token: u64) -> Outcome<Answer> {
+        let stored = self.stored(now, claim.key())?;
+        if !self.is_ours(now, claim)? {
+            return Ok(Answer::NotOurs);
+        }
+        if let Some(above) = self.above(now, claim.key(), stored.as_ref(), token)? {
+            return Ok(Answer::CounterAbove(above));
+        }
+        self.set_counter(now, claim.key(), token);
+        let run = self.run.0.clone();
+        Ok(Answer::Value { run, stored })
+    }
+
+    fn write_value(
+        &mut self,
+        now: u64,
+        claim: &Claim,
+        token: u64,
+        bytes: Option<&[u8]>,
+    ) -> Outcome<Answer> {
+        let stored = self.stored(now, claim.key())?;
+        if let Some(above) = self.above(now, claim.key(), stored.as_ref(), token)? {
+            return Ok(Answer::CounterAbove(above));
+        }
+        let key = Family::Value.of(claim.key());
+        let run = self.run.0.clone();
+        match bytes {
+            Some(bytes) => {
+                let head = format!("{token} {} ", run.as_str());
+                self.set(now, &key, [head.as_bytes(), bytes].concat(), None);
+            }
+            None => drop(self.keys.remove(&key)),
+        }
+        Ok(Answer::Written { run })
+    }
+
+    /// The largest number that has been here, where it is above `token`.
+    fn above(
+        &mut self,
+        now: u64,
+        key: &[u8],
+        stored: Option<&StoredValue>,
+        token: u64,
+    ) -> Outcome<Option<u64>> {
+        let number = stored.map_or(0, |stored| stored.number);
+        let largest = self.counter(now, key)?.max(number);
+        Ok(Some(largest).filter(|largest| *largest > token))
+    }
+
+    fn stored(&mut self, now: u64, key: &[u8]) -> Outcome<Option<StoredValue>> {
+        let run = self.run.0.clone();
+        let key = Family::Value.of(key);
+        let Some(text) = self.text(now, &key)? else {
+            return Ok(None);
+        };
+        let mut parts = text.splitn(3, |byte| *byte == b' ');
+        let number = parts.next().filter(|digits| !digits.starts_with(b"+"));
+        match (number.and_then(parse), parts.next(), parts.next()) {
+            (Some(number @ 1..LARGEST_COUNTER), Some(of), Some(bytes)) if !of.is_empty() => {
+                Ok(Some(StoredValue {
+                    number,
+                    bytes: bytes.to_vec(),
+                    vouched: of == run.as_str().as_bytes(),
+                }))
+            }
+            _ => {
+                let key = String::from_utf8_lossy(&key);
+                let why = format!("ERR quorate: {key} holds no value of a lock: left alone");
+                Err(Fault::Server(why.into()))
+            }
+        }
+    }
+
     fn release(&mut self, now: u64, claim: &Claim, leave: bool) -> Outcome<Answer> {
+        if let Some(permit) = claim.permit() {
+            return self.release_permit(now, claim, permit, leave);
+        }
         if let Some(group) = claim.group() {
             return self.unclaim(now, claim, group, leave);
         }
@@ -580,6 +693,11 @@ impl Master {
             Some(Value::Text(text)) => Ok(Some(text)),
             Some(Value::Foreign) => Err(Fault::WrongType),
         }
+    }
+
+    /// Whether there is a key, of any type.
+    pub(super) fn exists(&mut self, now: u64, key: &[u8]) -> bool {
+        self.entry(now, key).is_some()
     }
 
     pub(super) fn ttl_left(&mut self, now: u64, key: &[u8]) -> Option<Duration> {

@@ -5,20 +5,22 @@
 
 mod group;
 mod master;
+mod permit;
 
 pub use master::{Master, Peek};
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Answer, Fault, Node, NodeName, Reply, Request, Subscriber};
+use super::{Answer, Fault, Node, NodeName, Reply, Request, ServerRun, Subscriber};
 use crate::clock;
+use crate::protocol::instant::Instant;
 use crate::runtime::BoxFuture;
 
 /// How an in-memory master behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Mode {
+pub enum Condition {
     /// It answers.
     #[default]
     Up,
@@ -31,11 +33,11 @@ pub enum Mode {
 /// One master in memory.
 ///
 /// ```
-/// use quorate::node::memory::{MemoryNode, Mode};
+/// use quorate::node::memory::{MemoryNode, Condition};
 ///
 /// let node = MemoryNode::new("memory-1");
-/// node.set_mode(Mode::Down);   // a dead master
-/// node.set_mode(Mode::Up);     // it is back, with all it had
+/// node.set_condition(Condition::Down);   // a dead master
+/// node.set_condition(Condition::Up);     // it is back, with all it had
 /// node.forget();               // it restarted empty
 /// ```
 #[derive(Clone, Debug)]
@@ -47,8 +49,10 @@ pub struct MemoryNode {
 #[derive(Debug, Default)]
 struct State {
     master: Master,
-    mode: Mode,
+    condition: Condition,
     subscribers: Vec<Subscriber>,
+    /// How often it has been restarted.
+    restarts: u64,
 }
 
 impl MemoryNode {
@@ -61,13 +65,22 @@ impl MemoryNode {
     }
 
     /// Changes how it behaves from the next request on.
-    pub fn set_mode(&self, mode: Mode) {
-        self.state().mode = mode;
+    pub fn set_condition(&self, condition: Condition) {
+        self.state().condition = condition;
     }
 
     /// Loses every key, as a restart without persistence does.
     pub fn forget(&self) {
         self.state().master = Master::default();
+        self.restart();
+    }
+
+    /// Restarts with all it had: another run of the server.
+    pub fn restart(&self) {
+        let mut state = self.state();
+        state.restarts += 1;
+        let run = ServerRun::new(format!("{}", state.restarts + 1));
+        state.master.set_run(run);
     }
 
     /// Reads or changes the keys.
@@ -81,11 +94,12 @@ impl MemoryNode {
 
     fn answer(&self, request: &Request) -> Result<Answer, Fault> {
         let mut state = self.state();
-        match state.mode {
+        match state.condition {
             _ if request.is_withdrawn() => Err(Fault::Withdrawn),
-            Mode::Up => state.master.apply(clock::wall_micros(), request),
-            Mode::Down => Err(Fault::Down("switched off".into())),
-            Mode::Mute => {
+            _ if request.is_void(Instant::now(), state.master.run()) => Err(Fault::Withdrawn),
+            Condition::Up => state.master.apply(clock::wall_micros(), request),
+            Condition::Down => Err(Fault::Down("switched off".into())),
+            Condition::Mute => {
                 // It acts; only the answer is lost.
                 let _ = state.master.apply(clock::wall_micros(), request);
                 Err(Fault::Timeout(Duration::ZERO))

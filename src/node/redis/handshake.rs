@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use super::resp::{Command, Value};
 use super::shared::Shared;
+use super::trust::Memory;
 use super::wire::{Scripts, server_fault};
 use crate::keys::WAKE;
 use crate::node::Fault;
@@ -21,6 +22,7 @@ pub(super) struct Negotiated {
     pub(super) scripts: Scripts,
     /// Until when this master's votes do not count.
     pub(super) quarantined_until: Instant,
+    pub(super) memory: Memory,
 }
 
 /// A handshake under way.
@@ -35,6 +37,7 @@ pub(super) struct Handshake {
     /// The number of this connection at the server, where the user may ask for it.
     id: Option<i64>,
     quarantined_until: Instant,
+    memory: Memory,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +96,7 @@ impl Handshake {
             untold: None,
             id: None,
             quarantined_until: NEVER_GUARDED,
+            memory: Memory::of(None, false),
         }
     }
 
@@ -149,6 +153,8 @@ impl Handshake {
             return Err(Fault::SameServer(other.as_str().into()));
         }
         self.quarantined_until = self.quarantine(shared, answered)?;
+        let lasts = shared.options.restart_guard == RestartGuard::Off;
+        self.memory = Memory::of(run.as_deref(), lasts);
         // What still lies in the buffers of the last connection (the master may have been stopped)
         // must not be executed behind the releases that this one sends. A user who may not ask for
         // numbers goes without; the ttl still ends what is left.
@@ -170,6 +176,7 @@ impl Handshake {
         Negotiated {
             scripts: self.scripts,
             quarantined_until: self.quarantined_until,
+            memory: self.memory,
         }
     }
 

@@ -5,7 +5,7 @@
 use std::fmt;
 
 use super::resp::{Command, Value};
-use crate::keys::{self, Family, LEADER, LEADER_PLACE, WAKE, WAKE_PLACE};
+use crate::keys::{self, Family, LEADER, LEADER_PLACE, RESERVED, WAKE, WAKE_PLACE};
 use crate::node::Scope;
 
 /// What a right is needed for.
@@ -35,6 +35,10 @@ pub enum Purpose {
     Naming,
     /// Several resources in one lock, readers, owners.
     Groups,
+    /// Values under a lock: quotas, and what is done once a period.
+    Values,
+    /// Semaphores.
+    Semaphores,
     /// Telling who holds a lock, and reading it.
     Notes,
     /// Hearing of a new leader at once; without, observers go by their timers.
@@ -42,7 +46,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 15] = [
         Self::Locking,
         Self::RestartGuard,
         Self::Fencing,
@@ -53,6 +57,8 @@ impl Purpose {
         Self::Groups,
         Self::Reconnecting,
         Self::Operating,
+        Self::Values,
+        Self::Semaphores,
         Self::Database,
         Self::Persistence,
         Self::Naming,
@@ -81,6 +87,8 @@ impl fmt::Display for Purpose {
             Self::Persistence => "judging persistence",
             Self::Naming => "a name in CLIENT LIST",
             Self::Groups => "several resources, readers and owners",
+            Self::Values => "quotas and once a period",
+            Self::Semaphores => "semaphores",
             Self::Notes => "notes of who holds a lock",
             Self::Elections => "hearing of new leaders at once",
         })
@@ -170,6 +178,13 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Groups, "PEXPIRE {holds} 1"),
     (Purpose::Groups, "PEXPIREAT {lock} 1"),
     (Purpose::Groups, "DEL {holds}"),
+    (Purpose::Values, "GET {lock}"),
+    (Purpose::Values, "GET {fence}"),
+    (Purpose::Values, "SET {fence} x XX PX 1"),
+    (Purpose::Values, "GET {value}"),
+    (Purpose::Values, "SET {value} x XX PX 1"),
+    (Purpose::Values, "DEL {value}"),
+    (Purpose::Semaphores, "PTTL {slot}"),
     (Purpose::Naming, "CLIENT SETNAME quorate"),
 ];
 
@@ -186,11 +201,11 @@ pub(super) fn purposes(
             Purpose::Locking | Purpose::Reconnecting | Purpose::Operating => true,
             // A courtesy, that old servers do not know: nothing is missing without.
             Purpose::Naming => false,
-            // Most locks are one resource held alone; the table names it, and who asks for more hears of it.
-            Purpose::Groups => fencing && fair,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
-            Purpose::Fencing | Purpose::Notes => fencing,
+            Purpose::Fencing | Purpose::Notes | Purpose::Values => fencing,
+            // Most locks are one resource held alone; the table names it, and who asks for more hears of it.
+            Purpose::Groups | Purpose::Semaphores => fencing && fair,
             Purpose::Order | Purpose::WakeUps | Purpose::Elections => fair,
             Purpose::Database => database,
         })
@@ -276,6 +291,7 @@ impl Need {
                 .into_iter()
                 .find(|family| family.place() == word)
             {
+                Some(Family::Slot) => format!("{}0:{}", Family::Slot.before(), names.lock),
                 Some(family) => format!("{}{}", family.before(), names.lock),
                 None => word.to_owned(),
             },
@@ -338,6 +354,12 @@ impl Denied {
 
 /// The keys of one family, as an ACL pattern.
 fn pattern(family: Family, prefix: &str) -> String {
+    if family == Family::Slot {
+        // A slot is a lock of its own: with a counter, a line, and what else goes with one.
+        let slots = pattern(Family::Lock, prefix);
+        let before = Family::Slot.before();
+        return format!("{before}*:{slots} ~{RESERVED}*:{before}*:{slots}");
+    }
     let before = [family.before(), prefix].concat();
     String::from_utf8_lossy(&keys::pattern(before.as_bytes())).into_owned()
 }
@@ -469,7 +491,7 @@ mod tests {
     use crate::node::redis::wire::sources;
 
     /// What a user gets by the line on the page: all that is in use by default, and what operators ask.
-    const DEFAULTS: [Purpose; 10] = [
+    const DEFAULTS: [Purpose; 12] = [
         Purpose::Locking,
         Purpose::RestartGuard,
         Purpose::Fencing,
@@ -480,6 +502,8 @@ mod tests {
         Purpose::Reconnecting,
         Purpose::Operating,
         Purpose::Groups,
+        Purpose::Values,
+        Purpose::Semaphores,
     ];
 
     /// The words of `ACL SETUSER` that grant what `wanted` needs, behind the name of the user.
@@ -527,6 +551,8 @@ mod tests {
             Purpose::Persistence => "`doctor` warns that it cannot tell",
             Purpose::Naming => "connections have no name",
             Purpose::Groups => "none of those kinds of lock",
+            Purpose::Values => "these fail; locks do not",
+            Purpose::Semaphores => "no permits",
             Purpose::Notes => "nobody is told who holds a lock",
             Purpose::Elections => "observers go by their timers",
         }
@@ -544,6 +570,8 @@ mod tests {
             Purpose::Operating => "`status`, `list`, `break`, `doctor`",
             Purpose::Persistence => "`doctor`, with the restart guard off",
             Purpose::Groups => "several resources, readers, owners",
+            Purpose::Values => "quotas, once a period",
+            Purpose::Semaphores => "semaphores",
             Purpose::Naming => "names in `CLIENT LIST` (the library's: Redis 7.2, Valkey)",
             Purpose::Notes => "notes of who holds a lock",
             Purpose::Elections => "new leaders, heard of at once",
@@ -599,8 +627,11 @@ mod tests {
     }
 
     /// What each script is for.
-    const OF_SCRIPTS: [&[Purpose]; 13] = {
-        use Purpose::{Elections, Fencing, Groups, Locking, Notes, Operating, Order, WakeUps};
+    const OF_SCRIPTS: [&[Purpose]; 17] = {
+        use Purpose::{
+            Elections, Fencing, Groups, Locking, Notes, Operating, Order, Semaphores, Values,
+            WakeUps,
+        };
         [
             &[Locking, Fencing],
             &[Locking, Fencing],
@@ -614,6 +645,10 @@ mod tests {
             &[Locking, Fencing, Groups],
             &[Locking, Order, Groups, WakeUps, Notes],
             &[Locking, Fencing, Groups],
+            &[Values],
+            &[Values],
+            &[Locking, Fencing, Order, Semaphores],
+            &[Locking, Order, WakeUps],
             &[Notes, Elections],
         ]
     };

@@ -7,6 +7,7 @@ use super::buffers::Output;
 use super::handshake::Negotiated;
 use super::resp::{Command, Value};
 use super::shared::Shared;
+use super::trust::Memory;
 use super::wire::{NoAnswer, Scripts, decode, is_noscript};
 use crate::keys::LEADER;
 use crate::node::actor::mailbox::Queued;
@@ -31,6 +32,7 @@ const IDLE: Duration = Duration::from_secs(2);
 pub(super) struct Online {
     scripts: Scripts,
     quarantined_until: Instant,
+    memory: Memory,
     since: Instant,
     /// When the master was last heard.
     heard: Instant,
@@ -64,6 +66,7 @@ impl Online {
         Self {
             scripts: negotiated.scripts,
             quarantined_until: negotiated.quarantined_until,
+            memory: negotiated.memory,
             since: now,
             heard: now,
             under_way: VecDeque::new(),
@@ -119,7 +122,7 @@ impl Online {
                     self.wanted = self.scripts.loaded_sets().collect();
                     return Ok(());
                 }
-                let answer = match decode(&queued.request, value) {
+                let answer = match decode(&queued.request, value, &self.memory) {
                     Ok(answer) => Ok(answer),
                     Err(NoAnswer::Fault(fault)) => Err(fault),
                     Err(NoAnswer::Odd(fault)) => {
@@ -212,7 +215,9 @@ impl Online {
                     self.wanted.push(set);
                 }
                 self.again.push(queued);
-            } else if self.scripts.encode(&queued.request, out.commands()) {
+            } else if !queued.request.is_void(now, &self.memory.run)
+                && (self.scripts).encode(&queued.request, &self.memory.run, out.commands())
+            {
                 let what = What::Request(queued);
                 self.under_way.push_back(Sent { what, at: now });
             } else {

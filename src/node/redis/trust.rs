@@ -3,7 +3,31 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use crate::node::NodeName;
+use crate::node::{NodeName, ServerRun};
+
+/// What the memory of the server behind one connection is worth.
+#[derive(Clone, Debug)]
+pub(super) struct Memory {
+    /// The run of the server. A connection never outlives it.
+    pub(super) run: ServerRun,
+    /// It is said to lose nothing: what an earlier run wrote counts as well.
+    pub(super) lasts: bool,
+}
+
+impl Memory {
+    /// Of a server that does not tell its run. The restart guard lets none pass; without it nothing depends on
+    /// the run.
+    pub(super) fn of(run: Option<&str>, lasts: bool) -> Self {
+        let one_word = |run: &&str| !run.is_empty() && !run.contains(char::is_whitespace);
+        let run = ServerRun::new(run.filter(one_word).unwrap_or("-"));
+        Self { run, lasts }
+    }
+
+    /// Whether what was written in this run is all that this server was ever told.
+    pub(super) fn vouches_for(&self, run: &[u8]) -> bool {
+        self.lasts || self.run.as_str().as_bytes() == run
+    }
+}
 
 /// What one node has seen of its master, across connections.
 #[derive(Default)]
@@ -80,6 +104,14 @@ mod tests {
         assert_eq!(roster.enter("run 2", &b), Ok(()), "put right");
         assert_eq!(roster.enter("run 3", &a), Ok(()), "restarted");
         assert_eq!(roster.enter("run 1", &b), Ok(()), "the old place is free");
+    }
+
+    #[test]
+    fn a_server_vouches_for_what_it_wrote_in_this_run_unless_it_loses_nothing() {
+        let memory = |lasts| Memory::of(Some("run"), lasts);
+        assert!(memory(false).vouches_for(b"run") && !memory(false).vouches_for(b"other"));
+        assert!(memory(true).vouches_for(b"other"));
+        assert_eq!(Memory::of(Some("two words"), true).run.as_str(), "-");
     }
 
     #[test]

@@ -7,19 +7,20 @@ use std::time::Duration;
 use super::needs::Denied;
 use super::raised::Raised;
 use super::resp::{Command, Value};
+use super::trust::Memory;
 use crate::keys::{self, LEADER};
 use crate::node::inspection::plain;
 use crate::node::note::dated;
 use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fairness, Fault, Group, KeyState, Mode, Note, NoteItem,
-    Page, QueueInfo, Request, Ticket, Waiter,
+    Page, Permit, QueueInfo, Request, ServerRun, StoredValue, Ticket, Waiter,
 };
 
 /// How long a fencing counter outlives its last grant: a day, so that counters do not pile up.
 const FENCE_TTL: Duration = Duration::from_secs(86_400);
 
 /// The scripts, in the order of [`Script`].
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 17] = [
     include_str!("../../scripts/acquire.lua"),
     include_str!("../../scripts/confirm.lua"),
     include_str!("../../scripts/release.lua"),
@@ -32,11 +33,15 @@ const SOURCES: [&str; 13] = [
     include_str!("../../scripts/confirm_group.lua"),
     include_str!("../../scripts/unclaim.lua"),
     include_str!("../../scripts/keep.lua"),
+    include_str!("../../scripts/read.lua"),
+    include_str!("../../scripts/write.lua"),
+    include_str!("../../scripts/permit.lua"),
+    include_str!("../../scripts/release_permit.lua"),
     include_str!("../../scripts/note.lua"),
 ];
 
 /// What several scripts share, put in where a line asks for it: a function would cost each call.
-const PARTS: [(&str, &str); 4] = [
+const PARTS: [(&str, &str); 5] = [
     (
         "--+ fence/read.lua\n",
         include_str!("../../scripts/fence/read.lua"),
@@ -52,6 +57,10 @@ const PARTS: [(&str, &str); 4] = [
     (
         "--+ wake/readers.lua\n",
         include_str!("../../scripts/wake/readers.lua"),
+    ),
+    (
+        "--+ value/read.lua\n",
+        include_str!("../../scripts/value/read.lua"),
     ),
 ];
 
@@ -80,6 +89,10 @@ enum Script {
     ConfirmGroup,
     Unclaim,
     Keep,
+    Read,
+    Write,
+    Permit,
+    ReleasePermit,
     Note,
 }
 
@@ -89,6 +102,8 @@ impl Script {
         let fair = |claim: &Claim| matches!(claim.fairness(), Fairness::Fair(_));
         let grouped = |claim: &Claim| claim.group().is_some();
         Some(match request {
+            Request::Acquire { claim, .. } if claim.permit().is_some() => Self::Permit,
+            Request::Release { claim, .. } if claim.permit().is_some() => Self::ReleasePermit,
             Request::Acquire { claim, .. } if grouped(claim) => Self::Claim,
             Request::Confirm { claim, .. } if grouped(claim) => Self::ConfirmGroup,
             Request::Release { claim, .. } if grouped(claim) => Self::Unclaim,
@@ -102,6 +117,8 @@ impl Script {
             Request::Extend { .. } => Self::Extend,
             Request::Look { .. } => Self::Look,
             Request::Break { .. } => Self::Break,
+            Request::Read { .. } => Self::Read,
+            Request::Write { .. } => Self::Write,
             Request::Note { .. } => Self::Note,
         })
     }
@@ -115,7 +132,7 @@ pub(super) struct Scripts {
 
 /// The scripts that are loaded together, in the order of [`Script`]: those of the plain lock with every
 /// connection, the others when they are first needed.
-const SETS: [Range<usize>; 3] = [0..8, 8..12, 12..SOURCES.len()];
+const SETS: [Range<usize>; 5] = [0..8, 8..12, 12..14, 14..16, 16..SOURCES.len()];
 
 impl Scripts {
     /// The set that every connection begins with.
@@ -173,8 +190,8 @@ impl Scripts {
         command
     }
 
-    /// Writes one request as one command. False when nothing of it is left to send.
-    pub(super) fn encode(&self, request: &Request, out: &mut Vec<u8>) -> bool {
+    /// Writes one request as one command, to this run of the server. False when nothing of it is left to send.
+    pub(super) fn encode(&self, request: &Request, run: &ServerRun, out: &mut Vec<u8>) -> bool {
         if request.is_withdrawn() {
             return false;
         }
@@ -184,7 +201,9 @@ impl Scripts {
                 ttl,
                 proposal,
             } => {
-                if let Some(group) = claim.group() {
+                if let Some(permit) = claim.permit() {
+                    self.permit(claim, permit, *ttl, *proposal, out);
+                } else if let Some(group) = claim.group() {
                     self.claim(claim, group, *ttl, *proposal, out);
                 } else if let Fairness::Fair(ticket) = claim.fairness() {
                     self.acquire_fair(claim, ticket.as_deref(), *ttl, *proposal, out);
@@ -234,6 +253,16 @@ impl Scripts {
             Request::Break { key } => {
                 self.call(Script::Break, 1, 0, out).arg(key);
             }
+            Request::Read { claim, token } => {
+                let mut command = self.call(Script::Read, 1, 2, out);
+                command.arg(claim.key()).arg(claim.token().to_hex());
+                command.number(*token);
+            }
+            Request::Write {
+                claim,
+                token,
+                value,
+            } => self.write(claim, *token, value.bytes.as_deref(), run, out),
             Request::Note { items } => self.note(items, out),
             Request::List { page } => scan(page, out),
             Request::Watch { key, on } => {
@@ -243,6 +272,22 @@ impl Scripts {
             }
         }
         true
+    }
+
+    fn write(
+        &self,
+        claim: &Claim,
+        token: u64,
+        bytes: Option<&[u8]>,
+        run: &ServerRun,
+        out: &mut Vec<u8>,
+    ) {
+        let args = 2 + usize::from(bytes.is_some());
+        let mut command = self.call(Script::Write, 1, args, out);
+        command.arg(claim.key()).number(token).arg(run.as_str());
+        if let Some(bytes) = bytes {
+            command.arg(bytes);
+        }
     }
 
     fn acquire_fair(
@@ -336,7 +381,44 @@ impl Scripts {
         }
     }
 
+    fn permit(
+        &self,
+        claim: &Claim,
+        permit: &Permit,
+        ttl: Duration,
+        proposal: u64,
+        out: &mut Vec<u8>,
+    ) {
+        let ticket = ticket(claim);
+        let extra = if ticket.is_some() { 3 } else { 0 };
+        let mut command = self.call(Script::Permit, 1, 5 + extra, out);
+        command.arg(permit.name()).arg(claim.token().to_hex());
+        command.number(millis(ttl)).number(proposal);
+        command.number(permit.slot().into());
+        command.number(permit.permits().into());
+        if let Some(ticket) = ticket {
+            command.arg(&*ticket.waiter);
+            command
+                .number(ticket.number)
+                .number(millis(ticket.heartbeat));
+        }
+    }
+
+    fn release_permit(&self, claim: &Claim, permit: &Permit, leave: bool, out: &mut Vec<u8>) {
+        let ticket = ticket(claim);
+        let extra = if ticket.is_some() { 2 } else { 0 };
+        let mut command = self.call(Script::ReleasePermit, 1, 2 + extra, out);
+        command.arg(permit.name()).arg(claim.token().to_hex());
+        command.number(permit.slot().into());
+        if let Some(ticket) = ticket {
+            command.arg(&*ticket.waiter).number(u64::from(leave));
+        }
+    }
+
     fn release(&self, claim: &Claim, leave: bool, out: &mut Vec<u8>) {
+        if let Some(permit) = claim.permit() {
+            return self.release_permit(claim, permit, leave, out);
+        }
         if let Some(group) = claim.group() {
             return self.unclaim(claim, group, leave, out);
         }
@@ -391,6 +473,14 @@ fn scan(page: &Page, out: &mut Vec<u8>) {
     command.arg("TYPE").arg("string");
 }
 
+/// The place in line of a claim, where it has one.
+fn ticket(claim: &Claim) -> Option<&Ticket> {
+    match claim.fairness() {
+        Fairness::Fair(ticket) => ticket.as_deref(),
+        Fairness::Unordered => None,
+    }
+}
+
 /// Whether some of these are not one key held exclusively.
 fn has_groups(items: &[ExtendItem]) -> bool {
     items.iter().any(|item| item.claim.group().is_some())
@@ -439,14 +529,18 @@ impl NoAnswer {
     }
 }
 
-/// What a reply means for its request.
-pub(super) fn decode(request: &Request, value: &Value<'_>) -> Result<Answer, NoAnswer> {
+/// What a reply of a server with this memory means for its request.
+pub(super) fn decode(
+    request: &Request,
+    value: &Value<'_>,
+    memory: &Memory,
+) -> Result<Answer, NoAnswer> {
     if let Value::Error(error) = value {
         return Err(NoAnswer::Fault(refused(request, error)));
     }
     Ok(match (request, value) {
         (Request::Acquire { claim, .. }, value) => acquired(claim, value)?,
-        (Request::Confirm { .. }, Value::Int(0)) => Answer::NotOurs,
+        (Request::Confirm { .. } | Request::Read { .. }, Value::Int(0)) => Answer::NotOurs,
         (Request::Confirm { .. }, Value::Int(1)) => Answer::Confirmed,
         (Request::Confirm { claim, .. }, Value::Int(-1)) if claim.group().is_some() => {
             Answer::NotAlone
@@ -466,6 +560,18 @@ pub(super) fn decode(request: &Request, value: &Value<'_>) -> Result<Answer, NoA
         (Request::Look { .. } | Request::Break { .. }, Value::Array(state)) => {
             Answer::State(key_state(state).ok_or_else(NoAnswer::odd)?)
         }
+        (Request::Read { .. }, Value::Array(found)) => {
+            let run = memory.run.clone();
+            let stored = stored(found, memory)?;
+            Answer::Value { run, stored }
+        }
+        (Request::Write { .. }, Value::Int(1)) => {
+            let run = memory.run.clone();
+            Answer::Written { run }
+        }
+        (Request::Read { .. } | Request::Write { .. }, Value::Int(above)) => {
+            Answer::CounterAbove(counter(*above)?)
+        }
         (Request::Note { items }, Value::Bulk(said)) => {
             noted(items, said).ok_or_else(NoAnswer::odd)?
         }
@@ -478,6 +584,9 @@ pub(super) fn decode(request: &Request, value: &Value<'_>) -> Result<Answer, NoA
 /// The answer to an acquire: each kind of claim has its own.
 fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
     let in_line = matches!(claim.fairness(), Fairness::Fair(_));
+    if claim.permit().is_some() {
+        return permitted(value);
+    }
     if claim.group().is_some() {
         return claimed(value);
     }
@@ -517,6 +626,40 @@ fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
         _ => {}
     }
     Err(NoAnswer::odd())
+}
+
+/// The answer to a claim of a slot.
+fn permitted(value: &Value<'_>) -> Result<Answer, NoAnswer> {
+    match value {
+        Value::Int(granted) => {
+            let counter = Some(counter(*granted)?);
+            Ok(Answer::Granted { counter })
+        }
+        Value::Array(refused) => {
+            let [
+                Value::Bulk(free),
+                ttl @ Value::Int(_),
+                Value::Int(ahead @ 0..),
+                Value::Int(ticket @ 0..),
+            ] = &refused[..]
+            else {
+                return Err(NoAnswer::odd());
+            };
+            let free = std::str::from_utf8(free)
+                .ok()
+                .and_then(|bits| bits.parse().ok());
+            let line = QueueInfo {
+                note: None,
+                ahead: ahead.unsigned_abs(),
+                ticket: ticket.unsigned_abs(),
+                holder: None,
+                free: free.ok_or_else(NoAnswer::odd)?,
+            };
+            let (ttl_left, line) = (as_millis(ttl), Some(Box::new(line)));
+            Ok(Answer::Refused { ttl_left, line })
+        }
+        _ => Err(NoAnswer::odd()),
+    }
 }
 
 /// The answer to a claim of a group.
@@ -562,6 +705,26 @@ fn counter(said: i64) -> Result<u64, NoAnswer> {
     })
 }
 
+/// The value under a lock: `NUMBER RUN BYTES`, the bytes as they are.
+fn stored(found: &[Value<'_>], memory: &Memory) -> Result<Option<StoredValue>, NoAnswer> {
+    let text = match found {
+        [Value::Nil] => return Ok(None),
+        [Value::Bulk(text)] => text,
+        _ => return Err(NoAnswer::odd()),
+    };
+    let mut parts = text.splitn(3, |byte| *byte == b' ');
+    let (Some(number), Some(run), Some(bytes)) = (parts.next(), parts.next(), parts.next()) else {
+        return Err(NoAnswer::odd());
+    };
+    let number = std::str::from_utf8(number).ok();
+    let number = number.and_then(|number| number.parse().ok());
+    Ok(Some(StoredValue {
+        number: counter(number.ok_or_else(NoAnswer::odd)?)?,
+        bytes: bytes.to_vec(),
+        vouched: memory.vouches_for(run),
+    }))
+}
+
 fn extended(digit: u8) -> Option<Extended> {
     Some(match digit {
         b'0' => Extended::NotOurs,
@@ -588,6 +751,7 @@ fn line(refused: &[Value<'_>]) -> QueueInfo {
         ticket: number(2),
         note: note(refused.get(4..).and_then(<[_]>::last), holder.as_deref()),
         holder,
+        free: 0,
     }
 }
 
@@ -736,12 +900,50 @@ mod tests {
         }
         let text = String::from_utf8(out).expect("text");
         assert!(!text.contains("--+"), "{text}");
-        assert_eq!(text.matches("local fence = ").count(), 6);
+        assert_eq!(text.matches("local fence = ").count(), 9);
         assert!(
             !text.contains("{fence}") && !text.contains("{shared}"),
             "{text}"
         );
         assert!(SETS.iter().flat_map(Clone::clone).eq(0..SOURCES.len()));
+    }
+
+    fn memory() -> Memory {
+        Memory::of(Some("run"), false)
+    }
+
+    #[test]
+    fn a_value_is_read_as_it_stands_and_nothing_else_is_taken_for_one() {
+        let claim = Arc::new(Claim::new("", b"job", Token::from_bytes([1; 16]), true));
+        let read = Request::Read { claim, token: 9 };
+        let said = |text: &[u8]| decode(&read, &Value::Array(vec![Value::Bulk(text)]), &memory());
+        let value = |number, bytes: &[u8], vouched| {
+            let bytes = bytes.to_vec();
+            let stored = Some(StoredValue {
+                number,
+                bytes,
+                vouched,
+            });
+            let run = memory().run;
+            Ok(Answer::Value { run, stored })
+        };
+        assert_eq!(said(b"7 run quota 3"), value(7, b"quota 3", true));
+        assert_eq!(said(b"7 old \xff \r\n"), value(7, b"\xff \r\n", false));
+        assert_eq!(said(b"7 run "), value(7, b"", true));
+        for odd in [
+            &b""[..],
+            b"7",
+            b"7 run",
+            b"x run y",
+            b"0 run y",
+            b"-7 run y",
+        ] {
+            assert!(matches!(said(odd), Err(NoAnswer::Odd(_))), "{odd:?}");
+        }
+        let nothing = decode(&read, &Value::Array(vec![Value::Nil]), &memory());
+        let run = memory().run;
+        let stored = None;
+        assert_eq!(nothing, Ok(Answer::Value { run, stored }));
     }
 
     fn claims() -> [Request; 3] {
@@ -765,11 +967,11 @@ mod tests {
         let [_, fenced, fair] = claims();
         for request in [&fenced, &fair] {
             for odd in [0, -1, (1 << 53) + 1, i64::MAX, i64::MIN] {
-                let said = decode(request, &Value::Int(odd));
+                let said = decode(request, &Value::Int(odd), &memory());
                 assert!(matches!(said, Err(NoAnswer::Odd(_))), "{odd}: {said:?}");
             }
             for counter in [1, 1 << 53] {
-                let said = decode(request, &Value::Int(counter));
+                let said = decode(request, &Value::Int(counter), &memory());
                 let counter = Some(counter.unsigned_abs());
                 assert_eq!(said, Ok(Answer::Granted { counter }));
             }
@@ -798,14 +1000,14 @@ mod tests {
             (&look, vec![&Value::Nil, &ok, &Value::Int(1), &two, &four]),
         ] {
             for value in wrong {
-                let said = decode(request, value);
+                let said = decode(request, value, &memory());
                 assert_eq!(said, Err(NoAnswer::odd()), "{request:?}: {value:?}");
             }
-            let said = decode(request, &error);
+            let said = decode(request, &error, &memory());
             assert!(matches!(said, Err(NoAnswer::Fault(_))), "{said:?}");
         }
         for (request, right) in [(&classic, &Value::Nil), (&fenced, &two), (&fair, &four)] {
-            let said = decode(request, right);
+            let said = decode(request, right, &memory());
             assert!(matches!(said, Ok(Answer::Refused { .. })), "{said:?}");
         }
     }

@@ -6,7 +6,10 @@ use super::*;
 use crate::node::redis::address::Address;
 use crate::node::redis::shared::NodeOptions;
 use crate::node::redis::trust::Roster;
-use crate::node::{Answer, Claim, Phase, Reply, ReplySink, Request, Subscriber, Token, WakeSink};
+use crate::node::{
+    Answer, Claim, NewValue, Phase, Reply, ReplySink, Request, ServerRun, Subscriber, Token,
+    WakeSink,
+};
 use crate::settings::RestartGuard;
 
 const NODE_TIMEOUT: u64 = 50;
@@ -318,6 +321,49 @@ fn a_stalled_master_is_asked_nothing_more_until_it_answers() {
 }
 
 #[test]
+fn a_master_has_caught_up_when_what_it_owes_is_not_overdue() {
+    for (answers, caught_up) in [(60, true), (89, true), (90, false)] {
+        let mut bench = Bench::new();
+        bench.greet(0);
+        for (number, asked) in [(1, 0), (2, 40)] {
+            bench.ask(number.into(), acquire(number));
+            bench.link.take(at(asked));
+        }
+        bench.pass(41, NODE_TIMEOUT);
+        assert_eq!(bench.told.kinds(), ["timeout", "timeout"]);
+        bench.say(b":5\r\n", answers);
+        bench.ask(3, acquire(3));
+        assert_eq!(bench.link.take(at(answers)), caught_up, "at {answers}");
+        let told: &[&str] = if caught_up { &[] } else { &["stalled"] };
+        assert_eq!(bench.told.kinds(), told, "at {answers}");
+    }
+}
+
+#[test]
+fn a_release_that_a_master_refuses_for_the_moment_is_sent_again() {
+    for (says, again) in [
+        ("-BUSY Redis is busy running a script\r\n", true),
+        ("-LOADING Redis is loading the dataset in memory\r\n", true),
+        ("-ERR something that will not change\r\n", false),
+    ] {
+        let mut bench = Bench::new();
+        bench.greet(0);
+        bench.ask(1, release(1));
+        bench.link.take(at(1));
+        assert!(bench.written().contains(&*hex(1)));
+        bench.say(says.as_bytes(), 2);
+        assert_eq!(bench.told.kinds().len(), 1);
+        let mut sent = String::new();
+        for now in 3..1_500 {
+            bench.link.tick(at(now));
+            bench.link.take(at(now));
+            sent += &bench.written();
+        }
+        assert_eq!(sent.contains(&*hex(1)), again, "{says}");
+    }
+}
+
+#[test]
 fn a_crowd_is_refused_when_it_has_stood_for_too_long() {
     let mut bench = Bench::new();
     bench.greet(0);
@@ -442,6 +488,77 @@ fn wake_ups_are_passed_on_wherever_they_come() {
     assert_eq!(bench.told.all().len(), 2);
 }
 
+fn write(until: u64, run: Option<&str>) -> Request {
+    Request::Write {
+        claim: claim(1),
+        token: 7,
+        value: Arc::new(NewValue {
+            bytes: Some(Arc::from(&b"3"[..])),
+            until: at(until),
+            run: run.map(ServerRun::new),
+        }),
+    }
+}
+
+/// A write that has been taken, and what it waits for: its scripts, which are loaded now.
+fn taken(bench: &mut Bench, request: Request) {
+    bench.greet(0);
+    bench.ask(1, request);
+    assert!(bench.link.take(at(1)), "there may be more");
+    bench.link.take(at(1));
+    assert!(bench.written().contains("LOAD"));
+    bench.say(SHA.repeat(2).as_bytes(), 2);
+}
+
+#[test]
+fn a_write_that_was_under_way_is_never_sent_again() {
+    let mut bench = Bench::new();
+    taken(&mut bench, write(10_000, Some("a")));
+    bench.link.take(at(3));
+    // Number, run of the server, bytes.
+    let written = bench.written();
+    assert!(
+        written.ends_with("\r\n7\r\n$1\r\na\r\n$1\r\n3\r\n"),
+        "{written}"
+    );
+    bench.link.cut(Fault::Down("closed".into()), at(4));
+    assert_eq!(bench.told.kinds(), ["disconnected"]);
+    let now = bench.greet_again(4);
+    bench.link.take(at(now));
+    assert_eq!(bench.written(), "");
+}
+
+#[test]
+fn a_write_that_waited_until_its_time_was_over_is_not_sent() {
+    let mut bench = Bench::new();
+    taken(&mut bench, write(3, None));
+    bench.link.take(at(3));
+    assert_eq!(bench.written(), "");
+    assert_eq!(bench.told.kinds(), ["withdrawn"]);
+}
+
+#[test]
+fn a_write_that_follows_a_read_goes_to_that_run_of_the_server_and_to_no_other() {
+    for (run, withdrawn, sent) in [
+        (Some("a"), false, true),
+        // The lock has been given back: what a majority has is to reach the others as well.
+        (Some("a"), true, true),
+        (Some("b"), false, false),
+        (None, false, true),
+        (None, true, false),
+    ] {
+        let mut bench = Bench::new();
+        let request = write(10_000, run);
+        if let (Request::Write { claim, .. }, true) = (&request, withdrawn) {
+            claim.withdraw();
+        }
+        taken(&mut bench, request);
+        bench.link.take(at(3));
+        assert_eq!(!bench.written().is_empty(), sent, "{run:?} {withdrawn}");
+        assert_eq!(bench.told.kinds().is_empty(), sent, "{run:?} {withdrawn}");
+    }
+}
+
 #[test]
 fn one_server_under_two_names_has_one_vote() {
     let options = options(Roster::default());
@@ -489,4 +606,162 @@ fn a_link_whose_handle_is_gone_does_not_try_for_ever() {
     assert_ne!(bench.link.stage(), Stage::Over, "it still owes a release");
     bench.pass(1_000, 1_001);
     assert_eq!(bench.link.stage(), Stage::Over);
+}
+
+#[test]
+fn a_link_that_is_dropped_answers_what_is_under_way_and_what_waits() {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    bench.ask(1, acquire(1));
+    bench.link.take(at(1));
+    bench.ask(2, acquire(2));
+    drop(bench.link);
+    let why = "its connection was shut down";
+    let under_way = (1, Err(Fault::Disconnected(why.into())));
+    let waits = (2, Err(Fault::Down(why.into())));
+    assert_eq!(bench.told.all(), [under_way, waits]);
+}
+
+#[test]
+fn a_user_who_may_not_subscribe_goes_without_wake_ups_and_no_other_refusal_is_passed_over() {
+    for (refusal, goes_on) in [
+        ("-NOPERM No permissions to access a channel\r\n", true),
+        ("-ERR something else\r\n", false),
+    ] {
+        let mut bench = Bench::new();
+        let subscriber = Subscriber {
+            process: "0123456789abcdef".into(),
+            node: 5,
+            sink: bench.told.clone(),
+        };
+        assert!(bench.shared.subscriber.set(subscriber).is_ok());
+        bench.link.dialed(at(0));
+        bench.written();
+        bench.say(GREETING.concat().as_bytes(), 0);
+        bench.say(refusal.as_bytes(), 1);
+        bench.ask(1, acquire(1));
+        assert_eq!(bench.link.take(at(2)), goes_on, "{refusal}");
+    }
+}
+
+#[test]
+fn a_link_says_when_it_is_to_be_woken() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.link.wake_at(), Some(at(CONNECT_TIMEOUT)));
+    bench.greet(0);
+    assert_eq!(bench.link.wake_at(), Some(at(2_000)), "a sign of life");
+    for (number, asked) in [(1, 10), (2, 20)] {
+        bench.ask(number.into(), acquire(number));
+        bench.link.take(at(asked));
+    }
+    assert_eq!(bench.link.wake_at(), Some(at(10 + NODE_TIMEOUT)));
+    bench.say(b":5\r\n", 30);
+    assert_eq!(bench.link.wake_at(), Some(at(20 + NODE_TIMEOUT)));
+    bench.link.tick(at(70));
+    assert_eq!(bench.link.wake_at(), Some(at(70 + 500)), "it has stalled");
+    bench.link.tick(at(569));
+    assert_eq!(bench.link.stage(), Stage::Talk);
+    bench.link.tick(at(570));
+    assert_eq!(bench.link.stage(), Stage::Rest);
+    let pause = bench.link.wake_at().expect("a pause");
+    assert!(pause > at(570) && pause <= at(570 + 150));
+    // What a master refuses for the moment is tried again before a sign of life is due.
+    let mut busy = Bench::new();
+    busy.greet(0);
+    busy.ask(1, release(1));
+    busy.link.take(at(1));
+    busy.say(b"-BUSY Redis is busy running a script\r\n", 2);
+    let again = busy.link.wake_at().expect("a respite");
+    assert!(again > at(2) && again < at(2_002));
+}
+
+#[test]
+fn a_link_that_is_closing_is_woken_for_its_end() {
+    let mut bench = Bench::new();
+    bench.link.cut(Fault::Down("refused".into()), at(0));
+    bench.ask(1, release(1));
+    bench.shared.mailbox.close();
+    bench.pass(0, 990);
+    let woken = bench.link.wake_at().expect("it still owes a release");
+    assert!(woken > at(990) && woken <= at(1_001), "{woken:?}");
+}
+
+#[test]
+fn requests_wait_for_a_lost_connection_once_a_second() {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    // The first second's patience was had with the first connection.
+    bench.link.cut(Fault::Down("reset".into()), at(999));
+    bench.ask(1, acquire(1));
+    bench.link.tick(at(999));
+    assert_eq!(bench.told.kinds(), ["down"]);
+    let mut bench = Bench::new();
+    bench.greet(0);
+    bench.link.cut(Fault::Down("reset".into()), at(1_000));
+    // It stood for long, so a new one is wanted at once, and does not come about.
+    assert_eq!(bench.link.stage(), Stage::Dial);
+    bench.ask(2, acquire(2));
+    bench.pass(1_000, 1_000 + NODE_TIMEOUT - 1);
+    assert_eq!(bench.told.kinds(), [""; 0]);
+    assert_eq!(bench.link.wake_at(), Some(at(1_000 + NODE_TIMEOUT)));
+    bench.pass(1_000 + NODE_TIMEOUT, 1_000 + NODE_TIMEOUT);
+    assert_eq!(bench.told.kinds(), ["down"]);
+}
+
+#[test]
+fn no_more_is_under_way_than_the_window_is_wide() {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    for _ in 0..3_000 {
+        bench.ask(1, acquire(1));
+    }
+    let mut sent = 0;
+    while bench.link.take(at(1)) {
+        sent += bench.written().matches("EVALSHA").count();
+    }
+    assert!((1..3_000).contains(&sent), "{sent}");
+    assert!(!bench.link.take(at(1)));
+    assert_eq!(bench.written(), "");
+    bench.say(b":5\r\n:5\r\n", 2);
+    while bench.link.take(at(2)) {}
+    // As many as were answered, and a few if the master is quick.
+    let more = bench.written().matches("EVALSHA").count();
+    assert!((2..10).contains(&more), "{more}");
+}
+
+#[test]
+fn a_stalled_master_has_half_a_second_or_four_node_timeouts() {
+    let mut slow = options(Roster::default());
+    Arc::get_mut(&mut slow).expect("nobody else's").node_timeout = ms(200);
+    let mut bench = Bench::at("redis://master", slow);
+    bench.greet(0);
+    bench.ask(1, acquire(1));
+    bench.link.take(at(0));
+    bench.link.tick(at(200));
+    assert_eq!(bench.link.wake_at(), Some(at(200 + 4 * 200)));
+    bench.link.tick(at(999));
+    assert_eq!(bench.link.stage(), Stage::Talk);
+    bench.link.tick(at(1_000));
+    assert_ne!(bench.link.stage(), Stage::Talk);
+}
+
+/// What an old connection still holds must not be carried out behind what a new one asks for.
+#[test]
+fn a_new_connection_ends_the_old_one_by_its_number() {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    bench.link.cut(Fault::Down("reset".into()), at(2_000));
+    bench.link.dialed(at(2_001));
+    bench.written();
+    bench.say(GREETING.concat().as_bytes(), 2_002);
+    let written = bench.written();
+    let words: Vec<&str> = written.split("\r\n").collect();
+    let kill = words.iter().position(|word| *word == "KILL");
+    let kill = kill.unwrap_or_else(|| panic!("{written}"));
+    assert_eq!((words[kill + 2], words[kill + 4]), ("ID", "1"), "{written}");
+    // It is not at work before that is answered.
+    bench.ask(1, acquire(1));
+    assert!(!bench.link.take(at(2_003)));
+    bench.say(b":1\r\n", 2_004);
+    assert!(bench.link.take(at(2_005)));
 }

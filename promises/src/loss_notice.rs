@@ -2,13 +2,13 @@
 
 /// By how much holders were late.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
+pub struct LossNotice {
     slack: u64,
     worst: u64,
     judged: u64,
 }
 
-impl Told {
+impl LossNotice {
     /// A holder may be late by `slack`: the way from the timer to the holder.
     pub fn new(slack: u64) -> Self {
         Self {
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn who_is_told_late_is_found_unless_it_was_kept_from_running() {
-        let mut told = Told::new(5);
+        let mut told = LossNotice::new(5);
         assert_eq!(told.judge(100, 90, 0), None);
         assert_eq!(told.judge(100, 105, 0), None);
         assert_eq!(told.judge(100, 106, 0), Some(6));

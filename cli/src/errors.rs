@@ -1,0 +1,33 @@
+//! The library's errors as ways to exit.
+
+use quorate::{AcquireError, ValueError};
+
+use crate::exit::{self, Failure};
+
+/// Contention, outage and wrong names are different exits.
+pub(crate) fn not_acquired(error: AcquireError) -> Failure {
+    Failure::new(code_of(&error), error)
+}
+
+/// A value under a lock that was not read or not written.
+pub(crate) fn no_value(error: ValueError) -> Failure {
+    let code = match &error {
+        ValueError::NotAcquired(error) => code_of(error),
+        ValueError::NoFencing
+        | ValueError::Invalid(_)
+        | ValueError::Missing(_)
+        | ValueError::Exists(_)
+        | ValueError::OtherKind { .. } => exit::USAGE,
+        ValueError::LockLost(_) | ValueError::Stopped { .. } => exit::LOST,
+        _ => exit::UNAVAILABLE,
+    };
+    Failure::new(code, error)
+}
+
+fn code_of(error: &AcquireError) -> u8 {
+    match error {
+        AcquireError::HeldByOther(_) => exit::HELD,
+        AcquireError::InvalidResource(_) | AcquireError::InvalidOptions(_) => exit::USAGE,
+        _ => exit::UNAVAILABLE,
+    }
+}

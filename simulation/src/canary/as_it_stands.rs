@@ -1,0 +1,57 @@
+//! A hold that nobody asks the library about any more: for who goes on believing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate::Instant;
+use quorate::node::Token;
+use quorate::runtime::BoxFuture;
+
+use crate::locker::Hold;
+
+/// What a hold said last.
+pub(crate) struct AsItStands {
+    value: Token,
+    fencing: Option<u64>,
+    until: Option<Instant>,
+}
+
+impl AsItStands {
+    pub(crate) fn of(hold: &dyn Hold) -> Self {
+        Self {
+            value: hold.value(),
+            fencing: hold.fencing(),
+            until: hold.look(),
+        }
+    }
+}
+
+impl Hold for AsItStands {
+    fn value(&self) -> Token {
+        self.value
+    }
+
+    fn fencing(&self) -> Option<u64> {
+        self.fencing
+    }
+
+    fn look(&self) -> Option<Instant> {
+        self.until
+    }
+
+    fn lost(&self) -> BoxFuture<()> {
+        Box::pin(std::future::pending())
+    }
+
+    fn extend(self: Arc<Self>, _: Duration) -> BoxFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn release(self: Arc<Self>) -> BoxFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>> {
+        Box::pin(std::future::ready(None))
+    }
+}

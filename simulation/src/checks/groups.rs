@@ -1,0 +1,124 @@
+//! Holds that stand beside each other (family, section 2): on every master the marker lives as long as each
+//! of them, nobody stands there without it, nobody takes another's hold away, and an owner is never kept
+//! from what is its own.
+
+use std::collections::HashMap;
+
+use super::{Check, Moment};
+use crate::facts::{Fact, Member, Verb, short};
+use crate::locker::resource_of;
+use crate::scenario::Scenario;
+use quorate::node::{Answer, Claim, Class, Mode};
+
+pub(crate) struct Groups {
+    /// Who stood on each master and resource after the last message.
+    stood: HashMap<(usize, usize), Vec<Member>>,
+    judged: u64,
+}
+
+impl Groups {
+    pub(crate) fn new(_: &Scenario) -> Self {
+        Self {
+            stood: HashMap::new(),
+            judged: 0,
+        }
+    }
+}
+
+/// How a claim holds a resource.
+pub(super) fn class_on(claim: &Claim, resource: usize) -> Option<&Class> {
+    let mut parts = claim.group()?.parts().iter();
+    match &parts.find(|part| resource_of(&part.key) == resource)?.mode {
+        Mode::Class(class) => Some(class),
+        Mode::Exclusive => None,
+    }
+}
+
+/// What the lock key shows of a class.
+pub(super) fn shows(holder: Option<[u8; 32]>, class: &Class) -> bool {
+    let marker = class.marker();
+    holder.is_some_and(|holder| {
+        let (head, rest) = holder.split_at(marker.len().min(32));
+        head == marker && rest.iter().all(|byte| *byte == 0)
+    })
+}
+
+impl Check for Groups {
+    const RULE: &'static str = "groups";
+
+    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        let Fact::Applied {
+            master,
+            now_ms,
+            resource,
+            claim,
+            verb,
+            answer,
+            before,
+            after,
+            members,
+            ..
+        } = fact
+        else {
+            if let Fact::Restarted { master, .. } = fact {
+                self.stood.retain(|(of, _), _| of != master);
+            }
+            return Ok(());
+        };
+        let here = (*master, *resource);
+        if claim.group().is_none() && members.is_empty() && self.stood.is_empty() {
+            return Ok(());
+        }
+        let lives = |member: &&Member| member.until_ms > *now_ms;
+        let mine = claim.token().to_hex();
+        let stood = self
+            .stood
+            .insert(here, members.to_vec())
+            .unwrap_or_default();
+        if !at.promises.exclusion {
+            return Ok(());
+        }
+        self.judged += 1;
+        if *verb == Verb::Release {
+            let gone = |member: &&Member| !members.iter().any(|one| one.value == member.value);
+            let others = stood.iter().filter(|member| member.value != mine);
+            if let Some(other) = others.filter(lives).find(gone) {
+                return Err(format!(
+                    "the release of {} took the hold of {} on r{resource} from master {master}",
+                    short(&mine),
+                    short(&other.value)
+                ));
+            }
+        }
+        if let Some(member) = members.iter().find(lives) {
+            // What is no attempt's value is a marker.
+            if after.holder.is_none_or(|holder| holder[31] != 0) {
+                return Err(format!(
+                    "{} stands on r{resource} of master {master}, and the lock key shows no class",
+                    short(&member.value)
+                ));
+            }
+        }
+        let last = members.iter().map(|member| member.until_ms).max();
+        if let Some(last) = last.filter(|last| *last > *now_ms && last * 1_000 > after.expires) {
+            return Err(format!(
+                "the class on r{resource} of master {master} ends {} ms before its longest hold",
+                last - after.expires / 1_000
+            ));
+        }
+        let class = class_on(claim, *resource);
+        let own = class.filter(|class| matches!(class, Class::Owner(_)));
+        let refused = matches!(answer, Ok(Answer::Refused { .. }));
+        if refused && own.is_some_and(|class| shows(before.holder, class)) {
+            return Err(format!(
+                "master {master} kept {} from r{resource}, which its owner holds",
+                short(&mine)
+            ));
+        }
+        Ok(())
+    }
+
+    fn judged(&self) -> u64 {
+        self.judged
+    }
+}

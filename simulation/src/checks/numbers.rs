@@ -1,0 +1,76 @@
+//! Fencing numbers where holds may stand beside each other (family, section 2): between holds that may not,
+//! as ever, never the same and larger for who began later. Within a class they do not fall, and the holds
+//! of an owner that are live together have one.
+
+use super::Moment;
+use crate::facts::Believer;
+use crate::kind::{Class, Scope};
+
+#[derive(Default)]
+pub(super) struct Numbers {
+    given: Vec<Given>,
+    judged: u64,
+}
+
+struct Given {
+    client: usize,
+    scope: Scope,
+    /// The event with which it was obtained.
+    at: u64,
+    number: u64,
+}
+
+impl Numbers {
+    pub(super) fn judged(&self) -> u64 {
+        self.judged
+    }
+
+    pub(super) fn obtained(
+        &mut self,
+        at: &Moment<'_>,
+        believer: &Believer,
+        began: u64,
+        number: u64,
+    ) -> Result<(), String> {
+        self.judged += 1;
+        let (client, scope) = (believer.client, believer.scope);
+        let touching = self.given.iter().filter(|one| one.scope.meets(scope));
+        for other in touching {
+            let before = other.at < began;
+            let what = if scope.beside(other.scope) {
+                (before && number < other.number).then_some("the smaller")
+            } else if number == other.number {
+                Some("the same")
+            } else {
+                (before && number < other.number).then_some("the smaller")
+            };
+            if let Some(what) = what {
+                return Err(format!(
+                    "client {client} was given {what} number {number} on r{} after client {} had {}",
+                    believer.resource, other.client, other.number
+                ));
+            }
+        }
+        let at_once = |one: &&Believer| {
+            one.scope.meets(scope) && one.scope.beside(scope) && !one.over && one.ends > at.now
+        };
+        let owned = matches!(scope.class, Some(Class::Owner(_))) && at.promises.exclusion;
+        let another = at.believers.iter().filter(at_once);
+        let another = another
+            .filter(|_| owned)
+            .find(|one| one.fencing != Some(number));
+        self.given.push(Given {
+            client,
+            scope,
+            at: at.event,
+            number,
+        });
+        match another {
+            None => Ok(()),
+            Some(other) => Err(format!(
+                "clients {} and {client} hold r{} for one owner with the numbers {:?} and {number}",
+                other.client, believer.resource, other.fencing
+            )),
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What kind of lock a step takes, and whose holds may stand beside each other.
+
+use crate::locker::RESOURCES;
+
+/// What kind of lock a step takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// The resource of the step, alone.
+    #[default]
+    Exclusive,
+    /// That resource and those of these bits, each alone, all or nothing.
+    Several(u32),
+    /// Beside other readers.
+    Shared,
+    /// Beside other holds of the owner of this number.
+    Owner(u8),
+    /// The same, by what the process counts where it has one already.
+    Counted(u8),
+    /// Alone, and as a reader for the second half of the hold.
+    Downgraded,
+}
+
+/// Whose holds may stand beside each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Readers,
+    Owner(u8),
+}
+
+/// What somebody believes to hold: which resources, as bits, and beside whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scope {
+    resources: u32,
+    /// None for who stands alone.
+    pub(crate) class: Option<Class>,
+}
+
+impl Scope {
+    pub(crate) fn resources(self) -> impl Iterator<Item = usize> {
+        (0..RESOURCES).filter(move |resource| self.resources >> resource & 1 == 1)
+    }
+
+    /// Whether both want a resource.
+    pub(crate) fn meets(self, other: Self) -> bool {
+        self.resources & other.resources != 0
+    }
+
+    /// Whether holds of both may stand beside each other.
+    pub(crate) fn beside(self, other: Self) -> bool {
+        self.class.is_some() && self.class == other.class
+    }
+}
+
+impl Kind {
+    /// What a lock of this kind on `resource` takes.
+    pub(crate) fn scope(self, resource: u8) -> Scope {
+        let first = 1 << resource;
+        let (resources, class) = match self {
+            Self::Exclusive | Self::Downgraded => (first, None),
+            Self::Several(others) => (first | others, None),
+            Self::Shared => (first, Some(Class::Readers)),
+            Self::Owner(id) | Self::Counted(id) => (first, Some(Class::Owner(id))),
+        };
+        Scope { resources, class }
+    }
+}

@@ -1,0 +1,349 @@
+//! Once a period: the last period done, under a lock.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::register::{Known, Register};
+use super::value::{NamedValue, number};
+use super::value_error::ValueError;
+use crate::hold::guard::LockGuard;
+use crate::outcome::LossCause;
+use crate::redlock::Redlock;
+use crate::settings::Wait;
+
+/// What stands for no period done.
+const NEVER: &str = "never";
+
+/// Something that is done once a period over all machines: the nightly report, the monthly invoice.
+///
+/// Made by [`Redlock::once`]. Which period was done last stands on the masters, under the lock of the same name. A
+/// lock that is kept for the period would not do: it ends with its ttl, and a restart forgets it.
+///
+/// Periods lie on a grid from 1970, UTC: a period of 24 h begins at midnight UTC. The wall clock of the caller says
+/// which period it is. A machine whose clock is ahead does the next one early, and the others then leave it out;
+/// none is done twice by it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), quorate::ValueError> {
+/// use std::time::Duration;
+/// use quorate::{OnceOutcome, Redlock};
+///
+/// # #[cfg(feature = "testing")] {
+/// let redlock = Redlock::in_memory(5);
+/// let nightly = redlock.once("nightly", Duration::from_secs(24 * 3600));
+/// nightly.create().await?; // once, by an operator
+///
+/// match nightly.at_most_once(async |_| 20 + 22).await? {
+///     OnceOutcome::Done(sum) => println!("done by us: {sum}"),
+///     OnceOutcome::AlreadyDone { next } => println!("done by somebody; next in {next:?}"),
+///     other => println!("{other:?}"),
+/// }
+/// # }
+/// # Ok(()) }
+/// ```
+///
+/// What it promises, what it does not, and what the masters need is the same as for a [`Quota`](crate::Quota): a
+/// period is at worst left out by [`at_most_once`](Self::at_most_once), and never done twice by it.
+#[derive(Clone, Debug)]
+pub struct Once {
+    value: NamedValue,
+    period: Duration,
+}
+
+/// What came of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use = "it tells whether the body ran"]
+pub enum OnceOutcome<T> {
+    /// The body ran, and this period is done.
+    Done(T),
+    /// The body ran, and that was not written down: this period may be done again.
+    /// [`at_least_once`](Once::at_least_once) only.
+    NotRecorded(T, ValueError),
+    /// This period was done before. The body did not run.
+    AlreadyDone {
+        /// How long until the next period begins that has not been done.
+        next: Duration,
+    },
+}
+
+/// Whether a period is to be done, for whoever holds the lock: [`Once::due`].
+#[derive(Debug)]
+#[must_use = "a turn that is not recorded comes again"]
+pub enum Due<'a> {
+    /// It is.
+    Now(Turn<'a>),
+    /// It was done before.
+    AlreadyDone {
+        /// How long until the next period begins that has not been done.
+        next: Duration,
+    },
+}
+
+/// A period that is to be done now, by the holder of the lock.
+#[must_use = "a turn that is not recorded comes again"]
+pub struct Turn<'a> {
+    known: Known<'a>,
+    done: Vec<u8>,
+}
+
+impl Turn<'_> {
+    /// Writes down that this period is done: before the work for at most once, behind it for at least once.
+    ///
+    /// # Errors
+    ///
+    /// [`ValueError::Unknown`] where it may have been written down or not; all others have changed nothing. A lock
+    /// records one turn: for the next period take it again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, it may have been written down or not.
+    pub async fn record(self) -> Result<(), ValueError> {
+        self.known.write(&self.done).await
+    }
+}
+
+impl fmt::Debug for Turn<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turn").finish_non_exhaustive()
+    }
+}
+
+impl Redlock {
+    /// What is done once a `period` under this name; nothing is sent yet. The name is that of the lock under which
+    /// it runs.
+    pub fn once(&self, name: impl AsRef<[u8]>, period: Duration) -> Once {
+        let value = NamedValue::new(self, name.as_ref(), "once");
+        Once { value, period }
+    }
+}
+
+impl Once {
+    /// How long each call waits for its turn: whoever does it now keeps the others waiting until it is done.
+    /// Default: the builder's.
+    #[must_use]
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.value.wait = Some(wait);
+        self
+    }
+
+    /// Creates the record, with no period done. An operator's act, once, and not a default at start-up: **every**
+    /// master must answer that it has none, for a record that is missing on some is not a new one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Quota::create`](crate::Quota::create).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, it may have been created or not.
+    pub async fn create(&self) -> Result<(), ValueError> {
+        self.millis()?;
+        self.value.create(NEVER).await
+    }
+
+    /// Runs `body` under the lock, unless this period is done: first it is written down that it is, then the body
+    /// runs. A crash in between leaves the period out. As in [`Redlock::scope`] the body is dropped when the lock
+    /// is lost.
+    ///
+    /// # Errors
+    ///
+    /// [`ValueError::Stopped`] where the body was dropped; with all others it did not run. After
+    /// [`ValueError::Unknown`] this period may count as done.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before the body has begun, this period may count as done. Dropping it drops the body and releases
+    /// in the background.
+    pub async fn at_most_once<T>(
+        &self,
+        body: impl AsyncFnOnce(&LockGuard) -> T,
+    ) -> Result<OnceOutcome<T>, ValueError> {
+        self.if_due(async |guard: &LockGuard, turn: Turn<'_>| {
+            turn.record().await?;
+            let done = guard.while_held(body).await;
+            done.map(OnceOutcome::Done)
+                .map_err(|cause| self.stopped(cause, true))
+        })
+        .await
+    }
+
+    /// Runs `body` under the lock, unless this period is done: first it runs, then it is written down where it
+    /// gave `Ok`. It runs again after a crash in between, after an error of its own, and when the lock was lost;
+    /// so it must bear being done twice.
+    ///
+    /// # Errors
+    ///
+    /// [`ValueError::Stopped`] where the body was dropped because the lock was lost; with all others it did not run.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it drops the body and releases in the background; this period does not count as done then, unless
+    /// the body had ended.
+    pub async fn at_least_once<T, E>(
+        &self,
+        body: impl AsyncFnOnce(&LockGuard) -> Result<T, E>,
+    ) -> Result<OnceOutcome<Result<T, E>>, ValueError> {
+        self.if_due(async |guard: &LockGuard, turn: Turn<'_>| {
+            let done = guard.while_held(body).await;
+            let done = done.map_err(|cause| self.stopped(cause, false))?;
+            if done.is_err() {
+                return Ok(OnceOutcome::Done(done));
+            }
+            Ok(match turn.record().await {
+                Ok(()) => OnceOutcome::Done(done),
+                Err(error) => OnceOutcome::NotRecorded(done, error),
+            })
+        })
+        .await
+    }
+
+    /// Removes the record from every master: an operator's act, the only way out where it is
+    /// [lost](ValueError::Lost).
+    ///
+    /// # Errors
+    ///
+    /// As [`Quota::drop_quota`](crate::Quota::drop_quota).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped on the way, it may be gone on some masters and not on others: call it again.
+    pub async fn drop_record(&self) -> Result<(), ValueError> {
+        self.value.remove().await
+    }
+
+    /// Whether this period is to be done, for a caller that holds the lock of this name itself, exclusively: with
+    /// options of its own, or together with other work.
+    ///
+    /// # Errors
+    ///
+    /// [`ValueError`]; nothing has changed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, nothing has changed.
+    pub async fn due<'a>(&self, guard: &'a LockGuard) -> Result<Due<'a>, ValueError> {
+        let period = self.millis()?;
+        if guard.resource() != self.value.raw_name() || guard.held.claim.group().is_some() {
+            let why = "the lock of this very name is needed, and held exclusively";
+            return Err(ValueError::Invalid(why));
+        }
+        let known = Register::under(guard)?.read().await?;
+        let last = self.last(known.bytes())?;
+        // Only now: the wait for the lock may have taken us into the next one.
+        let now = guard.core.coordinator.runtime.wall_micros() / 1_000;
+        Ok(match on_the_grid(now, period, last) {
+            Ok(start) => Due::Now(Turn {
+                known,
+                done: self.done(start),
+            }),
+            Err(next) => {
+                known.keep().await;
+                Due::AlreadyDone { next }
+            }
+        })
+    }
+
+    /// Runs `body` under the lock, unless this period is done.
+    async fn if_due<T>(
+        &self,
+        body: impl AsyncFnOnce(&LockGuard, Turn<'_>) -> Result<OnceOutcome<T>, ValueError>,
+    ) -> Result<OnceOutcome<T>, ValueError> {
+        self.millis()?;
+        let run = async |guard: &LockGuard| match self.due(guard).await? {
+            Due::Now(turn) => body(guard, turn).await,
+            Due::AlreadyDone { next } => Ok(OnceOutcome::AlreadyDone { next }),
+        };
+        self.value.under_lock(run).await
+    }
+
+    /// The period in milliseconds.
+    fn millis(&self) -> Result<u64, ValueError> {
+        match u64::try_from(self.period.as_millis()) {
+            Ok(period @ 1..=LONGEST) => Ok(period),
+            Ok(0) => Err(ValueError::Invalid(
+                "a period of nothing has no once: name one of a millisecond at least",
+            )),
+            _ => Err(ValueError::Invalid("a period of more than ten years")),
+        }
+    }
+
+    fn done(&self, start: u64) -> Vec<u8> {
+        self.value.text(&start.to_string())
+    }
+
+    /// The start of the last period done.
+    fn last(&self, bytes: &[u8]) -> Result<Option<u64>, ValueError> {
+        match self.value.rest(bytes)? {
+            NEVER => Ok(None),
+            start => {
+                let start = number(start).ok_or_else(|| self.value.strange(bytes))?;
+                Ok(Some(start))
+            }
+        }
+    }
+
+    fn stopped(&self, cause: LossCause, recorded: bool) -> ValueError {
+        ValueError::Stopped {
+            name: self.value.name(),
+            cause,
+            recorded,
+        }
+    }
+}
+
+/// Ten years in milliseconds: the grid must have had a line by now.
+const LONGEST: u64 = 10 * 365 * 24 * 3_600_000;
+
+/// The start of the period of `now`, if it is still to be done, or how long until one is. All in milliseconds since
+/// 1970; `last` is the start of the last period done, on a grid that may have been another one.
+fn on_the_grid(now: u64, period: u64, last: Option<u64>) -> Result<u64, Duration> {
+    let start = now - now % period;
+    match last {
+        Some(last) if start <= last => {
+            // The first line of the grid behind it: of another clock it may lie more than one away.
+            let next = last - last % period + period;
+            Err(Duration::from_millis(next - now))
+        }
+        _ => Ok(start),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_period_is_due_once_by_the_grid_whatever_the_clocks_say() {
+        let hour = 3_600_000;
+        let wait = |millis| Err(Duration::from_millis(millis));
+        for (now, period, last, verdict) in [
+            (7 * hour + 5, hour, None, Ok(7 * hour)),
+            (7 * hour + 5, hour, Some(6 * hour), Ok(7 * hour)),
+            (7 * hour + 5, hour, Some(7 * hour), wait(hour - 5)),
+            (8 * hour, hour, Some(7 * hour), Ok(8 * hour)),
+            // Done by a machine whose clock is ahead.
+            (7 * hour + 5, hour, Some(9 * hour), wait(3 * hour - 5)),
+            // The period was shorter before.
+            (7 * hour, 24 * hour, Some(6 * hour), wait(17 * hour)),
+        ] {
+            assert_eq!(
+                on_the_grid(now, period, last),
+                verdict,
+                "{now} {period} {last:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written_and_nothing_else_is_one() {
+        let once = Redlock::in_memory(1).once("nightly", Duration::from_secs(60));
+        assert_eq!(once.last(&once.value.text(NEVER)), Ok(None));
+        assert_eq!(once.last(&once.done(7)), Ok(Some(7)));
+        for other in ["once", "once x", "once -7", "quota 7", "never", "once 7 "] {
+            let error = once.last(other.as_bytes()).expect_err(other).to_string();
+            assert!(error.contains("is no once"), "{error}");
+        }
+    }
+}

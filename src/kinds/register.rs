@@ -1,0 +1,165 @@
+//! The fenced register: one value under a held lock, changed by its holders alone and decided by their numbers.
+//!
+//! No clock decides what the value is. A read leaves the holder's number on a majority, so that no earlier holder can
+//! write there any more, however late its message comes; a write counts only on a majority of those that were
+//! read, in the same run of each server, so that the next majority that is read has it or a later one.
+//!
+//! One write a lock: two under one number could not be told apart, and a late copy of the first would undo the second.
+
+use super::value_error::{ValueError, ValueTrouble};
+use crate::hold::guard::LockGuard;
+use crate::protocol::register::{Reading, Vacancy, Writing};
+use crate::rounds::register::ValueAnswers;
+
+/// The register under a lock that is held: read first.
+pub(crate) struct Register<'a> {
+    guard: &'a LockGuard,
+    number: u64,
+}
+
+/// A register that has been read: written once, or not at all.
+pub(crate) struct Known<'a> {
+    register: Register<'a>,
+    bytes: Vec<u8>,
+    read: ValueAnswers,
+}
+
+impl<'a> Register<'a> {
+    /// The register under this lock, whose holder has a number.
+    pub(crate) fn under(guard: &'a LockGuard) -> Result<Self, ValueError> {
+        let number = guard.fencing_token().ok_or(ValueError::NoFencing)?;
+        Ok(Self { guard, number })
+    }
+
+    /// The value that counts.
+    ///
+    /// Cancel safety: dropped, nothing has changed but that earlier holders cannot write any more.
+    pub(crate) async fn read(self) -> Result<Known<'a>, ValueError> {
+        let answers = self.ask(|answers| answers.reading().is_some()).await;
+        let reading = answers.reading().unwrap_or(Reading::Outage);
+        tracing::debug!(resource = %self.name(), ?reading, "value read");
+        let error = match reading {
+            Reading::Found(node) => {
+                let bytes = answers.bytes(node).unwrap_or_default().to_vec();
+                return Ok(Known {
+                    register: self,
+                    bytes,
+                    read: answers,
+                });
+            }
+            Reading::Missing => ValueError::Missing,
+            Reading::Lost => ValueError::Lost,
+            Reading::NotOurs => ValueError::LockLost,
+            Reading::Outage if !self.guard.is_valid() => ValueError::LockLost,
+            Reading::Outage => ValueError::NoQuorum,
+        };
+        Err(error(self.trouble(&answers)))
+    }
+
+    /// Room for a first value: every master has said that it has none.
+    pub(crate) async fn vacant(self) -> Result<Known<'a>, ValueError> {
+        let answers = self.ask(ValueAnswers::complete).await;
+        let error = match answers.vacancy() {
+            Some(Vacancy::Vacant) => {
+                return Ok(Known {
+                    register: self,
+                    bytes: Vec::new(),
+                    read: answers,
+                });
+            }
+            Some(Vacancy::Occupied) => ValueError::Exists,
+            _ if !self.guard.is_valid() => ValueError::LockLost,
+            Some(Vacancy::Untold) | None => ValueError::Incomplete,
+        };
+        Err(error(self.trouble(&answers)))
+    }
+
+    /// Removes the value from every master, whatever the others say of it. Leaves it alone where a master has one
+    /// that is not `ours`.
+    ///
+    /// Dropped on the way it may be gone on some and not on others: done again, it goes on.
+    pub(crate) async fn remove(
+        self,
+        ours: impl Fn(&[u8]) -> Result<(), ValueError>,
+    ) -> Result<(), ValueError> {
+        let answers = self.ask(ValueAnswers::complete).await;
+        answers.all_bytes().try_for_each(ours)?;
+        let answers = self.send(None, &answers, ValueAnswers::complete).await?;
+        if answers.all_written() {
+            tracing::debug!(resource = %self.name(), "value removed");
+            return Ok(());
+        }
+        Err(ValueError::Incomplete(self.trouble(&answers)))
+    }
+
+    async fn ask(&self, decided: impl Fn(&ValueAnswers) -> bool) -> ValueAnswers {
+        let (coordinator, claim) = (&self.guard.core.coordinator, &self.guard.held.claim);
+        coordinator.read_value(claim, self.number, decided).await
+    }
+
+    async fn send(
+        &self,
+        bytes: Option<&[u8]>,
+        read: &ValueAnswers,
+        decided: impl Fn(&ValueAnswers) -> bool,
+    ) -> Result<ValueAnswers, ValueError> {
+        if !self.guard.may_write() {
+            let why = "this lock has written its value: take it again to write once more";
+            return Err(ValueError::Invalid(why));
+        }
+        if !self.guard.is_valid() {
+            let (name, reports) = (self.name(), self.guard.report());
+            return Err(ValueError::LockLost(ValueTrouble { name, reports }));
+        }
+        let (coordinator, claim) = (&self.guard.core.coordinator, &self.guard.held.claim);
+        let value = (bytes, self.guard.valid_until());
+        let answers = coordinator.write_value(claim, self.number, value, read, decided);
+        Ok(answers.await)
+    }
+
+    fn name(&self) -> String {
+        String::from_utf8_lossy(self.guard.resource()).into_owned()
+    }
+
+    fn trouble(&self, answers: &ValueAnswers) -> ValueTrouble {
+        let names = self.guard.core.coordinator.names();
+        ValueTrouble {
+            name: self.name(),
+            reports: answers.reports(names),
+        }
+    }
+}
+
+impl Known<'_> {
+    /// What was read; nothing where there was room for a first value.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Leaves the value as it is. Masters that answered without a vote are given it again: the more have it, the more
+    /// may lose it. Whether they take it changes nothing for the caller.
+    pub(crate) async fn keep(self) {
+        if self.read.has_gaps() {
+            let bytes = self.bytes.clone();
+            let _ = self.write(&bytes).await;
+        }
+    }
+
+    /// Writes what is the value from now on. An error other than [`ValueError::Unknown`] has changed nothing.
+    ///
+    /// Cancel safety: dropped, it may have been written or not, and whoever reads next settles which.
+    pub(crate) async fn write(self, bytes: &[u8]) -> Result<(), ValueError> {
+        let Self { register, read, .. } = self;
+        let decided = |answers: &ValueAnswers| answers.writing(&read).is_some();
+        let answers = register.send(Some(bytes), &read, decided).await?;
+        let writing = answers.writing(&read).unwrap_or(Writing::Unknown);
+        tracing::debug!(resource = %register.name(), ?writing, "value written");
+        let trouble = || register.trouble(&answers);
+        match writing {
+            Writing::Written => Ok(()),
+            Writing::Unknown => Err(ValueError::Unknown(trouble())),
+            Writing::Nowhere if register.guard.is_valid() => Err(ValueError::NoQuorum(trouble())),
+            Writing::Nowhere => Err(ValueError::LockLost(trouble())),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! A value by its name: takes the lock of that name for each call, and gives it back.
+
+use super::register::Register;
+use super::value_error::ValueError;
+use crate::hold::guard::LockGuard;
+use crate::redlock::Redlock;
+use crate::settings::Wait;
+
+/// The longest beginning of a strange value that an error quotes.
+const QUOTED: usize = 24;
+
+/// A value of one kind, and how it is got at.
+#[derive(Clone, Debug)]
+pub(crate) struct NamedValue {
+    pub(crate) redlock: Redlock,
+    name: Box<[u8]>,
+    /// What it begins with.
+    kind: &'static str,
+    pub(crate) wait: Option<Wait>,
+}
+
+impl NamedValue {
+    pub(crate) fn new(redlock: &Redlock, name: &[u8], kind: &'static str) -> Self {
+        Self {
+            redlock: redlock.clone(),
+            name: name.into(),
+            kind,
+            wait: None,
+        }
+    }
+
+    pub(crate) fn raw_name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// The name, as text.
+    pub(crate) fn name(&self) -> String {
+        String::from_utf8_lossy(&self.name).into_owned()
+    }
+
+    /// Takes the lock, runs `body`, and gives the lock back.
+    pub(crate) async fn under_lock<T>(
+        &self,
+        body: impl AsyncFnOnce(&LockGuard) -> Result<T, ValueError>,
+    ) -> Result<T, ValueError> {
+        if !self.redlock.core.coordinator.fencing {
+            return Err(ValueError::NoFencing);
+        }
+        let lock = self.redlock.lock(&self.name);
+        let guard = match self.wait {
+            Some(wait) => lock.wait(wait).acquire().await?,
+            None => lock.acquire().await?,
+        };
+        let done = body(&guard).await;
+        guard.release().await;
+        done
+    }
+
+    pub(crate) async fn create(&self, rest: &str) -> Result<(), ValueError> {
+        let text = self.text(rest);
+        self.under_lock(async |guard| Register::under(guard)?.vacant().await?.write(&text).await)
+            .await
+    }
+
+    pub(crate) async fn remove(&self) -> Result<(), ValueError> {
+        let ours = |bytes: &[u8]| self.rest(bytes).map(drop);
+        self.under_lock(async |guard| Register::under(guard)?.remove(ours).await)
+            .await
+    }
+
+    /// What is written for a value of this kind.
+    pub(crate) fn text(&self, rest: &str) -> Vec<u8> {
+        format!("{} {rest}", self.kind).into_bytes()
+    }
+
+    /// What stands behind the kind; an error where it is another.
+    pub(crate) fn rest<'a>(&self, bytes: &'a [u8]) -> Result<&'a str, ValueError> {
+        let text = std::str::from_utf8(bytes).ok();
+        let rest = text.and_then(|text| text.strip_prefix(self.kind)?.strip_prefix(' '));
+        rest.ok_or_else(|| self.strange(bytes))
+    }
+
+    /// The error for a value that is none of this kind.
+    pub(crate) fn strange(&self, bytes: &[u8]) -> ValueError {
+        let begin = String::from_utf8_lossy(&bytes[..bytes.len().min(QUOTED)]);
+        ValueError::OtherKind {
+            name: self.name(),
+            wanted: self.kind,
+            found: begin.into_owned(),
+        }
+    }
+}
+
+/// A number as it is written: digits alone.
+pub(crate) fn number(text: &str) -> Option<u64> {
+    let plain = text.bytes().all(|digit| digit.is_ascii_digit());
+    plain.then(|| text.parse().ok())?
+}

@@ -1,0 +1,192 @@
+//! Why a value under a lock was not read or written.
+
+use std::fmt;
+
+use crate::error::AcquireError;
+use crate::outcome::LossCause;
+use crate::report::{NodeOutcome, NodeReport, OneLine};
+
+/// A value under a lock ([`Quota`](crate::Quota), [`Once`](crate::Once)) was not read, or not written.
+///
+/// Unless it says otherwise, nothing has changed: only [`Unknown`](Self::Unknown) and a removal that is
+/// [`Incomplete`](Self::Incomplete) may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ValueError {
+    /// The lock of the same name was not acquired.
+    NotAcquired(AcquireError),
+    /// Built with `fencing(false)`: without numbers nothing tells an earlier value from a later one. Nothing was sent.
+    NoFencing,
+    /// An amount or a period that makes no sense. Nothing was sent.
+    Invalid(&'static str),
+    /// The lock was lost before anything was written.
+    LockLost(ValueTrouble),
+    /// Too few masters could answer.
+    NoQuorum(ValueTrouble),
+    /// No master shows a value: none has been created, or all have lost it. It is never created by itself, for a
+    /// value that is missing is not the first one.
+    Missing(ValueTrouble),
+    /// So many masters have lost the value that no majority can tell the last one. It stays so until an operator
+    /// removes it and creates another.
+    Lost(ValueTrouble),
+    /// Not created: there is a value already.
+    Exists(ValueTrouble),
+    /// To create or remove a value every master must answer, and some did not. A removal has been made on the others.
+    Incomplete(ValueTrouble),
+    /// It may have been written or not. What was to be handed out by it must not be.
+    Unknown(ValueTrouble),
+    /// The value of this name is of another kind, the one that it begins with.
+    OtherKind {
+        /// The name.
+        name: String,
+        /// What was asked for.
+        wanted: &'static str,
+        /// How the value there begins.
+        found: String,
+    },
+    /// The body was dropped because the lock was lost.
+    Stopped {
+        /// The name.
+        name: String,
+        /// Why the lock was lost.
+        cause: LossCause,
+        /// Whether this period counts as done all the same.
+        recorded: bool,
+    },
+}
+
+/// What the masters said of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ValueTrouble {
+    /// The name, as text.
+    pub name: String,
+    /// What each master said.
+    pub reports: Vec<NodeReport>,
+}
+
+impl ValueError {
+    /// What each master said in the round that failed; empty where nothing was sent.
+    pub fn reports(&self) -> &[NodeReport] {
+        match self {
+            Self::NotAcquired(error) => error.reports(),
+            Self::LockLost(trouble)
+            | Self::NoQuorum(trouble)
+            | Self::Missing(trouble)
+            | Self::Lost(trouble)
+            | Self::Exists(trouble)
+            | Self::Incomplete(trouble)
+            | Self::Unknown(trouble) => &trouble.reports,
+            Self::NoFencing | Self::Invalid(_) | Self::OtherKind { .. } | Self::Stopped { .. } => {
+                &[]
+            }
+        }
+    }
+}
+
+impl ValueError {
+    /// What happened to the value, where the masters were asked for it.
+    fn what(&self) -> Option<(&ValueTrouble, &'static str)> {
+        Some(match self {
+            Self::LockLost(trouble) => (
+                trouble,
+                "was not changed: the lock was lost before anything was written",
+            ),
+            Self::NoQuorum(trouble) => (
+                trouble,
+                "was not changed: no majority of the masters could answer",
+            ),
+            Self::Missing(trouble) => (
+                trouble,
+                "is on no master that answered: create it, once; or all of them have lost it",
+            ),
+            Self::Lost(trouble) => (
+                trouble,
+                "is lost: too few masters have it to tell the last one, and nothing is handed out; \
+                 find out what is right, drop it and create it anew",
+            ),
+            Self::Exists(trouble) => (trouble, "was not created: there is one already"),
+            Self::Incomplete(trouble) => (
+                trouble,
+                "needs an answer of every master to be created or dropped: try again when all are \
+                 there (what was dropped on some stays so)",
+            ),
+            Self::Unknown(trouble) => (
+                trouble,
+                "may have been written or not: hand out nothing by it; what it took is gone at worst",
+            ),
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for ValueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((trouble, what)) = self.what() {
+            write!(f, "the value of {:?} {what}", trouble.name)?;
+            return trouble.write_masters(f, matches!(self, Self::Exists(_)));
+        }
+        match self {
+            Self::NotAcquired(error) => error.fmt(f),
+            Self::NoFencing => f.write_str(
+                "a value under a lock needs fencing numbers: build the Redlock without fencing(false)",
+            ),
+            Self::Invalid(why) => f.write_str(why),
+            Self::OtherKind {
+                name,
+                wanted,
+                found,
+            } => write!(
+                f,
+                "the value of {name:?} is no {wanted}, it begins with {found:?}: left alone; \
+                 choose another name"
+            ),
+            Self::Stopped {
+                name,
+                cause,
+                recorded,
+            } => {
+                let counts = if *recorded { "done" } else { "not done" };
+                write!(
+                    f,
+                    "{name:?} was stopped because the lock was lost: {cause}; this period counts \
+                     as {counts}"
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl ValueTrouble {
+    /// The masters that stand in the way: those that have a value, or those that did not do as they were asked.
+    fn write_masters(&self, f: &mut fmt::Formatter<'_>, that_have_one: bool) -> fmt::Result {
+        if that_have_one {
+            let has = |said: &&NodeReport| {
+                matches!(said.outcome, NodeOutcome::Yes | NodeOutcome::OldValue)
+            };
+            let names = self.reports.iter().filter(has);
+            let names: Vec<_> = names.map(|said| said.node.as_str()).collect();
+            return write!(f, ", on {}", names.join(", "));
+        }
+        match OneLine(&self.reports).to_string() {
+            line if line.is_empty() => Ok(()),
+            line => write!(f, " [{line}]"),
+        }
+    }
+}
+
+impl std::error::Error for ValueError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::NotAcquired(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<AcquireError> for ValueError {
+    fn from(error: AcquireError) -> Self {
+        Self::NotAcquired(error)
+    }
+}

@@ -1,0 +1,105 @@
+//! The named slots of a semaphore: what `permit.lua` and `release_permit.lua` do.
+
+use std::time::Duration;
+
+use super::master::{Master, Outcome, granted_before, raised};
+use crate::node::{Answer, Claim, Fairness, Permit, QueueInfo, Ticket};
+
+fn ticket(claim: &Claim) -> Option<&Ticket> {
+    match claim.fairness() {
+        Fairness::Fair(ticket) => ticket.as_deref(),
+        Fairness::Unordered => None,
+    }
+}
+
+impl Master {
+    pub(super) fn permit(
+        &mut self,
+        now: u64,
+        claim: &Claim,
+        permit: &Permit,
+        ttl: Duration,
+        proposal: u64,
+    ) -> Outcome<Answer> {
+        let (key, name) = (permit.key(), permit.line());
+        let value = claim.token().to_hex();
+        let held = self.text(now, &key)?.map(<[u8]>::to_vec);
+        let counter = self.counter(now, &key)?;
+        if held.as_deref() == Some(&value[..]) {
+            return granted_before(&key, counter);
+        }
+        let ms = now / 1000;
+        let me = ticket(claim).map(|ticket| &ticket.waiter);
+        let line = self.line(ms, &name);
+        if let Some(ticket) = ticket(claim) {
+            line.stand(ticket, ms);
+            line.ticket = line.ticket.max(ticket.number);
+        }
+        line.purge(ms);
+        let head = line.before(None).next().cloned();
+        let ahead = line.before(me).count() as u64;
+        let largest = line.ticket;
+        let lives = head.as_ref().and_then(|head| line.alive.get(head)).copied();
+        self.sweep(&name);
+        let first = head.as_ref().is_none_or(|head| Some(head) == me);
+        if first && held.is_none() {
+            let counter = raised(now, proposal, counter);
+            self.set_counter(now, &key, counter);
+            self.set(now, &key, value.to_vec(), Some(ttl));
+            let counter = Some(counter);
+            return Ok(Answer::Granted { counter });
+        }
+        let (mut free, mut left) = (0, None);
+        for slot in 0..permit.permits() {
+            let key = crate::keys::slot(permit.name(), slot);
+            if !self.exists(now, &key) {
+                free |= 1 << slot;
+            } else if let Some(lives) = self.ttl_left(now, &key) {
+                left = Some(left.map_or(lives, |left: Duration| left.min(lives)));
+            }
+        }
+        if !first {
+            left = Some(Duration::from_millis(
+                lives.unwrap_or(ms).saturating_sub(ms),
+            ));
+        }
+        let line = QueueInfo {
+            note: None,
+            ahead,
+            ticket: largest,
+            holder: None,
+            free,
+        };
+        Ok(Answer::Refused {
+            ttl_left: Some(left.unwrap_or_default()),
+            line: Some(Box::new(line)),
+        })
+    }
+
+    pub(super) fn release_permit(
+        &mut self,
+        now: u64,
+        claim: &Claim,
+        permit: &Permit,
+        leave: bool,
+    ) -> Outcome<Answer> {
+        let (key, name) = (permit.key(), permit.line());
+        let mine = self.text(now, &key)? == Some(&claim.token().to_hex()[..]);
+        if mine {
+            self.remove(&key);
+        }
+        let ms = now / 1000;
+        let me = ticket(claim).map(|ticket| ticket.waiter.clone());
+        let line = self.line(ms, &name);
+        let left = leave && me.as_ref().is_some_and(|me| line.remove(me));
+        if mine || left {
+            line.purge(ms);
+            let head = line.before(None).next().cloned();
+            if let Some(head) = head.filter(|head| Some(head) != me.as_ref()) {
+                self.publish(&head, &name);
+            }
+        }
+        self.sweep(&name);
+        Ok(Answer::Released(mine))
+    }
+}

@@ -1,0 +1,105 @@
+//! Which slot of a semaphore to ask for next (family, section 5).
+
+use super::quorum::Quorum;
+
+/// What the masters said to a claim on one slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen<'a> {
+    /// The slots that each refusing master showed to be free, as bits.
+    pub(crate) free: &'a [u64],
+    /// How many granted the slot that was asked for: there it counts as free.
+    pub(crate) granted: usize,
+    pub(crate) asked: u8,
+    /// How many have not answered yet.
+    pub(crate) silent: usize,
+}
+
+/// What that says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NextSlot {
+    /// This one may be had.
+    Ask(u8),
+    /// None: all are held.
+    Held,
+    /// It depends on those who have not answered.
+    Open,
+}
+
+/// A slot that a majority shows to be free, the first from `start` on.
+///
+/// The client names the slot, the same on every master: each master offering one of its own would split
+/// the votes for as long as a minority is down.
+pub(crate) fn next_slot(quorum: Quorum, seen: Seen<'_>, permits: u8, start: u8) -> NextSlot {
+    let shows = |slot: u8| {
+        let free = seen
+            .free
+            .iter()
+            .filter(|bits| *bits >> slot & 1 == 1)
+            .count();
+        free + if slot == seen.asked { seen.granted } else { 0 }
+    };
+    let mut slots = (0..permits).map(|step| (start % permits + step) % permits);
+    match slots.clone().find(|&slot| shows(slot) >= quorum.size()) {
+        Some(slot) => NextSlot::Ask(slot),
+        None if slots.any(|slot| shows(slot) + seen.silent >= quorum.size()) => NextSlot::Open,
+        None => NextSlot::Held,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(free: &[u64], granted: usize, asked: u8, start: u8) -> Option<u8> {
+        let seen = Seen {
+            free,
+            granted,
+            asked,
+            silent: 0,
+        };
+        match next_slot(Quorum::of(3), seen, 4, start) {
+            NextSlot::Ask(slot) => Some(slot),
+            NextSlot::Held => None,
+            NextSlot::Open => panic!("all have answered"),
+        }
+    }
+
+    #[test]
+    fn who_has_not_answered_may_decide_it() {
+        let next = |free: &[u64], silent| {
+            let seen = Seen {
+                free,
+                granted: 0,
+                asked: 0,
+                silent,
+            };
+            next_slot(Quorum::of(3), seen, 4, 0)
+        };
+        assert_eq!(next(&[0b0010, 0b0000], 1), NextSlot::Open);
+        assert_eq!(next(&[0b0010, 0b0000], 0), NextSlot::Held);
+        assert_eq!(next(&[0b0000, 0b0000], 1), NextSlot::Held);
+        assert_eq!(next(&[0b0010, 0b0010], 1), NextSlot::Ask(1));
+    }
+
+    #[test]
+    fn a_slot_counts_where_a_majority_shows_it_free() {
+        assert_eq!(next(&[0b0010, 0b0110], 0, 0, 0), Some(1));
+        assert_eq!(next(&[0b0010, 0b0100], 0, 0, 0), None, "each shows another");
+        assert_eq!(next(&[], 0, 0, 0), None);
+    }
+
+    #[test]
+    fn what_was_granted_counts_as_free_and_nothing_else_does_there() {
+        assert_eq!(next(&[0b0001], 1, 0, 0), Some(0));
+        assert_eq!(next(&[0b0010], 1, 0, 0), None);
+        assert_eq!(next(&[0b1000, 0b1000], 1, 0, 0), Some(3));
+    }
+
+    #[test]
+    fn each_begins_at_a_place_of_its_own() {
+        let free = [0b1111, 0b1111];
+        assert_eq!(next(&free, 0, 0, 2), Some(2));
+        assert_eq!(next(&free, 0, 0, 7), Some(3), "whatever was drawn");
+        assert_eq!(next(&[0b0011, 0b0011], 0, 0, 2), Some(0), "and round");
+    }
+}

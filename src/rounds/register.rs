@@ -1,0 +1,235 @@
+//! Reading and writing the value under a lock, on all masters at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::coordinator::Coordinator;
+use super::fan_out::{Collect, FanOut, From};
+use super::look::timeout;
+use crate::limit::Limit;
+use crate::node::{Answer, Claim, Fault, NewValue, NodeName, Phase, Request, ServerRun};
+use crate::protocol::instant::Instant;
+use crate::protocol::quorum::Quorum;
+use crate::protocol::register::{self, ReadVote, Reading, Vacancy, WriteVote, Writing};
+use crate::report::{NodeOutcome, NodeReport};
+
+impl Coordinator {
+    /// Asks every master for the value, until enough has been said for `decided`.
+    pub(crate) async fn read_value(
+        &self,
+        claim: &Arc<Claim>,
+        token: u64,
+        decided: impl Fn(&ValueAnswers) -> bool,
+    ) -> ValueAnswers {
+        let read = |_| Request::Read {
+            claim: claim.clone(),
+            token,
+        };
+        self.ask_for_value(read, decided).await
+    }
+
+    /// Writes the value on every master, or removes it, until enough has been said for `decided`. Where a master's
+    /// answer was `read` it goes to that run of the server alone. Nothing is sent from `until` on.
+    pub(crate) async fn write_value(
+        &self,
+        claim: &Arc<Claim>,
+        token: u64,
+        (bytes, until): (Option<&[u8]>, Instant),
+        read: &ValueAnswers,
+        decided: impl Fn(&ValueAnswers) -> bool,
+    ) -> ValueAnswers {
+        let bytes: Option<Arc<[u8]>> = bytes.map(Arc::from);
+        let write = |node| Request::Write {
+            claim: claim.clone(),
+            token,
+            value: Arc::new(NewValue {
+                bytes: bytes.clone(),
+                until,
+                run: read.run(node).cloned(),
+            }),
+        };
+        self.ask_for_value(write, decided).await
+    }
+
+    async fn ask_for_value(
+        &self,
+        request: impl Fn(usize) -> Request,
+        decided: impl Fn(&ValueAnswers) -> bool,
+    ) -> ValueAnswers {
+        let answers = ValueAnswers::open(self.quorum, self.now());
+        let fan_out = FanOut::new(self.runtime.clone(), answers);
+        self.ask_each(&fan_out, Phase::Value, request);
+        let mut limit = Limit::new(&*self.runtime, self.given_up_by());
+        let enough = |answers: &mut ValueAnswers| decided(answers).then(|| answers.clone());
+        match limit.wait(fan_out.until(enough)).await {
+            Some(answers) => answers,
+            None => fan_out.answers().cut_off(self.now()),
+        }
+    }
+}
+
+/// What one master said, and how long that took.
+type Timed = (Result<Answer, Fault>, Duration);
+
+/// What the masters have said so far to one question about a value.
+#[derive(Clone)]
+pub(crate) struct ValueAnswers {
+    quorum: Quorum,
+    started: Instant,
+    said: Vec<Option<Timed>>,
+    yes: usize,
+    heard: usize,
+}
+
+impl ValueAnswers {
+    fn open(quorum: Quorum, started: Instant) -> Self {
+        Self {
+            quorum,
+            started,
+            said: vec![None; quorum.nodes()],
+            yes: 0,
+            heard: 0,
+        }
+    }
+
+    /// The same, with a timeout for everybody who has said nothing.
+    fn cut_off(&self, now: Instant) -> Self {
+        let waited = now.saturating_since(self.started);
+        let mut all = self.clone();
+        for said in &mut all.said {
+            said.get_or_insert_with(|| (Err(timeout(waited)), waited));
+        }
+        all
+    }
+
+    /// Every master has answered or failed.
+    pub(crate) fn complete(&self) -> bool {
+        self.said.iter().all(Option::is_some)
+    }
+
+    fn answers(&self) -> impl Iterator<Item = Option<&Result<Answer, Fault>>> {
+        let said = self.said.iter();
+        said.map(|said| said.as_ref().map(|(answer, _)| answer))
+    }
+
+    fn read_votes(&self) -> Vec<Option<ReadVote>> {
+        let vote = |answer: &Result<Answer, Fault>| match answer {
+            Ok(Answer::Value { stored: None, .. }) => ReadVote::Nothing,
+            Ok(Answer::Value {
+                stored: Some(stored),
+                ..
+            }) if stored.vouched => ReadVote::Value(stored.number),
+            Ok(Answer::Value { .. }) => ReadVote::Old,
+            Ok(_) => ReadVote::Refused,
+            Err(_) => ReadVote::Fault,
+        };
+        self.answers().map(|answer| answer.map(vote)).collect()
+    }
+
+    /// What a read comes to.
+    pub(crate) fn reading(&self) -> Option<Reading> {
+        register::read(self.quorum, &self.read_votes())
+    }
+
+    /// Whether there is room for a first value.
+    pub(crate) fn vacancy(&self) -> Option<Vacancy> {
+        register::vacancy(&self.read_votes())
+    }
+
+    /// What this master has, whether it vouches for it or not.
+    pub(crate) fn bytes(&self, node: usize) -> Option<&[u8]> {
+        match self.said.get(node)? {
+            Some((Ok(Answer::Value { stored, .. }), _)) => {
+                stored.as_ref().map(|stored| &*stored.bytes)
+            }
+            _ => None,
+        }
+    }
+
+    /// What any master has.
+    pub(crate) fn all_bytes(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.said.len()).filter_map(|node| self.bytes(node))
+    }
+
+    /// The run of the server that answered the read, whatever it answered.
+    fn run(&self, node: usize) -> Option<&ServerRun> {
+        match self.said.get(node)?.as_ref()? {
+            (Ok(Answer::Value { run, .. }), _) => Some(run),
+            _ => None,
+        }
+    }
+
+    /// Whether a master that was read has no vote, and is to be given the value again.
+    pub(crate) fn has_gaps(&self) -> bool {
+        let gap = |vote: &Option<ReadVote>| matches!(vote, Some(ReadVote::Nothing | ReadVote::Old));
+        self.read_votes().iter().any(gap)
+    }
+
+    /// What a write comes to that followed this `read`: it counts on the masters that vouched for a value, and where
+    /// nobody had one, on those that said so; in the run of the server that had answered.
+    pub(crate) fn writing(&self, read: &Self) -> Option<Writing> {
+        let vacant = read.vacancy() == Some(Vacancy::Vacant);
+        let votes = read.read_votes();
+        let voted = |node: usize| match votes.get(node) {
+            Some(Some(ReadVote::Value(_))) => true,
+            Some(Some(ReadVote::Nothing)) => vacant,
+            _ => false,
+        };
+        let vote = |(node, answer): (usize, Option<&Result<Answer, Fault>>)| {
+            Some(match answer? {
+                Ok(Answer::Written { run }) if voted(node) && Some(run) == read.run(node) => {
+                    WriteVote::Counted
+                }
+                Ok(Answer::Written { .. }) => WriteVote::Refilled,
+                Ok(_) => WriteVote::NotWritten,
+                Err(fault) if fault.left_nothing() => WriteVote::NotWritten,
+                Err(_) => WriteVote::Unknown,
+            })
+        };
+        let votes: Vec<_> = self.answers().enumerate().map(vote).collect();
+        register::written(self.quorum, &votes)
+    }
+
+    /// Whether every master has done what it was asked.
+    pub(crate) fn all_written(&self) -> bool {
+        let mut answers = self.answers();
+        answers.all(|answer| matches!(answer, Some(Ok(Answer::Written { .. }))))
+    }
+
+    /// As public reports, given the masters' names in order.
+    pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
+        let report = |(name, said): (&NodeName, &Option<Timed>)| {
+            let outcome = match said.as_ref().map(|(answer, _)| answer) {
+                None => NodeOutcome::Silent,
+                Some(Ok(Answer::Value { stored: None, .. })) => NodeOutcome::NoValue,
+                Some(Ok(Answer::Value {
+                    stored: Some(stored),
+                    ..
+                })) if !stored.vouched => NodeOutcome::OldValue,
+                Some(Ok(Answer::Value { .. } | Answer::Written { .. })) => NodeOutcome::Yes,
+                Some(Ok(_)) => NodeOutcome::No,
+                Some(Err(fault)) => NodeOutcome::Fault(fault.clone()),
+            };
+            NodeReport {
+                node: name.clone(),
+                phase: Phase::Value,
+                outcome,
+                latency: said.as_ref().map(|(_, latency)| *latency),
+                late: false,
+            }
+        };
+        names.zip(&self.said).map(report).collect()
+    }
+}
+
+impl Collect for ValueAnswers {
+    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
+        let yes = matches!(answer, Ok(Answer::Value { .. } | Answer::Written { .. }));
+        self.yes += usize::from(yes);
+        self.heard += 1;
+        if let Some(said) = self.said.get_mut(from.node) {
+            *said = Some((answer, from.now.saturating_since(self.started)));
+        }
+        self.yes >= self.quorum.size() || self.heard >= self.quorum.nodes()
+    }
+}

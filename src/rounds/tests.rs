@@ -1,0 +1,205 @@
+//! What the answers of one fan-out add up to, answer by answer.
+
+use std::time::Duration;
+
+use super::acquire::AcquireAnswers;
+use super::fan_out::{Collect, From};
+use super::release::ReleaseAnswers;
+use crate::node::{Answer, Fault, NodeName, QueueInfo};
+use crate::protocol::instant::Instant;
+use crate::protocol::quorum::{Quorum, Reason, Verdict};
+
+const BEGAN: Instant = Instant::from_nanos(1_000_000_000);
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn from(node: usize, after: u64) -> From {
+    let now = BEGAN + ms(after);
+    From { node, now }
+}
+
+fn opened(nodes: usize) -> AcquireAnswers {
+    AcquireAnswers::open(Quorum::of(nodes), BEGAN)
+}
+
+fn granted() -> Result<Answer, Fault> {
+    let counter = Some(5);
+    Ok(Answer::Granted { counter })
+}
+
+fn refused(left: u64, ahead: u64, ticket: u64, holder: Option<&str>) -> Result<Answer, Fault> {
+    let holder = holder.map(|name| name.as_bytes().to_vec());
+    let line = QueueInfo {
+        ahead,
+        ticket,
+        holder,
+        ..QueueInfo::default()
+    };
+    Ok(Answer::Refused {
+        ttl_left: Some(ms(left)),
+        line: Some(Box::new(line)),
+    })
+}
+
+fn plainly_refused() -> Result<Answer, Fault> {
+    Ok(Answer::Refused {
+        ttl_left: None,
+        line: None,
+    })
+}
+
+fn down() -> Result<Answer, Fault> {
+    Err(Fault::Down("off".into()))
+}
+
+fn names(nodes: usize) -> Vec<NodeName> {
+    let name = |node: usize| NodeName::new(format!("n{node}"));
+    (0..nodes).map(name).collect()
+}
+
+#[test]
+fn who_waits_is_called_when_the_verdict_falls_and_when_its_reason_is_known() {
+    let mut won = opened(5);
+    assert!(!won.count(from(0, 1), granted()));
+    assert!(!won.count(from(1, 1), granted()));
+    assert_eq!(won.verdict(), None);
+    assert!(won.count(from(2, 1), granted()));
+    assert_eq!(won.verdict(), Some(Verdict::Won));
+    assert!(!won.count(from(3, 1), granted()), "once");
+    // Two refusals and a fault are a defeat; why it is one needs another answer.
+    let mut lost = opened(5);
+    assert!(!lost.count(from(0, 1), plainly_refused()));
+    assert!(!lost.count(from(1, 1), plainly_refused()));
+    assert!(lost.count(from(2, 1), down()));
+    assert_eq!(lost.verdict(), Some(Verdict::Lost));
+    assert_eq!(lost.round.reason(), None);
+    assert!(lost.count(from(3, 1), plainly_refused()));
+    assert_eq!(lost.round.reason(), Some(Reason::Contention));
+}
+
+#[test]
+fn refusals_tell_of_holder_and_line() {
+    let mut answers = opened(5);
+    assert!(answers.refusals().is_none());
+    assert_eq!((answers.free(), answers.free_in()), (0, None));
+    answers.count(from(1, 1), refused(90, 2, 7, Some("a")));
+    answers.count(from(3, 1), granted());
+    assert_eq!(answers.free(), 1 << 3);
+    assert_eq!(answers.free_in(), None, "two of five");
+    answers.count(from(4, 1), refused(40, 3, 6, Some("b")));
+    answers.count(from(2, 1), refused(60, 1, 9, None));
+    // The third soonest of 0, 40, 60 and 90.
+    assert_eq!(answers.free_in(), Some(ms(60)));
+    assert_eq!(answers.ttl_left(), Some(ms(90)));
+    let refusals = answers.refusals().expect("three");
+    assert_eq!((refusals.ticket, refusals.ahead), (9, Some(3)));
+    assert_eq!(refusals.holder.as_deref(), Some(&b"a"[..]));
+    // Who says nothing of a line says nothing against one.
+    let mut plain = opened(3);
+    plain.count(from(0, 1), plainly_refused());
+    let refusals = plain.refusals().expect("one");
+    assert_eq!((refusals.ticket, refusals.ahead), (0, None));
+    assert_eq!(plain.ttl_left(), None);
+}
+
+#[test]
+fn a_majority_of_refusals_alone_says_that_another_has_it() {
+    let mut answers = opened(3);
+    answers.count(from(0, 1), plainly_refused());
+    assert!(!answers.majority_refused());
+    answers.count(from(1, 1), plainly_refused());
+    assert!(answers.majority_refused());
+    let mut failed = opened(3);
+    failed.count(from(0, 1), down());
+    failed.count(from(1, 1), down());
+    assert!(!failed.majority_refused());
+}
+
+#[test]
+fn a_round_that_is_given_up_counts_who_had_its_time_as_failed() {
+    let mut early = opened(3);
+    early.count(from(0, 1), plainly_refused());
+    early.give_up(BEGAN + ms(49), ms(50));
+    assert_eq!(early.verdict(), None, "they have not had their time");
+    assert_eq!(early.round.silent().count(), 2);
+    let mut late = opened(3);
+    late.count(from(0, 1), plainly_refused());
+    late.give_up(BEGAN + ms(50), ms(50));
+    assert_eq!(late.round.silent().count(), 0);
+    assert_eq!(late.round.reason(), Some(Reason::Outage));
+    // They may still act on it.
+    assert!(late.round.must_undo(1) && late.round.must_undo(2) && !late.round.must_undo(0));
+    let names = names(3);
+    let reports = late.reports(names.iter());
+    assert!(reports[1].to_string().contains("50ms"), "{}", reports[1]);
+    assert!(!reports[1].late && !reports[2].late);
+    // What comes now is told as late.
+    late.count(from(1, 60), granted());
+    let reports = late.reports(names.iter());
+    assert!(reports[1].late && !reports[2].late);
+    assert_eq!(reports[1].latency, Some(ms(60)));
+}
+
+#[test]
+fn an_answer_after_the_verdict_is_told_as_late() {
+    let mut answers = opened(3);
+    for node in 0..3 {
+        answers.count(from(node, node as u64), granted());
+    }
+    let names = names(3);
+    let late = answers.reports(names.iter()).into_iter();
+    assert_eq!(
+        late.map(|said| said.late).collect::<Vec<_>>(),
+        [false, false, true]
+    );
+    let mut timed_out = opened(1);
+    timed_out.count(from(0, 50), Err(Fault::Timeout(ms(50))));
+    timed_out.late(from(0, 70), &granted());
+    assert!(timed_out.reports(names.iter())[0].late);
+}
+
+#[test]
+fn masters_that_fail_for_good_make_waiting_hopeless() {
+    let denied = || Err(Fault::Denied("NOPERM".into()));
+    let mut answers = opened(3);
+    answers.count(from(0, 1), denied());
+    answers.count(from(1, 1), down());
+    assert!(!answers.is_hopeless());
+    answers.count(from(2, 1), denied());
+    assert!(answers.is_hopeless());
+}
+
+#[test]
+fn a_fault_that_left_nothing_needs_no_undoing() {
+    let mut answers = opened(3);
+    answers.count(from(0, 1), down());
+    answers.count(from(1, 1), Err(Fault::Timeout(ms(50))));
+    answers.count(from(2, 1), Ok(Answer::Confirmed));
+    let undo: Vec<bool> = (0..3).map(|node| answers.round.must_undo(node)).collect();
+    assert_eq!(undo, [false, true, true]);
+}
+
+#[test]
+fn a_release_is_settled_by_a_majority_and_complete_with_the_last() {
+    let mut release = ReleaseAnswers::open(Quorum::of(5), 5, BEGAN);
+    let released = |was_ours| Ok(Answer::Released(was_ours));
+    assert!(!release.count(from(0, 1), released(true)));
+    assert!(!release.count(from(1, 1), down()));
+    assert!(!release.count(from(2, 1), released(false)));
+    assert!(!release.settled());
+    assert!(release.count(from(3, 1), released(true)));
+    assert!(release.settled());
+    assert!(release.count(from(4, 1), down()), "the last");
+    assert_eq!(release.counts(), (2, 1, 2));
+    let mut more = ReleaseAnswers::open(Quorum::of(5), 5, BEGAN);
+    for node in 0..3 {
+        more.count(from(node, 1), released(true));
+    }
+    assert!(!more.count(from(3, 1), released(true)), "neither");
+    // Who asked fewer than a majority waits for those.
+    let mut few = ReleaseAnswers::open(Quorum::of(5), 2, BEGAN);
+    assert!(!few.count(from(0, 1), down()) && !few.settled());
+    assert!(few.count(from(1, 1), down()) && few.settled());
+}

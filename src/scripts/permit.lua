@@ -1,0 +1,68 @@
+-- PERMIT (family, section 5): one named slot of a semaphore. A slot is a lock of its own; only who is first in
+-- the line of the semaphore may take one.
+-- KEYS: the lock key that the semaphore's name would have. ARGV: value, ttl ms, proposal us, slot, how many
+-- slots there are, and of a queued waiter its id, ticket and heartbeat ms (without them it is a try).
+-- Reply: the number (granted), or {bits of the free slots, ms until one may be free, waiters ahead,
+-- largest ticket}.
+if tonumber(ARGV[2]) > MAX_TTL then
+  return redis.error_reply('ERR quorate: ttl above max_ttl')
+end
+local call, name, waiter = redis.call, KEYS[1], ARGV[6]
+local key, line = '{slot}' .. ARGV[4] .. ':' .. name, '{slot}line:' .. name
+local queue, alive, ticket = '{queue}' .. line, '{alive}' .. line, '{ticket}' .. line
+local time = call('TIME')
+local ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local held = call('GET', key)
+--+ fence/read.lua
+if held == ARGV[1] then
+  --+ fence/again.lua
+end
+local head
+if waiter or call('EXISTS', queue) == 1 then
+  if waiter then
+    local beat = tonumber(ARGV[8])
+    call('ZADD', alive, string.format('%.0f', ms + beat), waiter)
+    call('ZADD', queue, ARGV[7], waiter)
+    if tonumber(call('GET', ticket) or 0) < tonumber(ARGV[7]) then
+      call('SET', ticket, ARGV[7], 'KEEPTTL')
+    end
+    for _, name in ipairs({queue, alive, ticket}) do
+      if call('PTTL', name) < beat then
+        call('PEXPIRE', name, ARGV[8])
+      end
+    end
+  end
+  local dead =
+    call('ZRANGEBYSCORE', alive, '-inf', string.format('%.0f', ms), 'LIMIT', 0, 1000)
+  if #dead > 0 then
+    call('ZREM', queue, unpack(dead))
+    call('ZREM', alive, unpack(dead))
+  end
+  head = call('ZRANGE', queue, 0, 0)[1]
+end
+local first = not head or head == waiter
+if first and not held then
+  --+ fence/raise.lua
+  call('SET', fence, text or string.format('%.0f', v), 'PX', FENCE_TTL)
+  call('SET', key, ARGV[1], 'PX', ARGV[2])
+  return v
+end
+local free, left = 0, nil
+for slot = 0, tonumber(ARGV[5]) - 1 do
+  local lives = call('PTTL', '{slot}' .. slot .. ':' .. name)
+  if lives == -2 then
+    free = free + 2 ^ slot
+  elseif not left or (lives >= 0 and lives < left) then
+    left = lives
+  end
+end
+if not first then
+  left = tonumber(call('ZSCORE', alive, head) or ms) - ms
+end
+local ahead = 0
+if waiter then
+  ahead = call('ZRANK', queue, waiter)
+elseif head then
+  ahead = call('ZCARD', queue)
+end
+return {string.format('%.0f', free), left or 0, ahead, tonumber(call('GET', ticket) or 0)}

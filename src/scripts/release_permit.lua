@@ -1,0 +1,34 @@
+-- RELEASE of a slot (family, section 5): compare and delete, leave the line of the semaphore, and wake the one
+-- that is first in it.
+-- KEYS: the lock key that the semaphore's name would have. ARGV: value, slot, and of a queued waiter its id, and 1
+-- to leave the line. Reply: 1 (deleted), 0 (it was not ours).
+local call, name, waiter = redis.call, KEYS[1], ARGV[3]
+local key, line = '{slot}' .. ARGV[2] .. ':' .. name, '{slot}line:' .. name
+local mine = 0
+if call('GET', key) == ARGV[1] then
+  mine = call('DEL', key)
+end
+local queue, alive = '{queue}' .. line, '{alive}' .. line
+local left = 0
+if ARGV[4] == '1' then
+  left = call('ZREM', queue, waiter)
+  if left == 1 then
+    call('ZREM', alive, waiter)
+  end
+end
+if mine == 0 and left == 0 then
+  return 0
+end
+local time = call('TIME')
+local ms = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+local dead = call('ZRANGEBYSCORE', alive, '-inf', ms, 'LIMIT', 0, 1000)
+if #dead > 0 then
+  call('ZREM', queue, unpack(dead))
+  call('ZREM', alive, unpack(dead))
+end
+local head = call('ZRANGE', queue, 0, 0)[1]
+if head and head ~= waiter then
+  -- A hint only; a user who may not publish still releases.
+  redis.pcall('PUBLISH', '{wake}' .. string.sub(head, 1, 16), line)
+end
+return mine

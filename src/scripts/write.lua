@@ -1,0 +1,16 @@
+-- WRITE of the value under a lock: numbers alone decide, no clock and no holder. It never expires.
+-- KEYS: lock. ARGV: token, run of this server, bytes; without bytes the value is removed.
+-- Reply: 1 (written), or the largest number here where it is above the token.
+local call, key = redis.call, KEYS[1]
+--+ value/read.lua
+--+ fence/read.lua
+local above = math.max(counter, number)
+if above > tonumber(ARGV[1]) then
+  return above
+end
+if ARGV[3] then
+  call('SET', value, ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3])
+else
+  call('DEL', value)
+end
+return 1

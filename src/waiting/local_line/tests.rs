@@ -1,0 +1,297 @@
+//! The lines stepped by hand: no task, and a clock that stands still until it is moved.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::atomic::AtomicU64 as Nanos;
+use std::task::{Context, Poll};
+
+use futures::task::noop_waker_ref;
+
+use super::*;
+use crate::protocol::finding::Finding;
+use crate::runtime::BoxFuture;
+
+fn key(name: &str) -> Arc<[u8]> {
+    Arc::from(name.as_bytes())
+}
+
+fn job() -> Wanted {
+    Wanted::exclusive(key("job"))
+}
+
+fn both() -> Wanted {
+    Wanted::several(vec![key("job"), key("other")])
+}
+
+fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    match future.poll(&mut Context::from_waker(noop_waker_ref())) {
+        Poll::Ready(done) => Some(done),
+        Poll::Pending => None,
+    }
+}
+
+const HELD: Heard = Heard::HERE;
+
+fn outage() -> Heard {
+    Heard {
+        finding: Finding::Outage,
+        round: None,
+    }
+}
+
+fn knows(place: &Place) -> Option<Finding> {
+    place.told().map(|heard| heard.finding)
+}
+
+/// A clock that is moved by hand.
+#[derive(Clone, Default)]
+struct Hand(Arc<Nanos>);
+
+impl Hand {
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn set(&self, ms: u64) {
+        self.0.store(ms * 1_000_000, Ordering::Relaxed);
+    }
+}
+
+impl Runtime for Hand {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+
+    fn wall_micros(&self) -> u64 {
+        0
+    }
+
+    fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
+        let clock = self.clone();
+        Box::pin(std::future::poll_fn(move |_| {
+            if clock.now() >= at {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        }))
+    }
+
+    fn spawn(&self, _: BoxFuture<()>) -> bool {
+        false
+    }
+
+    fn random(&self, _: &mut [u8]) {}
+}
+
+#[test]
+fn places_count_who_stands_before_them_and_move_up() {
+    let lines = LocalLines::new();
+    let mut places = [(); 4].map(|()| Some(lines.enter(&job())));
+    let ahead = |places: &[Option<Place>]| -> Vec<u64> {
+        places.iter().flatten().map(Place::ahead).collect()
+    };
+    assert_eq!(ahead(&places), [0, 1, 2, 3]);
+    places[1] = None;
+    assert_eq!(ahead(&places), [0, 1, 2]);
+    places[3] = None;
+    assert_eq!(ahead(&places), [0, 1]);
+    places[0] = None;
+    assert_eq!(ahead(&places), [0]);
+    assert!(places[2].as_ref().is_some_and(Place::is_front));
+    places[2] = None;
+    assert!(lines.map().is_empty(), "nothing is left of it");
+}
+
+#[test]
+fn a_holder_is_known_until_it_passes_its_turn_on() {
+    let lines = LocalLines::new();
+    let first = lines.enter(&job());
+    assert!(!lines.is_held(b"job"), "asked for only");
+    let holder = first.hold();
+    assert!(lines.is_held(b"job"));
+    assert!(!lines.is_held(b"other"));
+    let next = lines.enter(&job());
+    assert!(!next.is_front());
+    assert_eq!((next.ahead(), knows(&next)), (1, Some(Finding::Held)));
+    {
+        let mut front = pin!(next.front());
+        assert_eq!(poll(front.as_mut()), None);
+        holder.pass_on(b"job");
+        assert!(!lines.is_held(b"job"));
+        assert_eq!(poll(front.as_mut()), Some(()));
+    }
+    // It knows that the lock was held here last.
+    assert_eq!(knows(&next), Some(Finding::Held));
+    let holder = next.hold();
+    holder.pass_on(b"job");
+    assert!(lines.map().is_empty());
+}
+
+#[test]
+fn locks_without_a_place_are_counted() {
+    let lines = LocalLines::new();
+    let keys = [key("job"), key("other")];
+    lines.hold(keys.iter());
+    lines.hold(keys[..1].iter());
+    assert!(lines.is_held(b"job") && lines.is_held(b"other"));
+    lines.let_go(b"job");
+    assert!(lines.is_held(b"job"), "the second one");
+    lines.let_go(b"job");
+    lines.let_go(b"other");
+    assert!(!lines.is_held(b"job") && !lines.is_held(b"other"));
+    assert!(lines.loose().is_empty());
+    // Who was never counted takes nothing away.
+    lines.let_go(b"job");
+    assert!(!lines.is_held(b"job"));
+}
+
+#[test]
+fn what_the_front_knows_is_told_and_handed_down() {
+    let lines = LocalLines::new();
+    let [first, second, third] = [(); 3].map(|()| lines.enter(&job()));
+    assert_eq!(knows(&third), None);
+    first.tell(Some(&outage()));
+    assert_eq!(knows(&first), Some(Finding::Outage));
+    assert_eq!(knows(&third), Some(Finding::Outage));
+    drop(first);
+    assert_eq!(knows(&second), Some(Finding::Outage), "handed down");
+    second.tell(Some(&HELD));
+    assert_eq!(knows(&third), Some(Finding::Held));
+    second.tell(None);
+    assert_eq!(knows(&third), None);
+}
+
+#[test]
+fn a_try_takes_an_empty_line_and_asks_behind_one_but_not_behind_two() {
+    let lines = LocalLines::new();
+    let tries = || lines.enter_if_free(&job()).map_err(|heard| heard.finding);
+    let first = tries().expect("free").expect("a place");
+    assert!(first.is_front());
+    // The masters will say; also where a front with others behind it knows nothing yet.
+    assert!(matches!(tries(), Ok(None)));
+    let behind = lines.enter(&job());
+    assert!(matches!(tries(), Ok(None)));
+    first.tell(Some(&outage()));
+    assert!(matches!(tries(), Err(Finding::Outage)));
+    drop(behind);
+    assert!(matches!(tries(), Ok(None)), "alone again");
+    let holder = first.hold();
+    assert!(matches!(tries(), Ok(None)));
+    let _behind = lines.enter(&job());
+    assert!(matches!(tries(), Err(Finding::Held)));
+    drop(holder);
+}
+
+#[test]
+fn a_place_in_several_lines_is_the_front_when_it_is_so_in_all() {
+    let lines = LocalLines::new();
+    let single = lines.enter(&job());
+    let several = lines.enter(&both());
+    assert!(!several.is_front());
+    assert_eq!(several.ahead(), 1);
+    let other = lines.enter(&Wanted::exclusive(key("other")));
+    assert_eq!(other.ahead(), 1);
+    single.tell(Some(&outage()));
+    assert_eq!(knows(&several), Some(Finding::Outage), "where it waits");
+    drop(single);
+    assert!(several.is_front());
+    let holder = several.hold();
+    assert!(lines.is_held(b"job") && lines.is_held(b"other"));
+    holder.pass_on(b"job");
+    assert!(!other.is_front(), "still held there");
+    holder.pass_on(b"other");
+    assert!(other.is_front());
+    drop(other);
+    assert!(lines.map().is_empty());
+}
+
+#[test]
+fn who_asks_beside_the_line_lets_others_in_and_is_woken() {
+    let lines = LocalLines::new();
+    let mut reader = lines.enter(&job());
+    let writer = lines.enter(&job());
+    assert!(reader.is_in_line());
+    reader.stand_beside();
+    assert!(!reader.is_in_line() && reader.is_front());
+    assert!(writer.is_front(), "nobody stands before it");
+    assert_eq!(lines.beside().len(), 1);
+    lines.woken(3, b"job");
+    assert_eq!(reader.turn.woken.load(Ordering::Relaxed), 1 << 3);
+    assert_eq!(writer.turn.woken.load(Ordering::Relaxed), 1 << 3);
+    // It tells what itself found, and not what the line knows.
+    writer.tell(Some(&outage()));
+    assert_eq!(knows(&reader), None);
+    let owner = lines.ask_beside(&job());
+    assert!(owner.is_front() && !owner.is_in_line());
+    drop(reader);
+    lines.woken(1, b"job");
+    assert_eq!(owner.turn.woken.load(Ordering::Relaxed), 1 << 1);
+    drop(owner);
+    assert!(lines.beside().is_empty());
+    assert!(writer.is_front(), "the line is untouched");
+}
+
+#[test]
+fn a_majority_of_wake_ups_ends_a_wait_at_once_and_fewer_a_moment_later() {
+    let clock = Hand::default();
+    let lines = LocalLines::new();
+    let place = lines.enter(&job());
+    // The masters 0 and 1 have to be woken: nobody was free before.
+    let mut wait = pin!(place.woken(&clock, 0, 2, Hand::at(50)));
+    assert_eq!(poll(wait.as_mut()), None);
+    lines.woken(0, b"other");
+    assert_eq!(poll(wait.as_mut()), None, "another lock");
+    lines.woken(0, b"job");
+    lines.woken(0, b"job");
+    assert_eq!(poll(wait.as_mut()), None, "the same one twice");
+    lines.woken(1, b"job");
+    assert_eq!(poll(wait.as_mut()), Some(()));
+    // One of them was free at the last look: then one is enough.
+    place.forget_wakes();
+    let mut wait = pin!(place.woken(&clock, 0b100, 2, Hand::at(50)));
+    assert_eq!(poll(wait.as_mut()), None);
+    lines.woken(2, b"job");
+    assert_eq!(poll(wait.as_mut()), None, "that very one");
+    lines.woken(63, b"job");
+    assert_eq!(poll(wait.as_mut()), Some(()));
+    // Nobody else is: a moment after the first.
+    place.forget_wakes();
+    let mut wait = pin!(place.woken(&clock, 0, 2, Hand::at(50)));
+    clock.set(10);
+    lines.woken(1, b"job");
+    assert_eq!(poll(wait.as_mut()), None);
+    clock.set(11);
+    assert_eq!(poll(wait.as_mut()), None);
+    clock.set(12);
+    assert_eq!(poll(wait.as_mut()), Some(()));
+}
+
+#[test]
+fn a_wait_ends_at_its_time_without_any_wake_up() {
+    let clock = Hand::default();
+    let lines = LocalLines::new();
+    let place = lines.enter(&job());
+    // However many are free: nothing has changed there.
+    let mut wait = pin!(place.woken(&clock, 0b111, 2, Hand::at(50)));
+    clock.set(49);
+    assert_eq!(poll(wait.as_mut()), None);
+    clock.set(50);
+    assert_eq!(poll(wait.as_mut()), Some(()));
+    // Nor is a moment longer waited than that, for the others of a majority.
+    clock.set(99);
+    let mut wait = pin!(place.woken(&clock, 0, 2, Hand::at(100)));
+    lines.woken(1, b"job");
+    assert_eq!(poll(wait.as_mut()), None);
+    clock.set(100);
+    assert_eq!(poll(wait.as_mut()), Some(()));
+}
+
+#[test]
+fn masters_beyond_the_sixty_fourth_wake_nobody_in_the_wrong_name() {
+    let lines = LocalLines::new();
+    let place = lines.enter(&job());
+    lines.woken(64, b"job");
+    lines.woken(70, b"job");
+    assert_eq!(place.turn.woken.load(Ordering::Relaxed), 0);
+}

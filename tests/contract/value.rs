@@ -1,0 +1,279 @@
+//! The value under a lock: read by its holder, written by the largest number, on one master.
+
+use quorate::node::{Answer, Claim, Fault, NewValue, Request, ServerRun, StoredValue};
+use quorate::{Instant, Token};
+use std::sync::Arc;
+
+use crate::arm::{Arm, LONG, Master, assert_about, fence, now};
+use crate::support::asking::{acquire, claim, read, remove, write};
+use crate::support::secs;
+
+const KEY: &[u8] = b"job";
+
+fn value(key: &[u8]) -> Vec<u8> {
+    [b"quorate:value:", key].concat()
+}
+
+/// The lock, taken, and its number.
+async fn held(arm: &Arm, n: u8) -> (Arc<Claim>, u64) {
+    let claim = claim(KEY, n);
+    let number = arm.granted(acquire(&claim, LONG, now())).await;
+    (claim, number)
+}
+
+/// What a read finds, which must have been answered.
+async fn found(arm: &Arm, claim: &Arc<Claim>, number: u64) -> (ServerRun, Option<StoredValue>) {
+    match arm.ask(read(claim, number)).await {
+        Ok(Answer::Value { run, stored }) => (run, stored),
+        other => panic!("not read: {other:?}"),
+    }
+}
+
+async fn written(arm: &Arm, request: Request) -> ServerRun {
+    match arm.ask(request).await {
+        Ok(Answer::Written { run }) => run,
+        other => panic!("not written: {other:?}"),
+    }
+}
+
+fn stored(number: u64, bytes: &[u8], vouched: bool) -> StoredValue {
+    let bytes = bytes.to_vec();
+    StoredValue {
+        number,
+        bytes,
+        vouched,
+    }
+}
+
+pub(crate) async fn where_nothing_was_written_nothing_is_read(arm: &Arm) {
+    let (claim, number) = held(arm, 1).await;
+    assert_eq!(found(arm, &claim, number).await.1, None);
+    assert_eq!(arm.keys(), 2, "the lock and its counter");
+}
+
+pub(crate) async fn what_was_written_is_read_by_the_next_holder(arm: &Arm) {
+    let (first, number) = held(arm, 1).await;
+    let bytes = b"any \0 bytes\r\n\xff ";
+    let wrote = written(arm, write(&first, number, bytes)).await;
+    arm.delete(KEY);
+    let (second, later) = held(arm, 2).await;
+    let (run, there) = found(arm, &second, later).await;
+    assert_eq!(there, Some(stored(number, bytes, true)));
+    assert_eq!(run, wrote, "one run of the server");
+    written(arm, write(&second, later, b"")).await;
+    assert_eq!(
+        found(arm, &second, later).await.1,
+        Some(stored(later, b"", true))
+    );
+}
+
+pub(crate) async fn a_value_never_expires(arm: &Arm) {
+    let (claim, number) = held(arm, 1).await;
+    written(arm, write(&claim, number, b"3")).await;
+    assert!(arm.read(&value(KEY)).is_some());
+    assert_eq!(arm.ttl(&value(KEY)), None);
+}
+
+pub(crate) async fn a_read_sets_the_counter_to_exactly_the_number(arm: &Arm) {
+    let (claim, number) = held(arm, 1).await;
+    arm.put(&fence(KEY), number.to_string().as_bytes(), Some(secs(600)));
+    found(arm, &claim, number + 7).await;
+    assert_eq!(arm.counter(KEY), Some(number + 7));
+    assert_about(arm.ttl(&fence(KEY)), secs(86_400));
+    // And where it is gone.
+    arm.delete(&fence(KEY));
+    found(arm, &claim, number + 7).await;
+    assert_eq!(arm.counter(KEY), Some(number + 7));
+}
+
+pub(crate) async fn only_the_holder_reads(arm: &Arm) {
+    let (claim_of_holder, number) = held(arm, 1).await;
+    written(arm, write(&claim_of_holder, number, b"3")).await;
+    let said = arm.ask(read(&claim(KEY, 2), number + 1)).await;
+    assert_eq!(said, Ok(Answer::NotOurs));
+    let said = arm.ask(read(&claim(b"free", 1), 7)).await;
+    assert_eq!(said, Ok(Answer::NotOurs));
+    assert_eq!(arm.counter(KEY), Some(number));
+    assert_eq!(arm.keys(), 3);
+}
+
+pub(crate) async fn a_counter_above_the_number_is_answered_to_a_read(arm: &Arm) {
+    let (claim, number) = held(arm, 1).await;
+    let said = arm.ask(read(&claim, number - 1)).await;
+    assert_eq!(said, Ok(Answer::CounterAbove(number)));
+    assert_eq!(arm.counter(KEY), Some(number));
+}
+
+pub(crate) async fn a_value_of_a_larger_number_is_not_read_as_ours_to_change(arm: &Arm) {
+    let (claim, number) = held(arm, 1).await;
+    written(arm, write(&claim, number + 5, b"3")).await;
+    let said = arm.ask(read(&claim, number)).await;
+    assert_eq!(said, Ok(Answer::CounterAbove(number + 5)));
+    assert_eq!(arm.counter(KEY), Some(number));
+}
+
+pub(crate) async fn a_write_below_the_counter_is_refused(arm: &Arm) {
+    let (first, number) = held(arm, 1).await;
+    written(arm, write(&first, number, b"3")).await;
+    arm.delete(KEY);
+    let (second, later) = held(arm, 2).await;
+    found(arm, &second, later).await;
+    for late in [write(&first, number, b"2"), remove(&first, number)] {
+        assert_eq!(arm.ask(late).await, Ok(Answer::CounterAbove(later)));
+    }
+    assert_eq!(
+        found(arm, &second, later).await.1,
+        Some(stored(number, b"3", true))
+    );
+}
+
+pub(crate) async fn a_write_below_the_number_of_the_value_is_refused(arm: &Arm) {
+    let (claim, number) = held(arm, 1).await;
+    written(arm, write(&claim, number, b"3")).await;
+    // A day without the lock: the counter is forgotten, the value is not.
+    arm.delete(&fence(KEY));
+    let said = arm.ask(write(&claim, number - 1, b"9")).await;
+    assert_eq!(said, Ok(Answer::CounterAbove(number)));
+    written(arm, write(&claim, number, b"2")).await;
+}
+
+pub(crate) async fn numbers_decide_a_write_and_not_who_holds_the_lock(arm: &Arm) {
+    let (claim, number) = held(arm, 1).await;
+    arm.delete(KEY);
+    written(arm, write(&claim, number, b"3")).await;
+    assert_eq!(
+        arm.counter(KEY),
+        Some(number),
+        "it is not raised by a write"
+    );
+}
+
+pub(crate) async fn a_value_is_removed_and_the_rest_stays(arm: &Arm) {
+    let (claim, number) = held(arm, 1).await;
+    written(arm, remove(&claim, number)).await;
+    written(arm, write(&claim, number, b"3")).await;
+    written(arm, remove(&claim, number)).await;
+    assert_eq!(arm.read(&value(KEY)), None);
+    assert_eq!(found(arm, &claim, number).await.1, None);
+    assert_eq!(arm.counter(KEY), Some(number));
+}
+
+pub(crate) async fn what_another_run_of_the_server_wrote_is_not_vouched_for(arm: &Arm) {
+    let (claim, number) = held(arm, 1).await;
+    let text = format!("{number} {} 3 of 4", "0".repeat(40));
+    arm.put(&value(KEY), text.as_bytes(), None);
+    let (run, there) = found(arm, &claim, number).await;
+    // The server of this suite is one that is said to lose nothing: what it had counts.
+    let lasts = matches!(arm.master, Master::Server(_));
+    assert_eq!(there, Some(stored(number, b"3 of 4", lasts)));
+    assert_ne!(run.as_str(), "0".repeat(40));
+}
+
+pub(crate) async fn another_type_under_the_values_key_is_a_fault_and_left_alone(arm: &Arm) {
+    let (claim, number) = held(arm, 1).await;
+    arm.put_foreign(&value(KEY));
+    for request in [
+        read(&claim, number + 1),
+        write(&claim, number + 1, b"3"),
+        remove(&claim, number + 1),
+    ] {
+        assert_eq!(arm.ask(request).await, Err(Fault::WrongType));
+    }
+    assert_eq!(arm.read(&value(KEY)).as_deref(), Some(&b"foreign"[..]));
+    assert_eq!(arm.counter(KEY), Some(number));
+}
+
+pub(crate) async fn a_string_of_somebody_elses_is_a_fault_and_left_alone(arm: &Arm) {
+    let (claim, number) = held(arm, 1).await;
+    for strange in [
+        "",
+        "7",
+        "7 run",
+        "some text here",
+        "-7 run x",
+        "0 run x",
+        "+7 run x",
+    ] {
+        arm.put(&value(KEY), strange.as_bytes(), None);
+        for request in [
+            read(&claim, number),
+            write(&claim, number, b"3"),
+            remove(&claim, number),
+        ] {
+            let said = arm.ask(request).await;
+            assert!(matches!(said, Err(Fault::Server(_))), "{strange}: {said:?}");
+        }
+        assert_eq!(arm.read(&value(KEY)), Some(strange.as_bytes().to_vec()));
+    }
+}
+
+pub(crate) async fn a_lock_key_of_another_type_is_left_alone_by_a_read(arm: &Arm) {
+    arm.put_foreign(KEY);
+    let said = arm.ask(read(&claim(KEY, 1), 7)).await;
+    assert_eq!(said, Err(Fault::WrongType));
+    assert_eq!(arm.read(KEY).as_deref(), Some(&b"foreign"[..]));
+    assert_eq!(arm.keys(), 1);
+}
+
+pub(crate) async fn a_counter_of_another_type_stands_in_the_way_of_both(arm: &Arm) {
+    let (claim, number) = held(arm, 1).await;
+    arm.put_foreign(&fence(KEY));
+    for request in [read(&claim, number), write(&claim, number, b"3")] {
+        assert_eq!(arm.ask(request).await, Err(Fault::WrongType));
+    }
+    assert_eq!(arm.read(&value(KEY)), None);
+}
+
+pub(crate) async fn a_withdrawn_claim_neither_reads_nor_writes(arm: &Arm) {
+    let (claim, number) = held(arm, 1).await;
+    claim.withdraw();
+    for request in [read(&claim, number), write(&claim, number, b"3")] {
+        assert_eq!(arm.ask(request).await, Err(Fault::Withdrawn));
+    }
+    assert_eq!(arm.read(&value(KEY)), None);
+}
+
+pub(crate) async fn a_write_whose_time_is_over_is_not_sent(arm: &Arm) {
+    let (claim, number) = held(arm, 1).await;
+    let until = Instant::from_nanos(1);
+    let bytes = Some(Arc::from(&b"3"[..]));
+    let late = Request::Write {
+        claim,
+        token: number,
+        value: Arc::new(NewValue {
+            bytes,
+            until,
+            run: None,
+        }),
+    };
+    assert_eq!(arm.ask(late).await, Err(Fault::Withdrawn));
+    assert_eq!(arm.read(&value(KEY)), None);
+}
+
+pub(crate) async fn a_write_goes_to_the_run_of_the_server_that_was_read_and_to_no_other(arm: &Arm) {
+    let (claim, number) = held(arm, 1).await;
+    let (here, _) = found(arm, &claim, number).await;
+    // Given back meanwhile: in the run that was read, numbers decide.
+    claim.withdraw();
+    let to = |run: ServerRun| Request::Write {
+        claim: claim.clone(),
+        token: number,
+        value: Arc::new(NewValue {
+            bytes: Some(Arc::from(&b"3"[..])),
+            until: Instant::now() + secs(60),
+            run: Some(run),
+        }),
+    };
+    let said = arm.ask(to(ServerRun::new("another"))).await;
+    assert_eq!(said, Err(Fault::Withdrawn));
+    assert_eq!(arm.read(&value(KEY)), None);
+    assert_eq!(written(arm, to(here.clone())).await, here);
+}
+
+pub(crate) async fn values_of_neighbouring_names_are_apart(arm: &Arm) {
+    let (claim, number) = held(arm, 1).await;
+    written(arm, write(&claim, number, b"3")).await;
+    let other = Arc::new(Claim::new("jo", b"bb", Token::from_bytes([3; 16]), true));
+    let counter = arm.granted(acquire(&other, LONG, now())).await;
+    assert_eq!(found(arm, &other, counter).await.1, None);
+}

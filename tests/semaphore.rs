@@ -1,0 +1,139 @@
+//! So many holders at most, each with a slot and a number of its own.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use quorate::{AcquireError, InvalidResource, Redlock, TryAcquire, Wait};
+use quorate_testbed::Masters;
+use support::{ask_server, eventually, masters, ms, redlock, secs, settings, take};
+
+fn waits(masters: &Masters) -> Redlock {
+    settings(masters.urls())
+        .wait(Wait::For(secs(60)))
+        .build()
+        .expect("good settings")
+}
+
+#[tokio::test]
+async fn so_many_and_no_more_each_in_a_slot_of_its_own() {
+    let masters = masters(3);
+    let handles = [redlock(&masters), redlock(&masters)];
+    let mut held = Vec::new();
+    for at in 0..3 {
+        let permit = handles[at % 2].semaphore("api", 3).acquire().await;
+        held.push(permit.unwrap_or_else(|error| panic!("permit {at}: {error}")));
+    }
+    let slots: BTreeSet<_> = held
+        .iter()
+        .map(|permit| permit.slot().expect("one"))
+        .collect();
+    assert_eq!(slots, BTreeSet::from([0, 1, 2]));
+    let more = handles[0].semaphore("api", 3).try_acquire().await;
+    assert!(matches!(more, Ok(TryAcquire::Held(_))), "{more:?}");
+    let freed = held.pop().expect("three");
+    let slot = freed.slot();
+    freed.release().await;
+    let again = handles[1].semaphore("api", 3).try_acquire().await;
+    let again = again.expect("an answer").acquired().expect("one is free");
+    assert_eq!(again.slot(), slot);
+    // Another key than the plain lock of that name.
+    assert_eq!(again.resource(), b"api");
+    take(&handles[0], "api").await.release().await;
+}
+
+#[tokio::test]
+async fn each_slot_has_numbers_of_its_own_that_rise() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let mut last = [0; 2];
+    for _ in 0..10 {
+        let permit = redlock.semaphore("api", 2).acquire().await.expect("free");
+        let slot = permit.slot().expect("one");
+        let number = permit.fencing_token().expect("fenced");
+        assert!(number > last[slot], "{number} after {}", last[slot]);
+        last[slot] = number;
+        permit.release().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_tasks_share_the_permits_and_all_get_theirs() {
+    let masters = masters(3);
+    let handles = [waits(&masters), waits(&masters), waits(&masters)];
+    let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let tasks: Vec<_> = (0..12)
+        .map(|task| {
+            let redlock = handles[task % 3].clone();
+            let (inside, most) = (inside.clone(), most.clone());
+            tokio::spawn(async move {
+                for _ in 0..5 {
+                    let permit = redlock.semaphore("api", 3).acquire().await;
+                    let permit = permit.unwrap_or_else(|error| panic!("task {task}: {error}"));
+                    let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
+                    most.fetch_max(now, Ordering::SeqCst);
+                    assert!(now <= 3, "{now} hold a permit");
+                    tokio::time::sleep(ms(3)).await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    permit.release().await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    assert_eq!(most.load(Ordering::SeqCst), 3, "never all at once");
+}
+
+#[tokio::test]
+async fn a_slot_is_renewed_and_a_release_wakes_who_waits() {
+    let masters = masters(3);
+    let (here, there) = (redlock(&masters), waits(&masters));
+    let permit = here.semaphore("api", 1).ttl(secs(2)).acquire().await;
+    let permit = permit.expect("free");
+    tokio::time::sleep(secs(3)).await;
+    assert!(permit.is_valid(), "renewed");
+    let waiting = tokio::spawn(async move { there.semaphore("api", 1).acquire().await });
+    let line = || {
+        let master = masters.iter().next().expect("three");
+        let line = ask_server(master, &["ZCARD", "quorate:queue:quorate:slot:line:api"]);
+        line.int().unwrap_or(0)
+    };
+    eventually("it stands in line", || line() == 1).await;
+    let released = std::time::Instant::now();
+    permit.release().await;
+    let next = waiting.await.expect("no panic").expect("its turn");
+    assert!(released.elapsed() < secs(1), "{:?}", released.elapsed());
+    next.release().await;
+    eventually("the line is empty", || line() == 0).await;
+}
+
+#[tokio::test]
+async fn a_minority_that_is_down_takes_no_permit_away() {
+    let masters = masters(3);
+    let redlock = waits(&masters);
+    masters[0].kill().expect("it was there");
+    let mut held = Vec::new();
+    for at in 0..4 {
+        let permit = redlock.semaphore("api", 4).acquire().await;
+        held.push(permit.unwrap_or_else(|error| panic!("permit {at}: {error}")));
+    }
+}
+
+#[tokio::test]
+async fn a_number_of_permits_that_cannot_be_is_refused() {
+    let masters = masters(1);
+    let redlock = redlock(&masters);
+    for permits in [0, 65] {
+        let error = redlock.semaphore("api", permits).acquire().await;
+        match error.expect_err("no semaphore") {
+            AcquireError::InvalidResource(InvalidResource::Permits(told)) => {
+                assert_eq!(told, permits);
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
