@@ -343,10 +343,17 @@ fn told(right: &str) -> Option<String> {
         "+publish" | "+subscribe" | "+ping" | "&quorate:wake:*" | "+client|id" | "+client|kill" => {
             None
         }
-        // Nobody is told who holds a lock, no leader is heard of at once, and nothing is listed.
-        "~quorate:note:lock:*" | "&quorate:leader:*" | "+unsubscribe" | "+scan" | "+getex" => None,
-        // What readers, owners and locks on several resources need beyond that.
-        "~quorate:holds:lock:*" | "+zcount" | "+zremrangebyscore" | "+pexpireat" => None,
+        // Nobody is told who holds a lock, no leader is heard of at once, and nothing is listed; and what
+        // readers, owners and locks on several resources need beyond that.
+        "~quorate:note:lock:*"
+        | "&quorate:leader:*"
+        | "+unsubscribe"
+        | "+scan"
+        | "+getex"
+        | "~quorate:holds:lock:*"
+        | "+zcount"
+        | "+zremrangebyscore"
+        | "+pexpireat" => None,
         "~lock:*" => Some("the lock key".to_owned()),
         _ => match right.strip_prefix('~') {
             Some(keys) => Some(keys.replace(PREFIX, "")),
