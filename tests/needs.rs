@@ -343,14 +343,16 @@ fn told(right: &str) -> Option<String> {
         "+publish" | "+subscribe" | "+ping" | "&quorate:wake:*" | "+client|id" | "+client|kill" => {
             None
         }
-        // Nobody is told who holds a lock, no leader is heard of at once, and nothing is listed; and what
-        // readers, owners and locks on several resources need beyond that.
+        // Nobody is told who holds a lock, no leader is heard of at once, and nothing is listed.
         "~quorate:note:lock:*"
         | "&quorate:leader:*"
         | "+unsubscribe"
         | "+scan"
         | "+getex"
+        // What readers, owners, permits and locks on several resources need beyond that.
         | "~quorate:holds:lock:*"
+        | "~quorate:slot:*:lock:*"
+        | "~quorate:*:quorate:slot:*:lock:*"
         | "+zcount"
         | "+zremrangebyscore"
         | "+pexpireat" => None,

@@ -156,6 +156,21 @@ async fn campaign(redlock: &Redlock, args: &LeadArgs) -> Result<Leadership, Fail
     Ok(leads)
 }
 
+/// What the command is told.
+fn environment(leads: &Leadership, args: &LeadArgs) -> Vec<(&'static str, Option<OsString>)> {
+    let token = leads.guard().token().to_string();
+    let term = leads.term().to_string();
+    let mut env = vec![
+        ("QUORATE_RESOURCE", Some(args.name.clone())),
+        ("QUORATE_TOKEN", Some(token.into())),
+        ("QUORATE_FENCING_TOKEN", Some(term.into())),
+    ];
+    if args.hide_masters {
+        env.push(("QUORATE_MASTERS", None));
+    }
+    env
+}
+
 /// Runs the command while this machine leads.
 async fn command(
     leads: &Leadership,
@@ -164,17 +179,7 @@ async fn command(
     signals: &mut Signals,
 ) -> Result<Term, Failure> {
     let guard = leads.guard();
-    let mut env = vec![
-        ("QUORATE_RESOURCE", Some(args.name.clone())),
-        ("QUORATE_TOKEN", Some(guard.token().to_string().into())),
-        (
-            "QUORATE_FENCING_TOKEN",
-            Some(leads.term().to_string().into()),
-        ),
-    ];
-    if args.hide_masters {
-        env.push(("QUORATE_MASTERS", None));
-    }
+    let env = environment(leads, args);
     let job = Job {
         argv: &args.command,
         env: &env,

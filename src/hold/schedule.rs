@@ -516,7 +516,7 @@ mod tests {
         schedule.remove(fixed);
         assert_eq!(schedule.next(at(9_000)), None);
         // A longest hold that ends before the next renewal is the next time, and an end.
-        let bounded = held(Some(Duration::from_millis(4_000)), true);
+        let bounded = held(Some(Duration::from_secs(4)), true);
         let bounded = schedule.insert(bounded, at(3_000));
         assert_eq!(ids(&schedule.take_due(at(3_000))), [bounded]);
         assert_eq!(schedule.next(at(3_000)), Some(at(4_000)));

@@ -64,11 +64,11 @@ impl Master {
             ));
         }
         let line = QueueInfo {
-            note: None,
             ahead,
             ticket: largest,
             holder: None,
             free,
+            note: None,
         };
         Ok(Answer::Refused {
             ttl_left: Some(left.unwrap_or_default()),

@@ -185,6 +185,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Values, "SET {value} x XX PX 1"),
     (Purpose::Values, "DEL {value}"),
     (Purpose::Semaphores, "PTTL {slot}"),
+    (Purpose::Semaphores, "PTTL {of-slot}"),
     (Purpose::Naming, "CLIENT SETNAME quorate"),
 ];
 
@@ -203,7 +204,7 @@ pub(super) fn purposes(
             Purpose::Naming => false,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
-            Purpose::Fencing | Purpose::Notes | Purpose::Values => fencing,
+            Purpose::Fencing | Purpose::Values | Purpose::Notes => fencing,
             // Most locks are one resource held alone; the table names it, and who asks for more hears of it.
             Purpose::Groups | Purpose::Semaphores => fencing && fair,
             Purpose::Order | Purpose::WakeUps | Purpose::Elections => fair,
@@ -291,7 +292,9 @@ impl Need {
                 .into_iter()
                 .find(|family| family.place() == word)
             {
-                Some(Family::Slot) => format!("{}0:{}", Family::Slot.before(), names.lock),
+                Some(family @ (Family::Slot | Family::OfSlot)) => {
+                    format!("{}0:{}", family.before(), names.lock)
+                }
                 Some(family) => format!("{}{}", family.before(), names.lock),
                 None => word.to_owned(),
             },
@@ -354,11 +357,17 @@ impl Denied {
 
 /// The keys of one family, as an ACL pattern.
 fn pattern(family: Family, prefix: &str) -> String {
-    if family == Family::Slot {
-        // A slot is a lock of its own: with a counter, a line, and what else goes with one.
-        let slots = pattern(Family::Lock, prefix);
-        let before = Family::Slot.before();
-        return format!("{before}*:{slots} ~{RESERVED}*:{before}*:{slots}");
+    let slots = || {
+        format!(
+            "{}*:{}",
+            Family::Slot.before(),
+            pattern(Family::Lock, prefix)
+        )
+    };
+    match family {
+        Family::Slot => return slots(),
+        Family::OfSlot => return format!("{RESERVED}*:{}", slots()),
+        _ => {}
     }
     let before = [family.before(), prefix].concat();
     String::from_utf8_lossy(&keys::pattern(before.as_bytes())).into_owned()

@@ -200,23 +200,7 @@ impl Scripts {
                 claim,
                 ttl,
                 proposal,
-            } => {
-                if let Some(permit) = claim.permit() {
-                    self.permit(claim, permit, *ttl, *proposal, out);
-                } else if let Some(group) = claim.group() {
-                    self.claim(claim, group, *ttl, *proposal, out);
-                } else if let Fairness::Fair(ticket) = claim.fairness() {
-                    self.acquire_fair(claim, ticket.as_deref(), *ttl, *proposal, out);
-                } else if claim.fenced() {
-                    let mut command = self.call(Script::Acquire, 1, 3, out);
-                    bid(&mut command, claim, *ttl, *proposal);
-                } else {
-                    let mut command = Command::of(out, 6);
-                    command.arg("SET").arg(claim.key());
-                    command.arg(claim.token().to_hex());
-                    command.arg("NX").arg("PX").number(millis(*ttl));
-                }
-            }
+            } => self.acquire(claim, *ttl, *proposal, out),
             Request::Confirm { claim, token } => {
                 if let Some(group) = claim.group() {
                     self.confirm_group(claim, group, *token, out);
@@ -250,6 +234,24 @@ impl Scripts {
             Request::Watch { key, on } => watch(key, *on, out),
         }
         true
+    }
+
+    fn acquire(&self, claim: &Claim, ttl: Duration, proposal: u64, out: &mut Vec<u8>) {
+        if let Some(permit) = claim.permit() {
+            self.permit(claim, permit, ttl, proposal, out);
+        } else if let Some(group) = claim.group() {
+            self.claim(claim, group, ttl, proposal, out);
+        } else if let Fairness::Fair(ticket) = claim.fairness() {
+            self.acquire_fair(claim, ticket.as_deref(), ttl, proposal, out);
+        } else if claim.fenced() {
+            let mut command = self.call(Script::Acquire, 1, 3, out);
+            bid(&mut command, claim, ttl, proposal);
+        } else {
+            let mut command = Command::of(out, 6);
+            command.arg("SET").arg(claim.key());
+            command.arg(claim.token().to_hex());
+            command.arg("NX").arg("PX").number(millis(ttl));
+        }
     }
 
     fn write(
@@ -653,11 +655,11 @@ fn permitted(value: &Value<'_>) -> Result<Answer, NoAnswer> {
                 .ok()
                 .and_then(|bits| bits.parse().ok());
             let line = QueueInfo {
-                note: None,
                 ahead: ahead.unsigned_abs(),
                 ticket: ticket.unsigned_abs(),
                 holder: None,
                 free: free.ok_or_else(NoAnswer::odd)?,
+                note: None,
             };
             let (ttl_left, line) = (as_millis(ttl), Some(Box::new(line)));
             Ok(Answer::Refused { ttl_left, line })
