@@ -348,6 +348,7 @@ fn told(right: &str) -> Option<String> {
         | "&quorate:leader:*"
         | "+unsubscribe"
         | "+scan"
+        | "+getex"
         // What readers, owners, permits and locks on several resources need beyond that.
         | "~quorate:holds:lock:*"
         | "~quorate:slot:*:lock:*"
