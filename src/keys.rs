@@ -54,12 +54,14 @@ pub(crate) enum Family {
     Value,
     /// The slots of a semaphore; behind it stands the number of one.
     Slot,
+    /// What goes with a slot, as it does with any lock: its counter, and the line.
+    OfSlot,
     /// What the holder tells those who look.
     Note,
 }
 
 impl Family {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Lock,
         Self::Fence,
         Self::Queue,
@@ -69,6 +71,7 @@ impl Family {
         Self::Holds,
         Self::Value,
         Self::Slot,
+        Self::OfSlot,
         Self::Note,
     ];
 
@@ -84,6 +87,7 @@ impl Family {
             Self::Holds => "quorate:holds:",
             Self::Value => "quorate:value:",
             Self::Slot => "quorate:slot:",
+            Self::OfSlot => "quorate:fence:quorate:slot:",
             Self::Note => "quorate:note:",
         }
     }
@@ -100,6 +104,7 @@ impl Family {
             Self::Holds => "{holds}",
             Self::Value => "{value}",
             Self::Slot => "{slot}",
+            Self::OfSlot => "{of-slot}",
             Self::Note => "{note}",
         }
     }

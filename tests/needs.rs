@@ -344,9 +344,18 @@ fn told(right: &str) -> Option<String> {
             None
         }
         // Nobody is told who holds a lock, no leader is heard of at once, and nothing is listed.
-        "~quorate:note:lock:*" | "&quorate:leader:*" | "+unsubscribe" | "+scan" => None,
-        // What readers, owners and locks on several resources need beyond that.
-        "~quorate:holds:lock:*" | "+zcount" | "+zremrangebyscore" | "+pexpireat" => None,
+        "~quorate:note:lock:*"
+        | "&quorate:leader:*"
+        | "+unsubscribe"
+        | "+scan"
+        | "+getex"
+        // What readers, owners, permits and locks on several resources need beyond that.
+        | "~quorate:holds:lock:*"
+        | "~quorate:slot:*:lock:*"
+        | "~quorate:*:quorate:slot:*:lock:*"
+        | "+zcount"
+        | "+zremrangebyscore"
+        | "+pexpireat" => None,
         "~lock:*" => Some("the lock key".to_owned()),
         _ => match right.strip_prefix('~') {
             Some(keys) => Some(keys.replace(PREFIX, "")),

@@ -10,10 +10,11 @@ use quorate::{Election, Leadership, Redlock};
 
 use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;
+use crate::errors::not_acquired;
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::output::{self, human};
 use crate::process::{self, Ended, Job, Signals};
-use crate::run::{DEFAULT_GRACE, DEFAULT_TTL, leaving_nothing, refused, said};
+use crate::run::{DEFAULT_GRACE, DEFAULT_TTL, leaving_nothing, said};
 use crate::waiting::WaitDisplay;
 
 /// What stands below `quorate lead --help`.
@@ -144,7 +145,7 @@ async fn campaign(redlock: &Redlock, args: &LeadArgs) -> Result<Leadership, Fail
     let election: Election = redlock.election(name);
     let election = election.waiting(move |seen| display.see(seen));
     let note = args.note.as_deref().unwrap_or_default();
-    let leads = election.campaign(note).await.map_err(refused)?;
+    let leads = election.campaign(note).await.map_err(not_acquired)?;
     // The line of the wait is gone before anything else is said.
     drop(election);
     output::mention(format!(
@@ -155,6 +156,21 @@ async fn campaign(redlock: &Redlock, args: &LeadArgs) -> Result<Leadership, Fail
     Ok(leads)
 }
 
+/// What the command is told.
+fn environment(leads: &Leadership, args: &LeadArgs) -> Vec<(&'static str, Option<OsString>)> {
+    let token = leads.guard().token().to_string();
+    let term = leads.term().to_string();
+    let mut env = vec![
+        ("QUORATE_RESOURCE", Some(args.name.clone())),
+        ("QUORATE_TOKEN", Some(token.into())),
+        ("QUORATE_FENCING_TOKEN", Some(term.into())),
+    ];
+    if args.hide_masters {
+        env.push(("QUORATE_MASTERS", None));
+    }
+    env
+}
+
 /// Runs the command while this machine leads.
 async fn command(
     leads: &Leadership,
@@ -163,17 +179,7 @@ async fn command(
     signals: &mut Signals,
 ) -> Result<Term, Failure> {
     let guard = leads.guard();
-    let mut env = vec![
-        ("QUORATE_RESOURCE", Some(args.name.clone())),
-        ("QUORATE_TOKEN", Some(guard.token().to_string().into())),
-        (
-            "QUORATE_FENCING_TOKEN",
-            Some(leads.term().to_string().into()),
-        ),
-    ];
-    if args.hide_masters {
-        env.push(("QUORATE_MASTERS", None));
-    }
+    let env = environment(leads, args);
     let job = Job {
         argv: &args.command,
         env: &env,

@@ -138,28 +138,7 @@ impl AcquireLoop<'_> {
             }
             let fairness = Fairness::Fair(line.as_ref().map(|line| Box::new(line.ticket.clone())));
             let missed = match self.attempt(fairness, attempts).await {
-                Ok(won) => {
-                    if self.wanted.permit().is_some() {
-                        // Who has a slot leaves the line at once, here and on the masters: the next one may
-                        // come for another.
-                        drop(line);
-                        let place = None;
-                        return Ok(Acquired {
-                            won,
-                            place,
-                            attempts,
-                        });
-                    }
-                    if let Some(line) = line {
-                        // The place stays with the lock and leaves with its release.
-                        line.keep();
-                    }
-                    return Ok(Acquired {
-                        won,
-                        place,
-                        attempts,
-                    });
-                }
+                Ok(won) => return Ok(self.acquired(won, place, line, attempts)),
                 Err(missed) => missed,
             };
             Heard::add(&mut heard, missed.finding, &missed.round);
@@ -206,6 +185,28 @@ impl AcquireLoop<'_> {
             if self.is_over() || missed.round.answers().is_hopeless() {
                 return Err(self.not_acquired(heard, Some(missed), attempts));
             }
+        }
+    }
+
+    fn acquired(
+        &self,
+        won: Won,
+        mut place: Option<Place>,
+        line: Option<InLine<'_>>,
+        attempts: u32,
+    ) -> Acquired {
+        if self.wanted.permit().is_some() {
+            // Who has a slot leaves the line at once, here and on the masters: the next one may come
+            // for another.
+            place = None;
+        } else if let Some(line) = line {
+            // The place stays with the lock and leaves with its release.
+            line.keep();
+        }
+        Acquired {
+            won,
+            place,
+            attempts,
         }
     }
 

@@ -13,6 +13,7 @@ use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::protocol::lease::{Extension, Terms};
 use crate::report::Slots;
+use crate::rounds::coordinator::Coordinator;
 use crate::rounds::extend::{Votes, extended, said_of_lock};
 use crate::rounds::fan_out::{Collect, FanOut, From};
 
@@ -50,8 +51,10 @@ pub(super) async fn extend(
     coordinator.ask_all(&fan_out, Phase::Extend, || Request::Extend {
         items: items.clone(),
     });
-    // A fixed lease has nobody else who keeps its note alive.
-    coordinator.note(held.renewed_note(started, coordinator.runtime.wall_micros()));
+    if held.is_noted() && held.claim.group().is_some() {
+        // The extension of a group does not look at its notes.
+        note_again(coordinator, held);
+    }
     let settled = fan_out
         .until(|answers| Some(answers.outcome).filter(|outcome| *outcome != Extension::Pending));
     // After the end of the lock no answer can prolong it.
@@ -77,6 +80,12 @@ pub(super) async fn extend(
     }
 }
 
+fn note_again(coordinator: &Coordinator, held: &Held) {
+    let runtime = &coordinator.runtime;
+    let note = held.note(false, runtime.now(), runtime.wall_micros());
+    coordinator.note(note.into_iter().collect());
+}
+
 /// The votes on an extension that its caller waits for.
 struct ExtendAnswers {
     votes: Votes,
@@ -99,6 +108,11 @@ impl Collect for ExtendAnswers {
         let outcome = self
             .votes
             .record(&said, &keys, from.now, old_end, self.terms);
+        if let (Ok(said), Some(core)) = (&said, self.core.upgrade())
+            && self.held.lacks_note(said)
+        {
+            note_again(&core.coordinator, &self.held);
+        }
         // Counted here and not by the waiting future, which may look much later, or be gone.
         match outcome {
             Extension::Pending => return false,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::metrics;
-use crate::node::{Answer, Claim, Fault, NodeName, NoteItem, Phase};
+use crate::node::{Answer, Claim, Extended, Fault, NodeName, NoteItem, Phase};
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::report::{LateAnswers, NodeReport, OneLine, Slots};
@@ -168,11 +168,15 @@ impl Held {
         })
     }
 
-    /// The same, where it has been written before.
-    pub(crate) fn renewed_note(&self, now: Instant, wall_micros: u64) -> Vec<NoteItem> {
-        let noted = self.state().noted;
-        let again = noted.then(|| self.note(false, now, wall_micros));
-        again.flatten().into_iter().collect()
+    /// Whether its note has been sent.
+    pub(crate) fn is_noted(&self) -> bool {
+        self.claim.is_noted()
+    }
+
+    /// Whether a master that said this of its keys lacks a note that has been sent.
+    pub(crate) fn lacks_note(&self, said: &[Extended]) -> bool {
+        let lacks = |said: &Extended| matches!(said, Extended::Restored | Extended::Unnoted);
+        self.is_noted() && said.iter().any(lacks)
     }
 
     /// Since when it is held.

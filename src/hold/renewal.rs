@@ -132,7 +132,10 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
             end(renewal, coordinator, &held, id, cause);
             continue;
         }
-        notes.extend(held.note(false, now, wall));
+        // The renewal of a plain lock keeps its note alive; a group's does not look at it.
+        if what == What::Note || !held.is_noted() || held.claim.group().is_some() {
+            notes.extend(held.note(false, now, wall));
+        }
         if !held.renews() || what == What::Note {
             continue;
         }
@@ -145,7 +148,7 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
     for batch in [plain, groups] {
         batch.send(renewal, coordinator, now);
     }
-    // Behind the renewals, whose new expiry they take over.
+    // Behind the renewals: those of groups take over their new expiry.
     coordinator.note(notes);
 }
 
@@ -172,6 +175,7 @@ impl Batch {
             id,
             ttl,
             tells: false,
+            noted: false,
         });
     }
 
@@ -246,6 +250,8 @@ struct Renewing {
     votes: Votes,
     /// What the masters say to this renewal is what the holder is to know.
     tells: bool,
+    /// Its note was missing somewhere and has been sent again.
+    noted: bool,
 }
 
 impl Collect for RenewAnswers {
@@ -270,6 +276,7 @@ impl Collect for RenewAnswers {
         let Some((_, said)) = heard.last() else {
             return false;
         };
+        let mut notes = Vec::new();
         for lock in renewing.iter_mut() {
             let held = &lock.held;
             let own = said
@@ -279,6 +286,10 @@ impl Collect for RenewAnswers {
             if own.is_some_and(|own| own.contains(&Extended::Restored)) {
                 let resource = String::from_utf8_lossy(held.claim.resource());
                 tracing::debug!(%resource, node = from.node, "put a missing key back");
+            }
+            if own.is_some_and(|own| held.lacks_note(own)) && !lock.noted {
+                lock.noted = true;
+                notes.extend(held.note(false, from.now, coordinator.runtime.wall_micros()));
             }
             let terms = Terms {
                 started: *started,
@@ -305,6 +316,7 @@ impl Collect for RenewAnswers {
             }
             conclude(&renewal, &coordinator, lock, outcome, from.now);
         }
+        coordinator.note(notes);
         false
     }
 }

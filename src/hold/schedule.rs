@@ -15,6 +15,9 @@ use crate::protocol::lease::renew_at;
 /// The most locks in one message: one script call must not keep a master busy for long.
 const BATCH: usize = 256;
 
+/// The most first notes in one message: nobody waits for them, and each is longer than a renewal.
+const NOTES: usize = 64;
+
 /// The batches without a majority's answer that hold the next one back for a while.
 pub(super) const OPEN: usize = 2;
 
@@ -337,7 +340,7 @@ impl Schedule {
 
     /// One batch of first notes. Nobody waits for them, so they keep a pace of their own.
     fn take_notes(&mut self, taken: &mut Vec<Due>, now: Instant) {
-        let full = taken.len() + BATCH;
+        let full = taken.len() + NOTES;
         while taken.len() < full
             && let Some((due, id, _)) = self.entries.first(&mut self.notes)
             && due <= now
@@ -345,6 +348,10 @@ impl Schedule {
             self.notes.pop();
             taken.extend(self.turn(id, now, What::Note));
             self.noted_at = now;
+        }
+        if self.notes.is_empty() {
+            // Each lock is entered here once: the room for a burst is not needed again soon.
+            self.notes = Times::new();
         }
     }
 

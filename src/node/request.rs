@@ -279,10 +279,10 @@ impl Claim {
     }
 
     /// Whether each of its keys holds its value while it is held, so that a note can stand beside it: not
-    /// so for the holds of a class.
+    /// so for the holds of a class. The slots of a semaphore have none either.
     pub fn takes_notes(&self) -> bool {
         let parts = self.group().map_or(&[][..], Group::parts);
-        parts.iter().all(|part| part.mode == Mode::Exclusive)
+        self.permit().is_none() && parts.iter().all(|part| part.mode == Mode::Exclusive)
     }
 
     /// All its lock keys.
@@ -599,6 +599,8 @@ pub enum Extended {
     NotOurs,
     /// The claim had been withdrawn before the message was sent.
     Withdrawn,
+    /// It was ours, as `Kept`, and the note that it had is gone.
+    Unnoted,
 }
 
 /// What a master answers.

@@ -3,11 +3,11 @@
 use super::quorum::Quorum;
 
 /// What one master says of an election: the value of its lock key and its counter.
-pub(crate) type Seen<'a> = (&'a [u8], u64);
+pub(crate) type Standing<'a> = (&'a [u8], u64);
 
 /// What a majority agrees on, value and counter alike; none where there is none.
-pub(crate) fn leader<'a>(votes: &[Seen<'a>], quorum: Quorum) -> Option<Seen<'a>> {
-    let agree = |vote: &Seen<'_>| votes.iter().filter(|other| *other == vote).count();
+pub(crate) fn leader<'a>(votes: &[Standing<'a>], quorum: Quorum) -> Option<Standing<'a>> {
+    let agree = |vote: &Standing<'_>| votes.iter().filter(|other| *other == vote).count();
     let mut elected = votes.iter().filter(|vote| agree(vote) >= quorum.size());
     elected.next().copied()
 }

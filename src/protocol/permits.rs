@@ -4,7 +4,7 @@ use super::quorum::Quorum;
 
 /// What the masters said to a claim on one slot.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct SlotsSeen<'a> {
     /// The slots that each refusing master showed to be free, as bits.
     pub(crate) free: &'a [u64],
     /// How many granted the slot that was asked for: there it counts as free.
@@ -29,7 +29,7 @@ pub(crate) enum NextSlot {
 ///
 /// The client names the slot, the same on every master: each master offering one of its own would split
 /// the votes for as long as a minority is down.
-pub(crate) fn next_slot(quorum: Quorum, seen: Seen<'_>, permits: u8, start: u8) -> NextSlot {
+pub(crate) fn next_slot(quorum: Quorum, seen: SlotsSeen<'_>, permits: u8, start: u8) -> NextSlot {
     let shows = |slot: u8| {
         let free = seen
             .free
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     fn next(free: &[u64], granted: usize, asked: u8, start: u8) -> Option<u8> {
-        let seen = Seen {
+        let seen = SlotsSeen {
             free,
             granted,
             asked,
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn who_has_not_answered_may_decide_it() {
         let next = |free: &[u64], silent| {
-            let seen = Seen {
+            let seen = SlotsSeen {
                 free,
                 granted: 0,
                 asked: 0,

@@ -8,7 +8,7 @@ use super::look::timeout;
 use crate::node::{Answer, Fault, NodeName, Note, Permit, Phase, QueueInfo};
 use crate::protocol::finding::Finding;
 use crate::protocol::instant::Instant;
-use crate::protocol::permits::{NextSlot, Seen, next_slot};
+use crate::protocol::permits::{NextSlot, SlotsSeen, next_slot};
 use crate::protocol::quorum::{Quorum, Verdict};
 use crate::protocol::round::{Round, Vote};
 use crate::report::{LateAnswers, NodeReport, Slots};
@@ -82,7 +82,7 @@ impl AcquireAnswers {
         let Some(refusals) = refusals else {
             return Some(NextSlot::Held);
         };
-        let seen = Seen {
+        let seen = SlotsSeen {
             free: &refusals.free_slots,
             granted: self.round.granted().count(),
             asked: permit.slot(),

@@ -131,6 +131,7 @@ contract! {
     note:
         a_note_of_the_holder_is_kept_and_shown_as_long_as_its_lock_lives
         a_note_takes_over_the_expiry_that_a_renewal_gave_its_lock
+        a_renewal_keeps_the_note_alive_and_says_where_it_is_gone
         only_the_holder_writes_a_note
         a_release_takes_the_note_along_and_never_anothers
         a_note_that_was_left_is_never_shown_for_another_holder

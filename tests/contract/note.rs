@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use quorate::Note;
 use quorate::node::{
-    Answer, Claim, Fault, KeyState, NoteItem, Page, Request, Subscriber, WakeSink,
+    Answer, Claim, Extended, Fault, KeyState, NoteItem, Page, Request, Subscriber, WakeSink,
 };
 
 use crate::arm::{Arm, LONG, assert_about, hex, now};
@@ -74,6 +74,32 @@ pub(crate) async fn a_note_takes_over_the_expiry_that_a_renewal_gave_its_lock(ar
     arm.ask(extend(&[(&holder, LONG)])).await.expect("ours");
     arm.ask(note(&holder, "one", false)).await.expect("said");
     assert_about(arm.ttl(&note_key(KEY)), LONG);
+}
+
+pub(crate) async fn a_renewal_keeps_the_note_alive_and_says_where_it_is_gone(arm: &Arm) {
+    let holder = claim(KEY, 1);
+    arm.granted(acquire(&holder, secs(100), now())).await;
+    arm.ask(note(&holder, "one", false)).await.expect("said");
+    let each = |said| Ok(Answer::Extended(vec![said]));
+    let renewed = arm.ask(extend(&[(&holder, LONG)])).await;
+    assert_eq!(renewed, each(Extended::Kept));
+    assert_about(arm.ttl(&note_key(KEY)), LONG);
+    assert_eq!(host(state(arm).await.note).as_deref(), Some("one"));
+    arm.delete(&note_key(KEY));
+    let renewed = arm.ask(extend(&[(&holder, LONG)])).await;
+    assert_eq!(renewed, each(Extended::Unnoted));
+    // Neither another's nor another type is taken for it.
+    arm.put(&note_key(KEY), b"somebody", None);
+    let renewed = arm.ask(extend(&[(&holder, LONG)])).await;
+    assert_eq!(renewed, each(Extended::Unnoted));
+    arm.put_foreign(&note_key(KEY));
+    let renewed = arm.ask(extend(&[(&holder, LONG)])).await;
+    assert_eq!(renewed, each(Extended::Unnoted));
+    let left = arm.read(&note_key(KEY));
+    assert_eq!(left.as_deref(), Some(&b"foreign"[..]));
+    arm.delete(KEY);
+    let renewed = arm.ask(extend(&[(&holder, LONG)])).await;
+    assert_eq!(renewed, each(Extended::Restored));
 }
 
 pub(crate) async fn only_the_holder_writes_a_note(arm: &Arm) {

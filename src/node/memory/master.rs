@@ -129,10 +129,12 @@ impl Master {
             Request::Confirm { claim, token } => self.confirm(now, claim, *token),
             Request::Release { claim, leave } => self.release(now, claim, *leave),
             Request::Extend { items } => {
+                // Where there are groups among them another script does it, which looks at no notes.
+                let noted = items.iter().all(|item| item.claim.group().is_none());
                 let mut said = Vec::with_capacity(items.len());
                 for item in items.iter() {
                     match item.claim.group() {
-                        None => said.push(self.extend(now, item)),
+                        None => said.push(self.extend(now, item, noted)),
                         Some(group) => {
                             said.extend(self.keep(now, &item.claim, group, item.ttl)?);
                         }
@@ -476,7 +478,7 @@ impl Master {
         self.sweep(key);
     }
 
-    fn extend(&mut self, now: u64, item: &ExtendItem) -> Extended {
+    fn extend(&mut self, now: u64, item: &ExtendItem, noted: bool) -> Extended {
         let claim = &item.claim;
         if claim.is_withdrawn() {
             return Extended::Withdrawn;
@@ -492,6 +494,9 @@ impl Master {
                         claim.token().to_hex().to_vec(),
                         Some(item.ttl),
                     );
+                }
+                if noted && claim.is_noted() && !self.keep_note(now, claim) {
+                    return Extended::Unnoted;
                 }
                 Extended::Kept
             }
@@ -559,6 +564,18 @@ impl Master {
             self.announced.push(lock.to_vec());
         }
         written
+    }
+
+    /// Lets a note live as long as its lock; false where it is gone.
+    fn keep_note(&mut self, now: u64, claim: &Claim) -> bool {
+        let key = Family::Note.of(claim.key());
+        let left = self.ttl_left(now, claim.key());
+        let Ok(Some(note)) = self.text(now, &key).map(|note| note.map(<[u8]>::to_vec)) else {
+            return false;
+        };
+        let ours = note.starts_with(&claim.token().to_hex());
+        self.set(now, &key, note, left);
+        ours
     }
 
     /// What the holder says of itself.

@@ -144,6 +144,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Notes, "GET {note}"),
     (Purpose::Notes, "SET {note} x XX PX 1"),
     (Purpose::Notes, "DEL {note}"),
+    (Purpose::Notes, "GETEX {note} PX 1"),
     (Purpose::Elections, "SUBSCRIBE {leader}"),
     (Purpose::Elections, "UNSUBSCRIBE {leader}"),
     (Purpose::Elections, "PUBLISH {leader} x"),
@@ -184,6 +185,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Values, "SET {value} x XX PX 1"),
     (Purpose::Values, "DEL {value}"),
     (Purpose::Semaphores, "PTTL {slot}"),
+    (Purpose::Semaphores, "PTTL {of-slot}"),
     (Purpose::Naming, "CLIENT SETNAME quorate"),
 ];
 
@@ -290,7 +292,9 @@ impl Need {
                 .into_iter()
                 .find(|family| family.place() == word)
             {
-                Some(Family::Slot) => format!("{}0:{}", Family::Slot.before(), names.lock),
+                Some(family @ (Family::Slot | Family::OfSlot)) => {
+                    format!("{}0:{}", family.before(), names.lock)
+                }
                 Some(family) => format!("{}{}", family.before(), names.lock),
                 None => word.to_owned(),
             },
@@ -353,11 +357,17 @@ impl Denied {
 
 /// The keys of one family, as an ACL pattern.
 fn pattern(family: Family, prefix: &str) -> String {
-    if family == Family::Slot {
-        // A slot is a lock of its own: with a counter, a line, and what else goes with one.
-        let slots = pattern(Family::Lock, prefix);
-        let before = Family::Slot.before();
-        return format!("{before}*:{slots} ~{RESERVED}*:{before}*:{slots}");
+    let slots = || {
+        format!(
+            "{}*:{}",
+            Family::Slot.before(),
+            pattern(Family::Lock, prefix)
+        )
+    };
+    match family {
+        Family::Slot => return slots(),
+        Family::OfSlot => return format!("{RESERVED}*:{}", slots()),
+        _ => {}
     }
     let before = [family.before(), prefix].concat();
     String::from_utf8_lossy(&keys::pattern(before.as_bytes())).into_owned()
@@ -635,7 +645,7 @@ mod tests {
             &[Locking, Fencing],
             &[Locking, Fencing],
             &[Locking, Notes],
-            &[Locking],
+            &[Locking, Notes],
             &[Operating],
             &[Operating, WakeUps],
             &[Locking, Fencing, Order, Notes],

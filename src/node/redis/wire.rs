@@ -200,23 +200,7 @@ impl Scripts {
                 claim,
                 ttl,
                 proposal,
-            } => {
-                if let Some(permit) = claim.permit() {
-                    self.permit(claim, permit, *ttl, *proposal, out);
-                } else if let Some(group) = claim.group() {
-                    self.claim(claim, group, *ttl, *proposal, out);
-                } else if let Fairness::Fair(ticket) = claim.fairness() {
-                    self.acquire_fair(claim, ticket.as_deref(), *ttl, *proposal, out);
-                } else if claim.fenced() {
-                    let mut command = self.call(Script::Acquire, 1, 3, out);
-                    bid(&mut command, claim, *ttl, *proposal);
-                } else {
-                    let mut command = Command::of(out, 6);
-                    command.arg("SET").arg(claim.key());
-                    command.arg(claim.token().to_hex());
-                    command.arg("NX").arg("PX").number(millis(*ttl));
-                }
-            }
+            } => self.acquire(claim, *ttl, *proposal, out),
             Request::Confirm { claim, token } => {
                 if let Some(group) = claim.group() {
                     self.confirm_group(claim, group, *token, out);
@@ -228,20 +212,7 @@ impl Scripts {
             }
             Request::Release { claim, leave } => self.release(claim, *leave, out),
             Request::Extend { items } if has_groups(items) => self.keep(items, out),
-            Request::Extend { items } => {
-                let count = items.len();
-                let mut command = self.call(Script::Extend, count, 2 * count, out);
-                for item in items.iter() {
-                    command.arg(item.claim.key());
-                }
-                for item in items.iter() {
-                    // An extension behind a release would put the key back: a withdrawn one
-                    // keeps its place, with nothing to do.
-                    let wanted = !item.claim.is_withdrawn();
-                    let ttl = if wanted { millis(item.ttl) } else { 0 };
-                    command.arg(item.claim.token().to_hex()).number(ttl);
-                }
-            }
+            Request::Extend { items } => self.extend(items, out),
             Request::Look { key } => {
                 self.call(Script::Look, 1, 0, out).arg(key);
             }
@@ -260,13 +231,27 @@ impl Scripts {
             } => self.write(claim, *token, value.bytes.as_deref(), run, out),
             Request::Note { items } => self.note(items, out),
             Request::List { page } => scan(page, out),
-            Request::Watch { key, on } => {
-                let mut command = Command::of(out, 2);
-                command.arg(if *on { "SUBSCRIBE" } else { "UNSUBSCRIBE" });
-                command.arg([LEADER.as_bytes(), key].concat());
-            }
+            Request::Watch { key, on } => watch(key, *on, out),
         }
         true
+    }
+
+    fn acquire(&self, claim: &Claim, ttl: Duration, proposal: u64, out: &mut Vec<u8>) {
+        if let Some(permit) = claim.permit() {
+            self.permit(claim, permit, ttl, proposal, out);
+        } else if let Some(group) = claim.group() {
+            self.claim(claim, group, ttl, proposal, out);
+        } else if let Fairness::Fair(ticket) = claim.fairness() {
+            self.acquire_fair(claim, ticket.as_deref(), ttl, proposal, out);
+        } else if claim.fenced() {
+            let mut command = self.call(Script::Acquire, 1, 3, out);
+            bid(&mut command, claim, ttl, proposal);
+        } else {
+            let mut command = Command::of(out, 6);
+            command.arg("SET").arg(claim.key());
+            command.arg(claim.token().to_hex());
+            command.arg("NX").arg("PX").number(millis(ttl));
+        }
     }
 
     fn write(
@@ -439,6 +424,26 @@ impl Scripts {
         }
     }
 
+    fn extend(&self, items: &[ExtendItem], out: &mut Vec<u8>) {
+        let count = items.len();
+        let mut command = self.call(Script::Extend, count, 2 * count, out);
+        for item in items {
+            command.arg(item.claim.key());
+        }
+        for item in items {
+            // An extension behind a release would put the key back: a withdrawn one keeps its place, with
+            // nothing to do.
+            let wanted = !item.claim.is_withdrawn();
+            let ttl = if wanted { millis(item.ttl) } else { 0 };
+            command.arg(item.claim.token().to_hex());
+            if wanted && item.claim.is_noted() {
+                command.arg(format!("-{ttl}"));
+            } else {
+                command.number(ttl);
+            }
+        }
+    }
+
     fn note(&self, items: &[NoteItem], out: &mut Vec<u8>) {
         let count = items.iter().map(|item| item.claim.keys().count()).sum();
         let mut command = self.call(Script::Note, count, 3 * count, out);
@@ -458,6 +463,12 @@ impl Scripts {
             }
         }
     }
+}
+
+fn watch(key: &[u8], on: bool, out: &mut Vec<u8>) {
+    let mut command = Command::of(out, 2);
+    command.arg(if on { "SUBSCRIBE" } else { "UNSUBSCRIBE" });
+    command.arg([LEADER.as_bytes(), key].concat());
 }
 
 fn scan(page: &Page, out: &mut Vec<u8>) {
@@ -726,6 +737,7 @@ fn extended(digit: u8) -> Option<Extended> {
         b'1' => Extended::Kept,
         b'2' => Extended::Restored,
         b'3' => Extended::Withdrawn,
+        b'4' => Extended::Unnoted,
         _ => return None,
     })
 }
