@@ -116,12 +116,10 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
         (RELEASE_FAIR, [value, rest @ ..]) => {
             let (place, leave) = match rest {
                 [waiter, leave] => {
-                    let waiter = text(waiter).into();
-                    let (number, heartbeat) = (0, Duration::ZERO);
                     let place = Ticket {
-                        waiter,
-                        number,
-                        heartbeat,
+                        waiter: text(waiter).into(),
+                        number: 0,
+                        heartbeat: Duration::ZERO,
                     };
                     (Some(Box::new(place)), *leave == b"1")
                 }
