@@ -35,7 +35,12 @@ pub(crate) struct Scope {
 
 impl Scope {
     pub(crate) fn resources(self) -> impl Iterator<Item = usize> {
-        (0..u32::BITS as usize).filter(move |resource| self.resources >> resource & 1 == 1)
+        let mut left = self.resources;
+        std::iter::from_fn(move || {
+            let next = left.trailing_zeros() as usize;
+            left &= left.checked_sub(1)?;
+            Some(next)
+        })
     }
 
     /// Whether both want a resource.

@@ -114,9 +114,9 @@ impl Turn<'_> {
     }
 
     fn is_member(&self, claim: &Claim) -> bool {
-        let peek = self.memory.peek(self.now, claim.key());
         let value = claim.token().to_hex();
-        peek.members.iter().any(|(member, _)| *member == value)
+        let members = self.memory.standing(claim.key());
+        members.iter().any(|(member, _)| *member == value)
     }
 
     /// Who waits before a claim.

@@ -81,14 +81,13 @@ impl SimMaster {
     }
 
     /// The holds that stand beside each other under a key.
-    fn members(&self, now: u64, key: &[u8]) -> Vec<Member> {
-        let peek = self.memory.peek(self.micros(now), key);
+    fn members(&self, key: &[u8]) -> Vec<Member> {
         let member = |(value, until_ms): &([u8; 32], u64)| Member {
             value: *value,
             until: self.clock.when(until_ms * 1_000_000).unwrap_or(u64::MAX),
             until_ms: *until_ms,
         };
-        peek.members.iter().map(member).collect()
+        self.memory.standing(key).iter().map(member).collect()
     }
 
     /// Executes a request by the scripts, or by a canary's wrong ones.
@@ -306,7 +305,7 @@ impl World {
         let now_ms = self.masters[master].micros(now) / 1_000;
         let expires = self.masters[master].clock.when(after.expires * 1_000);
         let expires = expires.unwrap_or(u64::MAX);
-        let members = self.masters[master].members(now, key);
+        let members = self.masters[master].members(key);
         self.watch.fact(
             now,
             &Fact::Applied {

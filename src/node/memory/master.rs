@@ -89,9 +89,6 @@ pub struct Peek<'a> {
     pub expires: Option<u64>,
     /// The fencing counter.
     pub counter: Option<u64>,
-    /// The holds of a class, by value, with the milliseconds on the master's clock until which each is kept:
-    /// also of a class that the lock key no longer shows.
-    pub members: &'a [([u8; 32], u64)],
 }
 
 #[derive(Clone, Debug)]
@@ -172,8 +169,16 @@ impl Master {
             counter: standing(&Family::Fence.of(key))
                 .and_then(Entry::text)
                 .and_then(parse),
-            members: self.holds.get(key).map_or(&[], Vec::as_slice),
         }
+    }
+
+    /// The holds of a class under `key`, by value, with the milliseconds on the master's clock until which each
+    /// is kept: also of a class that the lock key no longer shows.
+    pub fn standing(&self, key: &[u8]) -> &[([u8; 32], u64)] {
+        if self.holds.is_empty() {
+            return &[];
+        }
+        self.holds.get(key).map_or(&[], Vec::as_slice)
     }
 
     /// The number of keys that have not expired; a line counts as one.
