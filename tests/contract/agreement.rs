@@ -535,7 +535,7 @@ impl Dusk {
         let done = Instant::now();
         self.longest = self.longest.max(done - began);
         // What the deed itself made must not have ended before it was looked at.
-        let is_clear = done < began + BLINK - GRAIN
+        let is_clear = done < began + BLINK.saturating_sub(GRAIN)
             && self
                 .ends
                 .iter()
