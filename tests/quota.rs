@@ -476,6 +476,26 @@ async fn what_makes_no_sense_is_refused_and_nothing_is_sent() {
 }
 
 #[tokio::test]
+async fn a_take_asks_each_master_twice_beyond_the_lock_and_a_look_once() {
+    let (nodes, redlock) = stubborn();
+    let quota = quota(&redlock, 10).await;
+    let asked = Arc::new(AtomicU64::new(0));
+    for node in &nodes {
+        let asked = asked.clone();
+        node.change(move |request| {
+            if matches!(request, Request::Read { .. } | Request::Write { .. }) {
+                asked.fetch_add(1, Ordering::Relaxed);
+            }
+            Treatment::Honest
+        });
+    }
+    assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
+    assert_eq!(asked.swap(0, Ordering::Relaxed), 2 * 3);
+    assert_eq!(quota.left().await, Ok(9));
+    assert_eq!(asked.swap(0, Ordering::Relaxed), 3);
+}
+
+#[tokio::test]
 async fn a_quota_waits_for_its_lock_as_long_as_it_is_told() {
     let (_, redlock) = memory(3);
     let quota = quota(&redlock, 3).await;

@@ -20,6 +20,8 @@ Examples:
         Run the report, on one machine at a time.
     quorate run --try --keep-for 30s cron:rotate -- rotate-logs
         From cron on many machines: one of them rotates, the others exit with 75.
+    quorate once --per 24h nightly-report -- ./report.sh
+        From cron on many machines: one of them runs it, once a day.
     quorate status nightly-report
         Who holds it, and for how long?
 

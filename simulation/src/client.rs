@@ -95,17 +95,14 @@ impl Client {
         }
     }
 
-    /// What the last lock is: where there are several kinds, each process wants another.
+    /// What the last lock is: of the kind of the last step.
     fn last_kind(&self) -> Kind {
         let world = self.process.shared.world();
-        if !world.scenario.is_mixed() {
-            return Kind::Exclusive;
-        }
-        match self.process.client {
-            0 => Kind::Exclusive,
-            1 => Kind::Several(0b111),
-            2 | 3 => Kind::Shared,
-            _ => Kind::Owner(0),
+        let steps = &world.scenario.clients[self.process.client].steps;
+        match steps.last().map_or(Kind::Exclusive, |step| step.kind) {
+            Kind::Downgraded => Kind::Exclusive,
+            Kind::Counted(id) => Kind::Owner(id),
+            kind => kind,
         }
     }
 

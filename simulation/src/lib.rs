@@ -28,6 +28,10 @@
 //!   whose futures are dropped at any await. Time passes between two looks at a clock: a moment, or as
 //!   long as a thread may be kept from running while masters and network go on.
 //!
+//! - In every third world several kinds of locks on the same resources: one alone, several at once, readers,
+//!   owners, writers that become readers. Their canaries are wrong masters under the real library
+//!   (`canary/scripts.rs`).
+//!
 //! # What is not
 //!
 //! Sockets, TLS, name look-ups and the actor around the driver, which has no decision of its own.

@@ -82,7 +82,7 @@ impl Run {
         } else {
             let builder = settings.builder().nodes(nodes).runtime(process.clone());
             let redlock = builder.build().expect("settings that fit together");
-            Arc::new(Arc::new(Library::new(redlock)))
+            Arc::new(Arc::new(Library::new(redlock, self.flaw)))
         };
         self.shared.world().processes[client].tasks = self.scenario.tasks;
         for task in 0..self.scenario.tasks {

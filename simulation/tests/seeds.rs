@@ -82,7 +82,7 @@ fn a_traced_run_is_the_same_run() {
 }
 
 /// Within how many seeds each canary must be caught.
-const CANARIES: [(Flaw, u64); 23] = [
+const CANARIES: [(Flaw, u64); 41] = [
     (Flaw::HalfQuorum, 20),
     (Flaw::ReachableQuorum, 20),
     (Flaw::ValidityAfterReplies, 1_000),
@@ -106,6 +106,24 @@ const CANARIES: [(Flaw, u64); 23] = [
     (Flaw::OverstaysWait, 50),
     (Flaw::NobodyWoken, 200),
     (Flaw::TicketNotRaised, 500),
+    (Flaw::CountedHolds, 50),
+    (Flaw::NewestExpiry, 50),
+    (Flaw::MarkerlessReaders, 50),
+    (Flaw::ReaderNoRaise, 50),
+    (Flaw::ReaderAtLeast, 5000),
+    (Flaw::KeepNoRaise, 500),
+    (Flaw::LateKeep, 1000),
+    (Flaw::DowngradeNoRaise, 50),
+    (Flaw::DowngradeWritesOn, 50),
+    (Flaw::ReadersPassWriters, 50),
+    (Flaw::WritersFirst, 50),
+    (Flaw::SinglePassesMulti, 500),
+    (Flaw::MultiOwnCounter, 50),
+    (Flaw::PartialGrantCounts, 50),
+    (Flaw::OwnerInLine, 50),
+    (Flaw::OwnerWritesBack, 1000),
+    (Flaw::OwnerAnyNumber, 1000),
+    (Flaw::LocalCountAnswers, 5000),
 ];
 
 #[test]

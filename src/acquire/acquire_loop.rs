@@ -46,6 +46,18 @@ pub(crate) struct AcquireLoop<'a> {
     pub(crate) observer: Option<&'a Observer>,
 }
 
+/// How often an acquire met holds of its own owner with which it could not agree on a number.
+#[derive(Default)]
+struct Meetings(u32);
+
+impl Meetings {
+    /// The longest that it stays away, after an attempt that took so long.
+    fn next(&mut self, took: Duration) -> Duration {
+        self.0 = (self.0 + 1).min(8);
+        took.saturating_mul(1 << self.0)
+    }
+}
+
 /// A lock, with the local turn that goes with it.
 pub(crate) struct Acquired {
     pub(crate) won: Won,
@@ -78,8 +90,10 @@ impl AcquireLoop<'_> {
         let mut delays = None;
         let mut heard = None;
         let mut attempts = 0;
+        let mut met = Meetings::default();
         loop {
             attempts += 1;
+            let began = self.core.coordinator.now();
             let missed = match self.attempt(Fairness::Unordered, attempts).await {
                 Ok(won) => {
                     return Ok(Acquired {
@@ -97,7 +111,11 @@ impl AcquireLoop<'_> {
             }
             // Awaited, so that the next attempt does not meet the remains of this one.
             if !self.is_over() && self.undone(&missed).await {
-                self.pause(&mut delays).await;
+                if self.has_met(&missed) {
+                    self.keep_away(&mut met, began).await;
+                } else {
+                    self.pause(&mut delays).await;
+                }
             }
             if self.is_over() || missed.round.answers().is_hopeless() {
                 return Err(self.not_acquired(heard, Some(missed), attempts));
@@ -111,8 +129,10 @@ impl AcquireLoop<'_> {
         let mut line: Option<InLine<'_>> = None;
         let mut heard = place.as_ref().and_then(Place::told);
         let mut attempts = 0;
+        let mut met = Meetings::default();
         loop {
             attempts += 1;
+            let began = self.core.coordinator.now();
             if let Some(place) = &place {
                 place.forget_wakes();
             }
@@ -136,6 +156,13 @@ impl AcquireLoop<'_> {
             // Awaited, or three waiters can chase each other for ever.
             if self.undone(&missed).await && !missed.round.answers().is_hopeless() {
                 match (missed.failure, &mut line) {
+                    _ if self.has_met(&missed) => {
+                        // Out of the line as well: a sign of life would be another hold.
+                        if let Some(line) = &line {
+                            self.until_over().wait(line.step_out()).await;
+                        }
+                        self.keep_away(&mut met, began).await;
+                    }
                     (Some(Failure::Contention), None) => {
                         let drawn = missed
                             .round
@@ -316,6 +343,30 @@ impl AcquireLoop<'_> {
                 timer.min(self.deadline),
             )
             .await;
+    }
+
+    /// Whether it had a majority, and no number: other holds of the same owner stood beside it, and no majority
+    /// shows one and the same counter.
+    fn has_met(&self, missed: &FailedAttempt) -> bool {
+        let owned = matches!(self.wanted.class(), Some(Class::Owner(_)));
+        let granted = missed.round.answers().free().count_ones() as usize;
+        let quorum = self.core.coordinator.quorum.size();
+        owned && missed.failure == Some(Failure::Contention) && granted >= quorum
+    }
+
+    /// Lets others of the same owner go first: who is alone can agree on a number (family, section 6). If all
+    /// came back at once, one of them would always stand there (the simulation found them at it for ever), so
+    /// each stays away for a random time that grows with every meeting, measured by how long an attempt
+    /// takes; at most the ttl, by which what a crashed hold left is over.
+    async fn keep_away(&self, met: &mut Meetings, began: Instant) {
+        let coordinator = &self.core.coordinator;
+        let now = coordinator.now();
+        let mut drawn = [0];
+        coordinator.runtime.random(&mut drawn);
+        let most = met.next(now.saturating_since(began)).min(self.ttl);
+        let pause = most / 256 * u32::from(drawn[0]);
+        let again = (now + pause).min(self.deadline);
+        coordinator.runtime.sleep_until(again).await;
     }
 
     /// The next pause. Their jitter is drawn with the first: most locks are won without one.

@@ -8,7 +8,7 @@ use super::{Check, Moment};
 use crate::facts::{Fact, Member, Verb, short};
 use crate::locker::resource_of;
 use crate::scenario::Scenario;
-use quorate::node::{Answer, Claim, Class, Mode};
+use quorate::node::{Answer, Claim, Class, Extended, Group, Mode};
 
 pub(crate) struct Groups {
     /// Who stood on each master and resource after the last message.
@@ -54,6 +54,7 @@ impl Check for Groups {
             claim,
             verb,
             answer,
+            extended,
             before,
             after,
             members,
@@ -107,6 +108,26 @@ impl Check for Groups {
             ));
         }
         let class = class_on(claim, *resource);
+        let number = claim.group().map_or(0, Group::number);
+        let passed = before.counter > number;
+        match (class, extended) {
+            (Some(Class::Owner(_)), Some(Extended::Kept | Extended::Restored)) if passed => {
+                return Err(format!(
+                    "master {master} kept {} on r{resource} for its owner, whose number {number} others have passed",
+                    short(&mine)
+                ));
+            }
+            (Some(Class::Shared), Some(Extended::Restored))
+                if passed && before.holder.is_none() && after.counter == before.counter =>
+            {
+                return Err(format!(
+                    "master {master} put the reader {} back on r{resource} under the number {}, which is another's",
+                    short(&mine),
+                    after.counter
+                ));
+            }
+            _ => {}
+        }
         let own = class.filter(|class| matches!(class, Class::Owner(_)));
         let refused = matches!(answer, Ok(Answer::Refused { .. }));
         if refused && own.is_some_and(|class| shows(before.holder, class)) {

@@ -243,6 +243,20 @@ impl Check for Order {
                     return self.grant(here, *now_ms, place, reads);
                 }
             }
+            // What is put back stands there as if it had been granted.
+            Fact::Applied {
+                master,
+                resource,
+                claim,
+                verb: Verb::Extend,
+                members,
+                ..
+            } if !members.is_empty() => {
+                let value = claim.token().to_hex();
+                if members.iter().any(|member| member.value == value) {
+                    self.granted.insert((*master, *resource, value));
+                }
+            }
             Fact::Left { master, claim } => {
                 if let Some(place) = place(claim) {
                     for key in claim.keys() {

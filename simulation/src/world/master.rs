@@ -7,7 +7,7 @@ use quorate::node::memory::Master;
 use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Request};
 
 use super::{Event, World};
-use crate::canary::Flaw;
+use crate::canary::{Flaw, WrongScripts};
 use crate::clock::{BEGIN, Clock, EPOCH_US};
 use crate::facts::{Fact, Member, Seen, Verb, short};
 use crate::locker::{RESOURCES, name, resource_of};
@@ -30,6 +30,7 @@ pub(crate) struct SimMaster {
     pub(crate) refusing: Option<(u64, Refusal)>,
     /// The scripts that it knows, as bits.
     pub(crate) scripts: u16,
+    wrong: WrongScripts,
     /// How each lock stood after the last message about it.
     seen: [Seen; RESOURCES],
 }
@@ -49,6 +50,7 @@ impl SimMaster {
             stalled_until: 0,
             refusing: None,
             scripts: 0,
+            wrong: WrongScripts::default(),
             seen: [Seen::default(); RESOURCES],
         }
     }
@@ -96,6 +98,10 @@ impl SimMaster {
         request: &Request,
         flaw: Option<Flaw>,
     ) -> Result<Answer, Fault> {
+        if let Some(flaw) = flaw.filter(|flaw| flaw.is_of_kinds()) {
+            let said = self.wrong.execute(flaw, &mut self.memory, now_us, request);
+            return said.unwrap_or_else(|| self.memory.apply(now_us, request));
+        }
         match (flaw, request) {
             (Some(Flaw::UnconditionalDelete), Request::Release { claim, .. }) => {
                 if self.look(now_us, claim.key()).holder.is_some() {

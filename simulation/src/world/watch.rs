@@ -126,10 +126,10 @@ impl Watch {
             Some(Class::Readers) => self.coverage.shared += 1,
             Some(Class::Owner(_)) => self.coverage.owned += 1,
         }
-        let (scope, believers) = (believer.scope, self.believers.iter());
+        let (scope, mut believers) = (believer.scope, self.believers.iter());
         let beside = |other: &Believer| other.scope.meets(scope) && other.scope.beside(scope);
         if scope.class.is_some() {
-            self.coverage.beside += u64::from(believers.map(beside).any(|beside| beside));
+            self.coverage.beside += u64::from(believers.any(beside));
         }
         self.holds += 1;
         self.event += 1;

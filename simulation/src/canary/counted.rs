@@ -1,0 +1,106 @@
+//! An owner whose process counts its holds: who is counted is answered at once, whatever has become of the
+//! hold on the masters.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quorate::Instant;
+use quorate::node::Token;
+use quorate::runtime::BoxFuture;
+
+use crate::locker::Hold;
+
+/// An owner and a resource.
+type Place = (u8, u8);
+
+/// How many clones of a hold are counted.
+type Clones = (u32, Arc<dyn Hold>);
+
+/// The holds of a process.
+#[derive(Clone, Default)]
+pub(crate) struct CountedHolds(Arc<Mutex<HashMap<Place, Clones>>>);
+
+impl CountedHolds {
+    fn holds(&self) -> MutexGuard<'_, HashMap<Place, Clones>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A clone of what is counted already.
+    pub(crate) fn join(&self, place: Place) -> Option<Arc<dyn Hold>> {
+        let mut holds = self.holds();
+        let (count, hold) = holds.get_mut(&place)?;
+        *count += 1;
+        let hold = hold.clone();
+        drop(holds);
+        Some(self.clone_of(place, hold))
+    }
+
+    /// The first of its kind.
+    pub(crate) fn first(&self, place: Place, hold: Arc<dyn Hold>) -> Arc<dyn Hold> {
+        self.holds().insert(place, (1, hold.clone()));
+        self.clone_of(place, hold)
+    }
+
+    fn clone_of(&self, place: Place, hold: Arc<dyn Hold>) -> Arc<dyn Hold> {
+        let all = self.clone();
+        Arc::new(Counted { all, place, hold })
+    }
+}
+
+/// One clone. It is counted off when it is given back; who is told of a loss has nothing to give back.
+struct Counted {
+    all: CountedHolds,
+    place: Place,
+    hold: Arc<dyn Hold>,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if self.hold.look().is_none() {
+            return;
+        }
+        let mut holds = self.all.holds();
+        let last = holds.get_mut(&self.place).is_some_and(|(count, _)| {
+            *count -= 1;
+            *count == 0
+        });
+        let gone = if last {
+            holds.remove(&self.place)
+        } else {
+            None
+        };
+        drop(holds);
+        drop(gone);
+    }
+}
+
+impl Hold for Counted {
+    fn value(&self) -> Token {
+        self.hold.value()
+    }
+
+    fn fencing(&self) -> Option<u64> {
+        self.hold.fencing()
+    }
+
+    fn look(&self) -> Option<Instant> {
+        self.hold.look()
+    }
+
+    fn lost(&self) -> BoxFuture<()> {
+        self.hold.lost()
+    }
+
+    fn extend(self: Arc<Self>, ttl: Duration) -> BoxFuture<()> {
+        self.hold.clone().extend(ttl)
+    }
+
+    fn release(self: Arc<Self>) -> BoxFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>> {
+        unreachable!("an owner is no writer")
+    }
+}
