@@ -1,7 +1,5 @@
 //! What kind of lock a step takes, and whose holds may stand beside each other.
 
-use crate::locker::RESOURCES;
-
 /// What kind of lock a step takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
@@ -37,7 +35,7 @@ pub(crate) struct Scope {
 
 impl Scope {
     pub(crate) fn resources(self) -> impl Iterator<Item = usize> {
-        (0..RESOURCES).filter(move |resource| self.resources >> resource & 1 == 1)
+        (0..u32::BITS as usize).filter(move |resource| self.resources >> resource & 1 == 1)
     }
 
     /// Whether both want a resource.

@@ -155,15 +155,9 @@ impl AcquireLoop<'_> {
             };
             // Awaited, or three waiters can chase each other for ever.
             if self.undone(&missed).await && !missed.round.answers().is_hopeless() {
+                let meets = self.has_met(&missed);
                 match (missed.failure, &mut line) {
-                    _ if self.has_met(&missed) => {
-                        // Out of the line as well: a sign of life would be another hold.
-                        if let Some(line) = &line {
-                            self.until_over().wait(line.step_out()).await;
-                        }
-                        self.keep_away(&mut met, began).await;
-                    }
-                    (Some(Failure::Contention), None) => {
+                    (Some(Failure::Contention), None) if !meets => {
                         let drawn = missed
                             .round
                             .answers()
@@ -171,15 +165,20 @@ impl AcquireLoop<'_> {
                             .map_or(0, |refusals| refusals.ticket);
                         line = Some(InLine::draw(self.core, &self.wanted, drawn + 1));
                     }
-                    (Some(Failure::Contention), Some(line)) => {
+                    (Some(Failure::Contention), Some(line)) if !meets => {
                         self.wait(place, line, &missed).await;
                     }
-                    (Some(Failure::Outage | Failure::Late) | None, line) => {
-                        // Waiters that reach only a minority would starve those behind them.
+                    (_, line) => {
+                        // Waiters that reach only a minority would starve those behind them; and a sign of
+                        // life of who has met others of its owner would be another hold.
                         if let Some(line) = line {
                             self.until_over().wait(line.step_out()).await;
                         }
-                        self.pause(&mut delays).await;
+                        if meets {
+                            self.keep_away(&mut met, began).await;
+                        } else {
+                            self.pause(&mut delays).await;
+                        }
                     }
                 }
             }

@@ -236,6 +236,25 @@ impl WrongScripts {
                 let counter = Some(number);
                 Ok(Answer::Granted { counter })
             }
+            Flaw::WritersFirst | Flaw::SinglePassesMulti | Flaw::OwnerInLine => {
+                return self.in_line(flaw, turn, claim, (ttl, proposal));
+            }
+            _ => return of_several(flaw, turn, claim, (ttl, proposal)),
+        })
+    }
+
+    /// The same, of who waits in line.
+    fn in_line(
+        &self,
+        flaw: Flaw,
+        mut turn: Turn<'_>,
+        claim: &Claim,
+        (ttl, _): (Duration, u64),
+    ) -> Option<Outcome> {
+        let key = claim.key();
+        let holder = turn.holder(key);
+        let refused = |answer: &Outcome| matches!(answer, Ok(Answer::Refused { .. }));
+        Some(match flaw {
             Flaw::WritersFirst | Flaw::SinglePassesMulti if claim.group().is_none() => {
                 let answer = turn.sound();
                 let before = turn.before(claim);
@@ -247,41 +266,6 @@ impl WrongScripts {
                     return Some(Ok(turn.take(claim, ttl)));
                 }
                 answer
-            }
-            Flaw::MultiOwnCounter if is_several(claim) => {
-                let stood: Vec<_> = claim.keys().map(|key| turn.counter(key)).collect();
-                let value = claim.token().to_hex();
-                let again = holder.as_deref() == Some(&value[..]);
-                let answer = turn.sound();
-                if again || !granted(&answer) {
-                    return Some(answer);
-                }
-                let lowest = turn.now.saturating_sub(SLACK_US);
-                let clamped = proposal.clamp(lowest, turn.now + SLACK_US);
-                let mut largest = 0;
-                for (key, stood) in claim.keys().zip(stood) {
-                    let number = clamped.max(stood + 1);
-                    largest = largest.max(number);
-                    turn.set_counter(key, number);
-                }
-                let counter = Some(largest);
-                Ok(Answer::Granted { counter })
-            }
-            Flaw::PartialGrantCounts if is_several(claim) => {
-                let answer = turn.sound();
-                let free = claim.keys().filter(|key| turn.holder(key).is_none());
-                let free: Vec<_> = free.collect();
-                if !refused(&answer) || free.is_empty() {
-                    return Some(answer);
-                }
-                let largest = claim.keys().map(|key| turn.counter(key)).max();
-                let number = largest.unwrap_or(0) + 1;
-                for key in free {
-                    turn.set_counter(key, number);
-                    turn.put(key, &claim.token().to_hex(), ttl);
-                }
-                let counter = Some(number);
-                Ok(Answer::Granted { counter })
             }
             Flaw::OwnerInLine if owned(claim) && turn.shows(claim) && !turn.is_member(claim) => {
                 let before = turn.before(claim);
@@ -317,6 +301,57 @@ impl WrongScripts {
         }
         Some(answer)
     }
+}
+
+/// The same, of several resources.
+fn of_several(
+    flaw: Flaw,
+    mut turn: Turn<'_>,
+    claim: &Claim,
+    (ttl, proposal): (Duration, u64),
+) -> Option<Outcome> {
+    let key = claim.key();
+    let holder = turn.holder(key);
+    let refused = |answer: &Outcome| matches!(answer, Ok(Answer::Refused { .. }));
+    let granted = |answer: &Outcome| matches!(answer, Ok(Answer::Granted { .. }));
+    Some(match flaw {
+        Flaw::MultiOwnCounter if is_several(claim) => {
+            let stood: Vec<_> = claim.keys().map(|key| turn.counter(key)).collect();
+            let value = claim.token().to_hex();
+            let again = holder.as_deref() == Some(&value[..]);
+            let answer = turn.sound();
+            if again || !granted(&answer) {
+                return Some(answer);
+            }
+            let lowest = turn.now.saturating_sub(SLACK_US);
+            let clamped = proposal.clamp(lowest, turn.now + SLACK_US);
+            let mut largest = 0;
+            for (key, stood) in claim.keys().zip(stood) {
+                let number = clamped.max(stood + 1);
+                largest = largest.max(number);
+                turn.set_counter(key, number);
+            }
+            let counter = Some(largest);
+            Ok(Answer::Granted { counter })
+        }
+        Flaw::PartialGrantCounts if is_several(claim) => {
+            let answer = turn.sound();
+            let free = claim.keys().filter(|key| turn.holder(key).is_none());
+            let free: Vec<_> = free.collect();
+            if !refused(&answer) || free.is_empty() {
+                return Some(answer);
+            }
+            let largest = claim.keys().map(|key| turn.counter(key)).max();
+            let number = largest.unwrap_or(0) + 1;
+            for key in free {
+                turn.set_counter(key, number);
+                turn.put(key, &claim.token().to_hex(), ttl);
+            }
+            let counter = Some(number);
+            Ok(Answer::Granted { counter })
+        }
+        _ => return None,
+    })
 }
 
 fn confirm(flaw: Flaw, mut turn: Turn<'_>, claim: &Claim, token: u64) -> Option<Outcome> {

@@ -43,6 +43,85 @@ pub(super) fn shows(holder: Option<[u8; 32]>, class: &Class) -> bool {
     })
 }
 
+/// A number is confirmed only with everything that it stands for.
+fn confirmed(fact: &Fact<'_>) -> Result<(), String> {
+    let Fact::Applied {
+        master,
+        resource,
+        claim,
+        answer: Ok(Answer::Confirmed),
+        after,
+        members,
+        ..
+    } = fact
+    else {
+        return Ok(());
+    };
+    let mine = claim.token().to_hex();
+    let ours = match class_on(claim, *resource) {
+        None => after.holder == Some(mine),
+        Some(class) => {
+            let member = members.iter().any(|one| one.value == mine);
+            shows(after.holder, class) && member
+        }
+    };
+    if claim.group().is_none() || ours {
+        return Ok(());
+    }
+    Err(format!(
+        "master {master} confirmed {} without r{resource}",
+        short(&mine)
+    ))
+}
+
+/// What is kept of a class that others have passed, and who is kept from what is its own.
+fn passed(fact: &Fact<'_>) -> Result<(), String> {
+    let Fact::Applied {
+        master,
+        resource,
+        claim,
+        answer,
+        extended,
+        before,
+        after,
+        ..
+    } = fact
+    else {
+        return Ok(());
+    };
+    let mine = claim.token().to_hex();
+    let class = class_on(claim, *resource);
+    let number = claim.group().map_or(0, Group::number);
+    let passed = before.counter > number;
+    match (class, extended) {
+        (Some(Class::Owner(_)), Some(Extended::Kept | Extended::Restored)) if passed => {
+            return Err(format!(
+                "master {master} kept {} on r{resource} for its owner, whose number {number} others have passed",
+                short(&mine)
+            ));
+        }
+        (Some(Class::Shared), Some(Extended::Restored))
+            if passed && before.holder.is_none() && after.counter == before.counter =>
+        {
+            return Err(format!(
+                "master {master} put the reader {} back on r{resource} under the number {}, which is another's",
+                short(&mine),
+                after.counter
+            ));
+        }
+        _ => {}
+    }
+    let own = class.filter(|class| matches!(class, Class::Owner(_)));
+    let refused = matches!(answer, Ok(Answer::Refused { .. }));
+    if refused && own.is_some_and(|class| shows(before.holder, class)) {
+        return Err(format!(
+            "master {master} kept {} from r{resource}, which its owner holds",
+            short(&mine)
+        ));
+    }
+    Ok(())
+}
+
 impl Check for Groups {
     const RULE: &'static str = "groups";
 
@@ -53,9 +132,6 @@ impl Check for Groups {
             resource,
             claim,
             verb,
-            answer,
-            extended,
-            before,
             after,
             members,
             ..
@@ -72,6 +148,7 @@ impl Check for Groups {
         }
         let lives = |member: &&Member| member.until_ms > *now_ms;
         let mine = claim.token().to_hex();
+        confirmed(fact)?;
         let stood = self
             .stood
             .insert(here, members.to_vec())
@@ -107,36 +184,7 @@ impl Check for Groups {
                 last - after.expires / 1_000
             ));
         }
-        let class = class_on(claim, *resource);
-        let number = claim.group().map_or(0, Group::number);
-        let passed = before.counter > number;
-        match (class, extended) {
-            (Some(Class::Owner(_)), Some(Extended::Kept | Extended::Restored)) if passed => {
-                return Err(format!(
-                    "master {master} kept {} on r{resource} for its owner, whose number {number} others have passed",
-                    short(&mine)
-                ));
-            }
-            (Some(Class::Shared), Some(Extended::Restored))
-                if passed && before.holder.is_none() && after.counter == before.counter =>
-            {
-                return Err(format!(
-                    "master {master} put the reader {} back on r{resource} under the number {}, which is another's",
-                    short(&mine),
-                    after.counter
-                ));
-            }
-            _ => {}
-        }
-        let own = class.filter(|class| matches!(class, Class::Owner(_)));
-        let refused = matches!(answer, Ok(Answer::Refused { .. }));
-        if refused && own.is_some_and(|class| shows(before.holder, class)) {
-            return Err(format!(
-                "master {master} kept {} from r{resource}, which its owner holds",
-                short(&mine)
-            ));
-        }
-        Ok(())
+        passed(fact)
     }
 
     fn judged(&self) -> u64 {

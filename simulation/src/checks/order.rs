@@ -134,6 +134,57 @@ impl Order {
         Ok(())
     }
 
+    /// A master was asked for a lock.
+    fn asked(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        let Fact::Applied {
+            master,
+            now_ms,
+            resource,
+            claim,
+            answer,
+            before,
+            after,
+            ..
+        } = fact
+        else {
+            return Ok(());
+        };
+
+        let here = (*master, *resource);
+        let class = class_on(claim, *resource);
+        let reads = class == Some(&NodeClass::Shared);
+        let place = place(claim);
+        let granted = matches!(answer, Ok(Answer::Granted { .. }));
+        if instead(claim) {
+            // The place of the lock that it takes the place of goes with it.
+            if let Some(place) = place.filter(|_| granted) {
+                self.queues[*master][*resource].retain(|one| one.rank.1 != place.waiter);
+            }
+            return Ok(());
+        }
+        let value = claim.token().to_hex();
+        // What a group has already it is told again, and that is no sign of life.
+        let again = granted
+            && match class {
+                None => claim.group().is_some() && before.holder == Some(value),
+                Some(_) => !self.granted.insert((*master, *resource, value)),
+            };
+        if let Some(place) = place.filter(|_| !again) {
+            self.stand(at.event, here, *now_ms, place, reads);
+        }
+        let fresh = match class {
+            None => before.holder != after.holder,
+            // An owner passes everybody to what is its own.
+            Some(NodeClass::Shared) => !again,
+            Some(class) => !again && !shows(before.holder, class),
+        };
+        let fresh = fresh && granted && at.promises.steady;
+        if fresh {
+            return self.grant(here, *now_ms, place, reads);
+        }
+        Ok(())
+    }
+
     /// Whether a master granted a lock over the head of somebody in its line.
     fn grant(
         &self,
@@ -200,49 +251,9 @@ impl Check for Order {
                 attempts.waiter = place(claim).map(|place| place.waiter.clone());
             }
             Fact::Applied {
-                master,
-                now_ms,
-                resource,
-                claim,
                 verb: Verb::Acquire,
-                answer,
-                before,
-                after,
                 ..
-            } => {
-                let here = (*master, *resource);
-                let class = class_on(claim, *resource);
-                let reads = class == Some(&NodeClass::Shared);
-                let place = place(claim);
-                let granted = matches!(answer, Ok(Answer::Granted { .. }));
-                if instead(claim) {
-                    // The place of the lock that it takes the place of goes with it.
-                    if let Some(place) = place.filter(|_| granted) {
-                        self.queues[*master][*resource].retain(|one| one.rank.1 != place.waiter);
-                    }
-                    return Ok(());
-                }
-                let value = claim.token().to_hex();
-                // What a group has already it is told again, and that is no sign of life.
-                let again = granted
-                    && match class {
-                        None => claim.group().is_some() && before.holder == Some(value),
-                        Some(_) => !self.granted.insert((*master, *resource, value)),
-                    };
-                if let Some(place) = place.filter(|_| !again) {
-                    self.stand(at.event, here, *now_ms, place, reads);
-                }
-                let fresh = match class {
-                    None => before.holder != after.holder,
-                    // An owner passes everybody to what is its own.
-                    Some(NodeClass::Shared) => !again,
-                    Some(class) => !again && !shows(before.holder, class),
-                };
-                let fresh = fresh && granted && at.promises.steady;
-                if fresh {
-                    return self.grant(here, *now_ms, place, reads);
-                }
-            }
+            } => return self.asked(at, fact),
             // What is put back stands there as if it had been granted.
             Fact::Applied {
                 master,

@@ -8,7 +8,7 @@ use quorate::node::{
     Claim, Class, ExtendItem, Fairness, Group, Mode, Part, Request, Ticket, Token,
 };
 
-use super::server::{millis, number, text, token};
+use super::words::{millis, number, text, token};
 
 /// What the key of an owner begins with.
 const OWNER: &[u8] = b"quorate:owner:";

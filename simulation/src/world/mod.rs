@@ -9,6 +9,7 @@ mod master;
 mod net;
 mod server;
 mod watch;
+mod words;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

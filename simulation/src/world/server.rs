@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Request, Ticket, Token};
+use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Request, Ticket};
 
+use super::words::{millis, number, text, token};
 use super::{Event, Stray, World, group};
 use crate::canary::Flaw;
 use crate::scenario::Refusal;
@@ -58,36 +59,10 @@ fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
     (at <= bytes.len()).then_some((words, at))
 }
 
-pub(super) fn text(word: &[u8]) -> &str {
-    std::str::from_utf8(word).unwrap_or_default()
-}
-
-/// Commands are written by the driver: their numbers are numbers.
-pub(super) fn number(word: &[u8]) -> u64 {
-    let digit = |number, byte: &u8| 10 * number + u64::from(byte - b'0');
-    word.iter().fold(0, digit)
-}
-
-pub(super) fn token(hex: &[u8]) -> Option<Token> {
-    let digit = |byte: u8| (byte & 15) + 9 * (byte >> 6);
-    let (pairs, []) = hex.as_chunks::<2>() else {
-        return None;
-    };
-    let mut bytes = [0; 16];
-    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
-        *byte = digit(*high) << 4 | digit(*low);
-    }
-    (hex.len() == 32).then(|| Token::from_bytes(bytes))
-}
-
 fn claim(key: &[u8], value: &[u8], fenced: bool, fairness: Fairness) -> Option<Arc<Claim>> {
     Some(Arc::new(
         Claim::new("", key, token(value)?, fenced).with_fairness(fairness),
     ))
-}
-
-pub(super) fn millis(word: &[u8]) -> Duration {
-    Duration::from_millis(number(word))
 }
 
 /// The request that a command asks for; none for what the scripts are not.
@@ -108,9 +83,10 @@ fn request(words: &[&[u8]]) -> Option<Request> {
 
 fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let key = *keys.first()?;
+    let alone = |value| claim(key, value, true, Fairness::Unordered);
     Some(match (script, args) {
         (ACQUIRE, [value, ttl, proposal]) => Request::Acquire {
-            claim: claim(key, value, true, Fairness::Unordered)?,
+            claim: alone(value)?,
             ttl: millis(ttl),
             proposal: number(proposal),
         },
@@ -130,22 +106,20 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
             }
         }
         (CONFIRM, [value, token]) => Request::Confirm {
-            claim: claim(key, value, true, Fairness::Unordered)?,
+            claim: alone(value)?,
             token: number(token),
         },
         (RELEASE, [value]) => Request::Release {
-            claim: claim(key, value, true, Fairness::Unordered)?,
+            claim: alone(value)?,
             leave: true,
         },
         (RELEASE_FAIR, [value, rest @ ..]) => {
             let (place, leave) = match rest {
                 [waiter, leave] => {
-                    let waiter = text(waiter).into();
-                    let (number, heartbeat) = (0, Duration::ZERO);
                     let place = Ticket {
-                        waiter,
-                        number,
-                        heartbeat,
+                        waiter: text(waiter).into(),
+                        number: 0,
+                        heartbeat: Duration::ZERO,
                     };
                     (Some(Box::new(place)), *leave == b"1")
                 }
