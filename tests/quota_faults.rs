@@ -230,6 +230,29 @@ struct Seen {
 
 const PIECES: u64 = 30;
 
+/// Something happens to a way or to a server; whether a server was restarted.
+fn change(world: &World, servers: &[Arc<Mutex<Server>>], ways: &[Away]) -> bool {
+    let (dice, now) = (&world.dice, world.elapsed());
+    let any = |count: usize| dice.below(count as u64) as usize;
+    if dice.once_in(2) {
+        *ways[any(ways.len())].lock().expect("no panic") = now + dice.up_to(secs(10));
+        return false;
+    }
+    let mut server = servers[any(servers.len())].lock().expect("no panic");
+    match dice.below(4) {
+        0 => server.restart(Master::default(), now),
+        1 => {
+            let disk = server.disk.clone();
+            server.restart(disk, now);
+        }
+        _ => {
+            server.disk = server.master.clone();
+            return false;
+        }
+    }
+    true
+}
+
 async fn one_run(seed: u64) -> Seen {
     let dice = Dice::new(seed);
     let world = World {
@@ -285,47 +308,35 @@ async fn one_run(seed: u64) -> Seen {
         .collect();
     // How often the world changes: seldom enough for a write in between, or not.
     let pace = secs(1 + dice.below(8));
+    let mut restarts = 0;
     while !callers.iter().all(tokio::task::JoinHandle::is_finished) {
         tokio::time::sleep(dice.up_to(pace)).await;
-        let now = world.elapsed();
-        if dice.once_in(2) {
-            let way = &ways[dice.below(ways.len() as u64) as usize];
-            *way.lock().expect("no panic") = now + dice.up_to(secs(10));
-            continue;
-        }
-        let mut server = servers[dice.below(masters) as usize]
-            .lock()
-            .expect("no panic");
-        match dice.below(4) {
-            0 => server.restart(Master::default(), now),
-            1 => {
-                let disk = server.disk.clone();
-                server.restart(disk, now);
-            }
-            _ => {
-                server.disk = server.master.clone();
-                continue;
-            }
-        }
-        seen.lock().expect("no panic").restarts += 1;
+        restarts += u64::from(change(&world, &servers, &ways));
     }
     for caller in callers {
         caller.await.expect("no panic");
     }
-    let seen = std::mem::take(&mut *seen.lock().expect("no panic"));
-    let mut each = seen.left.clone();
-    each.sort_unstable();
-    each.dedup();
-    assert_eq!(
-        each.len(),
-        seen.left.len(),
-        "seed {seed}: one is taken twice: {seen:?}"
-    );
-    assert!(
-        each.iter().all(|left| *left < PIECES),
-        "seed {seed}: {seen:?}"
-    );
+    let mut seen = std::mem::take(&mut *seen.lock().expect("no panic"));
+    seen.restarts += restarts;
+    seen.is_right(seed);
     seen
+}
+
+impl Seen {
+    /// No piece is taken twice, and none that was not there.
+    fn is_right(&self, seed: u64) {
+        let mut each = self.left.clone();
+        each.sort_unstable();
+        each.dedup();
+        let taken = self.left.len();
+        assert_eq!(
+            each.len(),
+            taken,
+            "seed {seed}: one is taken twice: {self:?}"
+        );
+        let all_were_there = each.iter().all(|left| *left < PIECES);
+        assert!(all_were_there, "seed {seed}: {self:?}");
+    }
 }
 
 /// Takes pieces until there are none, or nobody knows, or a minute is over; drops every few of its calls.

@@ -357,23 +357,7 @@ fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
             claim: who.claim(times),
             leave,
         }),
-        Deed::Extend(items) => {
-            let claims: Vec<_> = items.iter().map(|(who, _)| who.claim(times)).collect();
-            for claim in &claims {
-                if let Some(group) = claim.group() {
-                    // Below the counter as it stands, at it, or above.
-                    let stands = counter(model, claim.key());
-                    let by = i64::from(claim.token().to_hex()[31] % 3) - 1;
-                    group.agreed(stands.saturating_add_signed(by));
-                }
-            }
-            let items: Vec<_> = claims
-                .iter()
-                .zip(&items)
-                .map(|(c, i)| (c, ttls[i.1]))
-                .collect();
-            Act::Ask(asking::extend(&items))
-        }
+        Deed::Extend(items) => extend_act(&items, model, times),
         Deed::Look(key) => Act::Ask(asking::look(KEYS[key])),
         Deed::Break(key) => Act::Ask(asking::smash(KEYS[key])),
         Deed::Put(key, ttl) => Act::Do(Box::new(move |arm| {
@@ -413,6 +397,24 @@ fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
             }
         })),
     }
+}
+
+fn extend_act(items: &[(Who, usize)], model: &Arm, times: &Times) -> Act {
+    let claims: Vec<_> = items.iter().map(|(who, _)| who.claim(times)).collect();
+    for claim in &claims {
+        if let Some(group) = claim.group() {
+            // Below the counter as it stands, at it, or above.
+            let stands = counter(model, claim.key());
+            let by = i64::from(claim.token().to_hex()[31] % 3) - 1;
+            group.agreed(stands.saturating_add_signed(by));
+        }
+    }
+    let items: Vec<_> = claims
+        .iter()
+        .zip(items)
+        .map(|(claim, (_, ttl))| (claim, times.ttls[*ttl]))
+        .collect();
+    Act::Ask(asking::extend(&items))
 }
 
 fn value_act(deed: ValueDeed, model: &Arm, times: &Times) -> Act {
@@ -535,7 +537,7 @@ impl Dusk {
         let done = Instant::now();
         self.longest = self.longest.max(done - began);
         // What the deed itself made must not have ended before it was looked at.
-        let is_clear = done < began + BLINK - GRAIN
+        let is_clear = done < began + BLINK.saturating_sub(GRAIN)
             && self
                 .ends
                 .iter()

@@ -123,7 +123,8 @@ impl Master {
                 self.set_counter(now, &part.key, number);
             }
             let instead = group.instead().map(Token::to_hex);
-            if instead.is_some_and(|instead| held.as_deref() == Some(&instead[..]))
+            if matches!(part.mode, Mode::Class(_))
+                && instead.is_some_and(|instead| held.as_deref() == Some(&instead[..]))
                 && let Some(ticket) = ticket(claim)
             {
                 let waiter = ticket.waiter.clone();
