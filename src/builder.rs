@@ -365,6 +365,13 @@ impl RedlockBuilder {
         Err(bad("heartbeat", heartbeat, why))
     }
 
+    #[cfg_attr(
+        not(feature = "tls-rustls"),
+        expect(
+            clippy::unnecessary_wraps,
+            reason = "with TLS, what is trusted may not be readable"
+        )
+    )]
     fn node_options(
         &self,
         node_timeout: Duration,
