@@ -1,0 +1,50 @@
+//! A catalogue that many read and one writes: readers beside each other, never beside the writer.
+//!
+//! `cargo run -p quorate --features testing --example catalogue`
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use quorate::{Redlock, Wait};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let redlock = Redlock::builder()
+        .in_memory(5)
+        .wait(Wait::For(Duration::from_secs(10)))
+        .build()?;
+    // Two halves that belong together; a reader must never see one without the other.
+    let catalogue = Arc::new(Mutex::new((0, 0)));
+    let mut readers = Vec::new();
+    for reader in 0..6 {
+        let (redlock, catalogue) = (redlock.clone(), catalogue.clone());
+        readers.push(tokio::spawn(async move {
+            for _ in 0..3 {
+                let reading = redlock.lock("catalogue").shared().acquire().await?;
+                let seen = *catalogue.lock().expect("no panic");
+                assert_eq!(seen.0, seen.1, "half a write");
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                println!("reader {reader}: edition {}", seen.0);
+                reading.release().await;
+            }
+            Ok::<_, quorate::AcquireError>(())
+        }));
+    }
+    for edition in 1..=3 {
+        let writing = redlock.acquire("catalogue").await?;
+        catalogue.lock().expect("no panic").0 = edition;
+        tokio::time::sleep(Duration::from_millis(3)).await;
+        catalogue.lock().expect("no panic").1 = edition;
+        // From here on it only reads what it wrote, beside others.
+        let reading = writing.downgrade().await?;
+        println!(
+            "edition {edition} is out, number {:?}",
+            reading.fencing_token()
+        );
+        reading.release().await;
+    }
+    for reader in readers {
+        reader.await??;
+    }
+    Ok(())
+}
