@@ -183,6 +183,10 @@ impl Online {
                 return false;
             }
             if !self.wanted.is_empty() {
+                // Scripts have the same names again, so what needs them goes out right behind; the name
+                // of one that is loaded for the first time comes with its answer.
+                let known: Vec<usize> = self.scripts.loaded_sets().collect();
+                let are_named = self.wanted.iter().all(|set| known.contains(set));
                 for set in self.wanted.drain(..) {
                     let scripts = Scripts::load(set, shared.options.max_ttl, out.commands());
                     let load = |index| Sent {
@@ -191,7 +195,9 @@ impl Online {
                     };
                     self.under_way.extend(scripts.map(load));
                 }
-                return true;
+                if !are_named {
+                    return true;
+                }
             }
             batch.append(&mut self.again);
         }

@@ -7,8 +7,8 @@ use crate::node::redis::address::Address;
 use crate::node::redis::shared::NodeOptions;
 use crate::node::redis::trust::Roster;
 use crate::node::{
-    Answer, Claim, NewValue, Phase, Reply, ReplySink, Request, ServerRun, Subscriber, Token,
-    WakeSink,
+    Answer, Claim, Class, Group, Mode, NewValue, Part, Phase, Reply, ReplySink, Request, ServerRun,
+    Subscriber, Token, WakeSink,
 };
 use crate::settings::RestartGuard;
 
@@ -201,6 +201,55 @@ fn what_is_asked_goes_out_in_order_and_comes_back_to_who_asked() {
     let counter = Some(5);
     let granted = (1, Ok(Answer::Granted { counter }));
     assert_eq!(bench.told.all(), [granted, (2, Ok(Answer::Released(true)))]);
+}
+
+#[test]
+fn what_a_flush_of_the_scripts_threw_back_goes_out_right_behind_their_loading() {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    bench.ask(1, release(1));
+    assert!(bench.link.take(at(1)));
+    bench.written();
+    bench.say(b"-NOSCRIPT No matching script.\r\n", 2);
+    // In one go: between loading and asking another flush would throw it back for good.
+    bench.link.take(at(3));
+    let written = bench.written();
+    assert_eq!(written.matches("LOAD").count(), 8, "{written}");
+    assert_eq!(written.matches("EVALSHA").count(), 1, "{written}");
+    bench.say(SHA.repeat(8).as_bytes(), 4);
+    bench.say(b":1\r\n", 4);
+    assert_eq!(bench.told.all(), [(1, Ok(Answer::Released(true)))]);
+}
+
+#[test]
+fn scripts_of_other_kinds_are_loaded_when_they_are_first_needed() {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    let part = Part {
+        key: claim(1).shared_key().clone(),
+        mode: Mode::Class(Class::Shared),
+    };
+    let fresh = Claim::new("", b"r", Token::from_bytes([1; 16]), true);
+    let claim = Arc::new(fresh.with_group(Group::new(vec![part])));
+    bench.ask(
+        1,
+        Request::Release {
+            claim: claim.clone(),
+            leave: true,
+        },
+    );
+    bench.link.take(at(1));
+    bench.link.take(at(1));
+    let written = bench.written();
+    assert_eq!(written.matches("LOAD").count(), 4, "{written}");
+    assert!(!written.contains("EVALSHA"), "its name is not known yet");
+    bench.say(SHA.repeat(4).as_bytes(), 2);
+    bench.link.take(at(2));
+    assert_eq!(bench.written().matches("EVALSHA").count(), 1);
+    bench.say(b":1\r\n", 3);
+    bench.ask(2, Request::Release { claim, leave: true });
+    bench.link.take(at(4));
+    assert!(!bench.written().contains("LOAD"), "once a connection");
 }
 
 #[test]
