@@ -121,7 +121,7 @@ fn a_user_with_too_few_rights_is_found() {
     let masters = Masters::start_with(3, |_| {
         ServerOptions::new()
             .persistence(Persistence::AofAlways)
-            .acl("clerk on >s3cret ~jobs:* ~quorate:* resetchannels &quorate:wake:* +@all -evalsha -config")
+            .acl("clerk on >s3cret ~jobs:* ~quorate:* resetchannels &quorate:* +@all -evalsha -config")
             .login("clerk", "s3cret")
     })
     .expect("masters start");
