@@ -304,6 +304,14 @@ impl Claim {
         &self.fairness
     }
 
+    /// Its place in line, where it has one.
+    pub fn ticket(&self) -> Option<&Ticket> {
+        match &self.fairness {
+            Fairness::Fair(ticket) => ticket.as_deref(),
+            Fairness::Unordered => None,
+        }
+    }
+
     /// The lock key on every master.
     pub fn key(&self) -> &[u8] {
         &self.key

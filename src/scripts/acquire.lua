@@ -12,8 +12,6 @@ local call, key = redis.call, KEYS[1]
 if call('SET', key, ARGV[1], 'NX', 'PX', ARGV[2]) then
   local time = call('TIME')
   --+ fence/raise.lua
-  call('SET', fence, text or string.format('%.0f', v), 'PX', FENCE_TTL)
-  return v
 end
 if call('GET', key) == ARGV[1] then
   --+ fence/again.lua

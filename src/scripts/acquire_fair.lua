@@ -14,27 +14,14 @@ if waiter or call('EXISTS', queue) == 1 then
   alive, ticket = '{alive}' .. key, '{ticket}' .. key
   ms = time[1] * 1000 + math.floor(time[2] / 1000)
   if waiter then
-    local beat = tonumber(ARGV[6])
-    call('ZADD', alive, string.format('%.0f', ms + beat), waiter)
-    if call('ZADD', queue, ARGV[5], waiter) == 1 then
-      -- New in line: the next to come draws a larger ticket.
-      if tonumber(call('GET', ticket) or 0) < tonumber(ARGV[5]) then
-        call('SET', ticket, ARGV[5], 'KEEPTTL')
-      end
-    end
-    for _, name in ipairs({queue, alive, ticket}) do
-      if call('PTTL', name) < beat then
-        call('PEXPIRE', name, ARGV[6])
-      end
-    end
+    local id, number, beat = waiter, ARGV[5], tonumber(ARGV[6])
+    --+ line/join.lua
   end
   head = call('ZRANGE', queue, 0, 0)[1]
   if head and head ~= waiter then
-    local dead =
-      call('ZRANGEBYSCORE', alive, '-inf', string.format('%.0f', ms), 'LIMIT', 0, 1000)
+    local clock = string.format('%.0f', ms)
+    --+ line/purge.lua
     if #dead > 0 then
-      call('ZREM', queue, unpack(dead))
-      call('ZREM', alive, unpack(dead))
       head = call('ZRANGE', queue, 0, 0)[1]
     end
   end
@@ -43,8 +30,6 @@ end
 if not head or head == waiter then
   if call('SET', key, ARGV[1], 'NX', 'PX', ARGV[2]) then
     --+ fence/raise.lua
-    call('SET', fence, text or string.format('%.0f', v), 'PX', FENCE_TTL)
-    return v
   end
 end
 local held = call('GET', key)

@@ -54,23 +54,10 @@ for i, key in ipairs(KEYS) do
   if stands or call('EXISTS', queue) == 1 then
     local alive, ticket = '{alive}' .. key, '{ticket}' .. key
     if stands then
-      local beat = tonumber(ARGV[7])
-      call('ZADD', alive, string.format('%.0f', ms + beat), id)
-      call('ZADD', queue, ARGV[6], id)
-      if tonumber(call('GET', ticket) or 0) < tonumber(ARGV[6]) then
-        call('SET', ticket, ARGV[6], 'KEEPTTL')
-      end
-      for _, name in ipairs({queue, alive, ticket}) do
-        if call('PTTL', name) < beat then
-          call('PEXPIRE', name, ARGV[7])
-        end
-      end
+      local number, beat = ARGV[6], tonumber(ARGV[7])
+      --+ line/join.lua
     end
-    local dead = call('ZRANGEBYSCORE', alive, '-inf', clock, 'LIMIT', 0, 1000)
-    if #dead > 0 then
-      call('ZREM', queue, unpack(dead))
-      call('ZREM', alive, unpack(dead))
-    end
+    --+ line/purge.lua
     local rank
     if stands then
       rank = call('ZRANK', queue, id)
@@ -116,7 +103,7 @@ if way > 0 then
 end
 local number, written = counter, nil
 if not joins then
-  --+ fence/raise.lua
+  --+ fence/next.lua
   number, written = v, text or string.format('%.0f', v)
 end
 for i, key in ipairs(KEYS) do

@@ -20,32 +20,17 @@ end
 local head
 if waiter or call('EXISTS', queue) == 1 then
   if waiter then
-    local beat = tonumber(ARGV[8])
-    call('ZADD', alive, string.format('%.0f', ms + beat), waiter)
-    call('ZADD', queue, ARGV[7], waiter)
-    if tonumber(call('GET', ticket) or 0) < tonumber(ARGV[7]) then
-      call('SET', ticket, ARGV[7], 'KEEPTTL')
-    end
-    for _, name in ipairs({queue, alive, ticket}) do
-      if call('PTTL', name) < beat then
-        call('PEXPIRE', name, ARGV[8])
-      end
-    end
+    local id, number, beat = waiter, ARGV[7], tonumber(ARGV[8])
+    --+ line/join.lua
   end
-  local dead =
-    call('ZRANGEBYSCORE', alive, '-inf', string.format('%.0f', ms), 'LIMIT', 0, 1000)
-  if #dead > 0 then
-    call('ZREM', queue, unpack(dead))
-    call('ZREM', alive, unpack(dead))
-  end
+  local clock = string.format('%.0f', ms)
+  --+ line/purge.lua
   head = call('ZRANGE', queue, 0, 0)[1]
 end
 local first = not head or head == waiter
 if first and not held then
-  --+ fence/raise.lua
-  call('SET', fence, text or string.format('%.0f', v), 'PX', FENCE_TTL)
   call('SET', key, ARGV[1], 'PX', ARGV[2])
-  return v
+  --+ fence/raise.lua
 end
 local free, left = 0, nil
 for slot = 0, tonumber(ARGV[5]) - 1 do

@@ -2,8 +2,8 @@
 -- KEYS: lock. ARGV: value, and 1 where a note was written. Reply: 1 (deleted), 0 (it was not ours).
 local key = KEYS[1]
 if redis.call('GET', key) == ARGV[1] then
-  if ARGV[2] == '1' and type(redis.pcall('GET', '{note}' .. key)) == 'string' then
-    redis.pcall('DEL', '{note}' .. key)
+  if ARGV[2] == '1' then
+    --+ note/forget.lua
   end
   return redis.call('DEL', key)
 end

@@ -7,8 +7,8 @@ local call, key, waiter = redis.call, KEYS[1], ARGV[2]
 local mine = 0
 if call('GET', key) == ARGV[1] then
   mine = call('DEL', key)
-  if ARGV[4] == '1' and type(redis.pcall('GET', '{note}' .. key)) == 'string' then
-    redis.pcall('DEL', '{note}' .. key)
+  if ARGV[4] == '1' then
+    --+ note/forget.lua
   end
 end
 local queue = '{queue}' .. key
@@ -31,11 +31,9 @@ if not head or head == waiter then
   return mine
 end
 local time = call('TIME')
-local ms = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
-local dead = call('ZRANGEBYSCORE', alive, '-inf', ms, 'LIMIT', 0, 1000)
+local clock = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+--+ line/purge.lua
 if #dead > 0 then
-  call('ZREM', queue, unpack(dead))
-  call('ZREM', alive, unpack(dead))
   head = call('ZRANGE', queue, 0, 0)[1]
 end
 if head and (mine == 1 or call('EXISTS', key) == 0) then

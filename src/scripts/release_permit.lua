@@ -20,12 +20,8 @@ if mine == 0 and left == 0 then
   return 0
 end
 local time = call('TIME')
-local ms = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
-local dead = call('ZRANGEBYSCORE', alive, '-inf', ms, 'LIMIT', 0, 1000)
-if #dead > 0 then
-  call('ZREM', queue, unpack(dead))
-  call('ZREM', alive, unpack(dead))
-end
+local clock = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+--+ line/purge.lua
 local head = call('ZRANGE', queue, 0, 0)[1]
 if head and head ~= waiter then
   -- A hint only; a user who may not publish still releases.

@@ -15,8 +15,8 @@ for i, key in ipairs(KEYS) do
   if mode == 'x' then
     if held[i] == value then
       mine, free = call('DEL', key), true
-      if noted and type(redis.pcall('GET', '{note}' .. key)) == 'string' then
-        redis.pcall('DEL', '{note}' .. key)
+      if noted then
+        --+ note/forget.lua
       end
     end
   elseif held[i] == mode then
@@ -41,11 +41,7 @@ for i, key in ipairs(KEYS) do
   end
   if (mine == 1 and free) or left == 1 then
     local alive = '{alive}' .. key
-    local dead = call('ZRANGEBYSCORE', alive, '-inf', clock, 'LIMIT', 0, 1000)
-    if #dead > 0 then
-      call('ZREM', queue, unpack(dead))
-      call('ZREM', alive, unpack(dead))
-    end
+    --+ line/purge.lua
     local now = call('GET', key)
     if not now or now == '{shared}' then
       --+ wake/readers.lua

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use super::master::{Master, Member, Outcome, granted_before, raised};
 use crate::keys::Family;
-use crate::node::{
-    Answer, Claim, Class, Extended, Fairness, Group, Mode, Part, QueueInfo, Ticket, Token,
-};
+use crate::node::{Answer, Claim, Class, Extended, Group, Mode, Part, QueueInfo, Ticket, Token};
 
 /// What stands behind the id of a reader in a line.
 const READER: &str = ":r";
@@ -25,6 +23,12 @@ struct Obstacle {
     holder: Option<Vec<u8>>,
 }
 
+/// Whether what a key holds is the lock whose place this takes.
+fn is_replaced(group: &Group, held: Option<&[u8]>) -> bool {
+    let instead = group.instead().map(Token::to_hex);
+    instead.is_some_and(|instead| held == Some(&instead[..]))
+}
+
 fn is_shared(mode: &Mode) -> bool {
     *mode == Mode::Class(Class::Shared)
 }
@@ -35,13 +39,6 @@ fn id(waiter: &Arc<str>, mode: &Mode) -> Arc<str> {
         format!("{waiter}{READER}").into()
     } else {
         waiter.clone()
-    }
-}
-
-fn ticket(claim: &Claim) -> Option<&Ticket> {
-    match claim.fairness() {
-        Fairness::Fair(ticket) => ticket.as_deref(),
-        Fairness::Unordered => None,
     }
 }
 
@@ -60,12 +57,7 @@ impl Master {
         for part in group.parts() {
             let holder = self.text(now, &part.key)?.map(<[u8]>::to_vec);
             counter = counter.max(self.counter(now, &part.key)?);
-            mine += usize::from(match &part.mode {
-                Mode::Exclusive => holder.as_deref() == Some(&value[..]),
-                Mode::Class(class) => {
-                    holder == Some(class.marker()) && self.is_member(now, &part.key, value)
-                }
-            });
+            mine += usize::from(self.is_ours_in(now, part, holder.as_deref(), value));
             held.push(holder);
         }
         if mine == group.parts().len() {
@@ -74,12 +66,10 @@ impl Master {
         let mut line = QueueInfo::default();
         let mut way = None;
         for (part, held) in group.parts().iter().zip(&held) {
-            let instead = group.instead().map(Token::to_hex);
-            let own = instead.is_some_and(|instead| held.as_deref() == Some(&instead[..]));
             // Who takes the place of its own lock stands in no line.
-            let place = ticket(claim).filter(|_| instead.is_none());
+            let place = claim.ticket().filter(|_| group.instead().is_none());
             let in_line = self.stand_in_line(now, part, held.as_deref(), place, &mut line);
-            let in_line = in_line.filter(|_| !own);
+            let in_line = in_line.filter(|_| !is_replaced(group, held.as_deref()));
             let obstacle = self.obstacle(now, part, held.as_deref(), claim, group);
             if way.is_none() {
                 way = obstacle.or(in_line).map(|obstacle| (&part.key, obstacle));
@@ -122,10 +112,9 @@ impl Master {
             if !joins {
                 self.set_counter(now, &part.key, number);
             }
-            let instead = group.instead().map(Token::to_hex);
             if matches!(part.mode, Mode::Class(_))
-                && instead.is_some_and(|instead| held.as_deref() == Some(&instead[..]))
-                && let Some(ticket) = ticket(claim)
+                && is_replaced(group, held.as_deref())
+                && let Some(ticket) = claim.ticket()
             {
                 let waiter = ticket.waiter.clone();
                 self.line(now / 1000, &part.key).remove(&waiter);
@@ -154,7 +143,6 @@ impl Master {
                 ..ticket.clone()
             };
             line.stand(&ticket, ms);
-            line.ticket = line.ticket.max(ticket.number);
         }
         line.purge(ms);
         seen.ticket = seen.ticket.max(line.ticket);
@@ -180,6 +168,16 @@ impl Master {
         found
     }
 
+    /// Whether a key, which holds this, is held by the attempt of this value.
+    fn is_ours_in(&self, now: u64, part: &Part, held: Option<&[u8]>, value: [u8; 32]) -> bool {
+        match &part.mode {
+            Mode::Exclusive => held == Some(&value[..]),
+            Mode::Class(class) => {
+                held == Some(&class.marker()[..]) && self.is_member(now, &part.key, value)
+            }
+        }
+    }
+
     /// Who holds a key in such a way that this claim cannot have it.
     fn obstacle(
         &mut self,
@@ -190,9 +188,8 @@ impl Master {
         group: &Group,
     ) -> Option<Obstacle> {
         let holder = held?;
-        let instead = group.instead().map(Token::to_hex);
         let ours = holder == claim.token().to_hex()
-            || instead.is_some_and(|instead| holder == instead)
+            || is_replaced(group, Some(holder))
             || matches!(&part.mode, Mode::Class(class) if holder == class.marker());
         (!ours).then(|| Obstacle {
             left: self.ttl_left(now, &part.key),
@@ -237,13 +234,7 @@ impl Master {
         let mut above = token;
         for part in group.parts() {
             let held = self.text(now, &part.key)?.map(<[u8]>::to_vec);
-            let ours = match &part.mode {
-                Mode::Exclusive => held.as_deref() == Some(&value[..]),
-                Mode::Class(class) => {
-                    held == Some(class.marker()) && self.is_member(now, &part.key, value)
-                }
-            };
-            if !ours {
+            if !self.is_ours_in(now, part, held.as_deref(), value) {
                 return Ok(Answer::NotOurs);
             }
             if matches!(part.mode, Mode::Class(Class::Owner(_))) {
@@ -294,7 +285,7 @@ impl Master {
                 _ => {}
             }
             ours += usize::from(mine);
-            let me = ticket(claim).map(|ticket| id(&ticket.waiter, &part.mode));
+            let me = claim.ticket().map(|ticket| id(&ticket.waiter, &part.mode));
             let line = self.line(ms, key);
             let left = leave && me.as_ref().is_some_and(|me| line.remove(me));
             if mine && free || left {

@@ -3,14 +3,7 @@
 use std::time::Duration;
 
 use super::master::{Master, Outcome, granted_before, raised};
-use crate::node::{Answer, Claim, Fairness, Permit, QueueInfo, Ticket};
-
-fn ticket(claim: &Claim) -> Option<&Ticket> {
-    match claim.fairness() {
-        Fairness::Fair(ticket) => ticket.as_deref(),
-        Fairness::Unordered => None,
-    }
-}
+use crate::node::{Answer, Claim, Permit, QueueInfo};
 
 impl Master {
     pub(super) fn permit(
@@ -29,11 +22,10 @@ impl Master {
             return granted_before(&key, counter);
         }
         let ms = now / 1000;
-        let me = ticket(claim).map(|ticket| &ticket.waiter);
+        let me = claim.ticket().map(|ticket| &ticket.waiter);
         let line = self.line(ms, &name);
-        if let Some(ticket) = ticket(claim) {
+        if let Some(ticket) = claim.ticket() {
             line.stand(ticket, ms);
-            line.ticket = line.ticket.max(ticket.number);
         }
         line.purge(ms);
         let head = line.before(None).next().cloned();
@@ -89,7 +81,7 @@ impl Master {
             self.remove(&key);
         }
         let ms = now / 1000;
-        let me = ticket(claim).map(|ticket| ticket.waiter.clone());
+        let me = claim.ticket().map(|ticket| ticket.waiter.clone());
         let line = self.line(ms, &name);
         let left = leave && me.as_ref().is_some_and(|me| line.remove(me));
         if mine || left {

@@ -40,28 +40,27 @@ const SOURCES: [&str; 17] = [
     include_str!("../../scripts/note.lua"),
 ];
 
+macro_rules! part {
+    ($name:literal) => {
+        (
+            concat!("--+ ", $name, "\n"),
+            include_str!(concat!("../../scripts/", $name)),
+        )
+    };
+}
+
 /// What several scripts share, put in where a line asks for it: a function would cost each call.
-const PARTS: [(&str, &str); 5] = [
-    (
-        "--+ fence/read.lua\n",
-        include_str!("../../scripts/fence/read.lua"),
-    ),
-    (
-        "--+ fence/again.lua\n",
-        include_str!("../../scripts/fence/again.lua"),
-    ),
-    (
-        "--+ fence/raise.lua\n",
-        include_str!("../../scripts/fence/raise.lua"),
-    ),
-    (
-        "--+ wake/readers.lua\n",
-        include_str!("../../scripts/wake/readers.lua"),
-    ),
-    (
-        "--+ value/read.lua\n",
-        include_str!("../../scripts/value/read.lua"),
-    ),
+const PARTS: [(&str, &str); 9] = [
+    part!("fence/read.lua"),
+    part!("fence/again.lua"),
+    // Has a part itself, which therefore comes behind it.
+    part!("fence/raise.lua"),
+    part!("fence/next.lua"),
+    part!("line/join.lua"),
+    part!("line/purge.lua"),
+    part!("note/forget.lua"),
+    part!("wake/readers.lua"),
+    part!("value/read.lua"),
 ];
 
 /// The scripts with their parts put in, in the order of [`Script`].
@@ -282,56 +281,51 @@ impl Scripts {
         let mut command = self.call(Script::AcquireFair, 1, 3 + extra, out);
         bid(&mut command, claim, ttl, proposal);
         if let Some(ticket) = ticket {
-            command.arg(&*ticket.waiter);
-            command
-                .number(ticket.number)
-                .number(millis(ticket.heartbeat));
+            stand(&mut command, ticket);
         }
     }
 
-    fn claim(&self, claim: &Claim, group: &Group, ttl: Duration, proposal: u64, out: &mut Vec<u8>) {
+    /// A script over all keys of a group, up to the value; `args` are its arguments but the modes.
+    fn call_group<'a>(
+        &self,
+        script: Script,
+        claim: &Claim,
+        group: &Group,
+        args: usize,
+        out: &'a mut Vec<u8>,
+    ) -> Command<'a> {
         let parts = group.parts();
-        let mut command = self.call(Script::Claim, parts.len(), 7 + parts.len(), out);
+        let mut command = self.call(script, parts.len(), args + parts.len(), out);
         for part in parts {
             command.arg(&part.key);
         }
         command.arg(claim.token().to_hex());
+        command
+    }
+
+    fn claim(&self, claim: &Claim, group: &Group, ttl: Duration, proposal: u64, out: &mut Vec<u8>) {
+        let mut command = self.call_group(Script::Claim, claim, group, 7, out);
         command.number(millis(ttl)).number(proposal);
         match group.instead() {
             Some(instead) => command.arg(instead.to_hex()),
             None => command.arg(""),
         };
-        match claim.fairness() {
-            Fairness::Fair(Some(ticket)) => command
-                .arg(&*ticket.waiter)
-                .number(ticket.number)
-                .number(millis(ticket.heartbeat)),
-            _ => command.arg("").number(0).number(0),
+        match claim.ticket() {
+            Some(ticket) => stand(&mut command, ticket),
+            None => command.arg("").number(0).number(0),
         };
         modes(&mut command, group);
     }
 
     fn confirm_group(&self, claim: &Claim, group: &Group, token: u64, out: &mut Vec<u8>) {
-        let parts = group.parts();
-        let mut command = self.call(Script::ConfirmGroup, parts.len(), 2 + parts.len(), out);
-        for part in parts {
-            command.arg(&part.key);
-        }
-        command.arg(claim.token().to_hex()).number(token);
+        let mut command = self.call_group(Script::ConfirmGroup, claim, group, 2, out);
+        command.number(token);
         modes(&mut command, group);
     }
 
     fn unclaim(&self, claim: &Claim, group: &Group, leave: bool, out: &mut Vec<u8>) {
-        let parts = group.parts();
-        let mut command = self.call(Script::Unclaim, parts.len(), 3 + parts.len(), out);
-        for part in parts {
-            command.arg(&part.key);
-        }
-        command.arg(claim.token().to_hex());
-        match claim.fairness() {
-            Fairness::Fair(Some(ticket)) => command.arg(&*ticket.waiter),
-            _ => command.arg(""),
-        };
+        let mut command = self.call_group(Script::Unclaim, claim, group, 3, out);
+        command.arg(claim.ticket().map_or("", |ticket| &ticket.waiter));
         command.number(u64::from(leave) + 2 * u64::from(claim.is_noted()));
         modes(&mut command, group);
     }
@@ -369,7 +363,7 @@ impl Scripts {
         proposal: u64,
         out: &mut Vec<u8>,
     ) {
-        let ticket = ticket(claim);
+        let ticket = claim.ticket();
         let extra = if ticket.is_some() { 3 } else { 0 };
         let mut command = self.call(Script::Permit, 1, 5 + extra, out);
         command.arg(permit.name()).arg(claim.token().to_hex());
@@ -377,15 +371,12 @@ impl Scripts {
         command.number(permit.slot().into());
         command.number(permit.permits().into());
         if let Some(ticket) = ticket {
-            command.arg(&*ticket.waiter);
-            command
-                .number(ticket.number)
-                .number(millis(ticket.heartbeat));
+            stand(&mut command, ticket);
         }
     }
 
     fn release_permit(&self, claim: &Claim, permit: &Permit, leave: bool, out: &mut Vec<u8>) {
-        let ticket = ticket(claim);
+        let ticket = claim.ticket();
         let extra = if ticket.is_some() { 2 } else { 0 };
         let mut command = self.call(Script::ReleasePermit, 1, 2 + extra, out);
         command.arg(permit.name()).arg(claim.token().to_hex());
@@ -479,12 +470,13 @@ fn scan(page: &Page, out: &mut Vec<u8>) {
     command.arg("TYPE").arg("string");
 }
 
-/// The place in line of a claim, where it has one.
-fn ticket(claim: &Claim) -> Option<&Ticket> {
-    match claim.fairness() {
-        Fairness::Fair(ticket) => ticket.as_deref(),
-        Fairness::Unordered => None,
-    }
+/// What a waiter says of its place in line.
+fn stand<'a, 'b>(command: &'a mut Command<'b>, ticket: &Ticket) -> &'a mut Command<'b> {
+    let heartbeat = millis(ticket.heartbeat);
+    command
+        .arg(&*ticket.waiter)
+        .number(ticket.number)
+        .number(heartbeat)
 }
 
 /// Whether some of these are not one key held exclusively.

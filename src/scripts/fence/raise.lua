@@ -1,12 +1,4 @@
--- The counter of a lock that is being taken moves to the proposal, kept within a second of this master's
--- time and above where it stood. `time` has been read.
-local now = time[1] * 1000000 + time[2]
-local v, text = tonumber(ARGV[3]), ARGV[3]
-if v > now + 1000000 then
-  v, text = now + 1000000, nil
-elseif v < now - 1000000 then
-  v, text = now - 1000000, nil
-end
-if v <= counter then
-  v, text = counter + 1, nil
-end
+-- The lock has been taken: its counter moves with it. `time` has been read.
+--+ fence/next.lua
+call('SET', fence, text or string.format('%.0f', v), 'PX', FENCE_TTL)
+return v
