@@ -54,8 +54,8 @@
 //!
 //! | name | level | fields |
 //! |---|---|---|
-//! | span `acquire` | debug | `resource`, `attempts`, `ahead` and `answering` (as the first attempt found them), `outcome` (`acquired`, `held_by_other`, `no_quorum`, `too_late`), `fencing_token` |
-//! | `attempt missed` | debug | `attempts`, `failure` (`held_by_other`, `no_quorum`, `too_late`, `cut_off`), `ahead`, `holder`, `ttl_left_ms`, `answering`, `masters` |
+//! | span `acquire` | debug | `resource`, `attempts`, `ahead` and `answering` (as the first attempt found them), `outcome` (`acquired`, `held_by_other`, `held_by_owner`, `no_quorum`, `too_late`), `fencing_token` |
+//! | `attempt missed` | debug | `attempts`, `failure` (`held_by_other`, `held_by_owner`, `no_quorum`, `too_late`, `cut_off`), `ahead`, `holder`, `ttl_left_ms`, `answering`, `masters` |
 //! | `standing in line` | debug | `ticket` |
 //! | `lock acquired` | debug | `fencing_token` |
 //! | `fencing token confirmed by a second round` | debug | `token` |

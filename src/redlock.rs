@@ -652,6 +652,7 @@ impl LockRequest<'_> {
         };
         match ended.failure {
             Failure::Contention => AcquireError::HeldByOther(missed),
+            Failure::NotJoinable => AcquireError::NotJoinable(missed),
             Failure::Outage => AcquireError::NoQuorum(missed),
             Failure::Late => AcquireError::TooLate(missed),
         }

@@ -350,7 +350,11 @@ impl AcquireLoop<'_> {
         let owned = matches!(self.wanted.class(), Some(Class::Owner(_)));
         let granted = missed.round.answers().free().count_ones() as usize;
         let quorum = self.core.coordinator.quorum.size();
-        owned && missed.failure == Some(Failure::Contention) && granted >= quorum
+        let failed = matches!(
+            missed.failure,
+            Some(Failure::Contention | Failure::NotJoinable)
+        );
+        owned && failed && granted >= quorum
     }
 
     /// Lets others of the same owner go first: who is alone can agree on a number (family, section 6). If all

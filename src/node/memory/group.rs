@@ -70,6 +70,10 @@ impl Master {
             held.push(holder);
         }
         if mine == group.parts().len() {
+            let place = claim.ticket().filter(|_| group.instead().is_none());
+            for part in group.parts().iter().filter(|_| place.is_some()) {
+                self.stand_again(now, part, place);
+            }
             return granted_before(claim.key(), counter);
         }
         let mut line = QueueInfo::default();
@@ -132,6 +136,18 @@ impl Master {
             self.enter(now, part, held.as_deref(), value, ttl);
         }
         number
+    }
+
+    /// Shows a sign of life in one line.
+    fn stand_again(&mut self, now: u64, part: &Part, ticket: Option<&Ticket>) {
+        if let Some(ticket) = ticket {
+            let waiter = id(&ticket.waiter, &part.mode);
+            let ticket = Ticket {
+                waiter,
+                ..ticket.clone()
+            };
+            self.line(now / 1000, &part.key).stand(&ticket, now / 1000);
+        }
     }
 
     /// Takes a place in one line, if it is to be taken; tells who stands before it.
