@@ -42,6 +42,11 @@ pub enum InvalidResource {
     /// An owner's id that cannot be one.
     #[error("an owner's id has 1 to {max} bytes, without control characters; this one has {0}", max = MAX_OWNER_LEN)]
     Owner(usize),
+    /// An owner's id that looks like the value of a lock: it is most likely one, taken for an id by mistake.
+    #[error(
+        "an owner's id of 32 hexadecimal digits is the value of some lock: give the owner a name of its own"
+    )]
+    OwnerIsValue,
 }
 
 /// Whether this name can be locked under this prefix.
