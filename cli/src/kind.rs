@@ -147,8 +147,7 @@ impl Kind {
             let (ours, plain): (Vec<char>, Vec<char>) = letters.partition(permits);
             let beside = match (self, plain.first()) {
                 (Self::Permits(permits), _) => *permits == 0 || ours.len() < *permits,
-                (_, None) => true,
-                (Self::Shared, Some('s')) => true,
+                (_, None) | (Self::Shared, Some('s')) => true,
                 // Another owner waits as anybody does, and the ancestor waits for it.
                 (Self::Owner(id), Some('o')) => std::env::var(OWNER).as_ref() == Ok(id),
                 _ => false,

@@ -390,8 +390,11 @@ fn page(status: &ResourceStatus) -> String {
 
 /// Who holds it, each on a line of its own.
 pub(crate) fn holder_lines(status: &ResourceStatus) -> String {
-    let lines = status.holders().into_iter();
-    lines.map(|line| format!("holder: {line}\n")).collect()
+    let mut lines = String::new();
+    for holder in status.holders() {
+        lines += &format!("holder: {holder}\n");
+    }
+    lines
 }
 
 /// The permits of the semaphore of the same name; nothing where none is held.

@@ -537,12 +537,12 @@ impl Master {
         let note = self.note_of(now, key, holder.as_deref());
         let holds = self.holds_of(now, key, holder.as_deref());
         Ok(KeyState {
-            holds,
             holder,
             ttl_left,
             counter,
             queue,
             note,
+            holds,
         })
     }
 
