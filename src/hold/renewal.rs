@@ -132,17 +132,19 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
             end(renewal, coordinator, &held, id, cause);
             continue;
         }
+        let keeps = what != What::Note && held.keeps_note();
         // The renewal of a plain lock keeps its note alive; a group's does not look at it.
-        if what == What::Note || !held.is_noted() || held.claim.group().is_some() {
+        let grouped = held.claim.group().is_some();
+        if what == What::Note || !held.is_noted() || (keeps && grouped) {
             notes.extend(held.note(false, now, wall));
         }
         if !held.renews() || what == What::Note {
             continue;
         }
         if held.claim.group().is_none() {
-            plain.add(coordinator, held, id);
+            plain.add(coordinator, held, id, keeps);
         } else {
-            groups.add(coordinator, held, id);
+            groups.add(coordinator, held, id, false);
         }
     }
     for batch in [plain, groups] {
@@ -161,12 +163,12 @@ struct Batch {
 }
 
 impl Batch {
-    fn add(&mut self, coordinator: &Coordinator, held: Arc<Held>, id: u64) {
+    fn add(&mut self, coordinator: &Coordinator, held: Arc<Held>, id: u64, note: bool) {
         let ttl = held.ttl();
         let claim = held.claim.clone();
         let first = self.keys;
         self.keys += claim.keys().count();
-        self.items.push(ExtendItem { claim, ttl });
+        self.items.push(ExtendItem { claim, ttl, note });
         let keys = first..self.keys;
         self.renewing.push(Renewing {
             votes: Votes::new(coordinator.quorum, keys.len()),
