@@ -13,7 +13,6 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -30,6 +29,7 @@ use crate::report::Slots;
 use crate::rounds::coordinator::Coordinator;
 use crate::rounds::extend::{KeysSaid, Votes, extended, said_of_lock};
 use crate::rounds::fan_out::{Collect, FanOut, From};
+use crate::runtime::pause;
 
 /// Starts renewing `held`, and the task where none runs. False when there is no runtime to
 /// run it on: then the lease simply ends at its deadline.
@@ -106,19 +106,6 @@ async fn run(mut renewal: Ends, coordinator: Weak<Coordinator>, sooner: Arc<Noti
         drop((owner, driver));
         futures::future::select(nap, std::pin::pin!(sooner.notified())).await;
     }
-}
-
-/// Lets other tasks run, on any runtime.
-async fn pause() {
-    let mut paused = false;
-    std::future::poll_fn(|cx| {
-        if std::mem::replace(&mut paused, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// Ends what is over, sends the others as one batch to every node, and returns at once.
