@@ -155,12 +155,16 @@ pub(super) async fn measure(masters: &Masters, at: &Addresses, rounds: usize) ->
     // What is loaded once is loaded, and what a cycle sends is counted.
     for (work, seen) in ALL.into_iter().zip(&mut seen) {
         bench.turn(work).await;
-        bench.redlock.flush().await;
-        let before = Counts::read(masters, false);
-        bench.turn(work).await;
-        bench.redlock.flush().await;
-        let sent = Counts::read(masters, false).since(before).sent;
-        seen.sent = sent as f64 / CYCLES as f64;
+        // The least of some turns: what is held all the while is renewed meanwhile.
+        let mut least = u64::MAX;
+        for _ in 0..4 {
+            bench.redlock.flush().await;
+            let before = Counts::read(masters, false);
+            bench.turn(work).await;
+            bench.redlock.flush().await;
+            least = least.min(Counts::read(masters, false).since(before).sent);
+        }
+        seen.sent = least as f64 / CYCLES as f64;
     }
     let before = Counts::read(masters, false);
     let mut local = vec![bench.local_hold().await];
