@@ -136,8 +136,7 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
                 if pair[1] == b"0" {
                     claim.withdraw();
                 }
-                let ttl = pair[1].strip_prefix(b"-");
-                let (note, ttl) = (ttl.is_some(), millis(ttl.unwrap_or(pair[1])));
+                let (ttl, note) = (millis(pair[1]), false);
                 Some(ExtendItem { claim, ttl, note })
             };
             let items = keys.iter().zip(args.chunks(2)).map(item);
