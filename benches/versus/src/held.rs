@@ -42,6 +42,19 @@ pub(crate) struct Args {
     node_timeout_ms: Option<u64>,
 }
 
+impl Args {
+    fn turn(&self, name: Name, count: usize) -> Hold {
+        Hold {
+            name,
+            count,
+            seconds: self.seconds,
+            node_timeout_ms: self.node_timeout_ms,
+            notes: true,
+            brief: false,
+        }
+    }
+}
+
 /// Arguments of one process that holds.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct HolderArgs {
@@ -101,15 +114,7 @@ pub(crate) fn run(args: &Args) {
     let masters = Masters::start(5).expect("masters (is redis-server installed?)");
     for _ in 0..args.rounds {
         for (name, count, rounds) in &mut rows {
-            let hold = Hold {
-                name: *name,
-                count: *count,
-                seconds: args.seconds,
-                node_timeout_ms: args.node_timeout_ms,
-                notes: true,
-                brief: false,
-            };
-            rounds.push(hold.run(&masters));
+            rounds.push(args.turn(*name, *count).run(&masters));
         }
     }
     println!(
