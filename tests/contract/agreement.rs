@@ -612,7 +612,7 @@ impl Pair {
                 dusk.pass().await;
             }
             let began = Instant::now();
-            let said = match act {
+            let mut said = match act {
                 Act::Ask(request) => {
                     let a = memory.ask(request.clone()).await;
                     Some((a, server.ask(request).await))
@@ -624,7 +624,6 @@ impl Pair {
                 }
                 Act::Pass(_) => None,
             };
-            let mut said = said;
             let mut seen = self.look().await;
             if is_fleeting {
                 // A note is kept for four times what its lock had left: nobody knows when it goes.
@@ -654,9 +653,7 @@ impl Pair {
                 );
                 for (at, (a, b)) in a.1.into_iter().zip(b.1).enumerate() {
                     prop_assert_eq!(&a.0, &b.0, "after deed {}", place);
-                    // A moment between the two is four for a note.
-                    let blur = if at == NOTE { 4 * blur } else { blur };
-                    let same = close(a.1, b.1, blur);
+                    let same = close(a.1, b.1, if at == NOTE { 4 * blur } else { blur });
                     prop_assert!(same, "after deed {place}: ttl {:?} and {:?}", a.1, b.1);
                 }
             }
@@ -685,7 +682,7 @@ impl Pair {
 #[derive(Debug)]
 struct Seen(Said, Vec<(Option<Vec<u8>>, Option<Duration>)>);
 
-/// Where the note stands among what is seen.
+/// Where the note stands among what is seen: a moment between the two masters is four for it.
 const NOTE: usize = 2;
 
 fn forget_notes(said: [&mut Said; 2]) {
