@@ -93,6 +93,7 @@ impl AcquireLoop<'_> {
         let mut met = Meetings::default();
         loop {
             attempts += 1;
+            self.pass_own_slots();
             let began = self.core.coordinator.now();
             let missed = match self.attempt(Fairness::Unordered, attempts).await {
                 Ok(won) => {
@@ -132,6 +133,7 @@ impl AcquireLoop<'_> {
         let mut met = Meetings::default();
         loop {
             attempts += 1;
+            self.pass_own_slots();
             let began = self.core.coordinator.now();
             if let Some(place) = &place {
                 place.forget_wakes();
@@ -276,6 +278,19 @@ impl AcquireLoop<'_> {
         limit.wait(missed.undo.done()).await;
         self.wanted = Wanted::slot(permit.at(slot));
         true
+    }
+
+    /// A slot that this process holds itself is not asked for: the first behind it that it does not hold is.
+    fn pass_own_slots(&mut self) {
+        let Some(permit) = self.wanted.permit() else {
+            return;
+        };
+        let (first, permits, lines) = (permit.slot(), permit.permits(), &self.core.lines);
+        let mut slots = (0..permits).map(|step| permit.at((first % permits + step) % permits));
+        let other = slots.find(|slot| !lines.is_held(&slot.key()));
+        if let Some(other) = other.filter(|other| other.slot() != first) {
+            self.wanted = Wanted::slot(other);
+        }
     }
 
     /// One attempt. The first is made in full, however short the wait, and so is each of a try, which goes on to

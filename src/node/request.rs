@@ -23,6 +23,11 @@ impl Token {
         Self(bytes)
     }
 
+    /// The bytes.
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        self.0
+    }
+
     /// The value as it stands in the lock key.
     pub fn to_hex(self) -> [u8; 32] {
         // Computed and not looked up: so all digits are made at once.
@@ -361,6 +366,8 @@ pub struct ExtendItem {
     pub claim: Arc<Claim>,
     /// The expiry it is raised to, if it is lower.
     pub ttl: Duration,
+    /// Whether its note is looked after as well. Not each time: a note outlives its lock.
+    pub note: bool,
 }
 
 /// Which run of a server it is: after a restart it is another one.

@@ -1,6 +1,6 @@
--- NOTE: what the holders of many locks tell those who look. Only the holder writes, for as long as its
--- lock lives, and in front of the note stands whose it is; the holds of a class have one each. A value of
--- another type is never touched.
+-- NOTE: what the holders of many locks tell those who look. Only the holder writes, while its lock lives,
+-- and in front of the note stands whose it is: it is kept for longer than the lock, and shown for nobody
+-- else. The holds of a class have one each. A value of another type is never touched.
 -- KEYS: locks. ARGV: value and note of each, and 1 to announce it; a note of '' means withdrawn.
 -- Reply: one digit a lock: 1 (written), 0 (not).
 local call, said = redis.call, {}
@@ -21,7 +21,7 @@ for i, key in ipairs(KEYS) do
   end
   if left > 0 or held == value then
     if left > 0 and type(redis.pcall('GET', note)) ~= 'table' then
-      call('SET', note, value .. ' ' .. text, 'PX', left)
+      call('SET', note, value .. ' ' .. text, 'PX', left * NOTE_LIVES)
       said[i] = '1'
     end
     if ARGV[3 * i] == '1' then

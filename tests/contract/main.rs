@@ -130,9 +130,11 @@ contract! {
         a_write_goes_to_the_run_of_the_server_that_was_read_and_to_no_other
         values_of_neighbouring_names_are_apart;
     note:
-        a_note_of_the_holder_is_kept_and_shown_as_long_as_its_lock_lives
+        a_note_of_the_holder_is_shown_and_kept_for_longer_than_its_lock
         a_note_takes_over_the_expiry_that_a_renewal_gave_its_lock
         a_renewal_keeps_the_note_alive_and_says_where_it_is_gone
+        a_renewal_that_does_not_look_after_the_note_leaves_it_alone
+        a_note_that_is_kept_is_not_shown_where_the_lock_is_gone
         only_the_holder_writes_a_note
         a_release_takes_the_note_along_and_never_anothers
         every_hold_of_a_class_has_a_note_that_ends_with_it

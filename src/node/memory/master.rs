@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::keys::{self, Family};
-use crate::node::note::dated;
+use crate::node::note::{NOTE_LIVES, dated};
 use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fairness, Fault, KeyState, Note, NoteItem, QueueInfo,
     Request, ServerRun, StoredValue, Ticket, Waiter,
@@ -500,7 +500,7 @@ impl Master {
                         Some(item.ttl),
                     );
                 }
-                if noted && claim.is_noted() && !self.keep_note(now, claim) {
+                if noted && item.note && !self.keep_note(now, claim) {
                     return Extended::Unnoted;
                 }
                 Extended::Kept
@@ -571,7 +571,7 @@ impl Master {
         if written {
             let note = dated(item.since, &item.says);
             let value = [&value[..], b" ", note.as_bytes()].concat();
-            self.set(now, &key, value, left);
+            self.set(now, &key, value, left.map(|left| left * NOTE_LIVES));
         }
         if item.announce {
             self.announced.push(lock.to_vec());
@@ -579,7 +579,7 @@ impl Master {
         written
     }
 
-    /// Lets a note live as long as its lock; false where it is gone.
+    /// Keeps a note beyond the expiry of its lock; false where it is gone.
     fn keep_note(&mut self, now: u64, claim: &Claim) -> bool {
         let key = Family::Note.of(claim.key());
         let left = self.ttl_left(now, claim.key());
@@ -587,7 +587,7 @@ impl Master {
             return false;
         };
         let ours = note.starts_with(&claim.token().to_hex());
-        self.set(now, &key, note, left);
+        self.set(now, &key, note, left.map(|left| left * NOTE_LIVES));
         ours
     }
 
