@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use nix::sys::signal::Signal;
-use quorate::{Election, Leadership, Redlock, Wait};
+use quorate::{Election, Leadership, LockGuard, Redlock, Wait};
 
 use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;
@@ -14,7 +14,7 @@ use crate::errors::not_acquired;
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::kind::Kind;
 use crate::output::{self, human};
-use crate::process::{self, Ended, Job, Signals};
+use crate::process::{self, Ended, Job, Members, Signals};
 use crate::run::{DEFAULT_GRACE, DEFAULT_TTL, leaving_nothing, said};
 use crate::waiting::WaitDisplay;
 
@@ -26,7 +26,8 @@ earlier leader's. Hand it to what you write to, and let that refuse smaller ones
 
 When the leadership is lost the command is stopped, as `quorate run` stops it, and the machine campaigns
 again. A command that fails gives the leadership back, so that another machine can try, and after a
-second this one campaigns again. It is over when the command ends with 0, or with a signal to quorate.
+second this one campaigns again. It is over when the command ends with 0, or, with any code,
+after SIGTERM, SIGINT or SIGQUIT came to quorate; the command gets them too.
 
 A quorate that runs under this one and wants that lock is refused at once (QUORATE_HELD), as is this one under
 a quorate that holds it: it would wait for itself.
@@ -110,7 +111,7 @@ pub(crate) fn run(mut args: LeadArgs) -> Outcome {
 enum WayOut {
     /// With the command's own code.
     Code(u8),
-    /// By this signal, which ended the command as well.
+    /// By this signal, which ended the command as well, or came before the leadership was lost.
     Signal(Signal),
 }
 
@@ -198,37 +199,13 @@ async fn command(
                     left.verb("goes on", "go on")
                 ));
             }
-            Ok(match (code, signal) {
-                (_, Some(sig)) => Term::Last(WayOut::Signal(sig)),
-                // Another try would find it as it is.
-                (exit::OK | exit::NOT_EXECUTABLE | exit::NOT_FOUND, None) => {
-                    Term::Last(WayOut::Code(code))
-                }
-                (code, None) => {
-                    let pause = human(RESPITE);
-                    output::say(format!(
-                        "the command failed with {code}; others may lead, campaigning again in {pause}"
-                    ));
-                    Term::Failed
-                }
+            Ok(match signal {
+                Some(sig) => Term::Last(WayOut::Signal(sig)),
+                None => ended_with(code, signals.asked_to_end().is_some()),
             })
         }
         Ok(Ended::Lost { cause, survivors }) => {
-            let said = said(guard);
-            if let Some(survivors) = survivors {
-                return Err(Failure::new(
-                    exit::LOST,
-                    format!(
-                        "the leadership was lost: {cause}; the command could NOT be stopped: \
-                         {survivors} {} without it{said}",
-                        survivors.verb("goes on", "go on")
-                    ),
-                ));
-            }
-            output::say(format!(
-                "the leadership was lost: {cause}; the command was stopped, campaigning again{said}"
-            ));
-            Ok(Term::Lost)
+            lost(guard, &cause, survivors.as_ref(), signals.asked_to_end())
         }
         Err(error) if error.kind() == std::io::ErrorKind::ArgumentListTooLong => {
             Err(Failure::new(exit::NOT_EXECUTABLE, error))
@@ -237,4 +214,44 @@ async fn command(
             "cannot run the command: {error}"
         ))),
     }
+}
+
+/// The command has ended with this code, perhaps because we were asked to end.
+fn ended_with(code: u8, asked_to_end: bool) -> Term {
+    // Another try would find a command that cannot be started as it is.
+    if asked_to_end || matches!(code, exit::OK | exit::NOT_EXECUTABLE | exit::NOT_FOUND) {
+        return Term::Last(WayOut::Code(code));
+    }
+    output::say(format!(
+        "the command failed with {code}; others may lead, campaigning again in {}",
+        human(RESPITE)
+    ));
+    Term::Failed
+}
+
+/// The leadership was lost, perhaps while the command was already asked to end.
+fn lost(
+    guard: &LockGuard,
+    cause: &str,
+    survivors: Option<&Members>,
+    asked_to_end: Option<Signal>,
+) -> Result<Term, Failure> {
+    let said = said(guard);
+    if let Some(survivors) = survivors {
+        return Err(Failure::new(
+            exit::LOST,
+            format!(
+                "the leadership was lost: {cause}; the command could NOT be stopped: {survivors} {} without it{said}",
+                survivors.verb("goes on", "go on")
+            ),
+        ));
+    }
+    let next = match asked_to_end {
+        None => ", campaigning again".to_owned(),
+        Some(sig) => format!("; {sig} came before, and this is the end"),
+    };
+    output::say(format!(
+        "the leadership was lost: {cause}; the command was stopped{next}{said}"
+    ));
+    Ok(asked_to_end.map_or(Term::Lost, |sig| Term::Last(WayOut::Signal(sig))))
 }

@@ -3,11 +3,14 @@
 mod common;
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use common::{alive, done, end, mark, masters, quorate, run, signal, sleeps, until, until_held};
+use common::{
+    Ends, alive, done, end, mark, masters, quorate, run, signal, sleeps, until, until_held,
+};
 use quorate_testbed::Masters;
 use serde_json::Value;
 
@@ -59,6 +62,15 @@ impl Lines {
         self.lines
             .recv_timeout(Duration::from_secs(20))
             .expect("a line")
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        let mut status = None;
+        until("it ends", || {
+            status = self.child.try_wait().expect("a child");
+            status.is_some()
+        });
+        status.expect("it has ended")
     }
 }
 
@@ -204,6 +216,26 @@ fn a_leader_that_loses_stops_its_command_and_campaigns_again() {
 }
 
 #[test]
+fn who_leads_ends_when_told_to_whatever_the_command_makes_of_it() {
+    let masters = masters(3);
+    let [exits, stays] = [mark(), mark()].map(Ends);
+    // It puts its things away, and says that it did not finish.
+    let script = format!("trap 'exit 3' TERM; echo ready; sleep {} & wait", exits.0);
+    let mut leads = Lines::of(&mut lead(&masters, "me", &["sh", "-c", &script]));
+    assert_eq!(leads.next(), "ready");
+    signal(&leads.child, "TERM");
+    assert_eq!(leads.end().code(), Some(3));
+    // It does not hear, and loses the leadership meanwhile.
+    let script = format!("trap '' TERM; echo ready; sleep {}", stays.0);
+    let mut leads = Lines::of(&mut lead(&masters, "me", &["sh", "-c", &script]));
+    assert_eq!(leads.next(), "ready");
+    signal(&leads.child, "TERM");
+    let broken = done(quorate(&masters).args(["break", "boss", "--yes"]));
+    assert_eq!(broken.code, Some(0), "{broken:?}");
+    assert_eq!(leads.end().signal(), Some(15));
+}
+
+#[test]
 fn the_end_of_the_command_is_the_end_of_leading_if_all_is_well() {
     let masters = masters(3);
     let well = done(&mut lead(&masters, "me", &["true"]));
@@ -232,11 +264,7 @@ fn a_watch_ends_with_its_signal_or_its_reader() {
     let mut watch = Lines::of(&mut patient(&masters, &["watch", "boss"]));
     assert_eq!(watch.next(), "boss: no leader known");
     signal(&watch.child, "INT");
-    let status = watch.child.wait().expect("it ends");
-    assert_eq!(
-        std::os::unix::process::ExitStatusExt::signal(&status),
-        Some(2)
-    );
+    assert_eq!(watch.end().signal(), Some(2));
     let mut child = patient(&masters, &["watch", "boss"])
         .spawn()
         .expect("starts");

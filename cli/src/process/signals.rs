@@ -31,6 +31,8 @@ pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
     /// Ended children are nobody's to wait for but ours.
     reaps: bool,
+    /// The first that asked for the end.
+    end: Option<Signal>,
 }
 
 impl Signals {
@@ -46,8 +48,11 @@ impl Signals {
                 streams.push((sig, signal(SignalKind::from_raw(sig as i32))?));
             }
         }
-        let reaps = false;
-        Ok(Self { streams, reaps })
+        Ok(Self {
+            streams,
+            reaps: false,
+            end: None,
+        })
     }
 
     /// The same for who has no children but those that [`supervise`](super::supervise) starts: orphans
@@ -62,15 +67,25 @@ impl Signals {
 
     /// The next signal. Cancel safe: nothing is lost when the future is dropped.
     pub(crate) async fn next(&mut self) -> Signal {
-        poll_fn(|context| {
+        let next = poll_fn(|context| {
             for (sig, stream) in &mut self.streams {
                 if stream.poll_recv(context).is_ready() {
                     return Poll::Ready(*sig);
                 }
             }
             Poll::Pending
-        })
-        .await
+        });
+        let sig = next.await;
+        if matches!(sig, Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT) {
+            self.end.get_or_insert(sig);
+        }
+        sig
+    }
+
+    /// The first signal so far that asks for the end also of what runs a command again and again. SIGHUP is
+    /// none: to many a command it says that its settings are to be read anew.
+    pub(crate) fn asked_to_end(&self) -> Option<Signal> {
+        self.end
     }
 
     /// The next signal that asks a process without a command to end.
