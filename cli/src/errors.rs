@@ -24,6 +24,10 @@ pub(crate) fn no_value(error: ValueError) -> Failure {
     Failure::new(code, error)
 }
 
+/// What is said where a signal cuts short what reads or writes a value under its lock.
+pub(crate) const VALUE_CUT_SHORT: &str =
+    "nothing is held; if it was past the wait for the lock, it may have been done or not";
+
 fn code_of(error: &AcquireError) -> u8 {
     match error {
         AcquireError::HeldByOther(_) | AcquireError::NotJoinable(_) => exit::HELD,

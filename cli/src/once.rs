@@ -4,12 +4,14 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
+use quorate::Once;
 
 use crate::config;
-use crate::errors::no_value;
+use crate::errors::{VALUE_CUT_SHORT, no_value};
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::output;
 use crate::period::Period;
+use crate::process;
 use crate::run::{self, RunArgs, leaving_nothing};
 
 /// What stands below `quorate once --help`.
@@ -59,7 +61,7 @@ pub(crate) const CODES: [Meaning; 9] = [
     ("127", ""),
     (
         "128+n",
-        "signal n ended the command, or the wait for the lock",
+        "signal n ended the command, the wait for the lock, or the work on the record",
     ),
 ];
 
@@ -120,14 +122,7 @@ fn record(args: OnceArgs) -> Outcome {
     let (masters, _) = masters.complete()?;
     let redlock = config::redlock(&masters, None)?;
     let once = redlock.once(bytes(&name), SOME);
-    let work = async {
-        let done = if args.create {
-            once.create().await
-        } else {
-            once.drop_record().await
-        };
-        done.map_err(no_value)
-    };
+    let work = process::unless_asked_to_end(look_after(&once, args.create), VALUE_CUT_SHORT);
     config::block_on(leaving_nothing(&redlock, masters.parting(), work))?;
     let done = if args.create { "created" } else { "dropped" };
     output::mention(format!(
@@ -135,6 +130,15 @@ fn record(args: OnceArgs) -> Outcome {
         output::bytes(bytes(&name))
     ));
     Ok(exit::OK)
+}
+
+async fn look_after(once: &Once, create: bool) -> Result<(), Failure> {
+    let done = if create {
+        once.create().await
+    } else {
+        once.drop_record().await
+    };
+    done.map_err(no_value)
 }
 
 fn bytes(name: &OsString) -> &[u8] {

@@ -7,9 +7,10 @@ use clap::{Args, Subcommand};
 use quorate::{Quota, Take, Wait};
 
 use crate::config::{self, MasterOptions};
-use crate::errors::no_value;
+use crate::errors::{VALUE_CUT_SHORT, no_value};
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::output;
+use crate::process;
 use crate::run::leaving_nothing;
 
 /// What stands below `quorate quota --help`.
@@ -34,7 +35,7 @@ Examples:
 take and left print how many are left. JSON fields (stable): quota, taken, left.";
 
 /// What it ends with.
-pub(crate) const CODES: [Meaning; 6] = [
+pub(crate) const CODES: [Meaning; 7] = [
     (
         "0",
         "done: what was asked for is taken, created, dropped or printed",
@@ -53,6 +54,10 @@ pub(crate) const CODES: [Meaning; 6] = [
     ),
     ("74", "the lock was lost before anything was written"),
     ("75", "somebody else held its lock until the wait was over"),
+    (
+        "128+n",
+        "signal n ended it: nothing is taken for you, and a piece may be wasted",
+    ),
 ];
 
 /// Arguments of `quota`.
@@ -174,7 +179,7 @@ impl Of {
         if let Some(wait) = self.wait.or(file.wait) {
             quota = quota.wait(wait);
         }
-        let work = async { ask(&quota).await };
+        let work = process::unless_asked_to_end(async { ask(&quota).await }, VALUE_CUT_SHORT);
         let count = config::block_on(leaving_nothing(&redlock, masters.parting(), work))?;
         let name = output::bytes(self.name.as_bytes());
         if self.json {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use common::{Done, bare, done, end, mark, masters, quorate, run, until_held};
 use quorate_testbed::Masters;
@@ -102,6 +102,36 @@ fn a_quota_is_not_created_while_a_master_is_away_and_is_lost_with_a_majority() {
     );
 }
 
+#[test]
+fn a_signal_ends_the_wait_for_a_value_and_leaves_no_place_in_line() {
+    let masters = masters(3);
+    let somebody = |words: &[&str]| {
+        for master in &masters {
+            master.command(words).expect("alive");
+        }
+    };
+    somebody(&["SET", "r", "somebody else", "PX", "600000"]);
+    for words in [
+        &["quota", "take", "--wait", "forever", "r"][..],
+        &["once", "--create", "r"],
+    ] {
+        let mut waits = with(&masters, words);
+        let waits = waits.stderr(Stdio::piped()).stdout(Stdio::piped());
+        let waits = waits.spawn().expect("starts");
+        until_held(&masters, "quorate:queue:r");
+        common::signal(&waits, "TERM");
+        let waits = end(waits);
+        assert_eq!(waits.died_of, Some(15), "{waits:?}");
+        assert!(waits.err.contains("nothing is held"), "{waits:?}");
+        for master in &masters {
+            let line = master.command(&["EXISTS", "quorate:queue:r"]);
+            assert_eq!(line.expect("alive").int(), Some(0), "{words:?}");
+        }
+    }
+    somebody(&["DEL", "r"]);
+    assert_eq!(ask(&masters, &["quota", "create", "r", "1"]).code, Some(0));
+}
+
 /// A period that does not end while a test runs.
 const LONG: &str = "3650d";
 
@@ -119,8 +149,8 @@ fn of_many_machines_one_runs_the_command_in_a_period() {
     let start = |_| {
         let words = ["once", "--per", LONG, "nightly", "--", "echo", "ran"];
         let mut command = with(&masters, &words);
-        command.stdout(std::process::Stdio::piped());
-        command.stderr(std::process::Stdio::piped());
+        command.stdout(Stdio::piped());
+        command.stderr(Stdio::piped());
         command.spawn().expect("starts")
     };
     let machines: Vec<_> = (0..6).map(start).collect();

@@ -49,7 +49,7 @@ use group::Group;
 pub(crate) use group::Members;
 use guard::Guard;
 pub(crate) use helper::die_of;
-pub(crate) use signals::{Signals, put_right};
+pub(crate) use signals::{Signals, put_right, unless_asked_to_end};
 use terminal::Terminal;
 
 /// The longest sleep between two looks at the lock. Timers stand still while the machine sleeps, the

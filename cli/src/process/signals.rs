@@ -8,6 +8,7 @@ use nix::sys::signal::{SigSet, Signal};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 use super::children;
+use crate::exit::Failure;
 
 /// Everything that is passed on to the command. `SIGKILL` and `SIGSTOP` cannot be, `SIGTTIN` and
 /// `SIGTTOU` are the terminal's business, and the rest are the kernel's complaints about ourselves.
@@ -100,6 +101,19 @@ impl Signals {
                 sig => return sig,
             }
         }
+    }
+}
+
+/// Does the `work`, unless a signal asks for the end before it is done: then it is dropped, and `line` says what
+/// came of it.
+pub(crate) async fn unless_asked_to_end<T>(
+    work: impl Future<Output = Result<T, Failure>>,
+    line: &str,
+) -> Result<T, Failure> {
+    let mut signals = Signals::hear().map_err(Failure::internal)?;
+    tokio::select! {
+        done = work => done,
+        sig = signals.next_that_ends() => Err(Failure::cut_short(sig, line)),
     }
 }
 
