@@ -1,5 +1,6 @@
 //! Whether a command that runs once a period is to run, and that it has.
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use quorate::{Due, LockGuard, Once, Turn};
@@ -7,6 +8,7 @@ use quorate::{Due, LockGuard, Once, Turn};
 use crate::errors::no_value;
 use crate::exit::Failure;
 use crate::output::{self, human};
+use crate::process;
 
 /// How often a command runs.
 #[derive(Clone, Copy, Debug)]
@@ -26,11 +28,13 @@ impl<'a> Unrecorded<'a> {
         Self(None)
     }
 
-    /// Looks whether this period is still to be done, under the lock that is held; none where it was done.
+    /// Looks whether this period is still to be done by this program, under the lock that is held; none where it was
+    /// done.
     pub(crate) async fn begin(
         once: &Once,
         name: &str,
         at_least: bool,
+        program: &OsStr,
         guard: &'a LockGuard,
     ) -> Result<Option<Self>, Failure> {
         match once.due(guard).await.map_err(no_value)? {
@@ -43,6 +47,8 @@ impl<'a> Unrecorded<'a> {
             }
             Due::Now(turn) if at_least => Ok(Some(Self(Some(turn)))),
             Due::Now(turn) => {
+                // The period would be used up by a command that never was one.
+                process::look_for(program)?;
                 turn.record().await.map_err(no_value)?;
                 Ok(Some(Self(None)))
             }

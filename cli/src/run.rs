@@ -346,7 +346,8 @@ async fn begin<'a>(
     };
     let name = plan.resource.as_bytes();
     let once = redlock.once(name, per);
-    Unrecorded::begin(&once, &output::bytes(name), at_least, guard).await
+    let program = &plan.command[0];
+    Unrecorded::begin(&once, &output::bytes(name), at_least, program, guard).await
 }
 
 /// What the masters said to a renewal that failed, if one did.

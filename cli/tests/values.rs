@@ -186,6 +186,31 @@ fn at_most_once_counts_a_failure_and_at_least_once_does_not() {
 }
 
 #[test]
+fn a_command_that_cannot_be_started_does_not_use_up_its_period() {
+    let masters = masters(3);
+    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let once = |command: &[&str]| {
+        let words = ["once", "--per", LONG, "r", "--"];
+        ask(&masters, &[&words, command].concat())
+    };
+    for (command, code, why) in [
+        ("no-such-command", 127, "command not found"),
+        ("/etc/passwd", 126, "denied"),
+    ] {
+        let said = once(&[command]);
+        assert_eq!(said.code, Some(code), "{said:?}");
+        assert!(
+            said.err.contains(command) && said.err.contains(why),
+            "{said:?}"
+        );
+        assert_eq!(said.err.lines().count(), 1, "{said:?}");
+        assert_tidy(&masters, "r");
+    }
+    assert_eq!(once(&["echo", "ran"]).out, "ran\n");
+    assert_eq!(once(&["echo", "ran"]).out, "");
+}
+
+#[test]
 fn a_command_that_runs_now_keeps_another_from_running() {
     let masters = masters(3);
     assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));

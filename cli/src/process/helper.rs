@@ -23,6 +23,7 @@ use nix::sys::signal::{SigSet, Signal, killpg, raise};
 use nix::unistd::{Pid, getppid, read};
 
 use super::binary;
+use super::program::not_started;
 use crate::{exit, output};
 
 /// First argument of the trampoline; then the pid of its parent and the command.
@@ -104,12 +105,9 @@ fn trampoline(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
         return ExitCode::from(exit::SOFTWARE);
     }
     let error = Command::new(&program).args(args).exec();
-    let (code, what) = match error.kind() {
-        io::ErrorKind::NotFound => (exit::NOT_FOUND, "command not found".to_owned()),
-        _ => (exit::NOT_EXECUTABLE, error.to_string()),
-    };
-    output::complain(&format!("{}: {what}", program.to_string_lossy()));
-    ExitCode::from(code)
+    let failure = not_started(&program, &error);
+    output::complain(&failure.line);
+    ExitCode::from(failure.code)
 }
 
 /// What the guard has been told so far.

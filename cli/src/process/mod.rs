@@ -29,6 +29,7 @@ mod children;
 mod group;
 mod guard;
 pub(crate) mod helper;
+mod program;
 mod signals;
 mod terminal;
 
@@ -49,6 +50,7 @@ use group::Group;
 pub(crate) use group::Members;
 use guard::Guard;
 pub(crate) use helper::die_of;
+pub(crate) use program::look_for;
 pub(crate) use signals::{Signals, put_right, unless_asked_to_end};
 use terminal::Terminal;
 

@@ -1,0 +1,85 @@
+//! Whether a command can be started, as far as that can be seen before.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use nix::unistd::{AccessFlags, access};
+
+use crate::exit::{self, Failure};
+
+/// Where programs are where no `PATH` says so.
+const USUAL: &str = "/bin:/usr/bin";
+
+/// Looks whether there is a program of this name that may be executed. That it is one, and that its interpreter is
+/// there, only its start can tell.
+///
+/// # Errors
+///
+/// With the code and the line with which its start would end.
+pub(crate) fn look_for(program: &OsStr) -> Result<(), Failure> {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from(USUAL));
+    found(program, &path).map_err(|why| not_started(program, &why))
+}
+
+/// The failure of a command that cannot be started.
+pub(super) fn not_started(program: &OsStr, why: &io::Error) -> Failure {
+    let (code, what) = match why.kind() {
+        io::ErrorKind::NotFound => (exit::NOT_FOUND, "command not found".to_owned()),
+        _ => (exit::NOT_EXECUTABLE, why.to_string()),
+    };
+    Failure::new(code, format!("{}: {what}", program.to_string_lossy()))
+}
+
+/// As execvp(3) looks: a name with a slash is a path, and what may not be executed does not end the search.
+fn found(program: &OsStr, path: &OsStr) -> io::Result<()> {
+    if program.as_bytes().contains(&b'/') {
+        return executable(Path::new(program));
+    }
+    let mut said = io::Error::from(io::ErrorKind::NotFound);
+    for dir in std::env::split_paths(path).filter(|_| !program.is_empty()) {
+        match executable(&dir.join(program)) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => said = error,
+            Err(_) => {}
+        }
+    }
+    Err(said)
+}
+
+fn executable(path: &Path) -> io::Result<()> {
+    if std::fs::metadata(path)?.is_dir() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    Ok(access(path, AccessFlags::X_OK)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_program_is_found_as_its_start_would_find_it() {
+        let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+        let path = std::env::join_paths(dirs.iter().map(tempfile::TempDir::path)).expect("a path");
+        let kind = |name: &str| found(OsStr::new(name), &path).map_err(|error| error.kind());
+        let file = |dir: usize, mode| {
+            let file = dirs[dir].path().join("job");
+            std::fs::write(&file, "").expect("written");
+            std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).expect("set");
+            file.to_str().expect("text").to_owned()
+        };
+        assert_eq!(kind("job"), Err(io::ErrorKind::NotFound));
+        assert_eq!(kind(""), Err(io::ErrorKind::NotFound));
+        let first = file(0, 0o644);
+        assert_eq!(kind("job"), Err(io::ErrorKind::PermissionDenied));
+        assert_eq!(kind(&first), Err(io::ErrorKind::PermissionDenied));
+        let second = file(1, 0o755);
+        assert_eq!((kind("job"), kind(&second)), (Ok(()), Ok(())));
+        assert_eq!(kind("/tmp"), Err(io::ErrorKind::PermissionDenied));
+        assert_eq!(kind("/no/such/job"), Err(io::ErrorKind::NotFound));
+    }
+}
