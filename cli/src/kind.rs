@@ -50,6 +50,19 @@ pub(crate) enum Kind {
 }
 
 impl KindArgs {
+    /// The option that asks for another lock than the one of the name, held alone.
+    pub(crate) fn asks_for_another(&self) -> Option<&'static str> {
+        let asked = [
+            (!self.also.is_empty(), "--also"),
+            (self.shared, "--shared"),
+            (self.permits.is_some(), "--permits"),
+            (self.owner.is_some(), "--owner"),
+            (self.reenter, "--reenter"),
+        ];
+        let mut asked = asked.into_iter().filter(|(given, _)| *given);
+        asked.next().map(|(_, option)| option)
+    }
+
     /// What was asked for.
     ///
     /// # Errors

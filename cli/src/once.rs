@@ -27,7 +27,7 @@ The record is created once, by hand, while all masters are there: quorate once -
 record that is missing is never taken for a new one. Where too many masters have lost it, nothing runs:
 quorate once --drop NAME removes what is left, and it can be created anew.
 
-The command runs under the lock of the same name, and everything else is as for quorate run.
+The command runs under the lock of the same name, held alone, and everything else is as for quorate run.
 
 Examples:
     quorate once --create nightly-report
@@ -100,6 +100,11 @@ const SOME: Duration = Duration::from_secs(1);
 
 /// Runs a command once a period, or looks after the record of that.
 pub(crate) fn run(args: OnceArgs) -> Outcome {
+    if let Some(option) = args.run.kind().asks_for_another() {
+        return Err(Failure::usage(format!(
+            "{option} is for quorate run: what is done once is done under the lock of its name, held alone"
+        )));
+    }
     if args.create || args.drop {
         return record(args);
     }

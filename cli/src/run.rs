@@ -133,6 +133,11 @@ impl RunArgs {
         self.try_once = false;
     }
 
+    /// Which kind of lock it is to be.
+    pub(crate) fn kind(&self) -> &KindArgs {
+        &self.kind
+    }
+
     /// The resource, and where the masters are: all that is needed where no command runs.
     pub(crate) fn into_name(self) -> (OsString, MasterOptions) {
         (self.resource, self.masters)

@@ -267,6 +267,28 @@ fn wrong_usage_is_one_line_with_the_culprit_and_touches_nothing() {
 }
 
 #[test]
+fn once_takes_no_other_kind_of_lock_and_says_so_without_a_wait() {
+    let masters = masters(3);
+    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    for master in &masters {
+        let held = master.command(&["SET", "r", "somebody else", "PX", "600000"]);
+        held.expect("alive");
+    }
+    for kind in [
+        &["--shared"][..],
+        &["--also", "s"],
+        &["--permits", "2"],
+        &["--owner", "me"],
+        &["--reenter"],
+    ] {
+        let begin = ["once", "--wait", "100ms", "--per", LONG];
+        let said = ask(&masters, &[&begin, kind, &["r", "--", "true"]].concat());
+        assert_eq!(said.code, Some(64), "{said:?}");
+        assert!(said.err.contains(kind[0]), "{said:?}");
+    }
+}
+
+#[test]
 fn the_help_of_both_says_how_to_begin() {
     for (command, wanted) in [
         ("quota", "quota create prizes 10"),
