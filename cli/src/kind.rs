@@ -6,6 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use clap::Args;
 use quorate::{LockRequest, Owner, Redlock, Wait};
 
+use crate::config::MasterOptions;
 use crate::exit::{self, Failure};
 use crate::output;
 
@@ -63,15 +64,16 @@ impl KindArgs {
         asked.next().map(|(_, option)| option)
     }
 
-    /// What was asked for.
+    /// What was asked for, of this resource.
     ///
     /// # Errors
     ///
     /// `--reenter` without an ancestor that has an owner.
-    pub(crate) fn kind(self) -> Result<Kind, Failure> {
+    pub(crate) fn kind(self, place: &Place, resource: &OsStr) -> Result<Kind, Failure> {
         let owner = if self.reenter {
-            let known = std::env::var(OWNER).ok().filter(|id| !id.is_empty());
-            Some(known.ok_or_else(|| {
+            let place = place.of(resource);
+            let holder = Held::by_ancestors().holder(&place);
+            Some(holder.or_else(nearest_owner).ok_or_else(|| {
                 Failure::usage(
                     "--reenter joins the owner of the quorate that this one runs under, and there is none: \
                      give that one an --owner ID",
@@ -140,49 +142,44 @@ impl Kind {
     ///
     /// # Errors
     ///
-    /// As said, with the ancestor's kind of lock and what to do.
+    /// As said, with what to do.
     pub(crate) fn check_ancestors(
         &self,
-        redlock: &Redlock,
+        place: &Place,
         resource: &OsStr,
         wait: Wait,
     ) -> Result<(), Failure> {
-        let held = std::env::var_os(HELD).unwrap_or_default();
+        if wait == Wait::None {
+            return Ok(());
+        }
+        let held = Held::by_ancestors();
         for wanted in self.resources(resource) {
-            let place = place(redlock, wanted);
-            let kinds = held.as_bytes().split(|byte| *byte == b' ');
-            let letters = kinds.filter_map(|entry| {
-                let (letter, rest) = entry.split_first()?;
-                (rest == place.as_bytes()).then_some(char::from(*letter))
-            });
-            // A semaphore is another lock than the one of its name.
-            let permits = |letter: &char| *letter == 'p';
-            let (ours, plain): (Vec<char>, Vec<char>) = letters.partition(permits);
-            let beside = match (self, plain.first()) {
-                (Self::Permits(permits), _) => *permits == 0 || ours.len() < *permits,
-                (_, None) | (Self::Shared, Some('s')) => true,
-                // Another owner waits as anybody does, and the ancestor waits for it.
-                (Self::Owner(id), Some('o')) => std::env::var(OWNER).as_ref() == Ok(id),
-                _ => false,
-            };
-            if !beside && wait != Wait::None {
-                return Err(Failure::new(
-                    exit::HELD,
-                    format!(
-                        "the quorate that this one runs under holds '{}' itself, and waits for this one to end: \
-                         give that one an --owner ID and this one --reenter, or name another resource",
-                        output::bytes(wanted.as_bytes())
-                    ),
-                ));
+            if !self.goes_beside(held.of(&place.of(wanted))) {
+                let instead =
+                    "give that one an --owner ID and this one --reenter, or name another resource";
+                return Err(refused(wanted, instead));
             }
         }
         Ok(())
     }
 
+    /// Whether it is granted while ancestors hold these.
+    fn goes_beside<'a>(&self, held: impl Iterator<Item = Hold<'a>>) -> bool {
+        // A semaphore is another lock than the one of its name.
+        let (ours, plain): (Vec<Hold<'_>>, Vec<_>) = held.partition(|hold| hold.letter == b'p');
+        match self {
+            Self::Permits(permits) => *permits == 0 || ours.len() < *permits,
+            Self::Shared => plain.iter().all(|hold| hold.letter == b's'),
+            // Another owner waits as anybody does, and the ancestor waits for it.
+            Self::Owner(id) => plain.iter().all(|hold| hold.owner().as_ref() == Some(id)),
+            Self::Exclusive | Self::Several(_) => plain.is_empty(),
+        }
+    }
+
     /// What the command is told for those that run under it.
     pub(crate) fn environment(
         &self,
-        redlock: &Redlock,
+        place: &Place,
         resource: &OsStr,
     ) -> Vec<(&'static str, Option<OsString>)> {
         let mut held = std::env::var_os(HELD).unwrap_or_default().into_vec();
@@ -190,7 +187,11 @@ impl Kind {
             if !held.is_empty() {
                 held.push(b' ');
             }
-            let entry = format!("{}{}", self.letter(), place(redlock, resource));
+            let mut entry = format!("{}{}", self.letter(), place.of(resource));
+            if let Self::Owner(id) = self {
+                entry.push('=');
+                entry.push_str(&printable(id.as_bytes()));
+            }
             held.extend(entry.into_bytes());
         }
         let mut env = vec![(HELD, Some(OsString::from_vec(held)))];
@@ -201,24 +202,143 @@ impl Kind {
     }
 }
 
-/// Names a resource on its masters, in printable characters without blanks.
-fn place(redlock: &Redlock, resource: &OsStr) -> String {
-    let mut masters: Vec<String> = redlock.masters().map(ToString::to_string).collect();
-    masters.sort_unstable();
-    // FNV-1a: it only tells sets of masters apart.
-    let hash = masters
-        .join(" ")
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
-    let mut place = format!("{hash:016x}:");
-    for byte in resource.as_bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.:/".contains(byte) {
-            place.push(char::from(*byte));
-        } else {
-            place.push_str(&format!("%{byte:02X}"));
+/// The same refusal for what reads or writes the value under the lock of this name.
+///
+/// # Errors
+///
+/// As said.
+pub(crate) fn check_ancestors_of_value(place: &Place, name: &OsStr) -> Result<(), Failure> {
+    let held = Held::by_ancestors();
+    if Kind::Exclusive.goes_beside(held.of(&place.of(name))) {
+        return Ok(());
+    }
+    let instead = "it stands under the lock of that name; ask before or after that one, or give its lock another name";
+    Err(refused(name, instead))
+}
+
+fn refused(resource: &OsStr, instead: &str) -> Failure {
+    Failure::new(
+        exit::HELD,
+        format!(
+            "the quorate that this one runs under holds '{}' itself, and waits for this one to end: {instead}",
+            output::bytes(resource.as_bytes())
+        ),
+    )
+}
+
+/// What the ancestors hold, as they say it.
+struct Held(Vec<u8>);
+
+impl Held {
+    fn by_ancestors() -> Self {
+        Self(std::env::var_os(HELD).unwrap_or_default().into_vec())
+    }
+
+    /// Their holds of the resource in this place.
+    fn of<'a>(&'a self, place: &'a str) -> impl Iterator<Item = Hold<'a>> {
+        self.0.split(|byte| *byte == b' ').filter_map(|entry| {
+            let (letter, rest) = entry.split_first()?;
+            let mut parts = rest.splitn(2, |byte| *byte == b'=');
+            (parts.next() == Some(place.as_bytes())).then(|| Hold {
+                letter: *letter,
+                owner: parts.next(),
+            })
+        })
+    }
+
+    /// The owner that holds what is in this place.
+    fn holder(&self, place: &str) -> Option<String> {
+        self.of(place).find_map(|hold| hold.owner())
+    }
+}
+
+/// One hold of an ancestor.
+struct Hold<'a> {
+    letter: u8,
+    owner: Option<&'a [u8]>,
+}
+
+impl Hold<'_> {
+    fn owner(&self) -> Option<String> {
+        String::from_utf8(unprintable(self.owner?)?).ok()
+    }
+}
+
+/// The owner of the nearest ancestor that has one.
+fn nearest_owner() -> Option<String> {
+    std::env::var(OWNER).ok().filter(|id| !id.is_empty())
+}
+
+/// Where resources are: tells those of one name apart.
+pub(crate) struct Place {
+    masters: u64,
+    prefix: String,
+}
+
+impl Place {
+    pub(crate) fn new(redlock: &Redlock, options: &MasterOptions) -> Self {
+        let mut masters: Vec<String> = redlock.masters().map(ToString::to_string).collect();
+        masters.sort_unstable();
+        // FNV-1a: it only tells sets of masters apart.
+        let hash = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        let masters = masters.join(" ");
+        Self {
+            masters: masters.bytes().fold(0xcbf2_9ce4_8422_2325, hash),
+            prefix: options.prefix.clone().unwrap_or_default(),
         }
     }
-    place
+
+    /// Names a resource on its masters, in printable characters without blanks.
+    fn of(&self, resource: &OsStr) -> String {
+        let key = [self.prefix.as_bytes(), resource.as_bytes()].concat();
+        format!("{:016x}:{}", self.masters, printable(&key))
+    }
+}
+
+fn printable(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in bytes {
+        if byte.is_ascii_alphanumeric() || b"-_.:/".contains(byte) {
+            text.push(char::from(*byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
+}
+
+/// The bytes that [`printable`] was given.
+fn unprintable(mut text: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    while let Some((byte, rest)) = text.split_first() {
+        let (byte, rest) = if *byte == b'%' {
+            let (digits, rest) = rest.split_at_checked(2)?;
+            let digits = std::str::from_utf8(digits).ok()?;
+            (u8::from_str_radix(digits, 16).ok()?, rest)
+        } else {
+            (*byte, rest)
+        };
+        bytes.push(byte);
+        text = rest;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_made_printable_comes_back_as_it_was() {
+        let all: Vec<u8> = (0..=u8::MAX).collect();
+        let text = printable(&all);
+        assert!(
+            text.bytes()
+                .all(|byte| byte.is_ascii_graphic() && byte != b'=')
+        );
+        assert_eq!(unprintable(text.as_bytes()), Some(all));
+        for cut in ["%", "%4", "%4x", "%é"] {
+            assert_eq!(unprintable(cut.as_bytes()), None, "{cut}");
+        }
+    }
 }

@@ -12,7 +12,7 @@ use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;
 use crate::errors::not_acquired;
 use crate::exit::{self, Failure, Meaning, Outcome};
-use crate::kind::Kind;
+use crate::kind::{Kind, Place};
 use crate::output::{self, human};
 use crate::process::{self, Ended, Job, Members, Signals};
 use crate::run::{DEFAULT_GRACE, DEFAULT_TTL, leaving_nothing, said};
@@ -97,9 +97,10 @@ pub(crate) fn run(mut args: LeadArgs) -> Outcome {
     process::ready().map_err(Failure::internal)?;
     let ttl = args.ttl.unwrap_or(DEFAULT_TTL);
     let redlock = config::redlock(&masters, Some(ttl))?;
-    Kind::Exclusive.check_ancestors(&redlock, &args.name, Wait::Forever)?;
+    let place = Place::new(&redlock, &masters);
+    Kind::Exclusive.check_ancestors(&place, &args.name, Wait::Forever)?;
     let deadline = Deadline::new(ttl, args.grace.unwrap_or(DEFAULT_GRACE));
-    let work = lead(&redlock, &args, deadline);
+    let work = lead(&redlock, &args, &place, deadline);
     let end = config::block_on(leaving_nothing(&redlock, masters.parting(), work))?;
     Ok(match end {
         WayOut::Code(code) => code,
@@ -125,7 +126,12 @@ enum Term {
     Failed,
 }
 
-async fn lead(redlock: &Redlock, args: &LeadArgs, deadline: Deadline) -> Result<WayOut, Failure> {
+async fn lead(
+    redlock: &Redlock,
+    args: &LeadArgs,
+    place: &Place,
+    deadline: Deadline,
+) -> Result<WayOut, Failure> {
     let mut signals = Signals::hear_and_reap().map_err(Failure::internal)?;
     loop {
         let cut_short = "waited to lead; nothing is held";
@@ -134,7 +140,7 @@ async fn lead(redlock: &Redlock, args: &LeadArgs, deadline: Deadline) -> Result<
             sig = signals.next_that_ends() => return Err(Failure::cut_short(sig, cut_short)),
         };
         let mut env = environment(&leads, args);
-        env.extend(Kind::Exclusive.environment(redlock, &args.name));
+        env.extend(Kind::Exclusive.environment(place, &args.name));
         let term = command(&leads, &args.command, &env, deadline, &mut signals).await;
         leads.resign().await;
         match term? {

@@ -9,6 +9,7 @@ use quorate::Once;
 use crate::config;
 use crate::errors::{VALUE_CUT_SHORT, no_value};
 use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::kind::{Place, check_ancestors_of_value};
 use crate::output;
 use crate::period::Period;
 use crate::process;
@@ -126,6 +127,7 @@ fn record(args: OnceArgs) -> Outcome {
     let (name, masters) = args.run.into_name();
     let (masters, _) = masters.complete()?;
     let redlock = config::redlock(&masters, None)?;
+    check_ancestors_of_value(&Place::new(&redlock, &masters), &name)?;
     let once = redlock.once(bytes(&name), SOME);
     let work = process::unless_asked_to_end(look_after(&once, args.create), VALUE_CUT_SHORT);
     config::block_on(leaving_nothing(&redlock, masters.parting(), work))?;

@@ -9,6 +9,7 @@ use quorate::{Quota, Take, Wait};
 use crate::config::{self, MasterOptions};
 use crate::errors::{VALUE_CUT_SHORT, no_value};
 use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::kind::{Place, check_ancestors_of_value};
 use crate::output;
 use crate::process;
 use crate::run::leaving_nothing;
@@ -53,7 +54,10 @@ pub(crate) const CODES: [Meaning; 7] = [
         "no quorum of masters, or too many have lost it; nothing is handed out",
     ),
     ("74", "the lock was lost before anything was written"),
-    ("75", "somebody else held its lock until the wait was over"),
+    (
+        "75",
+        "somebody else held its lock until the wait was over, or the quorate that it runs under does",
+    ),
     (
         "128+n",
         "signal n ended it: nothing is taken for you, and a piece may be wasted",
@@ -179,6 +183,8 @@ impl Of {
         if let Some(wait) = self.wait.or(file.wait) {
             quota = quota.wait(wait);
         }
+        let place = Place::new(&redlock, &masters);
+        check_ancestors_of_value(&place, &self.name)?;
         let work = process::unless_asked_to_end(async { ask(&quota).await }, VALUE_CUT_SHORT);
         let count = config::block_on(leaving_nothing(&redlock, masters.parting(), work))?;
         let name = output::bytes(self.name.as_bytes());

@@ -14,7 +14,7 @@ use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;
 use crate::errors::not_acquired;
 use crate::exit::{self, Failure, Meaning, Outcome};
-use crate::kind::{Kind, KindArgs};
+use crate::kind::{Kind, KindArgs, Place};
 use crate::output::{self, human};
 use crate::period::{Period, Unrecorded};
 use crate::process::{self, Ended, Job, Lease, Members, Signals};
@@ -147,6 +147,7 @@ impl RunArgs {
 /// The options with the file filled in.
 struct Plan {
     resource: OsString,
+    place: Place,
     kind: Kind,
     command: Vec<OsString>,
     wait: Wait,
@@ -207,9 +208,12 @@ pub(crate) fn run_once(mut args: RunArgs, once: Option<Period>) -> Outcome {
     let max_hold = args.max_hold;
     // A hold that is shorter than the ttl has to leave room for work before the grace as well.
     let room = max_hold.map_or(ttl, |most| most.min(ttl));
+    let redlock = config::redlock(&masters, Some(ttl))?;
+    let place = Place::new(&redlock, &masters);
     let plan = Plan {
+        kind: args.kind.kind(&place, &args.resource)?,
         resource: args.resource,
-        kind: args.kind.kind()?,
+        place,
         command: args.command,
         wait: if args.try_once {
             Wait::None
@@ -224,9 +228,8 @@ pub(crate) fn run_once(mut args: RunArgs, once: Option<Period>) -> Outcome {
         once,
         note: args.note,
     };
-    let redlock = config::redlock(&masters, Some(ttl))?;
     plan.kind
-        .check_ancestors(&redlock, &plan.resource, plan.wait)?;
+        .check_ancestors(&plan.place, &plan.resource, plan.wait)?;
     let fits = plan.deadline.grace();
     if fits < grace && args.grace.is_some() {
         output::mention(format!(
@@ -293,7 +296,7 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<WayOut, Failur
             guard.fencing_token().map(|token| token.to_string().into()),
         ),
     ];
-    env.extend(plan.kind.environment(redlock, &plan.resource));
+    env.extend(plan.kind.environment(&plan.place, &plan.resource));
     if let Some(slot) = guard.slot() {
         env.push(("QUORATE_SLOT", Some(slot.to_string().into())));
     }

@@ -159,3 +159,66 @@ fn lead_and_run_are_refused_at_once_what_an_ancestor_holds() {
         refused(under_lead);
     }
 }
+
+/// What a nested `quorate`, here `Q`, comes to under an outer one with these options.
+fn nested(masters: &Masters, outer: &[&str], inner: &str) -> common::Done {
+    let script = inner.replace("Q ", concat!("'", env!("CARGO_BIN_EXE_quorate"), "' "));
+    done(&mut run(masters, outer, &["sh", "-c", &script]))
+}
+
+#[test]
+fn an_ancestors_hold_is_known_with_its_owner_across_others() {
+    let masters = masters(3);
+    let outer = ["--owner", "the first", "x"];
+    for (inner, code) in [
+        // The owner of the nearest one is another than the one that holds it.
+        (
+            "Q run --owner b y -- Q run --wait 1s --reenter x -- true",
+            0,
+        ),
+        (
+            "Q run --owner b y -- Q run --owner 'the first' x -- true",
+            0,
+        ),
+        (
+            "Q run --owner b y -- Q run --wait 1s --reenter z -- true",
+            0,
+        ),
+        (
+            "Q run --owner b y -- Q run --wait 1s --owner b x -- true",
+            75,
+        ),
+    ] {
+        let ran = nested(&masters, &outer, inner);
+        assert_eq!(ran.code, Some(code), "{inner}: {ran:?}");
+        let refused = ran.err.contains("runs under holds 'x'");
+        assert_eq!(refused, code == 75, "{inner}: {ran:?}");
+    }
+}
+
+#[test]
+fn an_ancestors_hold_is_known_by_its_key_whatever_the_prefix() {
+    let masters = masters(3);
+    for (outer, code) in [("x", 0), ("other:x", 75)] {
+        let inner = "QUORATE_PREFIX=other: Q run --wait 1s x -- true";
+        let ran = nested(&masters, &[outer], inner);
+        assert_eq!(ran.code, Some(code), "{outer}: {ran:?}");
+        let refused = ran.err.contains("runs under holds 'x'");
+        assert_eq!(refused, code == 75, "{outer}: {ran:?}");
+    }
+}
+
+#[test]
+fn a_value_under_the_lock_of_an_ancestor_is_not_waited_for() {
+    let masters = masters(3);
+    for inner in ["Q quota take --wait 1s x", "Q once --create x"] {
+        let ran = nested(&masters, &["x"], inner);
+        assert_eq!(ran.code, Some(75), "{inner}: {ran:?}");
+        assert!(ran.err.contains("runs under holds 'x'"), "{inner}: {ran:?}");
+        // Another name, or another kind of lock of that name, is nobody's business.
+        for outer in [&["y"][..], &["--permits", "2", "x"]] {
+            let beside = nested(&masters, outer, inner);
+            assert!(!beside.err.contains("runs under"), "{inner}: {beside:?}");
+        }
+    }
+}
