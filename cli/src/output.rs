@@ -25,6 +25,9 @@ pub(crate) const RED: Style = AnsiColor::Red.on_default();
 /// Headings.
 pub(crate) const BOLD: Style = Style::new().bold();
 
+/// The time between two looks whether stdout is still read.
+const LOOK: Duration = Duration::from_millis(250);
+
 /// Whether the person at the terminal wants to be left alone.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
@@ -90,6 +93,22 @@ pub(crate) fn print_line(line: &str) -> Result<bool, Failure> {
     let result = writeln!(out, "{line}").and_then(|()| out.flush());
     let gone = matches!(&result, Err(error) if error.kind() == io::ErrorKind::BrokenPipe);
     written(result).map(|()| !gone)
+}
+
+/// Resolves when nobody reads stdout any more: for who has nothing to write for a long time.
+pub(crate) async fn unread() {
+    loop {
+        let stdout = io::stdout();
+        // No event is asked for: that the other end is gone is told all the same.
+        let mut fds = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+        let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
+        if poll(&mut fds, PollTimeout::ZERO) == Ok(1)
+            && fds[0].revents().is_some_and(|said| said.intersects(gone))
+        {
+            return;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
 }
 
 /// Writes bytes to stdout as they are.

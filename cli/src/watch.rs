@@ -53,7 +53,10 @@ pub(crate) fn run(args: WatchArgs) -> Outcome {
     let mut observation = observation.map_err(|why| wrong_name(&args.name, why))?;
     config::block_on(async {
         loop {
-            let leader = observation.next().await;
+            let leader = tokio::select! {
+                leader = observation.next() => leader,
+                () = output::unread() => return Ok(exit::OK),
+            };
             let line = if args.json {
                 json(name, leader.as_ref())?
             } else {

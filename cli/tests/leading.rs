@@ -265,10 +265,15 @@ fn a_watch_ends_with_its_signal_or_its_reader() {
     assert_eq!(watch.next(), "boss: no leader known");
     signal(&watch.child, "INT");
     assert_eq!(watch.end().signal(), Some(2));
+    // Also where there is nothing to tell it.
     let mut child = patient(&masters, &["watch", "boss"])
         .spawn()
         .expect("starts");
-    drop(child.stdout.take());
-    let status = child.wait().expect("it ends");
-    assert_eq!(status.code(), Some(0));
+    let out = child.stdout.take().expect("piped");
+    let lines = channel().1;
+    let mut watch = Lines { child, lines };
+    let mut line = String::new();
+    BufReader::new(out).read_line(&mut line).expect("a line");
+    assert_eq!(line, "boss: no leader known\n");
+    assert_eq!(watch.end().code(), Some(0));
 }
