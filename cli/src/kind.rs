@@ -163,6 +163,14 @@ impl Kind {
         Ok(())
     }
 
+    /// Whether an ancestor reads what this one wants to read. Only a writer in line keeps it waiting then, and that
+    /// writer waits for the ancestor, which waits for this one to end.
+    pub(crate) fn is_read_above(&self, place: &Place, resource: &OsStr) -> bool {
+        let held = Held::by_ancestors();
+        let place = place.of(resource);
+        *self == Self::Shared && held.of(&place).any(|hold| hold.letter == b's')
+    }
+
     /// Whether it is granted while ancestors hold these.
     fn goes_beside<'a>(&self, held: impl Iterator<Item = Hold<'a>>) -> bool {
         // A semaphore is another lock than the one of its name.

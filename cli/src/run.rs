@@ -162,6 +162,21 @@ struct Plan {
 }
 
 impl Plan {
+    /// Whether an ancestor reads what this one is to read.
+    fn is_read_above(&self) -> bool {
+        self.kind.is_read_above(&self.place, &self.resource)
+    }
+
+    /// How long to wait. Under an ancestor that reads it, no longer than a ttl: a writer in line may be gone by
+    /// then, and an outage that lasts longer has ended the ancestor's lock as well.
+    fn patience(&self) -> Wait {
+        match self.wait {
+            Wait::For(time) if self.is_read_above() => Wait::For(time.min(self.ttl)),
+            Wait::Forever if self.is_read_above() => Wait::For(self.ttl),
+            wait => wait,
+        }
+    }
+
     /// Says why the lock is gone, and what became of the command: the end of `max_hold` is seen coming,
     /// so that the library's own word for it comes too late.
     fn why_lost(&self, held_for: Duration, cause: &str, survivors: Option<&Members>) -> String {
@@ -377,7 +392,7 @@ pub(crate) fn said(guard: &LockGuard) -> String {
 async fn acquire(redlock: &Redlock, plan: &Plan) -> Result<LockGuard, Failure> {
     let mut owner = None;
     let mut lock = plan.kind.request(redlock, &plan.resource, &mut owner)?;
-    lock = lock.ttl(plan.ttl).wait(plan.wait);
+    lock = lock.ttl(plan.ttl).wait(plan.patience());
     if let Some(max_hold) = plan.max_hold {
         lock = lock.max_hold(max_hold);
     }
@@ -388,7 +403,13 @@ async fn acquire(redlock: &Redlock, plan: &Plan) -> Result<LockGuard, Failure> {
         let display = WaitDisplay::new(plan.resource.as_bytes());
         lock = lock.waiting(move |seen| display.see(seen));
     }
-    lock.acquire().await.map_err(not_acquired)
+    lock.acquire().await.map_err(|error| {
+        let failure = not_acquired(error);
+        if failure.code != exit::HELD || !plan.is_read_above() {
+            return failure;
+        }
+        failure.with("; the quorate that this one runs under reads it, and a writer waits for that one to end")
+    })
 }
 
 /// Lets the lock outlive a short command, unless a signal or a loss cuts it short. Says the signal if

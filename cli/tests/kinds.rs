@@ -222,3 +222,22 @@ fn a_value_under_the_lock_of_an_ancestor_is_not_waited_for() {
         }
     }
 }
+
+#[test]
+fn a_reader_under_a_reader_does_not_wait_for_a_writer_that_waits_for_both() {
+    let masters = masters(3);
+    let quorate = env!("CARGO_BIN_EXE_quorate");
+    let inner = format!("cat; '{quorate}' run --wait 15s --ttl 2s --shared doc -- true");
+    let mut reader = run(&masters, &["--shared", "doc"], &["sh", "-c", &inner])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .expect("starts");
+    until("it reads", || holds(&masters, "doc"));
+    let writer = run(&masters, &["doc"], &["true"]).spawn().expect("starts");
+    until("a writer waits", || holds(&masters, "quorate:queue:doc"));
+    drop(reader.stdin.take());
+    let reader = end(reader);
+    assert_eq!(reader.code, Some(75), "{reader:?}");
+    assert!(reader.err.contains("runs under reads it"), "{reader:?}");
+    assert_eq!(end(writer).code, Some(0));
+}
