@@ -59,6 +59,14 @@ counted! {
         beside: "holds that began beside another",
         downgraded: "writers that became readers",
         not_downgraded: "writers that lost the lock over it",
+        created: "values created",
+        taken: "pieces taken",
+        pieces_left: "looks at what is left, and sold out",
+        due: "periods done",
+        done_before: "periods found done",
+        values_lost: "values found lost or missing",
+        unknown: "writes that may have been or not",
+        values_cut: "calls about values dropped midway",
         waited_after_healing: "waiters served after healing",
     }
     "masters" {

@@ -65,7 +65,7 @@ mod world;
 pub use canary::Flaw;
 pub use checks::{HARM, Judged, Lateness, RULES, Violation};
 pub use coverage::{Coverage, grouped};
-pub use kind::Kind;
+pub use kind::{Kind, ValueStep};
 pub use play::Play;
 pub use rng::Rng;
 pub use run::{Outcome, run};

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate::node::Token;
+use quorate::node::{Node, Token};
 use quorate::runtime::BoxFuture;
 use quorate::{AcquireError, Instant, LockGuard, LockRequest, OwnedGuard, Owner, Redlock, Wait};
 
-use crate::canary::{CountedHolds, Flaw};
+use crate::canary::{CountedHolds, Flaw, WrongRegister};
 use crate::kind::Kind;
 
 /// One acquire of a workload.
@@ -31,6 +31,16 @@ pub(crate) enum Miss {
 /// Something that takes locks.
 pub(crate) trait Locker: Send + Sync {
     fn acquire(&self, order: Order) -> BoxFuture<Result<Arc<dyn Hold>, Miss>>;
+
+    /// The library, where it is behind it.
+    fn redlock(&self) -> Option<&Redlock> {
+        None
+    }
+
+    /// A canary: what reads and writes the values under locks in the library's place.
+    fn register(&self) -> Option<&WrongRegister> {
+        None
+    }
 }
 
 /// A held lock.
@@ -46,6 +56,10 @@ pub(crate) trait Hold: Send + Sync {
     fn release(self: Arc<Self>) -> BoxFuture<()>;
     /// Goes on as a reader; none where the lock was lost over it.
     fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>>;
+    /// The library's guard, where it is one.
+    fn guard(&self) -> Option<&LockGuard> {
+        None
+    }
 }
 
 /// The most resources of a run.
@@ -73,18 +87,20 @@ pub(crate) struct Library {
     owners: Vec<Owner>,
     /// A canary: what each owner has here is counted, whether it is held or not.
     counted: Option<CountedHolds>,
+    register: Option<WrongRegister>,
 }
 
 /// How many owners there are at the most.
 const OWNERS: u8 = 3;
 
 impl Library {
-    pub(crate) fn new(redlock: Redlock, flaw: Option<Flaw>) -> Self {
+    pub(crate) fn new(redlock: Redlock, nodes: Vec<Arc<dyn Node>>, flaw: Option<Flaw>) -> Self {
         let id = |number| format!("owner-{number}");
         let owner = |number| redlock.owner(id(number)).expect("a good id");
         Self {
             owners: (0..OWNERS).map(owner).collect(),
             counted: (flaw == Some(Flaw::LocalCountAnswers)).then(CountedHolds::default),
+            register: flaw.and_then(|flaw| WrongRegister::of(flaw, nodes)),
             redlock,
         }
     }
@@ -108,7 +124,7 @@ impl Library {
     fn request(&self, order: &Order) -> LockRequest<'_> {
         let resource = name(order.resource);
         match order.kind {
-            Kind::Exclusive | Kind::Downgraded => self.redlock.lock(resource),
+            Kind::Exclusive | Kind::Downgraded | Kind::Value(_) => self.redlock.lock(resource),
             Kind::Several(_) => {
                 let all = order.kind.scope(order.resource).resources();
                 let others = all.filter(|other| *other != usize::from(order.resource));
@@ -142,6 +158,14 @@ impl Locker for Arc<Library> {
             held.map(|guard| Arc::new(guard) as Arc<dyn Hold>)
                 .map_err(miss)
         })
+    }
+
+    fn redlock(&self) -> Option<&Redlock> {
+        Some(&self.redlock)
+    }
+
+    fn register(&self) -> Option<&WrongRegister> {
+        self.register.as_ref()
     }
 }
 
@@ -193,6 +217,10 @@ impl Hold for LockGuard {
             let reader = guard.downgrade().await.ok()?;
             Some(Arc::new(reader) as Arc<dyn Hold>)
         })
+    }
+
+    fn guard(&self) -> Option<&LockGuard> {
+        Some(self)
     }
 }
 

@@ -7,13 +7,16 @@
 mod as_it_stands;
 mod counted;
 mod locker;
+mod register;
 mod scripts;
+mod votes;
 
 use std::fmt;
 
 pub(crate) use as_it_stands::AsItStands;
 pub(crate) use counted::CountedHolds;
 pub(crate) use locker::WrongLocker;
+pub(crate) use register::{WrongRegister, wrong_value};
 pub(crate) use scripts::WrongScripts;
 
 /// What is wrong with a canary.
@@ -105,6 +108,22 @@ pub enum Flaw {
     OwnerAnyNumber,
     /// A further hold of an owner is what the process counts, held or not.
     LocalCountAnswers,
+    /// Nothing, in the small client of values: the control.
+    SoundRegister,
+    /// A write looks at no number.
+    BlindWrite,
+    /// A read leaves no number.
+    ReadNoRaise,
+    /// The value of a read is that of the smallest number.
+    SmallerNumberRead,
+    /// A master without a value counts as one with the first.
+    MissingIsInitial,
+    /// What another run of a server wrote counts.
+    NoRunStamp,
+    /// A write goes out whenever a connection comes, to any run of a server, and counts there.
+    LateRefill,
+    /// A write counts on masters that were not read.
+    WriteElsewhere,
 }
 
 impl Flaw {
@@ -200,20 +219,38 @@ impl Flaw {
             Self::OwnerWritesBack => "owner-writes-back",
             Self::OwnerAnyNumber => "owner-any-number",
             Self::LocalCountAnswers => "local-count-answers",
+            Self::SoundRegister => "sound-register",
+            Self::BlindWrite => "blind-write",
+            Self::ReadNoRaise => "read-no-raise",
+            Self::SmallerNumberRead => "smaller-number-read",
+            Self::MissingIsInitial => "missing-is-initial",
+            Self::NoRunStamp => "no-run-stamp",
+            Self::LateRefill => "late-refill",
+            Self::WriteElsewhere => "write-elsewhere",
         }
     }
 
     /// The canary of that name.
     pub fn by_name(name: &str) -> Option<Self> {
-        let all = Self::ALL
-            .into_iter()
-            .chain([Self::Sound, Self::ConfirmAnyKey]);
+        let all = Self::ALL.into_iter().chain([
+            Self::Sound,
+            Self::ConfirmAnyKey,
+            Self::SoundRegister,
+            Self::BlindWrite,
+            Self::ReadNoRaise,
+            Self::SmallerNumberRead,
+            Self::MissingIsInitial,
+            Self::NoRunStamp,
+            Self::LateRefill,
+            Self::WriteElsewhere,
+        ]);
         all.into_iter().find(|flaw| flaw.name() == name)
     }
 
     /// Whether it takes the library's place.
     pub(crate) fn is_locker(self) -> bool {
         !self.is_of_kinds()
+            && !self.is_of_values()
             && !matches!(
                 self,
                 Self::UnconditionalDelete
@@ -224,6 +261,23 @@ impl Flaw {
                     | Self::NobodyWoken
                     | Self::TicketNotRaised
             )
+    }
+}
+
+impl Flaw {
+    /// Whether it is wrong with the values under locks: it shows only where there are such.
+    pub fn is_of_values(self) -> bool {
+        matches!(
+            self,
+            Self::SoundRegister
+                | Self::BlindWrite
+                | Self::ReadNoRaise
+                | Self::SmallerNumberRead
+                | Self::MissingIsInitial
+                | Self::NoRunStamp
+                | Self::LateRefill
+                | Self::WriteElsewhere
+        )
     }
 }
 

@@ -89,7 +89,7 @@ impl Check for Litter {
             }
             Fact::Returned {
                 task,
-                call: Call::Acquire { .. } | Call::Downgrade,
+                call: Call::Acquire { .. } | Call::Downgrade | Call::Value { .. },
                 ..
             } => self.tries.remove(task),
             // Of clones that share a hold, the last one gives it back.
@@ -118,15 +118,18 @@ impl Check for Litter {
             }
             _ => None,
         };
-        // Who becomes a reader may have to load the scripts of groups before.
-        let downgraded = matches!(
+        // Who becomes a reader, or reads a value, may have to load the scripts for it before.
+        let loads = matches!(
             fact,
             Fact::Retired {
                 why: Why::Downgraded,
                 ..
+            } | Fact::Returned {
+                call: Call::Value { .. },
+                ..
             }
         );
-        let bound = self.bound * (1 + u64::from(downgraded));
+        let bound = self.bound * (1 + u64::from(loads));
         self.done.extend(over.map(|value| (at.now + bound, value)));
         Ok(())
     }

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Request, Ticket};
 
+use super::master::run_id;
 use super::words::{millis, number, text, token};
-use super::{Event, Stray, World, group};
+use super::{Event, Stray, World, group, register};
 use crate::canary::Flaw;
 use crate::scenario::Refusal;
 
@@ -36,6 +37,8 @@ const CONFIRM: usize = 2;
 const RELEASE: usize = 3;
 const RELEASE_FAIR: usize = 4;
 const EXTEND: usize = 5;
+const READ: usize = 8;
+const WRITE: usize = 9;
 const CLAIM: usize = 10;
 const CONFIRM_GROUP: usize = 11;
 const UNCLAIM: usize = 12;
@@ -144,6 +147,8 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
                 items: items.collect::<Option<_>>()?,
             }
         }
+        (READ, args) => register::read(key, args)?,
+        (WRITE, args) => register::write(key, args)?,
         (CLAIM, args) => group::claimed(keys, args)?,
         (CONFIRM_GROUP, args) => group::confirmed(keys, args)?,
         (UNCLAIM, args) => group::released(keys, args)?,
@@ -188,7 +193,10 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, out: &mut String) {
             }
         }
         (_, Ok(Answer::NotAlone)) => write!(out, ":-1\r\n"),
-        (_, Ok(Answer::Confirmed | Answer::Released(true))) => write!(out, ":1\r\n"),
+        (_, Ok(answer @ Answer::Value { .. })) => register::found(answer, out),
+        (_, Ok(Answer::Confirmed | Answer::Released(true) | Answer::Written { .. })) => {
+            write!(out, ":1\r\n")
+        }
         (_, Ok(Answer::NotOurs | Answer::Released(false))) => write!(out, ":0\r\n"),
         (_, Ok(Answer::Extended(said))) => {
             let digit = |said: &Extended| match said {
@@ -250,7 +258,10 @@ impl World {
             [b"INFO", ..] => {
                 let uptime = self.uptime(master);
                 let run = self.masters[master].run;
-                let info = format!("run_id:{master}.{run}\r\nuptime_in_seconds:{uptime}\r\n");
+                let info = format!(
+                    "run_id:{}\r\nuptime_in_seconds:{uptime}\r\n",
+                    run_id(master, run)
+                );
                 write!(out, "${}\r\n{info}\r\n", info.len()).expect("a string takes everything");
             }
             [b"SCRIPT", b"LOAD", source] => {
