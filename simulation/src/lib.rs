@@ -70,7 +70,8 @@ pub use play::Play;
 pub use rng::Rng;
 pub use run::{Outcome, run};
 pub use scenario::{
-    ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, Promises, Scenario, Settings, Step,
+    ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, Promises, Refusal, Scenario, Settings,
+    Step,
 };
 pub use shrink::shrink;
 pub use sweep::{Failure, Summary, Sweep, first_caught};

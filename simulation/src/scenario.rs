@@ -179,10 +179,15 @@ pub enum FaultKind {
 /// How a master refuses what it is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
+    /// A script is running.
     Busy,
+    /// There is no memory left.
     OutOfMemory,
+    /// It cannot write to its disk.
     Misconf,
+    /// It is a replica.
     ReadOnly,
+    /// The user may not.
     Denied,
     /// It closes the connection at the first question behind the handshake.
     HangUp,

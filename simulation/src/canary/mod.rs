@@ -129,7 +129,7 @@ pub enum Flaw {
 impl Flaw {
     /// Every canary that drawn worlds meet; the sound one is not among them, and one resource of several is
     /// lost in the moment of a confirmation in worlds that are made for it only.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 46] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,
         Self::ValidityAfterReplies,
@@ -171,6 +171,11 @@ impl Flaw {
         Self::OwnerWritesBack,
         Self::OwnerAnyNumber,
         Self::LocalCountAnswers,
+        Self::BlindWrite,
+        Self::ReadNoRaise,
+        Self::SmallerNumberRead,
+        Self::MissingIsInitial,
+        Self::NoRunStamp,
     ];
 
     /// Its name, for commands and tables.
@@ -236,11 +241,6 @@ impl Flaw {
             Self::Sound,
             Self::ConfirmAnyKey,
             Self::SoundRegister,
-            Self::BlindWrite,
-            Self::ReadNoRaise,
-            Self::SmallerNumberRead,
-            Self::MissingIsInitial,
-            Self::NoRunStamp,
             Self::LateRefill,
             Self::WriteElsewhere,
         ]);

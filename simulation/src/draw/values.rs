@@ -81,12 +81,12 @@ impl Scenario {
         settings.node_timeout = settings.ttl / rng.range(5, 12);
         settings.max_ttl = rng.pick(&[3_200 * MS, 4_000 * MS]);
         // What lasts was drawn to be over by then.
-        self.heal_at = 300 * MS + 2 * self.heal_at + rng.range(1_000, 5_000) * MS;
+        self.heal_at = 300 * MS + 2 * self.heal_at + rng.range(5_000, 15_000) * MS;
         self.net.again = self.net.again.min(settings.ttl / 2);
         for fault in &mut self.faults {
             fault.at = 300 * MS + fault.at * 2;
         }
-        let slow = rng.range(2, 6);
+        let slow = rng.range(5, 14);
         for step in self.clients.iter_mut().flat_map(|client| &mut client.steps) {
             step.think *= slow;
             step.extend = step.extend.map(|_| settings.ttl);
@@ -101,17 +101,27 @@ impl Scenario {
         for master in &mut self.masters {
             master.disk = rng.pick(&[Disk::None, Disk::Stale, Disk::Stale]);
         }
-        let pace = rng.range(400, 4_000) * MS;
+        let pace = rng.range(800, 6_000) * MS;
+        let together = rng.chance(300_000);
         let masters = self.masters.len() as u64;
         let mut at = 500 * MS + rng.below(pace);
         while at + 200 * MS < self.heal_at {
-            let kind = FaultKind::Crash {
-                master: rng.below(masters) as u8,
-                down: rng.range(1, 100) * MS,
-                age: rng.range(1, 2_000) * MS,
+            let first = rng.below(masters);
+            // Now and then a majority at once.
+            let count = if together && rng.chance(400_000) {
+                masters / 2 + 1
+            } else {
+                1
             };
-            self.faults.push(Fault { at, kind });
-            at += rng.below(2 * pace) + MS;
+            for master in first..first + count {
+                let kind = FaultKind::Crash {
+                    master: (master % masters) as u8,
+                    down: rng.range(1, 100) * MS,
+                    age: rng.range(1, 2_000) * MS,
+                };
+                self.faults.push(Fault { at, kind });
+            }
+            at += rng.range(pace / 2, 2 * pace);
         }
         self.faults.sort_by_key(|fault| fault.at);
     }
