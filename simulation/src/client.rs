@@ -1,5 +1,6 @@
 //! What a client process does: the steps of its plan, then one lock more once all is well again.
 
+mod observing;
 mod values;
 
 use std::future::Future;
@@ -102,7 +103,9 @@ impl Client {
         let world = self.process.shared.world();
         let steps = &world.scenario.clients[self.process.client].steps;
         match steps.last().map_or(Kind::Exclusive, |step| step.kind) {
-            Kind::Downgraded | Kind::Value(_) => Kind::Exclusive,
+            Kind::Downgraded | Kind::Value(_) | Kind::Noted(_) | Kind::Lead(_) | Kind::Observe => {
+                Kind::Exclusive
+            }
             Kind::Counted(id) => Kind::Owner(id),
             kind => kind,
         }
@@ -114,6 +117,9 @@ impl Client {
         {
             return self.value(step, verb).await;
         }
+        if step.kind == Kind::Observe {
+            return self.observe(step).await;
+        }
         self.lock(step).await;
     }
 
@@ -121,6 +127,7 @@ impl Client {
         let (wait, renew) = match step.kind {
             // By the owner's own verb, which waits as long as the settings say and renews.
             Kind::Counted(_) => (COUNTED_WAIT, true),
+            Kind::Lead(_) => (step.wait, true),
             _ => (step.wait, step.renew),
         };
         let order = Order {
@@ -151,6 +158,10 @@ impl Client {
                 return;
             }
         };
+        if let Some(note) = step.kind.note() {
+            let value = hold.value();
+            self.tell(|_| Fact::Says { value, note: &note });
+        }
         let mut id = self.obtained(step.resource, (step.kind, renew), hold.clone());
         call.over();
         let mut hold = hold;

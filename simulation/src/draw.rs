@@ -3,6 +3,7 @@
 //! Swarm testing: each seed first draws which kinds of faults are on at all and how strong they are, so that
 //! rare combinations come up.
 
+mod notes;
 mod values;
 
 use crate::clock::MS;
@@ -55,6 +56,7 @@ impl Scenario {
         };
         if settings.fencing {
             scenario.mix(&mut Rng::stream(seed, 4), resources);
+            scenario.add_notes(&mut Rng::stream(seed, 6));
             scenario.add_values(&mut Rng::stream(seed, 5));
         }
         scenario

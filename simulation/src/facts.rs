@@ -94,6 +94,24 @@ pub(crate) enum Fact<'a> {
         call: Call,
         began: u64,
     },
+    /// What who holds by this value says of itself.
+    Says { value: Token, note: &'a str },
+    /// A task begins to observe an election.
+    Observes { task: usize },
+    /// It was told of a term and its leader's note, or of nobody.
+    Observed {
+        task: usize,
+        resource: usize,
+        leader: Option<(u64, Option<&'a str>)>,
+    },
+    /// What stands beside a lock on a master, until when on its clock in microseconds, and on the true time.
+    Beside {
+        master: usize,
+        resource: usize,
+        note: Option<(&'a [u8], u64)>,
+        lock: Seen,
+        until: u64,
+    },
     /// A client begins a call about the value under a lock.
     Asks {
         task: usize,

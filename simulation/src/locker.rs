@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use quorate::node::{Node, Token};
 use quorate::runtime::BoxFuture;
-use quorate::{AcquireError, Instant, LockGuard, LockRequest, OwnedGuard, Owner, Redlock, Wait};
+use quorate::{
+    AcquireError, Instant, Leadership, LockGuard, LockRequest, OwnedGuard, Owner, Redlock, Wait,
+};
 
 use crate::canary::{CountedHolds, Flaw, WrongRegister};
 use crate::kind::Kind;
@@ -18,6 +20,16 @@ pub(crate) struct Order {
     pub(crate) wait: Option<Duration>,
     pub(crate) renew: bool,
     pub(crate) kind: Kind,
+}
+
+impl Order {
+    fn wait(&self) -> Wait {
+        match self.wait {
+            Some(Duration::ZERO) => Wait::None,
+            Some(wait) => Wait::For(wait),
+            None => Wait::Forever,
+        }
+    }
 }
 
 /// Why there is no lock.
@@ -121,10 +133,26 @@ impl Library {
         })
     }
 
+    /// Leads, once nobody else does. It renews always.
+    async fn leads(&self, order: &Order) -> Result<Arc<dyn Hold>, Miss> {
+        let election = self.redlock.election(name(order.resource));
+        let note = order.kind.note().unwrap_or_default();
+        let leads = election.wait(order.wait()).campaign(note).await;
+        leads
+            .map(|leadership| Arc::new(leadership) as Arc<dyn Hold>)
+            .map_err(miss)
+    }
+
     fn request(&self, order: &Order) -> LockRequest<'_> {
         let resource = name(order.resource);
         match order.kind {
-            Kind::Exclusive | Kind::Downgraded | Kind::Value(_) => self.redlock.lock(resource),
+            Kind::Noted(_) => {
+                let note = order.kind.note().unwrap_or_default();
+                self.redlock.lock(resource).note(note)
+            }
+            Kind::Exclusive | Kind::Downgraded | Kind::Lead(_) | Kind::Observe | Kind::Value(_) => {
+                self.redlock.lock(resource)
+            }
             Kind::Several(_) => {
                 let all = order.kind.scope(order.resource).resources();
                 let others = all.filter(|other| *other != usize::from(order.resource));
@@ -145,15 +173,14 @@ impl Locker for Arc<Library> {
             if let Kind::Counted(id) = order.kind {
                 return library.counted(id, order.resource).await;
             }
+            if let Kind::Lead(_) = order.kind {
+                return library.leads(&order).await;
+            }
             let mut request = library.request(&order);
             if !order.renew {
                 request = request.fixed_lease();
             }
-            request = request.wait(match order.wait {
-                Some(Duration::ZERO) => Wait::None,
-                Some(wait) => Wait::For(wait),
-                None => Wait::Forever,
-            });
+            request = request.wait(order.wait());
             let held = request.acquire().await;
             held.map(|guard| Arc::new(guard) as Arc<dyn Hold>)
                 .map_err(miss)
@@ -221,6 +248,44 @@ impl Hold for LockGuard {
 
     fn guard(&self) -> Option<&LockGuard> {
         Some(self)
+    }
+}
+
+impl Hold for Leadership {
+    fn value(&self) -> Token {
+        self.guard().token()
+    }
+
+    fn fencing(&self) -> Option<u64> {
+        Some(self.term())
+    }
+
+    fn look(&self) -> Option<Instant> {
+        quorate::testing::look(self.guard())
+    }
+
+    fn lost(&self) -> BoxFuture<()> {
+        let lost = Leadership::lost(self);
+        Box::pin(async move {
+            lost.await;
+        })
+    }
+
+    fn extend(self: Arc<Self>, ttl: Duration) -> BoxFuture<()> {
+        Box::pin(async move {
+            let _outcome = self.guard().extend(ttl).await;
+        })
+    }
+
+    fn release(self: Arc<Self>) -> BoxFuture<()> {
+        let leadership = Arc::into_inner(self).expect("whoever looked at it has let go");
+        Box::pin(async move {
+            let _resigned = leadership.resign().await;
+        })
+    }
+
+    fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>> {
+        unreachable!("a leader is no writer")
     }
 }
 

@@ -390,7 +390,17 @@ impl Scenario {
 
     /// Whether there is more than the plain lock.
     pub(crate) fn is_mixed(&self) -> bool {
-        self.takes(|kind| !matches!(kind, Kind::Exclusive | Kind::Value(_)))
+        self.takes(|kind| {
+            !matches!(
+                kind,
+                Kind::Exclusive | Kind::Noted(_) | Kind::Lead(_) | Kind::Observe | Kind::Value(_)
+            )
+        })
+    }
+
+    /// Whether somebody says who holds.
+    pub(crate) fn has_notes(&self) -> bool {
+        self.takes(|kind| matches!(kind, Kind::Noted(_) | Kind::Lead(_) | Kind::Observe))
     }
 
     /// Whether some step is about the value under a lock.
@@ -478,6 +488,7 @@ impl Settings {
             // Nothing is decided by a note, and its length differs from run to run.
             .note(None)
             .fencing(self.fencing);
+        let builder = quorate::testing::known_as(builder, "host", 1, "simulated");
         if self.fair {
             builder.fair()
         } else {

@@ -16,6 +16,7 @@ mod idle;
 mod kept;
 mod litter;
 mod loss;
+mod notes;
 mod numbers;
 mod order;
 mod prompt;
@@ -155,6 +156,7 @@ checkers! {
     kept: kept::Kept,
     idle: idle::Idle,
     prompt: prompt::Prompt,
+    notes: notes::Notes,
     register: register::Register,
     stock: stock::Stock,
 }

@@ -71,6 +71,17 @@ impl SimMaster {
         }
     }
 
+    /// What stands beside a lock, and until when on the master's clock in microseconds.
+    pub(super) fn note(&self, now_us: u64, key: &[u8]) -> Option<(Vec<u8>, u64)> {
+        let key = [b"quorate:note:", key].concat();
+        let peek = self.memory.peek(now_us, &key);
+        Some((peek.holder?.to_vec(), peek.expires.unwrap_or(u64::MAX)))
+    }
+
+    pub(super) fn take_announced(&mut self) -> Vec<Vec<u8>> {
+        self.memory.take_announced()
+    }
+
     /// How a lock stands, after something was said that concerns more than that.
     pub(super) fn look_again(&mut self, now_us: u64, key: &[u8]) -> Seen {
         let seen = self.look(now_us, key);
@@ -223,6 +234,9 @@ impl World {
         if let Request::Read { .. } | Request::Write { .. } = request {
             return self.apply_value(index, request);
         }
+        if let Request::Note { .. } = request {
+            return self.apply_notes(index, request);
+        }
         let Some((claim, verb)) = verb(request) else {
             return master.execute(now_us, request, self.flaw);
         };
@@ -348,6 +362,7 @@ impl World {
                 members: &members,
             },
         );
+        self.show_note(master, key);
     }
 
     /// Somebody breaks a lock: on all masters that are there, whoever holds it.

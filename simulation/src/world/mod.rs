@@ -7,6 +7,7 @@ mod group;
 mod link;
 mod master;
 mod net;
+mod notes;
 mod register;
 mod server;
 mod watch;

@@ -9,12 +9,12 @@ use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Reques
 
 use super::master::run_id;
 use super::words::{millis, number, text, token};
-use super::{Event, Stray, World, group, register};
+use super::{Event, Stray, World, group, notes, register};
 use crate::canary::Flaw;
 use crate::scenario::Refusal;
 
 /// What stands in the first line of each script.
-const TITLES: [&str; 14] = [
+const TITLES: [&str; 15] = [
     "\n-- ACQUIRE (",
     "\n-- ACQUIRE in order",
     "\n-- CONFIRM (",
@@ -29,6 +29,7 @@ const TITLES: [&str; 14] = [
     "\n-- CONFIRM of several",
     "\n-- UNCLAIM",
     "\n-- KEEP",
+    "\n-- NOTE",
 ];
 
 const ACQUIRE: usize = 0;
@@ -43,6 +44,8 @@ const CLAIM: usize = 10;
 const CONFIRM_GROUP: usize = 11;
 const UNCLAIM: usize = 12;
 const KEEP: usize = 13;
+const NOTE: usize = 14;
+const LOOK: usize = 6;
 
 /// One command, as a list of words; how many bytes it took.
 fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
@@ -66,6 +69,14 @@ fn claim(key: &[u8], value: &[u8], fenced: bool, fairness: Fairness) -> Option<A
     Some(Arc::new(
         Claim::new("", key, token(value)?, fenced).with_fairness(fairness),
     ))
+}
+
+/// The same claim, beside which a note may stand.
+fn with_note(claim: Arc<Claim>, noted: bool) -> Arc<Claim> {
+    if noted {
+        claim.take_note();
+    }
+    claim
 }
 
 /// The request that a command asks for; none for what the scripts are not.
@@ -112,13 +123,14 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
             claim: alone(value)?,
             token: number(token),
         },
-        (RELEASE, [value]) => Request::Release {
-            claim: alone(value)?,
+        (RELEASE, [value, noted @ ..]) => Request::Release {
+            claim: with_note(alone(value)?, !noted.is_empty()),
             leave: true,
         },
         (RELEASE_FAIR, [value, rest @ ..]) => {
+            let noted = rest.len() == 3;
             let (place, leave) = match rest {
-                [waiter, leave] => {
+                [waiter, leave, ..] if !waiter.is_empty() => {
                     let place = Ticket {
                         waiter: text(waiter).into(),
                         number: 0,
@@ -129,7 +141,7 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
                 _ => (None, true),
             };
             Request::Release {
-                claim: claim(key, value, true, Fairness::Fair(place))?,
+                claim: with_note(claim(key, value, true, Fairness::Fair(place))?, noted),
                 leave,
             }
         }
@@ -139,7 +151,9 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
                 if pair[1] == b"0" {
                     claim.withdraw();
                 }
-                let ttl = millis(pair[1]);
+                let noted = pair[1].strip_prefix(b"-");
+                let claim = with_note(claim, noted.is_some());
+                let ttl = millis(noted.unwrap_or(pair[1]));
                 Some(ExtendItem { claim, ttl })
             };
             let items = keys.iter().zip(args.chunks(2)).map(item);
@@ -147,6 +161,8 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
                 items: items.collect::<Option<_>>()?,
             }
         }
+        (LOOK, []) => notes::looked(key),
+        (NOTE, args) => notes::noted(keys, args)?,
         (READ, args) => register::read(key, args)?,
         (WRITE, args) => register::write(key, args)?,
         (CLAIM, args) => group::claimed(keys, args)?,
@@ -193,6 +209,7 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, out: &mut String) {
             }
         }
         (_, Ok(Answer::NotAlone)) => write!(out, ":-1\r\n"),
+        (_, Ok(Answer::Noted(each))) => notes::written(each, out),
         (_, Ok(answer @ Answer::Value { .. })) => register::found(answer, out),
         (_, Ok(Answer::Confirmed | Answer::Released(true) | Answer::Written { .. })) => {
             write!(out, ":1\r\n")
@@ -272,6 +289,13 @@ impl World {
                 self.masters[master].scripts |= 1 << script;
                 write!(out, "$40\r\n{script:040}\r\n").expect("a string takes everything");
             }
+            [kind @ (b"SUBSCRIBE" | b"UNSUBSCRIBE"), channel] if notes::is_of_leaders(channel) => {
+                let on = *kind == b"SUBSCRIBE";
+                let watches = &mut self.conns[conn].watches;
+                watches.retain(|watched| watched != channel);
+                watches.extend(on.then(|| channel.to_vec()));
+                notes::subscribed(on, channel, out);
+            }
             [b"SUBSCRIBE", channel] => {
                 let process = text(channel).rsplit(':').next().unwrap_or_default();
                 self.conns[conn].subscriber = Some(process.to_owned());
@@ -316,6 +340,9 @@ impl World {
         let Some(request) = request(words) else {
             return out.push_str("-ERR unknown command\r\n");
         };
+        if let Request::Look { .. } = request {
+            return self.look_at(master, &request, out);
+        }
         let first = self.conns[conn].served == 0;
         self.conns[conn].served += 1;
         let coverage = &mut self.watch.coverage;
