@@ -158,7 +158,8 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
                         return;
                     }
                     let scenario = Scenario::draw(seed);
-                    if flaw.is_of_values() && !scenario.has_values() {
+                    let shows = scenario.has_values() || !flaw.is_of_values();
+                    if !shows || flaw.is_of_notes() && !scenario.has_notes() {
                         continue;
                     }
                     // Every seed that was begun is finished, so the smallest is always found.

@@ -82,7 +82,7 @@ fn a_traced_run_is_the_same_run() {
 }
 
 /// Within how many seeds each canary must be caught.
-const CANARIES: [(Flaw, u64); 46] = [
+const CANARIES: [(Flaw, u64); 48] = [
     (Flaw::HalfQuorum, 20),
     (Flaw::ReachableQuorum, 20),
     (Flaw::ValidityAfterReplies, 1_000),
@@ -129,6 +129,8 @@ const CANARIES: [(Flaw, u64); 46] = [
     (Flaw::SmallerNumberRead, 10_000),
     (Flaw::MissingIsInitial, 5_000),
     (Flaw::NoRunStamp, 10_000),
+    (Flaw::NoteOfAnybody, 1_000),
+    (Flaw::NoteLeft, 2_000),
 ];
 
 #[test]

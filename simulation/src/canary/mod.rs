@@ -7,6 +7,7 @@
 mod as_it_stands;
 mod counted;
 mod locker;
+mod notes;
 mod register;
 mod scripts;
 mod votes;
@@ -16,6 +17,7 @@ use std::fmt;
 pub(crate) use as_it_stands::AsItStands;
 pub(crate) use counted::CountedHolds;
 pub(crate) use locker::WrongLocker;
+pub(crate) use notes::wrong_note;
 pub(crate) use register::{WrongRegister, wrong_value};
 pub(crate) use scripts::WrongScripts;
 
@@ -108,6 +110,10 @@ pub enum Flaw {
     OwnerAnyNumber,
     /// A further hold of an owner is what the process counts, held or not.
     LocalCountAnswers,
+    /// Whoever comes late writes its note beside the lock of another.
+    NoteOfAnybody,
+    /// A release leaves its note behind.
+    NoteLeft,
     /// Nothing, in the small client of values: the control.
     SoundRegister,
     /// A write looks at no number.
@@ -129,7 +135,7 @@ pub enum Flaw {
 impl Flaw {
     /// Every canary that drawn worlds meet; the sound one is not among them, and one resource of several is
     /// lost in the moment of a confirmation in worlds that are made for it only.
-    pub const ALL: [Self; 46] = [
+    pub const ALL: [Self; 48] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,
         Self::ValidityAfterReplies,
@@ -176,6 +182,8 @@ impl Flaw {
         Self::SmallerNumberRead,
         Self::MissingIsInitial,
         Self::NoRunStamp,
+        Self::NoteOfAnybody,
+        Self::NoteLeft,
     ];
 
     /// Its name, for commands and tables.
@@ -224,6 +232,8 @@ impl Flaw {
             Self::OwnerWritesBack => "owner-writes-back",
             Self::OwnerAnyNumber => "owner-any-number",
             Self::LocalCountAnswers => "local-count-answers",
+            Self::NoteOfAnybody => "note-of-anybody",
+            Self::NoteLeft => "note-left",
             Self::SoundRegister => "sound-register",
             Self::BlindWrite => "blind-write",
             Self::ReadNoRaise => "read-no-raise",
@@ -251,6 +261,7 @@ impl Flaw {
     pub(crate) fn is_locker(self) -> bool {
         !self.is_of_kinds()
             && !self.is_of_values()
+            && !self.is_of_notes()
             && !matches!(
                 self,
                 Self::UnconditionalDelete
@@ -278,6 +289,13 @@ impl Flaw {
                 | Self::LateRefill
                 | Self::WriteElsewhere
         )
+    }
+}
+
+impl Flaw {
+    /// Whether it is wrong with what holders say of themselves.
+    pub fn is_of_notes(self) -> bool {
+        matches!(self, Self::NoteOfAnybody | Self::NoteLeft)
     }
 }
 

@@ -7,7 +7,7 @@ use quorate::node::memory::Master;
 use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Request, ServerRun};
 
 use super::{Event, World};
-use crate::canary::{Flaw, WrongScripts, wrong_value};
+use crate::canary::{Flaw, WrongScripts, wrong_note, wrong_value};
 use crate::clock::{BEGIN, Clock, EPOCH_US};
 use crate::facts::{Fact, Member, Seen, Verb, short};
 use crate::locker::{RESOURCES, name, resource_of};
@@ -121,6 +121,10 @@ impl SimMaster {
         }
         if let Some(flaw) = flaw.filter(|flaw| flaw.is_of_values()) {
             let said = wrong_value(flaw, &mut self.memory, now_us, request);
+            return said.unwrap_or_else(|| self.memory.apply(now_us, request));
+        }
+        if let Some(flaw) = flaw.filter(|flaw| flaw.is_of_notes()) {
+            let said = wrong_note(flaw, &mut self.memory, now_us, request);
             return said.unwrap_or_else(|| self.memory.apply(now_us, request));
         }
         match (flaw, request) {
