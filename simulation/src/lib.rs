@@ -31,6 +31,9 @@
 //! - In every third world several kinds of locks on the same resources: one alone, several at once, readers,
 //!   owners, writers that become readers. Their canaries are wrong masters under the real library
 //!   (`canary/scripts.rs`).
+//! - In some worlds values are kept under locks: quotas, and what is done once a period. They last longer, with
+//!   masters that crash one after another (`draw/values.rs`). In others holders say who they are, leaders are
+//!   elected, and elections are watched (`draw/notes.rs`).
 //!
 //! # What is not
 //!

@@ -32,7 +32,7 @@ impl Client {
                 (leader.term, note)
             });
             self.say(|client| format!("client {client} sees {told:?} lead r{resource}"));
-            self.count(&told);
+            self.count(told.as_ref());
             self.tell(|task| Fact::Observed {
                 task,
                 resource,
@@ -41,7 +41,7 @@ impl Client {
         }
     }
 
-    fn count(&self, told: &Option<(u64, Option<String>)>) {
+    fn count(&self, told: Option<&(u64, Option<String>)>) {
         let coverage = &mut self.process.shared.world().watch.coverage;
         match told {
             Some((_, Some(_))) => coverage.leaders_seen += 1,

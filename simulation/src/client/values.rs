@@ -24,6 +24,10 @@ fn failed(error: &ValueError) -> Told {
     }
 }
 
+fn number(guard: &LockGuard) -> u64 {
+    guard.fencing_token().unwrap_or(0)
+}
+
 impl Client {
     /// One call, by the name of the value.
     pub(super) async fn value(&self, step: &Step, verb: ValueStep) {
@@ -66,7 +70,7 @@ impl Client {
             ValueStep::Left => quota.left().await.map(Told::Left),
             ValueStep::Once | ValueStep::Turn => {
                 let once = self.once(redlock, step).wait(wait);
-                let body = async |guard: &LockGuard| guard.fencing_token().unwrap_or(0);
+                let body = async |guard: &LockGuard| number(guard);
                 once.at_most_once(body).await.map(|outcome| match outcome {
                     OnceOutcome::Done(number) => Told::Due(number),
                     _ => Told::Done,
@@ -87,27 +91,24 @@ impl Client {
             return self.sleep(step.hold / 2).await;
         };
         self.asks(step, ValueStep::Turn);
-        let told = match self.locker.register() {
-            Some(register) => self.wrong_turn(step, register, guard).await,
-            None => {
-                let once = self.once(redlock, step);
-                let due = once.due(guard).await;
-                self.sleep(step.hold / 2).await;
-                match due {
-                    Ok(Due::Now(turn)) => {
-                        turn.record().await.map(|()| Told::Due(self.number(guard)))
-                    }
-                    Ok(Due::AlreadyDone { .. }) => Ok(Told::Done),
-                    Err(error) => Err(error),
-                }
-                .unwrap_or_else(|error| failed(&error))
-            }
+        let told = if let Some(register) = self.locker.register() {
+            self.wrong_turn(step, register, guard).await
+        } else {
+            let once = self.once(redlock, step);
+            self.right_turn(step, &once, guard).await
         };
         self.was_told(step, told);
     }
 
-    fn number(&self, guard: &LockGuard) -> u64 {
-        guard.fencing_token().unwrap_or(0)
+    async fn right_turn(&self, step: &Step, once: &Once, guard: &LockGuard) -> Told {
+        let due = once.due(guard).await;
+        self.sleep(step.hold / 2).await;
+        let told = match due {
+            Ok(Due::Now(turn)) => turn.record().await.map(|()| Told::Due(number(guard))),
+            Ok(Due::AlreadyDone { .. }) => Ok(Told::Done),
+            Err(error) => Err(error),
+        };
+        told.unwrap_or_else(|error| failed(&error))
     }
 
     /// The same, by a canary's own hands.
@@ -125,7 +126,7 @@ impl Client {
         }
         match known.record(now - now % period).await {
             None => Told::Done,
-            Some(true) => Told::Due(self.number(guard)),
+            Some(true) => Told::Due(number(guard)),
             Some(false) => Told::Unknown,
         }
     }

@@ -21,17 +21,15 @@ pub(super) fn noted(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     };
     let item = |(key, [value, note, announce]): (&&[u8], &[&[u8]; 3])| {
         let claim = Claim::new("", key, token(value)?, true);
-        let (since, says) = match text(note).split_once('\t') {
-            Some((since, says)) => (number(since.as_bytes()), says),
-            None => {
-                claim.withdraw();
-                (0, "")
-            }
-        };
+        let dated = text(note).split_once('\t');
+        let (since, says) = dated.unwrap_or_default();
+        if dated.is_none() {
+            claim.withdraw();
+        }
         Some(NoteItem {
             claim: Arc::new(claim),
             says: says.into(),
-            since,
+            since: number(since.as_bytes()),
             announce: *announce == b"1",
         })
     };
