@@ -95,6 +95,24 @@ fn request(words: &[&[u8]]) -> Option<Request> {
     }
 }
 
+/// EXTEND.
+fn prolonged(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
+    let item = |(key, pair): (&&[u8], &[&[u8]])| -> Option<ExtendItem> {
+        let claim = claim(key, pair[0], true, Fairness::Unordered)?;
+        if pair[1] == b"0" {
+            claim.withdraw();
+        }
+        let noted = pair[1].strip_prefix(b"-");
+        let claim = with_note(claim, noted.is_some());
+        let ttl = millis(noted.unwrap_or(pair[1]));
+        Some(ExtendItem { claim, ttl })
+    };
+    let items = keys.iter().zip(args.chunks(2)).map(item);
+    Some(Request::Extend {
+        items: items.collect::<Option<_>>()?,
+    })
+}
+
 fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let key = *keys.first()?;
     let alone = |value| claim(key, value, true, Fairness::Unordered);
@@ -145,22 +163,7 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
                 leave,
             }
         }
-        (EXTEND, args) => {
-            let item = |(key, pair): (&&[u8], &[&[u8]])| -> Option<ExtendItem> {
-                let claim = claim(key, pair[0], true, Fairness::Unordered)?;
-                if pair[1] == b"0" {
-                    claim.withdraw();
-                }
-                let noted = pair[1].strip_prefix(b"-");
-                let claim = with_note(claim, noted.is_some());
-                let ttl = millis(noted.unwrap_or(pair[1]));
-                Some(ExtendItem { claim, ttl })
-            };
-            let items = keys.iter().zip(args.chunks(2)).map(item);
-            Request::Extend {
-                items: items.collect::<Option<_>>()?,
-            }
-        }
+        (EXTEND, args) => prolonged(keys, args)?,
         (LOOK, []) => notes::looked(key),
         (NOTE, args) => notes::noted(keys, args)?,
         (READ, args) => register::read(key, args)?,
