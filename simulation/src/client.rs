@@ -1,5 +1,8 @@
 //! What a client process does: the steps of its plan, then one lock more once all is well again.
 
+mod observing;
+mod values;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,7 +16,7 @@ use quorate::runtime::Runtime;
 use crate::canary::{AsItStands, Flaw};
 use crate::clock::{BEGIN, MS};
 use crate::facts::{Believer, Call, Fact, Why};
-use crate::kind::Kind;
+use crate::kind::{Kind, ValueStep};
 use crate::locker::{Hold, Locker, Miss, Order};
 use crate::process::Process;
 use crate::scenario::Step;
@@ -100,16 +103,31 @@ impl Client {
         let world = self.process.shared.world();
         let steps = &world.scenario.clients[self.process.client].steps;
         match steps.last().map_or(Kind::Exclusive, |step| step.kind) {
-            Kind::Downgraded => Kind::Exclusive,
+            Kind::Downgraded | Kind::Value(_) | Kind::Noted(_) | Kind::Lead(_) | Kind::Observe => {
+                Kind::Exclusive
+            }
             Kind::Counted(id) => Kind::Owner(id),
             kind => kind,
         }
     }
 
     async fn step(&self, step: &Step) {
+        if let Kind::Value(verb) = step.kind
+            && verb != ValueStep::Turn
+        {
+            return self.value(step, verb).await;
+        }
+        if step.kind == Kind::Observe {
+            return self.observe(step).await;
+        }
+        self.lock(step).await;
+    }
+
+    async fn lock(&self, step: &Step) {
         let (wait, renew) = match step.kind {
             // By the owner's own verb, which waits as long as the settings say and renews.
             Kind::Counted(_) => (COUNTED_WAIT, true),
+            Kind::Lead(_) => (step.wait, true),
             _ => (step.wait, step.renew),
         };
         let order = Order {
@@ -140,6 +158,10 @@ impl Client {
                 return;
             }
         };
+        if let Some(note) = step.kind.note() {
+            let value = hold.value();
+            self.tell(|_| Fact::Says { value, note: &note });
+        }
         let mut id = self.obtained(step.resource, (step.kind, renew), hold.clone());
         call.over();
         let mut hold = hold;
@@ -212,6 +234,9 @@ impl Client {
             let call = self.call(Call::Extend);
             hold.clone().extend(Duration::from_nanos(ttl)).await;
             call.over();
+        }
+        if step.kind == Kind::Value(ValueStep::Turn) {
+            return self.turn(step, hold).await;
         }
         self.sleep(step.hold / 2).await;
     }

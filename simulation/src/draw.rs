@@ -3,11 +3,14 @@
 //! Swarm testing: each seed first draws which kinds of faults are on at all and how strong they are, so that
 //! rare combinations come up.
 
+mod notes;
+mod values;
+
 use crate::clock::MS;
 use crate::kind::Kind;
 use crate::rng::Rng;
 use crate::scenario::{
-    ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, Refusal, Scenario, Settings, Step,
+    ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, PERIOD, Refusal, Scenario, Settings, Step,
     WORST_PPM,
 };
 
@@ -48,10 +51,13 @@ impl Scenario {
             faults,
             heal_at,
             tasks,
+            period: PERIOD,
             settings,
         };
         if settings.fencing {
             scenario.mix(&mut Rng::stream(seed, 4), resources);
+            scenario.add_notes(&mut Rng::stream(seed, 6));
+            scenario.add_values(&mut Rng::stream(seed, 5));
         }
         scenario
     }

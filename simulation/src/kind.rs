@@ -16,6 +16,30 @@ pub enum Kind {
     Counted(u8),
     /// Alone, and as a reader for the second half of the hold.
     Downgraded,
+    /// Alone, with a note of that number.
+    Noted(u32),
+    /// Alone, as an elected leader with a note of that number.
+    Lead(u32),
+    /// Not at all: it watches who leads.
+    Observe,
+    /// Alone, for the value that is kept under it.
+    Value(ValueStep),
+}
+
+/// What is done with the value under a lock: pieces of a quota, or the last period done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueStep {
+    /// An operator creates a quota of so many pieces; of none: a record of periods.
+    Create(u8),
+    /// So many pieces are taken.
+    Take(u8),
+    /// Somebody looks how many are left.
+    Left,
+    /// Something is done, once a period.
+    Once,
+    /// The same by who holds the lock itself: it looks after half of the hold, and writes down that it is done at the
+    /// end.
+    Turn,
 }
 
 /// Whose holds may stand beside each other.
@@ -55,11 +79,24 @@ impl Scope {
 }
 
 impl Kind {
+    /// What its holder says of itself, where it does.
+    pub(crate) fn note(self) -> Option<String> {
+        match self {
+            Self::Noted(number) | Self::Lead(number) => Some(format!("note {number}")),
+            _ => None,
+        }
+    }
+
     /// What a lock of this kind on `resource` takes.
     pub(crate) fn scope(self, resource: u8) -> Scope {
         let first = 1 << resource;
         let (resources, class) = match self {
-            Self::Exclusive | Self::Downgraded => (first, None),
+            Self::Exclusive
+            | Self::Downgraded
+            | Self::Noted(_)
+            | Self::Lead(_)
+            | Self::Observe
+            | Self::Value(_) => (first, None),
             Self::Several(others) => (first | others, None),
             Self::Shared => (first, Some(Class::Readers)),
             Self::Owner(id) | Self::Counted(id) => (first, Some(Class::Owner(id))),

@@ -26,7 +26,7 @@ pub(crate) struct WrongScripts {
     several: HashSet<Arc<str>>,
 }
 
-type Outcome = Result<Answer, Fault>;
+pub(super) type Outcome = Result<Answer, Fault>;
 
 /// One request at one master.
 struct Turn<'a> {

@@ -38,8 +38,17 @@ struct Lock {
 impl Idle {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
-            on: !scenario
-                .takes(|kind| !matches!(kind, Kind::Exclusive | Kind::Shared | Kind::Downgraded)),
+            on: !scenario.takes(|kind| {
+                !matches!(
+                    kind,
+                    Kind::Exclusive
+                        | Kind::Shared
+                        | Kind::Downgraded
+                        | Kind::Noted(_)
+                        | Kind::Lead(_)
+                        | Kind::Observe
+                )
+            }),
             bound: WAYS * (scenario.net.delay + scenario.net.jitter) + SLACK,
             locks: Default::default(),
             judged: 0,

@@ -31,11 +31,10 @@ pub(crate) struct Litter {
 
 impl Litter {
     pub(crate) fn new(scenario: &Scenario) -> Self {
+        let loads = scenario.is_mixed() || scenario.has_values() || scenario.has_notes();
         Self {
             on: scenario.promises().calm,
-            bound: (2 << u32::from(scenario.is_mixed()))
-                * (scenario.net.delay + scenario.net.jitter)
-                + MS,
+            bound: (2 << u32::from(loads)) * (scenario.net.delay + scenario.net.jitter) + MS,
             tries: HashMap::new(),
             done: VecDeque::new(),
             keys: vec![[(None, 0); RESOURCES]; scenario.masters.len()],
@@ -92,7 +91,7 @@ impl Check for Litter {
             }
             Fact::Returned {
                 task,
-                call: Call::Acquire { .. } | Call::Downgrade,
+                call: Call::Acquire { .. } | Call::Downgrade | Call::Value { .. },
                 ..
             } => self.tries.remove(task),
             // Of clones that share a hold, the last one gives it back.

@@ -16,9 +16,12 @@ mod idle;
 mod kept;
 mod litter;
 mod loss;
+mod notes;
 mod numbers;
 mod order;
 mod prompt;
+mod register;
+mod stock;
 mod tokens;
 mod values;
 
@@ -54,9 +57,10 @@ impl fmt::Display for Violation {
 }
 
 /// The rules whose breach does harm by itself. The others are broken earlier, and guard these.
-pub const HARM: [&str; 6] = [
+pub const HARM: [&str; 7] = [
     "exclusion",
     "tokens",
+    "stock",
     "loss told in time",
     "calls end",
     "healing",
@@ -152,6 +156,9 @@ checkers! {
     kept: kept::Kept,
     idle: idle::Idle,
     prompt: prompt::Prompt,
+    notes: notes::Notes,
+    register: register::Register,
+    stock: stock::Stock,
 }
 
 impl Checkers {

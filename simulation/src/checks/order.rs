@@ -284,7 +284,7 @@ impl Check for Order {
             Fact::Obtained { believer } => return self.obtained(at, believer),
             Fact::Returned {
                 task,
-                call: Call::Acquire { .. } | Call::Downgrade,
+                call: Call::Acquire { .. } | Call::Downgrade | Call::Value { .. },
                 ..
             } => {
                 self.tasks.remove(task);

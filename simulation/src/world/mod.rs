@@ -7,6 +7,8 @@ mod group;
 mod link;
 mod master;
 mod net;
+mod notes;
+mod register;
 mod server;
 mod watch;
 mod words;
@@ -292,7 +294,12 @@ impl World {
             events: BinaryHeap::with_capacity(256),
             seq: 0,
             rng: Rng::stream(scenario.seed, 3),
-            masters: scenario.masters.iter().map(SimMaster::new).collect(),
+            masters: scenario
+                .masters
+                .iter()
+                .enumerate()
+                .map(SimMaster::new)
+                .collect(),
             links: Vec::new(),
             conns: Vec::new(),
             processes: scenario.clients.iter().map(process).collect(),

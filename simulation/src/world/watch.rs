@@ -23,6 +23,8 @@ pub(crate) struct Watch {
     /// Readable lines, when somebody wants to read them.
     pub(crate) trace: Option<Vec<String>>,
     promises: Promises,
+    /// Somebody says who it is.
+    pub(crate) has_notes: bool,
     last_holder: [Option<usize>; RESOURCES],
     holds: u64,
 }
@@ -43,6 +45,7 @@ impl Watch {
                 order: promises.order && in_order,
                 ..promises
             },
+            has_notes: scenario.has_notes(),
             last_holder: [None; RESOURCES],
             holds: 0,
         }
