@@ -14,7 +14,7 @@ use crate::canary::{AsItStands, Flaw};
 use crate::clock::{BEGIN, MS};
 use crate::facts::{Believer, Call, Fact, Why};
 use crate::kind::Kind;
-use crate::locker::{Hold, Locker, Miss, Order};
+use crate::locker::{Hold, Locker, Miss, Order, place_of_slot};
 use crate::process::Process;
 use crate::scenario::Step;
 
@@ -80,7 +80,7 @@ impl Client {
             kind,
         };
         let call = self.call(Call::Acquire {
-            resource: 0,
+            resource: kind.place(0).into(),
             wait: None,
         });
         let hold = self.locker.acquire(order).await;
@@ -119,7 +119,7 @@ impl Client {
             kind: step.kind,
         };
         let call = self.call(Call::Acquire {
-            resource: step.resource.into(),
+            resource: step.kind.place(step.resource).into(),
             wait: Some(wait),
         });
         let attempt = self.locker.acquire(order);
@@ -278,14 +278,16 @@ impl Client {
 
     fn obtained(&self, resource: u8, (kind, renewed): (Kind, bool), hold: Arc<dyn Hold>) -> u64 {
         let until = hold.look().map_or(0, Instant::as_nanos);
+        let slot = hold.slot();
+        let place = slot.map_or(resource, |slot| place_of_slot(resource, slot));
         let mut world = self.process.shared.world();
         let believer = Believer {
             id: 0,
             client: self.process.client,
             task: world.task,
             renewed,
-            resource: resource.into(),
-            scope: kind.scope(resource),
+            resource: place.into(),
+            scope: kind.scope(place),
             value: hold.value(),
             fencing: hold.fencing(),
             since: 0,

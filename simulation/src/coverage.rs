@@ -56,6 +56,7 @@ counted! {
         several: "holds of several resources",
         shared: "holds of readers",
         owned: "holds of owners",
+        permits: "holds of permits",
         beside: "holds that began beside another",
         downgraded: "writers that became readers",
         not_downgraded: "writers that lost the lock over it",

@@ -5,6 +5,7 @@
 
 use crate::clock::MS;
 use crate::kind::Kind;
+use crate::locker::{PERMITS, SEMAPHORES};
 use crate::rng::Rng;
 use crate::scenario::{
     ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, Refusal, Scenario, Settings, Step,
@@ -52,6 +53,7 @@ impl Scenario {
         };
         if settings.fencing {
             scenario.mix(&mut Rng::stream(seed, 4), resources);
+            scenario.permit(&mut Rng::stream(seed, 6));
         }
         scenario
     }
@@ -81,6 +83,27 @@ impl Scenario {
                     7 if downgraded => Kind::Downgraded,
                     _ => Kind::Exclusive,
                 };
+            }
+        }
+    }
+}
+
+impl Scenario {
+    /// Draws semaphores: in every seventh world some steps take a permit. How many there are is mostly
+    /// what all agree on.
+    fn permit(&mut self, rng: &mut Rng) {
+        if !rng.chance(150_000) {
+            return;
+        }
+        let (share, agreed) = (rng.pick(&[2u64, 2, 4]), rng.chance(750_000));
+        let permits: Vec<u8> = (0..SEMAPHORES).map(|_| rng.pick(&[1, 2, 2, 3])).collect();
+        for client in &mut self.clients {
+            for step in &mut client.steps {
+                let other = rng.range(1, PERMITS as u64) as u8;
+                if rng.below(share) == 0 {
+                    let all = permits[usize::from(step.resource) % SEMAPHORES];
+                    step.kind = Kind::Permit(if agreed { all } else { other });
+                }
             }
         }
     }

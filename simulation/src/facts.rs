@@ -155,7 +155,7 @@ pub(crate) struct Believer {
     pub(crate) task: usize,
     /// It is renewed in the background.
     pub(crate) renewed: bool,
-    /// The resource of its step; of several, one.
+    /// The resource of its step, or the slot that it has; of several, one.
     pub(crate) resource: usize,
     /// All of them, and who may stand beside it.
     pub(crate) scope: Scope,

@@ -1,5 +1,7 @@
 //! What kind of lock a step takes, and whose holds may stand beside each other.
 
+use crate::locker::place_of_slot;
+
 /// What kind of lock a step takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
@@ -16,6 +18,8 @@ pub enum Kind {
     Counted(u8),
     /// Alone, and as a reader for the second half of the hold.
     Downgraded,
+    /// One of so many permits of the semaphore that has the name of the resource.
+    Permit(u8),
 }
 
 /// Whose holds may stand beside each other.
@@ -55,11 +59,19 @@ impl Scope {
 }
 
 impl Kind {
-    /// What a lock of this kind on `resource` takes.
-    pub(crate) fn scope(self, resource: u8) -> Scope {
-        let first = 1 << resource;
+    /// Where somebody who asks for it waits: of a semaphore, at its first slot.
+    pub(crate) fn place(self, resource: u8) -> u8 {
+        match self {
+            Self::Permit(_) => place_of_slot(resource, 0),
+            _ => resource,
+        }
+    }
+
+    /// What a lock of this kind takes at `place`: the resource, or the slot.
+    pub(crate) fn scope(self, place: u8) -> Scope {
+        let first = 1 << place;
         let (resources, class) = match self {
-            Self::Exclusive | Self::Downgraded => (first, None),
+            Self::Exclusive | Self::Downgraded | Self::Permit(_) => (first, None),
             Self::Several(others) => (first | others, None),
             Self::Shared => (first, Some(Class::Readers)),
             Self::Owner(id) | Self::Counted(id) => (first, Some(Class::Owner(id))),

@@ -13,12 +13,16 @@ mod groups;
 mod guard;
 mod healing;
 mod idle;
+mod idle_permit;
 mod kept;
 mod litter;
 mod loss;
 mod numbers;
 mod order;
+mod permit_line;
+mod permits;
 mod prompt;
+mod queue;
 mod tokens;
 mod values;
 
@@ -54,8 +58,9 @@ impl fmt::Display for Violation {
 }
 
 /// The rules whose breach does harm by itself. The others are broken earlier, and guard these.
-pub const HARM: [&str; 6] = [
+pub const HARM: [&str; 7] = [
     "exclusion",
+    "permits",
     "tokens",
     "loss told in time",
     "calls end",
@@ -152,6 +157,9 @@ checkers! {
     kept: kept::Kept,
     idle: idle::Idle,
     prompt: prompt::Prompt,
+    permits: permits::Permits,
+    permit_line: permit_line::PermitLine,
+    idle_permit: idle_permit::IdlePermit,
 }
 
 impl Checkers {

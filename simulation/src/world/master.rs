@@ -10,7 +10,7 @@ use super::{Event, World};
 use crate::canary::{Flaw, WrongScripts};
 use crate::clock::{BEGIN, Clock, EPOCH_US};
 use crate::facts::{Fact, Member, Seen, Verb, short};
-use crate::locker::{RESOURCES, name, resource_of};
+use crate::locker::{PLACES, is_line, name, resource_of};
 use crate::scenario::{Disk, MasterPlan, Refusal};
 
 pub(crate) struct SimMaster {
@@ -29,10 +29,10 @@ pub(crate) struct SimMaster {
     /// What it says to all requests of a lock, and until when.
     pub(crate) refusing: Option<(u64, Refusal)>,
     /// The scripts that it knows, as bits.
-    pub(crate) scripts: u16,
+    pub(crate) scripts: u32,
     wrong: WrongScripts,
     /// How each lock stood after the last message about it.
-    seen: [Seen; RESOURCES],
+    seen: [Seen; PLACES],
 }
 
 impl SimMaster {
@@ -51,7 +51,7 @@ impl SimMaster {
             refusing: None,
             scripts: 0,
             wrong: WrongScripts::default(),
-            seen: [Seen::default(); RESOURCES],
+            seen: [Seen::default(); PLACES],
         }
     }
 
@@ -224,6 +224,11 @@ impl World {
         if claim.group().is_some() {
             return self.apply_group(index, request, (claim, verb, live));
         }
+        if is_line(claim.key()) {
+            let answer = master.execute(now_us, request, self.flaw);
+            self.behind(index, request);
+            return answer;
+        }
         let before = master.seen[resource_of(claim.key())].at(now_us);
         let answer = master.execute(now_us, request, self.flaw);
         let after = master.look(now_us, claim.key());
@@ -381,7 +386,7 @@ impl World {
             }
             Disk::Always => coverage.full_restarts += 1,
         }
-        for resource in 0..RESOURCES {
+        for resource in 0..PLACES {
             let key = name(resource as u8).as_bytes();
             master.seen[resource] = master.look(master.micros(now), key);
         }

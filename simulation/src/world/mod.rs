@@ -7,6 +7,7 @@ mod group;
 mod link;
 mod master;
 mod net;
+mod permit;
 mod server;
 mod watch;
 mod words;

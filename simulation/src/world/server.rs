@@ -8,12 +8,12 @@ use std::time::Duration;
 use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Request, Ticket};
 
 use super::words::{millis, number, text, token};
-use super::{Event, Stray, World, group};
+use super::{Event, Stray, World, group, permit};
 use crate::canary::Flaw;
 use crate::scenario::Refusal;
 
 /// What stands in the first line of each script.
-const TITLES: [&str; 14] = [
+const TITLES: [&str; 16] = [
     "\n-- ACQUIRE (",
     "\n-- ACQUIRE in order",
     "\n-- CONFIRM (",
@@ -28,6 +28,8 @@ const TITLES: [&str; 14] = [
     "\n-- CONFIRM of several",
     "\n-- UNCLAIM",
     "\n-- KEEP",
+    "\n-- PERMIT",
+    "\n-- RELEASE of a slot",
 ];
 
 const ACQUIRE: usize = 0;
@@ -40,6 +42,8 @@ const CLAIM: usize = 10;
 const CONFIRM_GROUP: usize = 11;
 const UNCLAIM: usize = 12;
 const KEEP: usize = 13;
+const PERMIT: usize = 14;
+const RELEASE_PERMIT: usize = 15;
 
 /// One command, as a list of words; how many bytes it took.
 fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
@@ -148,6 +152,8 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
         (CONFIRM_GROUP, args) => group::confirmed(keys, args)?,
         (UNCLAIM, args) => group::released(keys, args)?,
         (KEEP, args) => group::kept(keys, args)?,
+        (PERMIT, args) => permit::asked(key, args)?,
+        (RELEASE_PERMIT, args) => permit::released(key, args)?,
         _ => return None,
     })
 }
@@ -169,6 +175,14 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, out: &mut String) {
         (Request::Acquire { claim, .. }, Ok(Answer::Refused { ttl_left, line })) => {
             let left = left(*ttl_left);
             match (line, claim.fenced()) {
+                (Some(line), _) if claim.permit().is_some() => {
+                    let free = line.free.to_string();
+                    let (len, ahead, ticket) = (free.len(), line.ahead, line.ticket);
+                    write!(
+                        out,
+                        "*4\r\n${len}\r\n{free}\r\n:{left}\r\n:{ahead}\r\n:{ticket}\r\n"
+                    )
+                }
                 (Some(line), _) => {
                     let holder = line.holder.as_deref().unwrap_or_default();
                     let (holder, len) = (text(holder), holder.len());
