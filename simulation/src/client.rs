@@ -10,7 +10,7 @@ use futures::future::{Either, select};
 use quorate::Instant;
 use quorate::runtime::Runtime;
 
-use crate::canary::{AsItStands, Flaw};
+use crate::canary::{AsItStands, Flaw, counted_place};
 use crate::clock::{BEGIN, MS};
 use crate::facts::{Believer, Call, Fact, Why};
 use crate::kind::Kind;
@@ -279,8 +279,11 @@ impl Client {
     fn obtained(&self, resource: u8, (kind, renewed): (Kind, bool), hold: Arc<dyn Hold>) -> u64 {
         let until = hold.look().map_or(0, Instant::as_nanos);
         let slot = hold.slot();
-        let place = slot.map_or(resource, |slot| place_of_slot(resource, slot));
+        let mut place = slot.map_or(resource, |slot| place_of_slot(resource, slot));
         let mut world = self.process.shared.world();
+        if world.flaw == Some(Flaw::CountToK) {
+            place = counted_place(&world.watch.believers, kind, place);
+        }
         let believer = Believer {
             id: 0,
             client: self.process.client,

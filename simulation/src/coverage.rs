@@ -72,6 +72,7 @@ counted! {
         refusals: "requests refused: BUSY, OOM, hung up, ..",
         forgotten_scripts: "scripts asked for and not there",
         garbage: "answers to another question",
+        strangers: "values of strangers under lock keys",
         breaks: "locks broken by somebody",
     }
     "network" {

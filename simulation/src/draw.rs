@@ -55,6 +55,7 @@ impl Scenario {
             scenario.mix(&mut Rng::stream(seed, 4), resources);
             scenario.permit(&mut Rng::stream(seed, 6));
         }
+        scenario.meet_strangers(&mut Rng::stream(seed, 7), resources);
         scenario
     }
 
@@ -106,6 +107,26 @@ impl Scenario {
                 }
             }
         }
+    }
+}
+
+impl Scenario {
+    /// Draws strangers, in every tenth world in which something else goes wrong.
+    fn meet_strangers(&mut self, rng: &mut Rng, resources: u8) {
+        if self.faults.is_empty() || !rng.chance(100_000) {
+            return;
+        }
+        for _ in 0..rng.range(1, 6) {
+            let at = rng.below(self.heal_at - 10 * MS);
+            let left = (self.heal_at - at) / MS;
+            let kind = FaultKind::Stranger {
+                master: rng.below(self.masters.len() as u64) as u8,
+                resource: rng.below(resources.into()) as u8,
+                lasts: rng.range(1, 1_500).min(left) * MS,
+            };
+            self.faults.push(Fault { at, kind });
+        }
+        self.faults.sort_by_key(|fault| fault.at);
     }
 }
 

@@ -94,6 +94,13 @@ pub(crate) enum Fact<'a> {
         call: Call,
         began: u64,
     },
+    /// A stranger looks after its value under the key of a lock.
+    Strange {
+        master: usize,
+        resource: usize,
+        /// It is still there.
+        stands: bool,
+    },
     /// A master came back.
     Restarted {
         master: usize,

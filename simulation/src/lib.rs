@@ -29,7 +29,7 @@
 //!   long as a thread may be kept from running while masters and network go on.
 //!
 //! - In every third world several kinds of locks on the same resources: one alone, several at once, readers,
-//!   owners, writers that become readers. Their canaries are wrong masters under the real library
+//!   owners, writers that become readers. In every seventh, semaphores. Their canaries are wrong masters under the real library
 //!   (`canary/scripts.rs`).
 //!
 //! # What is not
@@ -70,7 +70,8 @@ pub use play::Play;
 pub use rng::Rng;
 pub use run::{Outcome, run};
 pub use scenario::{
-    ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, Promises, Scenario, Settings, Step,
+    ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, Promises, Refusal, Scenario, Settings,
+    Step,
 };
 pub use shrink::shrink;
 pub use sweep::{Failure, Summary, Sweep, first_caught};

@@ -168,6 +168,12 @@ pub enum FaultKind {
     Garble { master: u8 },
     /// Somebody breaks a lock, on all masters.
     Break { resource: u8 },
+    /// A stranger keeps a value of another type under the key of a lock, unless somebody has that.
+    Stranger {
+        master: u8,
+        resource: u8,
+        lasts: u64,
+    },
     /// A client process stands still; its clock does not.
     Pause { client: u8, lasts: u64 },
     /// A client process dies and starts anew.
@@ -177,10 +183,15 @@ pub enum FaultKind {
 /// How a master refuses what it is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
+    /// A script runs too long.
     Busy,
+    /// It has no memory left.
     OutOfMemory,
+    /// It cannot write to its disk.
     Misconf,
+    /// It is a replica.
     ReadOnly,
+    /// The user has no right to it.
     Denied,
     /// It closes the connection at the first question behind the handshake.
     HangUp,

@@ -7,13 +7,17 @@
 mod as_it_stands;
 mod counted;
 mod locker;
+mod permits;
 mod scripts;
+mod strangers;
+mod tickets;
 
 use std::fmt;
 
 pub(crate) use as_it_stands::AsItStands;
 pub(crate) use counted::CountedHolds;
 pub(crate) use locker::WrongLocker;
+pub(crate) use permits::counted_place;
 pub(crate) use scripts::WrongScripts;
 
 /// What is wrong with a canary.
@@ -105,12 +109,22 @@ pub enum Flaw {
     OwnerAnyNumber,
     /// A further hold of an owner is what the process counts, held or not.
     LocalCountAnswers,
+    /// Each of several resources has a ticket of its own.
+    TicketPerResource,
+    /// A master writes over the keys of strangers that have another type.
+    MgetWrongtype,
+    /// Permits are counted and not named.
+    CountToK,
+    /// A master offers its own lowest free slot.
+    MasterPicksSlot,
+    /// Semaphores have no line.
+    NoSemaphoreLine,
 }
 
 impl Flaw {
     /// Every canary that drawn worlds meet; the sound one is not among them, and one resource of several is
     /// lost in the moment of a confirmation in worlds that are made for it only.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 46] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,
         Self::ValidityAfterReplies,
@@ -152,6 +166,11 @@ impl Flaw {
         Self::OwnerWritesBack,
         Self::OwnerAnyNumber,
         Self::LocalCountAnswers,
+        Self::TicketPerResource,
+        Self::MgetWrongtype,
+        Self::CountToK,
+        Self::MasterPicksSlot,
+        Self::NoSemaphoreLine,
     ];
 
     /// Its name, for commands and tables.
@@ -200,6 +219,11 @@ impl Flaw {
             Self::OwnerWritesBack => "owner-writes-back",
             Self::OwnerAnyNumber => "owner-any-number",
             Self::LocalCountAnswers => "local-count-answers",
+            Self::TicketPerResource => "ticket-per-resource",
+            Self::MgetWrongtype => "mget-wrongtype",
+            Self::CountToK => "count-to-k",
+            Self::MasterPicksSlot => "master-picks-slot",
+            Self::NoSemaphoreLine => "no-semaphore-line",
         }
     }
 
@@ -228,7 +252,7 @@ impl Flaw {
 }
 
 impl Flaw {
-    /// Whether it is wrong with several resources, readers or owners: it shows only where there are such.
+    /// Whether it is wrong with several resources, readers, owners or semaphores: it shows only where there are such.
     pub fn is_of_kinds(self) -> bool {
         matches!(
             self,
@@ -251,6 +275,21 @@ impl Flaw {
                 | Self::OwnerWritesBack
                 | Self::OwnerAnyNumber
                 | Self::LocalCountAnswers
+                | Self::TicketPerResource
+                | Self::MgetWrongtype
+                | Self::CountToK
+                | Self::MasterPicksSlot
+                | Self::NoSemaphoreLine
+        )
+    }
+}
+
+impl Flaw {
+    /// Whether it is wrong with semaphores.
+    pub(crate) fn is_of_permits(self) -> bool {
+        matches!(
+            self,
+            Self::CountToK | Self::MasterPicksSlot | Self::NoSemaphoreLine
         )
     }
 }

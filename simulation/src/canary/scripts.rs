@@ -10,6 +10,9 @@ use quorate::node::{
 };
 
 use super::Flaw;
+use super::permits::SlotsTaken;
+use super::strangers::read_as_free;
+use super::tickets::Tickets;
 
 /// How long a counter is kept.
 const DAY: Duration = Duration::from_secs(86_400);
@@ -24,15 +27,19 @@ pub(crate) struct WrongScripts {
     counted: HashMap<Vec<u8>, i64>,
     /// Who waits for several resources.
     several: HashSet<Arc<str>>,
+    /// Which slot of a semaphore each value has.
+    slots: SlotsTaken,
+    /// The tickets of each resource.
+    tickets: Tickets,
 }
 
-type Outcome = Result<Answer, Fault>;
+pub(super) type Outcome = Result<Answer, Fault>;
 
 /// One request at one master.
-struct Turn<'a> {
-    memory: &'a mut Master,
-    now: u64,
-    request: &'a Request,
+pub(super) struct Turn<'a> {
+    pub(super) memory: &'a mut Master,
+    pub(super) now: u64,
+    pub(super) request: &'a Request,
 }
 
 /// The class of a claim on one key.
@@ -59,11 +66,15 @@ fn is_several(claim: &Claim) -> bool {
     claim.group().is_some_and(|group| group.parts().len() > 1)
 }
 
-fn ticket(claim: &Claim) -> Option<&Ticket> {
+pub(super) fn ticket(claim: &Claim) -> Option<&Ticket> {
     match claim.fairness() {
         Fairness::Fair(ticket) => ticket.as_deref(),
         Fairness::Unordered => None,
     }
+}
+
+fn keys_of(claim: &Claim) -> Vec<Vec<u8>> {
+    claim.keys().map(|key| key.to_vec()).collect()
 }
 
 /// The same hold, with another number.
@@ -81,19 +92,19 @@ fn renumbered(claim: &Claim, number: u64) -> Arc<Claim> {
 }
 
 impl Turn<'_> {
-    fn sound(&mut self) -> Outcome {
+    pub(super) fn sound(&mut self) -> Outcome {
         self.memory.apply(self.now, self.request)
     }
 
-    fn holder(&self, key: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn holder(&self, key: &[u8]) -> Option<Vec<u8>> {
         self.memory.peek(self.now, key).holder.map(<[u8]>::to_vec)
     }
 
-    fn counter(&self, key: &[u8]) -> u64 {
+    pub(super) fn counter(&self, key: &[u8]) -> u64 {
         self.memory.peek(self.now, key).counter.unwrap_or(0)
     }
 
-    fn set_counter(&mut self, key: &[u8], number: u64) {
+    pub(super) fn set_counter(&mut self, key: &[u8], number: u64) {
         let fence = [b"quorate:fence:", key].concat();
         let text = number.to_string();
         self.memory
@@ -105,7 +116,7 @@ impl Turn<'_> {
     }
 
     /// Nothing stands under the key any more.
-    fn free(&mut self, key: &[u8]) {
+    pub(super) fn free(&mut self, key: &[u8]) {
         self.put(key, b"", Duration::ZERO);
     }
 
@@ -159,11 +170,14 @@ impl WrongScripts {
         now: u64,
         request: &Request,
     ) -> Option<Outcome> {
-        let turn = Turn {
+        let mut turn = Turn {
             memory,
             now,
             request,
         };
+        if flaw.is_of_permits() {
+            return self.slots.execute(flaw, &mut turn);
+        }
         match request {
             Request::Acquire {
                 claim,
@@ -192,6 +206,13 @@ impl WrongScripts {
             self.several.insert(ticket.waiter.clone());
         }
         Some(match flaw {
+            Flaw::TicketPerResource if is_several(claim) => {
+                self.tickets.several(&mut turn, claim, (ttl, proposal))
+            }
+            Flaw::TicketPerResource => return self.tickets.alone(claim),
+            Flaw::MgetWrongtype if claim.group().is_some() => {
+                return read_as_free(&mut turn, &keys_of(claim));
+            }
             Flaw::CountedHolds if class(claim).is_some() => {
                 let stood = turn.shows(claim);
                 let answer = turn.sound();

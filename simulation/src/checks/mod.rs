@@ -23,6 +23,7 @@ mod permit_line;
 mod permits;
 mod prompt;
 mod queue;
+mod strangers;
 mod tokens;
 mod values;
 
@@ -58,9 +59,10 @@ impl fmt::Display for Violation {
 }
 
 /// The rules whose breach does harm by itself. The others are broken earlier, and guard these.
-pub const HARM: [&str; 7] = [
+pub const HARM: [&str; 8] = [
     "exclusion",
     "permits",
+    "strangers keep theirs",
     "tokens",
     "loss told in time",
     "calls end",
@@ -141,6 +143,7 @@ macro_rules! checkers {
 }
 
 checkers! {
+    permits: permits::Permits,
     exclusion: exclusion::Exclusion,
     tokens: tokens::Tokens,
     backing: backing::Backing,
@@ -157,9 +160,9 @@ checkers! {
     kept: kept::Kept,
     idle: idle::Idle,
     prompt: prompt::Prompt,
-    permits: permits::Permits,
     permit_line: permit_line::PermitLine,
     idle_permit: idle_permit::IdlePermit,
+    strangers: strangers::Strangers,
 }
 
 impl Checkers {

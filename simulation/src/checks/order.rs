@@ -143,6 +143,10 @@ impl Order {
             return Ok(());
         };
 
+        // Where a stranger keeps something nobody is taken into the line.
+        if answer.is_err() {
+            return Ok(());
+        }
         let here = (*master, *resource);
         let class = class_on(claim, *resource);
         let reads = class == Some(&NodeClass::Shared);

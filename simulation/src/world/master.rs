@@ -14,7 +14,7 @@ use crate::locker::{PLACES, is_line, name, resource_of};
 use crate::scenario::{Disk, MasterPlan, Refusal};
 
 pub(crate) struct SimMaster {
-    memory: Master,
+    pub(super) memory: Master,
     /// What a stale disk would bring back.
     disk: Master,
     /// Its wall clock, in nanoseconds since 1970.
@@ -31,6 +31,8 @@ pub(crate) struct SimMaster {
     /// The scripts that it knows, as bits.
     pub(crate) scripts: u32,
     wrong: WrongScripts,
+    /// Under which keys strangers keep something, as bits.
+    pub(super) strangers: u32,
     /// How each lock stood after the last message about it.
     seen: [Seen; PLACES],
 }
@@ -51,6 +53,7 @@ impl SimMaster {
             refusing: None,
             scripts: 0,
             wrong: WrongScripts::default(),
+            strangers: 0,
             seen: [Seen::default(); PLACES],
         }
     }
@@ -310,6 +313,7 @@ impl World {
         let now_ms = self.masters[master].micros(now) / 1_000;
         let expires = self.masters[master].clock.when(after.expires * 1_000);
         let expires = expires.unwrap_or(u64::MAX);
+        self.look_at_stranger(master, resource);
         let members = self.masters[master].members(key);
         self.watch.fact(
             now,
@@ -386,6 +390,7 @@ impl World {
             }
             Disk::Always => coverage.full_restarts += 1,
         }
+        master.forget_strangers(now);
         for resource in 0..PLACES {
             let key = name(resource as u8).as_bytes();
             master.seen[resource] = master.look(master.micros(now), key);
