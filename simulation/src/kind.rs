@@ -1,6 +1,6 @@
 //! What kind of lock a step takes, and whose holds may stand beside each other.
 
-use crate::locker::place_of_slot;
+use crate::place::place_of_slot;
 
 /// What kind of lock a step takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -53,6 +53,7 @@ mod executor;
 mod facts;
 mod kind;
 mod locker;
+mod place;
 mod play;
 mod process;
 mod rng;

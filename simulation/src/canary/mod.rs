@@ -11,6 +11,7 @@ mod permits;
 mod scripts;
 mod strangers;
 mod tickets;
+mod turn;
 
 use std::fmt;
 

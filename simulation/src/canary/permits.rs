@@ -7,7 +7,7 @@ use std::time::Duration;
 use quorate::node::{Answer, Claim, ExtendItem, Fairness, Permit, QueueInfo, Request};
 
 use super::Flaw;
-use super::scripts::{Outcome, Turn};
+use super::turn::{Outcome, Turn};
 use crate::facts::Believer;
 use crate::kind::Kind;
 use crate::locker::{PERMITS, RESOURCES};

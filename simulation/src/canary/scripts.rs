@@ -5,17 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate::node::memory::Master;
-use quorate::node::{
-    Answer, Claim, Class, ExtendItem, Fairness, Fault, Group, Mode, QueueInfo, Request, Ticket,
-};
+use quorate::node::{Answer, Claim, Class, ExtendItem, Group, Mode, QueueInfo, Request};
 
 use super::Flaw;
 use super::permits::SlotsTaken;
 use super::strangers::read_as_free;
 use super::tickets::Tickets;
-
-/// How long a counter is kept.
-const DAY: Duration = Duration::from_secs(86_400);
+use super::turn::{Outcome, Turn, ticket};
 
 /// What a proposal may be away from a master's clock, in microseconds.
 const SLACK_US: u64 = 1_000_000;
@@ -31,15 +27,6 @@ pub(crate) struct WrongScripts {
     slots: SlotsTaken,
     /// The tickets of each resource.
     tickets: Tickets,
-}
-
-pub(super) type Outcome = Result<Answer, Fault>;
-
-/// One request at one master.
-pub(super) struct Turn<'a> {
-    pub(super) memory: &'a mut Master,
-    pub(super) now: u64,
-    pub(super) request: &'a Request,
 }
 
 /// The class of a claim on one key.
@@ -66,13 +53,6 @@ fn is_several(claim: &Claim) -> bool {
     claim.group().is_some_and(|group| group.parts().len() > 1)
 }
 
-pub(super) fn ticket(claim: &Claim) -> Option<&Ticket> {
-    match claim.fairness() {
-        Fairness::Fair(ticket) => ticket.as_deref(),
-        Fairness::Unordered => None,
-    }
-}
-
 fn keys_of(claim: &Claim) -> Vec<Vec<u8>> {
     claim.keys().map(|key| key.to_vec()).collect()
 }
@@ -92,34 +72,6 @@ fn renumbered(claim: &Claim, number: u64) -> Arc<Claim> {
 }
 
 impl Turn<'_> {
-    pub(super) fn sound(&mut self) -> Outcome {
-        self.memory.apply(self.now, self.request)
-    }
-
-    pub(super) fn holder(&self, key: &[u8]) -> Option<Vec<u8>> {
-        self.memory.peek(self.now, key).holder.map(<[u8]>::to_vec)
-    }
-
-    pub(super) fn counter(&self, key: &[u8]) -> u64 {
-        self.memory.peek(self.now, key).counter.unwrap_or(0)
-    }
-
-    pub(super) fn set_counter(&mut self, key: &[u8], number: u64) {
-        let fence = [b"quorate:fence:", key].concat();
-        let text = number.to_string();
-        self.memory
-            .put_text(self.now, &fence, text.as_bytes(), Some(DAY));
-    }
-
-    fn put(&mut self, key: &[u8], value: &[u8], ttl: Duration) {
-        self.memory.put_text(self.now, key, value, Some(ttl));
-    }
-
-    /// Nothing stands under the key any more.
-    pub(super) fn free(&mut self, key: &[u8]) {
-        self.put(key, b"", Duration::ZERO);
-    }
-
     fn shows(&self, claim: &Claim) -> bool {
         class(claim).is_some_and(|class| self.holder(claim.key()) == Some(class.marker()))
     }
@@ -183,7 +135,17 @@ impl WrongScripts {
                 claim,
                 ttl,
                 proposal,
-            } => self.acquire(flaw, turn, claim, (*ttl, *proposal)),
+            } => match flaw {
+                Flaw::TicketPerResource if is_several(claim) => {
+                    let said = self.tickets.several(&mut turn, claim, (*ttl, *proposal));
+                    Some(said)
+                }
+                Flaw::TicketPerResource => self.tickets.alone(claim),
+                Flaw::MgetWrongtype if claim.group().is_some() => {
+                    read_as_free(&mut turn, &keys_of(claim))
+                }
+                _ => self.acquire(flaw, turn, claim, (*ttl, *proposal)),
+            },
             Request::Confirm { claim, token } => confirm(flaw, turn, claim, *token),
             Request::Release { claim, .. } => self.release(flaw, turn, claim),
             Request::Extend { items } => extend(flaw, turn, items),
@@ -206,13 +168,6 @@ impl WrongScripts {
             self.several.insert(ticket.waiter.clone());
         }
         Some(match flaw {
-            Flaw::TicketPerResource if is_several(claim) => {
-                self.tickets.several(&mut turn, claim, (ttl, proposal))
-            }
-            Flaw::TicketPerResource => return self.tickets.alone(claim),
-            Flaw::MgetWrongtype if claim.group().is_some() => {
-                return read_as_free(&mut turn, &keys_of(claim));
-            }
             Flaw::CountedHolds if class(claim).is_some() => {
                 let stood = turn.shows(claim);
                 let answer = turn.sound();

@@ -3,7 +3,7 @@
 
 use quorate::node::{Answer, Fault, Request};
 
-use super::scripts::{Outcome, Turn};
+use super::turn::{Outcome, Turn};
 
 pub(super) fn read_as_free(turn: &mut Turn<'_>, keys: &[Vec<u8>]) -> Option<Outcome> {
     let strange = |turn: &mut Turn<'_>, key: &Vec<u8>| {

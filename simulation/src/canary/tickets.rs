@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use quorate::node::{Answer, Claim, Fairness, QueueInfo, Request, Ticket};
 
-use super::scripts::{Outcome, Turn, ticket};
+use super::turn::{Outcome, Turn, ticket};
 
 /// How many bits of a ticket are the ticket of one resource, and how many stay free below all: the client adds
 /// to what it is told.

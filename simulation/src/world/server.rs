@@ -148,14 +148,21 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
                 items: items.collect::<Option<_>>()?,
             }
         }
-        (CLAIM, args) => group::claimed(keys, args)?,
-        (CONFIRM_GROUP, args) => group::confirmed(keys, args)?,
-        (UNCLAIM, args) => group::released(keys, args)?,
-        (KEEP, args) => group::kept(keys, args)?,
-        (PERMIT, args) => permit::asked(key, args)?,
-        (RELEASE_PERMIT, args) => permit::released(key, args)?,
-        _ => return None,
+        _ => return of_kinds(script, keys, args),
     })
+}
+
+/// What is asked of groups and semaphores.
+fn of_kinds(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
+    match script {
+        CLAIM => group::claimed(keys, args),
+        CONFIRM_GROUP => group::confirmed(keys, args),
+        UNCLAIM => group::released(keys, args),
+        KEEP => group::kept(keys, args),
+        PERMIT => permit::asked(keys.first()?, args),
+        RELEASE_PERMIT => permit::released(keys.first()?, args),
+        _ => None,
+    }
 }
 
 /// The script of a name.
@@ -226,7 +233,7 @@ impl World {
     pub(super) fn serve(&mut self, conn: usize) {
         let mut unread = std::mem::take(&mut self.conns[conn].unread);
         let mut at = 0;
-        let mut out = String::new();
+        let mut out = String::with_capacity(128);
         while self.conns[conn].server {
             let Some((words, used)) = command(&unread[at..]) else {
                 break;
