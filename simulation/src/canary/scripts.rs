@@ -37,6 +37,11 @@ fn class(claim: &Claim) -> Option<&Class> {
     }
 }
 
+/// Whether it is of one resource, alone.
+fn is_plain(claim: &Claim) -> bool {
+    claim.group().is_none() && claim.permit().is_none()
+}
+
 fn reads(claim: &Claim) -> bool {
     class(claim) == Some(&Class::Shared)
 }
@@ -231,7 +236,7 @@ impl WrongScripts {
         let holder = turn.holder(key);
         let refused = |answer: &Outcome| matches!(answer, Ok(Answer::Refused { .. }));
         Some(match flaw {
-            Flaw::WritersFirst | Flaw::SinglePassesMulti if claim.group().is_none() => {
+            Flaw::WritersFirst | Flaw::SinglePassesMulti if is_plain(claim) => {
                 let answer = turn.sound();
                 let before = turn.before(claim);
                 let passes = |id: &String| match flaw {
