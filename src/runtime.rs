@@ -6,6 +6,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Mutex;
+use std::task::Poll;
 use std::time::Duration;
 
 use rand::TryRng;
@@ -92,4 +93,17 @@ impl Runtime for Tokio {
             .try_fill_bytes(bytes)
             .expect("the operating system has random bytes");
     }
+}
+
+/// Lets other tasks run, on any runtime.
+pub(crate) async fn pause() {
+    let mut paused = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut paused, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }

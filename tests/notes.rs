@@ -59,28 +59,50 @@ async fn a_lock_that_is_held_for_a_while_says_who_holds_it_and_a_release_leaves_
 }
 
 /// A master in memory that counts the notes it is sent.
-struct Counts(MemoryNode, AtomicUsize);
+struct Counts {
+    node: MemoryNode,
+    sent: AtomicUsize,
+    /// Locks that were renewed, and those of them whose note was looked after.
+    renewed: AtomicUsize,
+    noted: AtomicUsize,
+}
+
+impl Counts {
+    fn new() -> Self {
+        Self {
+            node: MemoryNode::new("m"),
+            sent: AtomicUsize::new(0),
+            renewed: AtomicUsize::new(0),
+            noted: AtomicUsize::new(0),
+        }
+    }
+}
 
 impl Node for Counts {
     fn name(&self) -> &NodeName {
-        self.0.name()
+        self.node.name()
     }
 
     fn send(&self, request: Request, reply: Answers) {
         if let Request::Note { items } = &request {
-            self.1.fetch_add(items.len(), Ordering::Relaxed);
+            self.sent.fetch_add(items.len(), Ordering::Relaxed);
         }
-        self.0.send(request, reply);
+        if let Request::Extend { items } = &request {
+            let noted = items.iter().filter(|item| item.note).count();
+            self.renewed.fetch_add(items.len(), Ordering::Relaxed);
+            self.noted.fetch_add(noted, Ordering::Relaxed);
+        }
+        self.node.send(request, reply);
     }
 
     fn idle(&self) -> BoxFuture<()> {
-        self.0.idle()
+        self.node.idle()
     }
 }
 
 #[tokio::test]
 async fn a_lock_that_is_soon_given_back_sends_no_note() {
-    let node = Arc::new(Counts(MemoryNode::new("m"), AtomicUsize::new(0)));
+    let node = Arc::new(Counts::new());
     let redlock = Redlock::builder().nodes(vec![node.clone()]).build();
     let redlock = redlock.expect("good settings");
     let mut quick = 0;
@@ -91,16 +113,19 @@ async fn a_lock_that_is_soon_given_back_sends_no_note() {
         quick += usize::from(began.elapsed() < ms(90));
     }
     tokio::time::sleep(ms(300)).await;
-    let sent = node.1.load(Ordering::Relaxed);
+    let sent = node.sent.load(Ordering::Relaxed);
     assert!(sent <= 100 - quick, "{sent} notes for {quick} quick locks");
     let _guard = take(&redlock, "job").await;
-    eventually("one that is held", || node.1.load(Ordering::Relaxed) > sent).await;
+    eventually("one that is held", || {
+        node.sent.load(Ordering::Relaxed) > sent
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn renewals_keep_the_note_alive_and_put_it_back() {
     let masters = masters(3);
-    let settings = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(3));
+    let settings = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(2));
     let redlock = settings.build().expect("good settings");
     let _guard = take(&redlock, "job").await;
     noted(&redlock, "job").await;
@@ -108,12 +133,60 @@ async fn renewals_keep_the_note_alive_and_put_it_back() {
         ask_server(master, &["DEL", "quorate:note:job"]);
     }
     eventually("put back by a renewal", || note_keys(&masters) == 3).await;
-    // The note was written with an expiry of at most the ttl, and lives on after it.
-    tokio::time::sleep(secs(4)).await;
+    // It is kept for four ttls, and before half of that has passed a renewal sees to it again.
+    let lives = || {
+        masters
+            .iter()
+            .map(|master| left(master, "quorate:note:job"))
+    };
+    assert!(lives().all(|left| left > secs(2) && left <= secs(8)));
+    eventually("time passes", || lives().all(|left| left < ms(7_200))).await;
+    eventually("raised again", || lives().all(|left| left > ms(7_400))).await;
     assert_eq!(note_keys(&masters), 3);
+}
+
+#[tokio::test]
+async fn one_in_six_renewals_looks_after_the_note() {
+    let node = Arc::new(Counts::new());
+    let settings = Redlock::builder().nodes(vec![node.clone()]).ttl(secs(3));
+    let redlock = settings.node_timeout(ms(300)).build();
+    let redlock = redlock.expect("good settings");
+    let locks = (0..120).map(|n| redlock.lock(format!("job {n}")).acquire());
+    let _guards = futures::future::join_all(locks).await;
+    let sees = || {
+        let [renewed, seen] = [&node.renewed, &node.noted].map(|n| n.load(Ordering::Relaxed));
+        (renewed, seen)
+    };
+    // The first renewal of each, and not all six: which locks it concerns is drawn by chance.
+    eventually("all were renewed", || sees().0 >= 120).await;
+    let (renewed, seen) = sees();
+    assert!(seen > 0 && seen < renewed / 2, "{seen} of {renewed}");
+}
+
+#[tokio::test]
+async fn nobody_is_shown_a_dead_holders_note_while_it_is_kept() {
+    let masters = masters(3);
+    let (holder, other) = (redlock(&masters), redlock(&masters));
+    let dead = holder.lock("job").fixed_lease();
+    let _dead = dead.note("the dead one").acquire().await.expect("free");
+    noted(&other, "job").await;
+    eventually("it is on all masters", || note_keys(&masters) == 3).await;
+    let mut watches = other.election("job").observe().expect("a good name");
+    // As if its machine were gone and its time over: nobody releases it.
     for master in &masters {
-        assert!(left(master, "quorate:note:job") <= secs(3));
+        ask_server(master, &["DEL", "job"]);
     }
+    assert_eq!(note_keys(&masters), 3, "kept for longer than the lock");
+    let status = other.status("job").await.expect("a good name");
+    assert_eq!(status.note(), None, "{status:?}");
+    assert_eq!(watches.next().await, None);
+    // Nor for who holds it next and says nothing.
+    let new = other.lock("job").note(None).acquire().await.expect("free");
+    let status = other.status("job").await.expect("a good name");
+    assert_eq!(status.note(), None, "{status:?}");
+    let leader = watches.next().await.expect("it holds the lock");
+    assert_eq!(leader.note, None);
+    new.release().await;
 }
 
 #[tokio::test]
@@ -259,4 +332,102 @@ async fn a_thousand_locks_taken_at_once_all_say_who_holds_them() {
         })
     })
     .await;
+}
+
+/// What the holds of a class say, once so many say something.
+async fn texts(redlock: &Redlock, resource: &str, count: usize) -> Vec<String> {
+    let began = Instant::now();
+    loop {
+        let status = redlock.status(resource).await.expect("a good name");
+        let notes = status.holds().into_iter().filter_map(|hold| hold.note);
+        let mut texts: Vec<String> = notes.filter_map(|note| note.text).collect();
+        texts.sort_unstable();
+        if texts.len() == count {
+            return texts;
+        }
+        assert!(began.elapsed() < support::PATIENCE, "{status:?}");
+        tokio::time::sleep(ms(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn every_reader_and_every_hold_of_an_owner_has_a_note_of_its_own() {
+    let masters = masters(3);
+    let (one, two) = (redlock(&masters), redlock(&masters));
+    let readers = [
+        one.lock("doc").shared().note("one").acquire().await,
+        two.lock("doc").shared().note("two").acquire().await,
+    ];
+    assert_eq!(texts(&two, "doc", 2).await, ["one", "two"]);
+    let [first, second] = readers.map(|reader| reader.expect("a reader"));
+    let status = one.status("doc").await.expect("a good name");
+    let holds = status.holds();
+    assert!(holds.iter().all(|hold| hold.lives <= secs(30)));
+    let values = holds.iter().map(|hold| hold.value.clone());
+    let mut expected = [&first, &second].map(|reader| reader.token().to_string().into_bytes());
+    expected.sort_unstable();
+    let mut values: Vec<_> = values.collect();
+    values.sort_unstable();
+    assert_eq!(values, expected);
+    first.release().await;
+    one.flush().await;
+    assert_eq!(texts(&one, "doc", 1).await, ["two"]);
+    let second = second.release().await;
+    drop(second);
+    two.flush().await;
+    let notes = |master: &Server| match ask_server(master, &["KEYS", "quorate:note:*"]) {
+        Reply::Array(keys) => keys.len(),
+        other => panic!("{other:?}"),
+    };
+    eventually("nothing is left", || masters.iter().all(|m| notes(m) == 0)).await;
+
+    let owner = one.owner("order-1").expect("an id");
+    let outer = owner.lock("stock").note("outer").acquire().await;
+    let inner = owner.lock("stock").note("inner").acquire().await;
+    assert_eq!(texts(&two, "stock", 2).await, ["inner", "outer"]);
+    drop((outer.expect("free"), inner.expect("its own")));
+    let memory = Redlock::in_memory(3);
+    let reader = memory.lock("doc").shared().note("here").acquire().await;
+    let _reader = reader.expect("free");
+    assert_eq!(texts(&memory, "doc", 1).await, ["here"]);
+}
+
+#[tokio::test]
+async fn a_reader_that_dies_leaves_its_note_for_its_ttl_and_the_others_keep_theirs() {
+    let masters = masters(3);
+    let short = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(2));
+    let (dies, lives) = (
+        short.clone().build().expect("good settings"),
+        short.build().expect("good settings"),
+    );
+    let dying = dies.lock("doc").shared().note("dies").fixed_lease();
+    let dying = dying.acquire().await.expect("free");
+    let living = lives.lock("doc").shared().note("lives").acquire().await;
+    let _living = living.expect("a reader");
+    assert_eq!(texts(&lives, "doc", 2).await, ["dies", "lives"]);
+    let key = format!("quorate:note:quorate:hold:{}:doc", dying.token());
+    for master in &masters {
+        assert!(left(master, &key) <= secs(2));
+    }
+    // Without a word, as a crash would.
+    std::mem::forget(dying);
+    eventually("its note is gone by itself", || {
+        holders(&masters, &key) == 0
+    })
+    .await;
+    tokio::time::sleep(secs(3)).await;
+    assert_eq!(
+        texts(&lives, "doc", 1).await,
+        ["lives"],
+        "and the other stays"
+    );
+}
+
+#[tokio::test]
+async fn who_becomes_a_reader_keeps_its_note() {
+    let redlock = Redlock::in_memory(3);
+    let writer = redlock.lock("doc").note("was a writer").acquire().await;
+    let reader = writer.expect("free").downgrade().await;
+    let _reader = reader.expect("a reader");
+    assert_eq!(texts(&redlock, "doc", 1).await, ["was a writer"]);
 }

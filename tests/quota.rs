@@ -4,14 +4,17 @@ mod support;
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Instant;
 
 use quorate::node::memory::{Condition, Master, MemoryNode};
-use quorate::node::{Fault, Node, Request};
-use quorate::{AcquireError, NodeOutcome, Quota, Redlock, RestartGuard, Take, ValueError, Wait};
+use quorate::node::{Fault, Node, Reply, Request};
+use quorate::runtime::BoxFuture;
+use quorate::{
+    AcquireError, NodeName, NodeOutcome, Quota, Redlock, RestartGuard, Take, ValueError, Wait,
+};
 use support::slow::SlowNode;
 use support::stubborn::{Stubborn, Treatment};
 use support::{PATIENCE, ask_server, has_key, masters, ms, secs, settings};
@@ -508,4 +511,68 @@ async fn a_quota_waits_for_its_lock_as_long_as_it_is_told() {
     );
     guard.release().await;
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 2 }));
+}
+
+/// A master in memory that carries a write out, and answers it when a release comes behind it.
+struct AnswersLate {
+    node: MemoryNode,
+    writes: Mutex<Vec<(Request, Reply)>>,
+}
+
+impl Node for AnswersLate {
+    fn name(&self) -> &NodeName {
+        self.node.name()
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        let mut writes = self.writes.lock().expect("no panic");
+        match &request {
+            Request::Write { value, .. } if value.run.is_some() => writes.push((request, reply)),
+            Request::Release { .. } => {
+                for (request, reply) in writes.drain(..) {
+                    self.node.send(request, reply);
+                }
+                self.node.send(request, reply);
+            }
+            _ => self.node.send(request, reply),
+        }
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        self.node.idle()
+    }
+}
+
+/// Five masters that answer a write when the release is there, on which `quota` has been created.
+async fn answering_late() -> (Vec<MemoryNode>, Quota) {
+    let (nodes, plain) = memory(5);
+    quota(&plain, 10).await;
+    let late = |node: &MemoryNode| {
+        Arc::new(AnswersLate {
+            node: node.clone(),
+            writes: Mutex::default(),
+        }) as Arc<dyn Node>
+    };
+    let redlock = Redlock::builder().nodes(nodes.iter().map(late).collect());
+    let redlock = redlock.node_timeout(ms(200)).build();
+    (nodes, redlock.expect("good settings").quota("prizes"))
+}
+
+#[tokio::test]
+async fn the_lock_is_given_back_right_behind_the_write() {
+    let (_, quota) = answering_late().await;
+    for left in [9, 8, 7] {
+        assert_eq!(quota.take(1).await, Ok(Take::Taken { left }));
+    }
+}
+
+#[tokio::test]
+async fn the_lock_is_kept_until_the_write_is_answered_where_a_master_was_not_read() {
+    let (nodes, quota) = answering_late().await;
+    nodes[4].set_condition(Condition::Down);
+    // Nobody answers before the release, and that waits.
+    let error = quota.take(1).await.expect_err("no answer in time");
+    assert!(matches!(error, ValueError::Unknown(_)), "{error}");
+    nodes[4].set_condition(Condition::Up);
+    assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 8 }));
 }

@@ -6,7 +6,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use quorate::{AcquireError, InvalidResource, Redlock, TryAcquire, Wait};
+use quorate::node::memory::MemoryNode;
+use quorate::node::{Node, Reply, Request};
+use quorate::runtime::BoxFuture;
+use quorate::{AcquireError, InvalidResource, NodeName, Redlock, TryAcquire, Wait};
 use quorate_testbed::Masters;
 use support::{ask_server, eventually, masters, ms, redlock, secs, settings, take};
 
@@ -136,4 +139,45 @@ async fn a_number_of_permits_that_cannot_be_is_refused() {
             other => panic!("{other}"),
         }
     }
+}
+
+/// A master in memory that counts how often it is asked for a slot.
+struct Asked(MemoryNode, AtomicUsize);
+
+impl Node for Asked {
+    fn name(&self) -> &NodeName {
+        self.0.name()
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        if let Request::Acquire { .. } = &request {
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+        self.0.send(request, reply);
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        self.0.idle()
+    }
+}
+
+#[tokio::test]
+async fn a_process_asks_for_no_slot_that_it_holds_itself() {
+    let node = Arc::new(Asked(MemoryNode::new("m"), AtomicUsize::new(0)));
+    let redlock = Redlock::builder().nodes(vec![node.clone()]).build();
+    let redlock = redlock.expect("good settings");
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        held.push(redlock.semaphore("api", 8).acquire().await.expect("free"));
+    }
+    // One slot is free, another each time.
+    for at in 0..8 {
+        held.remove(at % 3).release().await;
+        held.push(redlock.semaphore("api", 8).acquire().await.expect("free"));
+    }
+    assert_eq!(node.1.load(Ordering::Relaxed), 16, "one attempt each");
+    // Where it holds all of them the masters are asked all the same.
+    let more = redlock.semaphore("api", 8).try_acquire().await;
+    assert!(matches!(more, Ok(TryAcquire::Held(_))), "{more:?}");
+    assert_eq!(node.1.load(Ordering::Relaxed), 17);
 }

@@ -94,6 +94,7 @@ impl AcquireLoop<'_> {
         let mut in_a_row = 0;
         loop {
             attempts += 1;
+            self.pass_own_slots();
             let began = self.core.coordinator.now();
             let missed = match self.attempt(Fairness::Unordered, attempts).await {
                 Ok(won) => {
@@ -134,6 +135,7 @@ impl AcquireLoop<'_> {
         let mut in_a_row = 0;
         loop {
             attempts += 1;
+            self.pass_own_slots();
             let began = self.core.coordinator.now();
             if let Some(place) = &place {
                 place.forget_wakes();
@@ -283,10 +285,24 @@ impl AcquireLoop<'_> {
         true
     }
 
-    /// One attempt. The first is made in full, however short the wait; later ones end with it.
+    /// A slot that this process holds itself is not asked for: the first behind it that it does not hold is.
+    fn pass_own_slots(&mut self) {
+        let Some(permit) = self.wanted.permit() else {
+            return;
+        };
+        let (first, permits, lines) = (permit.slot(), permit.permits(), &self.core.lines);
+        let mut slots = (0..permits).map(|step| permit.at((first % permits + step) % permits));
+        let other = slots.find(|slot| !lines.is_held(&slot.key()));
+        if let Some(other) = other.filter(|other| other.slot() != first) {
+            self.wanted = Wanted::slot(other);
+        }
+    }
+
+    /// One attempt. The first is made in full, however short the wait, and so is each of a try, which goes on to
+    /// another slot; later ones end with the wait.
     async fn attempt(&self, fairness: Fairness, number: u32) -> Result<Won, FailedAttempt> {
         let coordinator = &self.core.coordinator;
-        let full = if number == 1 {
+        let full = if number == 1 || self.once {
             coordinator.given_up_by()
         } else {
             self.deadline
@@ -355,7 +371,11 @@ impl AcquireLoop<'_> {
         let owned = matches!(self.wanted.class(), Some(Class::Owner(_)));
         let granted = missed.round.answers().free().count_ones() as usize;
         let quorum = self.core.coordinator.quorum.size();
-        owned && missed.failure == Some(Failure::Contention) && granted >= quorum
+        let failed = matches!(
+            missed.failure,
+            Some(Failure::Contention | Failure::NotJoinable)
+        );
+        owned && failed && granted >= quorum
     }
 
     /// Lets others of the same owner go first: who is alone can agree on a number (family, section 6). If all

@@ -32,6 +32,7 @@ pub(super) async fn extend(
     let items: Arc<[ExtendItem]> = [ExtendItem {
         claim: held.claim.clone(),
         ttl,
+        note: held.is_noted(),
     }]
     .into();
     let answers = ExtendAnswers {

@@ -29,6 +29,9 @@ pub(crate) struct Holding {
 /// nothing for it.
 const NOTED_AFTER: Duration = Duration::from_millis(100);
 
+/// So many renewals, of which one looks after the note: two ttls, half of how long a note is kept.
+const KEPT_EVERY: u8 = 6;
+
 /// One held lock. A process may hold very many: what stands here is kept small
 /// (`a_held_lock_is_small`).
 pub(crate) struct Held {
@@ -62,6 +65,8 @@ struct State {
     phase: Phase,
     /// Its note has been written once.
     noted: bool,
+    /// How many renewals have left its note alone since one looked after it.
+    unkept: u8,
 }
 
 impl State {
@@ -89,13 +94,15 @@ impl Held {
             renews,
             says,
         } = holding;
-        let takes_notes = won.claim.takes_notes();
+        // Each begins at a place of its own: locks that were taken together do not all look after their
+        // notes in one renewal.
+        let unkept = won.claim.token().to_bytes()[0] % KEPT_EVERY;
         let hold_end = max_hold.map_or(Instant::NEVER, |most| won.started + most);
         let held = Arc::new(Self {
             claim: won.claim,
             fencing: won.fencing.and_then(NonZero::new),
             since: won.started,
-            says: says.filter(|_| takes_notes),
+            says,
             hold_end,
             state: Mutex::new(State {
                 end: None,
@@ -107,6 +114,7 @@ impl Held {
                 slots: Slots::default(),
                 phase: Phase::Acquire,
                 noted: false,
+                unkept,
             }),
             changed: Notify::new(),
             hold: metrics::Hold::begin(),
@@ -168,9 +176,24 @@ impl Held {
         })
     }
 
+    /// What its holder says to those who look, but for the time.
+    pub(crate) fn says(&self) -> Option<&Arc<str>> {
+        self.says.as_ref()
+    }
+
     /// Whether its note has been sent.
     pub(crate) fn is_noted(&self) -> bool {
         self.claim.is_noted()
+    }
+
+    /// Whether this renewal looks after the note as well; counts the renewal.
+    pub(crate) fn keeps_note(&self) -> bool {
+        if !self.is_noted() {
+            return false;
+        }
+        let mut state = self.state();
+        state.unkept = (state.unkept + 1) % KEPT_EVERY;
+        state.unkept == 0
     }
 
     /// Whether a master that said this of its keys lacks a note that has been sent.

@@ -13,7 +13,6 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -30,6 +29,7 @@ use crate::report::Slots;
 use crate::rounds::coordinator::Coordinator;
 use crate::rounds::extend::{KeysSaid, Votes, extended, said_of_lock};
 use crate::rounds::fan_out::{Collect, FanOut, From};
+use crate::runtime::pause;
 
 /// Starts renewing `held`, and the task where none runs. False when there is no runtime to
 /// run it on: then the lease simply ends at its deadline.
@@ -108,19 +108,6 @@ async fn run(mut renewal: Ends, coordinator: Weak<Coordinator>, sooner: Arc<Noti
     }
 }
 
-/// Lets other tasks run, on any runtime.
-async fn pause() {
-    let mut paused = false;
-    std::future::poll_fn(|cx| {
-        if std::mem::replace(&mut paused, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}
-
 /// Ends what is over, sends the others as one batch to every node, and returns at once.
 fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, now: Instant) {
     // Groups go by a script of their own: what is plain does not pay for it.
@@ -132,17 +119,19 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
             end(renewal, coordinator, &held, id, cause);
             continue;
         }
+        let keeps = what != What::Note && held.keeps_note();
         // The renewal of a plain lock keeps its note alive; a group's does not look at it.
-        if what == What::Note || !held.is_noted() || held.claim.group().is_some() {
+        let grouped = held.claim.group().is_some();
+        if what == What::Note || !held.is_noted() || (keeps && grouped) {
             notes.extend(held.note(false, now, wall));
         }
         if !held.renews() || what == What::Note {
             continue;
         }
         if held.claim.group().is_none() {
-            plain.add(coordinator, held, id);
+            plain.add(coordinator, held, id, keeps);
         } else {
-            groups.add(coordinator, held, id);
+            groups.add(coordinator, held, id, false);
         }
     }
     for batch in [plain, groups] {
@@ -161,12 +150,12 @@ struct Batch {
 }
 
 impl Batch {
-    fn add(&mut self, coordinator: &Coordinator, held: Arc<Held>, id: u64) {
+    fn add(&mut self, coordinator: &Coordinator, held: Arc<Held>, id: u64, note: bool) {
         let ttl = held.ttl();
         let claim = held.claim.clone();
         let first = self.keys;
         self.keys += claim.keys().count();
-        self.items.push(ExtendItem { claim, ttl });
+        self.items.push(ExtendItem { claim, ttl, note });
         let keys = first..self.keys;
         self.renewing.push(Renewing {
             votes: Votes::new(coordinator.quorum, keys.len()),
@@ -359,6 +348,7 @@ mod tests {
     use crate::node::memory::MemoryNode;
     use crate::node::{Fault, Node};
     use crate::protocol::validity::Drift;
+    use crate::retry::Retry;
     use crate::rounds::coordinator::Patience;
     use crate::runtime::Tokio;
 
@@ -373,7 +363,10 @@ mod tests {
         let runtime = Arc::new(Tokio::default());
         let nodes = ["a", "b", "c"].map(node).to_vec();
         let drift = Drift::default();
-        Arc::new(Coordinator::new(nodes, runtime, drift, "", true, patience))
+        let retry = Retry::default();
+        Arc::new(Coordinator::new(
+            nodes, runtime, drift, "", true, patience, retry,
+        ))
     }
 
     /// After each answer, how many batches are open.

@@ -47,8 +47,9 @@ use crate::settings::Wait;
 ///
 /// # Cost
 ///
-/// Two round trips beyond the lock for a [`take`](Self::take), one for [`left`](Self::left); another where a master
-/// is given back what it has lost.
+/// One round trip beyond the lock for a [`take`](Self::take), which gives the lock back together with its write, and two
+/// where a master has not answered the read by then; one for [`left`](Self::left), and another where a master is given
+/// back what it has lost.
 #[derive(Clone, Debug)]
 pub struct Quota(NamedValue);
 
@@ -119,17 +120,17 @@ impl Quota {
         if pieces == 0 {
             return Err(ValueError::Invalid("take one piece at least"));
         }
-        let take = async |guard: &LockGuard| {
-            let known = Register::under(guard)?.read().await?;
-            let left = self.pieces(known.bytes())?;
-            let Some(rest) = left.checked_sub(pieces) else {
-                known.keep().await;
-                return Ok(Take::SoldOut { left });
-            };
-            known.write(&self.0.text(&rest.to_string())).await?;
-            Ok(Take::Taken { left: rest })
+        let take = |bytes: &[u8]| {
+            let left = self.pieces(bytes)?;
+            Ok(match left.checked_sub(pieces) {
+                None => (None, Take::SoldOut { left }),
+                Some(left) => {
+                    let rest = self.0.text(&left.to_string());
+                    (Some(rest), Take::Taken { left })
+                }
+            })
         };
-        self.0.under_lock(take).await
+        self.0.change(take).await
     }
 
     /// How many are left.

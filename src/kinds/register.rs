@@ -6,10 +6,15 @@
 //!
 //! One write a lock: two under one number could not be told apart, and a late copy of the first would undo the second.
 
+use std::sync::Arc;
+
 use super::value_error::{ValueError, ValueTrouble};
+use crate::hold::core::Core;
 use crate::hold::guard::LockGuard;
+use crate::hold::held::Held;
+use crate::outcome::LossCause;
 use crate::protocol::register::{Reading, Vacancy, Writing};
-use crate::rounds::register::ValueAnswers;
+use crate::rounds::register::{AskedForValue, ValueAnswers};
 
 /// The register under a lock that is held: read first.
 pub(crate) struct Register<'a> {
@@ -84,7 +89,9 @@ impl<'a> Register<'a> {
     ) -> Result<(), ValueError> {
         let answers = self.ask(ValueAnswers::complete).await;
         answers.all_bytes().try_for_each(ours)?;
-        let answers = self.send(None, &answers, ValueAnswers::complete).await?;
+        let asked = self.send(None, &answers)?;
+        let coordinator = &self.guard.core.coordinator;
+        let answers = coordinator.answers(&asked, ValueAnswers::complete).await;
         if answers.all_written() {
             tracing::debug!(resource = %self.name(), "value removed");
             return Ok(());
@@ -97,12 +104,7 @@ impl<'a> Register<'a> {
         coordinator.read_value(claim, self.number, decided).await
     }
 
-    async fn send(
-        &self,
-        bytes: Option<&[u8]>,
-        read: &ValueAnswers,
-        decided: impl Fn(&ValueAnswers) -> bool,
-    ) -> Result<ValueAnswers, ValueError> {
+    fn send(&self, bytes: Option<&[u8]>, read: &ValueAnswers) -> Result<AskedForValue, ValueError> {
         if !self.guard.may_write() {
             let why = "this lock has written its value: take it again to write once more";
             return Err(ValueError::Invalid(why));
@@ -113,8 +115,7 @@ impl<'a> Register<'a> {
         }
         let (coordinator, claim) = (&self.guard.core.coordinator, &self.guard.held.claim);
         let value = (bytes, self.guard.valid_until());
-        let answers = coordinator.write_value(claim, self.number, value, read, decided);
-        Ok(answers.await)
+        Ok(coordinator.write_value(claim, self.number, value, read))
     }
 
     fn name(&self) -> String {
@@ -149,17 +150,62 @@ impl Known<'_> {
     ///
     /// Cancel safety: dropped, it may have been written or not, and whoever reads next settles which.
     pub(crate) async fn write(self, bytes: &[u8]) -> Result<(), ValueError> {
+        self.begin_write(bytes)?.done().await
+    }
+
+    /// The same, without waiting: the messages are queued.
+    pub(crate) fn begin_write(self, bytes: &[u8]) -> Result<BegunWrite, ValueError> {
         let Self { register, read, .. } = self;
+        let asked = register.send(Some(bytes), &read)?;
+        let LockGuard { held, core, .. } = register.guard;
+        Ok(BegunWrite {
+            held: held.clone(),
+            core: core.clone(),
+            asked,
+            read,
+        })
+    }
+}
+
+/// A write whose messages are queued.
+pub(crate) struct BegunWrite {
+    held: Arc<Held>,
+    core: Arc<Core>,
+    asked: AskedForValue,
+    read: ValueAnswers,
+}
+
+impl BegunWrite {
+    /// Whether the release may be sent right behind it: each master has told the run that it is written to, and
+    /// within that a late write is refused wherever a later holder has been. A master that is written to unread
+    /// takes it from the holder alone.
+    pub(crate) fn may_be_followed(&self) -> bool {
+        self.read.all_read()
+    }
+
+    /// What came of it.
+    pub(crate) async fn done(self) -> Result<(), ValueError> {
+        let Self {
+            held,
+            core,
+            asked,
+            read,
+        } = self;
+        let coordinator = &core.coordinator;
         let decided = |answers: &ValueAnswers| answers.writing(&read).is_some();
-        let answers = register.send(Some(bytes), &read, decided).await?;
+        let answers = coordinator.answers(&asked, decided).await;
         let writing = answers.writing(&read).unwrap_or(Writing::Unknown);
-        tracing::debug!(resource = %register.name(), ?writing, "value written");
-        let trouble = || register.trouble(&answers);
-        match writing {
-            Writing::Written => Ok(()),
-            Writing::Unknown => Err(ValueError::Unknown(trouble())),
-            Writing::Nowhere if register.guard.is_valid() => Err(ValueError::NoQuorum(trouble())),
-            Writing::Nowhere => Err(ValueError::LockLost(trouble())),
+        let name = String::from_utf8_lossy(held.claim.resource()).into_owned();
+        tracing::debug!(resource = %name, ?writing, "value written");
+        let reports = answers.reports(coordinator.names());
+        let trouble = ValueTrouble { name, reports };
+        match (writing, held.ended(coordinator.now())) {
+            (Writing::Written, _) => Ok(()),
+            (Writing::Unknown, _) => Err(ValueError::Unknown(trouble)),
+            (Writing::Nowhere, None | Some(LossCause::Released)) => {
+                Err(ValueError::NoQuorum(trouble))
+            }
+            (Writing::Nowhere, Some(_)) => Err(ValueError::LockLost(trouble)),
         }
     }
 }

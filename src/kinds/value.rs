@@ -43,17 +43,59 @@ impl NamedValue {
         &self,
         body: impl AsyncFnOnce(&LockGuard) -> Result<T, ValueError>,
     ) -> Result<T, ValueError> {
+        let guard = self.lock().await?;
+        let done = body(&guard).await;
+        guard.release().await;
+        done
+    }
+
+    /// Takes the lock, reads the value, and writes what `change` makes of it, if anything: the release follows
+    /// right behind the write, where it may.
+    pub(crate) async fn change<T>(
+        &self,
+        change: impl FnOnce(&[u8]) -> Result<(Option<Vec<u8>>, T), ValueError>,
+    ) -> Result<T, ValueError> {
+        let guard = self.lock().await?;
+        let begun = async {
+            let known = Register::under(&guard)?.read().await?;
+            let (bytes, outcome) = change(known.bytes())?;
+            let Some(bytes) = bytes else {
+                known.keep().await;
+                return Ok((None, outcome));
+            };
+            Ok((Some(known.begin_write(&bytes)?), outcome))
+        };
+        let (write, outcome) = match begun.await {
+            Ok((Some(write), outcome)) => (write, outcome),
+            Ok((None, outcome)) => {
+                guard.release().await;
+                return Ok(outcome);
+            }
+            Err(error) => {
+                guard.release().await;
+                return Err(error);
+            }
+        };
+        let written = if write.may_be_followed() {
+            let (_, written) = futures::future::join(guard.release(), write.done()).await;
+            written
+        } else {
+            let written = write.done().await;
+            guard.release().await;
+            written
+        };
+        written.map(|()| outcome)
+    }
+
+    async fn lock(&self) -> Result<LockGuard, ValueError> {
         if !self.redlock.core.coordinator.fencing {
             return Err(ValueError::NoFencing);
         }
         let lock = self.redlock.lock(&self.name);
-        let guard = match self.wait {
+        Ok(match self.wait {
             Some(wait) => lock.wait(wait).acquire().await?,
             None => lock.acquire().await?,
-        };
-        let done = body(&guard).await;
-        guard.release().await;
-        done
+        })
     }
 
     pub(crate) async fn create(&self, rest: &str) -> Result<(), ValueError> {

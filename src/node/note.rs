@@ -9,6 +9,10 @@ use super::text::tame;
 /// The longest text of a note, in bytes.
 pub const MAX_NOTE_LEN: usize = 1024;
 
+/// So many times as long as its lock a note is kept: most renewals need not look after it. Who looks
+/// is shown one only while the lock holds the value in front of it.
+pub(crate) const NOTE_LIVES: u32 = 4;
+
 /// The most of a host's or a program's name that is told.
 const NAME: usize = 64;
 

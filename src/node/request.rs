@@ -23,6 +23,11 @@ impl Token {
         Self(bytes)
     }
 
+    /// The bytes.
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        self.0
+    }
+
     /// The value as it stands in the lock key.
     pub fn to_hex(self) -> [u8; 32] {
         // Computed and not looked up: so all digits are made at once.
@@ -279,13 +284,6 @@ impl Claim {
         }
     }
 
-    /// Whether each of its keys holds its value while it is held, so that a note can stand beside it: not
-    /// so for the holds of a class. The slots of a semaphore have none either.
-    pub fn takes_notes(&self) -> bool {
-        let parts = self.group().map_or(&[][..], Group::parts);
-        self.permit().is_none() && parts.iter().all(|part| part.mode == Mode::Exclusive)
-    }
-
     /// All its lock keys.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<[u8]>> {
         let parts = self.group().map_or(&[][..], Group::parts);
@@ -368,6 +366,8 @@ pub struct ExtendItem {
     pub claim: Arc<Claim>,
     /// The expiry it is raised to, if it is lower.
     pub ttl: Duration,
+    /// Whether its note is looked after as well. Not each time: a note outlives its lock.
+    pub note: bool,
 }
 
 /// Which run of a server it is: after a restart it is another one.
@@ -563,6 +563,27 @@ pub struct KeyState {
     pub queue: Vec<Waiter>,
     /// What the holder says of itself, where it did.
     pub note: Option<Note>,
+    /// Where readers hold it, or an owner does: every hold by itself; at most the 100 that live on the longest.
+    pub holds: Vec<Hold>,
+}
+
+/// One hold that stands beside others of its class, as one master sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Hold {
+    /// Its value: the same on every master.
+    pub value: Vec<u8>,
+    /// How long it is kept without a renewal.
+    pub lives: Duration,
+    /// What its holder says of itself, where it did.
+    pub note: Option<Note>,
+}
+
+impl Hold {
+    /// A hold as a node reports it.
+    pub fn new(value: Vec<u8>, lives: Duration, note: Option<Note>) -> Self {
+        Self { value, lives, note }
+    }
 }
 
 /// One waiter in line, as one master sees it.

@@ -12,6 +12,7 @@ use crate::protocol::instant::Instant;
 use crate::protocol::quorum::Quorum;
 use crate::protocol::register::{self, ReadVote, Reading, Vacancy, WriteVote, Writing};
 use crate::report::{NodeOutcome, NodeReport};
+use crate::runtime::pause;
 
 impl Coordinator {
     /// Asks every master for the value, until enough has been said for `decided`.
@@ -25,19 +26,28 @@ impl Coordinator {
             claim: claim.clone(),
             token,
         };
-        self.ask_for_value(read, decided).await
+        let asked = self.ask_for_value(read);
+        let answers = self.answers(&asked, decided).await;
+        // The others answer in the same moment, as a rule. Who has told its run can be written to without
+        // waiting for the release.
+        for _ in 0..STRAGGLE {
+            if asked.0.answers().complete() {
+                break;
+            }
+            pause().await;
+        }
+        asked.0.answers().later_than(answers)
     }
 
-    /// Writes the value on every master, or removes it, until enough has been said for `decided`. Where a master's
+    /// Writes the value on every master, or removes it: the messages are queued when this returns. Where a master's
     /// answer was `read` it goes to that run of the server alone. Nothing is sent from `until` on.
-    pub(crate) async fn write_value(
+    pub(crate) fn write_value(
         &self,
         claim: &Arc<Claim>,
         token: u64,
         (bytes, until): (Option<&[u8]>, Instant),
         read: &ValueAnswers,
-        decided: impl Fn(&ValueAnswers) -> bool,
-    ) -> ValueAnswers {
+    ) -> AskedForValue {
         let bytes: Option<Arc<[u8]>> = bytes.map(Arc::from);
         let write = |node| Request::Write {
             claim: claim.clone(),
@@ -48,18 +58,24 @@ impl Coordinator {
                 run: read.run(node).cloned(),
             }),
         };
-        self.ask_for_value(write, decided).await
+        self.ask_for_value(write)
     }
 
-    async fn ask_for_value(
-        &self,
-        request: impl Fn(usize) -> Request,
-        decided: impl Fn(&ValueAnswers) -> bool,
-    ) -> ValueAnswers {
+    fn ask_for_value(&self, request: impl Fn(usize) -> Request) -> AskedForValue {
         let answers = ValueAnswers::open(self.quorum, self.now());
         let fan_out = FanOut::new(self.runtime.clone(), answers);
         self.ask_each(&fan_out, Phase::Value, request);
-        let mut limit = Limit::new(&*self.runtime, self.given_up_by());
+        AskedForValue(fan_out, self.given_up_by())
+    }
+
+    /// What is said to it, until that is enough for `decided`.
+    pub(crate) async fn answers(
+        &self,
+        asked: &AskedForValue,
+        decided: impl Fn(&ValueAnswers) -> bool,
+    ) -> ValueAnswers {
+        let AskedForValue(fan_out, until) = asked;
+        let mut limit = Limit::new(&*self.runtime, *until);
         let enough = |answers: &mut ValueAnswers| decided(answers).then(|| answers.clone());
         match limit.wait(fan_out.until(enough)).await {
             Some(answers) => answers,
@@ -67,6 +83,12 @@ impl Coordinator {
         }
     }
 }
+
+/// A question about a value that is under way, and until when it is waited for.
+pub(crate) struct AskedForValue(Arc<FanOut<ValueAnswers>>, Instant);
+
+/// So often a read lets others run when a majority has answered and somebody has not.
+const STRAGGLE: u32 = 3;
 
 /// What one master said, and how long that took.
 type Timed = (Result<Answer, Fault>, Duration);
@@ -100,6 +122,19 @@ impl ValueAnswers {
             said.get_or_insert_with(|| (Err(timeout(waited)), waited));
         }
         all
+    }
+
+    /// With what has been said since `before`; what was cut off stays so.
+    fn later_than(&self, mut before: Self) -> Self {
+        for (before, said) in before.said.iter_mut().zip(&self.said) {
+            *before = before.take().or_else(|| said.clone());
+        }
+        before
+    }
+
+    /// Every master has told its run and what it has.
+    pub(crate) fn all_read(&self) -> bool {
+        (0..self.said.len()).all(|node| self.run(node).is_some())
     }
 
     /// Every master has answered or failed.

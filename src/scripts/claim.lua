@@ -39,19 +39,29 @@ for i, key in ipairs(KEYS) do
   end
 end
 if mine == #KEYS then
+  if waiter ~= '' and instead == '' then
+    -- Who asks again is alive.
+    for i, key in ipairs(KEYS) do
+      local queue, alive, ticket = '{queue}' .. key, '{alive}' .. key, '{ticket}' .. key
+      local id = ARGV[7 + i] == '{shared}' and waiter .. ':r' or waiter
+      local number, beat = ARGV[6], tonumber(ARGV[7])
+      --+ line/join.lua
+    end
+  end
   -- Ours already, with the counter as it stands: where that is gone there is no number to give.
   if counter > 0 then
     return counter
   end
   return redis.error_reply('ERR quorate: {fence}' .. KEYS[1] .. ' is gone')
 end
-local left, ahead, largest, way, holder = 0, 0, 0, 0, ''
+local left, ahead, largest, way, holder, lined = 0, 0, 0, 0, '', {}
 local joins, stands = true, waiter ~= '' and instead == ''
 for i, key in ipairs(KEYS) do
   local mode, queue = ARGV[7 + i], '{queue}' .. key
   local id = mode == '{shared}' and waiter .. ':r' or waiter
   local blocked
   if stands or call('EXISTS', queue) == 1 then
+    lined[i] = true
     local alive, ticket = '{alive}' .. key, '{ticket}' .. key
     if stands then
       local number, beat = ARGV[6], tonumber(ARGV[7])
@@ -114,23 +124,26 @@ for i, key in ipairs(KEYS) do
   if mode == 'x' then
     call('SET', key, value, 'PX', ARGV[2])
   else
+    local lives = ttl
     if held[i] ~= mode then
       -- Whoever stands here by name is dead: its group is gone.
       call('DEL', holds)
       call('SET', key, mode, 'PX', ARGV[2])
-    elseif call('PTTL', key) < ttl then
-      call('PEXPIRE', key, ARGV[2])
+    else
+      lives = math.max(call('PTTL', key), ttl)
+      if lives == ttl then
+        call('PEXPIRE', key, ARGV[2])
+      end
+      call('ZREMRANGEBYSCORE', holds, '-inf', clock)
     end
-    call('ZREMRANGEBYSCORE', holds, '-inf', clock)
     call('ZADD', holds, string.format('%.0f', ms + ttl), value)
-    local lives = call('PTTL', key)
     call('PEXPIRE', holds, lives)
     if held[i] and held[i] == instead and waiter ~= '' then
       -- The place in line of who held it: it would stand before those that may come in now.
       call('ZREM', '{queue}' .. key, waiter)
       call('ZREM', '{alive}' .. key, waiter)
     end
-    if held[i] ~= mode and mode == '{shared}' then
+    if lined[i] and held[i] ~= mode and mode == '{shared}' then
       -- The first reader: those that stand beside it may come in as well.
       --+ wake/readers.lua
     end

@@ -1,7 +1,7 @@
 -- EXTEND (protocol, section 4), for many locks at once. Never shortens; puts a missing lock back,
 -- unless an operator has broken it.
 -- KEYS: locks. ARGV: value and ttl ms of each; a ttl of 0 means withdrawn, leave it alone; with a minus in
--- front of it there is a note, which is to live as long.
+-- front of it there is a note, which is to be kept.
 -- Reply: one digit a lock: 1 (ours), 2 (was missing, put back), 3 (withdrawn), 4 (ours, its note is gone),
 -- 0 (somebody else's).
 local said = {}
@@ -26,7 +26,7 @@ for i = 1, #KEYS do
     end
     said[i] = '1'
     if noted then
-      local note = redis.pcall('GETEX', '{note}' .. KEYS[i], 'PX', left)
+      local note = redis.pcall('GETEX', '{note}' .. KEYS[i], 'PX', left * NOTE_LIVES)
       if type(note) ~= 'string' or string.sub(note, 1, 32) ~= value then
         said[i] = '4'
       end

@@ -7,8 +7,14 @@ local held, ours = {}, 0
 for i, key in ipairs(KEYS) do
   held[i] = call('GET', key)
 end
-local time = call('TIME')
-local clock = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+-- This master's time in ms, once it is needed.
+local clock
+local function look_at_clock()
+  if not clock then
+    local time = call('TIME')
+    clock = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+  end
+end
 for i, key in ipairs(KEYS) do
   local mode, holds, free = ARGV[3 + i], '{holds}' .. key, not held[i]
   local mine = 0
@@ -20,7 +26,11 @@ for i, key in ipairs(KEYS) do
       end
     end
   elseif held[i] == mode then
+    look_at_clock()
     mine = call('ZREM', holds, value)
+    if noted then
+      redis.pcall('DEL', '{of-hold}' .. value .. ':' .. key)
+    end
     call('ZREMRANGEBYSCORE', holds, '-inf', clock)
     local last = call('ZRANGE', holds, -1, -1, 'WITHSCORES')
     if not last[1] then
@@ -39,7 +49,8 @@ for i, key in ipairs(KEYS) do
       call('ZREM', '{alive}' .. key, id)
     end
   end
-  if (mine == 1 and free) or left == 1 then
+  if ((mine == 1 and free) or left == 1) and call('EXISTS', queue) == 1 then
+    look_at_clock()
     local alive = '{alive}' .. key
     --+ line/purge.lua
     local now = call('GET', key)

@@ -106,7 +106,8 @@ contract! {
     order:
         requests_take_effect_in_the_order_sent
         every_request_is_answered_once
-        a_node_is_idle_when_all_is_answered;
+        a_node_is_idle_when_all_is_answered
+        a_claim_that_is_repeated_keeps_its_place_in_line_alive;
     value:
         where_nothing_was_written_nothing_is_read
         what_was_written_is_read_by_the_next_holder
@@ -129,11 +130,14 @@ contract! {
         a_write_goes_to_the_run_of_the_server_that_was_read_and_to_no_other
         values_of_neighbouring_names_are_apart;
     note:
-        a_note_of_the_holder_is_kept_and_shown_as_long_as_its_lock_lives
+        a_note_of_the_holder_is_shown_and_kept_for_longer_than_its_lock
         a_note_takes_over_the_expiry_that_a_renewal_gave_its_lock
         a_renewal_keeps_the_note_alive_and_says_where_it_is_gone
+        a_renewal_that_does_not_look_after_the_note_leaves_it_alone
+        a_note_that_is_kept_is_not_shown_where_the_lock_is_gone
         only_the_holder_writes_a_note
         a_release_takes_the_note_along_and_never_anothers
+        every_hold_of_a_class_has_a_note_that_ends_with_it
         a_note_that_was_left_is_never_shown_for_another_holder
         who_is_refused_in_order_is_told_the_holders_note
         a_break_tells_the_note_and_takes_it_along

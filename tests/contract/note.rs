@@ -4,14 +4,18 @@ use std::sync::{Arc, Mutex};
 
 use quorate::Note;
 use quorate::node::{
-    Answer, Claim, Extended, Fault, KeyState, NoteItem, Page, Request, Subscriber, WakeSink,
+    Answer, Claim, Class, ExtendItem, Extended, Fault, Group, KeyState, Mode, NoteItem, Page, Part,
+    Request, Subscriber, WakeSink,
 };
 
 use crate::arm::{Arm, LONG, assert_about, hex, now};
-use crate::support::asking::{acquire, claim, extend, in_line, look, release, smash};
+use crate::support::asking::{acquire, claim, extend, in_line, look, release, smash, token};
 use crate::support::{eventually, ms, secs};
 
 const KEY: &[u8] = b"job";
+
+/// So many times as long as its lock a note is kept.
+const NOTE_LIVES: u32 = 4;
 
 fn note_key(key: &[u8]) -> Vec<u8> {
     [b"quorate:note:", key].concat()
@@ -46,7 +50,7 @@ fn written(yes: bool) -> Answer {
     Answer::Noted(vec![yes])
 }
 
-pub(crate) async fn a_note_of_the_holder_is_kept_and_shown_as_long_as_its_lock_lives(arm: &Arm) {
+pub(crate) async fn a_note_of_the_holder_is_shown_and_kept_for_longer_than_its_lock(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, LONG, now())).await;
     assert_eq!(state(arm).await.note, None);
@@ -58,7 +62,7 @@ pub(crate) async fn a_note_of_the_holder_is_kept_and_shown_as_long_as_its_lock_l
     assert_eq!((&*shown.host, shown.pid), ("one", 7));
     assert_eq!(shown.process, "program");
     assert_eq!(shown.text.as_deref(), Some("a text"));
-    assert_about(arm.ttl(&note_key(KEY)), LONG);
+    assert_about(arm.ttl(&note_key(KEY)), NOTE_LIVES * LONG);
     assert_eq!(
         arm.ask(note(&holder, "two", false)).await,
         Ok(written(true))
@@ -70,10 +74,10 @@ pub(crate) async fn a_note_takes_over_the_expiry_that_a_renewal_gave_its_lock(ar
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, secs(100), now())).await;
     arm.ask(note(&holder, "one", false)).await.expect("said");
-    assert_about(arm.ttl(&note_key(KEY)), secs(100));
+    assert_about(arm.ttl(&note_key(KEY)), NOTE_LIVES * secs(100));
     arm.ask(extend(&[(&holder, LONG)])).await.expect("ours");
     arm.ask(note(&holder, "one", false)).await.expect("said");
-    assert_about(arm.ttl(&note_key(KEY)), LONG);
+    assert_about(arm.ttl(&note_key(KEY)), NOTE_LIVES * LONG);
 }
 
 pub(crate) async fn a_renewal_keeps_the_note_alive_and_says_where_it_is_gone(arm: &Arm) {
@@ -83,7 +87,7 @@ pub(crate) async fn a_renewal_keeps_the_note_alive_and_says_where_it_is_gone(arm
     let each = |said| Ok(Answer::Extended(vec![said]));
     let renewed = arm.ask(extend(&[(&holder, LONG)])).await;
     assert_eq!(renewed, each(Extended::Kept));
-    assert_about(arm.ttl(&note_key(KEY)), LONG);
+    assert_about(arm.ttl(&note_key(KEY)), NOTE_LIVES * LONG);
     assert_eq!(host(state(arm).await.note).as_deref(), Some("one"));
     arm.delete(&note_key(KEY));
     let renewed = arm.ask(extend(&[(&holder, LONG)])).await;
@@ -100,6 +104,42 @@ pub(crate) async fn a_renewal_keeps_the_note_alive_and_says_where_it_is_gone(arm
     arm.delete(KEY);
     let renewed = arm.ask(extend(&[(&holder, LONG)])).await;
     assert_eq!(renewed, each(Extended::Restored));
+}
+
+pub(crate) async fn a_renewal_that_does_not_look_after_the_note_leaves_it_alone(arm: &Arm) {
+    let holder = claim(KEY, 1);
+    arm.granted(acquire(&holder, secs(100), now())).await;
+    arm.ask(note(&holder, "one", false)).await.expect("said");
+    let alone = || {
+        let (claim, ttl) = (holder.clone(), LONG);
+        let item = ExtendItem {
+            claim,
+            ttl,
+            note: false,
+        };
+        Request::Extend {
+            items: [item].into(),
+        }
+    };
+    let kept = Ok(Answer::Extended(vec![Extended::Kept]));
+    assert_eq!(arm.ask(alone()).await, kept);
+    assert_about(arm.ttl(KEY), LONG);
+    assert_about(arm.ttl(&note_key(KEY)), NOTE_LIVES * secs(100));
+    arm.delete(&note_key(KEY));
+    assert_eq!(arm.ask(alone()).await, kept);
+}
+
+pub(crate) async fn a_note_that_is_kept_is_not_shown_where_the_lock_is_gone(arm: &Arm) {
+    let holder = claim(KEY, 1);
+    arm.granted(acquire(&holder, LONG, now())).await;
+    arm.ask(note(&holder, "one", false)).await.expect("said");
+    // As when its ttl has passed: nobody has released it.
+    arm.delete(KEY);
+    assert!(arm.read(&note_key(KEY)).is_some());
+    assert_eq!(state(arm).await.note, None);
+    let next = claim(KEY, 2);
+    arm.granted(acquire(&next, LONG, now())).await;
+    assert_eq!(state(arm).await.note, None);
 }
 
 pub(crate) async fn only_the_holder_writes_a_note(arm: &Arm) {
@@ -311,4 +351,46 @@ pub(crate) async fn keys_are_named_by_what_their_names_begin_with(arm: &Arm) {
     assert_eq!(all.len(), 50, "{all:?}");
     assert_eq!(listed(arm, b"a\\**").await, ["a*b"]);
     assert_eq!(listed(arm, b"nothing*").await, [""; 0]);
+}
+
+pub(crate) async fn every_hold_of_a_class_has_a_note_that_ends_with_it(arm: &Arm) {
+    let reader = |n| {
+        let part = Part {
+            key: KEY.into(),
+            mode: Mode::Class(Class::Shared),
+        };
+        let claim = Claim::new("", KEY, token(n), true);
+        Arc::new(claim.with_group(Group::new(vec![part])))
+    };
+    let (one, two, stranger) = (reader(1), reader(2), reader(3));
+    arm.granted(acquire(&one, secs(100), now())).await;
+    arm.granted(acquire(&two, LONG, now())).await;
+    for (reader, host, is) in [
+        (&one, "one", true),
+        (&two, "two", true),
+        (&stranger, "x", false),
+    ] {
+        assert_eq!(arm.ask(note(reader, host, false)).await, Ok(written(is)));
+    }
+    let shown = state(arm).await;
+    assert_eq!(shown.note, None);
+    let hosts: Vec<_> = shown
+        .holds
+        .into_iter()
+        .map(|hold| host(hold.note))
+        .collect();
+    assert_eq!(hosts, [Some("one".into()), Some("two".into())]);
+    let key = |n| [b"quorate:note:quorate:hold:", &hex(n)[..], b":", KEY].concat();
+    assert_about(arm.ttl(&key(1)), secs(100));
+    assert_about(arm.ttl(&key(2)), LONG);
+    arm.ask(release(&one)).await.expect("ours");
+    assert_eq!(arm.read(&key(1)), None);
+    let Ok(Answer::State(was)) = arm.ask(smash(KEY)).await else {
+        panic!("no state")
+    };
+    let hosts: Vec<_> = was.holds.into_iter().map(|hold| host(hold.note)).collect();
+    assert_eq!(hosts, [Some("two".into())]);
+    // Of a class that holds it no more nothing is shown.
+    arm.granted(acquire(&claim(KEY, 4), LONG, now())).await;
+    assert_eq!(state(arm).await.holds, []);
 }

@@ -173,6 +173,7 @@ pub(crate) fn extend(items: &[(&Arc<Claim>, Duration)]) -> Request {
     let item = |&(claim, ttl): &(&Arc<Claim>, Duration)| ExtendItem {
         claim: claim.clone(),
         ttl,
+        note: claim.is_noted(),
     };
     Request::Extend {
         items: items.iter().map(item).collect(),

@@ -1,18 +1,13 @@
 //! What is aimed at, and whether it was reached.
 
+use std::fmt;
+
 use quorate_testbed::measure::number;
 
 /// One goal, what came of it, and whether that is good enough.
 pub(crate) fn goal(what: &str, value: f64, at: Bound) {
-    let (sign, bound, met) = match at {
-        Bound::Most(bound) => ("at most", bound, value <= bound),
-        Bound::Least(bound) => ("at least", bound, value >= bound),
-    };
-    let verdict = if met { "met" } else { "MISSED" };
-    println!(
-        "goal: {what}: {sign} {bound}; measured {}: {verdict}",
-        number(value)
-    );
+    let verdict = if at.is_met_by(value) { "met" } else { "MISSED" };
+    println!("goal: {what}: {at}; measured {}: {verdict}", number(value));
 }
 
 /// How a goal is bounded.
@@ -22,6 +17,25 @@ pub(crate) enum Bound {
     Most(f64),
     /// No less than this.
     Least(f64),
+}
+
+impl Bound {
+    /// Whether this is good enough; what is no number is not.
+    pub(crate) fn is_met_by(self, value: f64) -> bool {
+        match self {
+            Self::Most(bound) => value <= bound,
+            Self::Least(bound) => value >= bound,
+        }
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Most(bound) => write!(f, "at most {bound}"),
+            Self::Least(bound) => write!(f, "at least {bound}"),
+        }
+    }
 }
 
 /// The most by which a cost rises over the least before it: one that falls and then rises has risen.

@@ -19,6 +19,9 @@ use crate::floor::Floor;
 use crate::goal::{Bound, climb, goal};
 use crate::versus::{crowd, runtime};
 
+/// So long after the last was taken the notes of all of them stand on the masters.
+const NOTED: Duration = Duration::from_secs(2);
+
 /// Arguments of `held`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
@@ -39,6 +42,19 @@ pub(crate) struct Args {
     node_timeout_ms: Option<u64>,
 }
 
+impl Args {
+    fn turn(&self, name: Name, count: usize) -> Hold {
+        Hold {
+            name,
+            count,
+            seconds: self.seconds,
+            node_timeout_ms: self.node_timeout_ms,
+            notes: true,
+            brief: false,
+        }
+    }
+}
+
 /// Arguments of one process that holds.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct HolderArgs {
@@ -52,18 +68,24 @@ pub(crate) struct HolderArgs {
     seconds: u64,
     #[arg(long)]
     node_timeout_ms: Option<u64>,
+    /// Nobody is told who holds them
+    #[arg(long)]
+    without_notes: bool,
+    /// Without the margins and the cost of another cycle
+    #[arg(long)]
+    brief: bool,
 }
 
 /// What one process saw of itself.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-struct Seen {
+pub(crate) struct Seen {
     acquired: usize,
     /// Resident bytes that came with a lock, names and guards included: right after the last was
     /// taken, and when all have been renewed.
     taken_memory: f64,
-    memory_per_lock: f64,
+    pub(crate) memory_per_lock: f64,
     /// Client processor time, as a share of one core.
-    cpu_percent: f64,
+    pub(crate) cpu_percent: f64,
     /// The least that was left of any lease, in milliseconds.
     margin_ms: f64,
     lost: usize,
@@ -73,10 +95,12 @@ struct Seen {
 
 /// One round of one contender with one count, with what only the parent can see.
 #[derive(Clone, Copy)]
-struct Row {
-    seen: Seen,
-    servers_percent: f64,
+pub(crate) struct Row {
+    pub(crate) seen: Seen,
+    pub(crate) servers_percent: f64,
     sent_per_second: f64,
+    /// What a lock takes on each master, in bytes.
+    pub(crate) master_memory_per_lock: f64,
 }
 
 /// Runs and prints.
@@ -90,7 +114,7 @@ pub(crate) fn run(args: &Args) {
     let masters = Masters::start(5).expect("masters (is redis-server installed?)");
     for _ in 0..args.rounds {
         for (name, count, rounds) in &mut rows {
-            rounds.push(one(&masters, *name, *count, args));
+            rounds.push(args.turn(*name, *count).run(&masters));
         }
     }
     println!(
@@ -189,47 +213,89 @@ fn goals(name: Name, rows: &[(Name, usize, Vec<Row>)]) {
     growth("memory a lock", 1_000, |row, _| row.seen.memory_per_lock);
 }
 
-fn one(masters: &Masters, name: Name, count: usize, args: &Args) -> Row {
-    for master in masters {
-        let _ = master.command(&["FLUSHALL"]);
+/// One turn of a process that holds.
+pub(crate) struct Hold {
+    pub(crate) name: Name,
+    pub(crate) count: usize,
+    pub(crate) seconds: u64,
+    pub(crate) node_timeout_ms: Option<u64>,
+    /// Whether those who look are told who holds them.
+    pub(crate) notes: bool,
+    /// Without the margins and the cost of another cycle.
+    pub(crate) brief: bool,
+}
+
+impl Hold {
+    fn command(&self, masters: &Masters) -> Command {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(["holder", "--urls", &masters.urls().join(",")]);
+        if let Some(ms) = self.node_timeout_ms {
+            command.args(["--node-timeout-ms", &ms.to_string()]);
+        }
+        command.args(["--count", &self.count.to_string()]);
+        command.args(["--name", self.name.prefix()]);
+        command.args(["--seconds", &self.seconds.to_string()]);
+        command.args((!self.notes).then_some("--without-notes"));
+        command.args(self.brief.then_some("--brief"));
+        command
     }
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["holder", "--urls", &masters.urls().join(",")]);
-    if let Some(ms) = args.node_timeout_ms {
-        command.args(["--node-timeout-ms", &ms.to_string()]);
+
+    /// Starts the process and watches it and the masters.
+    pub(crate) fn run(&self, masters: &Masters) -> Row {
+        for master in masters {
+            let _ = master.command(&["FLUSHALL"]);
+        }
+        let empty = master_memory(masters);
+        let mut command = self.command(masters);
+        let mut child = command
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("a holder");
+        let mut out = std::io::BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        let mut next = || {
+            line.clear();
+            std::io::BufRead::read_line(&mut out, &mut line).expect("a line");
+            line.clone()
+        };
+        assert_eq!(next().trim(), "steady");
+        let counts = || Counts::read(masters, self.name.sends_set());
+        let (cpu, before) = (servers_cpu(masters), counts());
+        let started = Instant::now();
+        assert_eq!(next().trim(), "over");
+        let took = started.elapsed().as_secs_f64();
+        let servers = servers_cpu(masters).saturating_sub(cpu).as_secs_f64();
+        let counts = counts().since(before);
+        let full = master_memory(masters);
+        let seen: Seen = serde_json::from_str(&next()).expect("what it saw");
+        child.wait().expect("ends");
+        assert_eq!(
+            seen.acquired, self.count,
+            "{:?} could not take all",
+            self.name
+        );
+        Row {
+            seen,
+            servers_percent: 100.0 * servers / took,
+            sent_per_second: counts.sent as f64 / took,
+            master_memory_per_lock: (full - empty) / self.count as f64,
+        }
     }
-    let seconds = args.seconds;
-    let mut child = command
-        .args(["--count", &count.to_string()])
-        .args(["--name", name.prefix(), "--seconds", &seconds.to_string()])
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .expect("a holder");
-    let mut out = std::io::BufReader::new(child.stdout.take().expect("piped"));
-    let mut line = String::new();
-    let mut next = || {
-        line.clear();
-        std::io::BufRead::read_line(&mut out, &mut line).expect("a line");
-        line.clone()
+}
+
+/// What a master has in use on average, in bytes.
+fn master_memory(masters: &Masters) -> f64 {
+    let used = |text: &str| -> Option<f64> {
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("used_memory:"));
+        line?.trim().parse().ok()
     };
-    assert_eq!(next().trim(), "steady");
-    let (cpu, before) = (
-        servers_cpu(masters),
-        Counts::read(masters, name.sends_set()),
-    );
-    let started = Instant::now();
-    assert_eq!(next().trim(), "over");
-    let took = started.elapsed().as_secs_f64();
-    let servers = servers_cpu(masters).saturating_sub(cpu).as_secs_f64();
-    let counts = Counts::read(masters, name.sends_set()).since(before);
-    let seen: Seen = serde_json::from_str(&next()).expect("what it saw");
-    child.wait().expect("ends");
-    assert_eq!(seen.acquired, count, "{name:?} could not take all");
-    Row {
-        seen,
-        servers_percent: 100.0 * servers / took,
-        sent_per_second: counts.sent as f64 / took,
-    }
+    let infos = masters.iter().filter_map(|master| {
+        let said = master.command(&["INFO", "memory"]).ok()?;
+        used(&said.text()?)
+    });
+    infos.sum::<f64>() / masters.len() as f64
 }
 
 /// One process that holds `count` locks; talks to its parent in lines.
@@ -250,6 +316,9 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     if let Some(ms) = args.node_timeout_ms {
         builder = builder.node_timeout(Duration::from_millis(ms));
     }
+    if args.without_notes {
+        builder = builder.note(None);
+    }
     let redlock = builder.build().expect("good settings");
     // Buffers and script caches are there before memory is looked at.
     drop(take(&redlock, "warm", 256).await);
@@ -260,6 +329,8 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     let taking = taking.elapsed();
     let gone = guards.iter().filter(|guard| !guard.is_valid()).count();
     let taken = own_memory().saturating_sub(before);
+    // The notes of all are written by then: that is done once, and not by holding on.
+    tokio::time::sleep(NOTED).await;
     println!("steady");
     let rest = tokio::time::sleep(Duration::from_secs(args.seconds));
     let cpu = share(Usage::of(&[], rest).await.1);
@@ -267,20 +338,9 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     // By now everybody was renewed, and has what renewing needs.
     let memory = own_memory().saturating_sub(before);
     // Looking at all of them costs time of its own, so it comes after.
-    let mut margin = Duration::MAX;
-    let looking = Instant::now();
-    while looking.elapsed() < Duration::from_secs(args.seconds) {
-        let least = guards.iter().map(LockGuard::remaining).min();
-        margin = margin.min(least.unwrap_or_default());
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    let mut causes = std::collections::BTreeMap::<&str, usize>::new();
-    for guard in &guards {
-        use futures::FutureExt;
-        if let Some(cause) = guard.lost().now_or_never() {
-            *causes.entry(cause.as_str()).or_default() += 1;
-        }
-    }
+    let looking = if args.brief { 0 } else { args.seconds };
+    let margin = least_margin(&guards, Duration::from_secs(looking)).await;
+    let causes = losses(&guards);
     if !causes.is_empty() {
         eprintln!(
             "{:?}: {} of {} locks lost: {causes:?}; {gone} of them while the others were taken, in {:.1} s",
@@ -291,12 +351,12 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
         );
     }
     let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
-    let cycle_us = cycle(
-        Arc::new(Contender::Quorate(redlock.clone())),
-        args.name,
-        cpu,
-    )
-    .await;
+    let cycle_us = if args.brief {
+        0.0
+    } else {
+        let client = Contender::Quorate(redlock.clone());
+        cycle(Arc::new(client), args.name, cpu).await
+    };
     let acquired = guards.len();
     drop(guards);
     redlock.flush().await;
@@ -309,6 +369,30 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
         lost,
         cycle_us,
     }
+}
+
+/// The least that was left of any lease.
+async fn least_margin(guards: &[LockGuard], time: Duration) -> Duration {
+    let mut margin = Duration::MAX;
+    let looking = Instant::now();
+    while looking.elapsed() < time {
+        let least = guards.iter().map(LockGuard::remaining).min();
+        margin = margin.min(least.unwrap_or_default());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    margin
+}
+
+/// How many were lost, by why.
+fn losses(guards: &[LockGuard]) -> std::collections::BTreeMap<&'static str, usize> {
+    use futures::FutureExt;
+    let mut causes = std::collections::BTreeMap::new();
+    for guard in guards {
+        if let Some(cause) = guard.lost().now_or_never() {
+            *causes.entry(cause.as_str()).or_default() += 1;
+        }
+    }
+    causes
 }
 
 /// Takes `count` locks, 64 at a time.

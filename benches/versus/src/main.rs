@@ -17,6 +17,7 @@ mod faults;
 mod floor;
 mod goal;
 mod held;
+mod kinds;
 mod leftovers;
 mod peers;
 mod tasks;
@@ -45,6 +46,8 @@ enum Command {
     Faults(faults::Args),
     /// Many locks held and renewed by one process: memory, cost and margins, and their growth
     Held(held::Args),
+    /// What each kind of lock costs beside the plain one: the table of goals, in about three minutes
+    Kinds(kinds::Args),
     /// One process of `held`
     #[command(hide = true)]
     Holder(held::HolderArgs),
@@ -64,6 +67,7 @@ fn main() {
         Command::Versus(args) => versus::run(&args),
         Command::Faults(args) => faults::run(&args),
         Command::Held(args) => held::run(&args),
+        Command::Kinds(args) => kinds::run(&args),
         Command::Holder(args) => held::holder(&args),
         Command::Tasks(args) => tasks::run(&args),
         Command::Leftovers(args) => leftovers::run(&args),

@@ -45,7 +45,7 @@ impl Hold {
         };
         match taken {
             Ok(hold) => Taken::Yes(hold),
-            Err(AcquireError::HeldByOther(_)) => Taken::No("held"),
+            Err(AcquireError::HeldByOther(_) | AcquireError::NotJoinable(_)) => Taken::No("held"),
             Err(AcquireError::NoQuorum(_)) => Taken::No("no_quorum"),
             Err(AcquireError::TooLate(_)) => Taken::No("late"),
             Err(_) => Taken::No("invalid"),

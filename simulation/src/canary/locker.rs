@@ -351,6 +351,7 @@ impl Lease {
         let items: Arc<[ExtendItem]> = [ExtendItem {
             claim: self.claim.clone(),
             ttl,
+            note: false,
         }]
         .into();
         let votes = self.core.ask(Phase::Extend, || Request::Extend {

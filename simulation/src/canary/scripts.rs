@@ -212,7 +212,12 @@ impl WrongScripts {
                 }
                 let number = counter + u64::from(free);
                 let claim = renumbered(claim, number);
-                let items = [ExtendItem { claim, ttl }].into();
+                let items = [ExtendItem {
+                    claim,
+                    ttl,
+                    note: false,
+                }]
+                .into();
                 let _kept = turn.memory.apply(turn.now, &Request::Extend { items });
                 let counter = Some(number);
                 Ok(Answer::Granted { counter })
@@ -408,8 +413,8 @@ fn extend(flaw: Flaw, mut turn: Turn<'_>, items: &[ExtendItem]) -> Option<Outcom
                 } else {
                     claim.clone()
                 };
-                let ttl = item.ttl;
-                ExtendItem { claim, ttl }
+                let (ttl, note) = (item.ttl, item.note);
+                ExtendItem { claim, ttl, note }
             };
             let items = items.iter().map(wrong).collect();
             let said = turn.memory.apply(turn.now, &Request::Extend { items });

@@ -121,7 +121,11 @@ pub(super) fn kept(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
             claim.withdraw();
         }
         let ttl = millis(ttl);
-        items.push(ExtendItem { claim, ttl });
+        items.push(ExtendItem {
+            claim,
+            ttl,
+            note: false,
+        });
         at += same;
     }
     Some(Request::Extend {

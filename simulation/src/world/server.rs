@@ -140,8 +140,8 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
                 if pair[1] == b"0" {
                     claim.withdraw();
                 }
-                let ttl = millis(pair[1]);
-                Some(ExtendItem { claim, ttl })
+                let (ttl, note) = (millis(pair[1]), false);
+                Some(ExtendItem { claim, ttl, note })
             };
             let items = keys.iter().zip(args.chunks(2)).map(item);
             Request::Extend {

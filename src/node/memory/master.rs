@@ -5,8 +5,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::keys::Family;
-use crate::node::note::dated;
+use crate::keys::{self, Family};
+use crate::node::note::{NOTE_LIVES, dated};
 use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fairness, Fault, KeyState, Note, NoteItem, QueueInfo,
     Request, ServerRun, StoredValue, Ticket, Waiter,
@@ -500,7 +500,7 @@ impl Master {
                         Some(item.ttl),
                     );
                 }
-                if noted && claim.is_noted() && !self.keep_note(now, claim) {
+                if noted && item.note && !self.keep_note(now, claim) {
                     return Extended::Unnoted;
                 }
                 Extended::Kept
@@ -524,7 +524,8 @@ impl Master {
         let ttl_left = self.ttl_left(now, key);
         let counter = self.text(now, &Family::Fence.of(key))?.and_then(parse);
         let ms = now / 1000;
-        let line = self.line(ms, key);
+        let name = keys::line_of(key);
+        let line = self.line(ms, &name);
         let lives = |id: &Arc<str>| {
             Duration::from_millis(line.alive.get(id).map_or(0, |at| at.saturating_sub(ms)))
         };
@@ -532,14 +533,16 @@ impl Master {
         let queue = queue
             .map(|(_, id)| Waiter::new(id.to_string(), lives(id)))
             .collect();
-        self.sweep(key);
+        self.sweep(&name);
         let note = self.note_of(now, key, holder.as_deref());
+        let holds = self.holds_of(now, key, holder.as_deref());
         Ok(KeyState {
             holder,
             ttl_left,
             counter,
             queue,
             note,
+            holds,
         })
     }
 
@@ -553,17 +556,22 @@ impl Master {
 
     fn note_on(&mut self, now: u64, lock: &[u8], item: &NoteItem) -> bool {
         let value = item.claim.token().to_hex();
-        let ours = matches!(self.text(now, lock), Ok(Some(held)) if held == value);
-        if item.claim.is_withdrawn() || !ours {
+        let held = self.text(now, lock).ok().flatten().map(<[u8]>::to_vec);
+        let Some(held) = held.filter(|_| !item.claim.is_withdrawn()) else {
             return false;
-        }
-        let key = Family::Note.of(lock);
-        let left = self.ttl_left(now, lock);
+        };
+        let (left, key) = if held == value {
+            (self.ttl_left(now, lock), Family::Note.of(lock))
+        } else if let Some((left, key)) = self.hold_left(now, lock, &held, value) {
+            (Some(left), key)
+        } else {
+            return false;
+        };
         let written = left.is_some() && self.text(now, &key).is_ok();
         if written {
             let note = dated(item.since, &item.says);
             let value = [&value[..], b" ", note.as_bytes()].concat();
-            self.set(now, &key, value, left);
+            self.set(now, &key, value, left.map(|left| left * NOTE_LIVES));
         }
         if item.announce {
             self.announced.push(lock.to_vec());
@@ -571,7 +579,7 @@ impl Master {
         written
     }
 
-    /// Lets a note live as long as its lock; false where it is gone.
+    /// Keeps a note beyond the expiry of its lock; false where it is gone.
     fn keep_note(&mut self, now: u64, claim: &Claim) -> bool {
         let key = Family::Note.of(claim.key());
         let left = self.ttl_left(now, claim.key());
@@ -579,7 +587,7 @@ impl Master {
             return false;
         };
         let ours = note.starts_with(&claim.token().to_hex());
-        self.set(now, &key, note, left);
+        self.set(now, &key, note, left.map(|left| left * NOTE_LIVES));
         ours
     }
 
@@ -623,7 +631,7 @@ impl Master {
             self.keys.remove(key);
             self.drop_note(now, key);
             if let Some(head) = was.queue.first() {
-                self.publish(&head.id, key);
+                self.publish(&head.id, &keys::line_of(key));
             }
         }
         let queue = Vec::new();

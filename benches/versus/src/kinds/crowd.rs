@@ -1,0 +1,228 @@
+//! Many tasks at once: readers beside writers, permits, takers of one quota.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quorate::{LockGuard, LockRequest, Redlock, Wait};
+use quorate_testbed::measure::{Spread, quantile};
+
+use super::figure::Figure;
+use crate::contender::{Addresses, Name, settings};
+use crate::goal::Bound;
+
+/// What a task does again and again; says for how long it held, if it did.
+type Once = Arc<dyn Fn(usize) -> Pin<Box<dyn Future<Output = Duration> + Send>> + Send + Sync>;
+
+/// What a crowd came to.
+struct Seen {
+    /// Times of one cycle, hold included, in nanoseconds, in order.
+    cycles: Vec<u64>,
+    per_second: f64,
+    /// How long a hold lasted on average.
+    hold: Duration,
+    most: usize,
+    fewest: usize,
+}
+
+impl Seen {
+    fn p50(&self) -> f64 {
+        quantile(&self.cycles, 0.5)
+    }
+}
+
+/// So many tasks do it for as long as `time`.
+async fn crowd(tasks: usize, time: Duration, once: &Once) -> Seen {
+    let started = Instant::now();
+    let mut running = tokio::task::JoinSet::new();
+    for task in 0..tasks {
+        let once = once.clone();
+        running.spawn(async move {
+            let (mut cycles, mut held) = (Vec::new(), Duration::ZERO);
+            while started.elapsed() < time {
+                let began = Instant::now();
+                held += once(task).await;
+                cycles.push(began.elapsed().as_nanos() as u64);
+            }
+            (cycles, held)
+        });
+    }
+    let done = running.join_all().await;
+    let took = started.elapsed();
+    let counts = || done.iter().map(|(cycles, _)| cycles.len());
+    let (most, fewest) = (counts().max(), counts().min());
+    let held: Duration = done.iter().map(|(_, held)| *held).sum();
+    let mut cycles: Vec<u64> = done.into_iter().flat_map(|(cycles, _)| cycles).collect();
+    cycles.sort_unstable();
+    Seen {
+        per_second: cycles.len() as f64 / took.as_secs_f64(),
+        hold: held / u32::try_from(cycles.len().max(1)).unwrap_or(u32::MAX),
+        most: most.unwrap_or(0),
+        fewest: fewest.unwrap_or(0),
+        cycles,
+    }
+}
+
+/// Takes what `ask` names, holds it for so long, and gives it back.
+fn holding(
+    redlock: &Redlock,
+    hold: Duration,
+    ask: impl Fn(&Redlock, usize) -> LockRequest<'_> + Clone + Send + Sync + 'static,
+) -> Once {
+    let redlock = redlock.clone();
+    Arc::new(move |task| {
+        let (redlock, ask) = (redlock.clone(), ask.clone());
+        Box::pin(async move {
+            let guard: LockGuard = ask(&redlock, task).acquire().await.expect("in time");
+            let held = Instant::now();
+            if !hold.is_zero() {
+                tokio::time::sleep(hold).await;
+            }
+            let held = held.elapsed();
+            guard.release().await;
+            held
+        })
+    })
+}
+
+fn taking(redlock: &Redlock) -> Once {
+    let quota = redlock.quota("crowd:quota");
+    Arc::new(move |_| {
+        let quota = quota.clone();
+        Box::pin(async move {
+            let _ = quota.take(1).await.expect("in time");
+            Duration::ZERO
+        })
+    })
+}
+
+fn own(redlock: &Redlock, task: usize) -> LockRequest<'_> {
+    redlock.lock(format!("crowd:{task}"))
+}
+
+const AT_ONCE: Duration = Duration::ZERO;
+
+/// Everything that takes turns.
+struct Crowds {
+    readers: Once,
+    writers: Once,
+    permits: Once,
+    own_locks: Once,
+    busy_permits: Once,
+    one_lock: Once,
+    takers: Once,
+}
+
+impl Crowds {
+    async fn new(at: &Addresses) -> Self {
+        let settings = settings(Name::Default, &at.urls).wait(Wait::For(Duration::from_secs(60)));
+        let redlock = settings.build().expect("good settings");
+        let quota = redlock.quota("crowd:quota");
+        quota.create(u64::MAX).await.expect("new masters");
+        let (ms, five_ms) = (Duration::from_millis(1), Duration::from_millis(5));
+        Self {
+            readers: holding(&redlock, ms, |redlock, _| {
+                redlock.lock("crowd:read").shared()
+            }),
+            writers: holding(&redlock, ms, |redlock, _| redlock.lock("crowd:write")),
+            permits: holding(&redlock, AT_ONCE, |redlock, _| {
+                redlock.semaphore("crowd:s", 5)
+            }),
+            own_locks: holding(&redlock, AT_ONCE, own),
+            busy_permits: holding(&redlock, five_ms, |redlock, _| {
+                redlock.semaphore("crowd:b", 5)
+            }),
+            one_lock: holding(&redlock, AT_ONCE, |redlock, _| redlock.lock("crowd:one")),
+            takers: taking(&redlock),
+        }
+    }
+
+    async fn round(&self, seen: &mut Rounds) {
+        let short = Duration::from_millis(400);
+        let readers = crowd(64, 2 * short, &self.readers).await;
+        let writers = crowd(64, 2 * short, &self.writers).await;
+        seen.readers.push(readers.per_second / writers.per_second);
+        seen.read_ms.push(readers.hold.as_secs_f64() * 1e3);
+        seen.write_ms.push(writers.hold.as_secs_f64() * 1e3);
+
+        // In short turns: both are had in the same moments.
+        let turns = 4;
+        let (mut permits, mut locks) = (Vec::new(), Vec::new());
+        for _ in 0..turns {
+            permits.push(crowd(5, short / turns, &self.permits).await.p50());
+            locks.push(crowd(5, short / turns, &self.own_locks).await.p50());
+        }
+        let (permits, locks) = (Spread::of(permits).median, Spread::of(locks).median);
+        seen.permits.push(permits / locks);
+
+        let busy = crowd(50, 4 * short, &self.busy_permits).await;
+        let ideal = 5.0 / busy.hold.as_secs_f64();
+        seen.busy.push(busy.per_second / ideal);
+        seen.busy_ms.push(busy.hold.as_secs_f64() * 1e3);
+        seen.shares.push(busy.most as f64 / busy.fewest as f64);
+
+        let one = crowd(64, short, &self.one_lock).await;
+        let takers = crowd(64, short, &self.takers).await;
+        let lock = crowd(1, short / 2, &self.own_locks).await.p50();
+        let take = crowd(1, short / 2, &self.takers).await.p50();
+        // One after the other each needs a hand-over, and what it does while it holds the lock.
+        let beyond = (take - lock).max(0.0) / 1e9;
+        let allowed = 1.0 / (1.0 / one.per_second + beyond);
+        seen.takers.push(takers.per_second / allowed);
+        seen.takes.push(takers.per_second);
+    }
+}
+
+/// One value of each round.
+#[derive(Default)]
+struct Rounds {
+    readers: Vec<f64>,
+    read_ms: Vec<f64>,
+    write_ms: Vec<f64>,
+    permits: Vec<f64>,
+    busy: Vec<f64>,
+    busy_ms: Vec<f64>,
+    shares: Vec<f64>,
+    takers: Vec<f64>,
+    takes: Vec<f64>,
+}
+
+/// Measures all of them.
+pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
+    let crowds = Crowds::new(at).await;
+    crowds.round(&mut Rounds::default()).await;
+    let mut seen = Rounds::default();
+    for _ in 0..rounds {
+        crowds.round(&mut seen).await;
+    }
+    let median = |rounds: &[f64]| Spread::of(rounds.iter().copied()).median;
+    let readers = format!(
+        "64 readers of one resource over 64 writers, hold 1 ms (measured {:.1} and {:.1})",
+        median(&seen.read_ms),
+        median(&seen.write_ms)
+    );
+    let busy = format!(
+        "5 permits, 50 tasks, hold 5 ms (measured {:.1}): rate over the ideal",
+        median(&seen.busy_ms)
+    );
+    vec![
+        Figure::new(readers, Bound::Least(20.0), seen.readers),
+        Figure::new(
+            "5 permits, 5 tasks: a cycle over that of 5 plain locks",
+            Bound::Most(1.25),
+            seen.permits,
+        ),
+        Figure::new(busy, Bound::Least(0.85), seen.busy),
+        Figure::new(
+            "5 permits, 50 tasks: most over fewest of a task",
+            Bound::Most(1.3),
+            seen.shares,
+        ),
+        Figure::new(
+            "64 takers of one quota: rate over what hand-overs allow",
+            Bound::Least(0.8),
+            seen.takers,
+        ),
+        Figure::stated("64 takers of one quota", "/s", seen.takes),
+    ]
+}

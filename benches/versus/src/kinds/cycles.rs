@@ -1,0 +1,246 @@
+//! One client, one cycle after the other: the kinds in turn with the plain lock.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use quorate::{LockGuard, OwnedGuard, Owner, Quota, Redlock, Take};
+use quorate_testbed::Masters;
+use quorate_testbed::measure::{Counts, Samples, quantile};
+
+use super::figure::Figure;
+use crate::contender::{Addresses, Name, settings};
+use crate::goal::Bound;
+
+/// How many cycles a turn has.
+const CYCLES: usize = 60;
+
+/// How many local holds a turn has: each is far below a microsecond.
+const LOCAL: usize = 2_000;
+
+/// What takes turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// The plain lock.
+    Plain,
+    /// So many resources in one lock.
+    Together(usize),
+    /// So many locks, taken one after the other and held together.
+    InTurn(usize),
+    Reader,
+    /// Another hold of an owner that holds already, by another client.
+    Further,
+    Take,
+}
+
+const ALL: [Work; 8] = [
+    Work::Plain,
+    Work::Together(2),
+    Work::InTurn(2),
+    Work::Together(4),
+    Work::InTurn(4),
+    Work::Reader,
+    Work::Further,
+    Work::Take,
+];
+
+/// What came of all turns of one work.
+#[derive(Default)]
+struct Turns {
+    /// Medians of each round, in nanoseconds.
+    cycle: Vec<f64>,
+    acquire: Vec<f64>,
+    /// Commands that a cycle sent, of all masters together.
+    sent: f64,
+}
+
+/// A client, and what is held all the while.
+struct Bench {
+    redlock: Redlock,
+    quota: Quota,
+    /// The owner as this client knows it, and as another does who holds already.
+    owner: Owner,
+    local: Owner,
+    held: OwnedGuard,
+}
+
+impl Bench {
+    async fn new(at: &Addresses) -> Self {
+        let client = || settings(Name::Default, &at.urls).build();
+        let (redlock, other) = (
+            client().expect("good settings"),
+            client().expect("good settings"),
+        );
+        let quota = redlock.quota("kinds:quota");
+        quota.create(u64::MAX).await.expect("new masters");
+        let local = other.owner("order").expect("a good id");
+        let held = local.acquire("kinds:order").await.expect("free");
+        Self {
+            quota,
+            owner: redlock.owner("order").expect("a good id"),
+            redlock,
+            local,
+            held,
+        }
+    }
+
+    /// One turn of a work.
+    async fn turn(&self, work: Work) -> Samples {
+        let mut seen = Samples::default();
+        for n in 0..CYCLES {
+            let name = format!("kinds:{}", n % 64);
+            let names = |count| (0..count).map(move |part| format!("kinds:{n}:{part}"));
+            match work {
+                Work::Plain => {
+                    let acquire = async { self.redlock.acquire(&name).await.ok() };
+                    seen.cycle(acquire, LockGuard::release).await;
+                }
+                Work::Together(count) => {
+                    let all = self.redlock.lock_all(names(count));
+                    let acquire = async { all.acquire().await.ok() };
+                    seen.cycle(acquire, LockGuard::release).await;
+                }
+                Work::InTurn(count) => {
+                    let acquire = self.in_turn(names(count));
+                    seen.cycle(acquire, release_all).await;
+                }
+                Work::Reader => {
+                    let shared = self.redlock.lock(&name).shared();
+                    let acquire = async { shared.acquire().await.ok() };
+                    seen.cycle(acquire, LockGuard::release).await;
+                }
+                Work::Further => {
+                    let acquire = async { self.owner.acquire("kinds:order").await.ok() };
+                    seen.cycle(acquire, OwnedGuard::release).await;
+                }
+                Work::Take => {
+                    let take = async { self.quota.take(1).await.ok() };
+                    seen.cycle(take, async |_: Take| {}).await;
+                }
+            }
+        }
+        assert_eq!(seen.failed, 0, "{work:?}");
+        seen.sort();
+        seen
+    }
+
+    async fn in_turn(&self, names: impl Iterator<Item = String>) -> Option<Vec<LockGuard>> {
+        let mut guards = Vec::new();
+        for name in names {
+            guards.push(self.redlock.acquire(name).await.ok()?);
+        }
+        Some(guards)
+    }
+
+    /// What one more hold of a local owner takes, in microseconds.
+    async fn local_hold(&self) -> f64 {
+        let started = Instant::now();
+        for _ in 0..LOCAL {
+            let hold = self.local.acquire("kinds:order").await;
+            drop(black_box(hold).expect("held"));
+        }
+        started.elapsed().as_secs_f64() * 1e6 / LOCAL as f64
+    }
+}
+
+async fn release_all(guards: Vec<LockGuard>) {
+    for guard in guards {
+        guard.release().await;
+    }
+}
+
+/// Measures all of them.
+pub(super) async fn measure(masters: &Masters, at: &Addresses, rounds: usize) -> Vec<Figure> {
+    let bench = Bench::new(at).await;
+    let mut seen: [Turns; ALL.len()] = Default::default();
+    // What is loaded once is loaded, and what a cycle sends is counted.
+    for (work, seen) in ALL.into_iter().zip(&mut seen) {
+        bench.turn(work).await;
+        // The least of some turns: what is held all the while is renewed meanwhile.
+        let mut least = u64::MAX;
+        for _ in 0..4 {
+            bench.redlock.flush().await;
+            let before = Counts::read(masters, false);
+            bench.turn(work).await;
+            bench.redlock.flush().await;
+            least = least.min(Counts::read(masters, false).since(before).sent);
+        }
+        seen.sent = least as f64 / CYCLES as f64;
+    }
+    let before = Counts::read(masters, false);
+    let mut local = vec![bench.local_hold().await];
+    let local_sent = Counts::read(masters, false).since(before).sent;
+    for round in 0..rounds {
+        for turn in 0..ALL.len() {
+            let n = (round + turn) % ALL.len();
+            let samples = bench.turn(ALL[n]).await;
+            seen[n].cycle.push(quantile(&samples.cycle, 0.5));
+            seen[n].acquire.push(quantile(&samples.acquire, 0.5));
+        }
+        local.push(bench.local_hold().await);
+    }
+    assert!(bench.held.is_valid(), "held all the while");
+    figures(&seen, local, local_sent)
+}
+
+fn figures(seen: &[Turns], local: Vec<f64>, local_sent: u64) -> Vec<Figure> {
+    let of = |work| {
+        let n = ALL.iter().position(|other| *other == work);
+        &seen[n.expect("one of all")]
+    };
+    let plain = of(Work::Plain);
+    let over = |work, base| -> Vec<f64> {
+        let pairs = of(work).cycle.iter().zip(&of(base).cycle);
+        pairs.map(|(cycle, base)| cycle / base).collect()
+    };
+    let further = of(Work::Further).acquire.iter().zip(&plain.acquire);
+    let further = further.map(|(further, plain)| further / plain);
+    let take = of(Work::Take).cycle.iter().zip(&plain.cycle);
+    let trips = take.map(|(take, plain)| (take - plain) / (plain / 2.0));
+    let sent = |work| [of(work).sent / plain.sent];
+    let mut figures = vec![Figure::stated(
+        "the plain lock: a cycle",
+        "us",
+        plain.cycle.iter().map(|nanos| nanos / 1e3),
+    )];
+    for (count, most) in [(2, 0.6), (4, 0.35)] {
+        let (together, in_turn) = (Work::Together(count), Work::InTurn(count));
+        let what = format!("{count} resources in one lock, over {count} locks in turn");
+        figures.push(Figure::new(
+            what,
+            Bound::Most(most),
+            over(together, in_turn),
+        ));
+        let what = format!("{count} resources in one lock: messages over the plain lock's");
+        figures.push(Figure::new(what, Bound::Most(1.0), sent(together)));
+    }
+    let reader = over(Work::Reader, Work::Plain);
+    figures.extend([
+        Figure::new(
+            "a reader's cycle over the plain lock's",
+            Bound::Most(1.25),
+            reader,
+        ),
+        Figure::new("a further hold of a local owner", Bound::Most(1.0), local).in_unit("us"),
+        Figure::new(
+            "a further hold of a local owner: messages",
+            Bound::Most(0.0),
+            [local_sent as f64],
+        ),
+        Figure::new(
+            "a further hold from another process, over a plain acquire",
+            Bound::Most(1.1),
+            further,
+        ),
+        Figure::new(
+            "quota: round trips of a take beyond the lock",
+            Bound::Most(2.0),
+            trips,
+        ),
+        Figure::stated(
+            "quota: messages of a take over the plain lock's",
+            "",
+            sent(Work::Take),
+        ),
+    ]);
+    figures
+}

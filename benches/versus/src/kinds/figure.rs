@@ -1,0 +1,105 @@
+//! One figure of the table: what was measured in each round, and what is aimed at.
+
+use quorate_testbed::measure::{Spread, number};
+use quorate_testbed::table::Table;
+
+use crate::goal::Bound;
+
+/// One row.
+pub(super) struct Figure {
+    what: String,
+    goal: Option<Bound>,
+    rounds: Spread,
+    /// Behind every number: `us`, `%`; nothing for a ratio.
+    unit: &'static str,
+}
+
+impl Figure {
+    /// What came of each round, against a goal.
+    pub(super) fn new(
+        what: impl Into<String>,
+        goal: Bound,
+        rounds: impl IntoIterator<Item = f64>,
+    ) -> Self {
+        Self {
+            what: what.into(),
+            goal: Some(goal),
+            rounds: Spread::of(rounds),
+            unit: "",
+        }
+    }
+
+    /// One that is merely stated.
+    pub(super) fn stated(
+        what: impl Into<String>,
+        unit: &'static str,
+        rounds: impl IntoIterator<Item = f64>,
+    ) -> Self {
+        Self {
+            what: what.into(),
+            goal: None,
+            rounds: Spread::of(rounds),
+            unit,
+        }
+    }
+
+    /// The same, with a unit.
+    pub(super) fn in_unit(self, unit: &'static str) -> Self {
+        Self { unit, ..self }
+    }
+
+    fn verdict(&self) -> &'static str {
+        match self.goal {
+            None => "stated",
+            Some(goal) if goal.is_met_by(self.rounds.median) => "met",
+            Some(_) => "MISSED",
+        }
+    }
+
+    fn row(&self) -> [String; 5] {
+        let unit = if self.unit.is_empty() {
+            String::new()
+        } else {
+            format!(" {}", self.unit)
+        };
+        let Spread {
+            median,
+            least,
+            most,
+        } = self.rounds;
+        [
+            self.what.clone(),
+            self.goal
+                .map_or_else(String::new, |goal| format!("{goal}{unit}")),
+            format!("{}{unit}", number(median)),
+            format!("[{}-{}]", number(least), number(most)),
+            self.verdict().to_owned(),
+        ]
+    }
+}
+
+/// All of them, one below the other.
+pub(super) fn table(figures: &[Figure]) -> Table {
+    let mut table = Table::new(["figure", "goal", "median", "[rounds]", ""]);
+    for figure in figures {
+        table.row(figure.row());
+    }
+    table
+}
+
+#[test]
+fn a_goal_is_met_by_the_median_of_the_rounds_and_not_by_its_best() {
+    let figure = Figure::new("cycle", Bound::Most(1.25), [1.0, 1.3, 1.4]);
+    assert_eq!(
+        figure.row(),
+        ["cycle", "at most 1.25", "1.30", "[1.00-1.40]", "MISSED"]
+    );
+    let figure = Figure::new("rate", Bound::Least(20.0), [19.0, 21.0, 30.0]).in_unit("/s");
+    assert_eq!(
+        figure.row(),
+        ["rate", "at least 20 /s", "21.0 /s", "[19.0-30.0]", "met"]
+    );
+    // What was not measured has not met its goal.
+    assert_eq!(Figure::new("x", Bound::Most(1.0), []).verdict(), "MISSED");
+    assert_eq!(Figure::stated("x", "B", [7.0]).verdict(), "stated");
+}

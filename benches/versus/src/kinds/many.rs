@@ -1,0 +1,63 @@
+//! Many locks held, with a note each and without: memory, and the masters' time.
+
+use quorate_testbed::Masters;
+
+use super::figure::Figure;
+use crate::contender::Name;
+use crate::held::{Hold, Row};
+
+/// How often each way takes its turn, and for how long it is watched: three renewals.
+const ROUNDS: usize = 2;
+const SECONDS: u64 = 10;
+
+/// Measures both.
+pub(super) fn measure(masters: &Masters, count: usize) -> Vec<Figure> {
+    let turn = |notes| {
+        let hold = Hold {
+            name: Name::Default,
+            count,
+            seconds: SECONDS,
+            node_timeout_ms: None,
+            notes,
+            brief: true,
+        };
+        hold.run(masters)
+    };
+    let pairs: Vec<(Row, Row)> = (0..ROUNDS).map(|_| (turn(true), turn(false))).collect();
+    let with = |value: fn(&Row) -> f64| -> Vec<f64> { pairs.iter().map(|p| value(&p.0)).collect() };
+    let without =
+        |value: fn(&Row) -> f64| -> Vec<f64> { pairs.iter().map(|p| value(&p.1)).collect() };
+    let over = |value: fn(&Row) -> f64| -> Vec<f64> {
+        let ratio = |(with, without): &(Row, Row)| value(with) / value(without);
+        pairs.iter().map(ratio).collect()
+    };
+    let row = |what: &str, unit, rounds| {
+        Figure::stated(format!("{count} locks held: {what}"), unit, rounds)
+    };
+    let holder: fn(&Row) -> f64 = |row| row.seen.memory_per_lock;
+    let master: fn(&Row) -> f64 = |row| row.master_memory_per_lock;
+    let cpu: fn(&Row) -> f64 = |row| row.servers_percent;
+    let client: fn(&Row) -> f64 = |row| row.seen.cpu_percent;
+    vec![
+        row(
+            "memory a lock, with its note, in the holder",
+            "B",
+            with(holder),
+        ),
+        row("the same without notes", "B", without(holder)),
+        row(
+            "memory a lock, with its note, on each master",
+            "B",
+            with(master),
+        ),
+        row("the same without notes", "B", without(master)),
+        row(
+            "CPU of the five masters, with notes",
+            "% of a core",
+            with(cpu),
+        ),
+        row("the same without notes", "% of a core", without(cpu)),
+        row("masters' CPU with notes over without", "", over(cpu)),
+        row("CPU of the holder, with notes", "% of a core", with(client)),
+    ]
+}

@@ -1,0 +1,75 @@
+//! What each kind of lock costs beside the plain one, and whether its goal is met: one run, one table.
+//!
+//! Whatever is compared takes turns within a round, and a figure is the median of the rounds' ratios:
+//! neighbours on the machine come and go, and absolute times with them.
+
+mod crowd;
+mod cycles;
+mod figure;
+mod many;
+mod observing;
+
+use std::time::Instant;
+
+use quorate_testbed::Masters;
+
+use crate::contender::Addresses;
+use crate::versus::runtime;
+
+/// Arguments of `kinds`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How many rounds of single cycles; crowds have a fifth of them
+    #[arg(long, default_value_t = 25)]
+    rounds: usize,
+    /// Which parts; all of them if none is named
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
+    /// How many locks are held for the last part
+    #[arg(long, default_value_t = 10_000)]
+    held: usize,
+}
+
+/// A part of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// One client, one cycle after the other
+    Cycles,
+    /// Many tasks at once
+    Crowds,
+    /// From a new leader's grant to the observer
+    Observing,
+    /// Many locks held, with notes and without
+    Held,
+}
+
+/// Runs and prints.
+pub(crate) fn run(args: &Args) {
+    let wanted = |part| args.only.is_empty() || args.only.contains(&part);
+    let crowds = (args.rounds / 5).max(1);
+    let started = Instant::now();
+    let masters = Masters::start(5).expect("masters (is redis-server installed?)");
+    let at = Addresses::of(&masters);
+    let mut figures = Vec::new();
+    let runtime = runtime(false);
+    if wanted(Part::Cycles) {
+        figures.extend(runtime.block_on(cycles::measure(&masters, &at, args.rounds)));
+    }
+    if wanted(Part::Crowds) {
+        figures.extend(runtime.block_on(crowd::measure(&at, crowds)));
+    }
+    if wanted(Part::Observing) {
+        figures.extend(runtime.block_on(observing::measure(&at, crowds)));
+    }
+    drop(runtime);
+    if wanted(Part::Held) {
+        figures.extend(many::measure(&masters, args.held));
+    }
+    println!(
+        "5 masters, {} interleaved rounds of single cycles, {crowds} of crowds; median of the rounds \
+         [smallest-largest]; {:.0} s in all",
+        args.rounds,
+        started.elapsed().as_secs_f64()
+    );
+    print!("\nWhat the kinds cost\n{}", figure::table(&figures));
+}

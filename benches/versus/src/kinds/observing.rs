@@ -1,0 +1,136 @@
+//! From a new leader's grant to who observes.
+
+use std::time::{Duration, Instant};
+
+use quorate::{Election, Leadership, Redlock};
+use quorate_testbed::measure::quantile;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::figure::Figure;
+use crate::contender::{Addresses, Name, settings};
+use crate::goal::Bound;
+
+/// New leaders in one round: with wake-ups, and without, where each takes a look's time.
+const LEADERS: [usize; 2] = [200, 8];
+
+const TTL: Duration = Duration::from_secs(1);
+
+fn client(at: &Addresses, wakes: bool) -> Redlock {
+    let settings = settings(Name::Default, &at.urls).ttl(TTL);
+    let settings = if wakes {
+        settings
+    } else {
+        settings.unordered()
+    };
+    settings.build().expect("good settings")
+}
+
+/// Two candidates who lead in turn.
+struct Candidates {
+    elections: [Election; 2],
+    leads: Option<Leadership>,
+    turn: usize,
+}
+
+impl Candidates {
+    fn new(at: &Addresses, name: &str) -> Self {
+        Self {
+            elections: [client(at, true), client(at, true)].map(|client| client.election(name)),
+            leads: None,
+            turn: 0,
+        }
+    }
+
+    /// The other one leads from now on; says under which term and since when.
+    async fn next(&mut self) -> (u64, Instant) {
+        let election = self.elections[self.turn % 2].clone();
+        self.turn += 1;
+        let campaign = tokio::spawn(async move {
+            let leads = election.campaign("bench").await.expect("in time");
+            (leads, Instant::now())
+        });
+        if let Some(leads) = self.leads.take() {
+            // It stands in line by then.
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            leads.resign().await;
+        }
+        let (leads, since) = campaign.await.expect("no panic");
+        let term = leads.term();
+        self.leads = Some(leads);
+        (term, since)
+    }
+}
+
+/// The terms that an observer hears of, and when.
+fn observe(at: &Addresses, wakes: bool, name: &str) -> UnboundedReceiver<(u64, Instant)> {
+    let (sender, heard) = tokio::sync::mpsc::unbounded_channel();
+    let observed = client(at, wakes).election(name).observe();
+    let mut observed = observed.expect("a good name");
+    tokio::spawn(async move {
+        // Until nobody listens any more.
+        while !sender.is_closed() {
+            let leader = observed.next().await;
+            let now = Instant::now();
+            let _ = leader.map(|leader| sender.send((leader.term, now)));
+        }
+    });
+    heard
+}
+
+/// One observer and two candidates.
+struct Watched {
+    candidates: Candidates,
+    heard: UnboundedReceiver<(u64, Instant)>,
+}
+
+impl Watched {
+    fn new(at: &Addresses, wakes: bool, name: &str) -> Self {
+        Self {
+            candidates: Candidates::new(at, name),
+            heard: observe(at, wakes, name),
+        }
+    }
+
+    /// The p99 of how long the observer took to hear of so many new leaders, in milliseconds.
+    async fn p99(&mut self, leaders: usize) -> f64 {
+        let mut delays = Vec::with_capacity(leaders);
+        for _ in 0..leaders {
+            let (term, since) = self.candidates.next().await;
+            let seen = loop {
+                let (heard, at) = self.heard.recv().await.expect("it goes on");
+                if heard >= term {
+                    break at;
+                }
+            };
+            delays.push(seen.saturating_duration_since(since).as_nanos() as u64);
+        }
+        delays.sort_unstable();
+        quantile(&delays, 0.99) / 1e6
+    }
+}
+
+/// Measures both.
+pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
+    let mut woken = Watched::new(at, true, "observed:woken");
+    let mut alone = Watched::new(at, false, "observed:alone");
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    woken.p99(LEADERS[0] / 10).await;
+    for _ in 0..rounds {
+        with.push(woken.p99(LEADERS[0]).await);
+        without.push(alone.p99(LEADERS[1]).await);
+    }
+    let bound = Bound::Most(50.0);
+    vec![
+        Figure::new(
+            "from a new leader's grant to the observer, p99",
+            bound,
+            with,
+        )
+        .in_unit("ms"),
+        Figure::stated(
+            "the same without wake-ups, which looks every 333 ms: p99",
+            "ms",
+            without,
+        ),
+    ]
+}
