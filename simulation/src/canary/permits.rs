@@ -142,7 +142,7 @@ impl SlotsTaken {
             Request::Extend { items } => {
                 let item = |item: &ExtendItem| ExtendItem {
                     claim: of(&item.claim),
-                    ttl: item.ttl,
+                    ..item.clone()
                 };
                 Request::Extend {
                     items: items.iter().map(item).collect(),
