@@ -13,11 +13,11 @@ use futures::future::{Either, select};
 use quorate::Instant;
 use quorate::runtime::Runtime;
 
-use crate::canary::{AsItStands, Flaw};
+use crate::canary::{AsItStands, Flaw, counted_place};
 use crate::clock::{BEGIN, MS};
 use crate::facts::{Believer, Call, Fact, Why};
 use crate::kind::{Kind, ValueStep};
-use crate::locker::{Hold, Locker, Miss, Order};
+use crate::locker::{Hold, Locker, Miss, Order, place_of_slot};
 use crate::process::Process;
 use crate::scenario::Step;
 
@@ -83,7 +83,7 @@ impl Client {
             kind,
         };
         let call = self.call(Call::Acquire {
-            resource: 0,
+            resource: kind.place(0).into(),
             wait: None,
         });
         let hold = self.locker.acquire(order).await;
@@ -137,7 +137,7 @@ impl Client {
             kind: step.kind,
         };
         let call = self.call(Call::Acquire {
-            resource: step.resource.into(),
+            resource: step.kind.place(step.resource).into(),
             wait: Some(wait),
         });
         let attempt = self.locker.acquire(order);
@@ -303,14 +303,19 @@ impl Client {
 
     fn obtained(&self, resource: u8, (kind, renewed): (Kind, bool), hold: Arc<dyn Hold>) -> u64 {
         let until = hold.look().map_or(0, Instant::as_nanos);
+        let slot = hold.slot();
+        let mut place = slot.map_or(resource, |slot| place_of_slot(resource, slot));
         let mut world = self.process.shared.world();
+        if world.flaw == Some(Flaw::CountToK) {
+            place = counted_place(&world.watch.believers, kind, place);
+        }
         let believer = Believer {
             id: 0,
             client: self.process.client,
             task: world.task,
             renewed,
-            resource: resource.into(),
-            scope: kind.scope(resource),
+            resource: place.into(),
+            scope: kind.scope(place),
             value: hold.value(),
             fencing: hold.fencing(),
             since: 0,

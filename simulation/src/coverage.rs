@@ -56,6 +56,7 @@ counted! {
         several: "holds of several resources",
         shared: "holds of readers",
         owned: "holds of owners",
+        permits: "holds of permits",
         beside: "holds that began beside another",
         downgraded: "writers that became readers",
         not_downgraded: "writers that lost the lock over it",
@@ -84,6 +85,7 @@ counted! {
         refusals: "requests refused: BUSY, OOM, hung up, ..",
         forgotten_scripts: "scripts asked for and not there",
         garbage: "answers to another question",
+        strangers: "values of strangers under lock keys",
         breaks: "locks broken by somebody",
     }
     "network" {

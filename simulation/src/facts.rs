@@ -134,6 +134,13 @@ pub(crate) enum Fact<'a> {
         before: Seen,
         after: Seen,
     },
+    /// A stranger looks after its value under the key of a lock.
+    Strange {
+        master: usize,
+        resource: usize,
+        /// It is still there.
+        stands: bool,
+    },
     /// A master came back.
     Restarted {
         master: usize,
@@ -221,7 +228,7 @@ pub(crate) struct Believer {
     pub(crate) task: usize,
     /// It is renewed in the background.
     pub(crate) renewed: bool,
-    /// The resource of its step; of several, one.
+    /// The resource of its step, or the slot that it has; of several, one.
     pub(crate) resource: usize,
     /// All of them, and who may stand beside it.
     pub(crate) scope: Scope,

@@ -1,5 +1,7 @@
 //! What kind of lock a step takes, and whose holds may stand beside each other.
 
+use crate::place::place_of_slot;
+
 /// What kind of lock a step takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
@@ -24,6 +26,8 @@ pub enum Kind {
     Observe,
     /// Alone, for the value that is kept under it.
     Value(ValueStep),
+    /// One of so many permits of the semaphore that has the name of the resource.
+    Permit(u8),
 }
 
 /// What is done with the value under a lock: pieces of a quota, or the last period done.
@@ -87,16 +91,25 @@ impl Kind {
         }
     }
 
-    /// What a lock of this kind on `resource` takes.
-    pub(crate) fn scope(self, resource: u8) -> Scope {
-        let first = 1 << resource;
+    /// Where somebody who asks for it waits: of a semaphore, at its first slot.
+    pub(crate) fn place(self, resource: u8) -> u8 {
+        match self {
+            Self::Permit(_) => place_of_slot(resource, 0),
+            _ => resource,
+        }
+    }
+
+    /// What a lock of this kind takes at `place`: the resource, or the slot.
+    pub(crate) fn scope(self, place: u8) -> Scope {
+        let first = 1 << place;
         let (resources, class) = match self {
             Self::Exclusive
             | Self::Downgraded
             | Self::Noted(_)
             | Self::Lead(_)
             | Self::Observe
-            | Self::Value(_) => (first, None),
+            | Self::Value(_)
+            | Self::Permit(_) => (first, None),
             Self::Several(others) => (first | others, None),
             Self::Shared => (first, Some(Class::Readers)),
             Self::Owner(id) | Self::Counted(id) => (first, Some(Class::Owner(id))),

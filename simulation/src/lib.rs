@@ -29,7 +29,7 @@
 //!   long as a thread may be kept from running while masters and network go on.
 //!
 //! - In every third world several kinds of locks on the same resources: one alone, several at once, readers,
-//!   owners, writers that become readers. Their canaries are wrong masters under the real library
+//!   owners, writers that become readers. In every seventh, semaphores. Their canaries are wrong masters under the real library
 //!   (`canary/scripts.rs`).
 //! - In some worlds values are kept under locks: quotas, and what is done once a period. They last longer, with
 //!   masters that crash one after another (`draw/values.rs`). In others holders say who they are, leaders are
@@ -56,6 +56,7 @@ mod executor;
 mod facts;
 mod kind;
 mod locker;
+mod place;
 mod play;
 mod process;
 mod rng;

@@ -11,6 +11,10 @@ use quorate::{
 
 use crate::canary::{CountedHolds, Flaw, WrongRegister};
 use crate::kind::Kind;
+pub(crate) use crate::place::{
+    PERMITS, PLACES, RESOURCES, SEMAPHORES, is_line, name, place_of_slot, resource_of,
+    semaphore_of, semaphore_of_key,
+};
 
 /// One acquire of a workload.
 #[derive(Clone, Debug)]
@@ -59,6 +63,10 @@ pub(crate) trait Locker: Send + Sync {
 pub(crate) trait Hold: Send + Sync {
     fn value(&self) -> Token;
     fn fencing(&self) -> Option<u64>;
+    /// Which permit of a semaphore it is.
+    fn slot(&self) -> Option<usize> {
+        None
+    }
     /// Until when it is valid; none once the holder, if it asked, would hear that it is over. A look
     /// that changes nothing.
     fn look(&self) -> Option<Instant>;
@@ -72,25 +80,6 @@ pub(crate) trait Hold: Send + Sync {
     fn guard(&self) -> Option<&LockGuard> {
         None
     }
-}
-
-/// The most resources of a run.
-pub(crate) const RESOURCES: usize = 20;
-
-const NAMES: [&str; RESOURCES] = [
-    "r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
-    "r15", "r16", "r17", "r18", "r19",
-];
-
-/// The resource's name.
-pub(crate) fn name(resource: u8) -> &'static str {
-    NAMES[usize::from(resource)]
-}
-
-/// The number of the resource that a key names.
-pub(crate) fn resource_of(key: &[u8]) -> usize {
-    let digits = key.iter().skip(1).map(|digit| usize::from(digit - b'0'));
-    digits.fold(0, |number, digit| 10 * number + digit)
 }
 
 /// The library.
@@ -162,6 +151,10 @@ impl Library {
             }
             Kind::Shared => self.redlock.lock(resource).shared(),
             Kind::Owner(id) | Kind::Counted(id) => self.owners[usize::from(id)].lock(resource),
+            Kind::Permit(permits) => {
+                let name = name(order.resource % SEMAPHORES as u8);
+                self.redlock.semaphore(name, permits.into())
+            }
         }
     }
 }
@@ -212,6 +205,10 @@ impl Hold for LockGuard {
 
     fn fencing(&self) -> Option<u64> {
         self.fencing_token()
+    }
+
+    fn slot(&self) -> Option<usize> {
+        LockGuard::slot(self)
     }
 
     fn look(&self) -> Option<Instant> {

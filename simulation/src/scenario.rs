@@ -170,6 +170,12 @@ pub enum FaultKind {
     Garble { master: u8 },
     /// Somebody breaks a lock, on all masters.
     Break { resource: u8 },
+    /// A stranger keeps a value of another type under the key of a lock, unless somebody has that.
+    Stranger {
+        master: u8,
+        resource: u8,
+        lasts: u64,
+    },
     /// A client process stands still; its clock does not.
     Pause { client: u8, lasts: u64 },
     /// A client process dies and starts anew.

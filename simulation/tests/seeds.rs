@@ -82,7 +82,7 @@ fn a_traced_run_is_the_same_run() {
 }
 
 /// Within how many seeds each canary must be caught.
-const CANARIES: [(Flaw, u64); 48] = [
+const CANARIES: [(Flaw, u64); 53] = [
     (Flaw::HalfQuorum, 20),
     (Flaw::ReachableQuorum, 20),
     (Flaw::ValidityAfterReplies, 1_000),
@@ -131,6 +131,11 @@ const CANARIES: [(Flaw, u64); 48] = [
     (Flaw::NoRunStamp, 10_000),
     (Flaw::NoteOfAnybody, 1_000),
     (Flaw::NoteLeft, 2_000),
+    (Flaw::TicketPerResource, 2_000),
+    (Flaw::MgetWrongtype, 2_000),
+    (Flaw::CountToK, 200),
+    (Flaw::MasterPicksSlot, 200),
+    (Flaw::NoSemaphoreLine, 200),
 ];
 
 #[test]

@@ -8,8 +8,12 @@ mod as_it_stands;
 mod counted;
 mod locker;
 mod notes;
+mod permits;
 mod register;
 mod scripts;
+mod strangers;
+mod tickets;
+mod turn;
 mod votes;
 
 use std::fmt;
@@ -18,6 +22,7 @@ pub(crate) use as_it_stands::AsItStands;
 pub(crate) use counted::CountedHolds;
 pub(crate) use locker::WrongLocker;
 pub(crate) use notes::wrong_note;
+pub(crate) use permits::counted_place;
 pub(crate) use register::{WrongRegister, wrong_value};
 pub(crate) use scripts::WrongScripts;
 
@@ -130,12 +135,22 @@ pub enum Flaw {
     LateRefill,
     /// A write counts on masters that were not read.
     WriteElsewhere,
+    /// Each of several resources has a ticket of its own.
+    TicketPerResource,
+    /// A master writes over the keys of strangers that have another type.
+    MgetWrongtype,
+    /// Permits are counted and not named.
+    CountToK,
+    /// A master offers its own lowest free slot.
+    MasterPicksSlot,
+    /// Semaphores have no line.
+    NoSemaphoreLine,
 }
 
 impl Flaw {
     /// Every canary that drawn worlds meet; the sound one is not among them, and one resource of several is
     /// lost in the moment of a confirmation in worlds that are made for it only.
-    pub const ALL: [Self; 48] = [
+    pub const ALL: [Self; 53] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,
         Self::ValidityAfterReplies,
@@ -184,6 +199,11 @@ impl Flaw {
         Self::NoRunStamp,
         Self::NoteOfAnybody,
         Self::NoteLeft,
+        Self::TicketPerResource,
+        Self::MgetWrongtype,
+        Self::CountToK,
+        Self::MasterPicksSlot,
+        Self::NoSemaphoreLine,
     ];
 
     /// Its name, for commands and tables.
@@ -242,6 +262,11 @@ impl Flaw {
             Self::NoRunStamp => "no-run-stamp",
             Self::LateRefill => "late-refill",
             Self::WriteElsewhere => "write-elsewhere",
+            Self::TicketPerResource => "ticket-per-resource",
+            Self::MgetWrongtype => "mget-wrongtype",
+            Self::CountToK => "count-to-k",
+            Self::MasterPicksSlot => "master-picks-slot",
+            Self::NoSemaphoreLine => "no-semaphore-line",
         }
     }
 
@@ -300,7 +325,7 @@ impl Flaw {
 }
 
 impl Flaw {
-    /// Whether it is wrong with several resources, readers or owners: it shows only where there are such.
+    /// Whether it is wrong with several resources, readers, owners or semaphores: it shows only where there are such.
     pub fn is_of_kinds(self) -> bool {
         matches!(
             self,
@@ -323,6 +348,21 @@ impl Flaw {
                 | Self::OwnerWritesBack
                 | Self::OwnerAnyNumber
                 | Self::LocalCountAnswers
+                | Self::TicketPerResource
+                | Self::MgetWrongtype
+                | Self::CountToK
+                | Self::MasterPicksSlot
+                | Self::NoSemaphoreLine
+        )
+    }
+}
+
+impl Flaw {
+    /// Whether it is wrong with semaphores.
+    pub(crate) fn is_of_permits(self) -> bool {
+        matches!(
+            self,
+            Self::CountToK | Self::MasterPicksSlot | Self::NoSemaphoreLine
         )
     }
 }

@@ -7,7 +7,7 @@ use quorate::node::memory::Master;
 use quorate::node::{Answer, Claim, Request};
 
 use super::Flaw;
-use super::scripts::Outcome;
+use super::turn::Outcome;
 
 /// What a wrong master does about notes; none where it does what it should.
 pub(crate) fn wrong_note(

@@ -9,7 +9,7 @@ use quorate::node::{Answer, Claim, NewValue, Node, Phase, Request, ServerRun};
 use quorate::{Instant, LockGuard};
 
 use super::Flaw;
-use super::scripts::Outcome;
+use super::turn::Outcome;
 use super::votes::{Answers, Votes};
 use crate::locker::name;
 

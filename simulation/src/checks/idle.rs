@@ -73,11 +73,28 @@ impl Idle {
     }
 }
 
+/// Whether it may be of a resource, and not of a semaphore.
+fn is_of_resource(fact: &Fact<'_>) -> bool {
+    let place = match fact {
+        Fact::Asked { resource, .. }
+        | Fact::Returned {
+            call: Call::Acquire { resource, .. },
+            ..
+        } => *resource,
+        Fact::Obtained { believer } | Fact::Retired { believer, .. } => believer.resource,
+        _ => 0,
+    };
+    place < RESOURCES
+}
+
 impl Check for Idle {
     const RULE: &'static str = "no idle lock";
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         if !at.promises.order || !self.on {
+            return Ok(());
+        }
+        if !is_of_resource(fact) {
             return Ok(());
         }
         match fact {

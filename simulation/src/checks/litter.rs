@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use super::{Check, Moment};
 use crate::clock::MS;
 use crate::facts::{Believer, Call, Fact, Member};
-use crate::locker::RESOURCES;
+use crate::locker::PLACES;
 use crate::scenario::Scenario;
 
 type Value = [u8; 32];
@@ -23,7 +23,7 @@ pub(crate) struct Litter {
     /// Values that are done with, and when they must be gone.
     done: VecDeque<(u64, Value)>,
     /// Per master and resource: who stands there, and until which true time.
-    keys: Vec<[(Option<Value>, u64); RESOURCES]>,
+    keys: Vec<[(Option<Value>, u64); PLACES]>,
     /// The same of those who stand beside others.
     members: Vec<(usize, usize, Member)>,
     judged: u64,
@@ -37,7 +37,7 @@ impl Litter {
             bound: (2 << u32::from(loads)) * (scenario.net.delay + scenario.net.jitter) + MS,
             tries: HashMap::new(),
             done: VecDeque::new(),
-            keys: vec![[(None, 0); RESOURCES]; scenario.masters.len()],
+            keys: vec![[(None, 0); PLACES]; scenario.masters.len()],
             members: Vec::new(),
             judged: 0,
         }

@@ -13,15 +13,20 @@ mod groups;
 mod guard;
 mod healing;
 mod idle;
+mod idle_permit;
 mod kept;
 mod litter;
 mod loss;
 mod notes;
 mod numbers;
 mod order;
+mod permit_line;
+mod permits;
 mod prompt;
+mod queue;
 mod register;
 mod stock;
+mod strangers;
 mod tokens;
 mod values;
 
@@ -57,8 +62,10 @@ impl fmt::Display for Violation {
 }
 
 /// The rules whose breach does harm by itself. The others are broken earlier, and guard these.
-pub const HARM: [&str; 7] = [
+pub const HARM: [&str; 9] = [
     "exclusion",
+    "permits",
+    "strangers keep theirs",
     "tokens",
     "stock",
     "loss told in time",
@@ -140,6 +147,7 @@ macro_rules! checkers {
 }
 
 checkers! {
+    permits: permits::Permits,
     exclusion: exclusion::Exclusion,
     tokens: tokens::Tokens,
     backing: backing::Backing,
@@ -159,6 +167,9 @@ checkers! {
     notes: notes::Notes,
     register: register::Register,
     stock: stock::Stock,
+    permit_line: permit_line::PermitLine,
+    idle_permit: idle_permit::IdlePermit,
+    strangers: strangers::Strangers,
 }
 
 impl Checkers {

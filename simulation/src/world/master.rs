@@ -10,11 +10,11 @@ use super::{Event, World};
 use crate::canary::{Flaw, WrongScripts, wrong_note, wrong_value};
 use crate::clock::{BEGIN, Clock, EPOCH_US};
 use crate::facts::{Fact, Member, Seen, Verb, short};
-use crate::locker::{RESOURCES, name, resource_of};
+use crate::locker::{PLACES, is_line, name, resource_of};
 use crate::scenario::{Disk, MasterPlan, Refusal};
 
 pub(crate) struct SimMaster {
-    memory: Master,
+    pub(super) memory: Master,
     /// What a stale disk would bring back.
     disk: Master,
     /// Its wall clock, in nanoseconds since 1970.
@@ -31,8 +31,10 @@ pub(crate) struct SimMaster {
     /// The scripts that it knows, as bits.
     pub(crate) scripts: u32,
     wrong: WrongScripts,
+    /// Under which keys strangers keep something, as bits.
+    pub(super) strangers: u32,
     /// How each lock stood after the last message about it.
-    seen: [Seen; RESOURCES],
+    seen: [Seen; PLACES],
 }
 
 impl SimMaster {
@@ -51,7 +53,8 @@ impl SimMaster {
             refusing: None,
             scripts: 0,
             wrong: WrongScripts::default(),
-            seen: [Seen::default(); RESOURCES],
+            strangers: 0,
+            seen: [Seen::default(); PLACES],
         }
     }
 
@@ -267,6 +270,11 @@ impl World {
         if claim.group().is_some() {
             return self.apply_group(index, request, (claim, verb, live));
         }
+        if is_line(claim.key()) {
+            let answer = master.execute(now_us, request, self.flaw);
+            self.behind(index, request);
+            return answer;
+        }
         let before = master.seen[resource_of(claim.key())].at(now_us);
         let answer = master.execute(now_us, request, self.flaw);
         let after = master.look(now_us, claim.key());
@@ -348,6 +356,7 @@ impl World {
         let now_ms = self.masters[master].micros(now) / 1_000;
         let expires = self.masters[master].clock.when(after.expires * 1_000);
         let expires = expires.unwrap_or(u64::MAX);
+        self.look_at_stranger(master, resource);
         let members = self.masters[master].members(key);
         self.watch.fact(
             now,
@@ -427,7 +436,8 @@ impl World {
         }
         let run = master.run + 1;
         master.memory = started(index, run, std::mem::take(&mut master.memory));
-        for resource in 0..RESOURCES {
+        master.forget_strangers(now);
+        for resource in 0..PLACES {
             let key = name(resource as u8).as_bytes();
             master.seen[resource] = master.look(master.micros(now), key);
         }

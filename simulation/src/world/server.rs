@@ -9,12 +9,12 @@ use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Reques
 
 use super::master::run_id;
 use super::words::{millis, number, text, token};
-use super::{Event, Stray, World, group, notes, register};
+use super::{Event, Stray, World, group, notes, permit, register};
 use crate::canary::Flaw;
 use crate::scenario::Refusal;
 
 /// What stands in the first line of each script.
-const TITLES: [&str; 15] = [
+const TITLES: [&str; 17] = [
     "\n-- ACQUIRE (",
     "\n-- ACQUIRE in order",
     "\n-- CONFIRM (",
@@ -30,6 +30,8 @@ const TITLES: [&str; 15] = [
     "\n-- UNCLAIM",
     "\n-- KEEP",
     "\n-- NOTE",
+    "\n-- PERMIT",
+    "\n-- RELEASE of a slot",
 ];
 
 const ACQUIRE: usize = 0;
@@ -46,6 +48,8 @@ const UNCLAIM: usize = 12;
 const KEEP: usize = 13;
 const NOTE: usize = 14;
 const LOOK: usize = 6;
+const PERMIT: usize = 15;
+const RELEASE_PERMIT: usize = 16;
 
 /// One command, as a list of words; how many bytes it took.
 fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
@@ -168,12 +172,21 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
         (NOTE, args) => notes::noted(keys, args)?,
         (READ, args) => register::read(key, args)?,
         (WRITE, args) => register::write(key, args)?,
-        (CLAIM, args) => group::claimed(keys, args)?,
-        (CONFIRM_GROUP, args) => group::confirmed(keys, args)?,
-        (UNCLAIM, args) => group::released(keys, args)?,
-        (KEEP, args) => group::kept(keys, args)?,
-        _ => return None,
+        _ => return of_kinds(script, keys, args),
     })
+}
+
+/// What is asked of groups and semaphores.
+fn of_kinds(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
+    match script {
+        CLAIM => group::claimed(keys, args),
+        CONFIRM_GROUP => group::confirmed(keys, args),
+        UNCLAIM => group::released(keys, args),
+        KEEP => group::kept(keys, args),
+        PERMIT => permit::asked(keys.first()?, args),
+        RELEASE_PERMIT => permit::released(keys.first()?, args),
+        _ => None,
+    }
 }
 
 /// The script of a name.
@@ -193,6 +206,14 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, out: &mut String) {
         (Request::Acquire { claim, .. }, Ok(Answer::Refused { ttl_left, line })) => {
             let left = left(*ttl_left);
             match (line, claim.fenced()) {
+                (Some(line), _) if claim.permit().is_some() => {
+                    let free = line.free.to_string();
+                    let (len, ahead, ticket) = (free.len(), line.ahead, line.ticket);
+                    write!(
+                        out,
+                        "*4\r\n${len}\r\n{free}\r\n:{left}\r\n:{ahead}\r\n:{ticket}\r\n"
+                    )
+                }
                 (Some(line), _) => {
                     let holder = line.holder.as_deref().unwrap_or_default();
                     let (holder, len) = (text(holder), holder.len());
