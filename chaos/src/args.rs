@@ -84,9 +84,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_delimiter = ',', default_value = "mixed")]
     faults: Vec<String>,
 
-    /// What clients do: file, register, prizes, handover, many, run [default: all]
-    #[arg(long, value_delimiter = ',')]
-    workloads: Vec<String>,
+    /// What clients do, by kind of lock: lock, transfer, readers, permits, owners, prizes, leader, or `kinds`
+    /// (all but lock), or `all`, side by side; of lock also a part: file, register, stock, handover, many, run
+    #[arg(long, alias = "workloads", value_name = "NAME", value_delimiter = ',', default_value = "lock")]
+    workload: Vec<String>,
 
     /// Who locks: quorate, or one that is wrong on purpose: half-quorum, no-undo, ignores-loss,
     /// jumps-line
@@ -183,13 +184,11 @@ impl RunArgs {
                 name => faults.push(name.parse().map_err(anyhow::Error::msg)?),
             }
         }
-        let mut workloads = Vec::new();
-        for name in &self.workloads {
-            let found = Workload::ALL.into_iter().find(|one| one.name() == name);
-            workloads.push(found.ok_or_else(|| anyhow::anyhow!("no workload is called {name:?}"))?);
-        }
-        if workloads.is_empty() {
-            workloads = Workload::ALL.to_vec();
+        let mut workloads: Vec<Workload> = Vec::new();
+        for name in &self.workload {
+            let more = Workload::named(name);
+            let more = more.ok_or_else(|| anyhow::anyhow!("no workload is called {name:?}"))?;
+            workloads.extend(more.into_iter().filter(|one| !workloads.contains(one)).collect::<Vec<_>>());
         }
         let scenario = Scenario {
             seed: self.seed.unwrap_or_else(seed_from_clock),
@@ -230,16 +229,15 @@ pub(crate) fn again(scenario: &Scenario) -> String {
         false if names.is_empty() => "none".to_owned(),
         false => names.join(","),
     };
-    let workloads: Vec<&str> = scenario.workloads.iter().map(|one| one.name()).collect();
     let mut command = format!(
-        "cargo run --release -p quorate-chaos -- run --seed {} --duration {} --masters {} --clients {} --faults {faults} --workloads {} --locker {} --order {} --restart-guard {} --many {} --pause {}",
+        "cargo run --release -p quorate-chaos -- run --seed {} --duration {} --masters {} --clients {} --faults {faults} --workload {} --locker {} --order {} --restart-guard {} --many {} --pause {}",
         scenario.seed,
         humantime::format_duration(scenario.duration)
             .to_string()
             .replace(' ', ""),
         scenario.masters,
         scenario.clients,
-        workloads.join(","),
+        Workload::name_of(&scenario.workloads),
         scenario.locker.name(),
         scenario.order.name(),
         if scenario.guarded { "on" } else { "off" },

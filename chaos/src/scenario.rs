@@ -71,7 +71,7 @@ impl Default for Scenario {
             masters: 5,
             clients: 8,
             faults: Kind::mixed(),
-            workloads: Workload::ALL.to_vec(),
+            workloads: Workload::LOCK.to_vec(),
             locker: Locker::Quorate,
             order: Order::Fair,
             guarded: true,
@@ -96,7 +96,9 @@ impl Scenario {
     /// What may be expected of mutual exclusion.
     pub fn exclusion(&self) -> Exclusion {
         let breaks = |kind: &Kind| kind.breaks_exclusion(self.guarded);
-        if !self.faults.is_empty() && self.faults.iter().all(|kind| kind.must_break()) {
+        // Who is rarely in each other's way may be lucky.
+        let seen = self.workloads.iter().any(|one| one.shows_breaks());
+        if seen && !self.faults.is_empty() && self.faults.iter().all(|kind| kind.must_break()) {
             Exclusion::MustBreak
         } else if self.faults.iter().any(breaks) {
             Exclusion::MayBreak
@@ -132,6 +134,11 @@ impl Scenario {
             !self.guarded || !self.faults.iter().any(|kind| kind.is_unguarded()),
             "amnesia is about masters that nobody guards: give --restart-guard off"
         );
+        let kinds = Workload::KINDS.iter();
+        ensure!(
+            self.locker == Locker::Quorate || !kinds.into_iter().any(|one| self.workloads.contains(one)),
+            "the wrong lockers know plain locks only: give --workload lock"
+        );
         let forgets = self.faults.iter().any(|kind| kind.forgets());
         ensure!(
             !(self.has(Needs::Clocks) && forgets),
@@ -144,6 +151,23 @@ impl Scenario {
     /// Whether some fault needs this.
     pub fn has(&self, needed: Needs) -> bool {
         self.faults.iter().any(|kind| kind.needs == needed)
+    }
+
+    /// How many quotas of prizes there are: as many as are sold in the run, within limits.
+    pub fn quotas(&self) -> usize {
+        let seconds = self.duration.as_secs() as usize;
+        if self.workloads.contains(&Workload::Prizes) {
+            (seconds + 3).min(20)
+        } else {
+            0
+        }
+    }
+
+    /// The longest pause of a client between two prizes, so that they last for the run and the calm after it.
+    pub fn between_prizes(&self) -> Duration {
+        let run = self.duration + Duration::from_secs(3);
+        let sold = (self.quotas() * 10).max(1) as f64;
+        run.mul_f64(2.0 * self.clients as f64 / sold)
     }
 
     /// What is to be built for it.
@@ -196,5 +220,12 @@ mod tests {
         assert_eq!(of(&[kind("amnesia")], false), Exclusion::MustBreak);
         let both = [kind("flushall"), kind("stop")];
         assert_eq!(of(&both, true), Exclusion::MayBreak);
+        let kinds = Scenario {
+            faults: vec![kind("amnesia")],
+            guarded: false,
+            workloads: Workload::KINDS.to_vec(),
+            ..Scenario::default()
+        };
+        assert_eq!(kinds.exclusion(), Exclusion::MayBreak);
     }
 }

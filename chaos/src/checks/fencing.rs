@@ -1,5 +1,5 @@
-//! Fencing tokens: never the same twice, larger for whoever began after the other had obtained, and
-//! the register never takes a write behind a newer one. This holds whatever happens to exclusion.
+//! Fencing tokens: never the same twice but beside each other, larger for whoever began after the other had
+//! obtained, and the register never takes a write behind a newer one. This holds whatever happens to exclusion.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,6 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let mut given = Tokens::default();
     let mut bare = 0;
     for (at, attempt) in holds {
-        let resource = &attempt.resource;
         let Some(token) = attempt.token else {
             if case.scenario.locker == Locker::Quorate {
                 bare += 1;
@@ -30,31 +29,16 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             }
             continue;
         };
-        let obtained = Obtained {
-            who: attempt,
-            began: attempt.began,
-            at,
-            token,
-        };
-        match given.obtained(resource, obtained) {
-            None => {}
-            Some(Breach::Twice(other)) => {
-                let (name, who) = (attempt.name(), [other.who, attempt]);
-                let what = format!(
-                    "{} and {name} both got token {token} for {resource:?}",
-                    other.who.name()
-                );
-                violations.push(violation(other.at, at, &who, what));
-            }
-            Some(Breach::Smaller(other)) => {
-                let (name, who) = (attempt.name(), [other.who, attempt]);
-                let what = format!(
-                    "{name} began after {} had {} for {resource:?}, and got {token}",
-                    other.who.name(),
-                    other.token
-                );
-                violations.push(violation(attempt.began, at, &who, what));
-            }
+        for place in attempt.places() {
+            let obtained = Obtained {
+                who: attempt,
+                began: attempt.began,
+                at,
+                token,
+            };
+            let beside = |other: &&Attempt| other.claim.is_beside(&attempt.claim);
+            let breach = given.obtained_beside(place, obtained, beside);
+            violations.extend(breach.map(|breach| breached(place.0, &obtained, breach)));
         }
     }
     let tokens = given.judged();
@@ -65,6 +49,32 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         looked_at = format!("{looked_at}, {bare} holds without a token");
     }
     Finding::of("fencing", looked_at, violations)
+}
+
+fn breached(
+    resource: &str,
+    new: &Obtained<&Attempt>,
+    breach: Breach<&Attempt>,
+) -> Violation {
+    let (attempt, token) = (new.who, new.token);
+    let name = attempt.name();
+    match breach {
+        Breach::Twice(other) => {
+            let what = format!(
+                "{} and {name} both got token {token} for {resource:?}",
+                other.who.name()
+            );
+            violation(other.at, new.at, &[other.who, attempt], what)
+        }
+        Breach::Smaller(other) => {
+            let what = format!(
+                "{name} began after {} had {} for {resource:?}, and got {token}",
+                other.who.name(),
+                other.token
+            );
+            violation(new.began, new.at, &[other.who, attempt], what)
+        }
+    }
 }
 
 fn register(case: &Case<'_>, violations: &mut Vec<Violation>) -> (usize, usize) {

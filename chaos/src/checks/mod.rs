@@ -6,10 +6,16 @@ mod assumptions;
 mod effects;
 mod exclusion;
 mod fencing;
+mod leaders;
+mod ledger;
 mod litter;
 mod liveness;
 mod order;
+mod owners;
+mod permits;
+mod prizes;
 mod told;
+mod views;
 
 use std::collections::HashMap;
 use std::fmt;

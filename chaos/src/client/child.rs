@@ -15,8 +15,10 @@ use tokio::process::{Child, ChildStdout, Command};
 
 use super::context::Ctx;
 use super::settings::{Guarding, PATIENCE};
+use super::wanted::Wanted;
 use super::work;
 use crate::event::{Clock, Event};
+use crate::workload::Workload;
 
 /// How often the child says that it is alive.
 const BEAT: Duration = Duration::from_millis(4);
@@ -35,10 +37,7 @@ pub(super) async fn repeat(ctx: Ctx) {
 
 async fn once(ctx: &Ctx, quorate: &Path) {
     let op = ctx.next_op();
-    ctx.note(Event::Wait {
-        op,
-        resource: "run".into(),
-    });
+    ctx.note(Wanted::draw(Workload::Run, "run").wait(op));
     let missed = |why: String| ctx.note(Event::Missed { op, why });
     let Ok(mut process) = start(ctx, quorate) else {
         return missed("not_started".into());
@@ -106,7 +105,14 @@ async fn listen(ctx: &Ctx, op: u64, out: ChildStdout) -> Option<u64> {
             "began" => {
                 let token = words.next().and_then(|token| token.parse().ok());
                 let until = None;
-                ctx.note_at(t, Event::Obtained { op, token, until });
+                let slot = None;
+                let obtained = Event::Obtained {
+                    op,
+                    token,
+                    until,
+                    slot,
+                };
+                ctx.note_at(t, obtained);
             }
             "wrote" => {
                 let (key, from) = (

@@ -3,9 +3,15 @@
 mod canary;
 mod child;
 mod context;
+mod follower;
 mod hold;
+mod owners;
+mod prizes;
+mod readers;
 mod settings;
 mod starvation;
+mod transfer;
+mod wanted;
 mod work;
 
 use std::io::{BufRead, BufReader};
@@ -27,6 +33,11 @@ use crate::workload::{Locker, Order, Workload};
 
 /// How many worker threads a client has; all of them are blocked when it starves.
 const WORKERS: usize = 2;
+
+/// Who creates what others take from: the first client, in its first life.
+const OPERATOR: &str = "c1";
+/// How many tasks of a client want a permit: together more than there are.
+const PERMITTED: usize = 3;
 
 /// The whole life of a client process.
 ///
@@ -96,6 +107,9 @@ async fn live(ctx: Ctx) {
     if ctx.settings.guarding != Guarding::On {
         meet_all(&ctx).await;
     }
+    if ctx.settings.name == OPERATOR {
+        prizes::create_all(&ctx).await;
+    }
     let pid = std::process::id();
     ctx.note(Event::Ready { pid });
     work_all(&ctx).await;
@@ -121,12 +135,21 @@ async fn work_all(ctx: &Ctx) {
             Workload::Run => {
                 tasks.spawn(child::repeat(ctx.clone()));
             }
+            Workload::Prizes => {
+                tasks.spawn(prizes::repeat(ctx.clone()));
+            }
             _ => {
-                tasks.spawn(work::repeat(
-                    ctx.clone(),
-                    workload,
-                    workload.name().to_owned(),
-                ));
+                let resource = workload.name();
+                let side_by_side = match workload {
+                    Workload::Permits => PERMITTED,
+                    _ => 1,
+                };
+                for _ in 0..side_by_side {
+                    tasks.spawn(work::repeat(ctx.clone(), workload, resource.to_owned()));
+                }
+                if workload == Workload::Leader {
+                    tasks.spawn(follower::repeat(ctx.clone()));
+                }
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek};
 use std::os::unix::fs::FileExt;
+use std::pin::Pin;
 use std::time::Duration;
 
 use rand::RngExt;
@@ -11,26 +12,25 @@ use tokio::net::UnixStream;
 
 use super::context::Ctx;
 use super::hold::{Hold, Taken};
+use super::wanted::Wanted;
+use super::{owners, readers, transfer};
 use crate::event::Event;
 use crate::workload::{Locker, Workload};
 
-/// How many prizes a stock has before a new one is opened.
-const PRIZES: u64 = 25;
+/// How much a stock holds when it is full.
+const ITEMS: u64 = 25;
 
 /// One attempt after the other, until the client is to finish.
 pub(super) async fn repeat(ctx: Ctx, workload: Workload, resource: String) {
     while !ctx.is_finishing() {
         ctx.pause().await;
+        let wanted = Wanted::draw(workload, &resource);
+        let attempt = critical(&ctx, &wanted, ctx.next_op());
         if ctx.drops_futures() {
             let most = Duration::from_micros(rand::rng().random_range(0..20_000));
-            let op = ctx.next_op();
-            let attempt = critical(&ctx, workload, &resource, op);
-            if tokio::time::timeout(most, attempt).await.is_err() {
-                // Wherever it was: waiting, or holding. A belief ended just now at the latest.
-                ctx.note(Event::Dropped { op });
-            }
+            let _ = tokio::time::timeout(most, attempt).await;
         } else {
-            critical(&ctx, workload, &resource, ctx.next_op()).await;
+            attempt.await;
         }
     }
 }
@@ -42,6 +42,10 @@ fn hold_time(ctx: &Ctx, workload: Workload) -> Duration {
     match workload {
         Workload::Handover => Duration::from_micros((draw * 4_000.0) as u64),
         Workload::Many => ctx.settings.many_hold.mul_f64(0.6 + 0.8 * draw),
+        // Long enough for followers to hear of it.
+        Workload::Leader if draw > ctx.settings.long => {
+            Duration::from_millis(40 + (draw * 160.0) as u64)
+        }
         // Longer than the lease, or there would be no loss to ignore.
         _ if ctx.settings.locker == Locker::IgnoresLoss && draw < 0.3 => ttl.mul_f64(1.5),
         _ if draw < ctx.settings.long => ttl.mul_f64(0.7 + 0.7 * draw / ctx.settings.long),
@@ -50,46 +54,96 @@ fn hold_time(ctx: &Ctx, workload: Workload) -> Duration {
 }
 
 /// One attempt and the work under it.
-async fn critical(ctx: &Ctx, workload: Workload, resource: &str, op: u64) {
-    ctx.note(Event::Wait {
-        op,
-        resource: resource.to_owned(),
-    });
-    let hold = match Hold::take(ctx, resource).await {
-        Taken::Yes(hold) => hold,
+pub(super) async fn critical(ctx: &Ctx, wanted: &Wanted, op: u64) {
+    let waits = Waits::begin(ctx, wanted, op);
+    let taken = Hold::take(ctx, wanted, op).await;
+    waits.over();
+    match taken {
+        Taken::Yes(hold) => holding(ctx, wanted, op, hold).await,
         Taken::No(why) => {
             let why = why.to_owned();
-            return ctx.note(Event::Missed { op, why });
+            ctx.note(Event::Missed { op, why });
         }
-    };
-    let (token, until) = (hold.token(), hold.until(ctx));
-    ctx.note(Event::Obtained { op, token, until });
+    }
+}
+
+/// The work under a lock that was obtained just now. What it does may take another one.
+pub(super) fn holding<'a>(
+    ctx: &'a Ctx,
+    wanted: &'a Wanted,
+    op: u64,
+    hold: Hold,
+) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    let (token, until, slot) = (hold.token(), hold.until(ctx), hold.slot());
+    ctx.note(Event::Obtained {
+        op,
+        token,
+        until,
+        slot,
+    });
     let mut held = HoldGuard {
         ctx,
         op,
         hold: Some(hold),
     };
-    let Some(hold) = &held.hold else { return };
-    let cause = {
-        let lost = hold.lost(ctx);
-        let work = work(ctx, workload, resource, op, hold);
-        tokio::select! {
-            // First the work: a paused holder does its next step before it hears the news, which
-            // is what the fenced register must withstand.
-            biased;
-            () = work => None,
-            () = watch(ctx, workload, op, hold) => None,
-            cause = lost => Some(cause),
+    Box::pin(async move {
+        let Some(hold) = &held.hold else { return };
+        let cause = {
+            let lost = hold.lost(ctx);
+            let work = work(ctx, wanted, op, hold);
+            tokio::select! {
+                // First the work: a paused holder does its next step before it hears the news, which
+                // is what the fenced register must withstand.
+                biased;
+                () = work => None,
+                () = watch(ctx, wanted.workload, op, hold) => None,
+                cause = lost => Some(cause),
+            }
+        };
+        let Some(hold) = held.hold.take() else {
+            return;
+        };
+        match (cause, hold) {
+            (None, Hold::Guard(guard)) if readers::reads_on(ctx, wanted, &guard) => {
+                readers::read_on(ctx, wanted, op, guard).await;
+            }
+            (None, hold) => hold.give_back(ctx, op).await,
+            (Some(cause), hold) => {
+                let until = hold.until(ctx);
+                ctx.note(Event::Told { op, cause, until });
+            }
         }
-    };
-    let Some(hold) = held.hold.take() else {
-        return;
-    };
-    match cause {
-        None => hold.give_back(ctx, op).await,
-        Some(cause) => {
-            let until = hold.until(ctx);
-            ctx.note(Event::Told { op, cause, until });
+    })
+}
+
+/// An attempt that may be dropped before anything has come of it.
+pub(super) struct Waits<'a> {
+    ctx: &'a Ctx,
+    op: u64,
+    is_over: bool,
+}
+
+impl<'a> Waits<'a> {
+    /// Writes down that it begins.
+    pub(super) fn begin(ctx: &'a Ctx, wanted: &Wanted, op: u64) -> Self {
+        ctx.note(wanted.wait(op));
+        Self {
+            ctx,
+            op,
+            is_over: false,
+        }
+    }
+
+    /// Something has come of it.
+    pub(super) fn over(mut self) {
+        self.is_over = true;
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.ctx.note(Event::Dropped { op: self.op });
         }
     }
 }
@@ -129,18 +183,24 @@ async fn watch(ctx: &Ctx, workload: Workload, op: u64, hold: &Hold) {
     }
 }
 
-async fn work(ctx: &Ctx, workload: Workload, resource: &str, op: u64, hold: &Hold) {
-    let time = hold_time(ctx, workload);
-    match workload {
+async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
+    let time = hold_time(ctx, wanted.workload);
+    let resource = &wanted.resource;
+    match wanted.workload {
         Workload::File => {
-            change_file(ctx, resource, op, hold, time, |text| {
-                let count: u64 = text.parse().unwrap_or(0);
-                (count + 1).to_string()
-            })
-            .await;
+            change_file(ctx, resource, op, hold, time, next_number).await;
         }
-        Workload::Prizes => change_file(ctx, resource, op, hold, time, next_prize).await,
-        Workload::Register => write_register(ctx, resource, op, hold, time).await,
+        Workload::Permits => {
+            // Each slot is a lock of its own, and has a file of its own.
+            let key = format!("{resource}-{}", hold.slot().unwrap_or_default());
+            change_file(ctx, &key, op, hold, time, next_number).await;
+        }
+        Workload::Stock => change_file(ctx, resource, op, hold, time, next_item).await,
+        Workload::Transfer => transfer::work(ctx, wanted, op, hold, time).await,
+        Workload::Readers => readers::work(ctx, wanted, op, hold, time).await,
+        Workload::Owners => owners::work(ctx, wanted, op, hold, time).await,
+        // A leader gives orders, and its term goes with them.
+        Workload::Register | Workload::Leader => write_register(ctx, resource, op, hold, time).await,
         Workload::Many => {
             // Given back early at the end, or the end would take as long as the longest hold.
             let end = tokio::time::Instant::now() + time;
@@ -152,13 +212,18 @@ async fn work(ctx: &Ctx, workload: Workload, resource: &str, op: u64, hold: &Hol
     }
 }
 
-/// The stock is `number of the draw:prizes left`; one prize is taken, and an empty stock is filled.
-fn next_prize(text: &str) -> String {
-    let (draw, left) = text.split_once(':').unwrap_or(("0", "0"));
-    let (draw, left): (u64, u64) = (draw.parse().unwrap_or(0), left.parse().unwrap_or(0));
+fn next_number(text: &str) -> String {
+    let number: u64 = text.parse().unwrap_or(0);
+    (number + 1).to_string()
+}
+
+/// The stock is `number of the delivery:items left`; one is taken, and an empty stock is filled.
+fn next_item(text: &str) -> String {
+    let (delivery, left) = text.split_once(':').unwrap_or(("0", "0"));
+    let (delivery, left): (u64, u64) = (delivery.parse().unwrap_or(0), left.parse().unwrap_or(0));
     match left {
-        0 | 1 => format!("{}:{PRIZES}", draw + 1),
-        _ => format!("{draw}:{}", left - 1),
+        0 | 1 => format!("{}:{ITEMS}", delivery + 1),
+        _ => format!("{delivery}:{}", left - 1),
     }
 }
 
@@ -175,12 +240,21 @@ async fn change_file(
         return;
     };
     tokio::time::sleep(time).await;
-    if !hold.is_valid(ctx) {
-        return;
-    }
+    let text = next(&from);
+    write(ctx, (key, &file), op, hold, from, &text);
+}
+
+/// Writes, if the lock is still there, and says so.
+pub(super) fn write(
+    ctx: &Ctx,
+    (key, file): (&str, &File),
+    op: u64,
+    hold: &Hold,
+    from: String,
+    text: &str,
+) {
     let began = ctx.clock.now();
-    let text = format!("{:<32}", next(&from));
-    if file.write_all_at(text.as_bytes(), 0).is_ok() {
+    if mark(ctx, file, hold, text) {
         ctx.note(Event::Wrote {
             op,
             key: key.to_owned(),
@@ -188,6 +262,11 @@ async fn change_file(
             began,
         });
     }
+}
+
+/// Leaves a mark, if the lock is still there.
+pub(super) fn mark(ctx: &Ctx, file: &File, hold: &Hold, text: &str) -> bool {
+    hold.is_valid(ctx) && file.write_all_at(format!("{text:<32}").as_bytes(), 0).is_ok()
 }
 
 pub(super) fn read(ctx: &Ctx, key: &str) -> std::io::Result<(File, String)> {
@@ -217,7 +296,7 @@ async fn write_register(ctx: &Ctx, key: &str, op: u64, hold: &Hold, time: Durati
         return;
     };
     let mut stream = BufReader::new(stream);
-    let line = format!("{key} {token} {}#{op}\n", ctx.settings.name);
+    let line = format!("{key} {token} {}\n", ctx.signed(op));
     for last in [false, true] {
         let mut answer = String::new();
         if stream.write_all(line.as_bytes()).await.is_err()

@@ -9,6 +9,7 @@ use super::summary::Summary;
 use crate::checks::{Findings, Verdict, Violation};
 use crate::event::Event;
 use crate::history::{Attempt, History};
+use crate::workload::family;
 
 /// A browser draws this many marks without effort; more than these are not given to it.
 const MARKS: usize = 60_000;
@@ -200,10 +201,6 @@ fn rows(
         }
     }
     (rows, by_who)
-}
-
-fn family(resource: &str) -> &str {
-    resource.split('-').next().unwrap_or(resource)
 }
 
 struct Marks {

@@ -1,0 +1,110 @@
+//! Two halves that belong together: a writer changes one after the other, and readers must see whole writes.
+
+use std::time::Duration;
+
+use quorate::LockGuard;
+use rand::RngExt;
+
+use super::context::Ctx;
+use super::hold::Hold;
+use super::wanted::Wanted;
+use super::work::{self, Waits};
+use crate::claim::Claim;
+use crate::event::Event;
+use crate::workload::Workload;
+
+/// The halves, as files. Each holds `edition writer`.
+const HALVES: [&str; 2] = ["readers-1", "readers-2"];
+/// Both of them.
+const WHOLE: &str = "readers";
+
+pub(super) async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
+    match wanted.claim {
+        Claim::Reader => read(ctx, wanted, op, hold, time).await,
+        _ => write(ctx, op, hold, time).await,
+    }
+}
+
+/// A new edition, one half after the other.
+async fn write(ctx: &Ctx, op: u64, hold: &Hold, time: Duration) {
+    let mut edition = None;
+    for half in HALVES {
+        let Ok((file, from)) = work::read(ctx, half) else {
+            return;
+        };
+        let number = edition.unwrap_or_else(|| edition_of(&from) + 1);
+        edition = Some(number);
+        let text = format!("{number} {}", ctx.signed(op));
+        work::write(ctx, (half, &file), op, hold, from, &text);
+        tokio::time::sleep(time / 2).await;
+    }
+}
+
+/// Both halves, with the work in between.
+async fn read(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
+    let Ok((_, first)) = work::read(ctx, HALVES[0]) else {
+        return;
+    };
+    if let Some((_, left)) = &wanted.goes_on {
+        found(ctx, HALVES[0], op, hold, (left, &first));
+    }
+    tokio::time::sleep(time).await;
+    if let Ok((_, second)) = work::read(ctx, HALVES[1]) {
+        found(ctx, WHOLE, op, hold, (&first, &second));
+    }
+}
+
+/// Writes down what it has seen, if it may still believe it.
+fn found(ctx: &Ctx, key: &str, op: u64, hold: &Hold, (expected, found): (&str, &str)) {
+    if !hold.is_valid(ctx) {
+        return;
+    }
+    let later = match edition_of(expected) > edition_of(found) {
+        true => expected,
+        false => found,
+    };
+    let writer = later.split(' ').nth(1).unwrap_or_default();
+    ctx.note(Event::Found {
+        op,
+        key: key.to_owned(),
+        expected: expected.to_owned(),
+        found: found.to_owned(),
+        writer: writer.to_owned(),
+    });
+}
+
+fn edition_of(text: &str) -> u64 {
+    let edition = text.split(' ').next().unwrap_or_default();
+    edition.parse().unwrap_or(0)
+}
+
+/// Whether this writer goes on as a reader: some do.
+pub(super) fn reads_on(ctx: &Ctx, wanted: &Wanted, guard: &LockGuard) -> bool {
+    wanted.workload == Workload::Readers
+        && wanted.claim == Claim::Alone
+        && guard.is_valid()
+        && !ctx.drops_futures()
+        && rand::rng().random_bool(0.4)
+}
+
+/// Goes on as a reader, who must find what the writer has left.
+pub(super) async fn read_on(ctx: &Ctx, wanted: &Wanted, op: u64, guard: LockGuard) {
+    let left = work::read(ctx, HALVES[0]);
+    let until = Some(ctx.clock.of(guard.valid_until()));
+    // From here on it is no writer any more.
+    ctx.note(Event::Release { op, until });
+    let Ok((_, left)) = left else {
+        return;
+    };
+    let (reader, op) = (wanted.reader(op, left), ctx.next_op());
+    let waits = Waits::begin(ctx, &reader, op);
+    let guard = guard.downgrade().await;
+    waits.over();
+    match guard {
+        Ok(guard) => work::holding(ctx, &reader, op, Hold::Guard(guard)).await,
+        Err(_) => {
+            let why = "no_downgrade".to_owned();
+            ctx.note(Event::Missed { op, why });
+        }
+    }
+}
