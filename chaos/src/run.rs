@@ -380,8 +380,6 @@ fn settings(
         renewed: !must_break,
         many: scenario.many,
         many_hold: scenario.many_hold,
-        quotas: scenario.quotas(),
-        between_prizes: scenario.between_prizes(),
         dir: dir.to_owned(),
         register: register.path().to_owned(),
         quorate,

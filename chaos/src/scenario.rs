@@ -153,23 +153,6 @@ impl Scenario {
         self.faults.iter().any(|kind| kind.needs == needed)
     }
 
-    /// How many quotas of prizes there are: as many as are sold in the run, within limits.
-    pub fn quotas(&self) -> usize {
-        let seconds = self.duration.as_secs() as usize;
-        if self.workloads.contains(&Workload::Prizes) {
-            (seconds + 3).min(20)
-        } else {
-            0
-        }
-    }
-
-    /// The longest pause of a client between two prizes, so that they last for the run and the calm after it.
-    pub fn between_prizes(&self) -> Duration {
-        let run = self.duration + Duration::from_secs(3);
-        let sold = (self.quotas() * 10).max(1) as f64;
-        run.mul_f64(2.0 * self.clients as f64 / sold)
-    }
-
     /// What is to be built for it.
     pub fn layout(&self) -> Layout {
         Layout {

@@ -34,8 +34,6 @@ use crate::workload::{Locker, Order, Workload};
 /// How many worker threads a client has; all of them are blocked when it starves.
 const WORKERS: usize = 2;
 
-/// Who creates what others take from: the first client, in its first life.
-const OPERATOR: &str = "c1";
 /// How many tasks of a client want a permit: together more than there are.
 const PERMITTED: usize = 3;
 
@@ -107,9 +105,6 @@ async fn live(ctx: Ctx) {
     if ctx.settings.guarding != Guarding::On {
         meet_all(&ctx).await;
     }
-    if ctx.settings.name == OPERATOR {
-        prizes::create_all(&ctx).await;
-    }
     let pid = std::process::id();
     ctx.note(Event::Ready { pid });
     work_all(&ctx).await;
@@ -137,6 +132,9 @@ async fn work_all(ctx: &Ctx) {
             }
             Workload::Prizes => {
                 tasks.spawn(prizes::repeat(ctx.clone()));
+                if ctx.settings.name.split('.').next() == Some("c1") {
+                    tasks.spawn(prizes::operate(ctx.clone()));
+                }
             }
             _ => {
                 let resource = workload.name();

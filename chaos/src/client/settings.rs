@@ -54,10 +54,6 @@ pub struct Settings {
     pub many: usize,
     /// How long it holds each of them, about.
     pub many_hold: Duration,
-    /// How many quotas of prizes there are.
-    pub quotas: usize,
-    /// How long it pauses between two prizes, at most.
-    pub between_prizes: Duration,
     /// Where the shared files are.
     pub dir: PathBuf,
     /// The socket of the fenced register.
