@@ -81,9 +81,8 @@ mod tests {
     #[test]
     fn who_has_been_read_past_books_nothing_any_more() {
         let mut bank = Bank::default();
-        let balances = |one: i64, other: i64| {
-            BTreeMap::from([("a".to_owned(), one), ("b".to_owned(), other)])
-        };
+        let balances =
+            |one: i64, other: i64| BTreeMap::from([("a".to_owned(), one), ("b".to_owned(), other)]);
         assert_eq!(bank.look(&["a", "b"], 5), Ok(vec![100, 100]));
         assert_eq!(bank.look(&["b", "c"], 7), Ok(vec![100, 100]));
         let stale = Err(("b".to_owned(), 7));

@@ -136,7 +136,8 @@ impl Scenario {
         );
         let kinds = Workload::KINDS.iter();
         ensure!(
-            self.locker == Locker::Quorate || !kinds.into_iter().any(|one| self.workloads.contains(one)),
+            self.locker == Locker::Quorate
+                || !kinds.into_iter().any(|one| self.workloads.contains(one)),
             "the wrong lockers know plain locks only: give --workload lock"
         );
         let forgets = self.faults.iter().any(|kind| kind.forgets());

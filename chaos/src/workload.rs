@@ -226,7 +226,10 @@ mod tests {
         }
         assert_eq!(Workload::named("lock"), Some(Workload::LOCK.to_vec()));
         assert_eq!(Workload::name_of(&Workload::KINDS), "kinds");
-        assert_eq!(Workload::name_of(&[Workload::File, Workload::Run]), "file,run");
+        assert_eq!(
+            Workload::name_of(&[Workload::File, Workload::Run]),
+            "file,run"
+        );
         assert_eq!(Workload::named("locks"), None);
         let both = [Workload::LOCK, Workload::KINDS].concat();
         assert_eq!(both, Workload::ALL);

@@ -51,11 +51,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     Finding::of("fencing", looked_at, violations)
 }
 
-fn breached(
-    resource: &str,
-    new: &Obtained<&Attempt>,
-    breach: Breach<&Attempt>,
-) -> Violation {
+fn breached(resource: &str, new: &Obtained<&Attempt>, breach: Breach<&Attempt>) -> Violation {
     let (attempt, token) = (new.who, new.token);
     let name = attempt.name();
     match breach {

@@ -49,7 +49,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             violations.push(violation(by.t, line, &[&by.who], what));
         }
         if let Some(known) = terms.get(leader).filter(|known| **known != term) {
-            let what = format!("{who} follows {leader} in term {term}, which leads in term {known}");
+            let what =
+                format!("{who} follows {leader} in term {term}, which leads in term {known}");
             violations.push(violation(line.t, line, &[leader], what));
         }
     }
@@ -66,12 +67,17 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
 }
 
 fn violation(from: u64, line: &Entry, others: &[&str], what: String) -> Violation {
-    let others = others.iter().map(|name| name.split('#').next().unwrap_or(name));
+    let others = others
+        .iter()
+        .map(|name| name.split('#').next().unwrap_or(name));
     Violation {
         checker: "leaders".into(),
         from,
         to: line.t,
-        who: others.chain([line.who.as_str()]).map(str::to_owned).collect(),
+        who: others
+            .chain([line.who.as_str()])
+            .map(str::to_owned)
+            .collect(),
         resource: Some(Workload::Leader.name().to_owned()),
         what,
         excused: None,

@@ -46,7 +46,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         let sum: i64 = accounts.values().map(|(balance, _)| balance).sum();
         if sum + untouched != expected {
             let now = sum + untouched;
-            bad(format!("all accounts have {now} after {by}, and had {expected}"));
+            bad(format!(
+                "all accounts have {now} after {by}, and had {expected}"
+            ));
             // Each change is told once.
             expected = now;
         }

@@ -87,7 +87,10 @@ fn look_at(quota: &str, pieces: u64, answers: &[Answer<'_>], violations: &mut Ve
             }
             if let Some(other) = handed.insert(one.left, one) {
                 let (other_name, piece) = (other.attempt.name(), pieces.saturating_sub(one.left));
-                bad(other, format!("{other_name} and {name} both got prize {piece}"));
+                bad(
+                    other,
+                    format!("{other_name} and {name} both got prize {piece}"),
+                );
             }
         }
         let before = answers[..number].iter();
@@ -99,7 +102,10 @@ fn look_at(quota: &str, pieces: u64, answers: &[Answer<'_>], violations: &mut Ve
             let other_name = other.attempt.name();
             bad(
                 other,
-                format!("{name} left {} after {other_name} had left {}", one.left, other.left),
+                format!(
+                    "{name} left {} after {other_name} had left {}",
+                    one.left, other.left
+                ),
             );
         }
     }

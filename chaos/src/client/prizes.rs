@@ -62,7 +62,9 @@ fn quotas(ctx: &Ctx, state: &str) -> Vec<usize> {
     let names = files.filter_map(|file| file.ok()?.file_name().into_string().ok());
     let numbers = names.filter_map(|name| {
         let (name, is) = name.split_once('.')?;
-        let number = name.strip_prefix(Workload::Prizes.name())?.strip_prefix('-')?;
+        let number = name
+            .strip_prefix(Workload::Prizes.name())?
+            .strip_prefix('-')?;
         (is == state).then(|| number.parse().ok())?
     });
     numbers.collect()

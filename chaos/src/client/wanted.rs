@@ -80,7 +80,9 @@ impl Wanted {
     /// Everything that is to be locked.
     pub(super) fn resources(&self) -> Vec<&str> {
         let also = self.also.iter().map(String::as_str);
-        std::iter::once(self.resource.as_str()).chain(also).collect()
+        std::iter::once(self.resource.as_str())
+            .chain(also)
+            .collect()
     }
 
     /// What is written down before anything is sent.

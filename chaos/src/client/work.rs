@@ -200,7 +200,9 @@ async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
         Workload::Readers => readers::work(ctx, wanted, op, hold, time).await,
         Workload::Owners => owners::work(ctx, wanted, op, hold, time).await,
         // A leader gives orders, and its term goes with them.
-        Workload::Register | Workload::Leader => write_register(ctx, resource, op, hold, time).await,
+        Workload::Register | Workload::Leader => {
+            write_register(ctx, resource, op, hold, time).await
+        }
         Workload::Many => {
             // Given back early at the end, or the end would take as long as the longest hold.
             let end = tokio::time::Instant::now() + time;
@@ -266,7 +268,10 @@ pub(super) fn write(
 
 /// Leaves a mark, if the lock is still there.
 pub(super) fn mark(ctx: &Ctx, file: &File, hold: &Hold, text: &str) -> bool {
-    hold.is_valid(ctx) && file.write_all_at(format!("{text:<32}").as_bytes(), 0).is_ok()
+    hold.is_valid(ctx)
+        && file
+            .write_all_at(format!("{text:<32}").as_bytes(), 0)
+            .is_ok()
 }
 
 pub(super) fn read(ctx: &Ctx, key: &str) -> std::io::Result<(File, String)> {
