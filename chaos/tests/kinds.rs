@@ -250,6 +250,16 @@ fn holds_of_one_owner_have_one_number_and_those_of_two_owners_do_not_meet() {
     assert_eq!(owners(tale("order-1", 6)), (Invalid, 1));
     assert_eq!(exclusion(tale("order-2", 6)), (Invalid, 1));
     assert_eq!(owners(tale("order-2", 6)), (Unknown, 0), "nobody joined");
+    // Where two owners hold at once, who joins one of them has the number of that lock; once it has ended,
+    // that number is stale.
+    let joins = |until| {
+        tale("order-2", 7)
+            .hold(Hold("c3", 1, &["owners"], owner("order-1"), 15, until, 5))
+            .hold(Hold("c3", 2, &["owners"], owner("order-1"), 50, 60, 5))
+            .verdict(Workload::Owners, "fencing")
+    };
+    assert_eq!(joins(70), (Valid, 0));
+    assert_eq!(joins(45), (Invalid, 1));
     let mark = |found_there| found(1, "owners", "order-1", found_there, "c2#1");
     let views = |tale: Tale| tale.verdict(Workload::Owners, "views");
     let right = tale("order-1", 5).at(25, "c1", mark("order-1"));

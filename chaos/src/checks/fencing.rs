@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use quorate_promises::{Breach, Obtained, Tokens};
 
 use super::{Case, Finding, Violation};
+use crate::claim::Claim;
 use crate::event::Event;
 use crate::history::Attempt;
 use crate::scenario::Locker;
@@ -19,6 +20,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         .collect();
     holds.sort_by_key(|(at, _)| *at);
     let mut given = Tokens::default();
+    let mut owned = Owned::default();
     let mut bare = 0;
     for (at, attempt) in holds {
         let Some(token) = attempt.token else {
@@ -29,10 +31,11 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             }
             continue;
         };
+        let began = owned.began(attempt, token, case.end);
         for place in attempt.places() {
             let obtained = Obtained {
                 who: attempt,
-                began: attempt.began,
+                began,
                 at,
                 token,
             };
@@ -49,6 +52,28 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         looked_at = format!("{looked_at}, {bare} holds without a token");
     }
     Finding::of("fencing", looked_at, violations)
+}
+
+/// The holds of owners, by resource and number: until when each is believed in, and when the lock began to be
+/// acquired.
+#[derive(Default)]
+struct Owned<'a>(HashMap<(&'a str, u64), Vec<(&'a Attempt, u64, u64)>>);
+
+impl<'a> Owned<'a> {
+    /// When the acquisition began that this hold has its number from: who joins an owner's live lock, in
+    /// memory or on the masters, has that of the lock, whatever happened beside it.
+    fn began(&mut self, attempt: &'a Attempt, token: u64, end: u64) -> u64 {
+        let (Claim::Owner(_), Some((_, to))) = (&attempt.claim, attempt.belief(end)) else {
+            return attempt.began;
+        };
+        let holds = self.0.entry((&attempt.resource, token)).or_default();
+        let mut live = holds.iter();
+        let joined =
+            live.find(|(other, until, _)| other.claim == attempt.claim && *until > attempt.began);
+        let began = joined.map_or(attempt.began, |(_, _, began)| *began);
+        holds.push((attempt, to, began));
+        began
+    }
 }
 
 fn breached(resource: &str, new: &Obtained<&Attempt>, breach: Breach<&Attempt>) -> Violation {
