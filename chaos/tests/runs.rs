@@ -208,6 +208,22 @@ fn followers_see_one_leader_a_term_while_leaders_are_paused_and_a_master_forgets
 }
 
 #[test]
+fn masters_that_forget_without_a_guard_break_every_kind_and_leave_money_and_prizes_right() {
+    let run = Run::until(
+        "kinds-amnesia",
+        "--seed 27 --masters 3 --clients 4 --workload kinds --faults amnesia",
+        &[3, 9],
+        |run| run.summary.excused > 0,
+    );
+    run.must_be_valid();
+    assert!(run.summary.excused > 0, "{}", text(&run.output));
+    for checker in ["fencing", "ledger", "prizes", "leaders"] {
+        let finding = run.summary.findings.by(checker).expect("that checker");
+        assert!(finding.violations.is_empty(), "{}", text(&run.output));
+    }
+}
+
+#[test]
 fn a_wrong_clock_on_one_master_breaks_nothing_that_was_promised() {
     survived(4, "clock-forward,clock-back,clock-drift");
 }
