@@ -27,13 +27,15 @@ const FLOORS: [&[&str]; 13] = [
 ];
 
 /// How many files of a package stand in circles today. May only shrink.
-const CIRCLES: [(&str, usize); 6] = [
+const CIRCLES: [(&str, usize); 8] = [
     ("src", 0),
     ("testbed/src", 0),
     ("cli/src", 0),
     ("benches/versus/src", 0),
     ("simulation/src", 0),
     ("chaos/src", 0),
+    ("promises/src", 0),
+    ("mutants/src", 0),
 ];
 
 /// Where a folder's own file (`mod.rs`, `lib.rs`) and its children are files like any others: what it names of
@@ -204,7 +206,7 @@ fn in_circles(arrows: &Arrows) -> Vec<&Vec<String>> {
 fn no_more_files_stand_in_circles_than_are_listed() {
     for (package, most) in CIRCLES {
         let arrows = arrows(package);
-        assert!(arrows.len() > 5, "{package} has sources");
+        assert!(arrows.len() > 2, "{package} has sources");
         let circles = in_circles(&arrows);
         let names: Vec<String> = circles.iter().map(|file| file.join("/")).collect();
         assert!(

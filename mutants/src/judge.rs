@@ -18,64 +18,15 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
+use crate::heard::{Heard, Part};
 use crate::mutant::Mutant;
 use crate::tree::Built;
-
-/// The test programs that judge, by price, with what is run of each: those named, or all but them.
-const TESTS: &[(&str, Part)] = &[
-    ("lib", Part::Only(&["protocol::"])),
-    ("lib", Part::Only(&["rounds::"])),
-    ("lib", Part::Only(&["waiting::"])),
-    ("lib", Part::Only(&["hold::"])),
-    ("lib", Part::Only(&["acquire::"])),
-    ("lib", Part::Only(&["node::actor::"])),
-    ("lib", Part::Only(&["node::redis::link::"])),
-    ("lib", Part::Only(&["node::redis::"])),
-    ("lib", Part::All),
-    ("wakes", Part::All),
-    ("local_line", Part::All),
-    ("told", Part::All),
-    ("acquire", Part::All),
-    ("waiting", Part::All),
-    ("contract", Part::AllBut(&["agreement", "other_servers"])),
-    ("undoing", Part::All),
-    ("limits", Part::All),
-    ("proposals", Part::All),
-    ("attempts", Part::All),
-    ("several", Part::All),
-    ("readers", Part::All),
-    ("owner", Part::All),
-    ("lost", Part::All),
-    ("cancellation", Part::All),
-    ("contract", Part::Only(&["agreement"])),
-    ("renewal", Part::All),
-    ("traced", Part::All),
-    ("stepping_out", Part::All),
-    ("waiting_faults", Part::All),
-    ("foreign", Part::All),
-    ("deadline", Part::All),
-    ("redis_node", Part::All),
-    ("hostile", Part::All),
-    ("burst", Part::All),
-    ("lease", Part::All),
-];
-
-/// The tests of a program that are run.
-#[derive(Clone, Copy, Debug)]
-enum Part {
-    All,
-    Only(&'static [&'static str]),
-    AllBut(&'static [&'static str]),
-}
 
 /// How many seeds the simulation plays at first, and how many more against who lives.
 const SEEDS: [(u64, u64); 2] = [(0, 400), (400, 2_600)];
 
 /// After how many of the unit tests and cheap programs the simulation has its first turn.
 const CHEAP: usize = 9;
-
-/// The programs that a quick look is content with.
-const QUICK: usize = 25;
 
 /// At least this long a judge may take, however short it is usually.
 const LEAST: Duration = Duration::from_secs(5);
@@ -126,39 +77,10 @@ pub(crate) enum Fate {
     Unreached,
 }
 
-/// Who is heard.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Heard {
-    /// Only the cheap ones.
-    pub(crate) quick: bool,
-    /// Only these programs; empty for all.
-    pub(crate) only: Vec<String>,
-}
-
-impl Heard {
-    fn hears(&self, program: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| only == program)
-    }
-
-    /// The test programs that are heard.
-    pub(crate) fn programs(&self) -> BTreeSet<&'static str> {
-        let tests = if self.quick { QUICK } else { TESTS.len() };
-        let names = TESTS[..tests].iter().map(|(name, _)| *name);
-        names.filter(|name| self.hears(name)).collect()
-    }
-
-    /// Whether the simulation is.
-    pub(crate) fn simulation(&self) -> bool {
-        self.hears("simulation")
-    }
-}
-
 /// The judges that are heard, in order of price.
 pub(crate) fn judges(built: &Built, heard: &Heard) -> Result<Vec<Judge>> {
     let mut judges = Vec::new();
-    let tests = if heard.quick { QUICK } else { TESTS.len() };
-    let tests = TESTS[..tests].iter();
-    for (name, part) in tests.filter(|(name, _)| heard.hears(name)) {
+    for (name, part) in heard.tests() {
         let program = built
             .tests
             .get(*name)

@@ -10,6 +10,7 @@
 //! 4. `survivors.txt` lists those that live and why they may; a test keeps it true and short.
 
 mod find;
+mod heard;
 mod judge;
 mod lua;
 mod mutant;
@@ -27,7 +28,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use judge::{Fate, Heard, Judge};
+use heard::Heard;
+use judge::{Fate, Judge};
 use mutant::Mutant;
 use table::Table;
 use tree::Tree;

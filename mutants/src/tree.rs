@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::find::Code;
-use crate::judge::Heard;
+use crate::heard::Heard;
 use crate::mutant::{Form, Mutant};
 use crate::weave::{Placed, Wrap, weave};
 use crate::{rust, targets};

@@ -25,11 +25,12 @@ impl Token {
 
     /// The value as it stands in the lock key.
     pub fn to_hex(self) -> [u8; 32] {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        // Computed and not looked up: so all digits are made at once.
+        let digit = |nibble: u8| nibble + b'0' + u8::from(nibble > 9) * (b'a' - b'0' - 10);
         let mut hex = [0; 32];
         for (pair, byte) in hex.chunks_exact_mut(2).zip(self.0) {
-            pair[0] = DIGITS[usize::from(byte >> 4)];
-            pair[1] = DIGITS[usize::from(byte & 15)];
+            pair[0] = digit(byte >> 4);
+            pair[1] = digit(byte & 15);
         }
         hex
     }

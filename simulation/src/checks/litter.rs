@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::{Check, Moment};
 use crate::clock::MS;
-use crate::facts::{Believer, Call, Fact, Member, Why};
+use crate::facts::{Believer, Call, Fact, Member};
 use crate::locker::RESOURCES;
 use crate::scenario::Scenario;
 
@@ -15,7 +15,8 @@ type Value = [u8; 32];
 
 pub(crate) struct Litter {
     on: bool,
-    /// A release travels behind what was sent before, and may wait for an answer that lets it leave.
+    /// A release travels behind what was sent before, and may wait for an answer that lets it leave; of
+    /// several kinds one may have to load its scripts first.
     bound: u64,
     /// What each task is trying to get a lock with.
     tries: HashMap<usize, Value>,
@@ -32,7 +33,9 @@ impl Litter {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
             on: scenario.promises().calm,
-            bound: 2 * (scenario.net.delay + scenario.net.jitter) + MS,
+            bound: (2 << u32::from(scenario.is_mixed()))
+                * (scenario.net.delay + scenario.net.jitter)
+                + MS,
             tries: HashMap::new(),
             done: VecDeque::new(),
             keys: vec![[(None, 0); RESOURCES]; scenario.masters.len()],
@@ -118,16 +121,8 @@ impl Check for Litter {
             }
             _ => None,
         };
-        // Who becomes a reader may have to load the scripts of groups before.
-        let downgraded = matches!(
-            fact,
-            Fact::Retired {
-                why: Why::Downgraded,
-                ..
-            }
-        );
-        let bound = self.bound * (1 + u64::from(downgraded));
-        self.done.extend(over.map(|value| (at.now + bound, value)));
+        self.done
+            .extend(over.map(|value| (at.now + self.bound, value)));
         Ok(())
     }
 

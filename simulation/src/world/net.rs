@@ -185,10 +185,11 @@ impl World {
         }
     }
 
-    /// Sends bytes to the client.
+    /// Sends bytes to the client. Nothing follows on a connection that was broken: what was torn from it
+    /// then would be missing in between.
     pub(super) fn say_to_client(&mut self, conn: usize, bytes: Vec<u8>) {
         let mut rest = bytes;
-        while !rest.is_empty() && self.conns[conn].is_heard() {
+        while !rest.is_empty() && self.conns[conn].is_heard() && !self.conns[conn].broken {
             let behind = rest.split_off(self.piece(conn, rest.len()));
             self.conns[conn].from.push_back(rest);
             rest = behind;

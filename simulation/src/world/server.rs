@@ -212,7 +212,7 @@ impl World {
     pub(super) fn serve(&mut self, conn: usize) {
         let mut unread = std::mem::take(&mut self.conns[conn].unread);
         let mut at = 0;
-        let mut out = String::new();
+        let mut out = String::with_capacity(128);
         while self.conns[conn].server {
             let Some((words, used)) = command(&unread[at..]) else {
                 break;

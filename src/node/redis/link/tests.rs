@@ -757,6 +757,21 @@ fn requests_wait_for_a_lost_connection_once_a_second() {
     assert_eq!(bench.told.kinds(), ["down"]);
 }
 
+/// A master that takes connections and says nothing kept who asked it anew for a whole connect timeout.
+#[test]
+fn who_asks_in_a_handshake_that_lasts_is_told_at_once() {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    bench.link.cut(Fault::Down("reset".into()), at(1_000));
+    bench.link.dialed(at(1_001));
+    assert_eq!(bench.link.stage(), Stage::Talk);
+    let patience = 1_000 + NODE_TIMEOUT;
+    bench.link.tick(at(patience));
+    bench.ask(1, acquire(1));
+    bench.link.take(at(patience + 1));
+    assert_eq!(bench.told.kinds(), ["down"]);
+}
+
 #[test]
 fn no_more_is_under_way_than_the_window_is_wide() {
     let mut bench = Bench::new();
