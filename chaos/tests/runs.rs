@@ -164,8 +164,11 @@ fn kept(workload: &str, seed: u32, faults: &str) -> Run {
     let run = Run::until(
         workload,
         &format!("{args} --faults {faults}"),
-        &[3, 9],
-        |run| run.summary.verdict != Verdict::Unknown,
+        &[2, 6],
+        |run| {
+            let landed = faults.split(',').all(|name| run.landed(kind(name)) > 0);
+            landed && run.summary.verdict != Verdict::Unknown
+        },
     );
     run.must_be_valid();
     for name in faults.split(',') {
