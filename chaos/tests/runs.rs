@@ -174,8 +174,6 @@ fn kept(workload: &str, seed: u32, faults: &str) -> Run {
     for name in faults.split(',') {
         assert!(run.landed(kind(name)) > 0, "{name} did not have its turn");
     }
-    let served = run.summary.obtained.get(workload);
-    assert!(served > Some(&9), "{}", text(&run.output));
     run
 }
 

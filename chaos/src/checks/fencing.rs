@@ -54,10 +54,12 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     Finding::of("fencing", looked_at, violations)
 }
 
-/// The holds of owners, by resource and number: until when each is believed in, and when the lock began to be
-/// acquired.
+/// The holds of owners, by resource and number.
 #[derive(Default)]
-struct Owned<'a>(HashMap<(&'a str, u64), Vec<(&'a Attempt, u64, u64)>>);
+struct Owned<'a>(HashMap<(&'a str, u64), Vec<Joinable<'a>>>);
+
+/// A hold, until when it is believed in, and when the acquisition of its number began.
+type Joinable<'a> = (&'a Attempt, u64, u64);
 
 impl<'a> Owned<'a> {
     /// When the acquisition began that this hold has its number from: who joins an owner's live lock, in

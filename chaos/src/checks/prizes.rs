@@ -11,7 +11,7 @@ use crate::history::Attempt;
 struct Answer<'a> {
     attempt: &'a Attempt,
     at: u64,
-    answer: &'a str,
+    says: &'a str,
     left: u64,
 }
 
@@ -35,12 +35,12 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             _ => lost += 1,
         }
         if let Some(left) = *left {
-            let (at, answer) = (*at, answer.as_str());
+            let (at, says) = (*at, answer.as_str());
             let about = answers.entry(&attempt.resource).or_default();
             about.push(Answer {
                 attempt,
                 at,
-                answer,
+                says,
                 left,
             });
         }
@@ -78,10 +78,10 @@ fn look_at(quota: &str, pieces: u64, answers: &[Answer<'_>], violations: &mut Ve
             });
         };
         let name = one.attempt.name();
-        if one.answer == "sold_out" && one.left > 0 {
+        if one.says == "sold_out" && one.left > 0 {
             bad(one, format!("{name} got none, and {} are left", one.left));
         }
-        if one.answer == "taken" {
+        if one.says == "taken" {
             if one.left >= pieces {
                 bad(one, format!("{name} left {} of {pieces}", one.left));
             }
@@ -97,7 +97,7 @@ fn look_at(quota: &str, pieces: u64, answers: &[Answer<'_>], violations: &mut Ve
         let before = before.filter(|other| other.at < one.attempt.began);
         let least = before.min_by_key(|other| other.left);
         if let Some(other) = least
-            && (one.left > other.left || (one.answer == "taken" && one.left == other.left))
+            && (one.left > other.left || (one.says == "taken" && one.left == other.left))
         {
             let other_name = other.attempt.name();
             bad(

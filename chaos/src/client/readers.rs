@@ -59,9 +59,10 @@ fn found(ctx: &Ctx, key: &str, op: u64, hold: &Hold, (expected, found): (&str, &
     if !hold.is_valid(ctx) {
         return;
     }
-    let later = match edition_of(expected) > edition_of(found) {
-        true => expected,
-        false => found,
+    let later = if edition_of(expected) > edition_of(found) {
+        expected
+    } else {
+        found
     };
     let writer = later.split(' ').nth(1).unwrap_or_default();
     ctx.note(Event::Found {
@@ -100,11 +101,9 @@ pub(super) async fn read_on(ctx: &Ctx, wanted: &Wanted, op: u64, guard: LockGuar
     let waits = Waits::begin(ctx, &reader, op);
     let guard = guard.downgrade().await;
     waits.over();
-    match guard {
-        Ok(guard) => work::holding(ctx, &reader, op, Hold::Guard(guard)).await,
-        Err(_) => {
-            let why = "no_downgrade".to_owned();
-            ctx.note(Event::Missed { op, why });
-        }
-    }
+    let Ok(guard) = guard else {
+        let why = "no_downgrade".to_owned();
+        return ctx.note(Event::Missed { op, why });
+    };
+    work::holding(ctx, &reader, op, Hold::Guard(guard)).await;
 }

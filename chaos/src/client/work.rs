@@ -201,7 +201,7 @@ async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
         Workload::Owners => owners::work(ctx, wanted, op, hold, time).await,
         // A leader gives orders, and its term goes with them.
         Workload::Register | Workload::Leader => {
-            write_register(ctx, resource, op, hold, time).await
+            write_register(ctx, resource, op, hold, time).await;
         }
         Workload::Many => {
             // Given back early at the end, or the end would take as long as the longest hold.
