@@ -243,6 +243,16 @@ fn a_holder_that_is_told_late_is_found_unless_the_machine_starved_it() {
     assert_eq!(starved(1_850, 2_400, 700), (Verdict::Invalid, 1), "later");
     assert_eq!(starved(100, 1_000, 800), (Verdict::Invalid, 1), "before");
     assert_eq!(starved(1_000, 1_900, 300), (Verdict::Invalid, 1), "little");
+    // One that was counted late, behind another that came after.
+    let line = |from: u64, waited: u64| Event::Starved {
+        since: from * MS,
+        waited: waited * MS,
+    };
+    let counted_late = Tale::default()
+        .hold("c1", 1, 10, 1_910, 1)
+        .at(1_920, "c1", line(1_915, 5))
+        .at(1_930, "c1", line(1_100, 830));
+    assert_eq!(counted_late.verdict("told", &[]), (Verdict::Valid, 0));
     // What is seen in both ways counts once.
     let stalled = Event::Suffered {
         what: "stalled".into(),
