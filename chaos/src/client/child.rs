@@ -14,9 +14,9 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 
 use super::context::Ctx;
+use super::files;
 use super::settings::{Guarding, PATIENCE};
 use super::wanted::Wanted;
-use super::work;
 use crate::event::{Clock, Event};
 use crate::workload::Workload;
 
@@ -150,7 +150,7 @@ pub fn main(origin: u64, works: Duration, state: &Path) -> anyhow::Result<()> {
     };
     let token = std::env::var("QUORATE_FENCING_TOKEN").unwrap_or_default();
     say(format!("began {} {token}\n", clock.now()))?;
-    let (file, from) = work::read_at(state)?;
+    let (file, from) = files::read_at(state)?;
     let end = clock.now() + works.as_nanos() as u64;
     while clock.now() < end {
         std::thread::sleep(BEAT);

@@ -3,6 +3,7 @@
 mod canary;
 mod child;
 mod context;
+mod files;
 mod follower;
 mod hold;
 mod owners;

@@ -1,38 +1,26 @@
 //! Steps of one order, nested and in several processes at once: while they hold, no other order is at it.
 
-use std::time::Duration;
-
-use rand::RngExt;
-
 use super::context::Ctx;
+use super::files;
 use super::hold::Hold;
 use super::wanted::Wanted;
-use super::work;
 use crate::claim::Claim;
 use crate::event::Event;
 
 /// The file that bears the mark of whoever is at work: `order writer`.
 const MARK: &str = "owners";
 
-/// Leaves the mark of its order, works, with another hold inside or without, and looks whether the mark is still
-/// there: from another step of the same order just as well.
-pub(super) async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
-    let Claim::Owner(id) = &wanted.claim else {
-        return;
+/// Leaves the mark of its order, if the lock is still there.
+pub(super) fn leave_mark(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) -> bool {
+    let (Claim::Owner(id), Ok((file, _))) = (&wanted.claim, files::read(ctx, MARK)) else {
+        return false;
     };
-    let Ok((file, _)) = work::read(ctx, MARK) else {
-        return;
-    };
-    if !work::mark(ctx, &file, hold, &format!("{id} {}", ctx.signed(op))) {
-        return;
-    }
-    tokio::time::sleep(time / 2).await;
-    if !wanted.is_inner && rand::rng().random_bool(0.5) {
-        let inner = wanted.inner();
-        work::critical(ctx, &inner, ctx.next_op()).await;
-    }
-    tokio::time::sleep(time / 2).await;
-    let Ok((_, text)) = work::read(ctx, MARK) else {
+    files::mark(ctx, &file, hold, &format!("{id} {}", ctx.signed(op)))
+}
+
+/// Looks whether the mark is still there: from another step of the same order just as well.
+pub(super) fn look(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
+    let (Claim::Owner(id), Ok((_, text))) = (&wanted.claim, files::read(ctx, MARK)) else {
         return;
     };
     if !hold.is_valid(ctx) {

@@ -6,9 +6,9 @@ use quorate::LockGuard;
 use rand::RngExt;
 
 use super::context::Ctx;
+use super::files;
 use super::hold::Hold;
 use super::wanted::Wanted;
-use super::work::{self, Waits};
 use crate::claim::Claim;
 use crate::event::Event;
 use crate::workload::Workload;
@@ -29,27 +29,27 @@ pub(super) async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time:
 async fn write(ctx: &Ctx, op: u64, hold: &Hold, time: Duration) {
     let mut edition = None;
     for half in HALVES {
-        let Ok((file, from)) = work::read(ctx, half) else {
+        let Ok((file, from)) = files::read(ctx, half) else {
             return;
         };
         let number = edition.unwrap_or_else(|| edition_of(&from) + 1);
         edition = Some(number);
         let text = format!("{number} {}", ctx.signed(op));
-        work::write(ctx, (half, &file), op, hold, from, &text);
+        files::write(ctx, (half, &file), op, hold, from, &text);
         tokio::time::sleep(time / 2).await;
     }
 }
 
 /// Both halves, with the work in between.
 async fn read(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
-    let Ok((_, first)) = work::read(ctx, HALVES[0]) else {
+    let Ok((_, first)) = files::read(ctx, HALVES[0]) else {
         return;
     };
     if let Some((_, left)) = &wanted.goes_on {
         found(ctx, HALVES[0], op, hold, (left, &first));
     }
     tokio::time::sleep(time).await;
-    if let Ok((_, second)) = work::read(ctx, HALVES[1]) {
+    if let Ok((_, second)) = files::read(ctx, HALVES[1]) {
         found(ctx, WHOLE, op, hold, (&first, &second));
     }
 }
@@ -88,22 +88,7 @@ pub(super) fn reads_on(ctx: &Ctx, wanted: &Wanted, guard: &LockGuard) -> bool {
         && rand::rng().random_bool(0.4)
 }
 
-/// Goes on as a reader, who must find what the writer has left.
-pub(super) async fn read_on(ctx: &Ctx, wanted: &Wanted, op: u64, guard: LockGuard) {
-    let left = work::read(ctx, HALVES[0]);
-    let until = Some(ctx.clock.of(guard.valid_until()));
-    // From here on it is no writer any more.
-    ctx.note(Event::Release { op, until });
-    let Ok((_, left)) = left else {
-        return;
-    };
-    let (reader, op) = (wanted.reader(op, left), ctx.next_op());
-    let waits = Waits::begin(ctx, &reader, op);
-    let guard = guard.downgrade().await;
-    waits.over();
-    let Ok(guard) = guard else {
-        let why = "no_downgrade".to_owned();
-        return ctx.note(Event::Missed { op, why });
-    };
-    work::holding(ctx, &reader, op, Hold::Guard(guard)).await;
+/// What a writer leaves to whoever reads next.
+pub(super) fn left(ctx: &Ctx) -> Option<String> {
+    files::read(ctx, HALVES[0]).ok().map(|(_, text)| text)
 }

@@ -1,11 +1,9 @@
 //! What a client does under its locks.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek};
-use std::os::unix::fs::FileExt;
 use std::pin::Pin;
 use std::time::Duration;
 
+use quorate::LockGuard;
 use rand::RngExt;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -13,7 +11,7 @@ use tokio::net::UnixStream;
 use super::context::Ctx;
 use super::hold::{Hold, Taken};
 use super::wanted::Wanted;
-use super::{owners, readers, transfer};
+use super::{files, owners, readers, transfer};
 use crate::event::Event;
 use crate::workload::{Locker, Workload};
 
@@ -105,7 +103,7 @@ pub(super) fn holding<'a>(
         };
         match (cause, hold) {
             (None, Hold::Guard(guard)) if readers::reads_on(ctx, wanted, &guard) => {
-                readers::read_on(ctx, wanted, op, guard).await;
+                read_on(ctx, wanted, op, guard).await;
             }
             (None, hold) => hold.give_back(ctx, op).await,
             (Some(cause), hold) => {
@@ -198,7 +196,7 @@ async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
         Workload::Stock => change_file(ctx, resource, op, hold, time, next_item).await,
         Workload::Transfer => transfer::work(ctx, wanted, op, hold, time).await,
         Workload::Readers => readers::work(ctx, wanted, op, hold, time).await,
-        Workload::Owners => owners::work(ctx, wanted, op, hold, time).await,
+        Workload::Owners => work_for_owner(ctx, wanted, op, hold, time).await,
         // A leader gives orders, and its term goes with them.
         Workload::Register | Workload::Leader => {
             write_register(ctx, resource, op, hold, time).await;
@@ -238,58 +236,12 @@ async fn change_file(
     time: Duration,
     next: impl FnOnce(&str) -> String,
 ) {
-    let Ok((file, from)) = read(ctx, key) else {
+    let Ok((file, from)) = files::read(ctx, key) else {
         return;
     };
     tokio::time::sleep(time).await;
     let text = next(&from);
-    write(ctx, (key, &file), op, hold, from, &text);
-}
-
-/// Writes, if the lock is still there, and says so.
-pub(super) fn write(
-    ctx: &Ctx,
-    (key, file): (&str, &File),
-    op: u64,
-    hold: &Hold,
-    from: String,
-    text: &str,
-) {
-    let began = ctx.clock.now();
-    if mark(ctx, file, hold, text) {
-        ctx.note(Event::Wrote {
-            op,
-            key: key.to_owned(),
-            from,
-            began,
-        });
-    }
-}
-
-/// Leaves a mark, if the lock is still there.
-pub(super) fn mark(ctx: &Ctx, file: &File, hold: &Hold, text: &str) -> bool {
-    hold.is_valid(ctx)
-        && file
-            .write_all_at(format!("{text:<32}").as_bytes(), 0)
-            .is_ok()
-}
-
-pub(super) fn read(ctx: &Ctx, key: &str) -> std::io::Result<(File, String)> {
-    let path = ctx.settings.dir.join(format!("{key}.state"));
-    read_at(&path)
-}
-
-pub(super) fn read_at(path: &std::path::Path) -> std::io::Result<(File, String)> {
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)?;
-    let mut text = String::new();
-    file.rewind()?;
-    file.read_to_string(&mut text)?;
-    Ok((file, text.trim().to_owned()))
+    files::write(ctx, (key, &file), op, hold, from, &text);
 }
 
 /// Writes twice with the work in between, and does not look at the lock: that is the register's job.
@@ -313,4 +265,38 @@ async fn write_register(ctx: &Ctx, key: &str, op: u64, hold: &Hold, time: Durati
             tokio::time::sleep(time).await;
         }
     }
+}
+
+/// A step of an order, with another hold inside or without.
+async fn work_for_owner(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
+    if !owners::leave_mark(ctx, wanted, op, hold) {
+        return;
+    }
+    tokio::time::sleep(time / 2).await;
+    if !wanted.is_inner && rand::rng().random_bool(0.5) {
+        let inner = wanted.inner();
+        critical(ctx, &inner, ctx.next_op()).await;
+    }
+    tokio::time::sleep(time / 2).await;
+    owners::look(ctx, wanted, op, hold);
+}
+
+/// Goes on as a reader, who must find what the writer has left.
+async fn read_on(ctx: &Ctx, wanted: &Wanted, op: u64, guard: LockGuard) {
+    let left = readers::left(ctx);
+    let until = Some(ctx.clock.of(guard.valid_until()));
+    // From here on it is no writer any more.
+    ctx.note(Event::Release { op, until });
+    let Some(left) = left else {
+        return;
+    };
+    let (reader, op) = (wanted.reader(op, left), ctx.next_op());
+    let waits = Waits::begin(ctx, &reader, op);
+    let guard = guard.downgrade().await;
+    waits.over();
+    let Ok(guard) = guard else {
+        let why = "no_downgrade".to_owned();
+        return ctx.note(Event::Missed { op, why });
+    };
+    holding(ctx, &reader, op, Hold::Guard(guard)).await;
 }
