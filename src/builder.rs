@@ -331,6 +331,7 @@ impl RedlockBuilder {
             &self.prefix,
             self.fencing,
             patience,
+            options.retry.clone(),
         );
         Ok(Redlock::new(coordinator, options))
     }

@@ -68,6 +68,10 @@ pub enum AcquireError {
     /// Contention: another holder had it until the wait was over. That may be this process itself
     /// ([`Missed::held_here`]).
     HeldByOther(Missed),
+    /// The owner that asked holds it already, and cannot be joined now: no majority of the masters shows one
+    /// number of its holds, because a hold has just crashed, or masters failed right after the numbers differed.
+    /// Over by itself: at the latest when that hold has expired.
+    NotJoinable(Missed),
     /// Outage: fewer masters than a majority of the configured ones could vote. Comes before the
     /// end of the wait where that does not pass by itself: see [`Missed::passes_by_itself`].
     NoQuorum(Missed),
@@ -116,9 +120,10 @@ impl AcquireError {
     /// What each master said in the round that counts; empty when nothing was sent.
     pub fn reports(&self) -> &[NodeReport] {
         match self {
-            Self::HeldByOther(missed) | Self::NoQuorum(missed) | Self::TooLate(missed) => {
-                &missed.reports
-            }
+            Self::HeldByOther(missed)
+            | Self::NotJoinable(missed)
+            | Self::NoQuorum(missed)
+            | Self::TooLate(missed) => &missed.reports,
             Self::InvalidResource(_) | Self::InvalidOptions(_) => &[],
         }
     }
@@ -132,6 +137,11 @@ impl fmt::Display for AcquireError {
                 "is held by this process itself, and a lock is not re-entrant",
             ),
             Self::HeldByOther(missed) => (missed, "is held by another"),
+            Self::NotJoinable(missed) => (
+                missed,
+                "is held by its owner, which cannot be joined now: no majority of the masters shows one number of \
+                 its holds; that is over when the hold that crashed has expired",
+            ),
             Self::NoQuorum(missed) if !missed.passes_by_itself() => (
                 missed,
                 "could not be decided: no majority of the masters can vote, \

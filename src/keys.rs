@@ -1,7 +1,37 @@
 //! The names of all keys and channels, in one place: scripts, rights and the memory nodes take them from here.
 
+use std::borrow::Cow;
+
 /// What stands before all names of ours; resources and key prefixes may not begin with it.
 pub(crate) const RESERVED: &str = "quorate:";
+
+/// All slots of all semaphores, as masters write patterns.
+pub(crate) fn all_slots() -> Vec<u8> {
+    pattern(Family::Slot.before().as_bytes())
+}
+
+/// The number of a slot and the lock key that its semaphore's name would have, where this is the key of one.
+pub(crate) fn slot_of(key: &[u8]) -> Option<(u8, &[u8])> {
+    let rest = key.strip_prefix(Family::Slot.before().as_bytes())?;
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (slot, name) = rest.split_at(digits);
+    let slot = std::str::from_utf8(slot).ok()?.parse().ok()?;
+    Some((slot, name.strip_prefix(b":")?))
+}
+
+/// What names the line of those who wait for a lock key: a slot's is that of its semaphore.
+pub(crate) fn line_of(key: &[u8]) -> Cow<'_, [u8]> {
+    match slot_of(key) {
+        Some((_, name)) => line_of_semaphore(name).into(),
+        None => key.into(),
+    }
+}
+
+/// What names one hold of a class: the value, in front of the lock key.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn hold(value: &[u8], key: &[u8]) -> Vec<u8> {
+    [Family::OfHold.before().as_bytes(), value, b":", key].concat()
+}
 
 /// The key of a slot; `name` is the lock key that the semaphore's name would have.
 pub(crate) fn slot(name: &[u8], slot: u8) -> Vec<u8> {
@@ -27,6 +57,10 @@ const SHARED_PLACE: &str = "{shared}";
 
 /// What it begins with while an owner holds it; the owner's id stands behind.
 pub(crate) const OWNER: &str = "quorate:owner:";
+
+/// Where that stands in a script.
+const OWNER_PLACE: &str = "{owner}";
+
 /// What stands before a lock key in the name of the channel on which its new leaders are announced.
 pub(crate) const LEADER: &str = "quorate:leader:";
 
@@ -58,10 +92,12 @@ pub(crate) enum Family {
     OfSlot,
     /// What the holder tells those who look.
     Note,
+    /// What one hold of a class tells; behind it stand its value and the lock key.
+    OfHold,
 }
 
 impl Family {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Lock,
         Self::Fence,
         Self::Queue,
@@ -72,6 +108,8 @@ impl Family {
         Self::Value,
         Self::Slot,
         Self::OfSlot,
+        // Begins as the next does.
+        Self::OfHold,
         Self::Note,
     ];
 
@@ -89,6 +127,7 @@ impl Family {
             Self::Slot => "quorate:slot:",
             Self::OfSlot => "quorate:fence:quorate:slot:",
             Self::Note => "quorate:note:",
+            Self::OfHold => "quorate:note:quorate:hold:",
         }
     }
 
@@ -106,6 +145,7 @@ impl Family {
             Self::Slot => "{slot}",
             Self::OfSlot => "{of-slot}",
             Self::Note => "{note}",
+            Self::OfHold => "{of-hold}",
         }
     }
 
@@ -142,5 +182,32 @@ pub(crate) fn put_in(script: &str) -> String {
     named
         .replace(WAKE_PLACE, WAKE)
         .replace(SHARED_PLACE, SHARED)
+        .replace(OWNER_PLACE, OWNER)
         .replace(LEADER_PLACE, LEADER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_of_a_slot_tells_slot_and_semaphore_and_no_other_key_is_taken_for_one() {
+        for name in [&b"api"[..], b"a:b", b"7:x", b"\xff"] {
+            let key = slot(name, 63);
+            assert_eq!(slot_of(&key), Some((63, name)));
+            assert_eq!(line_of(&key), line_of_semaphore(name));
+        }
+        for other in [
+            &line_of_semaphore(b"api")[..],
+            b"quorate:slot:",
+            b"quorate:slot:7",
+            b"quorate:slot:-7:api",
+            b"quorate:slot:700:api",
+            b"quorate:slot::api",
+            b"api",
+        ] {
+            assert_eq!(slot_of(other), None, "{other:?}");
+            assert_eq!(line_of(other), other);
+        }
+    }
 }

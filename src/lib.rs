@@ -54,8 +54,8 @@
 //!
 //! | name | level | fields |
 //! |---|---|---|
-//! | span `acquire` | debug | `resource`, `attempts`, `ahead` and `answering` (as the first attempt found them), `outcome` (`acquired`, `held_by_other`, `no_quorum`, `too_late`), `fencing_token` |
-//! | `attempt missed` | debug | `attempts`, `failure` (`held_by_other`, `no_quorum`, `too_late`, `cut_off`), `ahead`, `holder`, `ttl_left_ms`, `answering`, `masters` |
+//! | span `acquire` | debug | `resource`, `attempts`, `ahead` and `answering` (as the first attempt found them), `outcome` (`acquired`, `held_by_other`, `held_by_owner`, `no_quorum`, `too_late`), `fencing_token` |
+//! | `attempt missed` | debug | `attempts`, `failure` (`held_by_other`, `held_by_owner`, `no_quorum`, `too_late`, `cut_off`), `ahead`, `holder`, `ttl_left_ms`, `answering`, `masters` |
 //! | `standing in line` | debug | `ticket` |
 //! | `lock acquired` | debug | `fencing_token` |
 //! | `fencing token confirmed by a second round` | debug | `token` |
@@ -121,13 +121,14 @@ pub use kinds::election::{Election, Leader, Leadership, Observation};
 pub use kinds::once::{Due, Once, OnceOutcome, Turn};
 pub use kinds::owner::{OwnedGuard, Owner};
 pub use kinds::quota::{Quota, Take};
+pub use kinds::semaphore::SemaphoreStatus;
 pub use kinds::shared::DowngradeError;
 pub use kinds::value_error::{ValueError, ValueTrouble};
 pub use listing::{Listed, Listing};
 pub use node::inspection::Inspection;
 pub use node::note::{MAX_NOTE_LEN, NoteText};
 pub use node::redis::needs::{MissingRight, Purpose};
-pub use node::{Fault, KeyState, NodeName, Note, Phase, Token, Waiter};
+pub use node::{Fault, Hold, KeyState, NodeName, Note, Phase, Token, Waiter};
 pub use outcome::LossCause;
 pub use protocol::instant::Instant;
 pub use protocol::validity::Drift;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::keys;
 use crate::node::{Fault, NodeName, Request};
 use crate::redlock::{Redlock, Status, StatusVerdict};
 use crate::resource::check_resource;
@@ -34,18 +35,20 @@ pub struct Listing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Listed {
-    /// What is locked, without the key prefix.
+    /// What is locked, without the key prefix; of a permit, the name of its semaphore.
     pub resource: Vec<u8>,
+    /// Which slot of the semaphore it is; `None` for all other locks.
+    pub slot: Option<usize>,
     /// What each master knows of it: the holder, its note, and who waits.
     pub status: Status,
 }
 
 impl Redlock {
     /// What is locked now, of all that begins with `prefix` (empty for everything): at most 1000 locks,
-    /// within about 5 s. Whatever is a string under the builder's key prefix counts as a lock: on masters
+    /// within about 5 s. Each permit of a semaphore that is held counts as one. Whatever is a string under the builder's key prefix counts as a lock: on masters
     /// that keep other data as well, give the locks a prefix of their own.
     ///
-    /// The masters go through all their keys for it, a thousand at a time, and other requests come in
+    /// The masters go through all their keys for it, twice and a thousand at a time, and other requests come in
     /// between. It is a look, made while locks come and go.
     ///
     /// ```no_run
@@ -65,26 +68,36 @@ impl Redlock {
         let coordinator = &self.core.coordinator;
         let before = coordinator.key(prefix.as_ref());
         let until = coordinator.now() + LONGEST;
-        let named = coordinator.list(&before, MOST, until).await;
-        let mut faults = Vec::new();
+        let is_lock = |key: &[u8]| !keys::is_reserved(key);
+        let is_slot = |key: &[u8]| {
+            let slot = keys::slot_of(key);
+            slot.is_some_and(|(_, name)| name.starts_with(&before))
+        };
+        let (pattern, slots) = (keys::pattern(&before), keys::all_slots());
+        let (named, slots) = futures::future::join(
+            coordinator.list(&pattern, &is_lock, MOST, until),
+            coordinator.list(&slots, &is_slot, MOST, until),
+        )
+        .await;
+        let mut faults: Vec<(NodeName, Fault)> = Vec::new();
         let mut complete = true;
         let mut keys = BTreeSet::new();
-        for (name, named) in coordinator.names().zip(named) {
+        let named = coordinator.names().zip(named);
+        for (name, named) in named.chain(coordinator.names().zip(slots)) {
             match named {
                 Ok(named) => {
                     complete &= named.complete;
                     keys.extend(named.keys);
                 }
+                Err(_) if faults.iter().any(|(known, _)| known == name) => {}
                 Err(fault) => faults.push((name.clone(), fault)),
             }
         }
         complete &= keys.len() <= MOST;
         let keys: Vec<_> = keys.into_iter().take(MOST).collect();
-        let mut locks = Vec::new();
-        for keys in keys.chunks(TOGETHER) {
-            let looks = keys.iter().map(|key| self.listed(key));
-            locks.extend(futures::future::join_all(looks).await.into_iter().flatten());
-        }
+        let mut locks = self.listed(&keys).await;
+        locks.retain(|lock| lock.status.verdict() != StatusVerdict::Free);
+        locks.sort_by(|a, b| (&a.resource, a.slot).cmp(&(&b.resource, b.slot)));
         Listing {
             locks,
             complete,
@@ -92,13 +105,30 @@ impl Redlock {
         }
     }
 
-    /// The lock of a key, if it still is one.
-    async fn listed(&self, key: &[u8]) -> Option<Listed> {
+    /// The locks of these keys.
+    pub(crate) async fn listed(&self, keys: &[Vec<u8>]) -> Vec<Listed> {
+        let mut locks = Vec::new();
+        for keys in keys.chunks(TOGETHER) {
+            let looks = keys.iter().map(|key| self.listed_one(key));
+            locks.extend(futures::future::join_all(looks).await.into_iter().flatten());
+        }
+        locks
+    }
+
+    /// The lock of a key, if it may be one.
+    async fn listed_one(&self, key: &[u8]) -> Option<Listed> {
         let prefix = &self.core.coordinator.prefix;
-        let resource = key.strip_prefix(prefix.as_bytes())?;
+        let (slot, name) = match keys::slot_of(key) {
+            Some((slot, name)) => (Some(slot.into()), name),
+            None => (None, key),
+        };
+        let resource = name.strip_prefix(prefix.as_bytes())?;
         check_resource(prefix, resource).ok()?;
         let status = self.look(Request::Look { key: key.into() }).await;
-        let resource = resource.to_vec();
-        (status.verdict() != StatusVerdict::Free).then_some(Listed { resource, status })
+        Some(Listed {
+            resource: resource.to_vec(),
+            slot,
+            status,
+        })
     }
 }

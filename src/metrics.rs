@@ -53,11 +53,11 @@ mod enabled {
     pub const ALL: &[Metric] = &[
         Metric::histogram(
             ACQUIRE_SECONDS,
-            "From the call of acquire to its end; label outcome: acquired, held_by_other, no_quorum, too_late",
+            "From the call of acquire to its end; label outcome: acquired, held_by_other, held_by_owner, no_quorum, too_late",
         ),
         Metric::counter(
             ROUNDS,
-            "Rounds over all masters to take a lock; label verdict: won, held_by_other, no_quorum, too_late",
+            "Rounds over all masters to take a lock; label verdict: won, held_by_other, held_by_owner, no_quorum, too_late",
         ),
         Metric::counter(
             CONFIRMATIONS,
@@ -180,7 +180,8 @@ mod enabled {
 
     fn failures() -> impl Iterator<Item = Failure> {
         successors(Some(Failure::Contention), |failure| match failure {
-            Failure::Contention => Some(Failure::Outage),
+            Failure::Contention => Some(Failure::NotJoinable),
+            Failure::NotJoinable => Some(Failure::Outage),
             Failure::Outage => Some(Failure::Late),
             Failure::Late => None,
         })

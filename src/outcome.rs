@@ -10,6 +10,8 @@ use crate::protocol::quorum::Reason;
 pub(crate) enum Failure {
     /// Another holder stands in the way.
     Contention,
+    /// It is held by the owner that asks, and its holds show no common number to join.
+    NotJoinable,
     /// Fewer masters than a majority can answer.
     Outage,
     /// A majority granted, but the validity or the wait was used up.
@@ -20,6 +22,7 @@ impl From<Finding> for Failure {
     fn from(finding: Finding) -> Self {
         match finding {
             Finding::Held | Finding::Split => Self::Contention,
+            Finding::NotJoinable => Self::NotJoinable,
             Finding::Outage => Self::Outage,
             Finding::Late => Self::Late,
         }
@@ -40,6 +43,7 @@ impl Failure {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Contention => "held_by_other",
+            Self::NotJoinable => "held_by_owner",
             Self::Outage => "no_quorum",
             Self::Late => "too_late",
         }

@@ -18,7 +18,7 @@ use crate::hold::schedule::{Renewal, ScheduleId};
 use crate::metrics;
 use crate::node::inspection::Inspection;
 use crate::node::note::NoteText;
-use crate::node::{Fault, KeyState, NodeName, Note, Phase, Request, Scope, Subscriber};
+use crate::node::{Fault, Hold, KeyState, NodeName, Note, Phase, Request, Scope, Subscriber};
 use crate::options::{Options, check_max_hold, check_note};
 use crate::outcome::Failure;
 use crate::report::NodeReport;
@@ -652,6 +652,7 @@ impl LockRequest<'_> {
         };
         match ended.failure {
             Failure::Contention => AcquireError::HeldByOther(missed),
+            Failure::NotJoinable => AcquireError::NotJoinable(missed),
             Failure::Outage => AcquireError::NoQuorum(missed),
             Failure::Late => AcquireError::TooLate(missed),
         }
@@ -717,6 +718,41 @@ impl Status {
             None if known.len() - holders.count() >= self.quorum => StatusVerdict::Free,
             None => StatusVerdict::Split,
         }
+    }
+
+    /// Whether any master has a holder.
+    pub(crate) fn is_held_anywhere(&self) -> bool {
+        let mut known = self
+            .nodes
+            .iter()
+            .filter_map(|node| node.state.as_ref().ok());
+        known.any(|state| state.holder.is_some())
+    }
+
+    /// Where readers hold it, or an owner does: every hold that a majority of the masters names, with its note;
+    /// the one that lives on the longest comes last. How long it lives is the longest that any master says.
+    pub fn holds(&self) -> Vec<Hold> {
+        let known = self
+            .nodes
+            .iter()
+            .filter_map(|node| node.state.as_ref().ok());
+        let mut holds: Vec<(usize, Hold)> = Vec::new();
+        for hold in known.flat_map(|state| &state.holds) {
+            match holds
+                .iter_mut()
+                .find(|(_, known)| known.value == hold.value)
+            {
+                Some((masters, known)) => {
+                    *masters += 1;
+                    known.lives = known.lives.max(hold.lives);
+                    known.note = known.note.take().or_else(|| hold.note.clone());
+                }
+                None => holds.push((1, hold.clone())),
+            }
+        }
+        holds.retain(|(masters, _)| *masters >= self.quorum);
+        holds.sort_by(|(_, a), (_, b)| (a.lives, &a.value).cmp(&(b.lives, &b.value)));
+        holds.into_iter().map(|(_, hold)| hold).collect()
     }
 
     /// What the holder that a majority names says of itself, where it did.

@@ -36,9 +36,17 @@ pub enum InvalidResource {
     /// A number of permits that no semaphore has.
     #[error("a semaphore has 1 to {max} permits, not {0}", max = MAX_PERMITS)]
     Permits(usize),
+    /// A slot that no semaphore has.
+    #[error("the slots of a semaphore are 0 to {last}, there is no {0}", last = MAX_PERMITS - 1)]
+    Slot(usize),
     /// An owner's id that cannot be one.
     #[error("an owner's id has 1 to {max} bytes, without control characters; this one has {0}", max = MAX_OWNER_LEN)]
     Owner(usize),
+    /// An owner's id that looks like the value of a lock: it is most likely one, taken for an id by mistake.
+    #[error(
+        "an owner's id of 32 hexadecimal digits is the value of some lock: give the owner a name of its own"
+    )]
+    OwnerIsValue,
 }
 
 /// Whether this name can be locked under this prefix.

@@ -2,7 +2,7 @@
 
 mod support;
 
-use quorate::{Listing, Redlock, StatusVerdict};
+use quorate::{Listing, NodeStatus, Redlock, StatusVerdict};
 use support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
 
 fn names(listing: &Listing) -> Vec<String> {
@@ -102,4 +102,106 @@ async fn locks_in_memory_are_listed() {
     let _guard = take(&redlock, "job").await;
     assert_eq!(names(&redlock.list("j").await), ["job"]);
     assert!(redlock.list("k").await.locks.is_empty());
+}
+
+#[tokio::test]
+async fn permits_are_listed_and_shown_with_slot_holder_and_who_waits() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let permit = |note| redlock.semaphore("deploy:api", 2).note(note).acquire();
+    let held = [
+        permit("one").await.expect("free"),
+        permit("two").await.expect("free"),
+    ];
+    let _plain = take(&redlock, "deploy:api").await;
+    let waiter = settings(masters.urls()).build().expect("good settings");
+    let waiter = tokio::spawn(async move { waiter.semaphore("deploy:api", 2).acquire().await });
+    eventually("it waits, and there are notes", || {
+        holders(&masters, "quorate:queue:quorate:slot:line:deploy:api") == 3
+            && (0..2).all(|slot| {
+                holders(
+                    &masters,
+                    &format!("quorate:note:quorate:slot:{slot}:deploy:api"),
+                ) == 3
+            })
+    })
+    .await;
+    let text_of = |slot| {
+        let mut held = held.iter().zip(["one", "two"]);
+        let held = held.find(|(guard, _)| guard.slot() == slot);
+        held.map(|(_, text)| text)
+    };
+    let listing = redlock.list("deploy:").await;
+    let slots: Vec<_> = listing.locks.iter().map(|lock| lock.slot).collect();
+    assert_eq!(slots, [None, Some(0), Some(1)], "{listing:?}");
+    assert_eq!(names(&listing), ["deploy:api"; 3]);
+    let status = redlock.semaphore_status("deploy:api").await;
+    let status = status.expect("a good name");
+    assert_eq!(status.permits.len(), 2, "{status:?}");
+    for permit in listing.locks[1..].iter().chain(&status.permits) {
+        let note = permit.status.note().and_then(|note| note.text.as_deref());
+        assert_eq!(note, text_of(permit.slot), "{permit:?}");
+        let one_waits = |node: &NodeStatus| node.state.as_ref().is_ok_and(|s| s.queue.len() == 1);
+        assert!(permit.status.nodes.iter().all(one_waits));
+    }
+    // The plain lock of that name is another one.
+    assert!(listing.locks[0].status.nodes.iter().all(|node| {
+        let state = node.state.as_ref().expect("it answers");
+        state.queue.is_empty()
+    }));
+    assert!(redlock.list("api").await.locks.is_empty());
+    let [one, two] = held;
+    one.release().await;
+    let next = waiter.await.expect("no panic").expect("its turn");
+    two.release().await;
+    next.release().await;
+    redlock.flush().await;
+    let status = redlock.semaphore_status("deploy:api").await;
+    let status = status.expect("a good name");
+    assert!(status.permits.is_empty(), "{status:?}");
+    for slot in 0..2 {
+        let key = format!("quorate:note:quorate:slot:{slot}:deploy:api");
+        eventually("no note is left", || holders(&masters, &key) == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_permit_is_broken_alone_and_who_waits_gets_its_slot() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let permit = || redlock.semaphore("api", 2).ttl(secs(6)).acquire();
+    let (one, two) = (permit().await.expect("free"), permit().await.expect("free"));
+    let waiter = settings(masters.urls()).build().expect("good settings");
+    let waiter = tokio::spawn(async move { waiter.semaphore("api", 2).acquire().await });
+    eventually("it waits", || {
+        holders(&masters, "quorate:queue:quorate:slot:line:api") == 3
+    })
+    .await;
+    let slot = one.slot().expect("one");
+    let was = redlock.break_permit("api", slot).await.expect("a slot");
+    let value = one.token().to_string().into_bytes();
+    assert_eq!(was.verdict(), StatusVerdict::Held(value));
+    let next = tokio::time::timeout(secs(5), waiter).await.expect("woken");
+    let next = next.expect("no panic").expect("its turn");
+    assert_eq!(next.slot(), Some(slot));
+    assert_eq!(one.lost().await, quorate::LossCause::TakenAway);
+    assert!(two.is_valid() && next.is_valid());
+    let error = redlock.break_permit("api", 64).await.expect_err("no slot");
+    assert_eq!(
+        error.to_string(),
+        "the slots of a semaphore are 0 to 63, there is no 64"
+    );
+}
+
+#[tokio::test]
+async fn permits_in_memory_are_listed_and_broken() {
+    let redlock = Redlock::in_memory(3);
+    let permit = redlock.semaphore("api", 3).acquire().await.expect("free");
+    let listing = redlock.list("a").await;
+    assert_eq!(listing.locks.len(), 1);
+    assert_eq!(listing.locks[0].slot, permit.slot());
+    let slot = permit.slot().expect("one");
+    redlock.break_permit("api", slot).await.expect("a slot");
+    let status = redlock.semaphore_status("api").await;
+    assert!(status.expect("a good name").permits.is_empty());
 }

@@ -170,6 +170,31 @@ async fn values(redlock: &Redlock) {
     quota.drop_quota().await.expect("all are there");
 }
 
+/// Readers and permits, with the notes of both, and looking at them.
+async fn kinds(redlock: &Redlock) {
+    let reader = redlock.lock("doc").shared().note("reads").acquire().await;
+    let permit = redlock.semaphore("api", 2).note("calls").acquire().await;
+    let (reader, permit) = (reader.expect("free"), permit.expect("free"));
+    let began = Instant::now();
+    loop {
+        let doc = redlock.status("doc").await.expect("a good name");
+        let api = redlock.semaphore_status("api").await.expect("a good name");
+        let reads = doc.holds().into_iter().find_map(|hold| hold.note);
+        let calls = api.permits.iter().find_map(|permit| permit.status.note());
+        if let (Some(reads), Some(calls)) = (&reads, calls) {
+            let texts = [&reads.text, &calls.text].map(|text| text.as_deref());
+            assert_eq!(texts, [Some("reads"), Some("calls")]);
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "{doc:?} {api:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let slot = permit.slot().expect("one");
+    let broken = redlock.break_permit("api", slot).await.expect("a slot");
+    assert!(broken.nodes.iter().all(|node| node.state.is_ok()));
+    drop((reader, permit));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_with_exactly_the_documented_rights_does_everything() {
     for program in programs() {
@@ -206,6 +231,7 @@ async fn a_user_with_exactly_the_documented_rights_does_everything() {
         }
 
         values(&first).await;
+        kinds(&first).await;
         let broken = first.break_lock("job").await.expect("a good name");
         assert!(broken.nodes.iter().all(|node| node.state.is_ok()));
         assert!(masters.iter().all(|master| !has_key(master, "lock:job")));
@@ -345,6 +371,7 @@ fn told(right: &str) -> Option<String> {
         }
         // Nobody is told who holds a lock, no leader is heard of at once, and nothing is listed.
         "~quorate:note:lock:*"
+        | "~quorate:note:quorate:hold:*:lock:*"
         | "&quorate:leader:*"
         | "+unsubscribe"
         | "+scan"

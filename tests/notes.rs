@@ -260,3 +260,101 @@ async fn a_thousand_locks_taken_at_once_all_say_who_holds_them() {
     })
     .await;
 }
+
+/// What the holds of a class say, once so many say something.
+async fn texts(redlock: &Redlock, resource: &str, count: usize) -> Vec<String> {
+    let began = Instant::now();
+    loop {
+        let status = redlock.status(resource).await.expect("a good name");
+        let notes = status.holds().into_iter().filter_map(|hold| hold.note);
+        let mut texts: Vec<String> = notes.filter_map(|note| note.text).collect();
+        texts.sort_unstable();
+        if texts.len() == count {
+            return texts;
+        }
+        assert!(began.elapsed() < support::PATIENCE, "{status:?}");
+        tokio::time::sleep(ms(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn every_reader_and_every_hold_of_an_owner_has_a_note_of_its_own() {
+    let masters = masters(3);
+    let (one, two) = (redlock(&masters), redlock(&masters));
+    let readers = [
+        one.lock("doc").shared().note("one").acquire().await,
+        two.lock("doc").shared().note("two").acquire().await,
+    ];
+    assert_eq!(texts(&two, "doc", 2).await, ["one", "two"]);
+    let [first, second] = readers.map(|reader| reader.expect("a reader"));
+    let status = one.status("doc").await.expect("a good name");
+    let holds = status.holds();
+    assert!(holds.iter().all(|hold| hold.lives <= secs(30)));
+    let values = holds.iter().map(|hold| hold.value.clone());
+    let mut expected = [&first, &second].map(|reader| reader.token().to_string().into_bytes());
+    expected.sort_unstable();
+    let mut values: Vec<_> = values.collect();
+    values.sort_unstable();
+    assert_eq!(values, expected);
+    first.release().await;
+    one.flush().await;
+    assert_eq!(texts(&one, "doc", 1).await, ["two"]);
+    let second = second.release().await;
+    drop(second);
+    two.flush().await;
+    let notes = |master: &Server| match ask_server(master, &["KEYS", "quorate:note:*"]) {
+        Reply::Array(keys) => keys.len(),
+        other => panic!("{other:?}"),
+    };
+    eventually("nothing is left", || masters.iter().all(|m| notes(m) == 0)).await;
+
+    let owner = one.owner("order-1").expect("an id");
+    let outer = owner.lock("stock").note("outer").acquire().await;
+    let inner = owner.lock("stock").note("inner").acquire().await;
+    assert_eq!(texts(&two, "stock", 2).await, ["inner", "outer"]);
+    drop((outer.expect("free"), inner.expect("its own")));
+    let memory = Redlock::in_memory(3);
+    let reader = memory.lock("doc").shared().note("here").acquire().await;
+    let _reader = reader.expect("free");
+    assert_eq!(texts(&memory, "doc", 1).await, ["here"]);
+}
+
+#[tokio::test]
+async fn a_reader_that_dies_leaves_its_note_for_its_ttl_and_the_others_keep_theirs() {
+    let masters = masters(3);
+    let short = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(2));
+    let (dies, lives) = (
+        short.clone().build().expect("good settings"),
+        short.build().expect("good settings"),
+    );
+    let dying = dies.lock("doc").shared().note("dies").fixed_lease();
+    let dying = dying.acquire().await.expect("free");
+    let living = lives.lock("doc").shared().note("lives").acquire().await;
+    let _living = living.expect("a reader");
+    assert_eq!(texts(&lives, "doc", 2).await, ["dies", "lives"]);
+    let key = format!("quorate:note:quorate:hold:{}:doc", dying.token());
+    for master in &masters {
+        assert!(left(master, &key) <= secs(2));
+    }
+    // Without a word, as a crash would.
+    std::mem::forget(dying);
+    eventually("its note is gone by itself", || {
+        holders(&masters, &key) == 0
+    })
+    .await;
+    tokio::time::sleep(secs(3)).await;
+    assert_eq!(
+        texts(&lives, "doc", 1).await,
+        ["lives"],
+        "and the other stays"
+    );
+}
+
+#[tokio::test]
+async fn who_becomes_a_reader_keeps_its_note() {
+    let redlock = Redlock::in_memory(3);
+    let writer = redlock.lock("doc").note("was a writer").acquire().await;
+    let reader = writer.expect("free").downgrade().await;
+    let _reader = reader.expect("a reader");
+    assert_eq!(texts(&redlock, "doc", 1).await, ["was a writer"]);
+}

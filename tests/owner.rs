@@ -2,7 +2,7 @@
 
 mod support;
 
-use quorate::{InvalidResource, LossCause, TryAcquire, Wait};
+use quorate::{AcquireError, InvalidResource, LossCause, TryAcquire, Wait};
 use support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
 
 #[tokio::test]
@@ -111,8 +111,77 @@ async fn an_id_that_cannot_be_one_is_refused() {
         let refused = redlock.owner(id).expect_err("no id");
         assert_eq!(refused, InvalidResource::Owner(bytes), "{id:?}");
     }
+    let value = redlock.owner("0123456789abcdef0123456789abcdef");
+    assert_eq!(value.expect_err("a value"), InvalidResource::OwnerIsValue);
+    assert!(redlock.owner("0123456789abcdef").is_ok());
+}
+
+/// As a crash leaves it: a hold of the owner `o` on `stock`, with another number on each master.
+fn leave_a_crashed_hold(masters: &quorate_testbed::Masters) {
+    for (at, master) in masters.iter().enumerate() {
+        let counter = format!("{}", 1_000 + at);
+        ask_server(master, &["SET", "stock", "quorate:owner:o", "PX", "60000"]);
+        ask_server(master, &["SET", "quorate:fence:stock", &counter]);
+        let holds = "quorate:holds:stock";
+        let value = "f".repeat(32);
+        ask_server(master, &["ZADD", holds, "9999999999999", &value]);
+        ask_server(master, &["PEXPIRE", holds, "60000"]);
+    }
+}
+
+#[tokio::test]
+async fn an_owner_that_cannot_be_joined_now_is_told_so_and_not_that_another_holds_it() {
+    let masters = masters(3);
+    leave_a_crashed_hold(&masters);
+    let redlock = redlock(&masters);
+    let owner = redlock.owner("o").expect("an id");
+    let error = match owner.lock("stock").try_acquire().await {
+        Err(error) => error,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(error, AcquireError::NotJoinable(_)), "{error:?}");
+    let text = error.to_string();
+    for part in [
+        "held by its owner",
+        "cannot be joined now",
+        "nothing is held",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(!text.contains("another"), "{text}");
+    let waits = owner.lock("stock").wait(Wait::For(ms(300))).acquire().await;
     assert!(
-        redlock.owner("0123456789abcdef0123456789abcdef").is_ok(),
-        "the marker has a prefix"
+        matches!(waits, Err(AcquireError::NotJoinable(_))),
+        "{waits:?}"
     );
+    // Whoever is another hears what it is to them.
+    let other = redlock.owner("p").expect("an id");
+    let other = other.lock("stock").try_acquire().await.expect("an answer");
+    assert!(matches!(other, TryAcquire::Held(_)));
+    // Nothing of ours is left beside the crashed hold.
+    let count = |master| ask_server(master, &["ZCARD", "quorate:holds:stock"]).int();
+    eventually("the attempts are undone", || {
+        masters.iter().all(|master| count(master) == Some(1))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_cannot_agree_pauses_before_it_asks_again() {
+    let masters = masters(3);
+    leave_a_crashed_hold(&masters);
+    let redlock = settings(masters.urls())
+        .node_timeout(secs(2))
+        .retry(quorate::Retry::new(ms(200), ms(200)))
+        .build()
+        .expect("good settings");
+    let owner = redlock.owner("o").expect("an id");
+    let began = std::time::Instant::now();
+    let error = owner.lock("stock").try_acquire().await;
+    assert!(
+        matches!(error, Err(AcquireError::NotJoinable(_))),
+        "{error:?}"
+    );
+    // Twice between half of the step and all of it.
+    assert!(began.elapsed() >= ms(200), "{:?}", began.elapsed());
 }

@@ -170,7 +170,10 @@ mod tests {
                 if matches!(long, "help" | "version" | "yes" | "create" | "drop") {
                     continue; // consent is given each time
                 }
-                if matches!(long, "also" | "shared" | "permits" | "owner" | "reenter") {
+                if matches!(
+                    long,
+                    "also" | "shared" | "permits" | "slot" | "owner" | "reenter"
+                ) {
                     continue; // what is locked is said with its name; QUORATE_OWNER is for who runs below
                 }
                 let variable = format!("QUORATE_{}", long.replace('-', "_").to_uppercase());

@@ -11,7 +11,7 @@ use clap::Args;
 use crate::config::{self, MasterOptions};
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::output;
-use crate::status::{ResourceStatus, no_quorum, wrong_name};
+use crate::status::{ResourceStatus, holder_lines, no_quorum, wrong_name};
 
 /// What stands below `quorate break --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -19,11 +19,14 @@ The holder is not asked. It learns of its loss with its next renewal, within a t
 until then two may believe to hold the lock, and only the fencing token protects what they write.
 A lock whose holder is dead needs no breaking: it is free after its ttl.
 
+A permit of a semaphore is broken with --slot: a semaphore has other keys than the plain lock of its name.
+
 The fencing counter is kept, so tokens keep rising. A key of another type is never deleted.
 
 Examples:
     quorate status nightly-report
     quorate break nightly-report --yes
+    quorate break api --slot 3 --yes
 
 JSON fields (stable): as one element of status --json, describing what was there before.";
 
@@ -42,6 +45,10 @@ pub(crate) const CODES: [Meaning; 3] = [
 pub(crate) struct BreakArgs {
     /// The resource whose lock to delete
     resource: OsString,
+
+    /// Only the permit in this slot of the semaphore of that name, as `quorate status` shows it
+    #[arg(long, value_name = "SLOT")]
+    slot: Option<usize>,
 
     /// Yes, delete it, whoever holds it
     #[arg(long)]
@@ -68,12 +75,16 @@ pub(crate) fn run(args: BreakArgs) -> Outcome {
     let (masters, _) = args.masters.complete()?;
     let redlock = config::redlock(&masters, None)?;
     let status = config::block_on(async {
-        redlock
-            .break_lock(name)
-            .await
-            .map_err(|why| wrong_name(&args.resource, why))
+        let status = match args.slot {
+            Some(slot) => redlock.break_permit(name, slot).await,
+            None => redlock.break_lock(name).await,
+        };
+        status.map_err(|why| wrong_name(&args.resource, why))
     })?;
-    let before = ResourceStatus::new(name, &status);
+    let before = ResourceStatus {
+        slot: args.slot,
+        ..ResourceStatus::new(name, &status)
+    };
     if args.json {
         output::print_json(&before)?;
     } else {
@@ -87,8 +98,7 @@ pub(crate) fn run(args: BreakArgs) -> Outcome {
 
 /// One line per master.
 fn page(before: &ResourceStatus) -> String {
-    let note = before.note.as_ref();
-    let mut text = note.map_or_else(String::new, |note| format!("holder: {}\n", note.line));
+    let mut text = holder_lines(before);
     for master in &before.masters {
         let words = match (&master.token, &master.error) {
             (Some(token), _) => {

@@ -26,7 +26,7 @@ pub(crate) fn no_value(error: ValueError) -> Failure {
 
 fn code_of(error: &AcquireError) -> u8 {
     match error {
-        AcquireError::HeldByOther(_) => exit::HELD,
+        AcquireError::HeldByOther(_) | AcquireError::NotJoinable(_) => exit::HELD,
         AcquireError::InvalidResource(_) | AcquireError::InvalidOptions(_) => exit::USAGE,
         _ => exit::UNAVAILABLE,
     }

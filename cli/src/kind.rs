@@ -137,20 +137,20 @@ impl Kind {
         let held = std::env::var_os(HELD).unwrap_or_default();
         for wanted in self.resources(resource) {
             let place = place(redlock, wanted);
-            let mut kinds = held.as_bytes().split(|byte| *byte == b' ');
-            let letter = kinds.find_map(|entry| {
+            let kinds = held.as_bytes().split(|byte| *byte == b' ');
+            let letters = kinds.filter_map(|entry| {
                 let (letter, rest) = entry.split_first()?;
                 (rest == place.as_bytes()).then_some(char::from(*letter))
             });
-            let beside = match letter {
-                None => continue,
-                Some('s') => *self == Self::Shared,
-                Some('p') => matches!(self, Self::Permits(_)),
+            // A semaphore is another lock than the one of its name.
+            let permits = |letter: &char| *letter == 'p';
+            let (ours, plain): (Vec<char>, Vec<char>) = letters.partition(permits);
+            let beside = match (self, plain.first()) {
+                (Self::Permits(permits), _) => *permits == 0 || ours.len() < *permits,
+                (_, None) | (Self::Shared, Some('s')) => true,
                 // Another owner waits as anybody does, and the ancestor waits for it.
-                Some('o') => {
-                    matches!(self, Self::Owner(id) if std::env::var(OWNER).as_ref() == Ok(id))
-                }
-                Some(_) => false,
+                (Self::Owner(id), Some('o')) => std::env::var(OWNER).as_ref() == Ok(id),
+                _ => false,
             };
             if !beside && wait != Wait::None {
                 return Err(Failure::new(

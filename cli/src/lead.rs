@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use clap::Args;
 use nix::sys::signal::Signal;
-use quorate::{Election, Leadership, Redlock};
+use quorate::{Election, Leadership, Redlock, Wait};
 
 use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;
 use crate::errors::not_acquired;
 use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::kind::Kind;
 use crate::output::{self, human};
 use crate::process::{self, Ended, Job, Signals};
 use crate::run::{DEFAULT_GRACE, DEFAULT_TTL, leaving_nothing, said};
@@ -27,6 +28,9 @@ When the leadership is lost the command is stopped, as `quorate run` stops it, a
 again. A command that fails gives the leadership back, so that another machine can try, and after a
 second this one campaigns again. It is over when the command ends with 0, or with a signal to quorate.
 
+A quorate that runs under this one and wants that lock is refused at once (QUORATE_HELD), as is this one under
+a quorate that holds it: it would wait for itself.
+
 It is the lock of that name: `quorate status` shows it, `quorate watch` tells each change.
 
 Examples:
@@ -34,7 +38,7 @@ Examples:
     quorate watch scheduler --json | jq .note.text";
 
 /// What it ends with.
-pub(crate) const CODES: [Meaning; 8] = [
+pub(crate) const CODES: [Meaning; 9] = [
     ("0", "the command has ended with 0 while this machine led"),
     ("64", "wrong usage; nothing was touched"),
     ("69", ""),
@@ -43,6 +47,7 @@ pub(crate) const CODES: [Meaning; 8] = [
         "74",
         "the leadership was lost, and the command could not be stopped",
     ),
+    ("75", "held by the quorate that this one runs under"),
     ("126", ""),
     ("127", ""),
     (
@@ -91,6 +96,7 @@ pub(crate) fn run(mut args: LeadArgs) -> Outcome {
     process::ready().map_err(Failure::internal)?;
     let ttl = args.ttl.unwrap_or(DEFAULT_TTL);
     let redlock = config::redlock(&masters, Some(ttl))?;
+    Kind::Exclusive.check_ancestors(&redlock, &args.name, Wait::Forever)?;
     let deadline = Deadline::new(ttl, args.grace.unwrap_or(DEFAULT_GRACE));
     let work = lead(&redlock, &args, deadline);
     let end = config::block_on(leaving_nothing(&redlock, masters.parting(), work))?;
@@ -126,7 +132,9 @@ async fn lead(redlock: &Redlock, args: &LeadArgs, deadline: Deadline) -> Result<
             leads = campaign(redlock, args) => leads?,
             sig = signals.next_that_ends() => return Err(Failure::cut_short(sig, cut_short)),
         };
-        let term = command(&leads, args, deadline, &mut signals).await;
+        let mut env = environment(&leads, args);
+        env.extend(Kind::Exclusive.environment(redlock, &args.name));
+        let term = command(&leads, &args.command, &env, deadline, &mut signals).await;
         leads.resign().await;
         match term? {
             Term::Last(end) => return Ok(end),
@@ -174,16 +182,13 @@ fn environment(leads: &Leadership, args: &LeadArgs) -> Vec<(&'static str, Option
 /// Runs the command while this machine leads.
 async fn command(
     leads: &Leadership,
-    args: &LeadArgs,
+    argv: &[OsString],
+    env: &[(&'static str, Option<OsString>)],
     deadline: Deadline,
     signals: &mut Signals,
 ) -> Result<Term, Failure> {
     let guard = leads.guard();
-    let env = environment(leads, args);
-    let job = Job {
-        argv: &args.command,
-        env: &env,
-    };
+    let job = Job { argv, env };
     let ended = process::supervise(job, guard, deadline, signals).await;
     match ended {
         Ok(Ended::ByItself { code, signal, left }) => {

@@ -2,14 +2,13 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::time::Duration;
 
 use clap::Args;
 use quorate::Listing;
 
 use crate::config::{self, MasterOptions};
 use crate::exit::{self, Failure, Meaning, Outcome};
-use crate::output::{self, Cell, human};
+use crate::output::{self, Cell};
 use crate::status::ResourceStatus;
 
 /// What stands below `quorate list --help`.
@@ -22,7 +21,7 @@ Examples:
     quorate list
     quorate list deploy: --json | jq -r '.locks[] | [.resource, .note.host] | @tsv'
 
-JSON fields (stable): locks[], each as in status --json; complete; not_asked[] (master, error, error_kind).";
+JSON fields (stable): locks[], each as in status --json, a permit of a semaphore with its slot; complete; not_asked[] (master, error, error_kind).";
 
 /// What it ends with.
 pub(crate) const CODES: [Meaning; 3] = [
@@ -53,7 +52,7 @@ pub(crate) fn run(args: ListArgs) -> Outcome {
     let all = redlock.masters().count();
     let listing = config::block_on(async { Ok(redlock.list(args.beginning.as_bytes()).await) })?;
     let locks = listing.locks.iter();
-    let locks = locks.map(|lock| ResourceStatus::new(&lock.resource, &lock.status));
+    let locks = locks.map(ResourceStatus::of_listed);
     let locks: Vec<ResourceStatus> = locks.collect();
     if args.json {
         let not_asked = listing.faults.iter().map(|(master, fault)| {
@@ -100,19 +99,14 @@ fn page(listing: &Listing, locks: &[ResourceStatus]) -> String {
 }
 
 fn row(lock: &ResourceStatus) -> Vec<Cell> {
-    let masters = || lock.masters.iter();
-    let left = masters().filter_map(|master| master.ttl_left_ms).max();
-    let left = left.map_or_else(|| "-".to_owned(), |ms| human(Duration::from_millis(ms)));
-    let waiting = masters().map(|master| master.waiting.len()).max();
-    let holder = match (&lock.note, &lock.holder) {
-        (Some(note), _) => note.line.clone(),
-        (None, Some(holder)) => holder.clone(),
-        (None, None) => lock.verdict.to_owned(),
+    let name = match lock.slot {
+        Some(slot) => format!("{}, permit in slot {slot}", lock.resource),
+        None => lock.resource.clone(),
     };
     vec![
-        lock.resource.clone().into(),
-        left.into(),
-        waiting.unwrap_or(0).to_string().into(),
-        holder.into(),
+        name.into(),
+        lock.left().into(),
+        lock.waiting().to_string().into(),
+        lock.held_by().into(),
     ]
 }

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use clap::Args;
-use quorate::{NodeStatus, Note, Redlock, Status, StatusVerdict};
+use quorate::{Hold, Listed, NodeStatus, Note, Redlock, Status, StatusVerdict};
 use serde::Serialize;
 
 use crate::config::{self, MasterOptions};
@@ -22,13 +22,18 @@ The verdict over the quorum is one of
     split      keys are left, but no holder has a majority: they expire with their ttl
     unknown    fewer than a majority answered
 
+Where readers hold it, or an owner does, every hold is shown with its note. A semaphore has other keys than
+the plain lock of its name: where a permit of it is held, or somebody waits for one, both are shown.
+
 Examples:
     quorate status nightly-report
     quorate status --json deploy:web deploy:api | jq '.resources[].verdict'
 
 JSON fields (stable): resources[]: resource, resource_hex (only for names that are no UTF-8), verdict,
 holder, note (host, pid, process, since, text), quorum, answered, masters[]: master, state (held, free, error), token, ttl_left_ms,
-fencing_counter, waiting[] (id, lives_ms), latency_ms, error, error_kind. Absent values are null.";
+fencing_counter, waiting[] (id, lives_ms), latency_ms, error, error_kind. Absent values are null.
+Only where there are some: holds[] (token, ttl_left_ms, note) of readers and owners; permits[], each with slot
+and as a resource, of the semaphore of that name.";
 
 /// What it ends with.
 pub(crate) const CODES: [Meaning; 3] = [
@@ -60,12 +65,21 @@ pub(crate) struct ResourceStatus {
     /// The name in hexadecimal, only where it is no UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resource_hex: Option<String>,
+    /// Which slot it is, of a semaphore of this name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) slot: Option<usize>,
     /// `held`, `free`, `split` or `unknown`.
     pub(crate) verdict: &'static str,
     /// The token that a majority names.
     pub(crate) holder: Option<String>,
     /// What that holder says of itself.
     pub(crate) note: Option<NoteStatus>,
+    /// Where readers hold it, or an owner does: every hold.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) holds: Vec<HoldStatus>,
+    /// The permits that are held of the semaphore of this name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) permits: Vec<ResourceStatus>,
     /// How many masters are a majority.
     pub(crate) quorum: usize,
     /// How many answered.
@@ -128,6 +142,27 @@ impl NoteStatus {
     }
 }
 
+/// One of several holds in the JSON form.
+#[derive(Debug, Serialize)]
+pub(crate) struct HoldStatus {
+    /// Its value.
+    pub(crate) token: String,
+    /// How long it is kept without a renewal.
+    pub(crate) ttl_left_ms: u64,
+    /// What its holder says of itself.
+    pub(crate) note: Option<NoteStatus>,
+}
+
+impl HoldStatus {
+    fn new(hold: &Hold) -> Self {
+        Self {
+            token: output::bytes(&hold.value),
+            ttl_left_ms: hold.lives.as_millis() as u64,
+            note: hold.note.as_ref().map(NoteStatus::new),
+        }
+    }
+}
+
 /// One waiter in the JSON form.
 #[derive(Debug, Serialize)]
 pub(crate) struct WaiterStatus {
@@ -161,7 +196,14 @@ async fn look(redlock: &Redlock, names: &[OsString]) -> Result<Vec<ResourceStatu
             .status(name.as_bytes())
             .await
             .map_err(|why| wrong_name(name, why))?;
-        statuses.push(ResourceStatus::new(name.as_bytes(), &status));
+        let semaphore = redlock
+            .semaphore_status(name.as_bytes())
+            .await
+            .map_err(|why| wrong_name(name, why))?;
+        let mut status = ResourceStatus::new(name.as_bytes(), &status);
+        let permits = semaphore.permits.iter();
+        status.permits = permits.map(ResourceStatus::of_listed).collect();
+        statuses.push(status);
     }
     Ok(statuses)
 }
@@ -189,6 +231,46 @@ pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
 }
 
 impl ResourceStatus {
+    /// The same of what is listed: a permit with its slot.
+    pub(crate) fn of_listed(listed: &Listed) -> Self {
+        Self {
+            slot: listed.slot,
+            ..Self::new(&listed.resource, &listed.status)
+        }
+    }
+
+    /// Who holds it, for people: a line for each hold that says something.
+    pub(crate) fn holders(&self) -> Vec<&str> {
+        let holds = self.holds.iter().map(|hold| &hold.note);
+        let notes = std::iter::once(&self.note).chain(holds).flatten();
+        notes.map(|note| &*note.line).collect()
+    }
+
+    /// The longest that any master keeps it.
+    pub(crate) fn left(&self) -> String {
+        let left = self.masters.iter().filter_map(|master| master.ttl_left_ms);
+        let left = left.max().map(|ms| human(Duration::from_millis(ms)));
+        left.unwrap_or_else(|| "-".to_owned())
+    }
+
+    /// How many wait, by the master that knows of the most.
+    pub(crate) fn waiting(&self) -> usize {
+        let lines = self.masters.iter().map(|master| master.waiting.len());
+        lines.max().unwrap_or(0)
+    }
+
+    /// Who holds it, in one cell.
+    pub(crate) fn held_by(&self) -> String {
+        let holders = self.holders();
+        let silent = self.holds.len().saturating_sub(holders.len());
+        match (holders.is_empty(), &self.holder) {
+            (false, _) if silent > 0 => format!("{}; and {silent} more", holders.join("; ")),
+            (false, _) => holders.join("; "),
+            (true, Some(holder)) => holder.clone(),
+            (true, None) => self.verdict.to_owned(),
+        }
+    }
+
     /// The JSON form of what the library says.
     pub(crate) fn new(name: &[u8], status: &Status) -> Self {
         let (verdict, holder) = match status.verdict() {
@@ -202,9 +284,12 @@ impl ResourceStatus {
             resource_hex: std::str::from_utf8(name)
                 .is_err()
                 .then(|| output::hex(name)),
+            slot: None,
             verdict,
             holder,
             note: status.note().map(NoteStatus::new),
+            holds: status.holds().iter().map(HoldStatus::new).collect(),
+            permits: Vec::new(),
             quorum: status.quorum,
             answered: status.nodes.iter().filter(|n| n.state.is_ok()).count(),
             masters: status.nodes.iter().map(MasterStatus::new).collect(),
@@ -286,10 +371,9 @@ fn page(status: &ResourceStatus) -> String {
         _ => (RED, "unknown: no majority answered".to_owned()),
     };
     let rows: Vec<Vec<Cell>> = status.masters.iter().map(MasterStatus::row).collect();
-    let note = status.note.as_ref();
-    let note = note.map_or_else(String::new, |note| format!("holder: {}\n", note.line));
+    let notes: String = holder_lines(status);
     format!(
-        "{}: {style}{words}{style:#} ({} of {} masters answered, {} are a majority)\n{note}{}",
+        "{}: {style}{words}{style:#} ({} of {} masters answered, {} are a majority)\n{notes}{}{}",
         status.resource,
         status.answered,
         status.masters.len(),
@@ -299,6 +383,42 @@ fn page(status: &ResourceStatus) -> String {
                 "MASTER", "STATE", "TOKEN", "TTL LEFT", "FENCING", "WAITING", "LATENCY", "ERROR"
             ],
             &rows
-        )
+        ),
+        permits(status)
+    )
+}
+
+/// Who holds it, each on a line of its own.
+pub(crate) fn holder_lines(status: &ResourceStatus) -> String {
+    let mut lines = String::new();
+    for holder in status.holders() {
+        lines += &format!("holder: {holder}\n");
+    }
+    lines
+}
+
+/// The permits of the semaphore of the same name; nothing where none is held.
+fn permits(status: &ResourceStatus) -> String {
+    let permits = &status.permits;
+    let Some(first) = permits.first() else {
+        return String::new();
+    };
+    let row = |permit: &ResourceStatus| -> Vec<Cell> {
+        let counters = permit.masters.iter().filter_map(|m| m.fencing_counter);
+        let counter = counters.max().map(|counter| counter.to_string());
+        vec![
+            permit.slot.unwrap_or_default().to_string().into(),
+            permit.verdict.into(),
+            permit.left().into(),
+            counter.unwrap_or_else(|| "-".to_owned()).into(),
+            permit.held_by().into(),
+        ]
+    };
+    let rows: Vec<Vec<Cell>> = permits.iter().map(row).collect();
+    format!(
+        "the semaphore of that name, which is another lock: {} held, {} waiting\n{}",
+        permits.len(),
+        first.waiting(),
+        output::table(&["SLOT", "STATE", "TTL LEFT", "FENCING", "HOLDER"], &rows)
     )
 }

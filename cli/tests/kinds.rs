@@ -110,3 +110,52 @@ fn a_nested_run_is_refused_what_its_ancestor_holds_or_joins_its_owner() {
     let nobody = done(&mut run(&masters, &["--reenter", "job"], &["true"]));
     assert_eq!(nobody.code, Some(64), "{nobody:?}");
 }
+
+#[test]
+fn a_permit_and_the_plain_lock_of_its_name_are_two_locks_and_a_single_permit_is_one() {
+    let masters = masters(3);
+    let quorate = env!("CARGO_BIN_EXE_quorate");
+    let nested = |args: &str| format!("'{quorate}' {args}");
+    for (outer, inner, code) in [
+        (&["--permits", "2", "api"][..], "run api -- true", 0),
+        (&["api"], "run --permits 2 api -- true", 0),
+        (&["--permits", "2", "api"], "run --permits 2 api -- true", 0),
+        (
+            &["--permits", "1", "api"],
+            "run --permits 1 api -- true",
+            75,
+        ),
+        (
+            &["--permits", "1", "api"],
+            "run --permits 0 api -- true",
+            64,
+        ),
+    ] {
+        let ran = done(&mut run(&masters, outer, &["sh", "-c", &nested(inner)]));
+        assert_eq!(ran.code, Some(code), "{outer:?} {inner}: {ran:?}");
+    }
+}
+
+#[test]
+fn lead_and_run_are_refused_at_once_what_an_ancestor_holds() {
+    let masters = masters(3);
+    let quorate = env!("CARGO_BIN_EXE_quorate");
+    let lead = format!("'{quorate}' lead job -- true");
+    let refused = |ran: common::Done| {
+        let line = "quorate: the quorate that this one runs under holds 'job' itself, and waits for this one to \
+                    end: give that one an --owner ID and this one --reenter, or name another resource\n";
+        assert!(ran.err.contains(line), "{ran:?}");
+    };
+    let under_run = done(&mut run(&masters, &["job"], &["sh", "-c", &lead]));
+    assert_eq!(under_run.code, Some(75), "{under_run:?}");
+    refused(under_run);
+    // What leads campaigns again when its command fails: so the command says how the inner one ended.
+    for inner in [format!("'{quorate}' run job -- true"), lead] {
+        let script = format!("{inner}; test $? = 75");
+        let mut leads = common::quorate(&masters);
+        leads.args(["lead", "job", "--", "sh", "-c", &script]);
+        let under_lead = done(&mut leads);
+        assert_eq!(under_lead.code, Some(0), "{under_lead:?}");
+        refused(under_lead);
+    }
+}

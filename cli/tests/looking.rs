@@ -152,3 +152,74 @@ fn the_manual_is_complete() {
     }
     assert_eq!(done(&mut common::bare()).code, Some(64));
 }
+
+#[test]
+fn permits_and_readers_are_shown_with_their_notes_and_a_permit_is_broken_alone() {
+    let masters = masters(3);
+    let permit = |note: &str| {
+        let options = ["--permits", "2", "--note", note, "api"];
+        run(&masters, &options, &["sleep", &mark()])
+            .spawn()
+            .expect("starts")
+    };
+    let reader = |note: &str| {
+        let options = ["--shared", "--note", note, "doc"];
+        run(&masters, &options, &["sleep", &mark()])
+            .spawn()
+            .expect("starts")
+    };
+    let holders = [
+        permit("one"),
+        permit("two"),
+        reader("here"),
+        reader("there"),
+    ];
+    let status = || json(&done(quorate(&masters).args(["status", "--json", "api", "doc"])).out);
+    let texts = |holds: &Value| -> Vec<String> {
+        let holds = holds.as_array().into_iter().flatten();
+        let text = |hold: &Value| hold["note"]["text"].as_str().map(str::to_owned);
+        let mut texts: Vec<String> = holds.filter_map(text).collect();
+        texts.sort_unstable();
+        texts
+    };
+    common::until("all say who they are", || {
+        let seen = status();
+        texts(&seen["resources"][0]["permits"]) == ["one", "two"]
+            && texts(&seen["resources"][1]["holds"]) == ["here", "there"]
+    });
+    // The plain lock of that name is another one.
+    let seen = status();
+    assert_eq!(seen["resources"][0]["verdict"], "free");
+    assert_eq!(seen["resources"][0]["permits"][1]["slot"], 1);
+    assert_eq!(seen["resources"][0]["permits"][1]["verdict"], "held");
+    let text = done(quorate(&masters).args(["status", "api", "doc"])).out;
+    for part in ["2 held, 0 waiting", "one", "two", "here", "there"] {
+        assert!(text.contains(part), "no {part:?}: {text}");
+    }
+    let list = done(quorate(&masters).args(["list"])).out;
+    for part in [
+        "api, permit in slot 0",
+        "api, permit in slot 1",
+        "here",
+        "there",
+    ] {
+        assert!(list.contains(part), "no {part:?}: {list}");
+    }
+    let none = done(quorate(&masters).args(["break", "api", "--slot", "64", "--yes"]));
+    assert_eq!(none.code, Some(64), "{none:?}");
+    let line = "quorate: cannot lock 'api': the slots of a semaphore are 0 to 63, there is no 64\n";
+    assert_eq!(none.err, line);
+    let broken = done(quorate(&masters).args(["break", "api", "--slot", "0", "--yes"]));
+    assert_eq!(broken.code, Some(0), "{broken:?}");
+    assert!(broken.out.contains("deleted"), "{broken:?}");
+    let next = done(&mut run(
+        &masters,
+        &["--permits", "2", "--try", "api"],
+        &["true"],
+    ));
+    assert_eq!(next.code, Some(0), "{next:?}");
+    for holder in holders {
+        signal(&holder, "TERM");
+        end(holder);
+    }
+}

@@ -147,7 +147,7 @@ impl Locker for Arc<Library> {
 
 fn miss(error: AcquireError) -> Miss {
     match error {
-        AcquireError::HeldByOther(_) => Miss::HeldByOther,
+        AcquireError::HeldByOther(_) | AcquireError::NotJoinable(_) => Miss::HeldByOther,
         AcquireError::NoQuorum(_) => Miss::NoQuorum,
         AcquireError::TooLate(_) => Miss::TooLate,
         error => panic!("a scenario with bad input: {error}"),

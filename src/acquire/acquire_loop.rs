@@ -278,10 +278,11 @@ impl AcquireLoop<'_> {
         true
     }
 
-    /// One attempt. The first is made in full, however short the wait; later ones end with it.
+    /// One attempt. The first is made in full, however short the wait, and so is each of a try, which goes on to
+    /// another slot; later ones end with the wait.
     async fn attempt(&self, fairness: Fairness, number: u32) -> Result<Won, FailedAttempt> {
         let coordinator = &self.core.coordinator;
-        let full = if number == 1 {
+        let full = if number == 1 || self.once {
             coordinator.given_up_by()
         } else {
             self.deadline
@@ -350,7 +351,11 @@ impl AcquireLoop<'_> {
         let owned = matches!(self.wanted.class(), Some(Class::Owner(_)));
         let granted = missed.round.answers().free().count_ones() as usize;
         let quorum = self.core.coordinator.quorum.size();
-        owned && missed.failure == Some(Failure::Contention) && granted >= quorum
+        let failed = matches!(
+            missed.failure,
+            Some(Failure::Contention | Failure::NotJoinable)
+        );
+        owned && failed && granted >= quorum
     }
 
     /// Lets others of the same owner go first: who is alone can agree on a number (family, section 6). If all

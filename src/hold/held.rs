@@ -89,13 +89,12 @@ impl Held {
             renews,
             says,
         } = holding;
-        let takes_notes = won.claim.takes_notes();
         let hold_end = max_hold.map_or(Instant::NEVER, |most| won.started + most);
         let held = Arc::new(Self {
             claim: won.claim,
             fencing: won.fencing.and_then(NonZero::new),
             since: won.started,
-            says: says.filter(|_| takes_notes),
+            says,
             hold_end,
             state: Mutex::new(State {
                 end: None,
@@ -166,6 +165,11 @@ impl Held {
             since: (wall_micros / 1000).saturating_sub(held_for),
             announce,
         })
+    }
+
+    /// What its holder says to those who look, but for the time.
+    pub(crate) fn says(&self) -> Option<&Arc<str>> {
+        self.says.as_ref()
     }
 
     /// Whether its note has been sent.

@@ -359,6 +359,7 @@ mod tests {
     use crate::node::memory::MemoryNode;
     use crate::node::{Fault, Node};
     use crate::protocol::validity::Drift;
+    use crate::retry::Retry;
     use crate::rounds::coordinator::Patience;
     use crate::runtime::Tokio;
 
@@ -373,7 +374,10 @@ mod tests {
         let runtime = Arc::new(Tokio::default());
         let nodes = ["a", "b", "c"].map(node).to_vec();
         let drift = Drift::default();
-        Arc::new(Coordinator::new(nodes, runtime, drift, "", true, patience))
+        let retry = Retry::default();
+        Arc::new(Coordinator::new(
+            nodes, runtime, drift, "", true, patience, retry,
+        ))
     }
 
     /// After each answer, how many batches are open.

@@ -6,6 +6,7 @@ pub(crate) mod once;
 pub(crate) mod owner;
 pub(crate) mod quota;
 pub(crate) mod register;
+pub(crate) mod semaphore;
 pub(crate) mod shared;
 pub(crate) mod value;
 pub(crate) mod value_error;

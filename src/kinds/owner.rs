@@ -54,12 +54,16 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`InvalidResource::Owner`] for an id that is empty, longer than 64 bytes, or holds control characters.
+    /// [`InvalidResource::Owner`] for an id that is empty, longer than 64 bytes, or holds control characters;
+    /// [`InvalidResource::OwnerIsValue`] for 32 hexadecimal digits, as the value of a lock has.
     pub fn owner(&self, id: impl Into<String>) -> Result<Owner, InvalidResource> {
         let id: String = id.into();
         let fits = (1..=MAX_OWNER_LEN).contains(&id.len());
         if !fits || id.chars().any(char::is_control) {
             return Err(InvalidResource::Owner(id.len()));
+        }
+        if id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(InvalidResource::OwnerIsValue);
         }
         Ok(Owner {
             redlock: self.clone(),

@@ -88,7 +88,7 @@ impl LockGuard {
             ttl: old.ttl(),
             max_hold,
             renews,
-            says: None,
+            says: old.says().cloned(),
         };
         let held = Held::new(won, holding, &core.lines, None);
         let id = ScheduleId::default();

@@ -25,7 +25,7 @@ pub use fault::Fault;
 pub use name::NodeName;
 pub use note::Note;
 pub use request::{
-    Answer, Claim, Class, ExtendItem, Extended, Fairness, Group, KeyState, Mode, NewValue,
+    Answer, Claim, Class, ExtendItem, Extended, Fairness, Group, Hold, KeyState, Mode, NewValue,
     NoteItem, Page, Part, Permit, Phase, QueueInfo, Reply, ReplySink, Request, ServerRun,
     StoredValue, Subscriber, Ticket, Token, Waiter, WakeSink,
 };

@@ -279,13 +279,6 @@ impl Claim {
         }
     }
 
-    /// Whether each of its keys holds its value while it is held, so that a note can stand beside it: not
-    /// so for the holds of a class. The slots of a semaphore have none either.
-    pub fn takes_notes(&self) -> bool {
-        let parts = self.group().map_or(&[][..], Group::parts);
-        self.permit().is_none() && parts.iter().all(|part| part.mode == Mode::Exclusive)
-    }
-
     /// All its lock keys.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<[u8]>> {
         let parts = self.group().map_or(&[][..], Group::parts);
@@ -563,6 +556,27 @@ pub struct KeyState {
     pub queue: Vec<Waiter>,
     /// What the holder says of itself, where it did.
     pub note: Option<Note>,
+    /// Where readers hold it, or an owner does: every hold by itself; at most the 100 that live on the longest.
+    pub holds: Vec<Hold>,
+}
+
+/// One hold that stands beside others of its class, as one master sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Hold {
+    /// Its value: the same on every master.
+    pub value: Vec<u8>,
+    /// How long it is kept without a renewal.
+    pub lives: Duration,
+    /// What its holder says of itself, where it did.
+    pub note: Option<Note>,
+}
+
+impl Hold {
+    /// A hold as a node reports it.
+    pub fn new(value: Vec<u8>, lives: Duration, note: Option<Note>) -> Self {
+        Self { value, lives, note }
+    }
 }
 
 /// One waiter in line, as one master sees it.

@@ -12,6 +12,8 @@ pub(crate) enum Finding {
     /// So many masters refused that the others could not have made a majority, had all of them
     /// granted: another holds it, or stands before us.
     Held,
+    /// A majority granted to an owner, and no majority shows one number that it could share with its other holds.
+    NotJoinable,
     /// So many masters failed that the others could not have made a majority: whoever holds it.
     Outage,
     /// Neither the refusals nor the faults alone prevented it, both together did.

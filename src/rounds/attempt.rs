@@ -126,6 +126,7 @@ impl Coordinator {
             Some(Failure::Late) => (failure, Some(Finding::Late)),
             Some(Failure::Outage) => (failure, Some(Finding::Outage)),
             Some(Failure::Contention) => (failure, Some(Finding::Held)),
+            Some(Failure::NotJoinable) => (failure, Some(Finding::NotJoinable)),
             None => {
                 // Each node answers within its own timeout.
                 let certain = round.until(|answers| answers.round.reason());

@@ -72,7 +72,15 @@ impl Coordinator {
         claim: &Arc<Claim>,
         ttl: Duration,
     ) -> Result<Option<u64>, Failure> {
-        for _ in 0..CONFIRM_ROUNDS {
+        let mut delays = self.delays();
+        for asked in 0..CONFIRM_ROUNDS {
+            if asked > 0 {
+                // What those who stand there are about has to have time to come to an end. Never for long:
+                // what was granted to us stands in their way meanwhile.
+                let pause = delays.next().unwrap_or_default();
+                let again = self.now() + pause.min(self.patience.answer);
+                self.runtime.sleep_until(again).await;
+            }
             // Only those that granted: what another would grant now, nobody would undo.
             let granted: Vec<usize> = round.answers().round.granted().collect();
             let answers = OwnerAnswers {
@@ -94,7 +102,14 @@ impl Coordinator {
                 return Ok(Some(token));
             }
         }
-        Err(Failure::Contention)
+        Err(Failure::NotJoinable)
+    }
+
+    /// Pauses between two rounds of one acquire.
+    fn delays(&self) -> impl Iterator<Item = Duration> + Send + use<> {
+        let mut seed = [0; 8];
+        self.runtime.random(&mut seed);
+        self.retry.delays(u64::from_le_bytes(seed))
     }
 
     fn learn(&self, offset: ClockOffset, wall: u64, granted: u64) {

@@ -9,6 +9,7 @@ use crate::node::{Claim, Node, NodeName, Phase, Reply, ReplySink, Request, Token
 use crate::protocol::instant::Instant;
 use crate::protocol::quorum::Quorum;
 use crate::protocol::validity::Drift;
+use crate::retry::Retry;
 use crate::runtime::Runtime;
 
 /// How much longer than a node may take its caller waits for its word: only for a node that breaks its
@@ -25,6 +26,8 @@ pub(crate) struct Coordinator {
     pub(crate) prefix: Box<str>,
     pub(crate) fencing: bool,
     pub(super) patience: Patience,
+    /// The pauses of who asks again within one attempt.
+    pub(super) retry: Retry,
     /// The masters have been asked before: who is not there by now is not waited for.
     pub(super) met: AtomicBool,
     /// Learned distance of our wall clock from the masters', for proposals.
@@ -48,6 +51,7 @@ impl Coordinator {
         prefix: &str,
         fencing: bool,
         patience: Patience,
+        retry: Retry,
     ) -> Self {
         let quorum = Quorum::of(nodes.len());
         let nodes = nodes.into();
@@ -60,6 +64,7 @@ impl Coordinator {
             prefix,
             fencing,
             patience,
+            retry,
             met: AtomicBool::new(false),
             offset: AtomicI64::new(0),
         }

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use super::coordinator::Coordinator;
 use super::fan_out::{Collect, FanOut, From};
 use super::look::timeout;
-use crate::keys;
 use crate::limit::Limit;
 use crate::node::{Answer, Fault, Page, Phase, Reply, Request};
 use crate::protocol::instant::Instant;
 
 /// About how many keys a master looks at for one page: a fraction of a millisecond's work.
 const PAGE: u32 = 1000;
+
+/// Which of the keys of a pattern are wanted.
+pub(crate) type IsWanted<'a> = &'a (dyn Fn(&[u8]) -> bool + Sync);
 
 /// What one master named.
 pub(crate) struct Named {
@@ -22,16 +24,16 @@ pub(crate) struct Named {
 }
 
 impl Coordinator {
-    /// The keys whose names begin so, on each master by itself; at most `most`, and until `until`.
+    /// The keys of this pattern that `is_wanted`, on each master by itself; at most `most`, and until `until`.
     pub(crate) async fn list(
         &self,
-        before: &[u8],
+        pattern: &[u8],
+        is_wanted: IsWanted<'_>,
         most: usize,
         until: Instant,
     ) -> Vec<Result<Named, Fault>> {
-        let pattern = keys::pattern(before);
         let nodes = 0..self.nodes.len();
-        let lists = nodes.map(|node| self.list_one(node, &pattern, most, until));
+        let lists = nodes.map(|node| self.list_one(node, pattern, is_wanted, most, until));
         futures::future::join_all(lists).await
     }
 
@@ -39,6 +41,7 @@ impl Coordinator {
         &self,
         node: usize,
         pattern: &[u8],
+        is_wanted: IsWanted<'_>,
         most: usize,
         until: Instant,
     ) -> Result<Named, Fault> {
@@ -54,8 +57,9 @@ impl Coordinator {
                 count: PAGE,
             };
             let (cursor, keys) = self.page(node, page).await?;
-            let ours = keys.into_iter().filter(|key| !keys::is_reserved(key));
-            named.keys.extend(ours);
+            named
+                .keys
+                .extend(keys.into_iter().filter(|key| is_wanted(key)));
             at = cursor;
             if at == 0 {
                 named.complete = true;

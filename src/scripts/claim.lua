@@ -39,6 +39,15 @@ for i, key in ipairs(KEYS) do
   end
 end
 if mine == #KEYS then
+  if waiter ~= '' and instead == '' then
+    -- Who asks again is alive.
+    for i, key in ipairs(KEYS) do
+      local queue, alive, ticket = '{queue}' .. key, '{alive}' .. key, '{ticket}' .. key
+      local id = ARGV[7 + i] == '{shared}' and waiter .. ':r' or waiter
+      local number, beat = ARGV[6], tonumber(ARGV[7])
+      --+ line/join.lua
+    end
+  end
   -- Ours already, with the counter as it stands: where that is gone there is no number to give.
   if counter > 0 then
     return counter

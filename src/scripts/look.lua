@@ -1,19 +1,22 @@
--- LOOK: the lock as it stands. KEYS: lock.
+-- LOOK: the lock as it stands.
+-- KEYS: lock. ARGV: what names its line, where that is not the lock (a slot has that of its semaphore).
 -- Reply: {value or nil, ttl left ms, counter or nil, waiters in order, ms each lives on}, and the note
--- where there is one that may be read.
+-- where there is one that may be read; of a class {value, ms left, note or ''} of each hold in one list.
+local name = ARGV[1] or KEYS[1]
 local time = redis.call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
-local line = redis.call('ZRANGE', '{queue}' .. KEYS[1], 0, 99)
+local line = redis.call('ZRANGE', '{queue}' .. name, 0, 99)
 local lives = {}
 for i, waiter in ipairs(line) do
-  lives[i] = tonumber(redis.call('ZSCORE', '{alive}' .. KEYS[1], waiter) or ms) - ms
+  lives[i] = tonumber(redis.call('ZSCORE', '{alive}' .. name, waiter) or ms) - ms
 end
-local note = redis.pcall('GET', '{note}' .. KEYS[1])
+local held = redis.call('GET', KEYS[1])
+--+ note/said.lua
 return {
-  redis.call('GET', KEYS[1]),
+  held,
   redis.call('PTTL', KEYS[1]),
   redis.call('GET', '{fence}' .. KEYS[1]),
   line,
   lives,
-  type(note) == 'string' and note or nil
+  said
 }

@@ -1,14 +1,25 @@
 -- NOTE: what the holders of many locks tell those who look. Only the holder writes, for as long as its
--- lock lives, and in front of the note stands whose it is. A value of another type is never touched.
+-- lock lives, and in front of the note stands whose it is; the holds of a class have one each. A value of
+-- another type is never touched.
 -- KEYS: locks. ARGV: value and note of each, and 1 to announce it; a note of '' means withdrawn.
 -- Reply: one digit a lock: 1 (written), 0 (not).
 local call, said = redis.call, {}
 for i, key in ipairs(KEYS) do
   local value, text = ARGV[3 * i - 2], ARGV[3 * i - 1]
   said[i] = '0'
-  if text ~= '' and redis.pcall('GET', key) == value then
-    local left = call('PTTL', key)
-    local note = '{note}' .. key
+  local held = text ~= '' and redis.pcall('GET', key)
+  local left, note = 0, '{note}' .. key
+  if held == value then
+    left = call('PTTL', key)
+  elseif held == '{shared}' or type(held) == 'string' and string.sub(held, 1, #'{owner}') == '{owner}' then
+    local deadline = redis.pcall('ZSCORE', '{holds}' .. key, value)
+    if type(deadline) == 'string' then
+      local time = call('TIME')
+      left = deadline - time[1] * 1000 - math.floor(time[2] / 1000)
+      note = '{of-hold}' .. value .. ':' .. key
+    end
+  end
+  if left > 0 or held == value then
     if left > 0 and type(redis.pcall('GET', note)) ~= 'table' then
       call('SET', note, value .. ' ' .. text, 'PX', left)
       said[i] = '1'

@@ -1,12 +1,15 @@
 -- RELEASE of a slot (family, section 5): compare and delete, leave the line of the semaphore, and wake the one
 -- that is first in it.
--- KEYS: the lock key that the semaphore's name would have. ARGV: value, slot, and of a queued waiter its id, and 1
--- to leave the line. Reply: 1 (deleted), 0 (it was not ours).
+-- KEYS: the lock key that the semaphore's name would have. ARGV: value, slot, a waiter's id or '', 1 to leave the
+-- line, and 1 where a note was written; what comes last may be missing. Reply: 1 (deleted), 0 (it was not ours).
 local call, name, waiter = redis.call, KEYS[1], ARGV[3]
 local key, line = '{slot}' .. ARGV[2] .. ':' .. name, '{slot}line:' .. name
 local mine = 0
 if call('GET', key) == ARGV[1] then
   mine = call('DEL', key)
+  if ARGV[5] == '1' then
+    --+ note/forget.lua
+  end
 end
 local queue, alive = '{queue}' .. line, '{alive}' .. line
 local left = 0

@@ -21,6 +21,9 @@ for i, key in ipairs(KEYS) do
     end
   elseif held[i] == mode then
     mine = call('ZREM', holds, value)
+    if noted then
+      redis.pcall('DEL', '{of-hold}' .. value .. ':' .. key)
+    end
     call('ZREMRANGEBYSCORE', holds, '-inf', clock)
     local last = call('ZRANGE', holds, -1, -1, 'WITHSCORES')
     if not last[1] then

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use quorate::node::{
-    Answer, Claim, Class, Fairness, Group, KeyState, Mode, NoteItem, Part, Permit, Request,
+    Answer, Claim, Class, Fairness, Group, Hold, KeyState, Mode, NoteItem, Part, Permit, Request,
     Subscriber, Ticket, Waiter, WakeSink,
 };
 
@@ -471,8 +471,18 @@ fn agree(a: &Said, b: &Said, blur: Duration) -> bool {
             let timeless = |state: &KeyState| KeyState {
                 ttl_left: None,
                 queue: Vec::new(),
+                holds: Vec::new(),
                 ..state.clone()
             };
+            let held = |holds: &[Hold], other: &[Hold]| {
+                let same = |one: &Hold, other: &Hold| {
+                    let times = close(Some(one.lives), Some(other.lives), blur);
+                    times && (&one.value, &one.note) == (&other.value, &other.note)
+                };
+                let among = |one: &Hold| other.iter().any(|other| same(one, other));
+                holds.iter().all(|one| one.lives <= blur || among(one))
+            };
+            let same_holds = held(&a.holds, &b.holds) && held(&b.holds, &a.holds);
             // Who is about to die may be gone here and not there: the two were not asked at one moment.
             let of = |one: &Waiter, queue: &[Waiter]| {
                 let mut same = queue.iter().filter(|other| other.id == one.id);
@@ -488,7 +498,10 @@ fn agree(a: &Said, b: &Said, blur: Duration) -> bool {
             let same_line = stands(&a.queue, &b.queue)
                 && stands(&b.queue, &a.queue)
                 && common(&a.queue, &b.queue) == common(&b.queue, &a.queue);
-            close(a.ttl_left, b.ttl_left, blur) && timeless(a) == timeless(b) && same_line
+            close(a.ttl_left, b.ttl_left, blur)
+                && timeless(a) == timeless(b)
+                && same_line
+                && same_holds
         }
         // Each has a run of its own.
         (Ok(Answer::Value { stored: a, .. }), Ok(Answer::Value { stored: b, .. })) => a == b,

@@ -106,7 +106,8 @@ contract! {
     order:
         requests_take_effect_in_the_order_sent
         every_request_is_answered_once
-        a_node_is_idle_when_all_is_answered;
+        a_node_is_idle_when_all_is_answered
+        a_claim_that_is_repeated_keeps_its_place_in_line_alive;
     value:
         where_nothing_was_written_nothing_is_read
         what_was_written_is_read_by_the_next_holder
@@ -134,6 +135,7 @@ contract! {
         a_renewal_keeps_the_note_alive_and_says_where_it_is_gone
         only_the_holder_writes_a_note
         a_release_takes_the_note_along_and_never_anothers
+        every_hold_of_a_class_has_a_note_that_ends_with_it
         a_note_that_was_left_is_never_shown_for_another_holder
         who_is_refused_in_order_is_told_the_holders_note
         a_break_tells_the_note_and_takes_it_along

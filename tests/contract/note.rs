@@ -4,11 +4,12 @@ use std::sync::{Arc, Mutex};
 
 use quorate::Note;
 use quorate::node::{
-    Answer, Claim, Extended, Fault, KeyState, NoteItem, Page, Request, Subscriber, WakeSink,
+    Answer, Claim, Class, Extended, Fault, Group, KeyState, Mode, NoteItem, Page, Part, Request,
+    Subscriber, WakeSink,
 };
 
 use crate::arm::{Arm, LONG, assert_about, hex, now};
-use crate::support::asking::{acquire, claim, extend, in_line, look, release, smash};
+use crate::support::asking::{acquire, claim, extend, in_line, look, release, smash, token};
 use crate::support::{eventually, ms, secs};
 
 const KEY: &[u8] = b"job";
@@ -311,4 +312,46 @@ pub(crate) async fn keys_are_named_by_what_their_names_begin_with(arm: &Arm) {
     assert_eq!(all.len(), 50, "{all:?}");
     assert_eq!(listed(arm, b"a\\**").await, ["a*b"]);
     assert_eq!(listed(arm, b"nothing*").await, [""; 0]);
+}
+
+pub(crate) async fn every_hold_of_a_class_has_a_note_that_ends_with_it(arm: &Arm) {
+    let reader = |n| {
+        let part = Part {
+            key: KEY.into(),
+            mode: Mode::Class(Class::Shared),
+        };
+        let claim = Claim::new("", KEY, token(n), true);
+        Arc::new(claim.with_group(Group::new(vec![part])))
+    };
+    let (one, two, stranger) = (reader(1), reader(2), reader(3));
+    arm.granted(acquire(&one, secs(100), now())).await;
+    arm.granted(acquire(&two, LONG, now())).await;
+    for (reader, host, is) in [
+        (&one, "one", true),
+        (&two, "two", true),
+        (&stranger, "x", false),
+    ] {
+        assert_eq!(arm.ask(note(reader, host, false)).await, Ok(written(is)));
+    }
+    let shown = state(arm).await;
+    assert_eq!(shown.note, None);
+    let hosts: Vec<_> = shown
+        .holds
+        .into_iter()
+        .map(|hold| host(hold.note))
+        .collect();
+    assert_eq!(hosts, [Some("one".into()), Some("two".into())]);
+    let key = |n| [b"quorate:note:quorate:hold:", &hex(n)[..], b":", KEY].concat();
+    assert_about(arm.ttl(&key(1)), secs(100));
+    assert_about(arm.ttl(&key(2)), LONG);
+    arm.ask(release(&one)).await.expect("ours");
+    assert_eq!(arm.read(&key(1)), None);
+    let Ok(Answer::State(was)) = arm.ask(smash(KEY)).await else {
+        panic!("no state")
+    };
+    let hosts: Vec<_> = was.holds.into_iter().map(|hold| host(hold.note)).collect();
+    assert_eq!(hosts, [Some("two".into())]);
+    // Of a class that holds it no more nothing is shown.
+    arm.granted(acquire(&claim(KEY, 4), LONG, now())).await;
+    assert_eq!(state(arm).await.holds, []);
 }

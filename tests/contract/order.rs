@@ -1,10 +1,13 @@
 //! What a node promises beside the single answers: order, and one answer each.
 
-use quorate::node::{Answer, Fault};
+use std::sync::Arc;
+
+use quorate::node::{Answer, Claim, Class, Fairness, Fault, Group, Mode, Part, Ticket};
 
 use crate::arm::{Arm, LONG, now};
 use crate::support::PATIENCE;
-use crate::support::asking::{Ears, acquire, claim, look, release};
+use crate::support::asking::{Ears, acquire, claim, look, release, token};
+use crate::support::secs;
 
 const KEY: &[u8] = b"job";
 
@@ -72,4 +75,31 @@ pub(crate) async fn a_node_is_idle_when_all_is_answered(arm: &Arm) {
         }
         assert!(ears.is_silent(), "round {round}");
     }
+}
+
+pub(crate) async fn a_claim_that_is_repeated_keeps_its_place_in_line_alive(arm: &Arm) {
+    let claimed = |heartbeat| {
+        let part = Part {
+            key: KEY.into(),
+            mode: Mode::Class(Class::Owner("o".into())),
+        };
+        let ticket = Ticket {
+            waiter: "0123456789abcdef:1".into(),
+            number: 1,
+            heartbeat,
+        };
+        let claim = Claim::new("", KEY, token(1), true).with_group(Group::new(vec![part]));
+        Arc::new(claim.with_fairness(Fairness::Fair(Some(Box::new(ticket)))))
+    };
+    let number = arm.granted(acquire(&claimed(secs(20)), LONG, now())).await;
+    let again = arm.granted(acquire(&claimed(secs(200)), LONG, now())).await;
+    assert_eq!(again, number, "it changes nothing else");
+    let Ok(Answer::State(state)) = arm.ask(look(KEY)).await else {
+        panic!("no state")
+    };
+    let lives: Vec<_> = state.queue.iter().map(|waiter| waiter.lives).collect();
+    assert!(
+        matches!(&lives[..], [lives] if *lives > secs(100)),
+        "{lives:?}"
+    );
 }

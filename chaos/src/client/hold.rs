@@ -158,7 +158,7 @@ impl Taken {
 /// Why there is no lock, in a word.
 pub(super) fn word(error: &AcquireError) -> &'static str {
     match error {
-        AcquireError::HeldByOther(_) => "held",
+        AcquireError::HeldByOther(_) | AcquireError::NotJoinable(_) => "held",
         AcquireError::NoQuorum(_) => "no_quorum",
         AcquireError::TooLate(_) => "late",
         _ => "invalid",

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::master::{Master, Member, Outcome, granted_before, raised};
-use crate::keys::Family;
-use crate::node::{Answer, Claim, Class, Extended, Group, Mode, Part, QueueInfo, Ticket, Token};
+use crate::keys::{self, Family};
+use crate::node::{
+    Answer, Claim, Class, Extended, Group, Hold, Mode, Note, Part, QueueInfo, Ticket, Token,
+};
 
 /// What stands behind the id of a reader in a line.
 const READER: &str = ":r";
@@ -16,6 +18,9 @@ const WOKEN: usize = 64;
 
 /// The most waiters that are looked at for that.
 const LOOKED_AT: usize = 256;
+
+/// The most holds that a look tells of.
+const SHOWN: usize = 100;
 
 /// What stands in the way of a claim.
 struct Obstacle {
@@ -27,6 +32,10 @@ struct Obstacle {
 fn is_replaced(group: &Group, held: Option<&[u8]>) -> bool {
     let instead = group.instead().map(Token::to_hex);
     instead.is_some_and(|instead| held == Some(&instead[..]))
+}
+
+fn is_marker(held: &[u8]) -> bool {
+    held == keys::SHARED.as_bytes() || held.starts_with(keys::OWNER.as_bytes())
 }
 
 fn is_shared(mode: &Mode) -> bool {
@@ -61,6 +70,10 @@ impl Master {
             held.push(holder);
         }
         if mine == group.parts().len() {
+            let place = claim.ticket().filter(|_| group.instead().is_none());
+            for part in group.parts().iter().filter(|_| place.is_some()) {
+                self.stand_again(now, part, place);
+            }
             return granted_before(claim.key(), counter);
         }
         let mut line = QueueInfo::default();
@@ -123,6 +136,18 @@ impl Master {
             self.enter(now, part, held.as_deref(), value, ttl);
         }
         number
+    }
+
+    /// Shows a sign of life in one line.
+    fn stand_again(&mut self, now: u64, part: &Part, ticket: Option<&Ticket>) {
+        if let Some(ticket) = ticket {
+            let waiter = id(&ticket.waiter, &part.mode);
+            let ticket = Ticket {
+                waiter,
+                ..ticket.clone()
+            };
+            self.line(now / 1000, &part.key).stand(&ticket, now / 1000);
+        }
     }
 
     /// Takes a place in one line, if it is to be taken; tells who stands before it.
@@ -280,6 +305,9 @@ impl Master {
                     (mine, free) = (true, true);
                 }
                 Mode::Class(class) if held == Some(class.marker()) => {
+                    if claim.is_noted() {
+                        self.remove(&keys::hold(&value, key));
+                    }
                     (mine, free) = self.leave_class(now, key, value);
                 }
                 _ => {}
@@ -399,6 +427,38 @@ impl Master {
     fn members(&self, now: u64, key: &[u8]) -> impl Iterator<Item = &Member> {
         let members = self.holds.get(key).into_iter().flatten();
         members.filter(move |(_, until)| *until > now / 1000)
+    }
+
+    /// The holds of the class that `held` says holds `key`; none where it says another.
+    pub(super) fn holds_of(&mut self, now: u64, key: &[u8], held: Option<&[u8]>) -> Vec<Hold> {
+        if !held.is_some_and(is_marker) {
+            return Vec::new();
+        }
+        let mut members: Vec<Member> = self.members(now, key).copied().collect();
+        members.sort_unstable_by_key(|(value, until)| (*until, *value));
+        let shown = members.split_off(members.len().saturating_sub(SHOWN));
+        let shown = shown.into_iter().map(|(value, until)| {
+            let note = self.text(now, &keys::hold(&value, key)).ok().flatten();
+            let note = note.and_then(|note| Note::read(note, &value));
+            let lives = Duration::from_millis(until - now / 1000);
+            Hold::new(value.to_vec(), lives, note)
+        });
+        shown.collect()
+    }
+
+    /// How long a hold is kept under a key that shows `held`, and where its note stands; none where it is no
+    /// hold of a class.
+    pub(super) fn hold_left(
+        &self,
+        now: u64,
+        key: &[u8],
+        held: &[u8],
+        value: [u8; 32],
+    ) -> Option<(Duration, Vec<u8>)> {
+        let mut members = self.members(now, key).filter(|_| is_marker(held));
+        let (_, until) = members.find(|(member, _)| *member == value)?;
+        let left = Duration::from_millis(until - now / 1000);
+        Some((left, keys::hold(&value, key)))
     }
 
     fn is_member(&self, now: u64, key: &[u8], value: [u8; 32]) -> bool {

@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::keys::Family;
+use crate::keys::{self, Family};
 use crate::node::note::dated;
 use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fairness, Fault, KeyState, Note, NoteItem, QueueInfo,
@@ -524,7 +524,8 @@ impl Master {
         let ttl_left = self.ttl_left(now, key);
         let counter = self.text(now, &Family::Fence.of(key))?.and_then(parse);
         let ms = now / 1000;
-        let line = self.line(ms, key);
+        let name = keys::line_of(key);
+        let line = self.line(ms, &name);
         let lives = |id: &Arc<str>| {
             Duration::from_millis(line.alive.get(id).map_or(0, |at| at.saturating_sub(ms)))
         };
@@ -532,14 +533,16 @@ impl Master {
         let queue = queue
             .map(|(_, id)| Waiter::new(id.to_string(), lives(id)))
             .collect();
-        self.sweep(key);
+        self.sweep(&name);
         let note = self.note_of(now, key, holder.as_deref());
+        let holds = self.holds_of(now, key, holder.as_deref());
         Ok(KeyState {
             holder,
             ttl_left,
             counter,
             queue,
             note,
+            holds,
         })
     }
 
@@ -553,12 +556,17 @@ impl Master {
 
     fn note_on(&mut self, now: u64, lock: &[u8], item: &NoteItem) -> bool {
         let value = item.claim.token().to_hex();
-        let ours = matches!(self.text(now, lock), Ok(Some(held)) if held == value);
-        if item.claim.is_withdrawn() || !ours {
+        let held = self.text(now, lock).ok().flatten().map(<[u8]>::to_vec);
+        let Some(held) = held.filter(|_| !item.claim.is_withdrawn()) else {
             return false;
-        }
-        let key = Family::Note.of(lock);
-        let left = self.ttl_left(now, lock);
+        };
+        let (left, key) = if held == value {
+            (self.ttl_left(now, lock), Family::Note.of(lock))
+        } else if let Some((left, key)) = self.hold_left(now, lock, &held, value) {
+            (Some(left), key)
+        } else {
+            return false;
+        };
         let written = left.is_some() && self.text(now, &key).is_ok();
         if written {
             let note = dated(item.since, &item.says);
@@ -623,7 +631,7 @@ impl Master {
             self.keys.remove(key);
             self.drop_note(now, key);
             if let Some(head) = was.queue.first() {
-                self.publish(&head.id, key);
+                self.publish(&head.id, &keys::line_of(key));
             }
         }
         let queue = Vec::new();

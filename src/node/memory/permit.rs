@@ -78,6 +78,9 @@ impl Master {
         let (key, name) = (permit.key(), permit.line());
         let mine = self.text(now, &key)? == Some(&claim.token().to_hex()[..]);
         if mine {
+            if claim.is_noted() {
+                self.drop_note(now, &key);
+            }
             self.remove(&key);
         }
         let ms = now / 1000;

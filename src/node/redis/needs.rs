@@ -162,6 +162,8 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Operating, "SET {broken} x XX PX 1"),
     (Purpose::Operating, "GET {note}"),
     (Purpose::Operating, "DEL {note}"),
+    (Purpose::Operating, "ZRANGE {holds} 0 0"),
+    (Purpose::Operating, "GET {of-hold}"),
     (
         Purpose::Operating,
         "SCAN 0 MATCH {lock} COUNT 1 TYPE string",
@@ -178,6 +180,8 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Groups, "PEXPIRE {holds} 1"),
     (Purpose::Groups, "PEXPIREAT {lock} 1"),
     (Purpose::Groups, "DEL {holds}"),
+    (Purpose::Groups, "GET {of-hold}"),
+    (Purpose::Groups, "DEL {of-hold}"),
     (Purpose::Values, "GET {lock}"),
     (Purpose::Values, "GET {fence}"),
     (Purpose::Values, "SET {fence} x XX PX 1"),
@@ -295,6 +299,7 @@ impl Need {
                 Some(family @ (Family::Slot | Family::OfSlot)) => {
                     format!("{}0:{}", family.before(), names.lock)
                 }
+                Some(family @ Family::OfHold) => format!("{}x:{}", family.before(), names.lock),
                 Some(family) => format!("{}{}", family.before(), names.lock),
                 None => word.to_owned(),
             },
@@ -367,6 +372,9 @@ fn pattern(family: Family, prefix: &str) -> String {
     match family {
         Family::Slot => return slots(),
         Family::OfSlot => return format!("{RESERVED}*:{}", slots()),
+        Family::OfHold => {
+            return format!("{}*:{}", family.before(), pattern(Family::Lock, prefix));
+        }
         _ => {}
     }
     let before = [family.before(), prefix].concat();
@@ -657,8 +665,8 @@ mod tests {
             &[Values],
             &[Values],
             &[Locking, Fencing, Order, Semaphores],
-            &[Locking, Order, WakeUps],
-            &[Notes, Elections],
+            &[Locking, Order, WakeUps, Notes],
+            &[Notes, Elections, Groups, Fencing],
         ]
     };
 

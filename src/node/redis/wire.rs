@@ -1,5 +1,6 @@
 //! Requests as commands, replies as answers, errors as faults.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -12,8 +13,8 @@ use crate::keys::{self, LEADER};
 use crate::node::inspection::plain;
 use crate::node::note::dated;
 use crate::node::{
-    Answer, Claim, ExtendItem, Extended, Fairness, Fault, Group, KeyState, Mode, Note, NoteItem,
-    Page, Permit, QueueInfo, Request, ServerRun, StoredValue, Ticket, Waiter,
+    Answer, Claim, ExtendItem, Extended, Fairness, Fault, Group, Hold, KeyState, Mode, Note,
+    NoteItem, Page, Permit, QueueInfo, Request, ServerRun, StoredValue, Ticket, Waiter,
 };
 
 /// How long a fencing counter outlives its last grant: a day, so that counters do not pile up.
@@ -50,7 +51,7 @@ macro_rules! part {
 }
 
 /// What several scripts share, put in where a line asks for it: a function would cost each call.
-const PARTS: [(&str, &str); 9] = [
+const PARTS: [(&str, &str); 10] = [
     part!("fence/read.lua"),
     part!("fence/again.lua"),
     // Has a part itself, which therefore comes behind it.
@@ -59,6 +60,7 @@ const PARTS: [(&str, &str); 9] = [
     part!("line/join.lua"),
     part!("line/purge.lua"),
     part!("note/forget.lua"),
+    part!("note/said.lua"),
     part!("wake/readers.lua"),
     part!("value/read.lua"),
 ];
@@ -212,12 +214,8 @@ impl Scripts {
             Request::Release { claim, leave } => self.release(claim, *leave, out),
             Request::Extend { items } if has_groups(items) => self.keep(items, out),
             Request::Extend { items } => self.extend(items, out),
-            Request::Look { key } => {
-                self.call(Script::Look, 1, 0, out).arg(key);
-            }
-            Request::Break { key } => {
-                self.call(Script::Break, 1, 0, out).arg(key);
-            }
+            Request::Look { key } => self.look(Script::Look, key, out),
+            Request::Break { key } => self.look(Script::Break, key, out),
             Request::Read { claim, token } => {
                 let mut command = self.call(Script::Read, 1, 2, out);
                 command.arg(claim.key()).arg(claim.token().to_hex());
@@ -233,6 +231,14 @@ impl Scripts {
             Request::Watch { key, on } => watch(key, *on, out),
         }
         true
+    }
+
+    /// A look, or a break: of a slot with what names the line of its semaphore.
+    fn look(&self, script: Script, key: &[u8], out: &mut Vec<u8>) {
+        match keys::line_of(key) {
+            Cow::Borrowed(_) => self.call(script, 1, 0, out).arg(key),
+            Cow::Owned(line) => self.call(script, 1, 1, out).arg(key).arg(line),
+        };
     }
 
     fn acquire(&self, claim: &Claim, ttl: Duration, proposal: u64, out: &mut Vec<u8>) {
@@ -376,13 +382,21 @@ impl Scripts {
     }
 
     fn release_permit(&self, claim: &Claim, permit: &Permit, leave: bool, out: &mut Vec<u8>) {
-        let ticket = claim.ticket();
-        let extra = if ticket.is_some() { 2 } else { 0 };
+        let (ticket, noted) = (claim.ticket(), claim.is_noted());
+        // The note is named behind a place.
+        let place = (ticket.is_some() || noted).then(|| match ticket {
+            Some(ticket) => (&*ticket.waiter, leave),
+            None => ("", false),
+        });
+        let extra = 2 * usize::from(place.is_some()) + usize::from(noted);
         let mut command = self.call(Script::ReleasePermit, 1, 2 + extra, out);
         command.arg(permit.name()).arg(claim.token().to_hex());
         command.number(permit.slot().into());
-        if let Some(ticket) = ticket {
-            command.arg(&*ticket.waiter).number(u64::from(leave));
+        if let Some((waiter, leave)) = place {
+            command.arg(waiter).number(u64::from(leave));
+        }
+        if noted {
+            command.number(1);
         }
     }
 
@@ -808,12 +822,29 @@ fn key_state(state: &[Value<'_>]) -> Option<KeyState> {
         _ => None,
     };
     let (holder, counter) = (text(holder)?, text(counter)?);
+    let holds = match said.first() {
+        Some(Value::Array(said)) => said.chunks(3).map(hold).collect::<Option<_>>()?,
+        _ => Vec::new(),
+    };
     Some(KeyState {
         note: note(said.first(), holder.as_deref()),
+        holds,
         holder,
         ttl_left: as_millis(ttl),
         counter: counter.and_then(|text| std::str::from_utf8(&text).ok()?.parse().ok()),
         queue: line.iter().zip(lives).map(waiter).collect::<Option<_>>()?,
+    })
+}
+
+/// One hold of a class.
+fn hold(said: &[Value<'_>]) -> Option<Hold> {
+    let [Value::Bulk(value), lives @ Value::Int(_), said] = said else {
+        return None;
+    };
+    Some(Hold {
+        value: value.to_vec(),
+        lives: as_millis(lives).unwrap_or_default(),
+        note: note(Some(said), Some(value)),
     })
 }
 

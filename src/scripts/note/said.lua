@@ -1,0 +1,16 @@
+-- What who holds the lock KEYS[1], which shows `held`, tells those who look; of a class every hold for
+-- itself. A courtesy: what may not be read is not told. `ms` is this master's time.
+local said = redis.pcall('GET', '{note}' .. KEYS[1])
+said = type(said) == 'string' and said or nil
+if held == '{shared}' or held and string.sub(held, 1, #'{owner}') == '{owner}' then
+  said = {}
+  local holds = redis.pcall('ZRANGE', '{holds}' .. KEYS[1], -100, -1, 'WITHSCORES')
+  for i = 1, holds.err and 0 or #holds, 2 do
+    if tonumber(holds[i + 1]) > ms then
+      local note = redis.pcall('GET', '{of-hold}' .. holds[i] .. ':' .. KEYS[1])
+      said[#said + 1] = holds[i]
+      said[#said + 1] = holds[i + 1] - ms
+      said[#said + 1] = type(note) == 'string' and note or ''
+    end
+  end
+end

@@ -1,0 +1,150 @@
+//! What cannot be asked of the kinds of lock: one line that names the culprit, and nothing is sent.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use quorate::node::memory::{Condition, Master, MemoryNode};
+use quorate::node::{Node, Reply, Request};
+use quorate::runtime::BoxFuture;
+use quorate::{LossCause, NodeName, Redlock};
+
+/// A master in memory that counts what it is asked.
+struct Counts(MemoryNode, AtomicUsize);
+
+impl Node for Counts {
+    fn name(&self) -> &NodeName {
+        self.0.name()
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.send(request, reply);
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        self.0.idle()
+    }
+}
+
+fn over(nodes: &[MemoryNode]) -> Redlock {
+    let nodes = nodes
+        .iter()
+        .map(|node| Arc::new(node.clone()) as Arc<dyn Node>);
+    let redlock = Redlock::builder().nodes(nodes.collect()).build();
+    redlock.expect("good settings")
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_one_exact_line_and_nothing_is_sent() {
+    let node = Arc::new(Counts(MemoryNode::new("m"), AtomicUsize::new(0)));
+    let redlock = Redlock::builder().nodes(vec![node.clone()]).build();
+    let redlock = redlock.expect("good settings");
+    let acquired = |error: Result<_, quorate::AcquireError>| match error {
+        Err(error) => error.to_string(),
+        Ok::<quorate::LockGuard, _>(guard) => panic!("{guard:?}"),
+    };
+    let owner = |id: &str| redlock.owner(id).expect_err("no id").to_string();
+    let many = (0..17).map(|n| format!("r{n}"));
+    let none = redlock.once("nightly", Duration::ZERO);
+    let said = [
+        acquired(redlock.semaphore("api", 0).acquire().await),
+        acquired(redlock.semaphore("api", 65).acquire().await),
+        acquired(redlock.lock_all(many).acquire().await),
+        acquired(redlock.lock_all(["a", "b", "a"]).acquire().await),
+        acquired(redlock.lock_all(["a", ""]).acquire().await),
+        acquired(redlock.lock("quorate:slot:0:api").acquire().await),
+        owner(""),
+        owner(&"x".repeat(65)),
+        owner("a\nb"),
+        owner("0123456789ABCDEF0123456789abcdef"),
+        none.create().await.expect_err("no period").to_string(),
+        match redlock.break_permit("api", 64).await {
+            Err(error) => error.to_string(),
+            Ok(status) => panic!("{status:?}"),
+        },
+    ];
+    let lines = [
+        "a semaphore has 1 to 64 permits, not 0",
+        "a semaphore has 1 to 64 permits, not 65",
+        "17 resources in one lock, at most 16 are allowed",
+        "the resource \"a\" is named twice",
+        "the resource name is empty",
+        "resource names that begin with \"quorate:\" are reserved",
+        "an owner's id has 1 to 64 bytes, without control characters; this one has 0",
+        "an owner's id has 1 to 64 bytes, without control characters; this one has 65",
+        "an owner's id has 1 to 64 bytes, without control characters; this one has 3",
+        "an owner's id of 32 hexadecimal digits is the value of some lock: give the owner a name of its own",
+        "a period of nothing has no once: name one of a millisecond at least",
+        "the slots of a semaphore are 0 to 63, there is no 64",
+    ];
+    assert_eq!(said, lines);
+    assert_eq!(node.1.load(Ordering::Relaxed), 0, "something was sent");
+}
+
+#[tokio::test]
+async fn a_writer_that_lost_its_lock_is_told_so_and_reads_nothing() {
+    let nodes = ["m0", "m1", "m2"].map(MemoryNode::new);
+    let redlock = over(&nodes);
+    let writer = redlock.acquire("doc").await.expect("free");
+    redlock.break_lock("doc").await.expect("a good name");
+    assert!(writer.extend(Duration::from_secs(20)).await.is_err());
+    assert_eq!(writer.lost().await, LossCause::TakenAway);
+    let error = writer.downgrade().await.expect_err("it is lost");
+    assert_eq!(
+        error.to_string(),
+        "the lock is lost (a majority of masters says that it is not ours), so there is nothing to read under: \
+         acquire it anew with shared()"
+    );
+    redlock.flush().await;
+    let status = redlock.status("doc").await.expect("a good name");
+    assert_eq!(status.verdict(), quorate::StatusVerdict::Free, "{status:?}");
+}
+
+#[tokio::test]
+async fn a_quota_with_a_master_missing_or_a_value_there_is_refused_and_left_as_it_is() {
+    let nodes = ["m0", "m1", "m2"].map(MemoryNode::new);
+    let redlock = over(&nodes);
+    let quota = redlock.quota("prizes");
+    nodes[1].set_condition(Condition::Down);
+    let error = quota.create(10).await.expect_err("one is away").to_string();
+    let line = "the value of \"prizes\" needs an answer of every master to be created or dropped: try again when \
+                all are there (what was dropped on some stays so)";
+    assert!(error.starts_with(line) && error.contains("m1"), "{error}");
+    assert_eq!(error.lines().count(), 1);
+    nodes[1].set_condition(Condition::Up);
+    // Of the lock its counter stays, as ever.
+    let value = |master: &mut Master| {
+        let key = b"quorate:value:prizes";
+        master.peek(u64::MAX / 2, key).holder.map(<[u8]>::to_vec)
+    };
+    assert!(
+        nodes
+            .iter()
+            .all(|node| node.with_master(|m, _| value(m)).is_none())
+    );
+    quota.create(10).await.expect("all are there");
+    let error = quota.create(7).await.expect_err("there is one").to_string();
+    assert_eq!(
+        error,
+        "the value of \"prizes\" was not created: there is one already, on m0, m1, m2"
+    );
+    assert_eq!(quota.left().await, Ok(10));
+}
+
+#[tokio::test]
+async fn callers_that_differ_in_the_number_of_permits_are_bounded_by_the_largest() {
+    let redlock = Redlock::in_memory(3);
+    let attempt = |permits| redlock.semaphore("api", permits).try_acquire();
+    let first = attempt(2).await.expect("an answer").acquired();
+    let second = attempt(2).await.expect("an answer").acquired();
+    assert!(first.is_some() && second.is_some());
+    assert!(attempt(2).await.expect("an answer").acquired().is_none());
+    let third = attempt(3).await.expect("an answer").acquired();
+    assert_eq!(third.as_ref().and_then(quorate::LockGuard::slot), Some(2));
+    assert!(attempt(3).await.expect("an answer").acquired().is_none());
+    // Whoever says fewer sees its own slots alone.
+    drop(first);
+    redlock.flush().await;
+    assert!(attempt(2).await.expect("an answer").acquired().is_some());
+}
