@@ -352,10 +352,7 @@ impl Scenario {
 
     /// What must hold in it.
     pub fn promises(&self) -> Promises {
-        let jumps = self
-            .faults
-            .iter()
-            .any(|fault| matches!(fault.kind, FaultKind::Jump { .. }));
+        let jumps = self.has_jumps();
         let forgets = self.faults.iter().any(|fault| match fault.kind {
             FaultKind::Crash { master, .. } => {
                 self.masters[usize::from(master)].disk != Disk::Always
@@ -392,6 +389,12 @@ impl Scenario {
             calm: self.is_quiet() && self.faults.is_empty(),
             prompt: self.is_quiet() && self.faults.iter().all(breaks),
         }
+    }
+
+    /// Whether a master's clock jumps.
+    pub(crate) fn has_jumps(&self) -> bool {
+        let jumps = |fault: &Fault| matches!(fault.kind, FaultKind::Jump { .. });
+        self.faults.iter().any(jumps)
     }
 
     /// Whether there is more than the plain lock.

@@ -26,7 +26,8 @@ pub(crate) struct Notes {
     /// Notes that must be gone, and when: in calm worlds.
     done: VecDeque<(u64, Value)>,
     bound: Option<u64>,
-    /// By how many microseconds a note may outlive its lock, which lives for no longer than the largest ttl.
+    /// By how many microseconds a note may outlive its lock, which lives for no longer than the largest ttl
+    /// where no clock jumps.
     longer: u64,
     judged: u64,
 }
@@ -43,7 +44,11 @@ impl Notes {
             beside: HashMap::new(),
             done: VecDeque::new(),
             bound: scenario.promises().calm.then_some(ways),
-            longer: 3 * scenario.settings.max_ttl / 1_000,
+            longer: if scenario.has_jumps() {
+                u64::MAX / 2
+            } else {
+                3 * scenario.settings.max_ttl / 1_000
+            },
             judged: 0,
         }
     }
