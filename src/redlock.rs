@@ -539,7 +539,8 @@ impl LockRequest<'_> {
     /// larger read.
     ///
     /// It costs what a lock costs: two messages a master. It is for long reads, not for a cache that is asked
-    /// every microsecond. The rule: family, section 3 (`docs/protocol.md`).
+    /// every microsecond. One resource has readers: with several in one lock, a semaphore or an owner this is an
+    /// error ([`InvalidResource::NoReaders`]). The rule: family, section 3 (`docs/protocol.md`).
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -549,7 +550,7 @@ impl LockRequest<'_> {
     /// # Ok(()) }
     /// ```
     pub fn shared(mut self) -> Self {
-        self.kind = Kind::Shared;
+        self.kind = self.kind.shared();
         self
     }
 
