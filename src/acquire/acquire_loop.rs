@@ -44,6 +44,8 @@ pub(crate) struct AcquireLoop<'a> {
     pub(crate) deadline: Instant,
     pub(crate) began: Instant,
     pub(crate) observer: Option<&'a Observer>,
+    /// So many slots have been asked for since it last waited.
+    pub(crate) in_a_row: u32,
 }
 
 /// How often an acquire met holds of its own owner with which it could not agree on a number.
@@ -107,7 +109,7 @@ impl AcquireLoop<'_> {
             };
             Heard::add(&mut heard, missed.finding, &missed.round);
             self.show(&missed, attempts);
-            if self.asks_for_another_slot(&missed, attempts).await {
+            if self.asks_for_another_slot(&missed).await {
                 continue;
             }
             // Awaited, so that the next attempt does not meet the remains of this one.
@@ -148,7 +150,7 @@ impl AcquireLoop<'_> {
                 place.tell(heard.as_ref());
             }
             self.show(&missed, attempts);
-            if self.asks_for_another_slot(&missed, attempts).await {
+            if self.asks_for_another_slot(&missed).await {
                 continue;
             }
             let over = self.is_over();
@@ -260,24 +262,34 @@ impl AcquireLoop<'_> {
     }
 
     /// Whether the masters show another slot of a semaphore to be free, which is asked for at once: a few times in a
-    /// row, also by a try. What they said a moment ago tells who comes late where none is.
-    async fn asks_for_another_slot(&mut self, missed: &FailedAttempt, attempts: u32) -> bool {
-        let Some(permit) = self.wanted.permit() else {
+    /// row, also by a try, and anew after each wait. What they said a moment ago tells who comes late where none is.
+    async fn asks_for_another_slot(&mut self, missed: &FailedAttempt) -> bool {
+        let asked = self.in_a_row + 1;
+        let may = asked < SLOTS_IN_A_ROW && (self.once || !self.is_over());
+        let other = match missed.failure {
+            Some(Failure::Contention) if may => self.other_slot(missed).await,
+            _ => None,
+        };
+        let Some(other) = other else {
+            self.in_a_row = 0;
             return false;
         };
-        let may = !attempts.is_multiple_of(SLOTS_IN_A_ROW) && (self.once || !self.is_over());
-        if !may || missed.failure != Some(Failure::Contention) {
-            return false;
-        }
+        self.in_a_row = asked;
+        self.wanted = other;
+        true
+    }
+
+    /// Another slot that a majority shows to be free, once nothing of the attempt on this one is left.
+    async fn other_slot(&self, missed: &FailedAttempt) -> Option<Wanted> {
+        let permit = self.wanted.permit()?;
         let coordinator = &self.core.coordinator;
         let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
         let certain = missed.round.until(|answers| answers.next_slot(permit));
         let Some(NextSlot::Ask(slot)) = limit.wait(certain).await else {
-            return false;
+            return None;
         };
         limit.wait(missed.undo.done()).await;
-        self.wanted = Wanted::slot(permit.at(slot));
-        true
+        Some(Wanted::slot(permit.at(slot)))
     }
 
     /// A slot that this process holds itself is not asked for: the first behind it that it does not hold is.
