@@ -269,3 +269,25 @@ async fn another_client_that_takes_the_lock_is_not_told_as_the_leader_before_it(
         }
     }
 }
+
+#[test]
+fn an_observer_with_a_ttl_of_nothing_lets_others_run() {
+    let (done, told) = std::sync::mpsc::channel();
+    // In a thread of its own: one that never lets go could not be timed out.
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let redlock = Redlock::in_memory(3);
+            let election = redlock.election("job").ttl(Duration::ZERO);
+            let mut observer = election.observe().expect("a good name");
+            assert_eq!(change(&mut observer).await, None);
+            let quiet = tokio::time::timeout(ms(100), observer.next()).await;
+            assert!(quiet.is_err(), "nothing changed: {quiet:?}");
+        });
+        done.send(()).expect("the test waits");
+    });
+    told.recv_timeout(PATIENCE).expect("it looks and looks");
+}

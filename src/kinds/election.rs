@@ -119,7 +119,7 @@ impl Election {
         let core = &self.redlock.core;
         Ok(Observation {
             called: core.lines.watchers.begin(&key),
-            every: self.ttl.unwrap_or(core.options.ttl) / LOOKS,
+            every: (self.ttl.unwrap_or(core.options.ttl) / LOOKS).max(SHORTEST),
             due: core.coordinator.now(),
             known_until: core.coordinator.now(),
             observed: Observed::default(),
@@ -194,6 +194,9 @@ pub struct Leader {
 
 /// So often within a ttl an observer looks that nobody wakes.
 const LOOKS: u32 = 3;
+
+/// An observer that nobody wakes leaves at least so much between its looks, whatever ttl it was given.
+const SHORTEST: Duration = Duration::from_millis(10);
 
 /// So long a new leader's note is waited for before the leader is told without.
 const NOTED_WITHIN: Duration = Duration::from_millis(50);
