@@ -303,7 +303,7 @@ fn on_the_grid(now: u64, period: u64, last: Option<u64>) -> Result<u64, Duration
     match last {
         Some(last) if start <= last => {
             // The first line of the grid behind it: of another clock it may lie more than one away.
-            let next = last - last % period + period;
+            let next = (last - last % period).saturating_add(period);
             Err(Duration::from_millis(next - now))
         }
         _ => Ok(start),
@@ -325,6 +325,8 @@ mod tests {
             (8 * hour, hour, Some(7 * hour), Ok(8 * hour)),
             // Done by a machine whose clock is ahead.
             (7 * hour + 5, hour, Some(9 * hour), wait(3 * hour - 5)),
+            // Nobody's clock: the end of time has no next line.
+            (7 * hour, hour, Some(u64::MAX), wait(u64::MAX - 7 * hour)),
             // The period was shorter before.
             (7 * hour, 24 * hour, Some(6 * hour), wait(17 * hour)),
         ] {
