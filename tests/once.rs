@@ -280,3 +280,19 @@ async fn whoever_does_it_now_keeps_the_others_waiting() {
     assert!(is_done(&nightly.at_most_once(async |_| ()).await));
     assert_eq!(first.await.expect("no panic"), Ok(OnceOutcome::Done(())));
 }
+
+#[tokio::test]
+async fn a_permit_or_a_lock_on_other_masters_is_not_the_lock_that_a_period_stands_under() {
+    let ((_, here), (_, there)) = (memory(3), memory(3));
+    let once = nightly(&here).await;
+    nightly(&there).await;
+    let permit = here.semaphore("nightly", 3).acquire().await.expect("free");
+    let elsewhere = there.acquire("nightly").await.expect("free");
+    for other in [&permit, &elsewhere] {
+        let error = once.due(other).await.expect_err("another lock");
+        assert!(matches!(error, ValueError::Invalid(_)), "{error}");
+    }
+    let clone = here.clone();
+    let guard = clone.acquire("nightly").await.expect("free");
+    assert!(matches!(once.due(&guard).await, Ok(Due::Now(_))));
+}

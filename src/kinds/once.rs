@@ -214,7 +214,8 @@ impl Once {
     }
 
     /// Whether this period is to be done, for a caller that holds the lock of this name itself, exclusively: with
-    /// options of its own, or together with other work.
+    /// options of its own, or together with other work. It is the plain lock, and no permit of that name, taken by the
+    /// `Redlock` that this was made with, or by a clone of it.
     ///
     /// # Errors
     ///
@@ -225,8 +226,8 @@ impl Once {
     /// Dropped at any point, nothing has changed.
     pub async fn due<'a>(&self, guard: &'a LockGuard) -> Result<Due<'a>, ValueError> {
         let period = self.millis()?;
-        if guard.resource() != self.value.raw_name() || guard.held.claim.group().is_some() {
-            let why = "the lock of this very name is needed, and held exclusively";
+        if !self.value.is_under(guard) {
+            let why = "the lock of this very name is needed, held exclusively and taken by the same Redlock";
             return Err(ValueError::Invalid(why));
         }
         let known = Register::under(guard)?.read().await?;
