@@ -10,7 +10,7 @@ use quorate::node::Node;
 use quorate::node::memory::{Condition, Master, MemoryNode};
 use quorate::{AcquireError, Due, Once, OnceOutcome, Redlock, ValueError, Wait};
 use support::stubborn::{Stubborn, Treatment};
-use support::{eventually, masters, ms, secs, settings};
+use support::{ask_server, eventually, masters, ms, secs, settings};
 
 /// A period that does not end while a test runs: the next begins in years.
 const PERIOD: Duration = secs(10 * 365 * 24 * 3600);
@@ -295,4 +295,27 @@ async fn a_permit_or_a_lock_on_other_masters_is_not_the_lock_that_a_period_stand
     let clone = here.clone();
     let guard = clone.acquire("nightly").await.expect("free");
     assert!(matches!(once.due(&guard).await, Ok(Due::Now(_))));
+}
+
+#[tokio::test]
+async fn a_record_that_no_clock_has_come_to_is_told_and_can_be_dropped() {
+    let masters = masters(3);
+    let redlock = settings(masters.urls()).build().expect("good settings");
+    let once = redlock.once("nightly", secs(3600));
+    once.create().await.expect("all there");
+    for master in &masters {
+        let text = ask_server(master, &["GET", "quorate:value:nightly"]);
+        let text = text.text().expect("a value");
+        let text = text.replace("never", &u64::MAX.to_string());
+        ask_server(master, &["SET", "quorate:value:nightly", &text]);
+    }
+    let outcome = once.at_most_once(async |_| ()).await;
+    assert!(
+        matches!(outcome, Err(ValueError::Ahead { recorded: true, .. })),
+        "{outcome:?}"
+    );
+    once.drop_record().await.expect("all there");
+    once.create().await.expect("all there");
+    let outcome = once.at_most_once(async |_| ()).await;
+    assert_eq!(outcome, Ok(OnceOutcome::Done(())));
 }
