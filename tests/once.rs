@@ -9,6 +9,7 @@ use std::time::Duration;
 use quorate::node::Node;
 use quorate::node::memory::{Condition, Master, MemoryNode};
 use quorate::{AcquireError, Due, Once, OnceOutcome, Redlock, ValueError, Wait};
+use quorate_testbed::{Fault, Proxy, Way};
 use support::stubborn::{Stubborn, Treatment};
 use support::{ask_server, eventually, masters, ms, secs, settings};
 
@@ -318,4 +319,35 @@ async fn a_record_that_no_clock_has_come_to_is_told_and_can_be_dropped() {
     once.create().await.expect("all there");
     let outcome = once.at_most_once(async |_| ()).await;
     assert_eq!(outcome, Ok(OnceOutcome::Done(())));
+}
+
+#[tokio::test]
+async fn a_long_body_outlives_any_one_master_of_three() {
+    for victim in 0..3 {
+        let masters = masters(3);
+        let slow = Proxy::start(masters[(victim + 1) % 3].addr()).expect("a proxy");
+        slow.inject(Fault::latency(Way::Both, ms(10))).keep();
+        let urls = masters.iter().enumerate().map(|(at, master)| {
+            let slowed = at == (victim + 1) % 3;
+            if slowed {
+                master.url_at(slow.addr())
+            } else {
+                master.url()
+            }
+        });
+        let redlock = settings(urls).build().expect("good settings");
+        let once = nightly(&redlock).await;
+        let outcome = once.at_least_once(async |_| {
+            // All have answered the read by now.
+            tokio::time::sleep(ms(300)).await;
+            masters[victim].kill().expect("killed");
+            Ok::<_, ()>(())
+        });
+        let outcome = outcome.await;
+        assert_eq!(
+            outcome,
+            Ok(OnceOutcome::Done(Ok(()))),
+            "{victim} was killed"
+        );
+    }
 }
