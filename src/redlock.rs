@@ -588,7 +588,6 @@ impl LockRequest<'_> {
             began,
             deadline: self.wait.deadline(began),
             observer: self.observer.as_ref(),
-            in_a_row: 0,
         };
         let outcome = attempts.run().await;
         let failure = outcome.as_ref().err().map(|missed| missed.failure);

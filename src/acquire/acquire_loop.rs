@@ -44,8 +44,6 @@ pub(crate) struct AcquireLoop<'a> {
     pub(crate) deadline: Instant,
     pub(crate) began: Instant,
     pub(crate) observer: Option<&'a Observer>,
-    /// So many slots have been asked for since it last waited.
-    pub(crate) in_a_row: u32,
 }
 
 /// How often an acquire met holds of its own owner with which it could not agree on a number.
@@ -93,6 +91,7 @@ impl AcquireLoop<'_> {
         let mut heard = None;
         let mut attempts = 0;
         let mut met = Meetings::default();
+        let mut in_a_row = 0;
         loop {
             attempts += 1;
             self.pass_own_slots();
@@ -109,7 +108,7 @@ impl AcquireLoop<'_> {
             };
             Heard::add(&mut heard, missed.finding, &missed.round);
             self.show(&missed, attempts);
-            if self.asks_for_another_slot(&missed).await {
+            if self.asks_for_another_slot(&missed, &mut in_a_row).await {
                 continue;
             }
             // Awaited, so that the next attempt does not meet the remains of this one.
@@ -133,6 +132,7 @@ impl AcquireLoop<'_> {
         let mut heard = place.as_ref().and_then(Place::told);
         let mut attempts = 0;
         let mut met = Meetings::default();
+        let mut in_a_row = 0;
         loop {
             attempts += 1;
             self.pass_own_slots();
@@ -150,7 +150,7 @@ impl AcquireLoop<'_> {
                 place.tell(heard.as_ref());
             }
             self.show(&missed, attempts);
-            if self.asks_for_another_slot(&missed).await {
+            if self.asks_for_another_slot(&missed, &mut in_a_row).await {
                 continue;
             }
             let over = self.is_over();
@@ -262,34 +262,27 @@ impl AcquireLoop<'_> {
     }
 
     /// Whether the masters show another slot of a semaphore to be free, which is asked for at once: a few times in a
-    /// row, also by a try, and anew after each wait. What they said a moment ago tells who comes late where none is.
-    async fn asks_for_another_slot(&mut self, missed: &FailedAttempt) -> bool {
-        let asked = self.in_a_row + 1;
-        let may = asked < SLOTS_IN_A_ROW && (self.once || !self.is_over());
-        let other = match missed.failure {
-            Some(Failure::Contention) if may => self.other_slot(missed).await,
-            _ => None,
-        };
-        let Some(other) = other else {
-            self.in_a_row = 0;
+    /// row, which begins with every wake-up, also by a try. What they said a moment ago tells who comes late where
+    /// none is.
+    async fn asks_for_another_slot(&mut self, missed: &FailedAttempt, in_a_row: &mut u32) -> bool {
+        let Some(permit) = self.wanted.permit() else {
             return false;
         };
-        self.in_a_row = asked;
-        self.wanted = other;
-        true
-    }
-
-    /// Another slot that a majority shows to be free, once nothing of the attempt on this one is left.
-    async fn other_slot(&self, missed: &FailedAttempt) -> Option<Wanted> {
-        let permit = self.wanted.permit()?;
+        let asked = std::mem::take(in_a_row) + 1;
+        let may = asked < SLOTS_IN_A_ROW && (self.once || !self.is_over());
+        if !may || missed.failure != Some(Failure::Contention) {
+            return false;
+        }
         let coordinator = &self.core.coordinator;
         let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
         let certain = missed.round.until(|answers| answers.next_slot(permit));
         let Some(NextSlot::Ask(slot)) = limit.wait(certain).await else {
-            return None;
+            return false;
         };
         limit.wait(missed.undo.done()).await;
-        Some(Wanted::slot(permit.at(slot)))
+        self.wanted = Wanted::slot(permit.at(slot));
+        *in_a_row = asked;
+        true
     }
 
     /// A slot that this process holds itself is not asked for: the first behind it that it does not hold is.
