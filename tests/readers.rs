@@ -298,5 +298,5 @@ async fn what_has_no_readers_is_refused_and_not_taken_for_something_else() {
     let alone = redlock.lock_all(["a"]).shared().acquire().await;
     let _alone = alone.expect("free");
     let beside = redlock.lock("a").shared().acquire().await;
-    beside.expect("readers beside each other");
+    let _beside = beside.expect("readers beside each other");
 }
