@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::keys;
-use crate::node::{Fault, NodeName, Request};
-use crate::redlock::{Redlock, Status, StatusVerdict};
+use crate::node::{Fault, NodeName, Request, Token};
+use crate::redlock::{NodeStatus, Redlock, Status, StatusVerdict};
 use crate::resource::check_resource;
 
 /// The most locks that are listed.
@@ -39,8 +39,25 @@ pub struct Listed {
     pub resource: Vec<u8>,
     /// Which slot of the semaphore it is; `None` for all other locks.
     pub slot: Option<usize>,
-    /// What each master knows of it: the holder, its note, and who waits.
+    /// What each master knows of it: the holder, its note, and who waits. A value that no lock of ours has is not
+    /// shown, for it may be anybody's data: `not a lock of ours` stands in its place.
     pub status: Status,
+}
+
+/// What stands in the place of a value that is none of ours.
+const NOT_OURS: &[u8] = b"not a lock of ours";
+
+/// Whether a lock of ours has this value: an attempt's, or the marker of a class.
+fn is_of_a_lock(value: &[u8]) -> bool {
+    let marks = value == keys::SHARED.as_bytes() || value.starts_with(keys::OWNER.as_bytes());
+    marks || Token::from_hex(value).is_some()
+}
+
+fn hide_what_is_no_holder(node: &mut NodeStatus) {
+    let Ok(state) = &mut node.state else { return };
+    if let Some(holder) = state.holder.as_mut().filter(|holder| !is_of_a_lock(holder)) {
+        *holder = NOT_OURS.to_vec();
+    }
 }
 
 impl Redlock {
@@ -124,7 +141,10 @@ impl Redlock {
         };
         let resource = name.strip_prefix(prefix.as_bytes())?;
         check_resource(prefix, resource).ok()?;
-        let status = self.look(Request::Look { key: key.into() }).await;
+        let mut status = self.look(Request::Look { key: key.into() }).await;
+        for node in &mut status.nodes {
+            hide_what_is_no_holder(node);
+        }
         Some(Listed {
             resource: resource.to_vec(),
             slot,

@@ -17,7 +17,7 @@ use crate::hold::renewal;
 use crate::hold::schedule::{Renewal, ScheduleId};
 use crate::metrics;
 use crate::node::inspection::Inspection;
-use crate::node::note::NoteText;
+use crate::node::note::{self, NoteText};
 use crate::node::{Fault, Hold, KeyState, NodeName, Note, Phase, Request, Scope, Subscriber};
 use crate::options::{Options, check_max_hold, check_note};
 use crate::outcome::Failure;
@@ -539,7 +539,8 @@ impl LockRequest<'_> {
     /// larger read.
     ///
     /// It costs what a lock costs: two messages a master. It is for long reads, not for a cache that is asked
-    /// every microsecond. The rule: family, section 3 (`docs/protocol.md`).
+    /// every microsecond. One resource has readers: with several in one lock, a semaphore or an owner this is an
+    /// error ([`InvalidResource::NoReaders`]). The rule: family, section 3 (`docs/protocol.md`).
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -549,7 +550,7 @@ impl LockRequest<'_> {
     /// # Ok(()) }
     /// ```
     pub fn shared(mut self) -> Self {
-        self.kind = Kind::Shared;
+        self.kind = self.kind.shared();
         self
     }
 
@@ -615,11 +616,13 @@ impl LockRequest<'_> {
         }
         tracing::debug!(fencing_token = won.fencing, "lock acquired");
         let started = won.started;
+        let leads = won.fencing.filter(|_| self.announce);
+        let says = core.options.says(&self.note);
         let holding = Holding {
             ttl: self.ttl,
             max_hold: self.max_hold,
             renews: self.renew,
-            says: core.options.says(&self.note),
+            says: says.map(|says| leads.map_or(says.clone(), |term| note::leads(&says, term))),
         };
         let held = Held::new(won, holding, &core.lines, place);
         if self.announce {

@@ -36,6 +36,9 @@ pub enum InvalidResource {
     /// A number of permits that no semaphore has.
     #[error("a semaphore has 1 to {max} permits, not {0}", max = MAX_PERMITS)]
     Permits(usize),
+    /// `shared()` where there is nothing that readers could share.
+    #[error("there are no readers {0}: shared() goes with a lock on one resource")]
+    NoReaders(&'static str),
     /// A slot that no semaphore has.
     #[error("the slots of a semaphore are 0 to {last}, there is no {0}", last = MAX_PERMITS - 1)]
     Slot(usize),

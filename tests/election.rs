@@ -227,3 +227,67 @@ async fn elections_can_be_had_in_memory() {
     let leader = led(&mut observer).await;
     assert_eq!((leader.term, text(&leader)), (leads.term(), Some("me")));
 }
+
+#[tokio::test]
+async fn a_leader_is_known_after_its_counter_has_expired() {
+    let masters = masters(3);
+    let (leads, looks) = (redlock(&masters), redlock(&masters));
+    let leadership = leads.election("job").ttl(secs(3)).campaign("me").await;
+    let leadership = leadership.expect("free");
+    let election = looks.election("job").ttl(secs(3));
+    let mut observer = election.observe().expect("a good name");
+    let leader = led(&mut observer).await;
+    // The life of a counter is a day, and no renewal prolongs it.
+    for master in &masters {
+        ask_server(master, &["DEL", "quorate:fence:job"]);
+    }
+    let told = tokio::time::timeout(secs(4), observer.next()).await;
+    assert!(leadership.is_valid());
+    assert!(told.is_err(), "it leads all the same: {told:?}");
+    // And by who comes only now.
+    assert_eq!(led(&mut observe(&looks)).await, leader);
+}
+
+#[tokio::test]
+async fn another_client_that_takes_the_lock_is_not_told_as_the_leader_before_it() {
+    let masters = masters(3);
+    for value in ["somebody-else", "00112233445566778899aabbccddeeff"] {
+        let redlock = redlock(&masters);
+        let leadership = campaign(&redlock, "me").await;
+        let election = redlock.election("job").ttl(secs(3));
+        let mut observer = election.observe().expect("a good name");
+        assert_eq!(led(&mut observer).await.term, leadership.term());
+        leadership.resign().await;
+        for master in &masters {
+            ask_server(master, &["SET", "job", value, "PX", "60000"]);
+        }
+        assert_eq!(change(&mut observer).await, None, "{value}");
+        let told = tokio::time::timeout(secs(3), observer.next()).await;
+        assert!(told.is_err(), "nobody was elected: {told:?}");
+        for master in &masters {
+            ask_server(master, &["DEL", "job"]);
+        }
+    }
+}
+
+#[test]
+fn an_observer_with_a_ttl_of_nothing_lets_others_run() {
+    let (done, told) = std::sync::mpsc::channel();
+    // In a thread of its own: one that never lets go could not be timed out.
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let redlock = Redlock::in_memory(3);
+            let election = redlock.election("job").ttl(Duration::ZERO);
+            let mut observer = election.observe().expect("a good name");
+            assert_eq!(change(&mut observer).await, None);
+            let quiet = tokio::time::timeout(ms(100), observer.next()).await;
+            assert!(quiet.is_err(), "nothing changed: {quiet:?}");
+        });
+        done.send(()).expect("the test waits");
+    });
+    told.recv_timeout(PATIENCE).expect("it looks and looks");
+}

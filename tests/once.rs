@@ -9,8 +9,9 @@ use std::time::Duration;
 use quorate::node::Node;
 use quorate::node::memory::{Condition, Master, MemoryNode};
 use quorate::{AcquireError, Due, Once, OnceOutcome, Redlock, ValueError, Wait};
+use quorate_testbed::{Fault, Proxy, Way};
 use support::stubborn::{Stubborn, Treatment};
-use support::{eventually, masters, ms, secs, settings};
+use support::{ask_server, eventually, masters, ms, secs, settings};
 
 /// A period that does not end while a test runs: the next begins in years.
 const PERIOD: Duration = secs(10 * 365 * 24 * 3600);
@@ -279,4 +280,74 @@ async fn whoever_does_it_now_keeps_the_others_waiting() {
     );
     assert!(is_done(&nightly.at_most_once(async |_| ()).await));
     assert_eq!(first.await.expect("no panic"), Ok(OnceOutcome::Done(())));
+}
+
+#[tokio::test]
+async fn a_permit_or_a_lock_on_other_masters_is_not_the_lock_that_a_period_stands_under() {
+    let ((_, here), (_, there)) = (memory(3), memory(3));
+    let once = nightly(&here).await;
+    nightly(&there).await;
+    let permit = here.semaphore("nightly", 3).acquire().await.expect("free");
+    let elsewhere = there.acquire("nightly").await.expect("free");
+    for other in [&permit, &elsewhere] {
+        let error = once.due(other).await.expect_err("another lock");
+        assert!(matches!(error, ValueError::Invalid(_)), "{error}");
+    }
+    let clone = here.clone();
+    let guard = clone.acquire("nightly").await.expect("free");
+    assert!(matches!(once.due(&guard).await, Ok(Due::Now(_))));
+}
+
+#[tokio::test]
+async fn a_record_that_no_clock_has_come_to_is_told_and_can_be_dropped() {
+    let masters = masters(3);
+    let redlock = settings(masters.urls()).build().expect("good settings");
+    let once = redlock.once("nightly", secs(3600));
+    once.create().await.expect("all there");
+    for master in &masters {
+        let text = ask_server(master, &["GET", "quorate:value:nightly"]);
+        let text = text.text().expect("a value");
+        let text = text.replace("never", &u64::MAX.to_string());
+        ask_server(master, &["SET", "quorate:value:nightly", &text]);
+    }
+    let outcome = once.at_most_once(async |_| ()).await;
+    assert!(
+        matches!(outcome, Err(ValueError::Ahead { recorded: true, .. })),
+        "{outcome:?}"
+    );
+    once.drop_record().await.expect("all there");
+    once.create().await.expect("all there");
+    let outcome = once.at_most_once(async |_| ()).await;
+    assert_eq!(outcome, Ok(OnceOutcome::Done(())));
+}
+
+#[tokio::test]
+async fn a_long_body_outlives_any_one_master_of_three() {
+    for victim in 0..3 {
+        let masters = masters(3);
+        let slow = Proxy::start(masters[(victim + 1) % 3].addr()).expect("a proxy");
+        slow.inject(Fault::latency(Way::Both, ms(10))).keep();
+        let urls = masters.iter().enumerate().map(|(at, master)| {
+            let slowed = at == (victim + 1) % 3;
+            if slowed {
+                master.url_at(slow.addr())
+            } else {
+                master.url()
+            }
+        });
+        let redlock = settings(urls).build().expect("good settings");
+        let once = nightly(&redlock).await;
+        let outcome = once.at_least_once(async |_| {
+            // All have answered the read by now.
+            tokio::time::sleep(ms(300)).await;
+            masters[victim].kill().expect("killed");
+            Ok::<_, ()>(())
+        });
+        let outcome = outcome.await;
+        assert_eq!(
+            outcome,
+            Ok(OnceOutcome::Done(Ok(()))),
+            "{victim} was killed"
+        );
+    }
 }

@@ -15,9 +15,10 @@ use quorate::runtime::BoxFuture;
 use quorate::{
     AcquireError, NodeName, NodeOutcome, Quota, Redlock, RestartGuard, Take, ValueError, Wait,
 };
+use quorate_testbed::{Fault as Trouble, Proxy, Way};
 use support::slow::SlowNode;
 use support::stubborn::{Stubborn, Treatment};
-use support::{PATIENCE, ask_server, has_key, masters, ms, secs, settings};
+use support::{PATIENCE, ask_server, eventually, has_key, masters, ms, secs, settings};
 
 fn memory(n: usize) -> (Vec<MemoryNode>, Redlock) {
     let nodes: Vec<_> = (0..n).map(|n| MemoryNode::new(&format!("m{n}"))).collect();
@@ -575,4 +576,28 @@ async fn the_lock_is_kept_until_the_write_is_answered_where_a_master_was_not_rea
     assert!(matches!(error, ValueError::Unknown(_)), "{error}");
     nodes[4].set_condition(Condition::Up);
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 8 }));
+}
+
+#[tokio::test]
+async fn a_slow_master_is_given_back_what_it_forgot_by_who_only_looks() {
+    let masters = masters(3);
+    let proxy = Proxy::start(masters[2].addr()).expect("a proxy");
+    proxy.inject(Trouble::latency(Way::Both, ms(10))).keep();
+    let urls = [
+        masters[0].url(),
+        masters[1].url(),
+        masters[2].url_at(proxy.addr()),
+    ];
+    let redlock = settings(urls).build().expect("good settings");
+    let quota = redlock.quota("prizes");
+    quota.create(10).await.expect("all there");
+    let has_it = || has_key(&masters[2], "quorate:value:prizes");
+    eventually("it was written to all", has_it).await;
+    let forgets = |master| ask_server(master, &["DEL", "quorate:value:prizes"]);
+    forgets(&masters[2]);
+    assert_eq!(quota.left().await.expect("two have it"), 10);
+    eventually("it was given it again", has_it).await;
+    forgets(&masters[1]);
+    let left = quota.left().await;
+    assert_eq!(left, Ok(10), "a look stood between the two losses");
 }

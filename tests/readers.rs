@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use quorate::{DowngradeError, LossCause, Redlock, TryAcquire, Wait};
+use quorate::{
+    AcquireError, DowngradeError, InvalidResource, LossCause, Redlock, TryAcquire, Wait,
+};
 use quorate_testbed::Masters;
 use support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
 
@@ -273,4 +275,28 @@ async fn a_reader_that_is_dropped_anywhere_leaves_nothing() {
         let left = ask_server(master, &["EXISTS", "doc", "quorate:holds:doc"]).int();
         assert_eq!(left, Some(0));
     }
+}
+
+#[tokio::test]
+async fn what_has_no_readers_is_refused_and_not_taken_for_something_else() {
+    let redlock = Redlock::in_memory(3);
+    let owner = redlock.owner("order").expect("an id");
+    for request in [
+        redlock.lock_all(["a", "b"]),
+        redlock.semaphore("a", 2),
+        owner.lock("a"),
+    ] {
+        let refused = request.shared().try_acquire().await;
+        assert!(
+            matches!(
+                refused,
+                Err(AcquireError::InvalidResource(InvalidResource::NoReaders(_)))
+            ),
+            "{refused:?}"
+        );
+    }
+    let alone = redlock.lock_all(["a"]).shared().acquire().await;
+    let _alone = alone.expect("free");
+    let beside = redlock.lock("a").shared().acquire().await;
+    let _beside = beside.expect("readers beside each other");
 }

@@ -5,6 +5,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use quorate::node::memory::MemoryNode;
 use quorate::node::{Node, Reply, Request};
@@ -180,4 +181,39 @@ async fn a_process_asks_for_no_slot_that_it_holds_itself() {
     let more = redlock.semaphore("api", 8).try_acquire().await;
     assert!(matches!(more, Ok(TryAcquire::Held(_))), "{more:?}");
     assert_eq!(node.1.load(Ordering::Relaxed), 17);
+}
+
+#[tokio::test]
+async fn a_permit_that_is_given_back_does_not_lie_idle_while_somebody_waits_for_another_slot() {
+    let masters = masters(3);
+    let rare = || settings(masters.urls()).ttl(secs(30)).heartbeat(secs(30));
+    let [holder, waiter] = [rare(), rare()].map(|rare| rare.build().expect("good settings"));
+    // A waiter begins at a slot of its own, which is seldom the one that is given back.
+    for _ in 0..4 {
+        let mut held = Vec::new();
+        for _ in 0..4 {
+            held.push(holder.semaphore("api", 4).acquire().await.expect("free"));
+        }
+        let waiter = waiter.clone();
+        let waits = tokio::spawn(async move {
+            let permit = waiter.semaphore("api", 4).wait(Wait::For(secs(25)));
+            permit.acquire().await.expect("one is free").release().await;
+            Instant::now()
+        });
+        let line = ["ZCARD", "quorate:queue:quorate:slot:line:api"];
+        let lined = || ask_server(&masters[0], &line).int() == Some(1);
+        eventually("it waits", lined).await;
+        // Its attempt that drew the place has been answered everywhere.
+        tokio::time::sleep(ms(200)).await;
+        held.pop().expect("four").release().await;
+        let freed = Instant::now();
+        let idle = waits
+            .await
+            .expect("no panic")
+            .saturating_duration_since(freed);
+        assert!(idle < secs(3), "idle for {idle:?}: nobody woke it");
+        for permit in held {
+            permit.release().await;
+        }
+    }
 }

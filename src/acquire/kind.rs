@@ -24,9 +24,24 @@ pub(crate) enum Kind {
     Owner(Arc<str>),
     /// One of so many permits.
     Permit(usize),
+    /// None that there is: readers of this.
+    NoReaders(&'static str),
 }
 
 impl Kind {
+    /// The same for readers. Several read together cannot be had: who joins readers everywhere is given the
+    /// largest counter and raises none, so that a later writer of another of them could get a smaller number.
+    pub(crate) fn shared(self) -> Self {
+        match self {
+            Self::Exclusive | Self::Shared => Self::Shared,
+            Self::Several(all) if all.len() < 2 => Self::Shared,
+            Self::Several(_) => Self::NoReaders("of several resources in one lock"),
+            Self::Owner(_) => Self::NoReaders("for an owner"),
+            Self::Permit(_) => Self::NoReaders("of a semaphore"),
+            Self::NoReaders(what) => Self::NoReaders(what),
+        }
+    }
+
     /// Whether it can be had at all.
     pub(crate) fn check(&self, coordinator: &Coordinator) -> Result<(), AcquireError> {
         let what = match self {
@@ -41,6 +56,7 @@ impl Kind {
                 return Err(InvalidResource::Permits(*permits).into());
             }
             Self::Permit(_) => "semaphores",
+            Self::NoReaders(what) => return Err(InvalidResource::NoReaders(what).into()),
         };
         if coordinator.fencing {
             Ok(())
@@ -58,7 +74,7 @@ impl Kind {
                 let keys = all.iter().map(|resource| coordinator.key(resource));
                 Wanted::several(keys.collect())
             }
-            Self::Shared => Wanted::of_class(key(), Class::Shared),
+            Self::Shared | Self::NoReaders(_) => Wanted::of_class(key(), Class::Shared),
             Self::Owner(id) => Wanted::of_class(key(), Class::Owner(id.clone())),
             Self::Permit(permits) => {
                 let permits = u8::try_from(*permits).unwrap_or(u8::MAX);

@@ -14,9 +14,9 @@ use crate::error::{AcquireError, BuildError};
 use crate::hold::guard::LockGuard;
 use crate::hold::released::Released;
 use crate::node::note::NoteText;
-use crate::node::{KeyState, Note, Reply, Request};
+use crate::node::{KeyState, Note, Reply, Request, Token};
 use crate::outcome::LossCause;
-use crate::protocol::election::{Observed, leader};
+use crate::protocol::election::{Observed, Standing, leader};
 use crate::protocol::instant::Instant;
 use crate::redlock::Redlock;
 use crate::resource::InvalidResource;
@@ -119,7 +119,7 @@ impl Election {
         let core = &self.redlock.core;
         Ok(Observation {
             called: core.lines.watchers.begin(&key),
-            every: self.ttl.unwrap_or(core.options.ttl) / LOOKS,
+            every: (self.ttl.unwrap_or(core.options.ttl) / LOOKS).max(SHORTEST),
             due: core.coordinator.now(),
             known_until: core.coordinator.now(),
             observed: Observed::default(),
@@ -195,6 +195,9 @@ pub struct Leader {
 /// So often within a ttl an observer looks that nobody wakes.
 const LOOKS: u32 = 3;
 
+/// An observer that nobody wakes leaves at least so much between its looks, whatever ttl it was given.
+const SHORTEST: Duration = Duration::from_millis(10);
+
 /// So long a new leader's note is waited for before the leader is told without.
 const NOTED_WITHIN: Duration = Duration::from_millis(50);
 
@@ -235,8 +238,8 @@ impl Observation {
             self.wait().await;
             let found = self.look().await;
             let term = match &found {
-                Found::Leader(leader) if self.is_early(leader) => continue,
-                Found::Leader(leader) => Some((leader.term, leader.note.is_some())),
+                Found::Leader(_, leader) if self.is_early(leader) => continue,
+                Found::Leader(value, leader) => Some((*value, leader.term, leader.note.is_some())),
                 Found::Nobody => None,
                 Found::Unknown => {
                     let now = self.redlock.core.coordinator.now();
@@ -249,7 +252,7 @@ impl Observation {
             };
             if self.observed.takes(term) {
                 return match found {
-                    Found::Leader(leader) => Some(leader),
+                    Found::Leader(_, leader) => Some(leader),
                     Found::Nobody | Found::Unknown => None,
                 };
             }
@@ -305,13 +308,12 @@ impl Observation {
         let answers = coordinator.look(Request::Look { key }).await;
         let now = coordinator.now();
         let states: Vec<&KeyState> = answers.iter().flat_map(|(state, _)| state).collect();
-        let votes = states.iter().filter_map(|state| {
-            let value = state.holder.as_deref()?;
-            Some((value, state.counter?))
-        });
+        let votes = states.iter().filter_map(|state| self.standing(state));
         let votes: Vec<_> = votes.collect();
         self.due = now + self.every;
-        let Some((value, term)) = leader(&votes, coordinator.quorum) else {
+        let elected = leader(&votes, coordinator.quorum);
+        let elected = elected.filter(|(value, term)| !self.observed.was_of_another(*value, *term));
+        let Some((value, term)) = elected else {
             return if states.len() >= coordinator.quorum.size() {
                 Found::Nobody
             } else {
@@ -319,14 +321,25 @@ impl Observation {
             };
         };
         let elected = states.iter();
-        let elected = elected.filter(|state| state.holder.as_deref() == Some(value));
+        let elected = elected.filter(|state| elected_value(state) == Some(value));
         let left = elected.clone().filter_map(|state| state.ttl_left).max();
         let left = left.unwrap_or(self.every);
         self.known_until = now + left;
         // Should it have died, that is seen as soon as its keys are gone.
         self.due = self.due.min(now + left + Duration::from_millis(1));
         let note = elected.clone().find_map(|state| state.note.clone());
-        Found::Leader(Leader { term, note })
+        Found::Leader(value, Leader { term, note })
+    }
+
+    /// What a master says of who leads. The term is the holder's own word where there is one: the counter lives for a
+    /// day, a leader may lead for longer.
+    fn standing(&self, state: &KeyState) -> Option<Standing> {
+        let value = elected_value(state)?;
+        let term = state.note.as_ref().and_then(|note| note.term);
+        let term = term
+            .or(state.counter)
+            .or_else(|| self.observed.term_of(value));
+        Some((value, term?))
     }
 
     fn watch(&self, on: bool) {
@@ -337,9 +350,16 @@ impl Observation {
     }
 }
 
+/// The value of who may have been elected: of ours, and not of another client that holds the key.
+fn elected_value(state: &KeyState) -> Option<u128> {
+    let token = Token::from_hex(state.holder.as_deref()?)?;
+    Some(u128::from_be_bytes(token.to_bytes()))
+}
+
 /// What a look found.
 enum Found {
-    Leader(Leader),
+    /// With the value of its lock.
+    Leader(u128, Leader),
     /// A majority answered, and agrees on nobody.
     Nobody,
     /// Fewer than a majority answered.

@@ -21,7 +21,8 @@ const NEVER: &str = "never";
 ///
 /// Periods lie on a grid from 1970, UTC: a period of 24 h begins at midnight UTC. The wall clock of the caller says
 /// which period it is. A machine whose clock is ahead does the next one early, and the others then leave it out;
-/// none is done twice by it.
+/// none is done twice by it. A period that begins more than a minute after the masters' time is an error
+/// ([`ValueError::Ahead`]) and not written down.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -214,7 +215,8 @@ impl Once {
     }
 
     /// Whether this period is to be done, for a caller that holds the lock of this name itself, exclusively: with
-    /// options of its own, or together with other work.
+    /// options of its own, or together with other work. It is the plain lock, and no permit of that name, taken by the
+    /// `Redlock` that this was made with, or by a clone of it.
     ///
     /// # Errors
     ///
@@ -225,23 +227,42 @@ impl Once {
     /// Dropped at any point, nothing has changed.
     pub async fn due<'a>(&self, guard: &'a LockGuard) -> Result<Due<'a>, ValueError> {
         let period = self.millis()?;
-        if guard.resource() != self.value.raw_name() || guard.held.claim.group().is_some() {
-            let why = "the lock of this very name is needed, and held exclusively";
+        if !self.value.is_under(guard) {
+            let why = "the lock of this very name is needed, held exclusively and taken by the same Redlock";
             return Err(ValueError::Invalid(why));
         }
         let known = Register::under(guard)?.read().await?;
         let last = self.last(known.bytes())?;
         // Only now: the wait for the lock may have taken us into the next one.
         let now = guard.core.coordinator.runtime.wall_micros() / 1_000;
-        Ok(match on_the_grid(now, period, last) {
-            Ok(start) => Due::Now(Turn {
-                known,
-                done: self.done(start),
-            }),
+        let masters = masters_millis(guard);
+        if let Some(last) = last {
+            self.has_come(last, masters, true)?;
+        }
+        match on_the_grid(now, period, last) {
+            Ok(start) => {
+                self.has_come(start, masters, false)?;
+                let done = self.done(start);
+                Ok(Due::Now(Turn { known, done }))
+            }
             Err(next) => {
                 known.keep().await;
-                Due::AlreadyDone { next }
+                Ok(Due::AlreadyDone { next })
             }
+        }
+    }
+
+    /// A period that the masters' clocks are far from was named by a clock that is wrong: written down, it would keep
+    /// everybody from every period before it.
+    fn has_come(&self, start: u64, masters: u64, recorded: bool) -> Result<(), ValueError> {
+        let ahead = start.saturating_sub(masters);
+        if ahead <= SLACK {
+            return Ok(());
+        }
+        Err(ValueError::Ahead {
+            name: self.value.name(),
+            ahead: Duration::from_millis(ahead),
+            recorded,
         })
     }
 
@@ -293,6 +314,18 @@ impl Once {
     }
 }
 
+/// So many milliseconds a period may begin after the masters' time: clocks differ.
+const SLACK: u64 = 60_000;
+
+/// The masters' time in milliseconds since 1970, as the number of the lock tells it: it was drawn within a second of
+/// it, or later than it.
+fn masters_millis(guard: &LockGuard) -> u64 {
+    let held_for = guard.core.coordinator.now();
+    let held_for = held_for.saturating_since(guard.held.since()).as_millis();
+    let drawn = guard.fencing_token().unwrap_or_default() / 1_000;
+    drawn.saturating_add(u64::try_from(held_for).unwrap_or(u64::MAX))
+}
+
 /// Ten years in milliseconds: the grid must have had a line by now.
 const LONGEST: u64 = 10 * 365 * 24 * 3_600_000;
 
@@ -303,7 +336,7 @@ fn on_the_grid(now: u64, period: u64, last: Option<u64>) -> Result<u64, Duration
     match last {
         Some(last) if start <= last => {
             // The first line of the grid behind it: of another clock it may lie more than one away.
-            let next = last - last % period + period;
+            let next = (last - last % period).saturating_add(period);
             Err(Duration::from_millis(next - now))
         }
         _ => Ok(start),
@@ -312,7 +345,64 @@ fn on_the_grid(now: u64, period: u64, last: Option<u64>) -> Result<u64, Duration
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::protocol::instant::Instant;
+    use crate::runtime::{BoxFuture, Runtime, Tokio};
+
+    /// Whose wall clock is so far ahead.
+    struct Ahead(Tokio, Duration);
+
+    impl Runtime for Ahead {
+        fn now(&self) -> Instant {
+            self.0.now()
+        }
+
+        fn wall_micros(&self) -> u64 {
+            self.0.wall_micros() + self.1.as_micros() as u64
+        }
+
+        fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
+            self.0.sleep_until(at)
+        }
+
+        fn spawn(&self, task: BoxFuture<()>) -> bool {
+            self.0.spawn(task)
+        }
+
+        fn random(&self, bytes: &mut [u8]) {
+            self.0.random(bytes);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_machine_whose_clock_is_far_ahead_writes_down_no_period_that_has_not_begun() {
+        let day = Duration::from_secs(24 * 3600);
+        for (ahead, runs) in [(Duration::from_secs(20), true), (day, false)] {
+            let builder = Redlock::builder().in_memory(3);
+            let builder = builder.runtime(Arc::new(Ahead(Tokio::default(), ahead)));
+            let redlock = builder.build().expect("good settings");
+            // A period of a second has begun less than a second ago.
+            let once = redlock.once("often", Duration::from_secs(1));
+            once.create().await.expect("all there");
+            let outcome = once.at_most_once(async |_| ()).await;
+            if runs {
+                assert_eq!(outcome, Ok(OnceOutcome::Done(())));
+                continue;
+            }
+            let error = outcome.expect_err("a day ahead");
+            let ours = matches!(
+                error,
+                ValueError::Ahead {
+                    recorded: false,
+                    ..
+                }
+            );
+            assert!(ours, "{error}");
+            assert!(error.to_string().contains("clock"), "{error}");
+        }
+    }
 
     #[test]
     fn a_period_is_due_once_by_the_grid_whatever_the_clocks_say() {
@@ -325,6 +415,8 @@ mod tests {
             (8 * hour, hour, Some(7 * hour), Ok(8 * hour)),
             // Done by a machine whose clock is ahead.
             (7 * hour + 5, hour, Some(9 * hour), wait(3 * hour - 5)),
+            // Nobody's clock: the end of time has no next line.
+            (7 * hour, hour, Some(u64::MAX), wait(u64::MAX - 7 * hour)),
             // The period was shorter before.
             (7 * hour, 24 * hour, Some(6 * hour), wait(17 * hour)),
         ] {

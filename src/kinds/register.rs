@@ -27,6 +27,8 @@ pub(crate) struct Known<'a> {
     register: Register<'a>,
     bytes: Vec<u8>,
     read: ValueAnswers,
+    /// The question: masters that were slower than a majority answer it later.
+    asked: AskedForValue,
 }
 
 impl<'a> Register<'a> {
@@ -40,7 +42,7 @@ impl<'a> Register<'a> {
     ///
     /// Cancel safety: dropped, nothing has changed but that earlier holders cannot write any more.
     pub(crate) async fn read(self) -> Result<Known<'a>, ValueError> {
-        let answers = self.ask(|answers| answers.reading().is_some()).await;
+        let (answers, asked) = self.ask(|answers| answers.reading().is_some()).await;
         let reading = answers.reading().unwrap_or(Reading::Outage);
         tracing::debug!(resource = %self.name(), ?reading, "value read");
         let error = match reading {
@@ -50,6 +52,7 @@ impl<'a> Register<'a> {
                     register: self,
                     bytes,
                     read: answers,
+                    asked,
                 });
             }
             Reading::Missing => ValueError::Missing,
@@ -63,13 +66,14 @@ impl<'a> Register<'a> {
 
     /// Room for a first value: every master has said that it has none.
     pub(crate) async fn vacant(self) -> Result<Known<'a>, ValueError> {
-        let answers = self.ask(ValueAnswers::complete).await;
+        let (answers, asked) = self.ask(ValueAnswers::complete).await;
         let error = match answers.vacancy() {
             Some(Vacancy::Vacant) => {
                 return Ok(Known {
                     register: self,
                     bytes: Vec::new(),
                     read: answers,
+                    asked,
                 });
             }
             Some(Vacancy::Occupied) => ValueError::Exists,
@@ -87,7 +91,7 @@ impl<'a> Register<'a> {
         self,
         ours: impl Fn(&[u8]) -> Result<(), ValueError>,
     ) -> Result<(), ValueError> {
-        let answers = self.ask(ValueAnswers::complete).await;
+        let (answers, _) = self.ask(ValueAnswers::complete).await;
         answers.all_bytes().try_for_each(ours)?;
         let asked = self.send(None, &answers)?;
         let coordinator = &self.guard.core.coordinator;
@@ -99,7 +103,7 @@ impl<'a> Register<'a> {
         Err(ValueError::Incomplete(self.trouble(&answers)))
     }
 
-    async fn ask(&self, decided: impl Fn(&ValueAnswers) -> bool) -> ValueAnswers {
+    async fn ask(&self, decided: impl Fn(&ValueAnswers) -> bool) -> (ValueAnswers, AskedForValue) {
         let (coordinator, claim) = (&self.guard.core.coordinator, &self.guard.held.claim);
         coordinator.read_value(claim, self.number, decided).await
     }
@@ -137,9 +141,13 @@ impl Known<'_> {
         &self.bytes
     }
 
-    /// Leaves the value as it is. Masters that answered without a vote are given it again: the more have it, the more
-    /// may lose it. Whether they take it changes nothing for the caller.
-    pub(crate) async fn keep(self) {
+    /// Leaves the value as it is. Masters that answer without a vote, also those that are slower than a majority, are
+    /// given it again: the more have it, the more may lose it. Whether they take it changes nothing for the caller.
+    pub(crate) async fn keep(mut self) {
+        let coordinator = &self.register.guard.core.coordinator;
+        let complete = coordinator.answers(&self.asked, ValueAnswers::complete);
+        complete.await;
+        self.read = self.asked.with_later(self.read);
         if self.read.has_gaps() {
             let bytes = self.bytes.clone();
             let _ = self.write(&bytes).await;
@@ -155,7 +163,14 @@ impl Known<'_> {
 
     /// The same, without waiting: the messages are queued.
     pub(crate) fn begin_write(self, bytes: &[u8]) -> Result<BegunWrite, ValueError> {
-        let Self { register, read, .. } = self;
+        let Self {
+            register,
+            read,
+            asked,
+            ..
+        } = self;
+        // Who has been read meanwhile counts as well: one of those that were faster may be gone by now.
+        let read = asked.with_later(read);
         let asked = register.send(Some(bytes), &read)?;
         let LockGuard { held, core, .. } = register.guard;
         Ok(BegunWrite {

@@ -1,5 +1,7 @@
 //! A value by its name: takes the lock of that name for each call, and gives it back.
 
+use std::sync::Arc;
+
 use super::register::Register;
 use super::value_error::ValueError;
 use crate::hold::guard::LockGuard;
@@ -29,8 +31,11 @@ impl NamedValue {
         }
     }
 
-    pub(crate) fn raw_name(&self) -> &[u8] {
-        &self.name
+    /// Whether this is the lock that the value stands under: on its masters, of its name, alone on its key.
+    pub(crate) fn is_under(&self, guard: &LockGuard) -> bool {
+        let claim = &guard.held.claim;
+        let alone = claim.group().is_none() && claim.permit().is_none();
+        alone && claim.resource() == &*self.name && Arc::ptr_eq(&guard.core, &self.redlock.core)
     }
 
     /// The name, as text.

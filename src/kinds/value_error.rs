@@ -1,6 +1,7 @@
 //! Why a value under a lock was not read or written.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::error::AcquireError;
 use crate::outcome::LossCause;
@@ -44,6 +45,16 @@ pub enum ValueError {
         /// How the value there begins.
         found: String,
     },
+    /// A period begins after the masters' time, by far more than clocks differ: some clock is wrong. Nothing was run
+    /// and nothing written down.
+    Ahead {
+        /// The name.
+        name: String,
+        /// By how much.
+        ahead: Duration,
+        /// Whether it stands there as the last one done, and not as the one that would be.
+        recorded: bool,
+    },
     /// The body was dropped because the lock was lost.
     Stopped {
         /// The name.
@@ -77,9 +88,11 @@ impl ValueError {
             | Self::Exists(trouble)
             | Self::Incomplete(trouble)
             | Self::Unknown(trouble) => &trouble.reports,
-            Self::NoFencing | Self::Invalid(_) | Self::OtherKind { .. } | Self::Stopped { .. } => {
-                &[]
-            }
+            Self::NoFencing
+            | Self::Invalid(_)
+            | Self::OtherKind { .. }
+            | Self::Ahead { .. }
+            | Self::Stopped { .. } => &[],
         }
     }
 }
@@ -141,6 +154,11 @@ impl fmt::Display for ValueError {
                 "the value of {name:?} is no {wanted}, it begins with {found:?}: left alone; \
                  choose another name"
             ),
+            Self::Ahead {
+                name,
+                ahead,
+                recorded,
+            } => write_ahead(f, name, *ahead, *recorded),
             Self::Stopped {
                 name,
                 cause,
@@ -156,6 +174,27 @@ impl fmt::Display for ValueError {
             _ => Ok(()),
         }
     }
+}
+
+fn write_ahead(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    ahead: Duration,
+    recorded: bool,
+) -> fmt::Result {
+    let ahead = humantime::format_duration(Duration::from_secs(ahead.as_secs()));
+    if recorded {
+        return write!(
+            f,
+            "the last period of {name:?} that counts as done begins {ahead} after the masters' time: a machine \
+             whose clock was ahead did it; drop the record and create it anew"
+        );
+    }
+    write!(
+        f,
+        "the period of {name:?} begins {ahead} after the masters' time: the clock of this machine is ahead, or \
+         theirs are behind; it was not run"
+    )
 }
 
 impl ValueTrouble {

@@ -37,6 +37,8 @@ pub struct Note {
     pub since: SystemTime,
     /// What the user had to add.
     pub text: Option<String>,
+    /// Of a leader, its term.
+    pub(crate) term: Option<u64>,
 }
 
 impl Note {
@@ -45,7 +47,7 @@ impl Note {
     pub(crate) fn read(note: &[u8], holder: &[u8]) -> Option<Self> {
         let rest = note.strip_prefix(holder)?.strip_prefix(b" ")?;
         let rest = String::from_utf8_lossy(rest);
-        let mut parts = rest.splitn(5, BETWEEN);
+        let mut parts = rest.splitn(6, BETWEEN);
         let since = Duration::from_millis(parts.next()?.parse().ok()?);
         let pid = parts.next()?.parse().ok()?;
         let name = |part: &str| tame(part, NAME);
@@ -57,6 +59,7 @@ impl Note {
             process,
             since: UNIX_EPOCH.checked_add(since)?,
             text: text.map(|text| tame(text, MAX_NOTE_LEN)),
+            term: parts.next().and_then(|term| term.parse().ok()),
         })
     }
 }
@@ -183,6 +186,11 @@ pub(crate) fn dated(since_ms: u64, says: &str) -> String {
     format!("{since_ms}{BETWEEN}{says}")
 }
 
+/// What a leader says, with its term.
+pub(crate) fn leads(says: &str, term: u64) -> Arc<str> {
+    format!("{says}{BETWEEN}{term}").into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,7 +215,12 @@ mod tests {
             "backup on web-3, pid 4711, since 2025-11-13T02:13:20Z: by hand\u{1f512}"
         );
         let note = Note::read(&written(&me.says("")), HOLDER).expect("a note");
-        assert_eq!(note.text, None);
+        assert_eq!((note.text, note.term), (None, None));
+        let note = Note::read(&written(&leads(&me.says("\t8"), 7)), HOLDER).expect("a note");
+        assert_eq!(
+            (note.text.as_deref(), note.term),
+            (Some("\u{fffd}8"), Some(7))
+        );
     }
 
     #[test]

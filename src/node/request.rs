@@ -28,6 +28,14 @@ impl Token {
         self.0
     }
 
+    /// Reads a value as it stands in a lock key; none where it is no token's.
+    pub(crate) fn from_hex(value: &[u8]) -> Option<Self> {
+        let digits = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let fits = value.len() == 32 && value.iter().all(digits);
+        let number = u128::from_str_radix(std::str::from_utf8(value).ok()?, 16);
+        Some(Self(number.ok().filter(|_| fits)?.to_be_bytes()))
+    }
+
     /// The value as it stands in the lock key.
     pub fn to_hex(self) -> [u8; 32] {
         // Computed and not looked up: so all digits are made at once.

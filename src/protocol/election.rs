@@ -2,12 +2,12 @@
 
 use super::quorum::Quorum;
 
-/// What one master says of an election: the value of its lock key and its counter.
-pub(crate) type Standing<'a> = (&'a [u8], u64);
+/// What one master says of an election: the value of its lock key and the term.
+pub(crate) type Standing = (u128, u64);
 
-/// What a majority agrees on, value and counter alike; none where there is none.
-pub(crate) fn leader<'a>(votes: &[Standing<'a>], quorum: Quorum) -> Option<Standing<'a>> {
-    let agree = |vote: &Standing<'_>| votes.iter().filter(|other| *other == vote).count();
+/// What a majority agrees on, value and term alike; none where there is none.
+pub(crate) fn leader(votes: &[Standing], quorum: Quorum) -> Option<Standing> {
+    let agree = |vote: &Standing| votes.iter().filter(|other| *other == vote).count();
     let mut elected = votes.iter().filter(|vote| agree(vote) >= quorum.size());
     elected.next().copied()
 }
@@ -17,6 +17,8 @@ pub(crate) fn leader<'a>(votes: &[Standing<'a>], quorum: Quorum) -> Option<Stand
 pub(crate) struct Observed {
     /// The largest term.
     term: u64,
+    /// The value of the lock whose term it is.
+    value: u128,
     /// Whether a note came with it.
     noted: bool,
     /// Whether somebody leads, once anything was told.
@@ -24,20 +26,30 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
-    /// Takes in what a look found: the term of a leader and whether there is a note, or none. True when it
+    /// Takes in what a look found: value and term of a leader and whether there is a note, or none. True when it
     /// is to be told. A term below one that was told comes from a look at what has been, and is never told.
-    pub(crate) fn takes(&mut self, found: Option<(u64, bool)>) -> bool {
+    pub(crate) fn takes(&mut self, found: Option<(u128, u64, bool)>) -> bool {
         match found {
-            Some((term, _)) if term < self.term => false,
-            Some((term, noted)) => {
+            Some((_, term, _)) if term < self.term => false,
+            Some((value, term, noted)) => {
                 let same = term == self.term && self.led == Some(true);
                 let news = !same || noted && !self.noted;
-                (self.term, self.led) = (term, Some(true));
+                (self.value, self.term, self.led) = (value, term, Some(true));
                 self.noted = noted || same && self.noted;
                 news
             }
             None => self.led.replace(false) != Some(false),
         }
+    }
+
+    /// Whether this term was another's: then who holds the lock has no number, and was not elected.
+    pub(crate) fn was_of_another(&self, value: u128, term: u64) -> bool {
+        term == self.term && value != self.value
+    }
+
+    /// The term of the lock of this value, where it was told.
+    pub(crate) fn term_of(&self, value: u128) -> Option<u64> {
+        (self.term > 0 && self.value == value).then_some(self.term)
     }
 
     /// Whether this term has not been told yet.
@@ -58,7 +70,7 @@ mod tests {
     #[test]
     fn who_leads_is_what_a_majority_of_all_masters_agrees_on() {
         let quorum = Quorum::of(5);
-        let (a, b) = (&b"a"[..], &b"b"[..]);
+        let (a, b) = (10, 11);
         for (votes, elected) in [
             (vec![(a, 1), (a, 1), (a, 1)], Some((a, 1))),
             (vec![(b, 2), (a, 1), (a, 1), (b, 2), (b, 2)], Some((b, 2))),
@@ -75,7 +87,8 @@ mod tests {
     #[test]
     fn terms_that_are_told_never_fall() {
         let mut observed = Observed::default();
-        let with = |term| Some((term, true));
+        let with = |term| Some((u128::from(term), term, true));
+        let without = |term| Some((u128::from(term), term, false));
         for (found, told) in [
             (None, true),
             (None, false),
@@ -89,11 +102,11 @@ mod tests {
             (with(9), true),
             (with(7), false),
             (None, true),
-            (Some((11, false)), true),
-            (Some((11, false)), false),
+            (without(11), true),
+            (without(11), false),
             // The note comes late, and may be missed at times.
             (with(11), true),
-            (Some((11, false)), false),
+            (without(11), false),
             (with(11), false),
             (None, true),
         ] {
@@ -101,5 +114,11 @@ mod tests {
         }
         assert!(!observed.is_led());
         assert!(observed.is_new(12) && !observed.is_new(11));
+        assert_eq!(
+            (observed.term_of(11), observed.term_of(9)),
+            (Some(11), None)
+        );
+        assert!(observed.was_of_another(9, 11) && !observed.was_of_another(11, 11));
+        assert!(!observed.was_of_another(12, 12));
     }
 }

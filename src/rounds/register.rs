@@ -15,13 +15,13 @@ use crate::report::{NodeOutcome, NodeReport};
 use crate::runtime::pause;
 
 impl Coordinator {
-    /// Asks every master for the value, until enough has been said for `decided`.
+    /// Asks every master for the value, until enough has been said for `decided`. Who is slower is heard later.
     pub(crate) async fn read_value(
         &self,
         claim: &Arc<Claim>,
         token: u64,
         decided: impl Fn(&ValueAnswers) -> bool,
-    ) -> ValueAnswers {
+    ) -> (ValueAnswers, AskedForValue) {
         let read = |_| Request::Read {
             claim: claim.clone(),
             token,
@@ -36,7 +36,8 @@ impl Coordinator {
             }
             pause().await;
         }
-        asked.0.answers().later_than(answers)
+        let answers = asked.with_later(answers);
+        (answers, asked)
     }
 
     /// Writes the value on every master, or removes it: the messages are queued when this returns. Where a master's
@@ -86,6 +87,13 @@ impl Coordinator {
 
 /// A question about a value that is under way, and until when it is waited for.
 pub(crate) struct AskedForValue(Arc<FanOut<ValueAnswers>>, Instant);
+
+impl AskedForValue {
+    /// What was said, and what has been said since.
+    pub(crate) fn with_later(&self, before: ValueAnswers) -> ValueAnswers {
+        self.0.answers().later_than(before)
+    }
+}
 
 /// So often a read lets others run when a majority has answered and somebody has not.
 const STRAGGLE: u32 = 3;
