@@ -11,6 +11,7 @@ mod look;
 mod names;
 mod note;
 mod order;
+mod permit;
 mod release;
 #[path = "../support/mod.rs"]
 mod support;
@@ -108,6 +109,8 @@ contract! {
         every_request_is_answered_once
         a_node_is_idle_when_all_is_answered
         a_claim_that_is_repeated_keeps_its_place_in_line_alive;
+    permit:
+        a_refusal_tells_of_every_slot_whether_it_is_free;
     value:
         where_nothing_was_written_nothing_is_read
         what_was_written_is_read_by_the_next_holder
