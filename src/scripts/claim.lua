@@ -2,8 +2,8 @@
 -- KEYS: lock keys. ARGV: value, ttl ms, proposal us, the value of a lock that this one takes the place of
 -- or '', a waiter's id or '', its ticket, its heartbeat ms, and of each key 'x' or the marker of a class.
 -- Reply: the number (granted), or
--- {ms until it may be free, waiters ahead, largest ticket, holder or '', which key stands in the way}, and
--- the holder's note where there is one that may be read.
+-- {ms until it may be free, waiters ahead, largest ticket, the first 96 bytes of the holder's value or '', which key
+-- stands in the way}, and the holder's note where there is one that may be read.
 if tonumber(ARGV[2]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end
@@ -109,7 +109,7 @@ if way > 0 then
     largest = math.max(largest, tonumber(call('GET', '{ticket}' .. key) or 0))
   end
   local note = redis.pcall('GET', '{note}' .. KEYS[way])
-  return {left, ahead, largest, holder, way, type(note) == 'string' and note or nil}
+  return {left, ahead, largest, string.sub(holder, 1, 96), way, type(note) == 'string' and note or nil}
 end
 local number, written = counter, nil
 if not joins then

@@ -60,7 +60,8 @@ contract! {
         another_type_on_the_lock_key_is_a_fault_and_left_alone
         another_type_on_the_counter_key_is_a_fault_and_nothing_is_taken
         a_counter_that_cannot_be_counted_on_is_a_fault_and_nothing_is_taken
-        a_withdrawn_acquire_takes_nothing;
+        a_withdrawn_acquire_takes_nothing
+        of_a_long_value_a_refusal_and_a_look_tell_the_beginning;
     confirm:
         a_holder_sets_the_counter_to_exactly_the_number
         a_counter_at_the_number_is_confirmed

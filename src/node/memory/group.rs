@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::master::{Master, Member, Outcome, granted_before, raised};
+use super::master::{Master, Member, Outcome, granted_before, raised, told};
 use crate::keys::{self, Family};
 use crate::node::{
     Answer, Claim, Class, Extended, Group, Hold, Mode, Note, Part, QueueInfo, Ticket, Token,
@@ -90,7 +90,7 @@ impl Master {
         }
         if let Some((key, Obstacle { left, holder })) = way {
             line.note = self.note_of(now, key, holder.as_deref());
-            line.holder = holder;
+            line.holder = holder.as_deref().map(told);
             return Ok(Answer::Refused {
                 ttl_left: left,
                 line: Some(Box::new(line)),

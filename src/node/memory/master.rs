@@ -19,6 +19,9 @@ const PROCESS_LEN: usize = 16;
 /// How long a fencing counter outlives its last grant.
 const FENCE_TTL_US: u64 = 86_400_000_000;
 
+/// So much of a value is told to others: more than any of ours has.
+const TOLD: usize = 96;
+
 /// From here on a double, which is what the scripts count with, does not hold every number.
 const LARGEST_COUNTER: u64 = 1 << 53;
 
@@ -301,7 +304,7 @@ impl Master {
         if free && head.as_ref().is_none_or(|head| Some(head) == me) {
             return Ok(self.grant(now, claim, ttl, proposal, counter));
         }
-        let holder = self.text(now, claim.key())?.map(<[u8]>::to_vec);
+        let holder = self.text(now, claim.key())?.map(told);
         if holder.as_deref() == Some(&claim.token().to_hex()) {
             return granted_before(claim.key(), counter);
         }
@@ -520,7 +523,7 @@ impl Master {
     }
 
     fn look(&mut self, now: u64, key: &[u8]) -> Outcome<KeyState> {
-        let holder = self.text(now, key)?.map(<[u8]>::to_vec);
+        let holder = self.text(now, key)?.map(told);
         let ttl_left = self.ttl_left(now, key);
         let counter = self.text(now, &Family::Fence.of(key))?.and_then(parse);
         let ms = now / 1000;
@@ -624,9 +627,9 @@ impl Master {
     }
 
     fn break_lock(&mut self, now: u64, key: &[u8], was: KeyState) -> KeyState {
-        if let Some(holder) = &was.holder {
+        if let Ok(Some(holder)) = self.text(now, key).map(|held| held.map(<[u8]>::to_vec)) {
             if let Some(left) = was.ttl_left {
-                self.set(now, &Family::Broken.of(key), holder.clone(), Some(left));
+                self.set(now, &Family::Broken.of(key), holder, Some(left));
             }
             self.keys.remove(key);
             self.drop_note(now, key);
@@ -774,6 +777,11 @@ impl Entry {
             Value::Foreign => None,
         }
     }
+}
+
+/// What is told of a value.
+pub(super) fn told(value: &[u8]) -> Vec<u8> {
+    value[..value.len().min(TOLD)].to_vec()
 }
 
 /// Where the counter moves when a lock is taken.
