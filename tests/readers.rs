@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use quorate::{DowngradeError, LossCause, Redlock, TryAcquire, Wait};
-use quorate_testbed::Masters;
+use quorate_testbed::{Masters, Server};
 use support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
 
 fn waits(masters: &Masters) -> Redlock {
@@ -273,4 +273,33 @@ async fn a_reader_that_is_dropped_anywhere_leaves_nothing() {
         let left = ask_server(master, &["EXISTS", "doc", "quorate:holds:doc"]).int();
         assert_eq!(left, Some(0));
     }
+}
+
+/// How many connections a master has been asked for, with the one that this question comes on.
+fn connections_ever(master: &Server) -> u64 {
+    let stats = ask_server(master, &["INFO", "stats"]);
+    let stats = stats.text().expect("text").into_owned();
+    let mut lines = stats.lines();
+    let count = lines.find_map(|line| line.strip_prefix("total_connections_received:"));
+    count.expect("a count").parse().expect("a number")
+}
+
+#[tokio::test]
+async fn a_counter_that_is_gone_costs_no_connection_and_comes_back_with_a_renewal() {
+    let masters = masters(3);
+    let settings = settings(masters.urls()).ttl(secs(6)).build();
+    let redlock = settings.expect("good settings");
+    let reading = redlock.lock("doc").shared().acquire().await.expect("free");
+    let plain = redlock.acquire("other").await.expect("free");
+    for master in masters.iter() {
+        ask_server(master, &["DEL", "quorate:fence:doc"]);
+    }
+    let before: Vec<_> = masters.iter().map(connections_ever).collect();
+    let joined = redlock.lock("doc").shared().wait(Wait::For(secs(60)));
+    let joined = joined.acquire().await.expect("after the next renewal");
+    for (master, before) in masters.iter().zip(before) {
+        assert_eq!(connections_ever(master), before + 1);
+    }
+    assert!(joined.fencing_token().is_some());
+    assert!(reading.is_valid() && plain.is_valid());
 }

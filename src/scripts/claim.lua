@@ -18,6 +18,9 @@ local function read_counter(key)
   --+ fence/read.lua
   return counter
 end
+local function gone()
+  return redis.error_reply('ERR quorate: {fence}' .. KEYS[1] .. ' is gone')
+end
 for i, key in ipairs(KEYS) do
   local mode = ARGV[7 + i]
   local holder = call('GET', key)
@@ -48,11 +51,8 @@ if mine == #KEYS then
       --+ line/join.lua
     end
   end
-  -- Ours already, with the counter as it stands: where that is gone there is no number to give.
-  if counter > 0 then
-    return counter
-  end
-  return redis.error_reply('ERR quorate: {fence}' .. KEYS[1] .. ' is gone')
+  -- Ours already, with the counter as it stands.
+  return counter > 0 and counter or gone()
 end
 local left, ahead, largest, way, holder, lined = 0, 0, 0, 0, '', {}
 local joins, stands = true, waiter ~= '' and instead == ''
@@ -110,6 +110,10 @@ if way > 0 then
   end
   local note = redis.pcall('GET', '{note}' .. KEYS[way])
   return {left, ahead, largest, string.sub(holder, 1, 96), way, type(note) == 'string' and note or nil}
+end
+if joins and counter == 0 then
+  -- There is no number to give before a renewal of who is there puts it back.
+  return gone()
 end
 local number, written = counter, nil
 if not joins then

@@ -7,6 +7,7 @@ mod arm;
 mod classic;
 mod confirm;
 mod extend;
+mod group;
 mod look;
 mod names;
 mod note;
@@ -112,6 +113,8 @@ contract! {
         a_claim_that_is_repeated_keeps_its_place_in_line_alive;
     permit:
         a_refusal_tells_of_every_slot_whether_it_is_free;
+    group:
+        who_joins_where_the_counter_is_gone_gets_no_number_and_no_place;
     value:
         where_nothing_was_written_nothing_is_read
         what_was_written_is_read_by_the_next_holder

@@ -51,6 +51,15 @@ fn id(waiter: &Arc<str>, mode: &Mode) -> Arc<str> {
     }
 }
 
+/// Whether all keys, which hold this, are held by the classes that a claim joins.
+fn joins(group: &Group, held: &[Option<Vec<u8>>]) -> bool {
+    let stands = |(part, held): (&Part, &Option<Vec<u8>>)| match &part.mode {
+        Mode::Exclusive => false,
+        Mode::Class(class) => *held == Some(class.marker()),
+    };
+    group.parts().iter().zip(held).all(stands)
+}
+
 impl Master {
     pub(super) fn claim(
         &mut self,
@@ -96,6 +105,9 @@ impl Master {
                 line: Some(Box::new(line)),
             });
         }
+        if counter == 0 && joins(group, &held) {
+            return granted_before(claim.key(), counter);
+        }
         let number = self.grant_all(now, claim, group, &held, (ttl, proposal, counter));
         let counter = Some(number);
         Ok(Answer::Granted { counter })
@@ -111,11 +123,7 @@ impl Master {
         (ttl, proposal, counter): (Duration, u64, u64),
     ) -> u64 {
         let value = claim.token().to_hex();
-        let stands = |(part, held): (&Part, &Option<Vec<u8>>)| match &part.mode {
-            Mode::Exclusive => false,
-            Mode::Class(class) => *held == Some(class.marker()),
-        };
-        let joins = group.parts().iter().zip(held).all(stands);
+        let joins = joins(group, held);
         let number = if joins {
             counter
         } else {

@@ -792,7 +792,7 @@ pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
         .max(counter + 1)
 }
 
-/// The answer to a repeated acquire. Where the counter is gone there is no number to give.
+/// The answer to an acquire that is granted without a new number. Where the counter is gone there is no number to give.
 pub(super) fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
     if counter == 0 {
         let fence = Family::Fence.of(key);
