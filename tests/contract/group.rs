@@ -1,24 +1,29 @@
 //! Holds that stand beside each other on one master.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use quorate::node::{Answer, Claim, Class, Extended, Fairness, Fault, Group};
-use quorate::node::{KeyState, Mode, Part};
+use quorate::node::{KeyState, Mode, Part, Subscriber, WakeSink};
 
 use crate::arm::{Arm, LONG, fence, now};
-use crate::support::asking::{acquire, extend, look, token};
+use crate::support::asking::{acquire, extend, in_line, look, release, token};
+use crate::support::eventually;
 
 const KEY: &[u8] = b"doc";
 
-fn of_class(key: &[u8], n: u8, class: Class, number: u64) -> Arc<Claim> {
+fn group(key: &[u8], class: Class, number: u64) -> Group {
     let part = Part {
         key: key.into(),
         mode: Mode::Class(class),
     };
     let group = Group::new(vec![part]);
     group.agreed(number);
+    group
+}
+
+fn of_class(key: &[u8], n: u8, class: Class, number: u64) -> Arc<Claim> {
     let claim = Claim::new("", key, token(n), true).with_fairness(Fairness::Fair(None));
-    Arc::new(claim.with_group(group))
+    Arc::new(claim.with_group(group(key, class, number)))
 }
 
 async fn state(arm: &Arm, key: &[u8]) -> KeyState {
@@ -50,4 +55,40 @@ pub(crate) async fn who_joins_where_the_counter_is_gone_gets_no_number_and_no_pl
         let joined = arm.granted(acquire(&hold(2, 0), LONG, now())).await;
         assert_eq!(joined, number);
     }
+}
+
+/// Which keys the process 7 is woken for.
+#[derive(Clone, Default)]
+struct Woken(Arc<Mutex<Vec<Vec<u8>>>>);
+
+impl WakeSink for Woken {
+    fn woken(&self, _: usize, key: &[u8]) {
+        self.0.lock().expect("no panic").push(key.to_vec());
+    }
+}
+
+pub(crate) async fn readers_behind_a_writer_that_gives_up_are_woken(arm: &Arm) {
+    let woken = Woken::default();
+    arm.node.subscribe(Subscriber {
+        process: "0000000000000007".into(),
+        node: 0,
+        sink: Arc::new(woken.clone()),
+    });
+    let reads = of_class(KEY, 1, Class::Shared, 0);
+    arm.granted(acquire(&reads, LONG, now())).await;
+    // A reader of the process 7, which stands behind a writer of another.
+    let writer = in_line(KEY, 2, 1);
+    let reader = Claim::new("", KEY, token(7), true)
+        .with_fairness(in_line(KEY, 7, 2).fairness().clone())
+        .with_group(group(KEY, Class::Shared, 0));
+    for waits in [writer.clone(), Arc::new(reader)] {
+        let said = arm.ask(acquire(&waits, LONG, now())).await;
+        assert!(matches!(said, Ok(Answer::Refused { .. })), "{said:?}");
+    }
+    let said = arm.ask(release(&writer)).await;
+    assert_eq!(said, Ok(Answer::Released(false)));
+    eventually("it is woken", || {
+        *woken.0.lock().expect("no panic") == [KEY.to_vec()]
+    })
+    .await;
 }

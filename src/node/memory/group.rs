@@ -503,7 +503,7 @@ impl Master {
     }
 
     /// Wakes all readers of the line up to the first writer, or the writer that stands first.
-    fn wake_next(&mut self, key: &[u8]) {
+    pub(super) fn wake_next(&mut self, key: &[u8]) {
         let Some(line) = self.lines.get(key) else {
             return;
         };

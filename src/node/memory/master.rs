@@ -477,9 +477,11 @@ impl Master {
         let left = leave && me.as_ref().is_some_and(|me| line.remove(me));
         if (ours || left) && line.head().is_some() && line.head() != me.as_ref() {
             line.purge(ms);
-            if let Some(head) = line.head().cloned()
-                && (ours || self.entry(now, key).is_none())
-            {
+            let head = line.head().cloned();
+            let held = self.text(now, key).ok().flatten().filter(|_| !ours);
+            if held == Some(keys::SHARED.as_bytes()) {
+                self.wake_next(key);
+            } else if let (Some(head), None) = (head, held) {
                 self.publish(&head, key);
             }
         }
