@@ -19,7 +19,12 @@ local function keep(key, value, ttl, mode, number)
   if held ~= false and held ~= ours then
     return '0'
   end
-  if held == false and call('GET', '{broken}' .. key) == ours then
+  local holds, known = '{holds}' .. key, mode == 'x' and held
+  if held and mode ~= 'x' then
+    known = call('ZSCORE', holds, value)
+  end
+  -- Also where others of its class have come since: it was broken, they were not.
+  if not known and call('GET', '{broken}' .. key) == ours then
     return '0'
   end
   if mode == 'x' then
@@ -32,10 +37,6 @@ local function keep(key, value, ttl, mode, number)
     return '1'
   end
   --+ fence/read.lua
-  local holds, known = '{holds}' .. key, false
-  if held then
-    known = call('ZSCORE', holds, value)
-  end
   local owned = mode ~= '{shared}'
   if owned and counter > tonumber(number) then
     -- The holds of an owner have one number; behind it others have been here.

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use quorate::node::{Answer, Claim, Class, Extended, Fairness, Fault, Group};
 use quorate::node::{KeyState, Mode, Part, Subscriber, WakeSink};
 
-use crate::arm::{Arm, LONG, fence, now};
-use crate::support::asking::{acquire, extend, in_line, look, release, token};
+use crate::arm::{Arm, LONG, fence, hex, now};
+use crate::support::asking::{acquire, claim, extend, in_line, look, release, smash, token};
 use crate::support::eventually;
 
 const KEY: &[u8] = b"doc";
@@ -24,6 +24,15 @@ fn group(key: &[u8], class: Class, number: u64) -> Group {
 fn of_class(key: &[u8], n: u8, class: Class, number: u64) -> Arc<Claim> {
     let claim = Claim::new("", key, token(n), true).with_fairness(Fairness::Fair(None));
     Arc::new(claim.with_group(group(key, class, number)))
+}
+
+fn reader(key: &[u8], n: u8) -> Arc<Claim> {
+    of_class(key, n, Class::Shared, 0)
+}
+
+/// A hold that has been taken with this number.
+fn taken(key: &[u8], n: u8, number: u64) -> Arc<Claim> {
+    of_class(key, n, Class::Shared, number)
 }
 
 async fn state(arm: &Arm, key: &[u8]) -> KeyState {
@@ -91,4 +100,20 @@ pub(crate) async fn readers_behind_a_writer_that_gives_up_are_woken(arm: &Arm) {
         *woken.0.lock().expect("no panic") == [KEY.to_vec()]
     })
     .await;
+}
+
+pub(crate) async fn a_hold_that_was_broken_does_not_join_who_came_after(arm: &Arm) {
+    let number = arm.granted(acquire(&reader(KEY, 1), LONG, now())).await;
+    arm.ask(smash(KEY)).await.expect("broken");
+    let writer = claim(KEY, 2);
+    arm.granted(acquire(&writer, LONG, now())).await;
+    arm.ask(release(&writer)).await.expect("released");
+    let late = arm.granted(acquire(&reader(KEY, 3), LONG, now())).await;
+    let kept = arm.ask(extend(&[(&taken(KEY, 1, number), LONG)])).await;
+    assert_eq!(kept, each(&[Extended::NotOurs]));
+    let kept = arm.ask(extend(&[(&taken(KEY, 3, late), LONG)])).await;
+    assert_eq!(kept, each(&[Extended::Kept]));
+    let holds = state(arm, KEY).await.holds;
+    let values: Vec<_> = holds.iter().map(|hold| hold.value.clone()).collect();
+    assert_eq!(values, [hex(3)]);
 }

@@ -115,7 +115,8 @@ contract! {
         a_refusal_tells_of_every_slot_whether_it_is_free;
     group:
         who_joins_where_the_counter_is_gone_gets_no_number_and_no_place
-        readers_behind_a_writer_that_gives_up_are_woken;
+        readers_behind_a_writer_that_gives_up_are_woken
+        a_hold_that_was_broken_does_not_join_who_came_after;
     value:
         where_nothing_was_written_nothing_is_read
         what_was_written_is_read_by_the_next_holder

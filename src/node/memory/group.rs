@@ -397,7 +397,9 @@ impl Master {
         if held.as_ref().is_some_and(|held| *held != ours) {
             return Ok(Extended::NotOurs);
         }
-        if held.is_none() && self.text(now, &Family::Broken.of(key))? == Some(&ours[..]) {
+        let known = held.is_some() && (part.mode == Mode::Exclusive || self.has_name(key, value));
+        // Also where others of its class have come since: it was broken, they were not.
+        if !known && self.text(now, &Family::Broken.of(key))? == Some(&ours[..]) {
             return Ok(Extended::NotOurs);
         }
         let Mode::Class(class) = &part.mode else {
@@ -409,7 +411,6 @@ impl Master {
             return Ok(Extended::Kept);
         };
         let counter = self.counter(now, key)?;
-        let known = held.is_some() && self.has_name(key, value);
         if *class != Class::Shared && counter > number {
             return Ok(Extended::NotOurs);
         } else if !known && counter > number && held.is_none() {
