@@ -117,3 +117,39 @@ pub(crate) async fn a_hold_that_was_broken_does_not_join_who_came_after(arm: &Ar
     let values: Vec<_> = holds.iter().map(|hold| hold.value.clone()).collect();
     assert_eq!(values, [hex(3)]);
 }
+
+pub(crate) async fn a_key_that_cannot_be_renewed_stands_in_no_others_way(arm: &Arm) {
+    for strange in [Some(&b"hello"[..]), None] {
+        arm.clear();
+        let mut items = Vec::new();
+        for key in [&b"bad"[..], b"good"] {
+            let number = arm.granted(acquire(&reader(key, 1), LONG, now())).await;
+            items.push(taken(key, 1, number));
+        }
+        match strange {
+            Some(text) => arm.put(&fence(b"bad"), text, None),
+            None => arm.put_foreign(&fence(b"bad")),
+        }
+        let said = arm
+            .ask(extend(&[(&items[0], LONG), (&items[1], LONG)]))
+            .await;
+        assert_eq!(said, each(&[Extended::Unknown, Extended::Kept]));
+    }
+}
+
+pub(crate) async fn another_type_where_a_break_is_noted_stands_in_no_others_way(arm: &Arm) {
+    let broken = |key: &[u8]| [b"quorate:broken:", key].concat();
+    arm.put_foreign(&broken(b"bad"));
+    let (bad, good) = (claim(b"bad", 1), claim(b"good", 1));
+    let said = arm.ask(extend(&[(&bad, LONG), (&good, LONG)])).await;
+    assert_eq!(said, each(&[Extended::Unknown, Extended::Restored]));
+    assert_eq!(
+        arm.read(b"bad"),
+        None,
+        "it is not known whether it was broken"
+    );
+    let (bad, good) = (taken(b"bad", 1, 7), taken(b"good", 1, 7));
+    arm.delete(b"good");
+    let said = arm.ask(extend(&[(&bad, LONG), (&good, LONG)])).await;
+    assert_eq!(said, each(&[Extended::Unknown, Extended::Restored]));
+}

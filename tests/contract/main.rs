@@ -116,7 +116,9 @@ contract! {
     group:
         who_joins_where_the_counter_is_gone_gets_no_number_and_no_place
         readers_behind_a_writer_that_gives_up_are_woken
-        a_hold_that_was_broken_does_not_join_who_came_after;
+        a_hold_that_was_broken_does_not_join_who_came_after
+        a_key_that_cannot_be_renewed_stands_in_no_others_way
+        another_type_where_a_break_is_noted_stands_in_no_others_way;
     value:
         where_nothing_was_written_nothing_is_read
         what_was_written_is_read_by_the_next_holder

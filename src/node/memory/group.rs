@@ -367,10 +367,12 @@ impl Master {
         claim: &Claim,
         group: &Group,
         ttl: Duration,
-    ) -> Outcome<Vec<Extended>> {
+    ) -> Vec<Extended> {
         let parts = group.parts().iter();
         parts
             .map(|part| self.keep_one(now, claim, group.number(), part, ttl))
+            // What stands beside the key is none of ours.
+            .map(|said| said.unwrap_or(Extended::Unknown))
             .collect()
     }
 

@@ -136,7 +136,7 @@ impl Master {
                     match item.claim.group() {
                         None => said.push(self.extend(now, item, noted)),
                         Some(group) => {
-                            said.extend(self.keep(now, &item.claim, group, item.ttl)?);
+                            said.extend(self.keep(now, &item.claim, group, item.ttl));
                         }
                     }
                 }
@@ -510,7 +510,8 @@ impl Master {
                 }
                 Extended::Kept
             }
-            Ok(None) if broken => Extended::NotOurs,
+            Ok(None) if broken.is_err() => Extended::Unknown,
+            Ok(None) if broken == Ok(true) => Extended::NotOurs,
             Ok(None) => {
                 self.set(
                     now,
@@ -643,9 +644,9 @@ impl Master {
         KeyState { queue, ..was }
     }
 
-    fn is_broken(&mut self, now: u64, claim: &Claim) -> bool {
-        let note = self.text(now, &Family::Broken.of(claim.key()));
-        matches!(note, Ok(Some(value)) if value == claim.token().to_hex())
+    fn is_broken(&mut self, now: u64, claim: &Claim) -> Outcome<bool> {
+        let note = self.text(now, &Family::Broken.of(claim.key()))?;
+        Ok(note.is_some_and(|value| value == claim.token().to_hex()))
     }
 
     pub(super) fn publish(&mut self, waiter: &str, key: &[u8]) {

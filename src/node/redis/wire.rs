@@ -754,6 +754,7 @@ fn extended(digit: u8) -> Option<Extended> {
         b'2' => Extended::Restored,
         b'3' => Extended::Withdrawn,
         b'4' => Extended::Unnoted,
+        b'5' => Extended::Unknown,
         _ => return None,
     })
 }
