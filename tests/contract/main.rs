@@ -126,7 +126,7 @@ contract! {
         a_read_sets_the_counter_to_exactly_the_number
         only_the_holder_reads
         a_counter_above_the_number_is_answered_to_a_read
-        a_value_of_a_larger_number_is_not_read_as_ours_to_change
+        a_value_of_a_larger_number_is_for_the_next_holder_to_read
         a_write_below_the_counter_is_refused
         a_write_below_the_number_of_the_value_is_refused
         numbers_decide_a_write_and_not_who_holds_the_lock

@@ -376,6 +376,10 @@ impl Master {
             return Ok(Answer::NotOurs);
         }
         if let Some(above) = self.above(now, claim.key(), stored.as_ref(), token)? {
+            // Written while a clock was ahead: the next holder's number is above it.
+            if self.counter(now, claim.key())? < above {
+                self.set_counter(now, claim.key(), above);
+            }
             return Ok(Answer::CounterAbove(above));
         }
         self.set_counter(now, claim.key(), token);
