@@ -250,6 +250,10 @@ impl Master {
             self.raise_expiry(now, key, ttl);
         }
         self.drop_dead_members(now, key);
+        if let Some(members) = self.holds.get_mut(&key[..]) {
+            // Only a renewal never shortens.
+            members.retain(|(member, _)| *member != value);
+        }
         self.add_member(now, key, value, ttl);
         if first && *class == Class::Shared {
             self.wake_next(key);
