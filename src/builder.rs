@@ -65,6 +65,8 @@ pub struct RedlockBuilder {
     runtime: Option<Arc<dyn Runtime>>,
     #[cfg(any(test, feature = "testing"))]
     dial: Option<crate::node::Dial>,
+    #[cfg(any(test, feature = "testing"))]
+    identity: Option<Identity>,
     nodes: Vec<Arc<dyn Node>>,
 }
 
@@ -99,6 +101,8 @@ impl Default for RedlockBuilder {
             runtime: None,
             #[cfg(any(test, feature = "testing"))]
             dial: None,
+            #[cfg(any(test, feature = "testing"))]
+            identity: None,
             nodes: Vec::new(),
         }
     }
@@ -285,7 +289,7 @@ impl RedlockBuilder {
             wait: self.wait,
             retry: self.retry.clone(),
             max_hold: self.max_hold,
-            notes: self.fencing.then(Notes::of_this_process),
+            notes: self.fencing.then(|| Notes::of(self.identity())),
             note: self.note.clone(),
         };
         options.check()?;
@@ -334,6 +338,14 @@ impl RedlockBuilder {
             options.retry.clone(),
         );
         Ok(Redlock::new(coordinator, options))
+    }
+
+    fn identity(&self) -> Identity {
+        #[cfg(any(test, feature = "testing"))]
+        if let Some(identity) = &self.identity {
+            return identity.clone();
+        }
+        Identity::of_this_process()
     }
 
     fn effective_node_timeout(&self) -> Duration {
@@ -459,6 +471,18 @@ pub fn drivers(
     now: Instant,
 ) -> Result<Vec<Driver>, BuildError> {
     settings.drivers(seed, now)
+}
+
+/// The settings of a process that calls itself so in its notes, whatever machine it runs on.
+#[cfg(feature = "testing")]
+pub fn known_as(
+    mut settings: RedlockBuilder,
+    host: &str,
+    pid: u32,
+    process: &str,
+) -> RedlockBuilder {
+    settings.identity = Some(Identity::new(host, pid, process));
+    settings
 }
 
 /// A Redis or Valkey master by its URL, with the defaults of a builder: for contract tests.

@@ -34,7 +34,7 @@ pub(crate) enum Command {
     },
     /// Run for a long time with a thousand locks, and look whether anything grows
     Soak(RunArgs),
-    /// Run every fault with 1, 3 and 5 masters, fair and unordered, for a few seconds each
+    /// Run every workload under every fault with 1, 3 and 5 masters, fair and unordered, for a few seconds each
     Matrix(MatrixArgs),
     /// List the kinds of faults
     Faults,
@@ -84,9 +84,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_delimiter = ',', default_value = "mixed")]
     faults: Vec<String>,
 
-    /// What clients do: file, register, prizes, handover, many, run [default: all]
-    #[arg(long, value_delimiter = ',')]
-    workloads: Vec<String>,
+    /// What clients do, by kind of lock: lock, transfer, readers, permits, owners, prizes, leader, or `kinds`
+    /// (all but lock), or `all`, side by side; of lock also a part: file, register, stock, handover, many, run
+    #[arg(long, alias = "workloads", value_name = "NAME", value_delimiter = ',', default_value = "lock", value_parser = workloads)]
+    workload: Vec<Named>,
 
     /// Who locks: quorate, or one that is wrong on purpose: half-quorum, no-undo, ignores-loss,
     /// jumps-line
@@ -124,6 +125,10 @@ pub(crate) struct MatrixArgs {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration)]
     pub(crate) cell: Duration,
 
+    /// What clients do: each of these in runs of its own, the parts of one side by side; see `run`
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "lock,kinds", value_parser = workloads)]
+    pub(crate) workload: Vec<Named>,
+
     /// The numbers of masters
     #[arg(long, value_delimiter = ',', default_value = "1,3,5")]
     pub(crate) masters: Vec<usize>,
@@ -157,6 +162,15 @@ pub(crate) struct MatrixArgs {
     pub(crate) out: PathBuf,
 }
 
+/// What stands behind the name of a workload.
+#[derive(Clone, Debug)]
+pub(crate) struct Named(pub(crate) Vec<Workload>);
+
+fn workloads(name: &str) -> Result<Named, String> {
+    let found = Workload::named(name).map(Named);
+    found.ok_or_else(|| format!("no workload is called {name:?}"))
+}
+
 impl Command {
     /// Whether it has faults that need a network of their own.
     pub(crate) fn has_links(&self) -> bool {
@@ -183,13 +197,11 @@ impl RunArgs {
                 name => faults.push(name.parse().map_err(anyhow::Error::msg)?),
             }
         }
-        let mut workloads = Vec::new();
-        for name in &self.workloads {
-            let found = Workload::ALL.into_iter().find(|one| one.name() == name);
-            workloads.push(found.ok_or_else(|| anyhow::anyhow!("no workload is called {name:?}"))?);
-        }
-        if workloads.is_empty() {
-            workloads = Workload::ALL.to_vec();
+        let mut workloads: Vec<Workload> = Vec::new();
+        for one in self.workload.iter().flat_map(|named| &named.0) {
+            if !workloads.contains(one) {
+                workloads.push(*one);
+            }
         }
         let scenario = Scenario {
             seed: self.seed.unwrap_or_else(seed_from_clock),
@@ -230,16 +242,15 @@ pub(crate) fn again(scenario: &Scenario) -> String {
         false if names.is_empty() => "none".to_owned(),
         false => names.join(","),
     };
-    let workloads: Vec<&str> = scenario.workloads.iter().map(|one| one.name()).collect();
     let mut command = format!(
-        "cargo run --release -p quorate-chaos -- run --seed {} --duration {} --masters {} --clients {} --faults {faults} --workloads {} --locker {} --order {} --restart-guard {} --many {} --pause {}",
+        "cargo run --release -p quorate-chaos -- run --seed {} --duration {} --masters {} --clients {} --faults {faults} --workload {} --locker {} --order {} --restart-guard {} --many {} --pause {}",
         scenario.seed,
         humantime::format_duration(scenario.duration)
             .to_string()
             .replace(' ', ""),
         scenario.masters,
         scenario.clients,
-        workloads.join(","),
+        Workload::name_of(&scenario.workloads),
         scenario.locker.name(),
         scenario.order.name(),
         if scenario.guarded { "on" } else { "off" },

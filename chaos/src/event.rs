@@ -3,8 +3,12 @@
 //! All processes run on one machine and read the same monotonic clock, so a time is simply the
 //! nanoseconds since the run began, and times of different processes can be compared.
 
+use std::collections::BTreeMap;
+
 use quorate::Instant;
 use serde::{Deserialize, Serialize};
+
+use crate::claim::Claim;
 
 /// What a client says that was not run by the machine for a while.
 pub const STALLED: &str = "stalled";
@@ -69,6 +73,15 @@ pub enum Event {
         op: u64,
         /// What is to be locked.
         resource: String,
+        /// What is to be locked with it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        also: Vec<String>,
+        /// Beside whom.
+        #[serde(default, skip_serializing_if = "Claim::is_alone")]
+        claim: Claim,
+        /// The attempt whose hold it goes on from, as another kind.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        goes_on: Option<u64>,
     },
     /// The attempt won.
     Obtained {
@@ -78,6 +91,9 @@ pub enum Event {
         token: Option<u64>,
         /// Until when it may be counted on; `None`: the client believes without end.
         until: Option<u64>,
+        /// Which permit it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        slot: Option<usize>,
     },
     /// The holder saw a later end of its validity.
     Renewed {
@@ -133,6 +149,51 @@ pub enum Event {
         from: String,
         /// When the write itself began.
         began: u64,
+    },
+    /// A holder looked at something that nobody else may change while it holds.
+    Found {
+        /// The attempt whose lock was believed in.
+        op: u64,
+        /// What was looked at.
+        key: String,
+        /// What must be there.
+        expected: String,
+        /// What was there.
+        found: String,
+        /// Who has written what should not be there: client and attempt.
+        writer: String,
+    },
+    /// The question for a prize was answered.
+    Answered {
+        /// The attempt.
+        op: u64,
+        /// `taken`, `sold_out`, `lost` or `missing`.
+        answer: String,
+        /// How many are left.
+        left: Option<u64>,
+    },
+    /// An operator has created a quota.
+    Created {
+        /// Its name.
+        quota: String,
+        /// Of how many pieces.
+        pieces: u64,
+    },
+    /// A follower was told who leads.
+    Followed {
+        /// The term; `None`: no leader is known.
+        term: Option<u64>,
+        /// What the leader says of itself: client and attempt.
+        leader: Option<String>,
+    },
+    /// The bank has moved money. Told by the bank itself.
+    Moved {
+        /// Who asked for it: client and attempt.
+        by: String,
+        /// The token that came with it.
+        token: u64,
+        /// What is in each of the accounts from now on.
+        balances: BTreeMap<String, i64>,
     },
     /// The fenced register took a write. Told by the register itself.
     Applied {
@@ -249,7 +310,9 @@ impl Event {
             | Self::Told { op, .. }
             | Self::Missed { op, .. }
             | Self::Dropped { op }
-            | Self::Wrote { op, .. } => Some(*op),
+            | Self::Wrote { op, .. }
+            | Self::Found { op, .. }
+            | Self::Answered { op, .. } => Some(*op),
             _ => None,
         }
     }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
+use crate::claim::Claim;
 use crate::event::{Entry, Event};
 use crate::faults::Kind;
 
@@ -86,8 +87,8 @@ impl History {
                 gone.insert(who, *t);
             }
             let Some(op) = what.op() else { continue };
-            if let Event::Wait { resource, .. } = what {
-                open.insert((who, op), Attempt::begun(who, op, resource, *t));
+            if let Event::Wait { .. } = what {
+                open.insert((who, op), Attempt::begun(who, op, *t));
             }
             let Some(attempt) = open.get_mut(&(who.as_str(), op)) else {
                 continue;
@@ -157,12 +158,22 @@ pub struct Attempt {
     pub op: u64,
     /// What was to be locked.
     pub resource: String,
+    /// What was to be locked with it.
+    pub also: Vec<String>,
+    /// Beside whom.
+    pub claim: Claim,
+    /// The attempt whose hold it goes on from.
+    pub goes_on: Option<u64>,
     /// When it began.
     pub began: u64,
     /// When it won.
     pub obtained: Option<u64>,
     /// The fencing token.
     pub token: Option<u64>,
+    /// Which permit it is.
+    pub slot: Option<usize>,
+    /// What was answered to the question for a prize, when, and how many were left.
+    pub answered: Option<(u64, String, Option<u64>)>,
     /// The latest end of validity that was seen; `None`: without end.
     pub until: Option<u64>,
     /// When the release was sent.
@@ -176,12 +187,17 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    fn begun(who: &str, op: u64, resource: &str, began: u64) -> Self {
+    fn begun(who: &str, op: u64, began: u64) -> Self {
         Self {
             who: who.to_owned(),
             op,
-            resource: resource.to_owned(),
+            resource: String::new(),
+            also: Vec::new(),
+            claim: Claim::default(),
+            goes_on: None,
             began,
+            slot: None,
+            answered: None,
             obtained: None,
             token: None,
             until: None,
@@ -194,10 +210,28 @@ impl Attempt {
 
     fn note(&mut self, t: u64, what: &Event) {
         match what {
-            Event::Obtained { token, until, .. } => {
+            Event::Wait {
+                resource,
+                also,
+                claim,
+                goes_on,
+                ..
+            } => {
+                self.goes_on = *goes_on;
+                self.resource.clone_from(resource);
+                self.also.clone_from(also);
+                self.claim.clone_from(claim);
+            }
+            Event::Obtained {
+                token, until, slot, ..
+            } => {
                 self.obtained = Some(t);
                 self.token = *token;
                 self.until = *until;
+                self.slot = *slot;
+            }
+            Event::Answered { answer, left, .. } => {
+                self.answered = Some((t, answer.clone(), *left));
             }
             Event::Renewed { until, .. } => self.until = Some(*until),
             Event::Release { until, .. } => {
@@ -211,6 +245,23 @@ impl Attempt {
             Event::Missed { .. } | Event::Dropped { .. } => self.missed = Some(t),
             _ => {}
         }
+    }
+
+    /// Everything that was to be locked.
+    pub fn resources(&self) -> impl Iterator<Item = &str> {
+        let also = self.also.iter().map(String::as_str);
+        std::iter::once(self.resource.as_str()).chain(also)
+    }
+
+    /// What it holds, as it is kept apart from others: a permit is that of its slot.
+    pub fn places(&self) -> impl Iterator<Item = (&str, Option<usize>)> {
+        self.resources().map(|resource| (resource, self.slot))
+    }
+
+    /// When it had what it wanted: the lock, or the answer.
+    pub fn served(&self) -> Option<u64> {
+        let answered = self.answered.as_ref().map(|(t, ..)| *t);
+        self.obtained.or(answered)
     }
 
     /// From when to when the client certainly believed to hold it: until it sent the release, its

@@ -5,9 +5,10 @@
 //!
 //! - [`scenario`], [`workload`]: what a run is to be and what it promises; [`schedule`]: what follows from its seed
 //! - [`faults`]: what can go wrong, injected and healed and seen both times
-//! - [`world`], [`fleet`], [`register`]: masters and network, client processes, the fenced resource
+//! - [`world`], [`fleet`]: masters and network, client processes
+//! - [`register`], [`bank`]: what the fencing tokens protect
 //! - [`client`]: what runs in a client process
-//! - [`event`], [`recorder`], [`history`]: what is written down
+//! - [`event`], [`claim`], [`recorder`], [`history`]: what is written down
 //! - [`checks`]: the verdict; [`report`]: what is left for readers
 //! - [`run`]: all of it in order; [`matrix`] and [`soak`]: many runs, and a long one
 //!
@@ -16,7 +17,9 @@
 //! It is not an API: the program is the interface, the library is there for the tests. It does not
 //! repeat a run event by event: the same seed gives the same schedule, and real processes do the rest.
 
+pub mod bank;
 pub mod checks;
+pub mod claim;
 pub mod client;
 pub mod event;
 pub mod faults;

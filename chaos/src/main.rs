@@ -96,6 +96,7 @@ fn matrix_runs(args: &MatrixArgs) -> anyhow::Result<Verdict> {
         args.faults.clone()
     };
     let plan = matrix::Plan {
+        workloads: args.workload.iter().map(|named| named.0.clone()).collect(),
         kinds,
         masters: args.masters.clone(),
         orders: args.orders.clone(),

@@ -1,6 +1,7 @@
-//! Every kind of fault, with every number of masters, in both orders: one short run each, and the
-//! track record that comes of it.
+//! Every workload under every kind of fault, with every number of masters, in both orders: one short run each,
+//! and the track record that comes of it.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -15,7 +16,7 @@ use crate::progress::Progress;
 use crate::report::Summary;
 use crate::run;
 use crate::scenario::{Exclusion, Scenario};
-use crate::workload::Order;
+use crate::workload::{Order, Workload, family};
 
 /// What is written anew stands between these; what people wrote around it stays.
 const BEGIN: &str = "<!-- matrix: written by scripts/chaos --all -->";
@@ -24,6 +25,8 @@ const END: &str = "<!-- end of matrix -->";
 /// One run of the matrix.
 #[derive(Debug)]
 pub struct Cell {
+    /// What clients do.
+    pub workloads: Vec<Workload>,
     /// The kind of fault.
     pub kind: Kind,
     /// How many masters.
@@ -37,6 +40,8 @@ pub struct Cell {
 /// What the matrix is made of.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// What clients do: each of these in a run of its own, what stands in one side by side.
+    pub workloads: Vec<Vec<Workload>>,
     /// The kinds of faults.
     pub kinds: Vec<Kind>,
     /// The numbers of masters.
@@ -62,47 +67,91 @@ pub fn run(
     stop: &AtomicBool,
 ) -> anyhow::Result<Vec<Cell>> {
     let mut cells = Vec::new();
-    let total = plan.kinds.len() * plan.masters.len() * plan.orders.len();
+    let scenarios = plan.scenarios(base);
+    let total = scenarios.len();
     let mut progress = Progress::hidden();
-    for &kind in &plan.kinds {
-        for &masters in &plan.masters {
-            for &order in &plan.orders {
-                if stop.load(Ordering::Relaxed) {
-                    return Ok(cells);
-                }
-                let scenario = Scenario {
-                    seed: plan.seed + cells.len() as u64,
-                    duration: plan.cell,
-                    masters,
-                    faults: vec![kind],
-                    order,
-                    guarded: !kind.is_unguarded(),
-                    ..base.clone()
-                };
-                let dir = out.join(format!("{kind}-{masters}-{}", order.name()));
-                let outcome = run::run(&scenario, &dir, &mut progress, stop)?;
-                let summary = Summary::of(&scenario, &outcome.history, &outcome.findings);
-                let cell = Cell {
-                    kind,
-                    masters,
-                    order,
-                    summary,
-                };
-                eprintln!("[{:>3}/{total}] {}", cells.len() + 1, cell.line());
-                if cell.summary.verdict == Verdict::Valid {
-                    let _ = fs::remove_dir_all(&dir);
-                }
-                cells.push(cell);
-            }
+    for (scenario, kind) in scenarios {
+        if stop.load(Ordering::Relaxed) {
+            return Ok(cells);
         }
+        let (masters, order) = (scenario.masters, scenario.order);
+        let workloads = scenario.workloads.clone();
+        let name = Workload::name_of(&workloads);
+        let dir = out.join(format!("{name}-{kind}-{masters}-{}", order.name()));
+        let outcome = run::run(&scenario, &dir, &mut progress, stop)?;
+        let summary = Summary::of(&scenario, &outcome.history, &outcome.findings);
+        let cell = Cell {
+            workloads,
+            kind,
+            masters,
+            order,
+            summary,
+        };
+        eprintln!("[{:>3}/{total}] {}", cells.len() + 1, cell.line());
+        if cell.summary.verdict == Verdict::Valid {
+            let _ = fs::remove_dir_all(&dir);
+        }
+        cells.push(cell);
     }
     Ok(cells)
+}
+
+impl Plan {
+    /// All runs, in order, each with its own seed and its fault.
+    fn scenarios(&self, base: &Scenario) -> Vec<(Scenario, Kind)> {
+        let mut all = Vec::new();
+        for workloads in &self.workloads {
+            for &kind in &self.kinds {
+                for &masters in &self.masters {
+                    for &order in &self.orders {
+                        let scenario = Scenario {
+                            seed: self.seed + all.len() as u64,
+                            duration: self.cell,
+                            masters,
+                            faults: vec![kind],
+                            workloads: workloads.clone(),
+                            order,
+                            guarded: !kind.is_unguarded(),
+                            ..base.clone()
+                        };
+                        all.push((scenario, kind));
+                    }
+                }
+            }
+        }
+        all
+    }
 }
 
 impl Cell {
     /// Whether this machine or this number of masters cannot have it.
     pub fn is_unavailable(&self) -> bool {
         self.summary.unavailable.contains_key(self.kind.name())
+    }
+
+    /// Its line of the table.
+    fn row(&self) -> String {
+        let summary = &self.summary;
+        let name = Workload::name_of(&self.workloads);
+        let (kind, masters, order) = (self.kind, self.masters, self.order.name());
+        let cell = format!("| {name} | {kind} | {masters} | {order} |");
+        if self.is_unavailable() {
+            let why = &summary.unavailable[kind.name()];
+            return format!("{cell} | | | | | unavailable: {why} |\n");
+        }
+        let exclusion = match summary.exclusion {
+            Exclusion::Holds => "holds",
+            Exclusion::MayBreak => "may break",
+            Exclusion::MustBreak => "must break",
+        };
+        format!(
+            "{cell} {exclusion} | {} | {} | {} | {} | {} |\n",
+            summary.landed(),
+            summary.acquisitions(),
+            summary.violations,
+            summary.excused,
+            summary.verdict
+        )
     }
 
     fn line(&self) -> String {
@@ -112,7 +161,8 @@ impl Cell {
             self.summary.verdict.to_string()
         };
         format!(
-            "{:<22} {} masters, {:<9} {what:<12} {} landed, {} acquisitions, {} violations, {} allowed",
+            "{:<10} {:<22} {} masters, {:<9} {what:<12} {} landed, {} acquisitions, {} violations, {} allowed",
+            Workload::name_of(&self.workloads),
             self.kind.name(),
             self.masters,
             self.order.name(),
@@ -147,37 +197,55 @@ pub fn markdown(cells: &[Cell], server: &str) -> String {
         sum(&|cell| cell.summary.violations),
         sum(&|cell| cell.summary.excused),
     );
-    out.push_str("| fault | masters | order | exclusion | landed | acquisitions | violations | allowed | verdict |\n");
-    out.push_str("|---|---|---|---|---|---|---|---|---|\n");
+    out.push_str(&by_workload(cells));
+    out.push_str("\n| workload | fault | masters | order | exclusion | landed | acquisitions | violations | allowed | verdict |\n");
+    out.push_str("|---|---|---|---|---|---|---|---|---|---|\n");
     for cell in cells {
-        let summary = &cell.summary;
-        if cell.is_unavailable() {
-            let why = &summary.unavailable[cell.kind.name()];
-            let _ = writeln!(
-                out,
-                "| {} | {} | {} | | | | | | unavailable: {why} |",
-                cell.kind,
-                cell.masters,
-                cell.order.name()
-            );
+        out.push_str(&cell.row());
+    }
+    out
+}
+
+/// What came of each workload, as Markdown: what is about one of its resources is its own.
+fn by_workload(cells: &[Cell]) -> String {
+    let mut out = String::from(
+        "| workload | runs | kinds of faults | landed | acquisitions | violations | allowed |\n\
+         |---|---|---|---|---|---|---|\n",
+    );
+    for workload in Workload::ALL {
+        let name = workload.name();
+        let runs = cells.iter();
+        let runs = runs.filter(|cell| cell.workloads.contains(&workload) && !cell.is_unavailable());
+        let runs: Vec<&Cell> = runs.collect();
+        if runs.is_empty() {
             continue;
         }
-        let exclusion = match summary.exclusion {
-            Exclusion::Holds => "holds",
-            Exclusion::MayBreak => "may break",
-            Exclusion::MustBreak => "must break",
+        let about = |excused: bool| {
+            let all = runs
+                .iter()
+                .flat_map(|cell| cell.summary.findings.violations());
+            all.filter(|one| one.excused.is_some() == excused)
+                .filter(|one| one.resource.as_deref().map(family) == Some(name))
+                .count()
+        };
+        let faults: BTreeSet<&str> = runs
+            .iter()
+            .filter(|cell| cell.summary.landed() > 0)
+            .map(|cell| cell.kind.name())
+            .collect();
+        let sum = |of: &dyn Fn(&Summary) -> usize| {
+            let parts = runs.iter().map(|cell| of(&cell.summary));
+            parts.sum::<usize>()
         };
         let _ = writeln!(
             out,
-            "| {} | {} | {} | {exclusion} | {} | {} | {} | {} | {} |",
-            cell.kind,
-            cell.masters,
-            cell.order.name(),
-            summary.landed(),
-            summary.acquisitions(),
-            summary.violations,
-            summary.excused,
-            summary.verdict
+            "| {name} | {} | {} | {} | {} | {} | {} |",
+            runs.len(),
+            faults.len(),
+            sum(&|summary| summary.landed()),
+            sum(&|summary| summary.obtained.get(name).copied().unwrap_or(0)),
+            about(false),
+            about(true),
         );
     }
     out

@@ -4,6 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::event::{Clock, Entry, Event, STALLED};
+use crate::workload::family;
+
+/// What it is called that a client hears who leads.
+pub const FOLLOWING: &str = "following";
 
 /// Where all entries of a run go. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -85,11 +89,11 @@ impl Recorder {
         self.state().ready.get(who).copied()
     }
 
-    /// When the client of this index last obtained this resource.
-    pub fn last_obtained(&self, client: usize, resource: &str) -> Option<u64> {
+    /// When the client of this index last had what this workload is about.
+    pub fn last_served(&self, client: usize, workload: &str) -> Option<u64> {
         self.state()
             .last
-            .get(&(client, resource.to_owned()))
+            .get(&(client, workload.to_owned()))
             .copied()
     }
 
@@ -110,11 +114,16 @@ impl State {
             Event::Ready { pid } => {
                 self.ready.insert(entry.who.clone(), *pid);
             }
-            Event::Wait { op, resource } => {
+            Event::Wait { op, resource, .. } => {
                 let key = (entry.who.clone(), *op);
-                self.waiting.insert(key, resource.clone());
+                self.waiting.insert(key, family(resource).to_owned());
             }
-            Event::Obtained { op, .. } => {
+            Event::Followed { term: Some(_), .. } => {
+                if let Some(client) = client {
+                    self.last.insert((client, FOLLOWING.to_owned()), entry.t);
+                }
+            }
+            Event::Obtained { op, .. } | Event::Answered { op, .. } => {
                 self.totals.obtained += 1;
                 let resource = self.waiting.remove(&(entry.who.clone(), *op));
                 if let (Some(client), Some(resource)) = (client, resource) {

@@ -1,7 +1,8 @@
-//! The register that the fencing tokens are for: it takes a write only if no larger token has been
-//! seen. It lives in the driver, so that its word on what was applied does not depend on clients.
+//! What the fencing tokens are for: a register that takes a write only if no larger token has been seen, and a
+//! bank that does the same. They live in the driver, so that their word on what was applied does not depend on
+//! clients.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -10,16 +11,22 @@ use std::thread;
 
 use anyhow::Context;
 
+use crate::bank::Bank;
 use crate::event::Event;
 use crate::recorder::Recorder;
 
-/// Serves the registers on a Unix socket, until the program ends.
+/// Serves the registers and the bank on a Unix socket, until the program ends.
 #[derive(Debug)]
 pub struct Register {
     path: PathBuf,
 }
 
-type Highest = Arc<Mutex<HashMap<String, u64>>>;
+#[derive(Debug, Default)]
+struct Protected {
+    /// The largest token that each register has seen.
+    highest: HashMap<String, u64>,
+    bank: Bank,
+}
 
 impl Register {
     /// Opens it in this directory.
@@ -30,14 +37,14 @@ impl Register {
     pub fn open(dir: &Path, recorder: &Recorder) -> anyhow::Result<Self> {
         let path = dir.join("register.sock");
         let listener = UnixListener::bind(&path).context("open the register")?;
-        let highest = Highest::default();
+        let protected = Arc::new(Mutex::new(Protected::default()));
         let recorder = recorder.clone();
         thread::spawn(move || {
             for knock in listener.incoming() {
                 let Ok(stream) = knock else { return };
-                let (highest, recorder) = (highest.clone(), recorder.clone());
+                let (protected, recorder) = (protected.clone(), recorder.clone());
                 thread::spawn(move || {
-                    let _ = serve(stream, &highest, &recorder);
+                    let _ = serve(stream, &protected, &recorder);
                 });
             }
         });
@@ -50,38 +57,98 @@ impl Register {
     }
 }
 
-/// One line `key token writer` a write; the answer is `ok` or `stale`.
-fn serve(stream: UnixStream, highest: &Highest, recorder: &Recorder) -> anyhow::Result<()> {
+/// One question a line, and one line of answer: `ok`, or `stale`.
+fn serve(
+    stream: UnixStream,
+    protected: &Mutex<Protected>,
+    recorder: &Recorder,
+) -> anyhow::Result<()> {
     let mut out = stream.try_clone()?;
     for line in BufReader::new(stream).lines() {
         let line = line?;
-        let mut words = line.split(' ');
-        let (Some(key), Some(token), Some(by)) = (words.next(), words.next(), words.next()) else {
-            continue;
-        };
-        let (key, by) = (key.to_owned(), by.to_owned());
-        let token: u64 = token.parse()?;
-        let answer: &[u8] = {
-            // Written down under the lock, so that the history has the order of the register.
-            let mut all = highest.lock().unwrap_or_else(PoisonError::into_inner);
-            let seen = all.entry(key.clone()).or_default();
-            if token < *seen {
-                let highest = *seen;
-                let refused = Event::Refused {
-                    by,
-                    key,
-                    token,
-                    highest,
-                };
-                recorder.note("register", refused);
-                b"stale\n"
-            } else {
-                *seen = token;
-                recorder.note("register", Event::Applied { by, key, token });
-                b"ok\n"
+        let words: Vec<&str> = line.split(' ').collect();
+        let answer = {
+            // Written down under the lock, so that the history has the order of what is protected.
+            let mut protected = protected.lock().unwrap_or_else(PoisonError::into_inner);
+            match words[..] {
+                ["look", names, token, by] => {
+                    let names: Vec<&str> = names.split(',').collect();
+                    protected.look(&names, token.parse()?, by, recorder)
+                }
+                ["book", balances, token, by] => {
+                    protected.book(&parse(balances)?, token.parse()?, by, recorder)
+                }
+                [key, token, by] => protected.write(key, token.parse()?, by, recorder),
+                _ => continue,
             }
         };
-        out.write_all(answer)?;
+        out.write_all(answer.as_bytes())?;
     }
     Ok(())
+}
+
+/// `account=balance`, with commas between.
+fn parse(balances: &str) -> anyhow::Result<BTreeMap<String, i64>> {
+    let parts = balances.split(',').map(|part| {
+        let (name, balance) = part.split_once('=').context("no balance")?;
+        Ok((name.to_owned(), balance.parse()?))
+    });
+    parts.collect()
+}
+
+impl Protected {
+    /// `key token writer`: writes to a register.
+    fn write(&mut self, key: &str, token: u64, by: &str, recorder: &Recorder) -> String {
+        let (key, by) = (key.to_owned(), by.to_owned());
+        let seen = self.highest.entry(key.clone()).or_default();
+        if token < *seen {
+            return refuse((key, *seen), token, by, recorder);
+        }
+        *seen = token;
+        recorder.note("register", Event::Applied { by, key, token });
+        "ok\n".to_owned()
+    }
+
+    /// `look accounts token reader`: what is in them stands behind the `ok`.
+    fn look(&mut self, names: &[&str], token: u64, by: &str, recorder: &Recorder) -> String {
+        match self.bank.look(names, token) {
+            Ok(balances) => {
+                let words: Vec<String> = balances.iter().map(i64::to_string).collect();
+                format!("ok {}\n", words.join(" "))
+            }
+            Err(stale) => refuse(stale, token, by.to_owned(), recorder),
+        }
+    }
+
+    /// `book account=balance,.. token writer`.
+    fn book(
+        &mut self,
+        balances: &BTreeMap<String, i64>,
+        token: u64,
+        by: &str,
+        recorder: &Recorder,
+    ) -> String {
+        let (by, balances) = (by.to_owned(), balances.clone());
+        if let Err(stale) = self.bank.book(&balances, token) {
+            return refuse(stale, token, by, recorder);
+        }
+        let moved = Event::Moved {
+            by,
+            token,
+            balances,
+        };
+        recorder.note("bank", moved);
+        "ok\n".to_owned()
+    }
+}
+
+fn refuse((key, highest): (String, u64), token: u64, by: String, recorder: &Recorder) -> String {
+    let refused = Event::Refused {
+        by,
+        key,
+        token,
+        highest,
+    };
+    recorder.note("register", refused);
+    "stale\n".to_owned()
 }

@@ -14,7 +14,7 @@ use crate::faults::{Injection, Landed};
 use crate::fleet::{self, Fleet};
 use crate::history::History;
 use crate::progress::Progress;
-use crate::recorder::Recorder;
+use crate::recorder::{FOLLOWING, Recorder};
 use crate::register::Register;
 use crate::report;
 use crate::scenario::{Exclusion, Scenario};
@@ -238,23 +238,13 @@ impl<'a> Driver<'a> {
         let began = Instant::now();
         let end = began + self.scenario.patience;
         let settled = began + self.scenario.settling().unwrap_or_default();
-        let resources: Vec<&str> = self
-            .scenario
-            .workloads
-            .iter()
-            .filter(|workload| match workload {
-                Workload::Many => false,
-                Workload::Run => find_quorate().is_some(),
-                _ => true,
-            })
-            .map(|workload| workload.name())
-            .collect();
+        let wanted = self.wanted();
         self.progress.phase("healed; everybody must get on");
         while Instant::now() < end && !stop.load(Ordering::Relaxed) {
             let all = (0..self.scenario.clients).all(|client| {
-                resources.iter().all(|resource| {
+                wanted.iter().all(|workload| {
                     self.recorder
-                        .last_obtained(client, resource)
+                        .last_served(client, workload)
                         .is_some_and(|at| at > since)
                 })
             });
@@ -264,6 +254,20 @@ impl<'a> Driver<'a> {
             self.tick(end.saturating_duration_since(Instant::now()));
             thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// What every client must get on with.
+    fn wanted(&self) -> Vec<&'static str> {
+        let workloads = &self.scenario.workloads;
+        let shared = workloads.iter().filter(|workload| match workload {
+            Workload::Run => find_quorate().is_some(),
+            other => other.is_shared(),
+        });
+        let mut wanted: Vec<_> = shared.map(|workload| workload.name()).collect();
+        if workloads.contains(&Workload::Leader) {
+            wanted.push(FOLLOWING);
+        }
+        wanted
     }
 
     /// What is left on the masters, at once and after the ttl.

@@ -10,38 +10,127 @@ pub enum Workload {
     File,
     /// Write to a register that refuses smaller fencing tokens, without looking at the lock again.
     Register,
-    /// Take a prize from a stock under the lock: prizes given twice show.
-    Prizes,
+    /// Take something from a stock in a file under the lock: what is taken twice shows.
+    Stock,
     /// Take and give back as fast as it goes, everybody the same lock.
     Handover,
     /// Hold many locks for a long time.
     Many,
     /// A child process under `quorate run`.
     Run,
+    /// Move money between two accounts, both locked at once: what gets lost shows in the sum.
+    Transfer,
+    /// Write the two halves of something, and read them beside others: half a write shows.
+    Readers,
+    /// Work in one of five slots: a sixth at work shows.
+    Permits,
+    /// Several processes and nested holds for one owner at a time: another one's mark shows.
+    Owners,
+    /// Take prizes from quotas of ten: an eleventh shows.
+    Prizes,
+    /// Lead for a while, and follow whoever leads: two terms at once show.
+    Leader,
 }
 
+/// The names that stand for several: what plain locks are for, the other kinds side by side, and everything.
+pub const GROUPS: [(&str, &[Workload]); 3] = [
+    ("lock", &Workload::LOCK),
+    ("kinds", &Workload::KINDS),
+    ("all", &Workload::ALL),
+];
+
 impl Workload {
-    /// All of them.
-    pub const ALL: [Self; 6] = [
+    /// What plain exclusive locks are for.
+    pub const LOCK: [Self; 6] = [
         Self::File,
         Self::Register,
-        Self::Prizes,
+        Self::Stock,
         Self::Handover,
         Self::Many,
         Self::Run,
     ];
 
-    /// Its name, which is also that of its resource.
+    /// One for each of the other kinds of locks.
+    pub const KINDS: [Self; 6] = [
+        Self::Transfer,
+        Self::Readers,
+        Self::Permits,
+        Self::Owners,
+        Self::Prizes,
+        Self::Leader,
+    ];
+
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::File,
+        Self::Register,
+        Self::Stock,
+        Self::Handover,
+        Self::Many,
+        Self::Run,
+        Self::Transfer,
+        Self::Readers,
+        Self::Permits,
+        Self::Owners,
+        Self::Prizes,
+        Self::Leader,
+    ];
+
+    /// Its name. Its resources are called like that, some with a number behind: `transfer-2`.
     pub fn name(self) -> &'static str {
         match self {
             Self::File => "file",
             Self::Register => "register",
-            Self::Prizes => "prizes",
+            Self::Stock => "stock",
             Self::Handover => "handover",
             Self::Many => "many",
             Self::Run => "run",
+            Self::Transfer => "transfer",
+            Self::Readers => "readers",
+            Self::Permits => "permits",
+            Self::Owners => "owners",
+            Self::Prizes => "prizes",
+            Self::Leader => "leader",
         }
     }
+
+    /// What this name stands for: one, or several.
+    pub fn named(name: &str) -> Option<Vec<Self>> {
+        let group = GROUPS.iter().find(|(group, _)| *group == name);
+        if let Some((_, all)) = group {
+            return Some(all.to_vec());
+        }
+        let one = Self::ALL.into_iter().find(|one| one.name() == name);
+        one.map(|one| vec![one])
+    }
+
+    /// The shortest name for these.
+    pub fn name_of(some: &[Self]) -> String {
+        let group = GROUPS.iter().find(|(_, all)| *all == some);
+        if let Some((name, _)) = group {
+            return (*name).to_owned();
+        }
+        let names: Vec<_> = some.iter().map(|one| one.name()).collect();
+        names.join(",")
+    }
+
+    /// Whether everybody gets on with it, once nothing is wrong: of many each client has its own.
+    pub fn is_shared(self) -> bool {
+        self != Self::Many
+    }
+
+    /// Whether plain exclusive locks are taken again and again, so that a lock that breaks for certain is seen to.
+    pub fn shows_breaks(self) -> bool {
+        matches!(
+            self,
+            Self::File | Self::Register | Self::Stock | Self::Handover
+        )
+    }
+}
+
+/// The workload that a resource belongs to, by its name: `transfer` of `transfer-2`.
+pub fn family(resource: &str) -> &str {
+    resource.split('-').next().unwrap_or(resource)
 }
 
 /// Who locks: the library, or one that is wrong on purpose and must be caught.
@@ -122,5 +211,27 @@ impl std::str::FromStr for Order {
             "unordered" => Ok(Self::Unordered),
             _ => Err("fair or unordered".into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_workload_is_found_by_its_name_and_so_are_the_groups() {
+        for one in Workload::ALL {
+            assert_eq!(Workload::named(one.name()), Some(vec![one]));
+            assert_eq!(family(&format!("{}-3", one.name())), one.name());
+        }
+        assert_eq!(Workload::named("lock"), Some(Workload::LOCK.to_vec()));
+        assert_eq!(Workload::name_of(&Workload::KINDS), "kinds");
+        assert_eq!(
+            Workload::name_of(&[Workload::File, Workload::Run]),
+            "file,run"
+        );
+        assert_eq!(Workload::named("locks"), None);
+        let both = [Workload::LOCK, Workload::KINDS].concat();
+        assert_eq!(both, Workload::ALL);
     }
 }

@@ -211,6 +211,10 @@ impl World {
             if key.starts_with("chaos:") {
                 continue;
             }
+            if key.starts_with("quorate:value:") {
+                // What is left of a quota must stay.
+                continue;
+            }
             let ttl = connection.command(&["PTTL", &key])?.int().unwrap_or(-2);
             if ttl == -1 {
                 eternal.push(key.clone());

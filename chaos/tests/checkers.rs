@@ -2,6 +2,7 @@
 
 use quorate_chaos::checks::Verdict;
 use quorate_chaos::checks::all::check;
+use quorate_chaos::claim::Claim;
 use quorate_chaos::event::{Entry, Event};
 use quorate_chaos::faults::Kind;
 use quorate_chaos::history::History;
@@ -25,7 +26,7 @@ impl Tale {
         let until = Some((from + 1_000) * MS);
         let token = Some(token);
         self.at(from - 1, who, wait(op))
-            .at(from, who, Event::Obtained { op, token, until })
+            .at(from, who, obtained(op, token, until))
             .at(to, who, Event::Release { op, until })
     }
 
@@ -68,6 +69,18 @@ fn wait(op: u64) -> Event {
     Event::Wait {
         op,
         resource: "file".into(),
+        also: Vec::new(),
+        claim: Claim::Alone,
+        goes_on: None,
+    }
+}
+
+fn obtained(op: u64, token: Option<u64>, until: Option<u64>) -> Event {
+    Event::Obtained {
+        op,
+        token,
+        until,
+        slot: None,
     }
 }
 
@@ -94,11 +107,7 @@ fn a_belief_ends_with_its_validity_whatever_the_holder_does_afterwards() {
 #[test]
 fn a_belief_ends_with_its_process() {
     let until = Some(1_010 * MS);
-    let obtained = Event::Obtained {
-        op: 1,
-        token: Some(1),
-        until,
-    };
+    let obtained = obtained(1, Some(1), until);
     let gone = Event::Gone {
         meant: true,
         how: "signal: 9".into(),
@@ -154,11 +163,7 @@ fn tokens_must_be_unique_and_rise_for_those_who_began_later() {
     assert_eq!(falling.verdict("fencing", &[]), (Verdict::Invalid, 1));
     // The second began before the first had obtained: either may have the larger token.
     let until = Some(2_000 * MS);
-    let obtained = |token| Event::Obtained {
-        op: 1,
-        token: Some(token),
-        until,
-    };
+    let obtained = |token| obtained(1, Some(token), until);
     let overlapping = Tale::default()
         .at(1, "c1", wait(1))
         .at(2, "c2", wait(1))
@@ -238,6 +243,16 @@ fn a_holder_that_is_told_late_is_found_unless_the_machine_starved_it() {
     assert_eq!(starved(1_850, 2_400, 700), (Verdict::Invalid, 1), "later");
     assert_eq!(starved(100, 1_000, 800), (Verdict::Invalid, 1), "before");
     assert_eq!(starved(1_000, 1_900, 300), (Verdict::Invalid, 1), "little");
+    // One that was counted late, behind another that came after.
+    let line = |from: u64, waited: u64| Event::Starved {
+        since: from * MS,
+        waited: waited * MS,
+    };
+    let counted_late = Tale::default()
+        .hold("c1", 1, 10, 1_910, 1)
+        .at(1_920, "c1", line(1_915, 5))
+        .at(1_930, "c1", line(1_100, 830));
+    assert_eq!(counted_late.verdict("told", &[]), (Verdict::Valid, 0));
     // What is seen in both ways counts once.
     let stalled = Event::Suffered {
         what: "stalled".into(),
@@ -277,11 +292,7 @@ fn whoever_gets_nothing_after_healing_is_found() {
 
 #[test]
 fn whoever_comes_later_and_gets_it_first_is_found() {
-    let obtained = |op, token| Event::Obtained {
-        op,
-        token: Some(token),
-        until: None,
-    };
+    let obtained = |op, token| obtained(op, Some(token), None);
     let tale = |second_comes: u64| {
         Tale::default()
             .at(10_000, "c1", wait(1))

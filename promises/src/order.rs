@@ -33,6 +33,12 @@ impl<I: Ord + Clone> Line<I> {
         self.waiting.first().map(|(since, one)| (*since, one))
     }
 
+    /// The same of those that a winner must not pass.
+    pub fn first_of(&self, is: impl Fn(&I) -> bool) -> Option<(u64, &I)> {
+        let first = self.waiting.iter().find(|(_, one)| is(one));
+        first.map(|(since, one)| (*since, one))
+    }
+
     /// Who is passed over by a winner that began then, and has left the line.
     pub fn passed(&self, began: u64) -> Option<&I> {
         let (since, first) = self.first()?;
@@ -52,6 +58,7 @@ mod tests {
         line.stands(2, 20);
         assert_eq!(line.passed(10), None, "begun by then");
         assert_eq!(line.passed(15), Some(&1));
+        assert_eq!(line.first_of(|one| *one != 1), Some((20, &2)));
         line.leaves(&1);
         assert_eq!(line.passed(15), None);
         assert_eq!(line.passed(21), Some(&2));

@@ -1,5 +1,5 @@
 //! Fencing tokens: never the same twice, and larger for whoever began after the other had obtained. Two
-//! that overlap may come in any order.
+//! that overlap may come in any order. Holds that may stand beside each other may have the same one.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -52,12 +52,23 @@ impl<R, I> Default for Tokens<R, I> {
 impl<R: Eq + Hash, I: Copy> Tokens<R, I> {
     /// A token was given; in order of `at`.
     pub fn obtained(&mut self, resource: R, new: Obtained<I>) -> Option<Breach<I>> {
+        self.obtained_beside(resource, new, |_| false)
+    }
+
+    /// The same, where it may stand `beside` some others, and have their token.
+    pub fn obtained_beside(
+        &mut self,
+        resource: R,
+        new: Obtained<I>,
+        beside: impl Fn(&I) -> bool,
+    ) -> Option<Breach<I>> {
         self.judged += 1;
         let given = self.given.entry(resource).or_insert_with(|| Given {
             all: HashMap::new(),
             records: Vec::new(),
         });
-        if let Some(other) = given.all.insert(new.token, new) {
+        let same = given.all.insert(new.token, new);
+        if let Some(other) = same.filter(|other| !beside(&other.who)) {
             return Some(Breach::Twice(other));
         }
         let before = given.records.partition_point(|one| one.at < new.began);
@@ -112,5 +123,31 @@ mod tests {
         ));
         assert_eq!(give("a", (15, 17), 8), None);
         assert_eq!(tokens.judged(), 7);
+    }
+    #[test]
+    fn those_beside_each_other_may_have_the_same_token_and_no_smaller_one() {
+        let mut tokens = Tokens::default();
+        // Even ones are of one kind, odd ones of another.
+        let mut give = |who: u64, (began, at), token| {
+            let new = Obtained {
+                who,
+                began,
+                at,
+                token,
+            };
+            tokens.obtained_beside("a", new, |other| other % 2 == who % 2)
+        };
+        assert_eq!(give(2, (0, 10), 7), None);
+        assert_eq!(give(4, (11, 12), 7), None, "beside it");
+        let twice = give(5, (11, 13), 7);
+        assert!(matches!(
+            twice,
+            Some(Breach::Twice(Obtained { who: 4, .. }))
+        ));
+        let smaller = give(6, (14, 15), 6);
+        assert!(matches!(
+            smaller,
+            Some(Breach::Smaller(Obtained { who: 2, .. }))
+        ));
     }
 }

@@ -1,5 +1,8 @@
 //! What a client process does: the steps of its plan, then one lock more once all is well again.
 
+mod observing;
+mod values;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,11 +13,11 @@ use futures::future::{Either, select};
 use quorate::Instant;
 use quorate::runtime::Runtime;
 
-use crate::canary::{AsItStands, Flaw};
+use crate::canary::{AsItStands, Flaw, counted_place};
 use crate::clock::{BEGIN, MS};
 use crate::facts::{Believer, Call, Fact, Why};
-use crate::kind::Kind;
-use crate::locker::{Hold, Locker, Miss, Order};
+use crate::kind::{Kind, ValueStep};
+use crate::locker::{Hold, Locker, Miss, Order, place_of_slot};
 use crate::process::Process;
 use crate::scenario::Step;
 
@@ -80,7 +83,7 @@ impl Client {
             kind,
         };
         let call = self.call(Call::Acquire {
-            resource: 0,
+            resource: kind.place(0).into(),
             wait: None,
         });
         let hold = self.locker.acquire(order).await;
@@ -100,16 +103,31 @@ impl Client {
         let world = self.process.shared.world();
         let steps = &world.scenario.clients[self.process.client].steps;
         match steps.last().map_or(Kind::Exclusive, |step| step.kind) {
-            Kind::Downgraded => Kind::Exclusive,
+            Kind::Downgraded | Kind::Value(_) | Kind::Noted(_) | Kind::Lead(_) | Kind::Observe => {
+                Kind::Exclusive
+            }
             Kind::Counted(id) => Kind::Owner(id),
             kind => kind,
         }
     }
 
     async fn step(&self, step: &Step) {
+        if let Kind::Value(verb) = step.kind
+            && verb != ValueStep::Turn
+        {
+            return self.value(step, verb).await;
+        }
+        if step.kind == Kind::Observe {
+            return self.observe(step).await;
+        }
+        self.lock(step).await;
+    }
+
+    async fn lock(&self, step: &Step) {
         let (wait, renew) = match step.kind {
             // By the owner's own verb, which waits as long as the settings say and renews.
             Kind::Counted(_) => (COUNTED_WAIT, true),
+            Kind::Lead(_) => (step.wait, true),
             _ => (step.wait, step.renew),
         };
         let order = Order {
@@ -119,7 +137,7 @@ impl Client {
             kind: step.kind,
         };
         let call = self.call(Call::Acquire {
-            resource: step.resource.into(),
+            resource: step.kind.place(step.resource).into(),
             wait: Some(wait),
         });
         let attempt = self.locker.acquire(order);
@@ -140,6 +158,10 @@ impl Client {
                 return;
             }
         };
+        if let Some(note) = step.kind.note() {
+            let value = hold.value();
+            self.tell(|_| Fact::Says { value, note: &note });
+        }
         let mut id = self.obtained(step.resource, (step.kind, renew), hold.clone());
         call.over();
         let mut hold = hold;
@@ -213,6 +235,9 @@ impl Client {
             hold.clone().extend(Duration::from_nanos(ttl)).await;
             call.over();
         }
+        if step.kind == Kind::Value(ValueStep::Turn) {
+            return self.turn(step, hold).await;
+        }
         self.sleep(step.hold / 2).await;
     }
 
@@ -278,14 +303,19 @@ impl Client {
 
     fn obtained(&self, resource: u8, (kind, renewed): (Kind, bool), hold: Arc<dyn Hold>) -> u64 {
         let until = hold.look().map_or(0, Instant::as_nanos);
+        let slot = hold.slot();
+        let mut place = slot.map_or(resource, |slot| place_of_slot(resource, slot));
         let mut world = self.process.shared.world();
+        if world.flaw == Some(Flaw::CountToK) {
+            place = counted_place(&world.watch.believers, kind, place);
+        }
         let believer = Believer {
             id: 0,
             client: self.process.client,
             task: world.task,
             renewed,
-            resource: resource.into(),
-            scope: kind.scope(resource),
+            resource: place.into(),
+            scope: kind.scope(place),
             value: hold.value(),
             fencing: hold.fencing(),
             since: 0,

@@ -56,9 +56,23 @@ counted! {
         several: "holds of several resources",
         shared: "holds of readers",
         owned: "holds of owners",
+        permits: "holds of permits",
         beside: "holds that began beside another",
         downgraded: "writers that became readers",
         not_downgraded: "writers that lost the lock over it",
+        noted: "notes sent to masters",
+        announced: "new leaders announced to somebody",
+        leaders_seen: "leaders seen, with their notes",
+        unnamed_seen: "leaders seen without a note",
+        nobody_seen: "observers told of nobody",
+        created: "values created",
+        taken: "pieces taken",
+        pieces_left: "looks at what is left, and sold out",
+        due: "periods done",
+        done_before: "periods found done",
+        values_lost: "values found lost or missing",
+        unknown: "writes that may have been or not",
+        values_cut: "calls about values dropped midway",
         waited_after_healing: "waiters served after healing",
     }
     "masters" {
@@ -71,6 +85,7 @@ counted! {
         refusals: "requests refused: BUSY, OOM, hung up, ..",
         forgotten_scripts: "scripts asked for and not there",
         garbage: "answers to another question",
+        strangers: "values of strangers under lock keys",
         breaks: "locks broken by somebody",
     }
     "network" {

@@ -3,11 +3,15 @@
 //! Swarm testing: each seed first draws which kinds of faults are on at all and how strong they are, so that
 //! rare combinations come up.
 
+mod notes;
+mod values;
+
 use crate::clock::MS;
 use crate::kind::Kind;
+use crate::locker::{PERMITS, SEMAPHORES};
 use crate::rng::Rng;
 use crate::scenario::{
-    ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, Refusal, Scenario, Settings, Step,
+    ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, PERIOD, Refusal, Scenario, Settings, Step,
     WORST_PPM,
 };
 
@@ -48,11 +52,16 @@ impl Scenario {
             faults,
             heal_at,
             tasks,
+            period: PERIOD,
             settings,
         };
         if settings.fencing {
             scenario.mix(&mut Rng::stream(seed, 4), resources);
+            scenario.add_notes(&mut Rng::stream(seed, 6));
+            scenario.add_values(&mut Rng::stream(seed, 5));
+            scenario.permit(&mut Rng::stream(seed, 8));
         }
+        scenario.meet_strangers(&mut Rng::stream(seed, 7), resources);
         scenario
     }
 
@@ -83,6 +92,47 @@ impl Scenario {
                 };
             }
         }
+    }
+}
+
+impl Scenario {
+    /// Draws semaphores: in every seventh world some steps take a permit. How many there are is mostly
+    /// what all agree on.
+    fn permit(&mut self, rng: &mut Rng) {
+        if !rng.chance(150_000) {
+            return;
+        }
+        let (share, agreed) = (rng.pick(&[2u64, 2, 4]), rng.chance(750_000));
+        let permits: Vec<u8> = (0..SEMAPHORES).map(|_| rng.pick(&[1, 2, 2, 3])).collect();
+        for client in &mut self.clients {
+            for step in &mut client.steps {
+                let other = rng.range(1, PERMITS as u64) as u8;
+                if rng.below(share) == 0 {
+                    let all = permits[usize::from(step.resource) % SEMAPHORES];
+                    step.kind = Kind::Permit(if agreed { all } else { other });
+                }
+            }
+        }
+    }
+}
+
+impl Scenario {
+    /// Draws strangers, in every tenth world in which something else goes wrong.
+    fn meet_strangers(&mut self, rng: &mut Rng, resources: u8) {
+        if self.faults.is_empty() || !rng.chance(100_000) {
+            return;
+        }
+        for _ in 0..rng.range(1, 6) {
+            let at = rng.below(self.heal_at - 10 * MS);
+            let left = (self.heal_at - at) / MS;
+            let kind = FaultKind::Stranger {
+                master: rng.below(self.masters.len() as u64) as u8,
+                resource: rng.below(resources.into()) as u8,
+                lasts: rng.range(1, 1_500).min(left) * MS,
+            };
+            self.faults.push(Fault { at, kind });
+        }
+        self.faults.sort_by_key(|fault| fault.at);
     }
 }
 

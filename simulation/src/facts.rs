@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use quorate::node::{Answer, Claim, Extended, Fault, Token};
+use quorate::node::{Answer, Claim, Extended, Fault, Request, Token};
 
 use crate::clock::Clock;
-use crate::kind::Scope;
+use crate::kind::{Scope, ValueStep};
 use crate::locker::Hold;
 
 /// A lock as it stands on one master.
@@ -94,6 +94,53 @@ pub(crate) enum Fact<'a> {
         call: Call,
         began: u64,
     },
+    /// What who holds by this value says of itself.
+    Says { value: Token, note: &'a str },
+    /// A task begins to observe an election.
+    Observes { task: usize },
+    /// It was told of a term and its leader's note, or of nobody.
+    Observed {
+        task: usize,
+        resource: usize,
+        leader: Option<(u64, Option<&'a str>)>,
+    },
+    /// What stands beside a lock on a master, until when on its clock in microseconds, and on the true time.
+    Beside {
+        master: usize,
+        resource: usize,
+        note: Option<(&'a [u8], u64)>,
+        lock: Seen,
+        until: u64,
+    },
+    /// A client begins a call about the value under a lock.
+    Asks {
+        task: usize,
+        resource: usize,
+        verb: ValueStep,
+    },
+    /// It was told this.
+    Told {
+        client: usize,
+        task: usize,
+        resource: usize,
+        told: Told,
+    },
+    /// A master has read or written a value.
+    Valued {
+        master: usize,
+        resource: usize,
+        request: &'a Request,
+        answer: &'a Result<Answer, Fault>,
+        before: Seen,
+        after: Seen,
+    },
+    /// A stranger looks after its value under the key of a lock.
+    Strange {
+        master: usize,
+        resource: usize,
+        /// It is still there.
+        stands: bool,
+    },
     /// A master came back.
     Restarted {
         master: usize,
@@ -122,6 +169,10 @@ pub(crate) enum Call {
     Extend,
     Downgrade,
     Release,
+    /// One about a value, which waits for its lock for so long.
+    Value {
+        wait: u64,
+    },
 }
 
 impl Call {
@@ -131,8 +182,30 @@ impl Call {
             Self::Extend => "an extension",
             Self::Downgrade => "a downgrade",
             Self::Release => "a release",
+            Self::Value { .. } => "a call about a value",
         }
     }
+}
+
+/// What a client was told of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// It is there from now on.
+    Created,
+    /// Pieces are its own; so many are left.
+    Taken(u64),
+    /// So many are left, and none was taken.
+    Left(u64),
+    /// What is done once a period is its own to do, under the lock of this number.
+    Due(u64),
+    /// It has been done before.
+    Done,
+    /// There is none, or the masters have lost it.
+    Lost,
+    /// It may have been written or not.
+    Unknown,
+    /// Nothing has changed.
+    Nothing,
 }
 
 /// Why a client is done with a lock.
@@ -155,7 +228,7 @@ pub(crate) struct Believer {
     pub(crate) task: usize,
     /// It is renewed in the background.
     pub(crate) renewed: bool,
-    /// The resource of its step; of several, one.
+    /// The resource of its step, or the slot that it has; of several, one.
     pub(crate) resource: usize,
     /// All of them, and who may stand beside it.
     pub(crate) scope: Scope,

@@ -1,5 +1,7 @@
 //! What kind of lock a step takes, and whose holds may stand beside each other.
 
+use crate::place::place_of_slot;
+
 /// What kind of lock a step takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
@@ -16,6 +18,32 @@ pub enum Kind {
     Counted(u8),
     /// Alone, and as a reader for the second half of the hold.
     Downgraded,
+    /// Alone, with a note of that number.
+    Noted(u32),
+    /// Alone, as an elected leader with a note of that number.
+    Lead(u32),
+    /// Not at all: it watches who leads.
+    Observe,
+    /// Alone, for the value that is kept under it.
+    Value(ValueStep),
+    /// One of so many permits of the semaphore that has the name of the resource.
+    Permit(u8),
+}
+
+/// What is done with the value under a lock: pieces of a quota, or the last period done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueStep {
+    /// An operator creates a quota of so many pieces; of none: a record of periods.
+    Create(u8),
+    /// So many pieces are taken.
+    Take(u8),
+    /// Somebody looks how many are left.
+    Left,
+    /// Something is done, once a period.
+    Once,
+    /// The same by who holds the lock itself: it looks after half of the hold, and writes down that it is done at the
+    /// end.
+    Turn,
 }
 
 /// Whose holds may stand beside each other.
@@ -55,11 +83,33 @@ impl Scope {
 }
 
 impl Kind {
-    /// What a lock of this kind on `resource` takes.
-    pub(crate) fn scope(self, resource: u8) -> Scope {
-        let first = 1 << resource;
+    /// What its holder says of itself, where it does.
+    pub(crate) fn note(self) -> Option<String> {
+        match self {
+            Self::Noted(number) | Self::Lead(number) => Some(format!("note {number}")),
+            _ => None,
+        }
+    }
+
+    /// Where somebody who asks for it waits: of a semaphore, at its first slot.
+    pub(crate) fn place(self, resource: u8) -> u8 {
+        match self {
+            Self::Permit(_) => place_of_slot(resource, 0),
+            _ => resource,
+        }
+    }
+
+    /// What a lock of this kind takes at `place`: the resource, or the slot.
+    pub(crate) fn scope(self, place: u8) -> Scope {
+        let first = 1 << place;
         let (resources, class) = match self {
-            Self::Exclusive | Self::Downgraded => (first, None),
+            Self::Exclusive
+            | Self::Downgraded
+            | Self::Noted(_)
+            | Self::Lead(_)
+            | Self::Observe
+            | Self::Value(_)
+            | Self::Permit(_) => (first, None),
             Self::Several(others) => (first | others, None),
             Self::Shared => (first, Some(Class::Readers)),
             Self::Owner(id) | Self::Counted(id) => (first, Some(Class::Owner(id))),

@@ -29,8 +29,11 @@
 //!   long as a thread may be kept from running while masters and network go on.
 //!
 //! - In every third world several kinds of locks on the same resources: one alone, several at once, readers,
-//!   owners, writers that become readers. Their canaries are wrong masters under the real library
+//!   owners, writers that become readers. In every seventh, semaphores. Their canaries are wrong masters under the real library
 //!   (`canary/scripts.rs`).
+//! - In some worlds values are kept under locks: quotas, and what is done once a period. They last longer, with
+//!   masters that crash one after another (`draw/values.rs`). In others holders say who they are, leaders are
+//!   elected, and elections are watched (`draw/notes.rs`).
 //!
 //! # What is not
 //!
@@ -53,6 +56,7 @@ mod executor;
 mod facts;
 mod kind;
 mod locker;
+mod place;
 mod play;
 mod process;
 mod rng;
@@ -65,12 +69,13 @@ mod world;
 pub use canary::Flaw;
 pub use checks::{HARM, Judged, Lateness, RULES, Violation};
 pub use coverage::{Coverage, grouped};
-pub use kind::Kind;
+pub use kind::{Kind, ValueStep};
 pub use play::Play;
 pub use rng::Rng;
 pub use run::{Outcome, run};
 pub use scenario::{
-    ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, Promises, Scenario, Settings, Step,
+    ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, Promises, Refusal, Scenario, Settings,
+    Step,
 };
 pub use shrink::shrink;
 pub use sweep::{Failure, Summary, Sweep, first_caught};

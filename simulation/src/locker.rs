@@ -3,12 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate::node::Token;
+use quorate::node::{Node, Token};
 use quorate::runtime::BoxFuture;
-use quorate::{AcquireError, Instant, LockGuard, LockRequest, OwnedGuard, Owner, Redlock, Wait};
+use quorate::{
+    AcquireError, Instant, Leadership, LockGuard, LockRequest, OwnedGuard, Owner, Redlock, Wait,
+};
 
-use crate::canary::{CountedHolds, Flaw};
+use crate::canary::{CountedHolds, Flaw, WrongRegister};
 use crate::kind::Kind;
+pub(crate) use crate::place::{
+    PERMITS, PLACES, RESOURCES, SEMAPHORES, is_line, name, place_of_slot, resource_of,
+    semaphore_of, semaphore_of_key,
+};
 
 /// One acquire of a workload.
 #[derive(Clone, Debug)]
@@ -18,6 +24,16 @@ pub(crate) struct Order {
     pub(crate) wait: Option<Duration>,
     pub(crate) renew: bool,
     pub(crate) kind: Kind,
+}
+
+impl Order {
+    fn wait(&self) -> Wait {
+        match self.wait {
+            Some(Duration::ZERO) => Wait::None,
+            Some(wait) => Wait::For(wait),
+            None => Wait::Forever,
+        }
+    }
 }
 
 /// Why there is no lock.
@@ -31,12 +47,26 @@ pub(crate) enum Miss {
 /// Something that takes locks.
 pub(crate) trait Locker: Send + Sync {
     fn acquire(&self, order: Order) -> BoxFuture<Result<Arc<dyn Hold>, Miss>>;
+
+    /// The library, where it is behind it.
+    fn redlock(&self) -> Option<&Redlock> {
+        None
+    }
+
+    /// A canary: what reads and writes the values under locks in the library's place.
+    fn register(&self) -> Option<&WrongRegister> {
+        None
+    }
 }
 
 /// A held lock.
 pub(crate) trait Hold: Send + Sync {
     fn value(&self) -> Token;
     fn fencing(&self) -> Option<u64>;
+    /// Which permit of a semaphore it is.
+    fn slot(&self) -> Option<usize> {
+        None
+    }
     /// Until when it is valid; none once the holder, if it asked, would hear that it is over. A look
     /// that changes nothing.
     fn look(&self) -> Option<Instant>;
@@ -46,25 +76,10 @@ pub(crate) trait Hold: Send + Sync {
     fn release(self: Arc<Self>) -> BoxFuture<()>;
     /// Goes on as a reader; none where the lock was lost over it.
     fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>>;
-}
-
-/// The most resources of a run.
-pub(crate) const RESOURCES: usize = 20;
-
-const NAMES: [&str; RESOURCES] = [
-    "r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
-    "r15", "r16", "r17", "r18", "r19",
-];
-
-/// The resource's name.
-pub(crate) fn name(resource: u8) -> &'static str {
-    NAMES[usize::from(resource)]
-}
-
-/// The number of the resource that a key names.
-pub(crate) fn resource_of(key: &[u8]) -> usize {
-    let digits = key.iter().skip(1).map(|digit| usize::from(digit - b'0'));
-    digits.fold(0, |number, digit| 10 * number + digit)
+    /// The library's guard, where it is one.
+    fn guard(&self) -> Option<&LockGuard> {
+        None
+    }
 }
 
 /// The library.
@@ -73,18 +88,20 @@ pub(crate) struct Library {
     owners: Vec<Owner>,
     /// A canary: what each owner has here is counted, whether it is held or not.
     counted: Option<CountedHolds>,
+    register: Option<WrongRegister>,
 }
 
 /// How many owners there are at the most.
 const OWNERS: u8 = 3;
 
 impl Library {
-    pub(crate) fn new(redlock: Redlock, flaw: Option<Flaw>) -> Self {
+    pub(crate) fn new(redlock: Redlock, nodes: Vec<Arc<dyn Node>>, flaw: Option<Flaw>) -> Self {
         let id = |number| format!("owner-{number}");
         let owner = |number| redlock.owner(id(number)).expect("a good id");
         Self {
             owners: (0..OWNERS).map(owner).collect(),
             counted: (flaw == Some(Flaw::LocalCountAnswers)).then(CountedHolds::default),
+            register: flaw.and_then(|flaw| WrongRegister::of(flaw, nodes)),
             redlock,
         }
     }
@@ -105,10 +122,26 @@ impl Library {
         })
     }
 
+    /// Leads, once nobody else does. It renews always.
+    async fn leads(&self, order: &Order) -> Result<Arc<dyn Hold>, Miss> {
+        let election = self.redlock.election(name(order.resource));
+        let note = order.kind.note().unwrap_or_default();
+        let leads = election.wait(order.wait()).campaign(note).await;
+        leads
+            .map(|leadership| Arc::new(leadership) as Arc<dyn Hold>)
+            .map_err(miss)
+    }
+
     fn request(&self, order: &Order) -> LockRequest<'_> {
         let resource = name(order.resource);
         match order.kind {
-            Kind::Exclusive | Kind::Downgraded => self.redlock.lock(resource),
+            Kind::Noted(_) => {
+                let note = order.kind.note().unwrap_or_default();
+                self.redlock.lock(resource).note(note)
+            }
+            Kind::Exclusive | Kind::Downgraded | Kind::Lead(_) | Kind::Observe | Kind::Value(_) => {
+                self.redlock.lock(resource)
+            }
             Kind::Several(_) => {
                 let all = order.kind.scope(order.resource).resources();
                 let others = all.filter(|other| *other != usize::from(order.resource));
@@ -118,6 +151,10 @@ impl Library {
             }
             Kind::Shared => self.redlock.lock(resource).shared(),
             Kind::Owner(id) | Kind::Counted(id) => self.owners[usize::from(id)].lock(resource),
+            Kind::Permit(permits) => {
+                let name = name(order.resource % SEMAPHORES as u8);
+                self.redlock.semaphore(name, permits.into())
+            }
         }
     }
 }
@@ -129,19 +166,26 @@ impl Locker for Arc<Library> {
             if let Kind::Counted(id) = order.kind {
                 return library.counted(id, order.resource).await;
             }
+            if let Kind::Lead(_) = order.kind {
+                return library.leads(&order).await;
+            }
             let mut request = library.request(&order);
             if !order.renew {
                 request = request.fixed_lease();
             }
-            request = request.wait(match order.wait {
-                Some(Duration::ZERO) => Wait::None,
-                Some(wait) => Wait::For(wait),
-                None => Wait::Forever,
-            });
+            request = request.wait(order.wait());
             let held = request.acquire().await;
             held.map(|guard| Arc::new(guard) as Arc<dyn Hold>)
                 .map_err(miss)
         })
+    }
+
+    fn redlock(&self) -> Option<&Redlock> {
+        Some(&self.redlock)
+    }
+
+    fn register(&self) -> Option<&WrongRegister> {
+        self.register.as_ref()
     }
 }
 
@@ -161,6 +205,10 @@ impl Hold for LockGuard {
 
     fn fencing(&self) -> Option<u64> {
         self.fencing_token()
+    }
+
+    fn slot(&self) -> Option<usize> {
+        LockGuard::slot(self)
     }
 
     fn look(&self) -> Option<Instant> {
@@ -193,6 +241,48 @@ impl Hold for LockGuard {
             let reader = guard.downgrade().await.ok()?;
             Some(Arc::new(reader) as Arc<dyn Hold>)
         })
+    }
+
+    fn guard(&self) -> Option<&LockGuard> {
+        Some(self)
+    }
+}
+
+impl Hold for Leadership {
+    fn value(&self) -> Token {
+        self.guard().token()
+    }
+
+    fn fencing(&self) -> Option<u64> {
+        Some(self.term())
+    }
+
+    fn look(&self) -> Option<Instant> {
+        quorate::testing::look(self.guard())
+    }
+
+    fn lost(&self) -> BoxFuture<()> {
+        let lost = Leadership::lost(self);
+        Box::pin(async move {
+            lost.await;
+        })
+    }
+
+    fn extend(self: Arc<Self>, ttl: Duration) -> BoxFuture<()> {
+        Box::pin(async move {
+            let _outcome = self.guard().extend(ttl).await;
+        })
+    }
+
+    fn release(self: Arc<Self>) -> BoxFuture<()> {
+        let leadership = Arc::into_inner(self).expect("whoever looked at it has let go");
+        Box::pin(async move {
+            let _resigned = leadership.resign().await;
+        })
+    }
+
+    fn downgrade(self: Arc<Self>) -> BoxFuture<Option<Arc<dyn Hold>>> {
+        unreachable!("a leader is no writer")
     }
 }
 

@@ -80,9 +80,12 @@ impl Run {
             let process = process.clone();
             Arc::new(canary::WrongLocker::new(flaw, process, nodes, settings))
         } else {
-            let builder = settings.builder().nodes(nodes).runtime(process.clone());
+            let builder = settings
+                .builder()
+                .nodes(nodes.clone())
+                .runtime(process.clone());
             let redlock = builder.build().expect("settings that fit together");
-            Arc::new(Arc::new(Library::new(redlock, self.flaw)))
+            Arc::new(Arc::new(Library::new(redlock, nodes, self.flaw)))
         };
         self.shared.world().processes[client].tasks = self.scenario.tasks;
         for task in 0..self.scenario.tasks {

@@ -28,6 +28,8 @@ pub struct Scenario {
     pub heal_at: u64,
     /// How many tasks of each client share its work, side by side.
     pub tasks: u8,
+    /// How long a period is of what is done once a period, in nanoseconds.
+    pub period: u64,
     /// The settings of every client.
     pub settings: Settings,
 }
@@ -168,6 +170,12 @@ pub enum FaultKind {
     Garble { master: u8 },
     /// Somebody breaks a lock, on all masters.
     Break { resource: u8 },
+    /// A stranger keeps a value of another type under the key of a lock, unless somebody has that.
+    Stranger {
+        master: u8,
+        resource: u8,
+        lasts: u64,
+    },
     /// A client process stands still; its clock does not.
     Pause { client: u8, lasts: u64 },
     /// A client process dies and starts anew.
@@ -177,10 +185,15 @@ pub enum FaultKind {
 /// How a master refuses what it is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
+    /// A script is running.
     Busy,
+    /// There is no memory left.
     OutOfMemory,
+    /// It cannot write to its disk.
     Misconf,
+    /// It is a replica.
     ReadOnly,
+    /// The user may not.
     Denied,
     /// It closes the connection at the first question behind the handshake.
     HangUp,
@@ -239,6 +252,9 @@ pub struct Promises {
     /// `max_ttl` above twice the slack and the largest difference of clocks. Never needs clocks
     /// otherwise.
     pub tokens: bool,
+    /// No piece of a quota is handed out twice, and no period done twice. Rests on numbers that rise, and on
+    /// nothing else.
+    pub stock: bool,
     /// The restart guard can be measured: the masters' uptime is right.
     pub guard: bool,
     /// Clocks of masters do not jump: who has died in a line stays dead.
@@ -254,6 +270,9 @@ pub struct Promises {
     /// Calm, but for locks that are broken: who had one hears of it at once.
     pub prompt: bool,
 }
+
+/// What periods are, where nothing else is said: longer than any run.
+pub(crate) const PERIOD: u64 = 3_600_000 * MS;
 
 /// The lease's allowance for drift is 1 %: clocks of one run stay together within 0.8 %.
 pub(crate) const WORST_PPM: i64 = 4_000;
@@ -300,6 +319,7 @@ impl Scenario {
             faults: Vec::new(),
             heal_at: 5_000 * MS,
             tasks: 1,
+            period: PERIOD,
             settings: Settings {
                 ttl: 1_000 * MS,
                 max_ttl: 3_000 * MS,
@@ -332,10 +352,7 @@ impl Scenario {
 
     /// What must hold in it.
     pub fn promises(&self) -> Promises {
-        let jumps = self
-            .faults
-            .iter()
-            .any(|fault| matches!(fault.kind, FaultKind::Jump { .. }));
+        let jumps = self.has_jumps();
         let forgets = self.faults.iter().any(|fault| match fault.kind {
             FaultKind::Crash { master, .. } => {
                 self.masters[usize::from(master)].disk != Disk::Always
@@ -361,6 +378,7 @@ impl Scenario {
                 && (self.settings.guard || !forgets)
                 && !self.faults.iter().any(breaks),
             tokens: self.settings.fencing && (!forgets || restarts_above),
+            stock: self.settings.fencing && (!forgets || restarts_above),
             guard: self.settings.guard && !jumps,
             steady: !jumps,
             punctual: self.net.doze_ppm + self.net.preempt_ppm == 0,
@@ -373,9 +391,30 @@ impl Scenario {
         }
     }
 
+    /// Whether a master's clock jumps.
+    pub(crate) fn has_jumps(&self) -> bool {
+        let jumps = |fault: &Fault| matches!(fault.kind, FaultKind::Jump { .. });
+        self.faults.iter().any(jumps)
+    }
+
     /// Whether there is more than the plain lock.
     pub(crate) fn is_mixed(&self) -> bool {
-        self.takes(|kind| kind != Kind::Exclusive)
+        self.takes(|kind| {
+            !matches!(
+                kind,
+                Kind::Exclusive | Kind::Noted(_) | Kind::Lead(_) | Kind::Observe | Kind::Value(_)
+            )
+        })
+    }
+
+    /// Whether somebody says who holds.
+    pub(crate) fn has_notes(&self) -> bool {
+        self.takes(|kind| matches!(kind, Kind::Noted(_) | Kind::Lead(_) | Kind::Observe))
+    }
+
+    /// Whether some step is about the value under a lock.
+    pub(crate) fn has_values(&self) -> bool {
+        self.takes(|kind| matches!(kind, Kind::Value(_)))
     }
 
     /// Whether some step takes a lock of such a kind.
@@ -458,6 +497,7 @@ impl Settings {
             // Nothing is decided by a note, and its length differs from run to run.
             .note(None)
             .fencing(self.fencing);
+        let builder = quorate::testing::known_as(builder, "host", 1, "simulated");
         if self.fair {
             builder.fair()
         } else {
@@ -491,7 +531,7 @@ impl fmt::Display for Scenario {
         let s = &self.settings;
         writeln!(
             f,
-            "seed {}: {} masters, {} clients; ttl {} ms, max_ttl {} ms, node_timeout {} ms, fencing {}, fair {}, guard {}",
+            "seed {}: {} masters, {} clients; ttl {} ms, max_ttl {} ms, node_timeout {} ms, fencing {}, fair {}, guard {}, period {} ms",
             self.seed,
             self.masters.len(),
             self.clients.len(),
@@ -500,7 +540,8 @@ impl fmt::Display for Scenario {
             ms(s.node_timeout),
             s.fencing,
             s.fair,
-            s.guard
+            s.guard,
+            ms(self.period)
         )?;
         writeln!(f, "promised: {:?}", self.promises())?;
         writeln!(f, "network: {:?}", self.net)?;

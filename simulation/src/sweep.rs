@@ -157,8 +157,13 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
                     if seed >= seeds {
                         return;
                     }
+                    let scenario = Scenario::draw(seed);
+                    let shows = scenario.has_values() || !flaw.is_of_values();
+                    if !shows || flaw.is_of_notes() && !scenario.has_notes() {
+                        continue;
+                    }
                     // Every seed that was begun is finished, so the smallest is always found.
-                    if let Some(violation) = play.run(&Scenario::draw(seed)).violation {
+                    if let Some(violation) = play.run(&scenario).violation {
                         found.store(true, Ordering::Relaxed);
                         let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
                         if first.as_ref().is_none_or(|first| seed < first.seed) {

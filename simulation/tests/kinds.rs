@@ -1,6 +1,8 @@
-//! Several resources, readers and owners in worlds written by hand: what drawn worlds meet too rarely.
+//! Several resources, readers, owners and semaphores in worlds written by hand: what drawn worlds meet too rarely.
 
-use quorate_simulation::{Fault, FaultKind, Flaw, Kind, Outcome, Play, Scenario, Step};
+use quorate_simulation::{
+    Fault, FaultKind, Flaw, Kind, Outcome, Play, Refusal, Scenario, Step, Violation,
+};
 
 const MS: u64 = 1_000_000;
 
@@ -89,4 +91,124 @@ fn holds_of_one_owner_that_meet_let_each_other_be_alone() {
         // Those that were waited for in the steps, too.
         assert!(outcome.coverage.acquired >= 12, "seed {seed}");
     }
+}
+
+/// What a flaw comes to, by the rules whose breach does harm by itself.
+fn harm(scenario: &Scenario, flaw: Option<Flaw>) -> Outcome {
+    let play = Play {
+        flaw,
+        harm: true,
+        ..Play::default()
+    };
+    play.run(scenario)
+}
+
+/// The first of some worlds in which a flaw breaks such a rule.
+fn harms(worlds: impl Fn(u64) -> Scenario, flaw: Option<Flaw>, rule: &str) -> Option<Violation> {
+    let violation = |seed| harm(&worlds(seed), flaw).violation;
+    let mut broken = (0..40).filter_map(violation);
+    broken.find(|violation| violation.rule == rule)
+}
+
+/// Three who want two permits at one moment.
+fn three_for_two(seed: u64) -> Scenario {
+    let mut scenario = Scenario::quiet(seed, 3, 3);
+    (scenario.net.delay, scenario.net.jitter) = (MS, 4 * MS);
+    for client in &mut scenario.clients {
+        client.steps = vec![step(Kind::Permit(2)); 4];
+    }
+    scenario
+}
+
+#[test]
+fn masters_that_count_to_two_let_three_in() {
+    for seed in 0..20 {
+        assert_eq!(play(&three_for_two(seed), None).violation, None, "{seed}");
+    }
+    let three = harms(three_for_two, Some(Flaw::CountToK), "permits");
+    assert!(three.is_some());
+}
+
+/// One has a permit on two of three masters, of which one dies: the two that are left show different slots.
+fn one_slot_on_two_masters(seed: u64) -> Scenario {
+    let mut scenario = Scenario::quiet(seed, 3, 2);
+    let takes = |think, wait, hold| Step {
+        think: think * MS,
+        wait: wait * MS,
+        hold: hold * MS,
+        renew: false,
+        ..step(Kind::Permit(2))
+    };
+    scenario.clients[0].steps = vec![takes(5, 0, 900)];
+    scenario.clients[1].steps = vec![takes(150, 500, 10)];
+    let (master, how, lasts) = (1, Refusal::Busy, 50 * MS);
+    let kind = FaultKind::Refuse { master, how, lasts };
+    scenario.faults.push(Fault { at: 0, kind });
+    let (master, down, age) = (2, 3_000 * MS, MS);
+    let kind = FaultKind::Crash { master, down, age };
+    let at = 100 * MS;
+    scenario.faults.push(Fault { at, kind });
+    scenario
+}
+
+#[test]
+fn a_permit_that_each_master_picks_is_had_by_nobody_while_one_of_them_is_down() {
+    for seed in 0..20 {
+        let world = one_slot_on_two_masters(seed);
+        let had = |flaw| {
+            let seen = harm(&world, flaw).coverage;
+            (seen.acquired, seen.held_by_other + seen.no_quorum)
+        };
+        assert_eq!(had(None), (4, 0), "seed {seed}");
+        assert_eq!(had(Some(Flaw::MasterPicksSlot)), (3, 1), "seed {seed}");
+    }
+}
+
+/// Some who want one of two resources, and some who want both, each with another of them first.
+fn one_or_both(seed: u64) -> Scenario {
+    let mut scenario = Scenario::quiet(seed, 3, 8);
+    (scenario.net.delay, scenario.net.jitter) = (MS, 8 * MS);
+    for (index, client) in scenario.clients.iter_mut().enumerate() {
+        let of = |kind, resource| Step {
+            resource,
+            ..step(kind)
+        };
+        let (first, both) = (index as u8 % 2, Kind::Several(0b11));
+        let alone = of(Kind::Exclusive, first);
+        client.steps = vec![alone, of(both, first), of(both, 1 - first)];
+        client.steps.rotate_left(index % 3);
+        client.steps.push(of(both, first));
+    }
+    scenario
+}
+
+#[test]
+fn a_ticket_for_each_of_several_resources_ends_in_a_deadlock() {
+    for seed in 0..20 {
+        assert_eq!(play(&one_or_both(seed), None).violation, None, "{seed}");
+    }
+    let stuck = harms(one_or_both, Some(Flaw::TicketPerResource), "healing");
+    assert!(stuck.is_some());
+}
+
+/// A stranger keeps something of its own under one of two keys that somebody wants.
+#[test]
+fn masters_that_read_all_keys_at_once_write_over_a_strangers() {
+    let mut scenario = Scenario::quiet(1, 3, 1);
+    scenario.clients[0].steps = vec![step(Kind::Several(0b11)); 3];
+    let (master, resource, lasts) = (0, 1, 1_000 * MS);
+    let kind = FaultKind::Stranger {
+        master,
+        resource,
+        lasts,
+    };
+    scenario.faults = vec![Fault { at: 0, kind }];
+    let library = harm(&scenario, None);
+    assert_eq!(library.violation, None);
+    assert_eq!(library.coverage.strangers, 1);
+    let over = harm(&scenario, Some(Flaw::MgetWrongtype)).violation;
+    assert_eq!(
+        over.map(|violation| violation.rule),
+        Some("strangers keep theirs")
+    );
 }

@@ -82,7 +82,7 @@ fn a_traced_run_is_the_same_run() {
 }
 
 /// Within how many seeds each canary must be caught.
-const CANARIES: [(Flaw, u64); 41] = [
+const CANARIES: [(Flaw, u64); 53] = [
     (Flaw::HalfQuorum, 20),
     (Flaw::ReachableQuorum, 20),
     (Flaw::ValidityAfterReplies, 1_000),
@@ -124,6 +124,18 @@ const CANARIES: [(Flaw, u64); 41] = [
     (Flaw::OwnerWritesBack, 1_000),
     (Flaw::OwnerAnyNumber, 1_000),
     (Flaw::LocalCountAnswers, 5_000),
+    (Flaw::BlindWrite, 1_000),
+    (Flaw::ReadNoRaise, 500),
+    (Flaw::SmallerNumberRead, 10_000),
+    (Flaw::MissingIsInitial, 5_000),
+    (Flaw::NoRunStamp, 10_000),
+    (Flaw::NoteOfAnybody, 1_000),
+    (Flaw::NoteLeft, 2_000),
+    (Flaw::TicketPerResource, 2_000),
+    (Flaw::MgetWrongtype, 2_000),
+    (Flaw::CountToK, 200),
+    (Flaw::MasterPicksSlot, 200),
+    (Flaw::NoSemaphoreLine, 200),
 ];
 
 #[test]
@@ -144,5 +156,11 @@ fn every_canary_is_caught_within_its_seeds() {
 #[test]
 fn the_small_locker_without_a_flaw_passes() {
     let caught = first_caught(Flaw::Sound, false, seeds() / 10, threads());
+    assert_eq!(caught, None);
+}
+
+#[test]
+fn the_small_client_of_values_without_a_flaw_passes() {
+    let caught = first_caught(Flaw::SoundRegister, false, seeds(), threads());
     assert_eq!(caught, None);
 }

@@ -91,6 +91,7 @@ impl AcquireLoop<'_> {
         let mut heard = None;
         let mut attempts = 0;
         let mut met = Meetings::default();
+        let mut in_a_row = 0;
         loop {
             attempts += 1;
             self.pass_own_slots();
@@ -107,7 +108,7 @@ impl AcquireLoop<'_> {
             };
             Heard::add(&mut heard, missed.finding, &missed.round);
             self.show(&missed, attempts);
-            if self.asks_for_another_slot(&missed, attempts).await {
+            if self.asks_for_another_slot(&missed, &mut in_a_row).await {
                 continue;
             }
             // Awaited, so that the next attempt does not meet the remains of this one.
@@ -131,6 +132,7 @@ impl AcquireLoop<'_> {
         let mut heard = place.as_ref().and_then(Place::told);
         let mut attempts = 0;
         let mut met = Meetings::default();
+        let mut in_a_row = 0;
         loop {
             attempts += 1;
             self.pass_own_slots();
@@ -148,7 +150,7 @@ impl AcquireLoop<'_> {
                 place.tell(heard.as_ref());
             }
             self.show(&missed, attempts);
-            if self.asks_for_another_slot(&missed, attempts).await {
+            if self.asks_for_another_slot(&missed, &mut in_a_row).await {
                 continue;
             }
             let over = self.is_over();
@@ -260,12 +262,14 @@ impl AcquireLoop<'_> {
     }
 
     /// Whether the masters show another slot of a semaphore to be free, which is asked for at once: a few times in a
-    /// row, also by a try. What they said a moment ago tells who comes late where none is.
-    async fn asks_for_another_slot(&mut self, missed: &FailedAttempt, attempts: u32) -> bool {
+    /// row, which begins with every wake-up, also by a try. What they said a moment ago tells who comes late where
+    /// none is.
+    async fn asks_for_another_slot(&mut self, missed: &FailedAttempt, in_a_row: &mut u32) -> bool {
         let Some(permit) = self.wanted.permit() else {
             return false;
         };
-        let may = !attempts.is_multiple_of(SLOTS_IN_A_ROW) && (self.once || !self.is_over());
+        let asked = std::mem::take(in_a_row) + 1;
+        let may = asked < SLOTS_IN_A_ROW && (self.once || !self.is_over());
         if !may || missed.failure != Some(Failure::Contention) {
             return false;
         }
@@ -277,6 +281,7 @@ impl AcquireLoop<'_> {
         };
         limit.wait(missed.undo.done()).await;
         self.wanted = Wanted::slot(permit.at(slot));
+        *in_a_row = asked;
         true
     }
 

@@ -169,8 +169,7 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
-    pub(crate) fn of_this_process() -> Self {
-        let identity = Identity::of_this_process();
+    pub(crate) fn of(identity: Identity) -> Self {
         let usual = identity.says("");
         Self { identity, usual }
     }

@@ -25,7 +25,9 @@ pub(crate) enum NextSlot {
     Open,
 }
 
-/// A slot that a majority shows to be free, the first from `start` on.
+/// A slot that a majority shows to be free, the first from `start` on; where there is none, one that may be free
+/// on a majority: who granted the slot that was asked for said nothing of the others. Or else a client would ask
+/// for a slot for ever that one of two masters refuses, while a third is down and another slot is free on both.
 ///
 /// The client names the slot, the same on every master: each master offering one of its own would split
 /// the votes for as long as a minority is down.
@@ -38,11 +40,16 @@ pub(crate) fn next_slot(quorum: Quorum, seen: SlotsSeen<'_>, permits: u8, start:
             .count();
         free + if slot == seen.asked { seen.granted } else { 0 }
     };
+    let may_be = |slot: u8| shows(slot) + if slot == seen.asked { 0 } else { seen.granted };
     let mut slots = (0..permits).map(|step| (start % permits + step) % permits);
-    match slots.clone().find(|&slot| shows(slot) >= quorum.size()) {
-        Some(slot) => NextSlot::Ask(slot),
-        None if slots.any(|slot| shows(slot) + seen.silent >= quorum.size()) => NextSlot::Open,
+    if let Some(slot) = slots.clone().find(|&slot| shows(slot) >= quorum.size()) {
+        return NextSlot::Ask(slot);
+    }
+    let open = |slot| may_be(slot) + seen.silent >= quorum.size();
+    match slots.find(|&slot| open(slot)) {
         None => NextSlot::Held,
+        Some(_) if seen.silent > 0 => NextSlot::Open,
+        Some(slot) => NextSlot::Ask(slot),
     }
 }
 
@@ -89,10 +96,23 @@ mod tests {
     }
 
     #[test]
-    fn what_was_granted_counts_as_free_and_nothing_else_does_there() {
+    fn what_was_granted_counts_as_free() {
         assert_eq!(next(&[0b0001], 1, 0, 0), Some(0));
-        assert_eq!(next(&[0b0010], 1, 0, 0), None);
         assert_eq!(next(&[0b1000, 0b1000], 1, 0, 0), Some(3));
+    }
+
+    #[test]
+    fn who_granted_one_slot_may_have_others_free() {
+        // The third does not answer.
+        assert_eq!(next(&[0b0010], 1, 0, 0), Some(1));
+        assert_eq!(next(&[0b1010], 1, 0, 2), Some(3), "from its own place on");
+        assert_eq!(next(&[0b0000], 1, 0, 0), None);
+        assert_eq!(
+            next(&[0b0010, 0b0001], 1, 0, 0),
+            Some(0),
+            "what is shown first"
+        );
+        assert_eq!(next(&[], 1, 0, 0), None, "one is no majority");
     }
 
     #[test]

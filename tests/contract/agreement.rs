@@ -640,8 +640,12 @@ impl Pair {
             let mut seen = self.look().await;
             if is_fleeting {
                 // A note is kept for four times what its lock had left: nobody knows when it goes.
-                said.iter_mut().for_each(|(a, b)| forget_notes([a, b]));
-                seen.iter_mut().for_each(|(a, b)| a.forget_note(b));
+                if let Some((a, b)) = &mut said {
+                    forget_notes([a, b]);
+                }
+                for (a, b) in &mut seen {
+                    a.forget_note(b);
+                }
             }
             if is_fleeting && !dusk.saw(began) {
                 // It took too long to be compared, and so may be all that comes of it.

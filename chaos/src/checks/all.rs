@@ -3,12 +3,24 @@
 use std::collections::HashMap;
 
 use super::{
-    Case, Findings, Verdict, assumptions, effects, exclusion, fencing, litter, liveness, order,
-    told,
+    Case, Finding, Findings, Verdict, assumptions, effects, exclusion, fencing, leaders, ledger,
+    litter, liveness, order, owners, permits, prizes, told, views,
 };
 use crate::event::{Event, STALLED};
 use crate::history::History;
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, Workload};
+
+type Checker = fn(&Case<'_>) -> Finding;
+
+/// What else is promised of a kind of lock, beside what is promised of all.
+const OF_KINDS: [(Checker, &[Workload]); 6] = [
+    (ledger::check, &[Workload::Transfer]),
+    (views::check, &[Workload::Readers, Workload::Owners]),
+    (permits::check, &[Workload::Permits]),
+    (owners::check, &[Workload::Owners]),
+    (prizes::check, &[Workload::Prizes]),
+    (leaders::check, &[Workload::Leader]),
+];
 
 /// Runs all checkers.
 pub fn check(scenario: &Scenario, history: &History) -> Findings {
@@ -21,7 +33,7 @@ pub fn check(scenario: &Scenario, history: &History) -> Findings {
         starved: starved(history),
         end: history.end(),
     };
-    let findings = vec![
+    let mut findings = vec![
         assumptions::check(&case),
         exclusion::check(&case),
         effects::check(&case),
@@ -31,6 +43,11 @@ pub fn check(scenario: &Scenario, history: &History) -> Findings {
         litter::check(&case),
         told::check(&case),
     ];
+    for (check, workloads) in OF_KINDS {
+        if workloads.iter().any(|one| scenario.workloads.contains(one)) {
+            findings.push(check(&case));
+        }
+    }
     let verdict = findings
         .iter()
         .map(|finding| finding.verdict)

@@ -8,7 +8,7 @@ const FEW: usize = 3;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
     let violations = gone_wrong(case);
-    let obtained = case.attempts.iter().filter(|one| one.obtained.is_some());
+    let obtained = case.attempts.iter().filter(|one| one.served().is_some());
     let obtained = obtained.count();
     let missing = missing(case, obtained);
     let landed = case.faults.iter().filter(|one| one.landed.is_some());

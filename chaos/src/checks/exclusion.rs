@@ -1,5 +1,5 @@
 //! At most one believer at a time: no two intervals from "obtained" to the first of "release
-//! sent", "validity ended" and "loss told" may overlap.
+//! sent", "validity ended" and "loss told" may overlap, but those of holds that may stand beside each other.
 
 use quorate_promises::{Belief, Exclusion, Overlap};
 
@@ -20,25 +20,13 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let mut violations = Vec::new();
     for belief in beliefs {
         let attempt = &case.attempts[belief.who];
-        let resource = &attempt.resource;
-        for Overlap { other, from, to } in exclusion.begins(resource, belief) {
-            let other = &case.attempts[other];
-            violations.push(Violation {
-                checker: "exclusion".into(),
-                from,
-                to,
-                who: vec![other.who.clone(), attempt.who.clone()],
-                resource: Some(resource.clone()),
-                what: format!(
-                    "{} and {} both held {resource:?} for {} ({} and {})",
-                    other.name(),
-                    attempt.name(),
-                    seconds(to - from),
-                    token(other),
-                    token(attempt)
-                ),
-                excused: case.excuse(from, to),
-            });
+        for place in attempt.places() {
+            for overlap in exclusion.begins(place, belief) {
+                let other = &case.attempts[overlap.other];
+                if !other.claim.is_beside(&attempt.claim) {
+                    violations.push(overlapping(case, place.0, other, attempt, &overlap));
+                }
+            }
         }
     }
     let (seen, holds) = (violations.len(), exclusion.judged());
@@ -54,6 +42,33 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         return finding.at_least(Verdict::Unknown);
     }
     finding
+}
+
+fn overlapping(
+    case: &Case<'_>,
+    resource: &str,
+    other: &Attempt,
+    attempt: &Attempt,
+    Overlap { from, to, .. }: &Overlap<usize>,
+) -> Violation {
+    let slot = attempt.slot.map(|slot| format!(", slot {slot},"));
+    Violation {
+        checker: "exclusion".into(),
+        from: *from,
+        to: *to,
+        who: vec![other.who.clone(), attempt.who.clone()],
+        resource: Some(resource.to_owned()),
+        what: format!(
+            "{} and {} both held {resource:?}{} for {} ({} and {})",
+            other.name(),
+            attempt.name(),
+            slot.unwrap_or_default(),
+            seconds(to - from),
+            token(other),
+            token(attempt)
+        ),
+        excused: case.excuse(*from, *to),
+    }
 }
 
 fn token(of: &Attempt) -> String {

@@ -1,11 +1,12 @@
-//! Fencing tokens: never the same twice, larger for whoever began after the other had obtained, and
-//! the register never takes a write behind a newer one. This holds whatever happens to exclusion.
+//! Fencing tokens: never the same twice but beside each other, larger for whoever began after the other had
+//! obtained, and the register never takes a write behind a newer one. This holds whatever happens to exclusion.
 
 use std::collections::HashMap;
 
 use quorate_promises::{Breach, Obtained, Tokens};
 
 use super::{Case, Finding, Violation};
+use crate::claim::Claim;
 use crate::event::Event;
 use crate::history::Attempt;
 use crate::scenario::Locker;
@@ -19,9 +20,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         .collect();
     holds.sort_by_key(|(at, _)| *at);
     let mut given = Tokens::default();
+    let mut owned = Owned::default();
     let mut bare = 0;
     for (at, attempt) in holds {
-        let resource = &attempt.resource;
         let Some(token) = attempt.token else {
             if case.scenario.locker == Locker::Quorate {
                 bare += 1;
@@ -30,31 +31,17 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             }
             continue;
         };
-        let obtained = Obtained {
-            who: attempt,
-            began: attempt.began,
-            at,
-            token,
-        };
-        match given.obtained(resource, obtained) {
-            None => {}
-            Some(Breach::Twice(other)) => {
-                let (name, who) = (attempt.name(), [other.who, attempt]);
-                let what = format!(
-                    "{} and {name} both got token {token} for {resource:?}",
-                    other.who.name()
-                );
-                violations.push(violation(other.at, at, &who, what));
-            }
-            Some(Breach::Smaller(other)) => {
-                let (name, who) = (attempt.name(), [other.who, attempt]);
-                let what = format!(
-                    "{name} began after {} had {} for {resource:?}, and got {token}",
-                    other.who.name(),
-                    other.token
-                );
-                violations.push(violation(attempt.began, at, &who, what));
-            }
+        let began = owned.began(attempt, token, case.end);
+        for place in attempt.places() {
+            let obtained = Obtained {
+                who: attempt,
+                began,
+                at,
+                token,
+            };
+            let beside = |other: &&Attempt| other.claim.is_beside(&attempt.claim);
+            let breach = given.obtained_beside(place, obtained, beside);
+            violations.extend(breach.map(|breach| breached(place.0, &obtained, breach)));
         }
     }
     let tokens = given.judged();
@@ -65,6 +52,52 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         looked_at = format!("{looked_at}, {bare} holds without a token");
     }
     Finding::of("fencing", looked_at, violations)
+}
+
+/// The holds of owners, by resource and number.
+#[derive(Default)]
+struct Owned<'a>(HashMap<(&'a str, u64), Vec<Joinable<'a>>>);
+
+/// A hold, until when it is believed in, and when the acquisition of its number began.
+type Joinable<'a> = (&'a Attempt, u64, u64);
+
+impl<'a> Owned<'a> {
+    /// When the acquisition began that this hold has its number from: who joins an owner's live lock, in
+    /// memory or on the masters, has that of the lock, whatever happened beside it.
+    fn began(&mut self, attempt: &'a Attempt, token: u64, end: u64) -> u64 {
+        let (Claim::Owner(_), Some((_, to))) = (&attempt.claim, attempt.belief(end)) else {
+            return attempt.began;
+        };
+        let holds = self.0.entry((&attempt.resource, token)).or_default();
+        let mut live = holds.iter();
+        let joined =
+            live.find(|(other, until, _)| other.claim == attempt.claim && *until > attempt.began);
+        let began = joined.map_or(attempt.began, |(_, _, began)| *began);
+        holds.push((attempt, to, began));
+        began
+    }
+}
+
+fn breached(resource: &str, new: &Obtained<&Attempt>, breach: Breach<&Attempt>) -> Violation {
+    let (attempt, token) = (new.who, new.token);
+    let name = attempt.name();
+    match breach {
+        Breach::Twice(other) => {
+            let what = format!(
+                "{} and {name} both got token {token} for {resource:?}",
+                other.who.name()
+            );
+            violation(other.at, new.at, &[other.who, attempt], what)
+        }
+        Breach::Smaller(other) => {
+            let what = format!(
+                "{name} began after {} had {} for {resource:?}, and got {token}",
+                other.who.name(),
+                other.token
+            );
+            violation(new.began, new.at, &[other.who, attempt], what)
+        }
+    }
 }
 
 fn register(case: &Case<'_>, violations: &mut Vec<Violation>) -> (usize, usize) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{Case, Finding, Verdict, Violation};
 use crate::event::Event;
+use crate::history::Attempt;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
     let mut violations = Vec::new();
@@ -85,12 +86,20 @@ impl Case<'_> {
                 && self
                     .attempts
                     .iter()
-                    .any(|attempt| attempt.who == line.who && attempt.resource == key)
+                    .any(|attempt| attempt.who == line.who && is_of(key, attempt))
         }) || self.faults.iter().any(|fault| {
             // The clock runs behind what the key was given, or a release met a deaf master.
             fault.healed.unwrap_or(self.end) > felt
         })
     }
+}
+
+/// Whether the key stands for one of the resources, or for something that goes with it.
+fn is_of(key: &str, attempt: &Attempt) -> bool {
+    attempt.resources().any(|resource| {
+        let rest = key.strip_suffix(resource);
+        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with(':'))
+    })
 }
 
 fn few(keys: &[String]) -> String {

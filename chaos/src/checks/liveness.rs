@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use super::{Case, Finding, Verdict, Violation, seconds};
-use crate::recorder::client_index;
+use crate::event::Event;
+use crate::recorder::{FOLLOWING, client_index};
 use crate::scenario::{Locker, Workload};
+use crate::workload::family;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
     let (Some(calm), Some(finish)) = (case.history.calm(), case.history.finish()) else {
@@ -15,19 +17,28 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let mut got: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
     let mut first = None;
     for attempt in &case.attempts {
-        if let Some(at) = attempt.obtained
+        if let Some(at) = attempt.served()
             && at > calm
             && let Some(client) = client_index(&attempt.who)
         {
-            got.entry(&attempt.resource).or_default().insert(client);
+            let workload = family(&attempt.resource);
+            got.entry(workload).or_default().insert(client);
             first = Some(first.map_or(at, |first: u64| first.min(at)));
         }
     }
+    for line in &case.history.lines {
+        if let (Event::Followed { term: Some(_), .. }, Some(client)) =
+            (&line.what, client_index(&line.who))
+            && line.t > calm
+        {
+            got.entry(FOLLOWING).or_default().insert(client);
+        }
+    }
     let mut violations = Vec::new();
-    for workload in &case.scenario.workloads {
-        let Some(resource) = shared(*workload, case) else {
-            continue;
-        };
+    let workloads = case.scenario.workloads.iter();
+    let wanted = workloads.filter_map(|workload| shared(*workload, case));
+    let leads = case.scenario.workloads.contains(&Workload::Leader);
+    for resource in wanted.chain(leads.then_some(FOLLOWING)) {
         for client in 0..case.scenario.clients {
             if got.get(resource).is_some_and(|who| who.contains(&client)) {
                 continue;
@@ -64,8 +75,8 @@ fn shared(workload: Workload, case: &Case<'_>) -> Option<&'static str> {
     let unavailable = case.history.lines.iter().any(|line| {
         matches!(
             &line.what,
-            crate::event::Event::Unavailable { kind, .. } if kind == workload.name()
+            Event::Unavailable { kind, .. } if kind == workload.name()
         )
     });
-    (workload != Workload::Many && !unavailable).then(|| workload.name())
+    (workload.is_shared() && !unavailable).then(|| workload.name())
 }

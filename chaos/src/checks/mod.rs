@@ -6,10 +6,16 @@ mod assumptions;
 mod effects;
 mod exclusion;
 mod fencing;
+mod leaders;
+mod ledger;
 mod litter;
 mod liveness;
 mod order;
+mod owners;
+mod permits;
+mod prizes;
 mod told;
+mod views;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,6 +24,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::history::{Attempt, FaultSpan, History};
 use crate::scenario::{Exclusion, Scenario};
+
+/// No thread waits longer than this for a processor.
+const LONGEST_WAIT: u64 = 5_000_000_000;
 
 /// What a checker says, from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -197,8 +206,12 @@ impl Case<'_> {
         };
         let near = starved.partition_point(|(_, until, _)| *until < from);
         for (since, until, waited) in &starved[near..] {
-            if *since >= to {
+            // Told when it was over, and so not in order of beginning.
+            if *until > to.saturating_add(LONGEST_WAIT) {
                 break;
+            }
+            if *since >= to {
+                continue;
             }
             let (since, until) = ((*since).max(from), (*until).min(to));
             // When in that time they waited is not known: it may all have been in our part of it.

@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use quorate_promises::Line;
 
 use super::{Case, Finding, Violation, seconds};
+use crate::claim::Claim;
 use crate::history::Attempt;
 use crate::scenario::{Locker, Order, Workload};
+use crate::workload::family;
 
 /// By how much one must have come later to be certainly behind: the other must have missed its
 /// first try and found its place by then, on a busy machine.
@@ -22,16 +24,12 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     }
     let mut by_resource: BTreeMap<&str, Vec<&Attempt>> = BTreeMap::new();
     for attempt in &case.attempts {
-        // The locks of many are wanted by one only; a child process takes its time to start.
-        let shared = Workload::ALL
-            .iter()
-            .filter(|workload| !matches!(workload, Workload::Many | Workload::Run))
-            .any(|workload| workload.name() == attempt.resource);
-        if shared {
-            by_resource
-                .entry(&attempt.resource)
-                .or_default()
-                .push(attempt);
+        // Who goes on as a reader has the lock already.
+        if attempt.goes_on.is_some() || !is_in_line(family(&attempt.resource)) {
+            continue;
+        }
+        for resource in attempt.resources() {
+            by_resource.entry(resource).or_default().push(attempt);
         }
     }
     let mut seen = Seen::default();
@@ -41,6 +39,26 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let looked = seen.looked;
     let looked_at = format!("{looked} times somebody else was in line, away from faults");
     Finding::of("order", looked_at, seen.violations)
+}
+
+/// Whether those who want it stand in line for it, and say so at once: the locks of many are wanted by one only,
+/// a child process takes its time to start, an owner's further holds pass all who wait, and the lock
+/// under a quota is not seen.
+fn is_in_line(workload: &str) -> bool {
+    let all = Workload::ALL.iter();
+    let mut in_line = all.filter(|workload| {
+        !matches!(
+            workload,
+            Workload::Many | Workload::Run | Workload::Owners | Workload::Prizes
+        )
+    });
+    in_line.any(|one| one.name() == workload)
+}
+
+/// Whether the two may be served at the same time, so that the second may say so first.
+fn at_once(one: &Attempt, other: &Attempt) -> bool {
+    let permits = |attempt: &Attempt| matches!(attempt.claim, Claim::Permit(_));
+    one.claim.is_beside(&other.claim) || (permits(one) && permits(other))
 }
 
 /// What has been looked at so far.
@@ -75,7 +93,11 @@ impl Seen {
             while let Some(one) = leaving.next_if(|one| over(attempts[**one]) <= at) {
                 line.leaves(one);
             }
-            let Some((_, first)) = line.first() else {
+            let over_at = |one: &usize| over(attempts[*one]);
+            let passable = |one: &usize| {
+                at_once(attempts[*one], winner) && over_at(one) <= at.saturating_add(LATER)
+            };
+            let Some((since, first)) = line.first_of(|one| !passable(one)) else {
                 continue;
             };
             let first = attempts[*first];
@@ -87,7 +109,7 @@ impl Seen {
             self.looked += 1;
             let starved = case.kept_waiting(&first.who, first.began, winner.began);
             let before = winner.began.saturating_sub(LATER + starved);
-            if line.passed(before).is_some() {
+            if since < before {
                 self.violations.push(passed(resource, first, winner, at));
             }
         }

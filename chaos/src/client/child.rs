@@ -14,9 +14,11 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 
 use super::context::Ctx;
+use super::files;
 use super::settings::{Guarding, PATIENCE};
-use super::work;
+use super::wanted::Wanted;
 use crate::event::{Clock, Event};
+use crate::workload::Workload;
 
 /// How often the child says that it is alive.
 const BEAT: Duration = Duration::from_millis(4);
@@ -35,10 +37,7 @@ pub(super) async fn repeat(ctx: Ctx) {
 
 async fn once(ctx: &Ctx, quorate: &Path) {
     let op = ctx.next_op();
-    ctx.note(Event::Wait {
-        op,
-        resource: "run".into(),
-    });
+    ctx.note(Wanted::draw(Workload::Run, "run").wait(op));
     let missed = |why: String| ctx.note(Event::Missed { op, why });
     let Ok(mut process) = start(ctx, quorate) else {
         return missed("not_started".into());
@@ -106,7 +105,14 @@ async fn listen(ctx: &Ctx, op: u64, out: ChildStdout) -> Option<u64> {
             "began" => {
                 let token = words.next().and_then(|token| token.parse().ok());
                 let until = None;
-                ctx.note_at(t, Event::Obtained { op, token, until });
+                let slot = None;
+                let obtained = Event::Obtained {
+                    op,
+                    token,
+                    until,
+                    slot,
+                };
+                ctx.note_at(t, obtained);
             }
             "wrote" => {
                 let (key, from) = (
@@ -144,7 +150,7 @@ pub fn main(origin: u64, works: Duration, state: &Path) -> anyhow::Result<()> {
     };
     let token = std::env::var("QUORATE_FENCING_TOKEN").unwrap_or_default();
     say(format!("began {} {token}\n", clock.now()))?;
-    let (file, from) = work::read_at(state)?;
+    let (file, from) = files::read_at(state)?;
     let end = clock.now() + works.as_nanos() as u64;
     while clock.now() < end {
         std::thread::sleep(BEAT);

@@ -1,11 +1,12 @@
 //! What all tasks of a client share, and its way of writing down what it sees.
 
+use std::collections::HashMap;
 use std::io::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use quorate::Redlock;
+use quorate::{InvalidResource, Owner, Redlock};
 use rand::RngExt;
 
 use super::settings::Settings;
@@ -19,6 +20,8 @@ pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) clock: Clock,
     pub(super) redlock: Redlock,
+    /// One handle an owner: its clones count in memory.
+    owners: Mutex<HashMap<String, Owner>>,
     ops: AtomicU64,
     finishing: AtomicBool,
     /// Until when futures are dropped, in nanoseconds of the run.
@@ -33,6 +36,7 @@ impl Shared {
             clock: Clock::at(settings.origin),
             redlock,
             settings,
+            owners: Mutex::default(),
             ops: AtomicU64::new(0),
             finishing: AtomicBool::new(false),
             drop_until: AtomicU64::new(0),
@@ -46,6 +50,22 @@ impl Shared {
     /// Futures and guards are dropped until `t`.
     pub(super) fn drop_futures_until(&self, t: u64) {
         self.drop_until.store(t, Ordering::Relaxed);
+    }
+
+    /// The owner of this id, the same for all tasks.
+    pub(super) fn owner(&self, id: &str) -> Result<Owner, InvalidResource> {
+        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(owner) = owners.get(id) {
+            return Ok(owner.clone());
+        }
+        let owner = self.redlock.owner(id)?;
+        owners.insert(id.to_owned(), owner.clone());
+        Ok(owner)
+    }
+
+    /// How an attempt of ours is called in what is shared.
+    pub(super) fn signed(&self, op: u64) -> String {
+        format!("{}#{op}", self.settings.name)
     }
 
     /// A moment without work, up to the longest that is set.

@@ -4,17 +4,24 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use quorate::{AcquireError, LockGuard};
+use quorate::{AcquireError, Leadership, LockGuard, OwnedGuard, Wait};
 
 use super::canary::{self, CanaryHold};
 use super::context::Ctx;
+use super::settings::PATIENCE;
+use super::wanted::Wanted;
+use crate::claim::Claim;
 use crate::event::Event;
-use crate::workload::Locker;
+use crate::workload::{Locker, Workload};
 
 /// A lock that somebody believes to hold.
 pub(super) enum Hold {
     /// By the library.
     Guard(LockGuard),
+    /// One of several clones for one owner.
+    Owned(OwnedGuard),
+    /// The leader's.
+    Leading(Leadership),
     /// By the library, from a holder that does not listen.
     Ignoring(LockGuard),
     /// By a locker of our own.
@@ -29,9 +36,25 @@ pub(super) enum Taken {
 
 impl Hold {
     /// Waits for the lock.
-    pub(super) async fn take(ctx: &Ctx, resource: &str) -> Taken {
-        let request = ctx.redlock.lock(resource);
-        let taken = match ctx.settings.locker {
+    pub(super) async fn take(ctx: &Ctx, wanted: &Wanted, op: u64) -> Taken {
+        let taken = match (&wanted.claim, wanted.workload) {
+            (_, Workload::Leader) => lead(ctx, wanted, op).await,
+            (Claim::Owner(id), _) => own(ctx, wanted, id).await,
+            _ => return Self::take_plainly(ctx, wanted).await,
+        };
+        Taken::of(taken)
+    }
+
+    /// Every kind of lock that a request is made of.
+    async fn take_plainly(ctx: &Ctx, wanted: &Wanted) -> Taken {
+        let resource = &wanted.resource;
+        let request = match wanted.claim {
+            Claim::Reader => ctx.redlock.lock(resource).shared(),
+            Claim::Permit(of) => ctx.redlock.semaphore(resource, of),
+            _ if wanted.also.is_empty() => ctx.redlock.lock(resource),
+            _ => ctx.redlock.lock_all(wanted.resources()),
+        };
+        Taken::of(match ctx.settings.locker {
             Locker::Quorate if ctx.settings.renewed => request.acquire().await.map(Self::Guard),
             Locker::JumpsLine => request.acquire().await.map(Self::Guard),
             Locker::Quorate => request.fixed_lease().acquire().await.map(Self::Guard),
@@ -42,55 +65,61 @@ impl Hold {
                     None => Taken::No("held"),
                 };
             }
-        };
-        match taken {
-            Ok(hold) => Taken::Yes(hold),
-            Err(AcquireError::HeldByOther(_) | AcquireError::NotJoinable(_)) => Taken::No("held"),
-            Err(AcquireError::NoQuorum(_)) => Taken::No("no_quorum"),
-            Err(AcquireError::TooLate(_)) => Taken::No("late"),
-            Err(_) => Taken::No("invalid"),
+        })
+    }
+
+    /// The library's guard underneath, of a holder that listens.
+    pub(super) fn guard(&self) -> Option<&LockGuard> {
+        match self {
+            Self::Guard(guard) => Some(guard),
+            Self::Owned(guard) => Some(guard),
+            Self::Leading(leadership) => Some(leadership.guard()),
+            Self::Ignoring(_) | Self::Canary(_) => None,
         }
     }
 
     pub(super) fn token(&self) -> Option<u64> {
         match self {
-            Self::Guard(guard) | Self::Ignoring(guard) => guard.fencing_token(),
-            Self::Canary(_) => None,
+            Self::Ignoring(guard) => guard.fencing_token(),
+            _ => self.guard()?.fencing_token(),
         }
+    }
+
+    /// Which permit it is.
+    pub(super) fn slot(&self) -> Option<usize> {
+        self.guard()?.slot()
     }
 
     /// Until when the holder believes, as things stand. One who ignores losses believes without end.
     pub(super) fn until(&self, ctx: &Ctx) -> Option<u64> {
         match self {
-            Self::Guard(guard) => Some(ctx.clock.of(guard.valid_until())),
-            Self::Ignoring(_) => None,
             Self::Canary(hold) => Some(hold.until),
+            _ => Some(ctx.clock.of(self.guard()?.valid_until())),
         }
     }
 
     pub(super) fn is_valid(&self, ctx: &Ctx) -> bool {
         match self {
-            Self::Guard(guard) => guard.is_valid(),
-            Self::Ignoring(_) => true,
             Self::Canary(hold) => ctx.clock.now() < hold.until,
+            _ => self.guard().is_none_or(LockGuard::is_valid),
         }
     }
 
     /// Resolves with the cause when the lock is lost.
     pub(super) fn lost(&self, ctx: &Ctx) -> Pin<Box<dyn Future<Output = String> + Send>> {
-        match self {
-            Self::Guard(guard) => {
+        match (self, self.guard()) {
+            (_, Some(guard)) => {
                 let lost = guard.lost();
                 Box::pin(async move { lost.await.as_str().to_owned() })
             }
-            Self::Ignoring(_) => Box::pin(std::future::pending()),
-            Self::Canary(hold) => {
+            (Self::Canary(hold), _) => {
                 let left = hold.until.saturating_sub(ctx.clock.now());
                 Box::pin(async move {
                     tokio::time::sleep(Duration::from_nanos(left)).await;
                     "expired".to_owned()
                 })
             }
+            _ => Box::pin(std::future::pending()),
         }
     }
 
@@ -99,15 +128,50 @@ impl Hold {
     pub(super) async fn give_back(self, ctx: &Ctx, op: u64) {
         let until = self.until(ctx);
         ctx.note(Event::Release { op, until });
-        match self {
-            Self::Guard(guard) if ctx.drops_futures() => drop(guard),
-            Self::Guard(guard) | Self::Ignoring(guard) => {
-                let released = guard.release().await;
-                let open = released.unreachable + released.pending;
-                let on = released.on;
-                ctx.note(Event::Released { op, on, open });
-            }
-            Self::Canary(hold) => canary::release(ctx, hold).await,
+        if ctx.drops_futures() && self.guard().is_some() {
+            return drop(self);
+        }
+        let released = match self {
+            Self::Guard(guard) | Self::Ignoring(guard) => Some(guard.release().await),
+            Self::Owned(guard) => guard.release().await,
+            Self::Leading(leadership) => Some(leadership.resign().await),
+            Self::Canary(hold) => return canary::release(ctx, hold).await,
+        };
+        // Where other clones are left there is nothing to tell.
+        if let Some(released) = released {
+            let open = released.unreachable + released.pending;
+            let on = released.on;
+            ctx.note(Event::Released { op, on, open });
         }
     }
+}
+
+impl Taken {
+    fn of(taken: Result<Hold, AcquireError>) -> Self {
+        match taken {
+            Ok(hold) => Self::Yes(hold),
+            Err(error) => Self::No(word(&error)),
+        }
+    }
+}
+
+/// Why there is no lock, in a word.
+pub(super) fn word(error: &AcquireError) -> &'static str {
+    match error {
+        AcquireError::HeldByOther(_) | AcquireError::NotJoinable(_) => "held",
+        AcquireError::NoQuorum(_) => "no_quorum",
+        AcquireError::TooLate(_) => "late",
+        _ => "invalid",
+    }
+}
+
+async fn lead(ctx: &Ctx, wanted: &Wanted, op: u64) -> Result<Hold, AcquireError> {
+    let election = ctx.redlock.election(&wanted.resource);
+    let election = election.wait(Wait::For(PATIENCE));
+    election.campaign(ctx.signed(op)).await.map(Hold::Leading)
+}
+
+async fn own(ctx: &Ctx, wanted: &Wanted, id: &str) -> Result<Hold, AcquireError> {
+    let owner = ctx.owner(id)?;
+    owner.acquire(&wanted.resource).await.map(Hold::Owned)
 }

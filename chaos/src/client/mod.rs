@@ -3,9 +3,16 @@
 mod canary;
 mod child;
 mod context;
+mod files;
+mod follower;
 mod hold;
+mod owners;
+mod prizes;
+mod readers;
 mod settings;
 mod starvation;
+mod transfer;
+mod wanted;
 mod work;
 
 use std::io::{BufRead, BufReader};
@@ -27,6 +34,9 @@ use crate::workload::{Locker, Order, Workload};
 
 /// How many worker threads a client has; all of them are blocked when it starves.
 const WORKERS: usize = 2;
+
+/// How many tasks of a client want a permit: together more than there are.
+const PERMITTED: usize = 3;
 
 /// The whole life of a client process.
 ///
@@ -121,12 +131,24 @@ async fn work_all(ctx: &Ctx) {
             Workload::Run => {
                 tasks.spawn(child::repeat(ctx.clone()));
             }
+            Workload::Prizes => {
+                tasks.spawn(prizes::repeat(ctx.clone()));
+                if ctx.settings.name.split('.').next() == Some("c1") {
+                    tasks.spawn(prizes::operate(ctx.clone()));
+                }
+            }
             _ => {
-                tasks.spawn(work::repeat(
-                    ctx.clone(),
-                    workload,
-                    workload.name().to_owned(),
-                ));
+                let resource = workload.name();
+                let side_by_side = match workload {
+                    Workload::Permits => PERMITTED,
+                    _ => 1,
+                };
+                for _ in 0..side_by_side {
+                    tasks.spawn(work::repeat(ctx.clone(), workload, resource.to_owned()));
+                }
+                if workload == Workload::Leader {
+                    tasks.spawn(follower::repeat(ctx.clone()));
+                }
             }
         }
     }

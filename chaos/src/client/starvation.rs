@@ -36,16 +36,29 @@ pub(super) fn watch(ctx: &Ctx) {
             continue;
         }
         let fresh = waits();
-        let waited = fresh
-            .iter()
-            .map(|(thread, sum)| sum.saturating_sub(counted.get(thread).copied().unwrap_or(0)))
-            .sum();
-        if waited > LITTLE {
-            let since = looked;
+        if let Some((since, waited)) = starved(&counted, &fresh, looked, now) {
             ctx.note(Event::Starved { since, waited });
         }
         (counted, looked) = (fresh, now);
     }
+}
+
+/// Since when threads have waited, and for how long in sum, from two counts. The kernel counts a wait when it is
+/// over: one that is longer than the time between the looks has begun before that.
+fn starved(
+    counted: &HashMap<u32, u64>,
+    fresh: &HashMap<u32, u64>,
+    looked: u64,
+    now: u64,
+) -> Option<(u64, u64)> {
+    let before = |thread: &u32| counted.get(thread).copied().unwrap_or(0);
+    let waits = fresh.iter();
+    let waits = waits.map(|(thread, sum)| sum.saturating_sub(before(thread)));
+    let (longest, sum) = waits.fold((0, 0), |(longest, sum): (u64, u64), wait| {
+        (longest.max(wait), sum + wait)
+    });
+    let since = looked.min(now.saturating_sub(longest));
+    (sum > LITTLE).then_some((since, sum))
 }
 
 /// For how long each thread of this process has been ready without a processor, in nanoseconds; nothing
@@ -60,4 +73,20 @@ fn waits() -> HashMap<u32, u64> {
         Some((id, stat.split_whitespace().nth(1)?.parse().ok()?))
     };
     threads.flatten().filter_map(wait).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_that_was_counted_late_reaches_back() {
+        const MS: u64 = 1_000_000;
+        let counts = |one: u64, other: u64| HashMap::from([(1, one * MS), (2, other * MS)]);
+        let between =
+            |fresh: &HashMap<u32, u64>| starved(&counts(10, 10), fresh, 1_000 * MS, 1_050 * MS);
+        assert_eq!(between(&counts(11, 11)), None);
+        assert_eq!(between(&counts(40, 20)), Some((1_000 * MS, 40 * MS)));
+        assert_eq!(between(&counts(640, 310)), Some((420 * MS, 930 * MS)));
+    }
 }

@@ -1,36 +1,34 @@
 //! What a client does under its locks.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek};
-use std::os::unix::fs::FileExt;
+use std::pin::Pin;
 use std::time::Duration;
 
+use quorate::LockGuard;
 use rand::RngExt;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
 use super::context::Ctx;
 use super::hold::{Hold, Taken};
+use super::wanted::Wanted;
+use super::{files, owners, readers, transfer};
 use crate::event::Event;
 use crate::workload::{Locker, Workload};
 
-/// How many prizes a stock has before a new one is opened.
-const PRIZES: u64 = 25;
+/// How much a stock holds when it is full.
+const ITEMS: u64 = 25;
 
 /// One attempt after the other, until the client is to finish.
 pub(super) async fn repeat(ctx: Ctx, workload: Workload, resource: String) {
     while !ctx.is_finishing() {
         ctx.pause().await;
+        let wanted = Wanted::draw(workload, &resource);
+        let attempt = critical(&ctx, &wanted, ctx.next_op());
         if ctx.drops_futures() {
             let most = Duration::from_micros(rand::rng().random_range(0..20_000));
-            let op = ctx.next_op();
-            let attempt = critical(&ctx, workload, &resource, op);
-            if tokio::time::timeout(most, attempt).await.is_err() {
-                // Wherever it was: waiting, or holding. A belief ended just now at the latest.
-                ctx.note(Event::Dropped { op });
-            }
+            let _ = tokio::time::timeout(most, attempt).await;
         } else {
-            critical(&ctx, workload, &resource, ctx.next_op()).await;
+            attempt.await;
         }
     }
 }
@@ -42,6 +40,10 @@ fn hold_time(ctx: &Ctx, workload: Workload) -> Duration {
     match workload {
         Workload::Handover => Duration::from_micros((draw * 4_000.0) as u64),
         Workload::Many => ctx.settings.many_hold.mul_f64(0.6 + 0.8 * draw),
+        // Long enough for followers to hear of it.
+        Workload::Leader if draw > ctx.settings.long => {
+            Duration::from_millis(40 + (draw * 160.0) as u64)
+        }
         // Longer than the lease, or there would be no loss to ignore.
         _ if ctx.settings.locker == Locker::IgnoresLoss && draw < 0.3 => ttl.mul_f64(1.5),
         _ if draw < ctx.settings.long => ttl.mul_f64(0.7 + 0.7 * draw / ctx.settings.long),
@@ -50,46 +52,96 @@ fn hold_time(ctx: &Ctx, workload: Workload) -> Duration {
 }
 
 /// One attempt and the work under it.
-async fn critical(ctx: &Ctx, workload: Workload, resource: &str, op: u64) {
-    ctx.note(Event::Wait {
-        op,
-        resource: resource.to_owned(),
-    });
-    let hold = match Hold::take(ctx, resource).await {
-        Taken::Yes(hold) => hold,
+pub(super) async fn critical(ctx: &Ctx, wanted: &Wanted, op: u64) {
+    let waits = Waits::begin(ctx, wanted, op);
+    let taken = Hold::take(ctx, wanted, op).await;
+    waits.over();
+    match taken {
+        Taken::Yes(hold) => holding(ctx, wanted, op, hold).await,
         Taken::No(why) => {
             let why = why.to_owned();
-            return ctx.note(Event::Missed { op, why });
+            ctx.note(Event::Missed { op, why });
         }
-    };
-    let (token, until) = (hold.token(), hold.until(ctx));
-    ctx.note(Event::Obtained { op, token, until });
+    }
+}
+
+/// The work under a lock that was obtained just now. What it does may take another one.
+pub(super) fn holding<'a>(
+    ctx: &'a Ctx,
+    wanted: &'a Wanted,
+    op: u64,
+    hold: Hold,
+) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    let (token, until, slot) = (hold.token(), hold.until(ctx), hold.slot());
+    ctx.note(Event::Obtained {
+        op,
+        token,
+        until,
+        slot,
+    });
     let mut held = HoldGuard {
         ctx,
         op,
         hold: Some(hold),
     };
-    let Some(hold) = &held.hold else { return };
-    let cause = {
-        let lost = hold.lost(ctx);
-        let work = work(ctx, workload, resource, op, hold);
-        tokio::select! {
-            // First the work: a paused holder does its next step before it hears the news, which
-            // is what the fenced register must withstand.
-            biased;
-            () = work => None,
-            () = watch(ctx, workload, op, hold) => None,
-            cause = lost => Some(cause),
+    Box::pin(async move {
+        let Some(hold) = &held.hold else { return };
+        let cause = {
+            let lost = hold.lost(ctx);
+            let work = work(ctx, wanted, op, hold);
+            tokio::select! {
+                // First the work: a paused holder does its next step before it hears the news, which
+                // is what the fenced register must withstand.
+                biased;
+                () = work => None,
+                () = watch(ctx, wanted.workload, op, hold) => None,
+                cause = lost => Some(cause),
+            }
+        };
+        let Some(hold) = held.hold.take() else {
+            return;
+        };
+        match (cause, hold) {
+            (None, Hold::Guard(guard)) if readers::reads_on(ctx, wanted, &guard) => {
+                read_on(ctx, wanted, op, guard).await;
+            }
+            (None, hold) => hold.give_back(ctx, op).await,
+            (Some(cause), hold) => {
+                let until = hold.until(ctx);
+                ctx.note(Event::Told { op, cause, until });
+            }
         }
-    };
-    let Some(hold) = held.hold.take() else {
-        return;
-    };
-    match cause {
-        None => hold.give_back(ctx, op).await,
-        Some(cause) => {
-            let until = hold.until(ctx);
-            ctx.note(Event::Told { op, cause, until });
+    })
+}
+
+/// An attempt that may be dropped before anything has come of it.
+pub(super) struct Waits<'a> {
+    ctx: &'a Ctx,
+    op: u64,
+    is_over: bool,
+}
+
+impl<'a> Waits<'a> {
+    /// Writes down that it begins.
+    pub(super) fn begin(ctx: &'a Ctx, wanted: &Wanted, op: u64) -> Self {
+        ctx.note(wanted.wait(op));
+        Self {
+            ctx,
+            op,
+            is_over: false,
+        }
+    }
+
+    /// Something has come of it.
+    pub(super) fn over(mut self) {
+        self.is_over = true;
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.ctx.note(Event::Dropped { op: self.op });
         }
     }
 }
@@ -129,18 +181,26 @@ async fn watch(ctx: &Ctx, workload: Workload, op: u64, hold: &Hold) {
     }
 }
 
-async fn work(ctx: &Ctx, workload: Workload, resource: &str, op: u64, hold: &Hold) {
-    let time = hold_time(ctx, workload);
-    match workload {
+async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
+    let time = hold_time(ctx, wanted.workload);
+    let resource = &wanted.resource;
+    match wanted.workload {
         Workload::File => {
-            change_file(ctx, resource, op, hold, time, |text| {
-                let count: u64 = text.parse().unwrap_or(0);
-                (count + 1).to_string()
-            })
-            .await;
+            change_file(ctx, resource, op, hold, time, next_number).await;
         }
-        Workload::Prizes => change_file(ctx, resource, op, hold, time, next_prize).await,
-        Workload::Register => write_register(ctx, resource, op, hold, time).await,
+        Workload::Permits => {
+            // Each slot is a lock of its own, and has a file of its own.
+            let key = format!("{resource}-{}", hold.slot().unwrap_or_default());
+            change_file(ctx, &key, op, hold, time, next_number).await;
+        }
+        Workload::Stock => change_file(ctx, resource, op, hold, time, next_item).await,
+        Workload::Transfer => transfer::work(ctx, wanted, op, hold, time).await,
+        Workload::Readers => readers::work(ctx, wanted, op, hold, time).await,
+        Workload::Owners => work_for_owner(ctx, wanted, op, hold, time).await,
+        // A leader gives orders, and its term goes with them.
+        Workload::Register | Workload::Leader => {
+            write_register(ctx, resource, op, hold, time).await;
+        }
         Workload::Many => {
             // Given back early at the end, or the end would take as long as the longest hold.
             let end = tokio::time::Instant::now() + time;
@@ -152,13 +212,18 @@ async fn work(ctx: &Ctx, workload: Workload, resource: &str, op: u64, hold: &Hol
     }
 }
 
-/// The stock is `number of the draw:prizes left`; one prize is taken, and an empty stock is filled.
-fn next_prize(text: &str) -> String {
-    let (draw, left) = text.split_once(':').unwrap_or(("0", "0"));
-    let (draw, left): (u64, u64) = (draw.parse().unwrap_or(0), left.parse().unwrap_or(0));
+fn next_number(text: &str) -> String {
+    let number: u64 = text.parse().unwrap_or(0);
+    (number + 1).to_string()
+}
+
+/// The stock is `number of the delivery:items left`; one is taken, and an empty stock is filled.
+fn next_item(text: &str) -> String {
+    let (delivery, left) = text.split_once(':').unwrap_or(("0", "0"));
+    let (delivery, left): (u64, u64) = (delivery.parse().unwrap_or(0), left.parse().unwrap_or(0));
     match left {
-        0 | 1 => format!("{}:{PRIZES}", draw + 1),
-        _ => format!("{draw}:{}", left - 1),
+        0 | 1 => format!("{}:{ITEMS}", delivery + 1),
+        _ => format!("{delivery}:{}", left - 1),
     }
 }
 
@@ -171,41 +236,12 @@ async fn change_file(
     time: Duration,
     next: impl FnOnce(&str) -> String,
 ) {
-    let Ok((file, from)) = read(ctx, key) else {
+    let Ok((file, from)) = files::read(ctx, key) else {
         return;
     };
     tokio::time::sleep(time).await;
-    if !hold.is_valid(ctx) {
-        return;
-    }
-    let began = ctx.clock.now();
-    let text = format!("{:<32}", next(&from));
-    if file.write_all_at(text.as_bytes(), 0).is_ok() {
-        ctx.note(Event::Wrote {
-            op,
-            key: key.to_owned(),
-            from,
-            began,
-        });
-    }
-}
-
-pub(super) fn read(ctx: &Ctx, key: &str) -> std::io::Result<(File, String)> {
-    let path = ctx.settings.dir.join(format!("{key}.state"));
-    read_at(&path)
-}
-
-pub(super) fn read_at(path: &std::path::Path) -> std::io::Result<(File, String)> {
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)?;
-    let mut text = String::new();
-    file.rewind()?;
-    file.read_to_string(&mut text)?;
-    Ok((file, text.trim().to_owned()))
+    let text = next(&from);
+    files::write(ctx, (key, &file), op, hold, from, &text);
 }
 
 /// Writes twice with the work in between, and does not look at the lock: that is the register's job.
@@ -217,7 +253,7 @@ async fn write_register(ctx: &Ctx, key: &str, op: u64, hold: &Hold, time: Durati
         return;
     };
     let mut stream = BufReader::new(stream);
-    let line = format!("{key} {token} {}#{op}\n", ctx.settings.name);
+    let line = format!("{key} {token} {}\n", ctx.signed(op));
     for last in [false, true] {
         let mut answer = String::new();
         if stream.write_all(line.as_bytes()).await.is_err()
@@ -229,4 +265,38 @@ async fn write_register(ctx: &Ctx, key: &str, op: u64, hold: &Hold, time: Durati
             tokio::time::sleep(time).await;
         }
     }
+}
+
+/// A step of an order, with another hold inside or without.
+async fn work_for_owner(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
+    if !owners::leave_mark(ctx, wanted, op, hold) {
+        return;
+    }
+    tokio::time::sleep(time / 2).await;
+    if !wanted.is_inner && rand::rng().random_bool(0.5) {
+        let inner = wanted.inner();
+        critical(ctx, &inner, ctx.next_op()).await;
+    }
+    tokio::time::sleep(time / 2).await;
+    owners::look(ctx, wanted, op, hold);
+}
+
+/// Goes on as a reader, who must find what the writer has left.
+async fn read_on(ctx: &Ctx, wanted: &Wanted, op: u64, guard: LockGuard) {
+    let left = readers::left(ctx);
+    let until = Some(ctx.clock.of(guard.valid_until()));
+    // From here on it is no writer any more.
+    ctx.note(Event::Release { op, until });
+    let Some(left) = left else {
+        return;
+    };
+    let (reader, op) = (wanted.reader(op, left), ctx.next_op());
+    let waits = Waits::begin(ctx, &reader, op);
+    let guard = guard.downgrade().await;
+    waits.over();
+    let Ok(guard) = guard else {
+        let why = "no_downgrade".to_owned();
+        return ctx.note(Event::Missed { op, why });
+    };
+    holding(ctx, &reader, op, Hold::Guard(guard)).await;
 }

@@ -1,6 +1,7 @@
 //! What a run leaves: `scenario.json` and `history.jsonl` to check it again, `summary.json` for
 //! programs, `timeline.html` for people, and a table for the terminal.
 
+mod drawing;
 mod summary;
 mod table;
 mod timeline;

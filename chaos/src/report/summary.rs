@@ -9,6 +9,7 @@ use crate::checks::{Findings, Verdict};
 use crate::event::Event;
 use crate::history::History;
 use crate::scenario::{Exclusion, Scenario};
+use crate::workload::family;
 
 /// The run in numbers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -110,8 +111,8 @@ impl Summary {
             }
         }
         for attempt in history.attempts() {
-            if attempt.obtained.is_some() {
-                let name = attempt.resource.split('-').next().unwrap_or_default();
+            if attempt.served().is_some() {
+                let name = family(&attempt.resource);
                 *summary.obtained.entry(name.to_owned()).or_default() += 1;
             }
         }

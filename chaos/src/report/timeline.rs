@@ -5,15 +5,18 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::drawing::{Drawing, Mark, Row};
 use super::summary::Summary;
 use crate::checks::{Findings, Verdict, Violation};
 use crate::event::Event;
 use crate::history::{Attempt, History};
+use crate::scenario::Scenario;
+use crate::workload::{Workload, family};
 
-/// A browser draws this many marks without effort; more than these are not given to it.
-const MARKS: usize = 60_000;
 /// More violations than these tell nothing new.
 const VIOLATIONS: usize = 400;
+/// What is no farther from a violation than this is always drawn.
+const NEAR: u64 = 2_000_000_000;
 
 #[derive(Serialize)]
 struct Page<'a> {
@@ -24,7 +27,7 @@ struct Page<'a> {
     calm: Option<u64>,
     finish: Option<u64>,
     lanes: Vec<Lane>,
-    rows: Vec<Track>,
+    rows: Vec<Row>,
     faults: Vec<Band>,
     marks: Vec<Mark>,
     violations: Vec<Broken<'a>>,
@@ -41,13 +44,8 @@ struct Check<'a> {
 #[derive(Serialize)]
 struct Lane {
     name: String,
-    master: bool,
-}
-
-#[derive(Serialize)]
-struct Track {
-    lane: usize,
-    resource: String,
+    /// `lock`, `client` or `master`.
+    kind: &'static str,
 }
 
 #[derive(Serialize)]
@@ -59,10 +57,6 @@ struct Band {
     seen: String,
     failed: Option<String>,
 }
-
-/// Row, from, to, held or waited, token, who, how it ended. A tuple, because there are many.
-#[derive(Serialize)]
-struct Mark(usize, u64, u64, u8, Option<u64>, String, String);
 
 #[derive(Serialize)]
 struct Broken<'a> {
@@ -88,24 +82,22 @@ pub(super) fn page(
 }
 
 fn data<'a>(summary: &Summary, history: &History, findings: &'a Findings) -> Page<'a> {
-    let scenario = &summary.scenario;
-    let lanes: Vec<Lane> = (0..scenario.clients)
-        .map(|client| (format!("c{}", client + 1), false))
-        .chain((0..scenario.masters).map(|master| (format!("m{}", master + 1), true)))
-        .map(|(name, master)| Lane { name, master })
-        .collect();
+    let attempts = history.attempts();
+    let lanes = lanes(&summary.scenario, &attempts);
     let lane_of = |who: &str| {
         let name = who.split('.').next().unwrap_or(who);
         lanes.iter().position(|lane| lane.name == name)
     };
-    let attempts = history.attempts();
-    let (rows, row_of) = rows(&attempts, lane_of);
     let end = history.end();
     let all = findings.violations();
-    let marks = marks(&attempts, &row_of, end, &all);
+    let near = |from: u64, to: u64| {
+        let mut shown = all.iter().take(VIOLATIONS);
+        shown.any(|one| one.from <= to + NEAR && from <= one.to + NEAR)
+    };
+    let drawn = Drawing::of(history, &attempts, lane_of, near);
     Page {
         verdict: summary.verdict.to_string(),
-        facts: facts(summary, marks.left_out),
+        facts: facts(summary, drawn.left_out),
         checks: findings
             .findings
             .iter()
@@ -119,12 +111,29 @@ fn data<'a>(summary: &Summary, history: &History, findings: &'a Findings) -> Pag
         calm: history.calm().map(|t| t / 1_000),
         finish: history.finish().map(|t| t / 1_000),
         faults: bands(history, lane_of),
-        marks: marks.kept,
+        marks: drawn.marks,
+        rows: drawn.rows,
         violations: broken(&all, lane_of),
         hidden: all.len().saturating_sub(VIOLATIONS),
-        rows,
         lanes,
     }
+}
+
+/// The locks that several may hold at once, then clients, then masters.
+fn lanes(scenario: &Scenario, attempts: &[Attempt]) -> Vec<Lane> {
+    let shared = Workload::KINDS.iter().map(|workload| workload.name());
+    let shared = shared.filter(|name| {
+        let mut held = attempts.iter().filter(|one| one.obtained.is_some());
+        held.any(|one| family(&one.resource) == *name)
+    });
+    let lane = |name: String, kind| Lane { name, kind };
+    let clients = (1..=scenario.clients).map(|client| format!("c{client}"));
+    let masters = (1..=scenario.masters).map(|master| format!("m{master}"));
+    shared
+        .map(|name| lane(name.to_owned(), "lock"))
+        .chain(clients.map(|name| lane(name, "client")))
+        .chain(masters.map(|name| lane(name, "master")))
+        .collect()
 }
 
 /// The run in one line.
@@ -161,6 +170,7 @@ fn broken<'a>(
                 .who
                 .iter()
                 .flat_map(|who| who.split(' '))
+                .chain(one.resource.as_deref().map(family))
                 .filter_map(&lane_of)
                 .collect(),
             resource: one.resource.as_deref().map(family),
@@ -168,116 +178,6 @@ fn broken<'a>(
             excused: one.excused.as_deref(),
         })
         .collect()
-}
-
-type TrackOf = BTreeMap<(usize, String), usize>;
-
-/// A row for each client and resource; the many locks of one client share one.
-fn rows(
-    attempts: &[Attempt],
-    lane_of: impl Fn(&str) -> Option<usize>,
-) -> (Vec<Track>, BTreeMap<String, (usize, TrackOf)>) {
-    let mut found: TrackOf = BTreeMap::new();
-    for attempt in attempts {
-        if let Some(lane) = lane_of(&attempt.who) {
-            found.insert((lane, family(&attempt.resource).to_owned()), 0);
-        }
-    }
-    let mut rows = Vec::new();
-    for ((lane, resource), row) in &mut found {
-        *row = rows.len();
-        rows.push(Track {
-            lane: *lane,
-            resource: resource.clone(),
-        });
-    }
-    let mut by_who = BTreeMap::new();
-    for attempt in attempts {
-        if let Some(lane) = lane_of(&attempt.who) {
-            by_who
-                .entry(attempt.who.clone())
-                .or_insert_with(|| (lane, found.clone()));
-        }
-    }
-    (rows, by_who)
-}
-
-fn family(resource: &str) -> &str {
-    resource.split('-').next().unwrap_or(resource)
-}
-
-struct Marks {
-    kept: Vec<Mark>,
-    left_out: usize,
-}
-
-fn marks(
-    attempts: &[Attempt],
-    row_of: &BTreeMap<String, (usize, TrackOf)>,
-    end: u64,
-    violations: &[&Violation],
-) -> Marks {
-    const NEAR: u64 = 2_000_000_000;
-    let near = |from: u64, to: u64| {
-        violations
-            .iter()
-            .take(VIOLATIONS)
-            .any(|one| one.from <= to + NEAR && from <= one.to + NEAR)
-    };
-    let most = attempts.len() * 2 > MARKS;
-    let first = attempts.len().saturating_sub(MARKS / 2);
-    let mut marks = Marks {
-        kept: Vec::new(),
-        left_out: 0,
-    };
-    for (number, attempt) in attempts.iter().enumerate() {
-        let Some((lane, rows)) = row_of.get(&attempt.who) else {
-            continue;
-        };
-        let Some(&row) = rows.get(&(*lane, family(&attempt.resource).to_owned())) else {
-            continue;
-        };
-        let over = attempt.obtained.or(attempt.missed).or(attempt.gone);
-        let over = over.unwrap_or(end).max(attempt.began);
-        if most && number < first && !near(attempt.began, over) {
-            marks.left_out += 1;
-            continue;
-        }
-        let how = match (attempt.obtained, attempt.missed) {
-            (Some(_), _) => "obtained",
-            (None, Some(_)) => "not obtained",
-            (None, None) => "no end seen",
-        };
-        marks.kept.push(Mark(
-            row,
-            attempt.began / 1_000,
-            over / 1_000,
-            0,
-            None,
-            attempt.name(),
-            how.to_owned(),
-        ));
-        if let Some((from, to)) = attempt.belief(end) {
-            let how = match (&attempt.told, attempt.release, attempt.gone) {
-                (Some((_, cause)), ..) => format!("told that it is lost: {cause}"),
-                (None, Some(release), _) if release <= to => "released".to_owned(),
-                (None, Some(_), _) => "its validity ended before it was released".to_owned(),
-                (None, None, Some(_)) => "its client ended".to_owned(),
-                (None, None, None) => "no end seen".to_owned(),
-            };
-            marks.kept.push(Mark(
-                row,
-                from / 1_000,
-                to / 1_000,
-                1,
-                attempt.token,
-                attempt.name(),
-                how,
-            ));
-        }
-    }
-    marks.kept.sort_by_key(|mark| mark.1);
-    marks
 }
 
 fn bands(history: &History, lane_of: impl Fn(&str) -> Option<usize>) -> Vec<Band> {

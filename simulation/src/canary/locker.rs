@@ -3,19 +3,20 @@
 //! It is not the library and shares no decision with it. It never waits in order, retries
 //! plainly and renews one lock at a time.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
 use futures::task::AtomicWaker;
 use quorate::node::{
-    Answer, Claim, ExtendItem, Extended, Fault, Node, Phase, Reply, ReplySink, Request, Token,
+    Answer, Claim, ExtendItem, Extended, Fault, Node, Phase, Reply, Request, Token,
 };
 use quorate::runtime::{BoxFuture, Runtime};
 use quorate::{Drift, Instant};
 
 use super::Flaw;
+use super::votes::{Answers, Votes};
 use crate::locker::{Hold, Locker, Miss, Order, name};
 use crate::process::Process;
 use crate::scenario::Settings;
@@ -29,35 +30,6 @@ struct Core {
     settings: Settings,
     /// A lock is being renewed, or was.
     renews: AtomicBool,
-}
-
-type Answers = Vec<Option<Result<Answer, Fault>>>;
-
-/// The answers to one round.
-struct Votes {
-    answers: Mutex<Answers>,
-    waker: AtomicWaker,
-}
-
-impl Votes {
-    fn answers(&self) -> MutexGuard<'_, Answers> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn until<T>(&self, mut decided: impl FnMut(&Answers) -> Option<T>) -> T {
-        std::future::poll_fn(|cx| {
-            self.waker.register(cx.waker());
-            decided(&self.answers()).map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
-    }
-}
-
-impl ReplySink for Votes {
-    fn answered(&self, node: usize, _: Phase, answer: Result<Answer, Fault>) {
-        self.answers()[node] = Some(answer);
-        self.waker.wake();
-    }
 }
 
 /// Yes, no and fault.
@@ -95,10 +67,7 @@ impl Core {
     }
 
     fn ask(&self, phase: Phase, request: impl Fn() -> Request) -> Arc<Votes> {
-        let votes = Arc::new(Votes {
-            answers: Mutex::new(vec![None; self.nodes.len()]),
-            waker: AtomicWaker::new(),
-        });
+        let votes = Votes::of(self.nodes.len());
         let some = self.flaw == Flaw::ReleasesMajority && phase == Phase::Release;
         for (index, node) in self.nodes.iter().enumerate() {
             if some && index > self.nodes.len() / 2 {

@@ -7,13 +7,23 @@
 mod as_it_stands;
 mod counted;
 mod locker;
+mod notes;
+mod permits;
+mod register;
 mod scripts;
+mod strangers;
+mod tickets;
+mod turn;
+mod votes;
 
 use std::fmt;
 
 pub(crate) use as_it_stands::AsItStands;
 pub(crate) use counted::CountedHolds;
 pub(crate) use locker::WrongLocker;
+pub(crate) use notes::wrong_note;
+pub(crate) use permits::counted_place;
+pub(crate) use register::{WrongRegister, wrong_value};
 pub(crate) use scripts::WrongScripts;
 
 /// What is wrong with a canary.
@@ -105,12 +115,42 @@ pub enum Flaw {
     OwnerAnyNumber,
     /// A further hold of an owner is what the process counts, held or not.
     LocalCountAnswers,
+    /// Whoever comes late writes its note beside the lock of another.
+    NoteOfAnybody,
+    /// A release leaves its note behind.
+    NoteLeft,
+    /// Nothing, in the small client of values: the control.
+    SoundRegister,
+    /// A write looks at no number.
+    BlindWrite,
+    /// A read leaves no number.
+    ReadNoRaise,
+    /// The value of a read is that of the smallest number.
+    SmallerNumberRead,
+    /// A master without a value counts as one with the first.
+    MissingIsInitial,
+    /// What another run of a server wrote counts.
+    NoRunStamp,
+    /// A write goes out whenever a connection comes, to any run of a server, and counts there.
+    LateRefill,
+    /// A write counts on masters that were not read.
+    WriteElsewhere,
+    /// Each of several resources has a ticket of its own.
+    TicketPerResource,
+    /// A master writes over the keys of strangers that have another type.
+    MgetWrongtype,
+    /// Permits are counted and not named.
+    CountToK,
+    /// A master offers its own lowest free slot.
+    MasterPicksSlot,
+    /// Semaphores have no line.
+    NoSemaphoreLine,
 }
 
 impl Flaw {
     /// Every canary that drawn worlds meet; the sound one is not among them, and one resource of several is
     /// lost in the moment of a confirmation in worlds that are made for it only.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 53] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,
         Self::ValidityAfterReplies,
@@ -152,6 +192,18 @@ impl Flaw {
         Self::OwnerWritesBack,
         Self::OwnerAnyNumber,
         Self::LocalCountAnswers,
+        Self::BlindWrite,
+        Self::ReadNoRaise,
+        Self::SmallerNumberRead,
+        Self::MissingIsInitial,
+        Self::NoRunStamp,
+        Self::NoteOfAnybody,
+        Self::NoteLeft,
+        Self::TicketPerResource,
+        Self::MgetWrongtype,
+        Self::CountToK,
+        Self::MasterPicksSlot,
+        Self::NoSemaphoreLine,
     ];
 
     /// Its name, for commands and tables.
@@ -200,20 +252,41 @@ impl Flaw {
             Self::OwnerWritesBack => "owner-writes-back",
             Self::OwnerAnyNumber => "owner-any-number",
             Self::LocalCountAnswers => "local-count-answers",
+            Self::NoteOfAnybody => "note-of-anybody",
+            Self::NoteLeft => "note-left",
+            Self::SoundRegister => "sound-register",
+            Self::BlindWrite => "blind-write",
+            Self::ReadNoRaise => "read-no-raise",
+            Self::SmallerNumberRead => "smaller-number-read",
+            Self::MissingIsInitial => "missing-is-initial",
+            Self::NoRunStamp => "no-run-stamp",
+            Self::LateRefill => "late-refill",
+            Self::WriteElsewhere => "write-elsewhere",
+            Self::TicketPerResource => "ticket-per-resource",
+            Self::MgetWrongtype => "mget-wrongtype",
+            Self::CountToK => "count-to-k",
+            Self::MasterPicksSlot => "master-picks-slot",
+            Self::NoSemaphoreLine => "no-semaphore-line",
         }
     }
 
     /// The canary of that name.
     pub fn by_name(name: &str) -> Option<Self> {
-        let all = Self::ALL
-            .into_iter()
-            .chain([Self::Sound, Self::ConfirmAnyKey]);
+        let all = Self::ALL.into_iter().chain([
+            Self::Sound,
+            Self::ConfirmAnyKey,
+            Self::SoundRegister,
+            Self::LateRefill,
+            Self::WriteElsewhere,
+        ]);
         all.into_iter().find(|flaw| flaw.name() == name)
     }
 
     /// Whether it takes the library's place.
     pub(crate) fn is_locker(self) -> bool {
         !self.is_of_kinds()
+            && !self.is_of_values()
+            && !self.is_of_notes()
             && !matches!(
                 self,
                 Self::UnconditionalDelete
@@ -228,7 +301,31 @@ impl Flaw {
 }
 
 impl Flaw {
-    /// Whether it is wrong with several resources, readers or owners: it shows only where there are such.
+    /// Whether it is wrong with the values under locks: it shows only where there are such.
+    pub fn is_of_values(self) -> bool {
+        matches!(
+            self,
+            Self::SoundRegister
+                | Self::BlindWrite
+                | Self::ReadNoRaise
+                | Self::SmallerNumberRead
+                | Self::MissingIsInitial
+                | Self::NoRunStamp
+                | Self::LateRefill
+                | Self::WriteElsewhere
+        )
+    }
+}
+
+impl Flaw {
+    /// Whether it is wrong with what holders say of themselves.
+    pub fn is_of_notes(self) -> bool {
+        matches!(self, Self::NoteOfAnybody | Self::NoteLeft)
+    }
+}
+
+impl Flaw {
+    /// Whether it is wrong with several resources, readers, owners or semaphores: it shows only where there are such.
     pub fn is_of_kinds(self) -> bool {
         matches!(
             self,
@@ -251,6 +348,21 @@ impl Flaw {
                 | Self::OwnerWritesBack
                 | Self::OwnerAnyNumber
                 | Self::LocalCountAnswers
+                | Self::TicketPerResource
+                | Self::MgetWrongtype
+                | Self::CountToK
+                | Self::MasterPicksSlot
+                | Self::NoSemaphoreLine
+        )
+    }
+}
+
+impl Flaw {
+    /// Whether it is wrong with semaphores.
+    pub(crate) fn is_of_permits(self) -> bool {
+        matches!(
+            self,
+            Self::CountToK | Self::MasterPicksSlot | Self::NoSemaphoreLine
         )
     }
 }

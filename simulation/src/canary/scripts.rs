@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate::node::memory::Master;
-use quorate::node::{
-    Answer, Claim, Class, ExtendItem, Fairness, Fault, Group, Mode, QueueInfo, Request, Ticket,
-};
+use quorate::node::{Answer, Claim, Class, ExtendItem, Group, Mode, QueueInfo, Request};
 
 use super::Flaw;
-
-/// How long a counter is kept.
-const DAY: Duration = Duration::from_secs(86_400);
+use super::permits::SlotsTaken;
+use super::strangers::read_as_free;
+use super::tickets::Tickets;
+use super::turn::{Outcome, Turn, ticket};
 
 /// What a proposal may be away from a master's clock, in microseconds.
 const SLACK_US: u64 = 1_000_000;
@@ -24,15 +23,10 @@ pub(crate) struct WrongScripts {
     counted: HashMap<Vec<u8>, i64>,
     /// Who waits for several resources.
     several: HashSet<Arc<str>>,
-}
-
-type Outcome = Result<Answer, Fault>;
-
-/// One request at one master.
-struct Turn<'a> {
-    memory: &'a mut Master,
-    now: u64,
-    request: &'a Request,
+    /// Which slot of a semaphore each value has.
+    slots: SlotsTaken,
+    /// The tickets of each resource.
+    tickets: Tickets,
 }
 
 /// The class of a claim on one key.
@@ -41,6 +35,11 @@ fn class(claim: &Claim) -> Option<&Class> {
         Mode::Class(class) => Some(class),
         Mode::Exclusive => None,
     }
+}
+
+/// Whether it is of one resource, alone.
+fn is_plain(claim: &Claim) -> bool {
+    claim.group().is_none() && claim.permit().is_none()
 }
 
 fn reads(claim: &Claim) -> bool {
@@ -59,11 +58,8 @@ fn is_several(claim: &Claim) -> bool {
     claim.group().is_some_and(|group| group.parts().len() > 1)
 }
 
-fn ticket(claim: &Claim) -> Option<&Ticket> {
-    match claim.fairness() {
-        Fairness::Fair(ticket) => ticket.as_deref(),
-        Fairness::Unordered => None,
-    }
+fn keys_of(claim: &Claim) -> Vec<Vec<u8>> {
+    claim.keys().map(|key| key.to_vec()).collect()
 }
 
 /// The same hold, with another number.
@@ -81,34 +77,6 @@ fn renumbered(claim: &Claim, number: u64) -> Arc<Claim> {
 }
 
 impl Turn<'_> {
-    fn sound(&mut self) -> Outcome {
-        self.memory.apply(self.now, self.request)
-    }
-
-    fn holder(&self, key: &[u8]) -> Option<Vec<u8>> {
-        self.memory.peek(self.now, key).holder.map(<[u8]>::to_vec)
-    }
-
-    fn counter(&self, key: &[u8]) -> u64 {
-        self.memory.peek(self.now, key).counter.unwrap_or(0)
-    }
-
-    fn set_counter(&mut self, key: &[u8], number: u64) {
-        let fence = [b"quorate:fence:", key].concat();
-        let text = number.to_string();
-        self.memory
-            .put_text(self.now, &fence, text.as_bytes(), Some(DAY));
-    }
-
-    fn put(&mut self, key: &[u8], value: &[u8], ttl: Duration) {
-        self.memory.put_text(self.now, key, value, Some(ttl));
-    }
-
-    /// Nothing stands under the key any more.
-    fn free(&mut self, key: &[u8]) {
-        self.put(key, b"", Duration::ZERO);
-    }
-
     fn shows(&self, claim: &Claim) -> bool {
         class(claim).is_some_and(|class| self.holder(claim.key()) == Some(class.marker()))
     }
@@ -159,17 +127,30 @@ impl WrongScripts {
         now: u64,
         request: &Request,
     ) -> Option<Outcome> {
-        let turn = Turn {
+        let mut turn = Turn {
             memory,
             now,
             request,
         };
+        if flaw.is_of_permits() {
+            return self.slots.execute(flaw, &mut turn);
+        }
         match request {
             Request::Acquire {
                 claim,
                 ttl,
                 proposal,
-            } => self.acquire(flaw, turn, claim, (*ttl, *proposal)),
+            } => match flaw {
+                Flaw::TicketPerResource if is_several(claim) => {
+                    let said = self.tickets.several(&mut turn, claim, (*ttl, *proposal));
+                    Some(said)
+                }
+                Flaw::TicketPerResource => self.tickets.alone(claim),
+                Flaw::MgetWrongtype if claim.group().is_some() => {
+                    read_as_free(&mut turn, &keys_of(claim))
+                }
+                _ => self.acquire(flaw, turn, claim, (*ttl, *proposal)),
+            },
             Request::Confirm { claim, token } => confirm(flaw, turn, claim, *token),
             Request::Release { claim, .. } => self.release(flaw, turn, claim),
             Request::Extend { items } => extend(flaw, turn, items),
@@ -260,7 +241,7 @@ impl WrongScripts {
         let holder = turn.holder(key);
         let refused = |answer: &Outcome| matches!(answer, Ok(Answer::Refused { .. }));
         Some(match flaw {
-            Flaw::WritersFirst | Flaw::SinglePassesMulti if claim.group().is_none() => {
+            Flaw::WritersFirst | Flaw::SinglePassesMulti if is_plain(claim) => {
                 let answer = turn.sound();
                 let before = turn.before(claim);
                 let passes = |id: &String| match flaw {

@@ -14,12 +14,17 @@ const CONNECT: u64 = 500 * MS;
 /// an acquire, at most three rounds of confirmations, and the answer that tells why it was lost.
 const ROUNDS: u64 = 6;
 
+/// What a call about a value takes beyond its lock: a read, a write, a release.
+const VALUE_ROUNDS: u64 = 3;
+
 /// Timers, wake-ups and the last look of a wait.
 const SLACK: u64 = 10 * MS;
 
 pub(crate) struct Calls {
     /// Beyond its own deadline.
     bound: u64,
+    /// What a round takes at the most.
+    round: u64,
     worst: Option<Lateness>,
     judged: u64,
 }
@@ -59,6 +64,7 @@ impl fmt::Display for Lateness {
 impl Calls {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
+            round: scenario.settings.node_timeout + SLACK,
             bound: CONNECT + ROUNDS * scenario.settings.node_timeout + SLACK,
             worst: None,
             judged: 0,
@@ -89,6 +95,7 @@ impl Check for Calls {
             } => *wait,
             // As long as it takes: the healing says how long that is.
             Call::Acquire { wait: None, .. } => return Ok(()),
+            Call::Value { wait } => *wait + VALUE_ROUNDS * self.round,
             Call::Extend | Call::Downgrade | Call::Release => 0,
         };
         // Who stood still meanwhile is late by its own doing.

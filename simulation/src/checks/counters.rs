@@ -2,14 +2,14 @@
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Verb};
-use crate::locker::RESOURCES;
+use crate::locker::PLACES;
 use crate::scenario::Scenario;
 use quorate::node::Answer;
 
 pub(crate) struct Counters {
     fencing: bool,
     /// The largest counter since the last restart, per master and resource.
-    last: Vec<[u64; RESOURCES]>,
+    last: Vec<[u64; PLACES]>,
     judged: u64,
 }
 
@@ -17,7 +17,7 @@ impl Counters {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
             fencing: scenario.settings.fencing,
-            last: vec![[0; RESOURCES]; scenario.masters.len()],
+            last: vec![[0; PLACES]; scenario.masters.len()],
             judged: 0,
         }
     }
@@ -28,7 +28,7 @@ impl Check for Counters {
 
     fn see(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
-            Fact::Restarted { master, .. } => self.last[*master] = [0; RESOURCES],
+            Fact::Restarted { master, .. } => self.last[*master] = [0; PLACES],
             Fact::Applied {
                 master,
                 resource,

@@ -7,7 +7,7 @@
 use super::{Check, Moment};
 use crate::clock::Clock;
 use crate::facts::{Believer, Fact, Member};
-use crate::locker::RESOURCES;
+use crate::locker::PLACES;
 use crate::scenario::Scenario;
 
 pub(crate) struct Cover {
@@ -21,7 +21,7 @@ pub(crate) struct Cover {
 /// What one master keeps.
 #[derive(Clone)]
 struct Kept {
-    keys: [Key; RESOURCES],
+    keys: [Key; PLACES],
     /// Those who stand beside each other, and on which resource.
     members: Vec<(usize, Member)>,
     /// It votes for nobody until then.
@@ -39,7 +39,7 @@ impl Cover {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let masters = scenario.masters.len();
         let kept = Kept {
-            keys: [Key::default(); RESOURCES],
+            keys: [Key::default(); PLACES],
             members: Vec::new(),
             silent_until: 0,
         };
@@ -122,7 +122,7 @@ impl Check for Cover {
                 let kept = &mut self.masters[*master];
                 kept.silent_until = at.now + self.guarded;
                 if *forgot {
-                    kept.keys = [Key::default(); RESOURCES];
+                    kept.keys = [Key::default(); PLACES];
                     kept.members.clear();
                 }
             }

@@ -4,19 +4,19 @@
 use super::{Check, Moment};
 use crate::facts::{Fact, Verb};
 use crate::kind::Scope;
-use crate::locker::RESOURCES;
+use crate::locker::PLACES;
 use crate::scenario::Scenario;
 
 pub(crate) struct Extensions {
     /// Per resource: event, client and scope of the last obtain.
-    last: [Option<(u64, usize, Scope)>; RESOURCES],
+    last: [Option<(u64, usize, Scope)>; PLACES],
     judged: u64,
 }
 
 impl Extensions {
     pub(crate) fn new(_: &Scenario) -> Self {
         Self {
-            last: [None; RESOURCES],
+            last: [None; PLACES],
             judged: 0,
         }
     }

@@ -38,8 +38,17 @@ struct Lock {
 impl Idle {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
-            on: !scenario
-                .takes(|kind| !matches!(kind, Kind::Exclusive | Kind::Shared | Kind::Downgraded)),
+            on: !scenario.takes(|kind| {
+                !matches!(
+                    kind,
+                    Kind::Exclusive
+                        | Kind::Shared
+                        | Kind::Downgraded
+                        | Kind::Noted(_)
+                        | Kind::Lead(_)
+                        | Kind::Observe
+                )
+            }),
             bound: WAYS * (scenario.net.delay + scenario.net.jitter) + SLACK,
             locks: Default::default(),
             judged: 0,
@@ -64,11 +73,28 @@ impl Idle {
     }
 }
 
+/// Whether it may be of a resource, and not of a semaphore.
+fn is_of_resource(fact: &Fact<'_>) -> bool {
+    let place = match fact {
+        Fact::Asked { resource, .. }
+        | Fact::Returned {
+            call: Call::Acquire { resource, .. },
+            ..
+        } => *resource,
+        Fact::Obtained { believer } | Fact::Retired { believer, .. } => believer.resource,
+        _ => 0,
+    };
+    place < RESOURCES
+}
+
 impl Check for Idle {
     const RULE: &'static str = "no idle lock";
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         if !at.promises.order || !self.on {
+            return Ok(());
+        }
+        if !is_of_resource(fact) {
             return Ok(());
         }
         match fact {

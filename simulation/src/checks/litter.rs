@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use super::{Check, Moment};
 use crate::clock::MS;
 use crate::facts::{Believer, Call, Fact, Member};
-use crate::locker::RESOURCES;
+use crate::locker::PLACES;
 use crate::scenario::Scenario;
 
 type Value = [u8; 32];
@@ -23,7 +23,7 @@ pub(crate) struct Litter {
     /// Values that are done with, and when they must be gone.
     done: VecDeque<(u64, Value)>,
     /// Per master and resource: who stands there, and until which true time.
-    keys: Vec<[(Option<Value>, u64); RESOURCES]>,
+    keys: Vec<[(Option<Value>, u64); PLACES]>,
     /// The same of those who stand beside others.
     members: Vec<(usize, usize, Member)>,
     judged: u64,
@@ -31,14 +31,13 @@ pub(crate) struct Litter {
 
 impl Litter {
     pub(crate) fn new(scenario: &Scenario) -> Self {
+        let loads = scenario.is_mixed() || scenario.has_values() || scenario.has_notes();
         Self {
             on: scenario.promises().calm,
-            bound: (2 << u32::from(scenario.is_mixed()))
-                * (scenario.net.delay + scenario.net.jitter)
-                + MS,
+            bound: (2 << u32::from(loads)) * (scenario.net.delay + scenario.net.jitter) + MS,
             tries: HashMap::new(),
             done: VecDeque::new(),
-            keys: vec![[(None, 0); RESOURCES]; scenario.masters.len()],
+            keys: vec![[(None, 0); PLACES]; scenario.masters.len()],
             members: Vec::new(),
             judged: 0,
         }
@@ -92,7 +91,7 @@ impl Check for Litter {
             }
             Fact::Returned {
                 task,
-                call: Call::Acquire { .. } | Call::Downgrade,
+                call: Call::Acquire { .. } | Call::Downgrade | Call::Value { .. },
                 ..
             } => self.tries.remove(task),
             // Of clones that share a hold, the last one gives it back.

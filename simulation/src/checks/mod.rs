@@ -13,12 +13,20 @@ mod groups;
 mod guard;
 mod healing;
 mod idle;
+mod idle_permit;
 mod kept;
 mod litter;
 mod loss;
+mod notes;
 mod numbers;
 mod order;
+mod permit_line;
+mod permits;
 mod prompt;
+mod queue;
+mod register;
+mod stock;
+mod strangers;
 mod tokens;
 mod values;
 
@@ -54,9 +62,12 @@ impl fmt::Display for Violation {
 }
 
 /// The rules whose breach does harm by itself. The others are broken earlier, and guard these.
-pub const HARM: [&str; 6] = [
+pub const HARM: [&str; 9] = [
     "exclusion",
+    "permits",
+    "strangers keep theirs",
     "tokens",
+    "stock",
     "loss told in time",
     "calls end",
     "healing",
@@ -136,6 +147,7 @@ macro_rules! checkers {
 }
 
 checkers! {
+    permits: permits::Permits,
     exclusion: exclusion::Exclusion,
     tokens: tokens::Tokens,
     backing: backing::Backing,
@@ -152,6 +164,12 @@ checkers! {
     kept: kept::Kept,
     idle: idle::Idle,
     prompt: prompt::Prompt,
+    notes: notes::Notes,
+    register: register::Register,
+    stock: stock::Stock,
+    permit_line: permit_line::PermitLine,
+    idle_permit: idle_permit::IdlePermit,
+    strangers: strangers::Strangers,
 }
 
 impl Checkers {

@@ -10,10 +10,11 @@ use std::sync::Arc;
 use quorate_promises::Line;
 
 use super::groups::{class_on, shows};
+use super::queue::Queue;
 use super::{Check, Moment};
 use crate::facts::{Believer, Call, Fact, Verb};
 use crate::kind::Class;
-use crate::locker::{RESOURCES, resource_of};
+use crate::locker::{RESOURCES, resource_of, semaphore_of, semaphore_of_key};
 use crate::scenario::Scenario;
 use quorate::node::{Answer, Claim, Class as NodeClass, Fairness, Ticket};
 
@@ -21,7 +22,7 @@ pub(crate) struct Order {
     fair: bool,
     quorum: u32,
     /// The line on each master, per resource, as the messages make it.
-    queues: Vec<[Vec<Standing>; RESOURCES]>,
+    queues: Vec<[Queue; RESOURCES]>,
     /// On which masters each waiter stands, per resource.
     stands: HashMap<(usize, Arc<str>), u16>,
     /// Those who stand on a majority, since which event.
@@ -33,12 +34,6 @@ pub(crate) struct Order {
     /// What each task is at.
     tasks: HashMap<usize, Attempts>,
     judged: u64,
-}
-
-struct Standing {
-    rank: (u64, Arc<str>),
-    /// On the master's clock.
-    until_ms: u64,
 }
 
 /// The attempts of one acquire.
@@ -76,13 +71,7 @@ impl Order {
     ) {
         let rank = (place.number, named(place, reads));
         let until_ms = now_ms + place.heartbeat.as_nanos().div_ceil(1_000_000) as u64;
-        let queue = &mut self.queues[master][resource];
-        // The dead are purged: a clock that jumps back does not bring them to life.
-        queue.retain(|one| one.until_ms > now_ms || one.rank == rank);
-        match queue.iter_mut().find(|one| one.rank == rank) {
-            Some(one) => one.until_ms = until_ms,
-            None => queue.push(Standing { rank, until_ms }),
-        }
+        self.queues[master][resource].stand(rank, until_ms, now_ms);
         let standing = (resource, place.waiter.clone());
         let masters = self.stands.entry(standing).or_default();
         let before = masters.count_ones();
@@ -108,6 +97,10 @@ impl Order {
         let Some(attempts) = self.tasks.remove(&believer.task) else {
             return Ok(());
         };
+        // Semaphores have lines of their own.
+        if semaphore_of(believer.resource).is_some() {
+            return Ok(());
+        }
         if let Some(waiter) = &attempts.waiter {
             for resource in believer.scope.resources() {
                 self.leave(resource, waiter);
@@ -150,6 +143,10 @@ impl Order {
             return Ok(());
         };
 
+        // Where a stranger keeps something nobody is taken into the line.
+        if answer.is_err() {
+            return Ok(());
+        }
         let here = (*master, *resource);
         let class = class_on(claim, *resource);
         let reads = class == Some(&NodeClass::Shared);
@@ -158,7 +155,7 @@ impl Order {
         if instead(claim) {
             // The place of the lock that it takes the place of goes with it.
             if let Some(place) = place.filter(|_| granted) {
-                self.queues[*master][*resource].retain(|one| one.rank.1 != place.waiter);
+                self.queues[*master][*resource].leave(&place.waiter);
             }
             return Ok(());
         }
@@ -194,17 +191,12 @@ impl Order {
         reads: bool,
     ) -> Result<(), String> {
         let rank = place.map(|place| (place.number, named(place, reads)));
-        let before = |one: &&Standing| {
-            one.until_ms > now_ms
-                && rank.as_ref().is_none_or(|rank| one.rank < *rank)
-                // Readers do not wait for readers.
-                && !(reads && one.rank.1.ends_with(READER))
-        };
-        match self.queues[master][resource].iter().find(before) {
+        let mut before = self.queues[master][resource].before(rank.as_ref(), now_ms);
+        // Readers do not wait for readers.
+        match before.find(|id| !(reads && id.ends_with(READER))) {
             None => Ok(()),
             Some(first) => Err(format!(
-                "master {master} granted r{resource} although {} stands before",
-                first.rank.1
+                "master {master} granted r{resource} although {first} stands before"
             )),
         }
     }
@@ -227,7 +219,7 @@ fn instead(claim: &Claim) -> bool {
     claim.group().is_some_and(|group| group.instead().is_some())
 }
 
-fn place(claim: &Claim) -> Option<&Ticket> {
+pub(super) fn place(claim: &Claim) -> Option<&Ticket> {
     match claim.fairness() {
         Fairness::Fair(place) => place.as_deref(),
         Fairness::Unordered => None,
@@ -252,8 +244,9 @@ impl Check for Order {
             }
             Fact::Applied {
                 verb: Verb::Acquire,
+                resource,
                 ..
-            } => return self.asked(at, fact),
+            } if *resource < RESOURCES => return self.asked(at, fact),
             // What is put back stands there as if it had been granted.
             Fact::Applied {
                 master,
@@ -268,14 +261,13 @@ impl Check for Order {
                     self.granted.insert((*master, *resource, value));
                 }
             }
-            Fact::Left { master, claim } => {
+            Fact::Left { master, claim } if semaphore_of_key(claim.key()).is_none() => {
                 if let Some(place) = place(claim) {
                     for key in claim.keys() {
                         let resource = resource_of(key);
                         let reads = class_on(claim, resource) == Some(&NodeClass::Shared);
                         let name = named(place, reads);
-                        let queue = &mut self.queues[*master][resource];
-                        queue.retain(|one| one.rank.1 != name);
+                        self.queues[*master][resource].leave(&name);
                         self.leave(resource, &place.waiter);
                     }
                 }
@@ -284,7 +276,7 @@ impl Check for Order {
             Fact::Obtained { believer } => return self.obtained(at, believer),
             Fact::Returned {
                 task,
-                call: Call::Acquire { .. } | Call::Downgrade,
+                call: Call::Acquire { .. } | Call::Downgrade | Call::Value { .. },
                 ..
             } => {
                 self.tasks.remove(task);

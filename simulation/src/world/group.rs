@@ -93,8 +93,14 @@ pub(super) fn released(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     };
     let place = place(waiter, 0, Duration::ZERO);
     Some(Request::Release {
-        claim: claim(keys, token(value)?, group(keys, modes), place)?,
-        leave: *leave == b"1",
+        claim: {
+            let claim = claim(keys, token(value)?, group(keys, modes), place)?;
+            if number(leave) >= 2 {
+                claim.take_note();
+            }
+            claim
+        },
+        leave: number(leave) % 2 == 1,
     })
 }
 

@@ -4,17 +4,17 @@
 use std::sync::Arc;
 
 use quorate::node::memory::Master;
-use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Request};
+use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Request, ServerRun};
 
 use super::{Event, World};
-use crate::canary::{Flaw, WrongScripts};
+use crate::canary::{Flaw, WrongScripts, wrong_note, wrong_value};
 use crate::clock::{BEGIN, Clock, EPOCH_US};
 use crate::facts::{Fact, Member, Seen, Verb, short};
-use crate::locker::{RESOURCES, name, resource_of};
+use crate::locker::{PLACES, is_line, name, resource_of};
 use crate::scenario::{Disk, MasterPlan, Refusal};
 
 pub(crate) struct SimMaster {
-    memory: Master,
+    pub(super) memory: Master,
     /// What a stale disk would bring back.
     disk: Master,
     /// Its wall clock, in nanoseconds since 1970.
@@ -29,17 +29,19 @@ pub(crate) struct SimMaster {
     /// What it says to all requests of a lock, and until when.
     pub(crate) refusing: Option<(u64, Refusal)>,
     /// The scripts that it knows, as bits.
-    pub(crate) scripts: u16,
+    pub(crate) scripts: u32,
     wrong: WrongScripts,
+    /// Under which keys strangers keep something, as bits.
+    pub(super) strangers: u32,
     /// How each lock stood after the last message about it.
-    seen: [Seen; RESOURCES],
+    seen: [Seen; PLACES],
 }
 
 impl SimMaster {
-    pub(crate) fn new(plan: &MasterPlan) -> Self {
+    pub(crate) fn new((index, plan): (usize, &MasterPlan)) -> Self {
         let begins = (EPOCH_US * 1_000).saturating_add_signed(plan.offset_us * 1_000);
         Self {
-            memory: Master::default(),
+            memory: started(index, 0, Master::default()),
             disk: Master::default(),
             clock: Clock::new(begins, plan.ppm),
             keeps: plan.disk,
@@ -51,7 +53,8 @@ impl SimMaster {
             refusing: None,
             scripts: 0,
             wrong: WrongScripts::default(),
-            seen: [Seen::default(); RESOURCES],
+            strangers: 0,
+            seen: [Seen::default(); PLACES],
         }
     }
 
@@ -71,7 +74,25 @@ impl SimMaster {
         }
     }
 
-    fn look(&self, now_us: u64, key: &[u8]) -> Seen {
+    /// What stands beside a lock, and until when on the master's clock in microseconds.
+    pub(super) fn note(&self, now_us: u64, key: &[u8]) -> Option<(Vec<u8>, u64)> {
+        let key = [b"quorate:note:", key].concat();
+        let peek = self.memory.peek(now_us, &key);
+        Some((peek.holder?.to_vec(), peek.expires.unwrap_or(u64::MAX)))
+    }
+
+    pub(super) fn take_announced(&mut self) -> Vec<Vec<u8>> {
+        self.memory.take_announced()
+    }
+
+    /// How a lock stands, after something was said that concerns more than that.
+    pub(super) fn look_again(&mut self, now_us: u64, key: &[u8]) -> Seen {
+        let seen = self.look(now_us, key);
+        self.seen[resource_of(key)] = seen;
+        seen
+    }
+
+    pub(super) fn look(&self, now_us: u64, key: &[u8]) -> Seen {
         let peek = self.memory.peek(now_us, key);
         Seen {
             holder: peek.holder.and_then(padded),
@@ -91,7 +112,7 @@ impl SimMaster {
     }
 
     /// Executes a request by the scripts, or by a canary's wrong ones.
-    fn execute(
+    pub(super) fn execute(
         &mut self,
         now_us: u64,
         request: &Request,
@@ -99,6 +120,14 @@ impl SimMaster {
     ) -> Result<Answer, Fault> {
         if let Some(flaw) = flaw.filter(|flaw| flaw.is_of_kinds()) {
             let said = self.wrong.execute(flaw, &mut self.memory, now_us, request);
+            return said.unwrap_or_else(|| self.memory.apply(now_us, request));
+        }
+        if let Some(flaw) = flaw.filter(|flaw| flaw.is_of_values()) {
+            let said = wrong_value(flaw, &mut self.memory, now_us, request);
+            return said.unwrap_or_else(|| self.memory.apply(now_us, request));
+        }
+        if let Some(flaw) = flaw.filter(|flaw| flaw.is_of_notes()) {
+            let said = wrong_note(flaw, &mut self.memory, now_us, request);
             return said.unwrap_or_else(|| self.memory.apply(now_us, request));
         }
         match (flaw, request) {
@@ -140,6 +169,17 @@ impl SimMaster {
             _ => self.memory.apply(now_us, request),
         }
     }
+}
+
+/// A server with this memory, in that run.
+fn started(index: usize, run: u32, mut memory: Master) -> Master {
+    memory.set_run(ServerRun::new(run_id(index, run)));
+    memory
+}
+
+/// What a server calls its run.
+pub(super) fn run_id(index: usize, run: u32) -> String {
+    format!("{index}.{run}")
 }
 
 /// A value, or a marker filled up with zeros.
@@ -198,6 +238,12 @@ impl World {
         let master = &mut self.masters[index];
         let now_us = master.micros(now);
         self.watch.coverage.messages += 1;
+        if let Request::Read { .. } | Request::Write { .. } = request {
+            return self.apply_value(index, request);
+        }
+        if let Request::Note { .. } = request {
+            return self.apply_notes(index, request);
+        }
         let Some((claim, verb)) = verb(request) else {
             return master.execute(now_us, request, self.flaw);
         };
@@ -223,6 +269,11 @@ impl World {
         }
         if claim.group().is_some() {
             return self.apply_group(index, request, (claim, verb, live));
+        }
+        if is_line(claim.key()) {
+            let answer = master.execute(now_us, request, self.flaw);
+            self.behind(index, request);
+            return answer;
         }
         let before = master.seen[resource_of(claim.key())].at(now_us);
         let answer = master.execute(now_us, request, self.flaw);
@@ -305,6 +356,7 @@ impl World {
         let now_ms = self.masters[master].micros(now) / 1_000;
         let expires = self.masters[master].clock.when(after.expires * 1_000);
         let expires = expires.unwrap_or(u64::MAX);
+        self.look_at_stranger(master, resource);
         let members = self.masters[master].members(key);
         self.watch.fact(
             now,
@@ -323,6 +375,7 @@ impl World {
                 members: &members,
             },
         );
+        self.show_note(master, key);
     }
 
     /// Somebody breaks a lock: on all masters that are there, whoever holds it.
@@ -381,12 +434,15 @@ impl World {
             }
             Disk::Always => coverage.full_restarts += 1,
         }
-        for resource in 0..RESOURCES {
+        let run = master.run + 1;
+        master.memory = started(index, run, std::mem::take(&mut master.memory));
+        master.forget_strangers(now);
+        for resource in 0..PLACES {
             let key = name(resource as u8).as_bytes();
             master.seen[resource] = master.look(master.micros(now), key);
         }
         master.up = true;
-        master.run += 1;
+        master.run = run;
         master.stalled_until = 0;
         master.scripts = 0;
         master.started_us = master.micros(now);

@@ -7,7 +7,11 @@ mod group;
 mod link;
 mod master;
 mod net;
+mod notes;
+mod permit;
+mod register;
 mod server;
+mod stranger;
 mod watch;
 mod words;
 
@@ -182,6 +186,8 @@ pub(crate) enum Event {
     Restart(u8),
     /// What a stale disk will show.
     Snapshot(u8),
+    /// A stranger takes its value from a master.
+    StrangerGoes { master: u8, resource: u8 },
     /// A paused process goes on.
     Resume(u8),
     /// A killed process starts anew; for the executor.
@@ -292,7 +298,12 @@ impl World {
             events: BinaryHeap::with_capacity(256),
             seq: 0,
             rng: Rng::stream(scenario.seed, 3),
-            masters: scenario.masters.iter().map(SimMaster::new).collect(),
+            masters: scenario
+                .masters
+                .iter()
+                .enumerate()
+                .map(SimMaster::new)
+                .collect(),
             links: Vec::new(),
             conns: Vec::new(),
             processes: scenario.clients.iter().map(process).collect(),
@@ -378,6 +389,7 @@ impl World {
             Event::Fault(index) => self.fault(at(index)),
             Event::Restart(master) => self.restart(master.into()),
             Event::Snapshot(master) => self.masters[usize::from(master)].snapshot(),
+            Event::StrangerGoes { master, resource } => self.stranger_goes(master, resource),
             Event::Resume(client) => self.resume(client.into()),
             Event::Wake(_) | Event::Boot(_) => {}
         }
@@ -413,6 +425,11 @@ impl World {
             }
             FaultKind::Flush { master } => self.masters[usize::from(master)].scripts = 0,
             FaultKind::Break { resource } => self.break_lock(resource),
+            FaultKind::Stranger {
+                master,
+                resource,
+                lasts,
+            } => self.stranger_comes(master, resource, lasts),
             FaultKind::Garble { master } => {
                 for conn in &mut self.conns {
                     conn.garbled |= conn.master == usize::from(master);

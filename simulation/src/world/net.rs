@@ -29,6 +29,8 @@ pub(super) struct Conn {
     pub(super) unread: Vec<u8>,
     /// The process that hears wake-ups here.
     pub(super) subscriber: Option<String>,
+    /// The channels of elections that it hears.
+    pub(super) watches: Vec<Vec<u8>>,
     /// How many commands it has executed behind the handshake.
     pub(super) served: u64,
     /// The server says something else next.
@@ -128,6 +130,7 @@ impl World {
             last_from: 0,
             unread: Vec::new(),
             subscriber: None,
+            watches: Vec::new(),
             served: 0,
             garbled: false,
         });

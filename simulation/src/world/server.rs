@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Request, Ticket};
 
+use super::master::run_id;
 use super::words::{millis, number, text, token};
-use super::{Event, Stray, World, group};
+use super::{Event, Stray, World, group, notes, permit, register};
 use crate::canary::Flaw;
 use crate::scenario::Refusal;
 
 /// What stands in the first line of each script.
-const TITLES: [&str; 14] = [
+const TITLES: [&str; 17] = [
     "\n-- ACQUIRE (",
     "\n-- ACQUIRE in order",
     "\n-- CONFIRM (",
@@ -28,6 +29,9 @@ const TITLES: [&str; 14] = [
     "\n-- CONFIRM of several",
     "\n-- UNCLAIM",
     "\n-- KEEP",
+    "\n-- NOTE",
+    "\n-- PERMIT",
+    "\n-- RELEASE of a slot",
 ];
 
 const ACQUIRE: usize = 0;
@@ -36,10 +40,16 @@ const CONFIRM: usize = 2;
 const RELEASE: usize = 3;
 const RELEASE_FAIR: usize = 4;
 const EXTEND: usize = 5;
+const READ: usize = 8;
+const WRITE: usize = 9;
 const CLAIM: usize = 10;
 const CONFIRM_GROUP: usize = 11;
 const UNCLAIM: usize = 12;
 const KEEP: usize = 13;
+const NOTE: usize = 14;
+const LOOK: usize = 6;
+const PERMIT: usize = 15;
+const RELEASE_PERMIT: usize = 16;
 
 /// One command, as a list of words; how many bytes it took.
 fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
@@ -65,6 +75,14 @@ fn claim(key: &[u8], value: &[u8], fenced: bool, fairness: Fairness) -> Option<A
     ))
 }
 
+/// The same claim, beside which a note may stand.
+fn with_note(claim: Arc<Claim>, noted: bool) -> Arc<Claim> {
+    if noted {
+        claim.take_note();
+    }
+    claim
+}
+
 /// The request that a command asks for; none for what the scripts are not.
 fn request(words: &[&[u8]]) -> Option<Request> {
     match words {
@@ -79,6 +97,24 @@ fn request(words: &[&[u8]]) -> Option<Request> {
         }
         _ => None,
     }
+}
+
+/// EXTEND.
+fn prolonged(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
+    let item = |(key, pair): (&&[u8], &[&[u8]])| -> Option<ExtendItem> {
+        let claim = claim(key, pair[0], true, Fairness::Unordered)?;
+        if pair[1] == b"0" {
+            claim.withdraw();
+        }
+        let noted = pair[1].strip_prefix(b"-");
+        let claim = with_note(claim, noted.is_some());
+        let (ttl, note) = (millis(noted.unwrap_or(pair[1])), noted.is_some());
+        Some(ExtendItem { claim, ttl, note })
+    };
+    let items = keys.iter().zip(args.chunks(2)).map(item);
+    Some(Request::Extend {
+        items: items.collect::<Option<_>>()?,
+    })
 }
 
 fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
@@ -109,13 +145,14 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
             claim: alone(value)?,
             token: number(token),
         },
-        (RELEASE, [value]) => Request::Release {
-            claim: alone(value)?,
+        (RELEASE, [value, noted @ ..]) => Request::Release {
+            claim: with_note(alone(value)?, !noted.is_empty()),
             leave: true,
         },
         (RELEASE_FAIR, [value, rest @ ..]) => {
+            let noted = rest.len() == 3;
             let (place, leave) = match rest {
-                [waiter, leave] => {
+                [waiter, leave, ..] if !waiter.is_empty() => {
                     let place = Ticket {
                         waiter: text(waiter).into(),
                         number: 0,
@@ -126,30 +163,30 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
                 _ => (None, true),
             };
             Request::Release {
-                claim: claim(key, value, true, Fairness::Fair(place))?,
+                claim: with_note(claim(key, value, true, Fairness::Fair(place))?, noted),
                 leave,
             }
         }
-        (EXTEND, args) => {
-            let item = |(key, pair): (&&[u8], &[&[u8]])| -> Option<ExtendItem> {
-                let claim = claim(key, pair[0], true, Fairness::Unordered)?;
-                if pair[1] == b"0" {
-                    claim.withdraw();
-                }
-                let (ttl, note) = (millis(pair[1]), false);
-                Some(ExtendItem { claim, ttl, note })
-            };
-            let items = keys.iter().zip(args.chunks(2)).map(item);
-            Request::Extend {
-                items: items.collect::<Option<_>>()?,
-            }
-        }
-        (CLAIM, args) => group::claimed(keys, args)?,
-        (CONFIRM_GROUP, args) => group::confirmed(keys, args)?,
-        (UNCLAIM, args) => group::released(keys, args)?,
-        (KEEP, args) => group::kept(keys, args)?,
-        _ => return None,
+        (EXTEND, args) => prolonged(keys, args)?,
+        (LOOK, []) => notes::looked(key),
+        (NOTE, args) => notes::noted(keys, args)?,
+        (READ, args) => register::read(key, args)?,
+        (WRITE, args) => register::write(key, args)?,
+        _ => return of_kinds(script, keys, args),
     })
+}
+
+/// What is asked of groups and semaphores.
+fn of_kinds(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
+    match script {
+        CLAIM => group::claimed(keys, args),
+        CONFIRM_GROUP => group::confirmed(keys, args),
+        UNCLAIM => group::released(keys, args),
+        KEEP => group::kept(keys, args),
+        PERMIT => permit::asked(keys.first()?, args),
+        RELEASE_PERMIT => permit::released(keys.first()?, args),
+        _ => None,
+    }
 }
 
 /// The script of a name.
@@ -169,6 +206,14 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, out: &mut String) {
         (Request::Acquire { claim, .. }, Ok(Answer::Refused { ttl_left, line })) => {
             let left = left(*ttl_left);
             match (line, claim.fenced()) {
+                (Some(line), _) if claim.permit().is_some() => {
+                    let free = line.free.to_string();
+                    let (len, ahead, ticket) = (free.len(), line.ahead, line.ticket);
+                    write!(
+                        out,
+                        "*4\r\n${len}\r\n{free}\r\n:{left}\r\n:{ahead}\r\n:{ticket}\r\n"
+                    )
+                }
                 (Some(line), _) => {
                     let holder = line.holder.as_deref().unwrap_or_default();
                     let (holder, len) = (text(holder), holder.len());
@@ -188,7 +233,11 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, out: &mut String) {
             }
         }
         (_, Ok(Answer::NotAlone)) => write!(out, ":-1\r\n"),
-        (_, Ok(Answer::Confirmed | Answer::Released(true))) => write!(out, ":1\r\n"),
+        (_, Ok(Answer::Noted(each))) => notes::written(each, out),
+        (_, Ok(answer @ Answer::Value { .. })) => register::found(answer, out),
+        (_, Ok(Answer::Confirmed | Answer::Released(true) | Answer::Written { .. })) => {
+            write!(out, ":1\r\n")
+        }
         (_, Ok(Answer::NotOurs | Answer::Released(false))) => write!(out, ":0\r\n"),
         (_, Ok(Answer::Extended(said))) => {
             let digit = |said: &Extended| match said {
@@ -251,7 +300,10 @@ impl World {
             [b"INFO", ..] => {
                 let uptime = self.uptime(master);
                 let run = self.masters[master].run;
-                let info = format!("run_id:{master}.{run}\r\nuptime_in_seconds:{uptime}\r\n");
+                let info = format!(
+                    "run_id:{}\r\nuptime_in_seconds:{uptime}\r\n",
+                    run_id(master, run)
+                );
                 write!(out, "${}\r\n{info}\r\n", info.len()).expect("a string takes everything");
             }
             [b"SCRIPT", b"LOAD", source] => {
@@ -261,6 +313,13 @@ impl World {
                 let script = TITLES.iter().position(named).unwrap_or(TITLES.len());
                 self.masters[master].scripts |= 1 << script;
                 write!(out, "$40\r\n{script:040}\r\n").expect("a string takes everything");
+            }
+            [kind @ (b"SUBSCRIBE" | b"UNSUBSCRIBE"), channel] if notes::is_of_leaders(channel) => {
+                let on = *kind == b"SUBSCRIBE";
+                let watches = &mut self.conns[conn].watches;
+                watches.retain(|watched| watched != channel);
+                watches.extend(on.then(|| channel.to_vec()));
+                notes::subscribed(on, channel, out);
             }
             [b"SUBSCRIBE", channel] => {
                 let process = text(channel).rsplit(':').next().unwrap_or_default();
@@ -306,6 +365,9 @@ impl World {
         let Some(request) = request(words) else {
             return out.push_str("-ERR unknown command\r\n");
         };
+        if let Request::Look { .. } = request {
+            return self.look_at(master, &request, out);
+        }
         let first = self.conns[conn].served == 0;
         self.conns[conn].served += 1;
         let coverage = &mut self.watch.coverage;

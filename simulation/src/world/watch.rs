@@ -10,7 +10,7 @@ use crate::clock::BEGIN;
 use crate::coverage::Coverage;
 use crate::facts::{Believer, Fact, Why};
 use crate::kind::Class;
-use crate::locker::{Hold, RESOURCES};
+use crate::locker::{Hold, PLACES, semaphore_of};
 use crate::play::Play;
 use crate::scenario::{Promises, Scenario};
 
@@ -23,7 +23,9 @@ pub(crate) struct Watch {
     /// Readable lines, when somebody wants to read them.
     pub(crate) trace: Option<Vec<String>>,
     promises: Promises,
-    last_holder: [Option<usize>; RESOURCES],
+    /// Somebody says who it is.
+    pub(crate) has_notes: bool,
+    last_holder: [Option<usize>; PLACES],
     holds: u64,
 }
 
@@ -43,7 +45,8 @@ impl Watch {
                 order: promises.order && in_order,
                 ..promises
             },
-            last_holder: [None; RESOURCES],
+            has_notes: scenario.has_notes(),
+            last_holder: [None; PLACES],
             holds: 0,
         }
     }
@@ -120,6 +123,7 @@ impl Watch {
         self.coverage.acquired += 1;
         let last = self.last_holder[believer.resource].replace(believer.client);
         self.coverage.hand_overs += u64::from(last.is_some_and(|last| last != believer.client));
+        self.coverage.permits += u64::from(semaphore_of(believer.resource).is_some());
         self.coverage.several += u64::from(believer.scope.resources().count() > 1);
         match believer.scope.class {
             None => {}

@@ -1,0 +1,94 @@
+//! The accounts that the tokens of a lock over several resources protect. The bank goes by numbers alone: it
+//! answers nobody whose number is smaller than one that it has seen on one of the accounts, be it of a reader.
+
+use std::collections::BTreeMap;
+
+/// How many accounts there are.
+pub const ACCOUNTS: usize = 3;
+/// What is in each of them at first.
+pub const OPENING: i64 = 100;
+
+/// The accounts, by name.
+#[derive(Debug, Default)]
+pub struct Bank {
+    accounts: BTreeMap<String, Account>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Account {
+    balance: i64,
+    highest: u64,
+}
+
+impl Default for Account {
+    fn default() -> Self {
+        Self {
+            balance: OPENING,
+            highest: 0,
+        }
+    }
+}
+
+/// Which account has seen a larger number, and which.
+pub type Stale = (String, u64);
+
+impl Bank {
+    /// What is in these accounts.
+    ///
+    /// # Errors
+    ///
+    /// [`Stale`], and then nothing is noted.
+    pub fn look(&mut self, names: &[&str], token: u64) -> Result<Vec<i64>, Stale> {
+        self.admit(names, token)?;
+        let balance = |name: &&str| self.accounts.get(*name).map_or(OPENING, |one| one.balance);
+        Ok(names.iter().map(balance).collect())
+    }
+
+    /// These are the balances from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`Stale`], and then nothing is changed.
+    pub fn book(&mut self, balances: &BTreeMap<String, i64>, token: u64) -> Result<(), Stale> {
+        let names: Vec<&str> = balances.keys().map(String::as_str).collect();
+        self.admit(&names, token)?;
+        for (name, balance) in balances {
+            self.accounts.entry(name.clone()).or_default().balance = *balance;
+        }
+        Ok(())
+    }
+
+    /// Lets this number in everywhere or nowhere.
+    fn admit(&mut self, names: &[&str], token: u64) -> Result<(), Stale> {
+        let stale = names.iter().find_map(|name| {
+            let highest = self.accounts.get(*name)?.highest;
+            (token < highest).then(|| ((*name).to_owned(), highest))
+        });
+        if let Some(stale) = stale {
+            return Err(stale);
+        }
+        for name in names {
+            self.accounts.entry((*name).to_owned()).or_default().highest = token;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_been_read_past_books_nothing_any_more() {
+        let mut bank = Bank::default();
+        let balances =
+            |one: i64, other: i64| BTreeMap::from([("a".to_owned(), one), ("b".to_owned(), other)]);
+        assert_eq!(bank.look(&["a", "b"], 5), Ok(vec![100, 100]));
+        assert_eq!(bank.look(&["b", "c"], 7), Ok(vec![100, 100]));
+        let stale = Err(("b".to_owned(), 7));
+        assert_eq!(bank.book(&balances(90, 110), 5), stale);
+        assert_eq!(bank.look(&["a"], 5), Ok(vec![100]), "not even half of it");
+        assert_eq!(bank.book(&balances(80, 120), 8), Ok(()));
+        assert_eq!(bank.look(&["b", "a"], 8), Ok(vec![120, 80]));
+    }
+}

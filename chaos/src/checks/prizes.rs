@@ -1,0 +1,112 @@
+//! Never more than were created, and never one twice: what is left falls with every prize, in the order of those
+//! who did not ask at the same time, and nothing is handed out where it had been over. This has no excuses.
+
+use std::collections::BTreeMap;
+
+use super::{Case, Finding, Verdict, Violation};
+use crate::event::Event;
+use crate::history::Attempt;
+
+/// One answer about a quota.
+struct Answer<'a> {
+    attempt: &'a Attempt,
+    at: u64,
+    says: &'a str,
+    left: u64,
+}
+
+pub(super) fn check(case: &Case<'_>) -> Finding {
+    let lines = case.history.lines.iter();
+    let created: BTreeMap<&str, u64> = lines
+        .filter_map(|line| match &line.what {
+            Event::Created { quota, pieces } => Some((quota.as_str(), *pieces)),
+            _ => None,
+        })
+        .collect();
+    let mut answers: BTreeMap<&str, Vec<Answer<'_>>> = BTreeMap::new();
+    let (mut taken, mut over, mut lost) = (0, 0, 0);
+    for attempt in &case.attempts {
+        let Some((at, answer, left)) = &attempt.answered else {
+            continue;
+        };
+        match (answer.as_str(), left) {
+            ("taken", _) => taken += 1,
+            ("sold_out", _) => over += 1,
+            _ => lost += 1,
+        }
+        if let Some(left) = *left {
+            let (at, says) = (*at, answer.as_str());
+            let about = answers.entry(&attempt.resource).or_default();
+            about.push(Answer {
+                attempt,
+                at,
+                says,
+                left,
+            });
+        }
+    }
+    let mut violations = Vec::new();
+    for (quota, mut answers) in answers {
+        answers.sort_by_key(|one| one.at);
+        let pieces = created.get(quota).copied().unwrap_or(0);
+        look_at(quota, pieces, &answers, &mut violations);
+    }
+    let looked_at = format!(
+        "{taken} prizes from {} quotas, {over} times sold out, {lost} times refused because the number is lost",
+        created.len()
+    );
+    let finding = Finding::of("prizes", looked_at, violations);
+    if taken == 0 {
+        return finding.at_least(Verdict::Unknown);
+    }
+    finding
+}
+
+/// The answers about one quota, in order of time.
+fn look_at(quota: &str, pieces: u64, answers: &[Answer<'_>], violations: &mut Vec<Violation>) {
+    let mut handed: BTreeMap<u64, &Answer<'_>> = BTreeMap::new();
+    for (number, one) in answers.iter().enumerate() {
+        let mut bad = |other: &Answer<'_>, what: String| {
+            violations.push(Violation {
+                checker: "prizes".into(),
+                from: other.at.min(one.attempt.began),
+                to: one.at,
+                who: vec![other.attempt.who.clone(), one.attempt.who.clone()],
+                resource: Some(quota.to_owned()),
+                what,
+                excused: None,
+            });
+        };
+        let name = one.attempt.name();
+        if one.says == "sold_out" && one.left > 0 {
+            bad(one, format!("{name} got none, and {} are left", one.left));
+        }
+        if one.says == "taken" {
+            if one.left >= pieces {
+                bad(one, format!("{name} left {} of {pieces}", one.left));
+            }
+            if let Some(other) = handed.insert(one.left, one) {
+                let (other_name, piece) = (other.attempt.name(), pieces.saturating_sub(one.left));
+                bad(
+                    other,
+                    format!("{other_name} and {name} both got prize {piece}"),
+                );
+            }
+        }
+        let before = answers[..number].iter();
+        let before = before.filter(|other| other.at < one.attempt.began);
+        let least = before.min_by_key(|other| other.left);
+        if let Some(other) = least
+            && (one.left > other.left || (one.says == "taken" && one.left == other.left))
+        {
+            let other_name = other.attempt.name();
+            bad(
+                other,
+                format!(
+                    "{name} left {} after {other_name} had left {}",
+                    one.left, other.left
+                ),
+            );
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What holders find under their locks: readers see whole writes, and steps of one owner nobody else's mark.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{Case, Finding, Verdict, Violation};
+use crate::event::Event;
+use crate::history::Attempt;
+
+/// What readers look at as a whole; its halves have a number behind.
+const WHOLE: &str = "readers";
+const SECOND_HALF: &str = "readers-2";
+
+pub(super) fn check(case: &Case<'_>) -> Finding {
+    let holds: HashMap<String, &Attempt> = case
+        .attempts
+        .iter()
+        .map(|attempt| (attempt.name(), attempt))
+        .collect();
+    let finished = finished(case);
+    let mut violations = Vec::new();
+    let (mut looks, mut halves) = (0, 0);
+    for line in &case.history.lines {
+        let Event::Found {
+            op,
+            key,
+            expected,
+            found,
+            writer,
+        } = &line.what
+        else {
+            continue;
+        };
+        looks += 1;
+        if expected == found {
+            continue;
+        }
+        let name = format!("{}#{op}", line.who);
+        let began = holds.get(&name).and_then(|hold| hold.obtained);
+        let began = began.unwrap_or(line.t);
+        let other = holds.get(writer);
+        let over = other.and_then(|other| Some(other.belief(case.end)?.1));
+        let before = over.filter(|over| *over <= began);
+        // Killed, or told of its loss, in the middle of its work: that no lock can mend.
+        if key == WHOLE && before.is_some() && !finished.contains(writer) {
+            halves += 1;
+            continue;
+        }
+        let paused = before.is_some_and(|over| {
+            other.is_some_and(|other| case.was_paused(&other.who, over, line.t))
+        });
+        let excused = if paused {
+            Some("the writer was paused between its look and its write".to_owned())
+        } else {
+            case.excuse(began, line.t)
+        };
+        let writers = other.map(|other| other.who.clone());
+        violations.push(Violation {
+            checker: "views".into(),
+            from: began,
+            to: line.t,
+            who: writers.into_iter().chain([line.who.clone()]).collect(),
+            resource: Some(key.clone()),
+            what: format!("{name} found {found:?} in {key:?}, which must be {expected:?}"),
+            excused,
+        });
+    }
+    let looked_at = format!("{looks} looks, {halves} at what its writer had to leave half done");
+    let finding = Finding::of("views", looked_at, violations);
+    if looks == 0 {
+        return finding.at_least(Verdict::Unknown);
+    }
+    finding
+}
+
+/// Who has written both halves.
+fn finished(case: &Case<'_>) -> HashSet<String> {
+    let lines = case.history.lines.iter();
+    let wrote = lines.filter_map(|line| match &line.what {
+        Event::Wrote { op, key, .. } if key == SECOND_HALF => Some(format!("{}#{op}", line.who)),
+        _ => None,
+    });
+    wrote.collect()
+}

@@ -1,0 +1,55 @@
+//! The files that are changed under the locks and that nothing else protects.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek};
+use std::os::unix::fs::FileExt;
+
+use super::context::Ctx;
+use super::hold::Hold;
+use crate::event::Event;
+
+/// Writes, if the lock is still there, and says so.
+pub(super) fn write(
+    ctx: &Ctx,
+    (key, file): (&str, &File),
+    op: u64,
+    hold: &Hold,
+    from: String,
+    text: &str,
+) {
+    let began = ctx.clock.now();
+    if mark(ctx, file, hold, text) {
+        ctx.note(Event::Wrote {
+            op,
+            key: key.to_owned(),
+            from,
+            began,
+        });
+    }
+}
+
+/// Leaves a mark, if the lock is still there.
+pub(super) fn mark(ctx: &Ctx, file: &File, hold: &Hold, text: &str) -> bool {
+    hold.is_valid(ctx)
+        && file
+            .write_all_at(format!("{text:<32}").as_bytes(), 0)
+            .is_ok()
+}
+
+pub(super) fn read(ctx: &Ctx, key: &str) -> std::io::Result<(File, String)> {
+    let path = ctx.settings.dir.join(format!("{key}.state"));
+    read_at(&path)
+}
+
+pub(super) fn read_at(path: &std::path::Path) -> std::io::Result<(File, String)> {
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)?;
+    let mut text = String::new();
+    file.rewind()?;
+    file.read_to_string(&mut text)?;
+    Ok((file, text.trim().to_owned()))
+}

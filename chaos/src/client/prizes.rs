@@ -1,0 +1,135 @@
+//! Prizes from quotas of ten. The first client is the operator as well: it opens new quotas when few are left, for
+//! which every master must be there.
+
+use std::fs;
+use std::time::Duration;
+
+use quorate::{Quota, Take, ValueError, Wait};
+use rand::RngExt;
+
+use super::context::Ctx;
+use super::hold;
+use super::settings::PATIENCE;
+use super::wanted::Wanted;
+use super::work::Waits;
+use crate::event::Event;
+use crate::workload::Workload;
+
+/// How many each quota has.
+const PRIZES: u64 = 10;
+/// So many are kept open.
+const OPEN: usize = 3;
+/// Every now and then somebody asks where there should be nothing any more.
+const ASKS_AGAIN: f64 = 0.1;
+
+/// Keeps some quotas open, until the client is to finish.
+pub(super) async fn operate(ctx: Ctx) {
+    while !ctx.is_finishing() {
+        let (open, over) = (quotas(&ctx, "open"), quotas(&ctx, "over"));
+        let next = open.iter().chain(&over).max().map_or(1, |last| last + 1);
+        if open.len() < OPEN {
+            create(&ctx, next).await;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Opens the next one that is not there yet, if every master answers.
+async fn create(ctx: &Ctx, next: usize) {
+    for number in next.. {
+        let name = name(number);
+        match ctx.redlock.quota(&name).create(PRIZES).await {
+            // Left behind by an operator that was killed, or that did not hear of it: nobody knows it.
+            Err(ValueError::Exists(_)) => {}
+            Err(_) => return,
+            Ok(()) => {
+                ctx.note(Event::Created {
+                    quota: name.clone(),
+                    pieces: PRIZES,
+                });
+                let _ = fs::write(ctx.settings.dir.join(format!("{name}.open")), "");
+                return;
+            }
+        }
+    }
+}
+
+/// The numbers of the quotas in this state, as files that all clients see.
+fn quotas(ctx: &Ctx, state: &str) -> Vec<usize> {
+    let Ok(files) = fs::read_dir(&ctx.settings.dir) else {
+        return Vec::new();
+    };
+    let names = files.filter_map(|file| file.ok()?.file_name().into_string().ok());
+    let numbers = names.filter_map(|name| {
+        let (name, is) = name.split_once('.')?;
+        let number = name
+            .strip_prefix(Workload::Prizes.name())?
+            .strip_prefix('-')?;
+        (is == state).then(|| number.parse().ok())?
+    });
+    numbers.collect()
+}
+
+/// One prize after the other.
+pub(super) async fn repeat(ctx: Ctx) {
+    while !ctx.is_finishing() {
+        ctx.pause().await;
+        ctx.pause().await;
+        let asks_again = rand::rng().random_bool(ASKS_AGAIN);
+        let some = quotas(&ctx, if asks_again { "over" } else { "open" });
+        if some.is_empty() {
+            continue;
+        }
+        let number = some[rand::rng().random_range(0..some.len())];
+        let attempt = take(&ctx, number);
+        if ctx.drops_futures() {
+            let most = Duration::from_micros(rand::rng().random_range(0..20_000));
+            let _ = tokio::time::timeout(most, attempt).await;
+        } else {
+            attempt.await;
+        }
+    }
+}
+
+/// Takes a prize, and says so where there will be no more.
+async fn take(ctx: &Ctx, number: usize) {
+    let (op, name) = (ctx.next_op(), name(number));
+    let wanted = Wanted::draw(Workload::Prizes, &name);
+    let waits = Waits::begin(ctx, &wanted, op);
+    let quota: Quota = ctx.redlock.quota(&name).wait(Wait::For(PATIENCE));
+    let taken = quota.take(1).await;
+    waits.over();
+    let (answer, left) = match &taken {
+        Ok(Take::Taken { left }) => ("taken", Some(*left)),
+        Ok(Take::SoldOut { left }) => ("sold_out", Some(*left)),
+        Err(ValueError::Lost(_)) => ("lost", None),
+        Err(ValueError::Missing(_)) => ("missing", None),
+        Err(error) => {
+            let why = why(error).to_owned();
+            return ctx.note(Event::Missed { op, why });
+        }
+    };
+    ctx.note(Event::Answered {
+        op,
+        answer: answer.to_owned(),
+        left,
+    });
+    if answer != "taken" {
+        let file = ctx.settings.dir.join(&name);
+        let _ = fs::rename(file.with_extension("open"), file.with_extension("over"));
+    }
+}
+
+fn why(error: &ValueError) -> &'static str {
+    match error {
+        ValueError::NotAcquired(error) => hold::word(error),
+        ValueError::NoQuorum(_) => "no_quorum",
+        ValueError::LockLost(_) => "lock_lost",
+        ValueError::Unknown(_) => "unknown",
+        _ => "invalid",
+    }
+}
+
+fn name(number: usize) -> String {
+    format!("{}-{number}", Workload::Prizes.name())
+}

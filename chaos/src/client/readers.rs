@@ -1,0 +1,94 @@
+//! Two halves that belong together: a writer changes one after the other, and readers must see whole writes.
+
+use std::time::Duration;
+
+use quorate::LockGuard;
+use rand::RngExt;
+
+use super::context::Ctx;
+use super::files;
+use super::hold::Hold;
+use super::wanted::Wanted;
+use crate::claim::Claim;
+use crate::event::Event;
+use crate::workload::Workload;
+
+/// The halves, as files. Each holds `edition writer`.
+const HALVES: [&str; 2] = ["readers-1", "readers-2"];
+/// Both of them.
+const WHOLE: &str = "readers";
+
+pub(super) async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
+    match wanted.claim {
+        Claim::Reader => read(ctx, wanted, op, hold, time).await,
+        _ => write(ctx, op, hold, time).await,
+    }
+}
+
+/// A new edition, one half after the other.
+async fn write(ctx: &Ctx, op: u64, hold: &Hold, time: Duration) {
+    let mut edition = None;
+    for half in HALVES {
+        let Ok((file, from)) = files::read(ctx, half) else {
+            return;
+        };
+        let number = edition.unwrap_or_else(|| edition_of(&from) + 1);
+        edition = Some(number);
+        let text = format!("{number} {}", ctx.signed(op));
+        files::write(ctx, (half, &file), op, hold, from, &text);
+        tokio::time::sleep(time / 2).await;
+    }
+}
+
+/// Both halves, with the work in between.
+async fn read(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
+    let Ok((_, first)) = files::read(ctx, HALVES[0]) else {
+        return;
+    };
+    if let Some((_, left)) = &wanted.goes_on {
+        found(ctx, HALVES[0], op, hold, (left, &first));
+    }
+    tokio::time::sleep(time).await;
+    if let Ok((_, second)) = files::read(ctx, HALVES[1]) {
+        found(ctx, WHOLE, op, hold, (&first, &second));
+    }
+}
+
+/// Writes down what it has seen, if it may still believe it.
+fn found(ctx: &Ctx, key: &str, op: u64, hold: &Hold, (expected, found): (&str, &str)) {
+    if !hold.is_valid(ctx) {
+        return;
+    }
+    let later = if edition_of(expected) > edition_of(found) {
+        expected
+    } else {
+        found
+    };
+    let writer = later.split(' ').nth(1).unwrap_or_default();
+    ctx.note(Event::Found {
+        op,
+        key: key.to_owned(),
+        expected: expected.to_owned(),
+        found: found.to_owned(),
+        writer: writer.to_owned(),
+    });
+}
+
+fn edition_of(text: &str) -> u64 {
+    let edition = text.split(' ').next().unwrap_or_default();
+    edition.parse().unwrap_or(0)
+}
+
+/// Whether this writer goes on as a reader: some do.
+pub(super) fn reads_on(ctx: &Ctx, wanted: &Wanted, guard: &LockGuard) -> bool {
+    wanted.workload == Workload::Readers
+        && wanted.claim == Claim::Alone
+        && guard.is_valid()
+        && !ctx.drops_futures()
+        && rand::rng().random_bool(0.4)
+}
+
+/// What a writer leaves to whoever reads next.
+pub(super) fn left(ctx: &Ctx) -> Option<String> {
+    files::read(ctx, HALVES[0]).ok().map(|(_, text)| text)
+}

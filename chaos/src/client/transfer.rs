@@ -1,0 +1,46 @@
+//! Money from one account to another, both locked at once.
+
+use std::time::Duration;
+
+use rand::RngExt;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+
+use super::context::Ctx;
+use super::hold::Hold;
+use super::wanted::Wanted;
+
+/// Looks at both accounts, works, and books what follows from what it saw. It does not look at the lock again:
+/// the bank goes by the number.
+pub(super) async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
+    let Some(token) = hold.token() else {
+        return;
+    };
+    let by = ctx.signed(op);
+    let names = wanted.resources();
+    let look = format!("look {} {token} {by}\n", names.join(","));
+    let Some(balances) = ask(ctx, &look).await else {
+        return;
+    };
+    tokio::time::sleep(time).await;
+    let amount = rand::rng().random_range(1..=10);
+    let [from, to] = balances[..] else {
+        return;
+    };
+    let after = [from - amount, to + amount];
+    let parts = names.iter().zip(after);
+    let parts: Vec<String> = parts.map(|(name, now)| format!("{name}={now}")).collect();
+    ask(ctx, &format!("book {} {token} {by}\n", parts.join(","))).await;
+}
+
+/// What the bank answers, if it lets us in.
+async fn ask(ctx: &Ctx, question: &str) -> Option<Vec<i64>> {
+    let stream = UnixStream::connect(&ctx.settings.register).await.ok()?;
+    let mut stream = BufReader::new(stream);
+    stream.write_all(question.as_bytes()).await.ok()?;
+    let mut answer = String::new();
+    stream.read_line(&mut answer).await.ok()?;
+    let rest = answer.trim().strip_prefix("ok")?;
+    let numbers = rest.split_whitespace().map(|word| word.parse().ok());
+    numbers.collect()
+}

@@ -1,0 +1,46 @@
+//! Masters that keep wrong notes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate::node::memory::Master;
+use quorate::node::{Answer, Claim, Request};
+
+use super::Flaw;
+use super::turn::Outcome;
+
+/// What a wrong master does about notes; none where it does what it should.
+pub(crate) fn wrong_note(
+    flaw: Flaw,
+    memory: &mut Master,
+    now: u64,
+    request: &Request,
+) -> Option<Outcome> {
+    match (flaw, request) {
+        (Flaw::NoteOfAnybody, Request::Note { items }) => {
+            for item in items.iter().filter(|item| !item.claim.is_withdrawn()) {
+                let key = item.claim.key();
+                let peek = memory.peek(now, key);
+                let (Some(holder), Some(until)) = (peek.holder, peek.expires) else {
+                    continue;
+                };
+                let left = Duration::from_micros(until.saturating_sub(now));
+                let dated = format!(" {}\t{}", item.since, item.says);
+                let text = [holder, dated.as_bytes()].concat();
+                let beside = [b"quorate:note:", key].concat();
+                memory.put_text(now, &beside, &text, Some(left));
+            }
+            Some(Ok(Answer::Noted(vec![true; items.len()])))
+        }
+        (Flaw::NoteLeft, Request::Release { claim, leave }) if claim.is_noted() => {
+            if claim.group().is_some() || claim.permit().is_some() {
+                return None;
+            }
+            let same = Claim::new("", claim.key(), claim.token(), true);
+            let claim = Arc::new(same.with_fairness(claim.fairness().clone()));
+            let leave = *leave;
+            Some(memory.apply(now, &Request::Release { claim, leave }))
+        }
+        _ => None,
+    }
+}

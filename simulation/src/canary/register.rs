@@ -1,0 +1,210 @@
+//! Wrong values under locks: masters that read and write them wrongly, and a small client that counts what
+//! they say wrongly. Its sound variant must pass.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate::node::memory::Master;
+use quorate::node::{Answer, Claim, NewValue, Node, Phase, Request, ServerRun};
+use quorate::{Instant, LockGuard};
+
+use super::Flaw;
+use super::turn::Outcome;
+use super::votes::{Answers, Votes};
+use crate::locker::name;
+
+/// What a record says that no period is done.
+const NEVER: &[u8] = b"once never";
+
+/// What a wrong master does when it is asked for a value; none where it does what it should.
+pub(crate) fn wrong_value(
+    flaw: Flaw,
+    memory: &mut Master,
+    now: u64,
+    request: &Request,
+) -> Option<Outcome> {
+    match (flaw, request) {
+        (Flaw::ReadNoRaise, Request::Read { claim, .. }) => {
+            let before = memory.peek(now, claim.key()).counter;
+            let answer = memory.apply(now, request);
+            if let (Ok(Answer::Value { .. }), Some(before)) = (&answer, before) {
+                let fence = [b"quorate:fence:", claim.key()].concat();
+                let day = Some(Duration::from_secs(86_400));
+                memory.put_text(now, &fence, before.to_string().as_bytes(), day);
+            }
+            Some(answer)
+        }
+        (
+            Flaw::BlindWrite,
+            Request::Write {
+                claim,
+                token,
+                value,
+            },
+        ) => {
+            let answer = memory.apply(now, request);
+            let (Ok(Answer::CounterAbove(_)), Some(bytes)) = (&answer, &value.bytes) else {
+                return Some(answer);
+            };
+            let key = [b"quorate:value:", claim.key()].concat();
+            let run = memory.run().clone();
+            let head = format!("{token} {} ", run.as_str());
+            let text = [head.as_bytes(), bytes].concat();
+            memory.put_text(now, &key, &text, None);
+            Some(Ok(Answer::Written { run }))
+        }
+        _ => None,
+    }
+}
+
+/// Reads and writes the record of a lock that the library holds.
+pub(crate) struct WrongRegister {
+    flaw: Flaw,
+    nodes: Vec<Arc<dyn Node>>,
+}
+
+/// What one master said of a value.
+struct Vote {
+    number: u64,
+    bytes: Vec<u8>,
+}
+
+impl WrongRegister {
+    pub(crate) fn of(flaw: Flaw, nodes: Vec<Arc<dyn Node>>) -> Option<Self> {
+        let of_client = matches!(
+            flaw,
+            Flaw::SoundRegister
+                | Flaw::SmallerNumberRead
+                | Flaw::MissingIsInitial
+                | Flaw::NoRunStamp
+                | Flaw::WriteElsewhere
+                | Flaw::LateRefill
+        );
+        of_client.then_some(Self { flaw, nodes })
+    }
+
+    fn quorum(&self) -> usize {
+        self.nodes.len() / 2 + 1
+    }
+
+    fn vote(&self, answer: &Answer) -> Option<Vote> {
+        let Answer::Value { stored, .. } = answer else {
+            return None;
+        };
+        match stored {
+            Some(stored) if stored.vouched || self.flaw == Flaw::NoRunStamp => Some(Vote {
+                number: stored.number,
+                bytes: stored.bytes.clone(),
+            }),
+            None if self.flaw == Flaw::MissingIsInitial => Some(Vote {
+                number: 0,
+                bytes: NEVER.to_vec(),
+            }),
+            _ => None,
+        }
+    }
+
+    fn votes<'a>(&'a self, answers: &'a Answers) -> impl Iterator<Item = Vote> + 'a {
+        let said = answers.iter().flatten().flatten();
+        said.filter_map(|answer| self.vote(answer))
+    }
+
+    /// What the record says, by a majority that has one.
+    pub(crate) async fn read<'a>(&'a self, resource: u8, guard: &LockGuard) -> Option<Known<'a>> {
+        let token = guard.fencing_token()?;
+        let claim = Claim::new("", name(resource).as_bytes(), guard.token(), true);
+        let claim = Arc::new(claim);
+        let votes = Votes::ask(&self.nodes, Phase::Value, |_| Request::Read {
+            claim: claim.clone(),
+            token,
+        });
+        let enough = |said: &Answers| {
+            let found = self.votes(said).count() >= self.quorum();
+            (found || said.iter().all(Option::is_some)).then(|| said.clone())
+        };
+        let read = votes.until(enough).await;
+        let all = || self.votes(&read);
+        if all().count() < self.quorum() {
+            return None;
+        }
+        let known = if self.flaw == Flaw::SmallerNumberRead {
+            all().min_by_key(|vote| vote.number)
+        } else {
+            all().max_by_key(|vote| vote.number)
+        };
+        Some(Known {
+            register: self,
+            claim,
+            token,
+            until: guard.valid_until(),
+            bytes: known?.bytes,
+            read,
+        })
+    }
+}
+
+/// A record that has been read.
+pub(crate) struct Known<'a> {
+    register: &'a WrongRegister,
+    claim: Arc<Claim>,
+    token: u64,
+    until: Instant,
+    bytes: Vec<u8>,
+    read: Answers,
+}
+
+impl Known<'_> {
+    /// Writes down that the period that began then, in microseconds, is done; none where it was before.
+    /// True where it is certain.
+    pub(crate) async fn record(self, began_us: u64) -> Option<bool> {
+        let began = began_us / 1_000;
+        let last = self.bytes.strip_prefix(b"once ")?;
+        let last = std::str::from_utf8(last).ok()?.parse::<u64>();
+        if last.is_ok_and(|last| began <= last) {
+            return None;
+        }
+        let late = self.register.flaw == Flaw::LateRefill;
+        let bytes: Arc<[u8]> = format!("once {began}").into_bytes().into();
+        let nodes = &self.register.nodes;
+        let votes = Votes::ask(nodes, Phase::Value, |node| Request::Write {
+            claim: self.claim.clone(),
+            token: self.token,
+            value: Arc::new(NewValue {
+                bytes: Some(bytes.clone()),
+                until: if late {
+                    self.until + Duration::from_secs(10)
+                } else {
+                    self.until
+                },
+                run: self.run(node).filter(|_| !late),
+            }),
+        });
+        let written = |said: &Answers| {
+            let counted = said.iter().enumerate().filter(|(node, said)| match said {
+                Some(Ok(Answer::Written { run })) => self.counts(*node, run),
+                _ => false,
+            });
+            let enough = counted.count() >= self.register.quorum();
+            (enough || said.iter().all(Option::is_some)).then_some(enough)
+        };
+        Some(votes.until(written).await)
+    }
+
+    /// In which run of the server this master was read.
+    fn run(&self, node: usize) -> Option<ServerRun> {
+        match &self.read[node] {
+            Some(Ok(Answer::Value { run, .. })) => Some(run.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether a write in this run of a server counts.
+    fn counts(&self, node: usize, run: &ServerRun) -> bool {
+        if matches!(self.register.flaw, Flaw::WriteElsewhere | Flaw::LateRefill) {
+            return true;
+        }
+        let said = self.read[node].as_ref();
+        let voted = said.and_then(|said| self.register.vote(said.as_ref().ok()?));
+        voted.is_some() && self.run(node).as_ref() == Some(run)
+    }
+}

@@ -1,0 +1,27 @@
+//! A wrong master of groups that reads all lock keys at once, as MGET does: the key of another type looks free,
+//! and is written over.
+
+use quorate::node::{Answer, Fault, Request};
+
+use super::turn::{Outcome, Turn};
+
+pub(super) fn read_as_free(turn: &mut Turn<'_>, keys: &[Vec<u8>]) -> Option<Outcome> {
+    let strange = |turn: &mut Turn<'_>, key: &Vec<u8>| {
+        let key = key.as_slice().into();
+        turn.memory.apply(turn.now, &Request::Look { key }) == Err(Fault::WrongType)
+    };
+    let strange: Vec<_> = keys.iter().filter(|key| strange(turn, key)).collect();
+    if strange.is_empty() {
+        return None;
+    }
+    for key in &strange {
+        turn.free(key);
+    }
+    let answer = turn.sound();
+    if !matches!(answer, Ok(Answer::Granted { .. })) {
+        for key in strange {
+            turn.memory.put_foreign(key);
+        }
+    }
+    Some(answer)
+}

@@ -1,0 +1,55 @@
+//! One request at one master that a canary answers.
+
+use std::time::Duration;
+
+use quorate::node::memory::Master;
+use quorate::node::{Answer, Claim, Fairness, Fault, Request, Ticket};
+
+/// How long a counter is kept.
+const DAY: Duration = Duration::from_secs(86_400);
+
+pub(super) type Outcome = Result<Answer, Fault>;
+
+/// One request at one master.
+pub(super) struct Turn<'a> {
+    pub(super) memory: &'a mut Master,
+    pub(super) now: u64,
+    pub(super) request: &'a Request,
+}
+
+pub(super) fn ticket(claim: &Claim) -> Option<&Ticket> {
+    match claim.fairness() {
+        Fairness::Fair(ticket) => ticket.as_deref(),
+        Fairness::Unordered => None,
+    }
+}
+
+impl Turn<'_> {
+    pub(super) fn sound(&mut self) -> Outcome {
+        self.memory.apply(self.now, self.request)
+    }
+
+    pub(super) fn holder(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.memory.peek(self.now, key).holder.map(<[u8]>::to_vec)
+    }
+
+    pub(super) fn counter(&self, key: &[u8]) -> u64 {
+        self.memory.peek(self.now, key).counter.unwrap_or(0)
+    }
+
+    pub(super) fn set_counter(&mut self, key: &[u8], number: u64) {
+        let fence = [b"quorate:fence:", key].concat();
+        let text = number.to_string();
+        self.memory
+            .put_text(self.now, &fence, text.as_bytes(), Some(DAY));
+    }
+
+    pub(super) fn put(&mut self, key: &[u8], value: &[u8], ttl: Duration) {
+        self.memory.put_text(self.now, key, value, Some(ttl));
+    }
+
+    /// Nothing stands under the key any more.
+    pub(super) fn free(&mut self, key: &[u8]) {
+        self.put(key, b"", Duration::ZERO);
+    }
+}

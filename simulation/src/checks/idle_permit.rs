@@ -1,0 +1,115 @@
+//! In a calm world, in order, no permit lies idle while somebody waits for one: from the last moment at which
+//! one was taken or given back, it is a matter of round trips until the next has it.
+
+use super::permits::asked_for;
+use super::{Check, Moment};
+use crate::clock::MS;
+use crate::facts::{Call, Fact};
+use crate::locker::{SEMAPHORES, semaphore_of};
+use crate::scenario::Scenario;
+
+/// The way of a release, a wake-up, three slots asked for one after the other with what others spoil undone in
+/// between, a confirmation and the leaving of who stood before.
+const WAYS: u64 = 20;
+
+/// What waiters let pass on purpose: for the other wake-ups, and between two of them at once.
+const SLACK: u64 = 25 * MS;
+
+pub(crate) struct IdlePermit {
+    bound: u64,
+    semaphores: [Semaphore; SEMAPHORES],
+    judged: u64,
+}
+
+#[derive(Default)]
+struct Semaphore {
+    /// On how many all agree; none where they do not.
+    permits: Option<usize>,
+    held: usize,
+    /// When one was taken or given back last.
+    moved: u64,
+    /// Tasks that wait, and since when; the first has waited the longest.
+    waiting: Vec<(usize, u64)>,
+}
+
+impl IdlePermit {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let semaphore = |(fewest, most)| Semaphore {
+            permits: (fewest == most).then_some(most),
+            ..Semaphore::default()
+        };
+        Self {
+            bound: WAYS * (scenario.net.delay + scenario.net.jitter) + SLACK,
+            semaphores: asked_for(scenario).map(semaphore),
+            judged: 0,
+        }
+    }
+
+    /// Somebody stops waiting, or another moves: for how long might one have had a permit?
+    fn judge(&mut self, now: u64, line: usize) -> Result<(), String> {
+        let semaphore = &self.semaphores[line];
+        let Some((_, since)) = semaphore.waiting.first() else {
+            return Ok(());
+        };
+        if semaphore.permits.is_none_or(|all| semaphore.held >= all) {
+            return Ok(());
+        }
+        self.judged += 1;
+        let idle = now - semaphore.moved.max(*since);
+        if idle > self.bound {
+            return Err(format!(
+                "a permit of r{line} has been free for {:.1} ms while somebody waits for one",
+                idle as f64 / 1e6
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Check for IdlePermit {
+    const RULE: &'static str = "no idle permit";
+
+    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        if !at.promises.order {
+            return Ok(());
+        }
+        let place = match fact {
+            Fact::Asked { resource, .. }
+            | Fact::Returned {
+                call: Call::Acquire { resource, .. },
+                ..
+            } => *resource,
+            Fact::Obtained { believer } | Fact::Retired { believer, .. } => believer.resource,
+            _ => return Ok(()),
+        };
+        let Some(line) = semaphore_of(place) else {
+            return Ok(());
+        };
+        let said = match fact {
+            Fact::Asked { .. } => Ok(()),
+            _ => self.judge(at.now, line),
+        };
+        let semaphore = &mut self.semaphores[line];
+        match fact {
+            Fact::Asked { task, wait, .. } if *wait != Some(0) => {
+                semaphore.waiting.push((*task, at.now));
+            }
+            Fact::Obtained { believer } => {
+                semaphore.held += 1;
+                semaphore.moved = at.now;
+                semaphore.waiting.retain(|(task, _)| *task != believer.task);
+            }
+            Fact::Retired { .. } => {
+                semaphore.held = semaphore.held.saturating_sub(1);
+                semaphore.moved = at.now;
+            }
+            Fact::Returned { task, .. } => semaphore.waiting.retain(|(one, _)| one != task),
+            _ => {}
+        }
+        said
+    }
+
+    fn judged(&self) -> u64 {
+        self.judged
+    }
+}

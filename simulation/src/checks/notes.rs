@@ -1,0 +1,203 @@
+//! Who holds and who leads, as it is told to those who look (family, section 8): the terms that an observer is
+//! told never fall, what stands beside a lock is its own holder's, outlives it by no more than three times its life,
+//! and is gone with its release.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::{ByValue, Check, Moment};
+use crate::clock::MS;
+use crate::facts::{Fact, Seen, Why, short};
+use crate::scenario::Scenario;
+
+type Value = [u8; 32];
+
+pub(crate) struct Notes {
+    on: bool,
+    /// The largest term that each task has been told in what it observes now.
+    terms: HashMap<usize, u64>,
+    /// What was told of each term, by resource.
+    told: HashMap<(usize, u64), String>,
+    /// What each term's holder says of itself, where it says anything.
+    says: HashMap<(usize, u64), Option<String>>,
+    /// What who holds by this value says of itself.
+    values: ByValue<String>,
+    /// Per master and resource: whose note stands there, and until which true time.
+    beside: HashMap<(usize, usize), (Value, u64)>,
+    /// Notes that must be gone, and when: in calm worlds.
+    done: VecDeque<(u64, Value)>,
+    bound: Option<u64>,
+    /// By how many microseconds a note may outlive its lock, which lives for no longer than the largest ttl
+    /// where no clock jumps.
+    longer: u64,
+    judged: u64,
+}
+
+impl Notes {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let ways = 4 * (scenario.net.delay + scenario.net.jitter) + MS;
+        Self {
+            on: scenario.has_notes(),
+            terms: HashMap::new(),
+            told: HashMap::new(),
+            says: HashMap::new(),
+            values: ByValue::default(),
+            beside: HashMap::new(),
+            done: VecDeque::new(),
+            bound: scenario.promises().calm.then_some(ways),
+            longer: if scenario.has_jumps() {
+                u64::MAX / 2
+            } else {
+                3 * scenario.settings.max_ttl / 1_000
+            },
+            judged: 0,
+        }
+    }
+
+    /// Whether what was told of a term is what its holder says; either may come first.
+    fn agree(&mut self, resource: usize, term: u64) -> Result<(), String> {
+        let place = (resource, term);
+        let (Some(told), Some(says)) = (self.told.get(&place), self.says.get(&place)) else {
+            return Ok(());
+        };
+        self.judged += 1;
+        if says.as_ref() == Some(told) {
+            return Ok(());
+        }
+        Err(format!(
+            "{told:?} was told of who leads r{resource} in the term {term}, and it says {says:?}"
+        ))
+    }
+
+    fn observed(
+        &mut self,
+        task: usize,
+        resource: usize,
+        (term, note): (u64, Option<&str>),
+    ) -> Result<(), String> {
+        self.judged += 1;
+        let last = self.terms.insert(task, term).unwrap_or(0);
+        if last > term {
+            return Err(format!(
+                "the term {term} of r{resource} was told behind the term {last}"
+            ));
+        }
+        let Some(note) = note else {
+            return Ok(());
+        };
+        let known = self.told.entry((resource, term));
+        let known = known.or_insert_with(|| note.to_owned());
+        if known != note {
+            return Err(format!(
+                "{known:?} and {note:?} were told of the term {term} of r{resource}"
+            ));
+        }
+        self.agree(resource, term)
+    }
+
+    /// What stands beside a lock on one master.
+    fn beside(
+        &mut self,
+        place: (usize, usize),
+        note: Option<(&[u8], u64)>,
+        lock: Seen,
+        until: u64,
+    ) -> Result<(), String> {
+        let Some((note, expires)) = note else {
+            self.beside.remove(&place);
+            return Ok(());
+        };
+        self.judged += 1;
+        let (master, resource) = place;
+        let Some((value, text)) = note.split_first_chunk::<32>() else {
+            return Err(format!("master {master} keeps no note beside r{resource}"));
+        };
+        self.beside.insert(place, (*value, until));
+        let says = text.rsplit(|byte| *byte == b'\t').next().unwrap_or(text);
+        let says = String::from_utf8_lossy(says);
+        if self.values.get(value).is_some_and(|known| *known != says) {
+            return Err(format!(
+                "master {master} says {says:?} of {}, who holds r{resource} and does not say so",
+                short(value)
+            ));
+        }
+        if lock.holder == Some(*value) && expires > lock.expires + self.longer {
+            return Err(format!(
+                "the note of {} on master {master} outlives its lock on r{resource} by {} us",
+                short(value),
+                expires - lock.expires
+            ));
+        }
+        Ok(())
+    }
+
+    /// Looks for notes whose holders are gone.
+    fn sweep(&mut self, now: u64) -> Result<(), String> {
+        while let Some((by, value)) = self.done.front().copied().filter(|(by, _)| *by < now) {
+            self.done.pop_front();
+            self.judged += 1;
+            let left = |(_, (whose, until)): &(_, &(Value, u64))| *whose == value && *until > by;
+            if let Some(((master, resource), _)) = self.beside.iter().find(left) {
+                return Err(format!(
+                    "master {master} still keeps a note beside r{resource} of who was done with it {} ms before",
+                    self.bound.unwrap_or(0) / MS
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Check for Notes {
+    const RULE: &'static str = "terms and notes";
+
+    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        if !self.on {
+            return Ok(());
+        }
+        match fact {
+            Fact::Observes { task } => {
+                self.terms.remove(task);
+            }
+            Fact::Observed {
+                task,
+                resource,
+                leader: Some(leader),
+            } if at.promises.tokens => return self.observed(*task, *resource, *leader),
+            Fact::Says { value, note } => {
+                self.values.insert(value.to_hex(), (*note).to_owned());
+            }
+            Fact::Obtained { believer } if believer.scope.class.is_none() => {
+                let Some(term) = believer.fencing.filter(|_| at.promises.tokens) else {
+                    return Ok(());
+                };
+                let says = self.values.get(&believer.value.to_hex()).cloned();
+                for resource in believer.scope.resources() {
+                    self.says.insert((resource, term), says.clone());
+                    self.agree(resource, term)?;
+                }
+            }
+            Fact::Retired { believer, why } if *why != Why::Downgraded => {
+                let by = self.bound.map(|bound| at.now + bound);
+                let value = believer.value.to_hex();
+                self.done.extend(by.map(|by| (by, value)));
+            }
+            Fact::Restarted { master, .. } => self.beside.retain(|(of, _), _| of != master),
+            Fact::Beside {
+                master,
+                resource,
+                note,
+                lock,
+                until,
+            } => {
+                self.sweep(at.now)?;
+                return self.beside((*master, *resource), *note, *lock, *until);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn judged(&self) -> u64 {
+        self.judged
+    }
+}

@@ -1,0 +1,179 @@
+//! The line of a semaphore (family, section 5): on every master only its head takes a slot, and a free slot is
+//! never kept from the head. Over all, on true time: once a waiter is in line on a majority, no task whose
+//! first attempt began later has a permit before it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use quorate_promises::Line;
+
+use super::order::place;
+use super::queue::Queue;
+use super::{Check, Moment};
+use crate::facts::{Believer, Call, Fact, Verb};
+use crate::kind::Kind;
+use crate::locker::{SEMAPHORES, semaphore_of, semaphore_of_key};
+use crate::scenario::Scenario;
+use quorate::node::{Answer, Ticket};
+
+pub(crate) struct PermitLine {
+    on: bool,
+    quorum: u32,
+    /// The line on each master, per semaphore.
+    queues: Vec<[Queue; SEMAPHORES]>,
+    /// Masters that have restarted: their disk may keep a line that no message has made since.
+    restarted: u16,
+    /// On which masters each waiter stands, per semaphore.
+    stands: HashMap<(usize, Arc<str>), u16>,
+    /// Those who stand on a majority, since which event.
+    lines: [Line<Arc<str>>; SEMAPHORES],
+    /// The first attempt of each task that asks for a permit: with which event it began, and who it is in line.
+    tasks: HashMap<usize, (u64, Option<Arc<str>>)>,
+    judged: u64,
+}
+
+impl PermitLine {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let masters = scenario.masters.len();
+        let takes = scenario.takes(|kind| matches!(kind, Kind::Permit(_)));
+        Self {
+            on: takes && scenario.settings.fair && scenario.settings.fencing,
+            quorum: masters as u32 / 2 + 1,
+            queues: (0..masters).map(|_| Default::default()).collect(),
+            restarted: 0,
+            stands: HashMap::new(),
+            lines: Default::default(),
+            tasks: HashMap::new(),
+            judged: 0,
+        }
+    }
+
+    fn stand(&mut self, event: u64, (master, line): (usize, usize), now_ms: u64, place: &Ticket) {
+        let until_ms = now_ms + place.heartbeat.as_nanos().div_ceil(1_000_000) as u64;
+        let rank = (place.number, place.waiter.clone());
+        self.queues[master][line].stand(rank, until_ms, now_ms);
+        let masters = self.stands.entry((line, place.waiter.clone())).or_default();
+        let before = masters.count_ones();
+        *masters |= 1 << master;
+        if before < self.quorum && masters.count_ones() >= self.quorum {
+            self.lines[line].stands(place.waiter.clone(), event);
+        }
+    }
+
+    fn leave(&mut self, line: usize, waiter: &Arc<str>) {
+        self.stands.remove(&(line, waiter.clone()));
+        self.lines[line].leaves(waiter);
+    }
+
+    /// A master was asked for a slot.
+    fn asked(&mut self, at: &Moment<'_>, line: usize, fact: &Fact<'_>) -> Result<(), String> {
+        let Fact::Applied {
+            master,
+            now_ms,
+            resource,
+            claim,
+            answer,
+            before,
+            after,
+            ..
+        } = fact
+        else {
+            return Ok(());
+        };
+        let granted = matches!(answer, Ok(Answer::Granted { .. }));
+        let place = place(claim);
+        // What is held already is granted again, and that is no sign of life.
+        let again = granted && before.holder == Some(claim.token().to_hex());
+        if let Some(place) = place.filter(|_| !again) {
+            self.stand(at.event, (*master, line), *now_ms, place);
+        }
+        if again || !at.promises.steady {
+            return Ok(());
+        }
+        let rank = place.map(|place| (place.number, place.waiter.clone()));
+        let mut ahead = self.queues[*master][line].before(rank.as_ref(), *now_ms);
+        let first = ahead.next();
+        self.judged += 1;
+        match first {
+            Some(first) if granted && before.holder != after.holder => Err(format!(
+                "master {master} granted a permit of r{line} although {first} stands before"
+            )),
+            None if !granted && before.holder.is_none() && self.restarted >> master & 1 == 0 => {
+                Err(format!(
+                    "master {master} kept the slot {resource} of r{line}, which is free, from the first in line"
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether somebody has a permit over the head of another who stood in line before it came.
+    fn obtained(&mut self, at: &Moment<'_>, believer: &Believer) -> Result<(), String> {
+        let Some((began, waiter)) = self.tasks.remove(&believer.task) else {
+            return Ok(());
+        };
+        let Some(line) = semaphore_of(believer.resource) else {
+            return Ok(());
+        };
+        if let Some(waiter) = &waiter {
+            self.leave(line, waiter);
+        }
+        match self.lines[line].passed(began) {
+            Some(passed) if at.promises.order => Err(format!(
+                "client {} has a permit of r{line} before {passed}, who stood in line on a majority when it began",
+                believer.client
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Check for PermitLine {
+    const RULE: &'static str = "line of permits";
+
+    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        if !self.on {
+            return Ok(());
+        }
+        match fact {
+            Fact::Started { task, claim, .. } if claim.permit().is_some() => {
+                let attempt = self.tasks.entry(*task).or_insert((at.event, None));
+                attempt.1 = place(claim).map(|place| place.waiter.clone());
+            }
+            Fact::Applied {
+                verb: Verb::Acquire,
+                resource,
+                ..
+            } => {
+                if let Some(line) = semaphore_of(*resource) {
+                    return self.asked(at, line, fact);
+                }
+            }
+            Fact::Left { master, claim } => {
+                let line = semaphore_of_key(claim.key());
+                if let (Some(place), Some(line)) = (place(claim), line) {
+                    self.queues[*master][line].leave(&place.waiter);
+                    self.leave(line, &place.waiter);
+                }
+            }
+            Fact::Restarted { master, .. } => {
+                self.queues[*master] = Default::default();
+                self.restarted |= 1 << master;
+            }
+            Fact::Obtained { believer } => return self.obtained(at, believer),
+            Fact::Returned {
+                task,
+                call: Call::Acquire { .. },
+                ..
+            } => {
+                self.tasks.remove(task);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn judged(&self) -> u64 {
+        self.judged
+    }
+}

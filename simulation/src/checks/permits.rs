@@ -1,0 +1,104 @@
+//! At most as many believers as a semaphore has permits (family, section 5). That a slot has one of them, and a
+//! number of its own, is judged as of any lock.
+//!
+//! Where callers disagree about how many there are, the largest number in use is the bound.
+
+use quorate_promises::{Belief, Exclusion};
+
+use super::{Check, Moment};
+use crate::facts::Fact;
+use crate::kind::Kind;
+use crate::locker::{SEMAPHORES, semaphore_of};
+use crate::scenario::Scenario;
+
+pub(crate) struct Permits {
+    /// The most that anybody allows, per semaphore.
+    most: [usize; SEMAPHORES],
+    /// Holds of each semaphore.
+    believers: Exclusion<usize, u64>,
+    judged: u64,
+}
+
+impl Permits {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        Self {
+            most: asked_for(scenario).map(|(_, most)| most),
+            believers: Exclusion::default(),
+            judged: 0,
+        }
+    }
+}
+
+/// The fewest and the most permits that anybody asks for, per semaphore.
+pub(super) fn asked_for(scenario: &Scenario) -> [(usize, usize); SEMAPHORES] {
+    let mut asked = [(usize::MAX, 0); SEMAPHORES];
+    for client in &scenario.clients {
+        for step in &client.steps {
+            let Kind::Permit(permits) = step.kind else {
+                continue;
+            };
+            let place = usize::from(step.kind.place(step.resource));
+            note(&mut asked, place, permits.into());
+        }
+        // The last lock is of the kind of the last step, and of the first resource.
+        if let Some(Kind::Permit(permits)) = client.steps.last().map(|step| step.kind) {
+            let place = Kind::Permit(permits).place(0);
+            note(&mut asked, place.into(), permits.into());
+        }
+    }
+    asked
+}
+
+fn note(asked: &mut [(usize, usize); SEMAPHORES], place: usize, permits: usize) {
+    if let Some(semaphore) = semaphore_of(place) {
+        let (fewest, most) = &mut asked[semaphore];
+        (*fewest, *most) = ((*fewest).min(permits), (*most).max(permits));
+    }
+}
+
+impl Check for Permits {
+    const RULE: &'static str = "permits";
+
+    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        let (Fact::Obtained { believer }
+        | Fact::Prolonged { believer, .. }
+        | Fact::Over { believer }
+        | Fact::Retired { believer, .. }) = fact
+        else {
+            return Ok(());
+        };
+        let Some(semaphore) = semaphore_of(believer.resource) else {
+            return Ok(());
+        };
+        if !at.promises.exclusion {
+            return Ok(());
+        }
+        let (who, from, until) = (believer.id, at.now, believer.ends);
+        let others = match fact {
+            Fact::Obtained { .. } => {
+                self.judged += 1;
+                let belief = Belief { who, from, until };
+                self.believers.begins(semaphore, belief)
+            }
+            Fact::Prolonged { .. } => self.believers.moves(&semaphore, who, from, until),
+            _ => {
+                self.believers.ends(&semaphore, who);
+                return Ok(());
+            }
+        };
+        // All of them believe at this moment.
+        if others.len() < self.most[semaphore] {
+            return Ok(());
+        }
+        Err(format!(
+            "client {} is one of {} with a permit of the semaphore r{semaphore}, which has {}",
+            believer.client,
+            others.len() + 1,
+            self.most[semaphore]
+        ))
+    }
+
+    fn judged(&self) -> u64 {
+        self.judged
+    }
+}

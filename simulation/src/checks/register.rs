@@ -1,0 +1,94 @@
+//! Values under locks, as masters keep them (family, section 7): a read leaves the reader's number, a write
+//! goes below no number that was there, numbers do not fall in one run of a server, and one number stands
+//! for one value everywhere.
+
+use std::collections::HashMap;
+
+use super::{Check, Moment};
+use crate::facts::{Fact, Seen};
+use crate::scenario::Scenario;
+use quorate::node::{Answer, Request};
+
+#[derive(Default)]
+pub(crate) struct Register {
+    /// What was written under each number, by resource.
+    written: HashMap<(usize, u64), Vec<u8>>,
+    /// The number of the last write in this run of a server, by master and resource.
+    last: HashMap<(usize, usize), u64>,
+    judged: u64,
+}
+
+impl Register {
+    pub(crate) fn new(_: &Scenario) -> Self {
+        Self::default()
+    }
+
+    fn wrote(
+        &mut self,
+        here: (usize, usize),
+        number: u64,
+        bytes: &[u8],
+        before: Seen,
+    ) -> Result<(), String> {
+        let (master, resource) = here;
+        self.judged += 1;
+        let last = self.last.insert(here, number).unwrap_or(0);
+        let above = before.counter.max(last);
+        if above > number {
+            return Err(format!(
+                "master {master} wrote a value of r{resource} under {number}, below {above}"
+            ));
+        }
+        let known = self.written.entry((resource, number));
+        let known = known.or_insert_with(|| bytes.to_vec());
+        if known != bytes {
+            return Err(format!(
+                "two values of r{resource} were written under {number}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Check for Register {
+    const RULE: &'static str = "register";
+
+    fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        match fact {
+            Fact::Restarted { master, .. } => self.last.retain(|(of, _), _| of != master),
+            Fact::Valued {
+                master,
+                resource,
+                request: Request::Read { token, .. },
+                answer: Ok(Answer::Value { .. }),
+                after,
+                ..
+            } => {
+                self.judged += 1;
+                if after.counter != *token {
+                    return Err(format!(
+                        "master {master} read the value of r{resource} for {token} and left the counter at {}",
+                        after.counter
+                    ));
+                }
+            }
+            Fact::Valued {
+                master,
+                resource,
+                request: Request::Write { token, value, .. },
+                answer: Ok(Answer::Written { .. }),
+                before,
+                ..
+            } if at.promises.stock => {
+                let bytes = value.bytes.as_deref().unwrap_or_default();
+                return self.wrote((*master, *resource), *token, bytes, *before);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn judged(&self) -> u64 {
+        self.judged
+    }
+}

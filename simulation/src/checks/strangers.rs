@@ -1,0 +1,42 @@
+//! What strangers keep under the keys of locks is theirs: nobody writes over it.
+
+use super::{Check, Moment};
+use crate::facts::Fact;
+use crate::scenario::Scenario;
+
+#[derive(Default)]
+pub(crate) struct Strangers {
+    judged: u64,
+}
+
+impl Strangers {
+    pub(crate) fn new(_: &Scenario) -> Self {
+        Self::default()
+    }
+}
+
+impl Check for Strangers {
+    const RULE: &'static str = "strangers keep theirs";
+
+    fn see(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        let Fact::Strange {
+            master,
+            resource,
+            stands,
+        } = fact
+        else {
+            return Ok(());
+        };
+        self.judged += 1;
+        if *stands {
+            return Ok(());
+        }
+        Err(format!(
+            "what a stranger kept under r{resource} on master {master} is gone"
+        ))
+    }
+
+    fn judged(&self) -> u64 {
+        self.judged
+    }
+}

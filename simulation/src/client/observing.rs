@@ -1,0 +1,52 @@
+//! What a client does who watches an election.
+
+use std::time::Duration;
+
+use futures::future::{Either, select};
+use quorate::runtime::Runtime;
+
+use super::Client;
+use crate::facts::Fact;
+use crate::locker::name;
+use crate::scenario::Step;
+
+impl Client {
+    /// Watches for as long as it would hold, and tells what it is told.
+    pub(super) async fn observe(&self, step: &Step) {
+        let Some(redlock) = self.locker.redlock() else {
+            return;
+        };
+        let election = redlock.election(name(step.resource));
+        let mut observation = election.observe().expect("a good name");
+        let resource = usize::from(step.resource);
+        self.tell(|task| Fact::Observes { task });
+        let end = self.process.now() + Duration::from_nanos(step.hold);
+        loop {
+            let next = std::pin::pin!(observation.next());
+            let Either::Left((leader, _)) = select(next, self.process.sleep_until(end)).await
+            else {
+                return;
+            };
+            let told = leader.map(|leader| {
+                let note = leader.note.and_then(|note| note.text);
+                (leader.term, note)
+            });
+            self.say(|client| format!("client {client} sees {told:?} lead r{resource}"));
+            self.count(told.as_ref());
+            self.tell(|task| Fact::Observed {
+                task,
+                resource,
+                leader: told.as_ref().map(|(term, note)| (*term, note.as_deref())),
+            });
+        }
+    }
+
+    fn count(&self, told: Option<&(u64, Option<String>)>) {
+        let coverage = &mut self.process.shared.world().watch.coverage;
+        match told {
+            Some((_, Some(_))) => coverage.leaders_seen += 1,
+            Some((_, None)) => coverage.unnamed_seen += 1,
+            None => coverage.nobody_seen += 1,
+        }
+    }
+}

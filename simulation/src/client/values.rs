@@ -1,0 +1,168 @@
+//! What a client does with the value under a lock: it takes pieces of a quota, or what is done once a period.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate::{Due, LockGuard, Once, OnceOutcome, Redlock, Take, ValueError, Wait};
+
+use super::{Client, Cut};
+use crate::canary::WrongRegister;
+use crate::facts::{Call, Fact, Told};
+use crate::kind::{Kind, ValueStep};
+use crate::locker::{Hold, name};
+use crate::scenario::Step;
+
+/// What a call that failed says of the value.
+fn failed(error: &ValueError) -> Told {
+    match error {
+        ValueError::Unknown(_) => Told::Unknown,
+        ValueError::Missing(_) | ValueError::Lost(_) => Told::Lost,
+        ValueError::OtherKind { .. } | ValueError::Invalid(_) => {
+            panic!("a value that nobody wrote: {error}")
+        }
+        _ => Told::Nothing,
+    }
+}
+
+fn number(guard: &LockGuard) -> u64 {
+    guard.fencing_token().unwrap_or(0)
+}
+
+impl Client {
+    /// One call, by the name of the value.
+    pub(super) async fn value(&self, step: &Step, verb: ValueStep) {
+        let Some(redlock) = self.locker.redlock() else {
+            return;
+        };
+        self.asks(step, verb);
+        let call = self.call(Call::Value { wait: step.wait });
+        let told = self.told_of(step, verb, redlock);
+        let told = match step.cut {
+            Some(polls) => Cut::after(told, polls).await,
+            None => Some(told.await),
+        };
+        call.over();
+        match told {
+            Some(told) => self.was_told(step, told),
+            None => self.process.shared.world().watch.coverage.values_cut += 1,
+        }
+    }
+
+    async fn told_of(&self, step: &Step, verb: ValueStep, redlock: &Redlock) -> Told {
+        let wait = match step.wait {
+            0 => Wait::None,
+            wait => Wait::For(Duration::from_nanos(wait)),
+        };
+        let quota = redlock.quota(name(step.resource)).wait(wait);
+        let told = match verb {
+            ValueStep::Create(0) => {
+                let once = self.once(redlock, step).wait(wait);
+                once.create().await.map(|()| Told::Created)
+            }
+            ValueStep::Create(pieces) => {
+                let created = quota.create(pieces.into()).await;
+                created.map(|()| Told::Created)
+            }
+            ValueStep::Take(pieces) => quota.take(pieces.into()).await.map(|took| match took {
+                Take::Taken { left } => Told::Taken(left),
+                Take::SoldOut { left } => Told::Left(left),
+            }),
+            ValueStep::Left => quota.left().await.map(Told::Left),
+            ValueStep::Once | ValueStep::Turn => {
+                let once = self.once(redlock, step).wait(wait);
+                let body = async |guard: &LockGuard| number(guard);
+                once.at_most_once(body).await.map(|outcome| match outcome {
+                    OnceOutcome::Done(number) => Told::Due(number),
+                    _ => Told::Done,
+                })
+            }
+        };
+        told.unwrap_or_else(|error| failed(&error))
+    }
+
+    fn once(&self, redlock: &Redlock, step: &Step) -> Once {
+        let period = self.process.shared.world().scenario.period;
+        redlock.once(name(step.resource), Duration::from_nanos(period))
+    }
+
+    /// The second half of what the holder of a lock does, with the record under it.
+    pub(super) async fn turn(&self, step: &Step, hold: &Arc<dyn Hold>) {
+        let (Some(redlock), Some(guard)) = (self.locker.redlock(), hold.guard()) else {
+            return self.sleep(step.hold / 2).await;
+        };
+        self.asks(step, ValueStep::Turn);
+        let told = if let Some(register) = self.locker.register() {
+            self.wrong_turn(step, register, guard).await
+        } else {
+            let once = self.once(redlock, step);
+            self.right_turn(step, &once, guard).await
+        };
+        self.was_told(step, told);
+    }
+
+    async fn right_turn(&self, step: &Step, once: &Once, guard: &LockGuard) -> Told {
+        let due = once.due(guard).await;
+        self.sleep(step.hold / 2).await;
+        let told = match due {
+            Ok(Due::Now(turn)) => turn.record().await.map(|()| Told::Due(number(guard))),
+            Ok(Due::AlreadyDone { .. }) => Ok(Told::Done),
+            Err(error) => Err(error),
+        };
+        told.unwrap_or_else(|error| failed(&error))
+    }
+
+    /// The same, by a canary's own hands.
+    async fn wrong_turn(&self, step: &Step, register: &WrongRegister, guard: &LockGuard) -> Told {
+        use quorate::runtime::Runtime;
+
+        let Some(known) = register.read(step.resource, guard).await else {
+            return Told::Nothing;
+        };
+        let period = self.process.shared.world().scenario.period / 1_000;
+        let now = self.process.wall_micros();
+        self.sleep(step.hold / 2).await;
+        if !guard.is_valid() {
+            return Told::Nothing;
+        }
+        match known.record(now - now % period).await {
+            None => Told::Done,
+            Some(true) => Told::Due(number(guard)),
+            Some(false) => Told::Unknown,
+        }
+    }
+
+    fn asks(&self, step: &Step, verb: ValueStep) {
+        let resource = step.resource.into();
+        self.tell(|task| Fact::Asks {
+            task,
+            resource,
+            verb,
+        });
+    }
+
+    fn was_told(&self, step: &Step, told: Told) {
+        let (client, resource) = (self.process.client, usize::from(step.resource));
+        self.say(|client| format!("client {client} is told {told:?} of the value of r{resource}"));
+        self.tell(|task| Fact::Told {
+            client,
+            task,
+            resource,
+            told,
+        });
+        let pieces = match step.kind {
+            Kind::Value(ValueStep::Take(pieces)) => pieces.into(),
+            _ => 0,
+        };
+        let coverage = &mut self.process.shared.world().watch.coverage;
+        match told {
+            Told::Created => coverage.created += 1,
+            Told::Taken(_) => coverage.taken += pieces,
+            Told::Left(_) => coverage.pieces_left += 1,
+            Told::Due(_) => coverage.due += 1,
+            Told::Done => coverage.done_before += 1,
+            Told::Lost => coverage.values_lost += 1,
+            Told::Unknown => coverage.unknown += 1,
+            Told::Nothing => {}
+        }
+    }
+}

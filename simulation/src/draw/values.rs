@@ -1,0 +1,128 @@
+//! Worlds with values under locks, made from others: they last longer, so that masters which have lost their
+//! memory vote again before the end, and what breaks goes on meanwhile.
+
+use super::{Fault, FaultKind, MS, Rng, Scenario};
+use crate::kind::{Kind, ValueStep};
+use crate::scenario::Disk;
+
+/// The resource of the quota, and that of the record.
+const QUOTA: u8 = 0;
+const RECORD: u8 = 1;
+
+/// In how many of a million worlds there are values.
+const WORLDS_PPM: u32 = 70_000;
+
+/// The most tasks of a client, and the most steps.
+const MOST: (u8, usize) = (2, 20);
+
+impl Scenario {
+    /// By numbers of their own, so that the other worlds are what they were.
+    pub(super) fn add_values(&mut self, rng: &mut Rng) {
+        if !rng.chance(WORLDS_PPM) {
+            return;
+        }
+        self.tasks = self.tasks.min(MOST.0);
+        for client in &mut self.clients {
+            client.steps.truncate(MOST.1);
+        }
+        self.slow_down(rng);
+        self.crash_by_turns(rng);
+        self.period = rng.pick(&[300 * MS, 1_000 * MS, 3_000 * MS, 60_000 * MS]);
+        let (quota, record) = match rng.below(4) {
+            0 => (true, false),
+            1 => (false, true),
+            _ => (true, true),
+        };
+        let most = rng.pick(&[1, 1, 2, 3]);
+        let ttl = self.settings.ttl;
+        for step in self.clients.iter_mut().flat_map(|client| &mut client.steps) {
+            let drawn = rng.below(12);
+            let (resource, verb) = match drawn {
+                0..=4 if quota => (QUOTA, ValueStep::Take(rng.range(1, most) as u8)),
+                5 if quota => (QUOTA, ValueStep::Left),
+                6 | 7 if record => (RECORD, ValueStep::Once),
+                8..=10 if record => (RECORD, ValueStep::Turn),
+                _ => continue,
+            };
+            (step.resource, step.kind) = (resource, Kind::Value(verb));
+            if verb == ValueStep::Turn {
+                // From the read to the write it may take until the lock is over.
+                step.hold = rng.below(2 * ttl);
+                step.renew = rng.chance(300_000);
+                step.cut = None;
+            }
+        }
+        let pieces = rng.range(2, 40) as u8;
+        let kinds = [(QUOTA, pieces, quota), (RECORD, 0, record)];
+        for (resource, pieces, on) in kinds.into_iter().rev() {
+            self.create(resource, pieces, on);
+        }
+    }
+
+    /// An operator creates the value first of all.
+    fn create(&mut self, resource: u8, pieces: u8, on: bool) {
+        let steps = &mut self.clients[0].steps;
+        if let Some(first) = steps.first().copied().filter(|_| on) {
+            let create = crate::scenario::Step {
+                think: MS,
+                resource,
+                wait: 1_000 * MS,
+                cut: None,
+                kind: Kind::Value(ValueStep::Create(pieces)),
+                ..first
+            };
+            steps.insert(0, create);
+        }
+    }
+
+    fn slow_down(&mut self, rng: &mut Rng) {
+        let settings = &mut self.settings;
+        settings.ttl = rng.range(200, 500) * MS;
+        settings.node_timeout = settings.ttl / rng.range(5, 12);
+        settings.max_ttl = rng.pick(&[3_200 * MS, 4_000 * MS]);
+        // What lasts was drawn to be over by then.
+        self.heal_at = 300 * MS + 2 * self.heal_at + rng.range(5_000, 15_000) * MS;
+        self.net.again = self.net.again.min(settings.ttl / 2);
+        for fault in &mut self.faults {
+            fault.at = 300 * MS + fault.at * 2;
+        }
+        let slow = rng.range(5, 14);
+        for step in self.clients.iter_mut().flat_map(|client| &mut client.steps) {
+            step.think *= slow;
+            step.extend = step.extend.map(|_| settings.ttl);
+        }
+    }
+
+    /// Masters crash one after another, and come back with what they have on their disks.
+    fn crash_by_turns(&mut self, rng: &mut Rng) {
+        if self.faults.is_empty() || rng.chance(400_000) {
+            return;
+        }
+        for master in &mut self.masters {
+            master.disk = rng.pick(&[Disk::None, Disk::Stale, Disk::Stale]);
+        }
+        let pace = rng.range(800, 6_000) * MS;
+        let together = rng.chance(300_000);
+        let masters = self.masters.len() as u64;
+        let mut at = 500 * MS + rng.below(pace);
+        while at + 200 * MS < self.heal_at {
+            let first = rng.below(masters);
+            // Now and then a majority at once.
+            let count = if together && rng.chance(400_000) {
+                masters / 2 + 1
+            } else {
+                1
+            };
+            for master in first..first + count {
+                let kind = FaultKind::Crash {
+                    master: (master % masters) as u8,
+                    down: rng.range(1, 100) * MS,
+                    age: rng.range(1, 2_000) * MS,
+                };
+                self.faults.push(Fault { at, kind });
+            }
+            at += rng.range(pace / 2, 2 * pace);
+        }
+        self.faults.sort_by_key(|fault| fault.at);
+    }
+}

@@ -1,0 +1,88 @@
+//! What may be held: resources, and the slots of semaphores, by number and by key.
+
+/// The most resources of a run.
+pub(crate) const RESOURCES: usize = 20;
+
+/// So many semaphores there are at the most: of the names of the first resources.
+pub(crate) const SEMAPHORES: usize = 4;
+
+/// The most permits of each.
+pub(crate) const PERMITS: usize = 3;
+
+/// Resources, and behind them the slots of the semaphores: everything that one may hold.
+pub(crate) const PLACES: usize = RESOURCES + SEMAPHORES * PERMITS;
+
+const NAMES: [&str; PLACES] = [
+    "r0",
+    "r1",
+    "r2",
+    "r3",
+    "r4",
+    "r5",
+    "r6",
+    "r7",
+    "r8",
+    "r9",
+    "r10",
+    "r11",
+    "r12",
+    "r13",
+    "r14",
+    "r15",
+    "r16",
+    "r17",
+    "r18",
+    "r19",
+    "quorate:slot:0:r0",
+    "quorate:slot:1:r0",
+    "quorate:slot:2:r0",
+    "quorate:slot:0:r1",
+    "quorate:slot:1:r1",
+    "quorate:slot:2:r1",
+    "quorate:slot:0:r2",
+    "quorate:slot:1:r2",
+    "quorate:slot:2:r2",
+    "quorate:slot:0:r3",
+    "quorate:slot:1:r3",
+    "quorate:slot:2:r3",
+];
+
+/// The name of a resource, or the key of a slot.
+pub(crate) fn name(place: u8) -> &'static str {
+    NAMES[usize::from(place)]
+}
+
+/// The number of the resource or the slot that a key names.
+pub(crate) fn resource_of(key: &[u8]) -> usize {
+    if let Some([slot, b':', b'r', semaphore]) = key.strip_prefix(b"quorate:slot:") {
+        let number = |digit: &u8| usize::from(digit - b'0');
+        return RESOURCES + PERMITS * number(semaphore) + number(slot);
+    }
+    let digits = key.iter().skip(1).map(|digit| usize::from(digit - b'0'));
+    digits.fold(0, |number, digit| 10 * number + digit)
+}
+
+/// The semaphore whose slot or line a key is.
+pub(crate) fn semaphore_of_key(key: &[u8]) -> Option<usize> {
+    let rest = key.strip_prefix(b"quorate:slot:")?;
+    match rest.strip_prefix(b"line:r") {
+        Some([semaphore]) => Some(usize::from(semaphore - b'0')),
+        _ => semaphore_of(resource_of(key)),
+    }
+}
+
+/// Whether it names the line of a semaphore, which nobody ever holds.
+pub(crate) fn is_line(key: &[u8]) -> bool {
+    key.starts_with(b"quorate:slot:line:")
+}
+
+/// The place of a slot of the semaphore that stands beside a resource: some share one.
+pub(crate) fn place_of_slot(resource: u8, slot: usize) -> u8 {
+    let semaphore = usize::from(resource) % SEMAPHORES;
+    (RESOURCES + PERMITS * semaphore + slot) as u8
+}
+
+/// The semaphore whose slot a place is.
+pub(crate) fn semaphore_of(place: usize) -> Option<usize> {
+    Some(place.checked_sub(RESOURCES)? / PERMITS)
+}

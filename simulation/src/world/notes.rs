@@ -1,0 +1,187 @@
+//! What holders say of themselves, who looks at it, and who hears of new leaders: what the scripts are asked
+//! and answer, as the driver writes and reads it.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use quorate::node::{Answer, Claim, Fault, KeyState, NoteItem, Request};
+
+use super::World;
+use super::words::{number, text, token};
+use crate::facts::Fact;
+use crate::locker::resource_of;
+
+/// What stands before a lock key in the name of the channel of its leaders.
+const LEADER: &str = "quorate:leader:";
+
+/// NOTE.
+pub(super) fn noted(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
+    let (args, []) = args.as_chunks::<3>() else {
+        return None;
+    };
+    let item = |(key, [value, note, announce]): (&&[u8], &[&[u8]; 3])| {
+        let claim = Claim::new("", key, token(value)?, true);
+        let dated = text(note).split_once('\t');
+        let (since, says) = dated.unwrap_or_default();
+        if dated.is_none() {
+            claim.withdraw();
+        }
+        Some(NoteItem {
+            claim: Arc::new(claim),
+            says: says.into(),
+            since: number(since.as_bytes()),
+            announce: *announce == b"1",
+        })
+    };
+    let items = keys.iter().zip(args).map(item);
+    Some(Request::Note {
+        items: items.collect::<Option<_>>()?,
+    })
+}
+
+/// LOOK.
+pub(super) fn looked(key: &[u8]) -> Request {
+    Request::Look { key: key.into() }
+}
+
+/// The reply to NOTE.
+pub(super) fn written(each: &[bool], out: &mut String) -> std::fmt::Result {
+    let digit = |written: &bool| if *written { '1' } else { '0' };
+    let digits: String = each.iter().map(digit).collect();
+    write!(out, "${}\r\n{digits}\r\n", digits.len())
+}
+
+fn bulk(words: Option<&[u8]>, out: &mut String) -> std::fmt::Result {
+    match words {
+        Some(words) => write!(out, "${}\r\n{}\r\n", words.len(), text(words)),
+        None => write!(out, "_\r\n"),
+    }
+}
+
+/// The reply to LOOK, with the note as it stands.
+fn state(state: &KeyState, note: Option<&[u8]>, out: &mut String) -> std::fmt::Result {
+    let words = 5 + usize::from(note.is_some());
+    write!(out, "*{words}\r\n")?;
+    bulk(state.holder.as_deref(), out)?;
+    let left = state.ttl_left.map_or(-2, |left| left.as_millis() as i64);
+    write!(out, ":{left}\r\n")?;
+    let counter = state.counter.map(|counter| counter.to_string());
+    bulk(counter.as_deref().map(str::as_bytes), out)?;
+    write!(out, "*{}\r\n", state.queue.len())?;
+    for waiter in &state.queue {
+        bulk(Some(waiter.id.as_bytes()), out)?;
+    }
+    write!(out, "*{}\r\n", state.queue.len())?;
+    for waiter in &state.queue {
+        write!(out, ":{}\r\n", waiter.lives.as_millis())?;
+    }
+    note.map_or(Ok(()), |note| bulk(Some(note), out))
+}
+
+/// A channel that is subscribed to, or no more.
+pub(super) fn subscribed(on: bool, channel: &[u8], out: &mut String) {
+    let kind = if on { "subscribe" } else { "unsubscribe" };
+    let (channel, len) = (text(channel), channel.len());
+    write!(
+        out,
+        ">3\r\n${}\r\n{kind}\r\n${len}\r\n{channel}\r\n:1\r\n",
+        kind.len()
+    )
+    .expect("a string takes everything");
+}
+
+/// Whether new leaders are announced there.
+pub(super) fn is_of_leaders(channel: &[u8]) -> bool {
+    channel.starts_with(LEADER.as_bytes())
+}
+
+impl World {
+    /// Lets a master write down notes.
+    pub(super) fn apply_notes(&mut self, index: usize, request: &Request) -> Result<Answer, Fault> {
+        let Request::Note { items } = request else {
+            return Err(Fault::Server("no notes".into()));
+        };
+        let now = self.now;
+        let master = &mut self.masters[index];
+        let now_us = master.micros(now);
+        let answer = master.execute(now_us, request, self.flaw);
+        let announced = master.take_announced();
+        self.watch.coverage.noted += 1;
+        for item in items.iter() {
+            let (value, says) = (item.claim.token().to_hex(), item.says.clone());
+            let key = text(item.claim.key()).to_owned();
+            let short = crate::facts::short(&value);
+            self.say(|| {
+                format!("master {index}: Note of {short} under {key}: {says:?}: {answer:?}")
+            });
+            self.show_note(index, item.claim.key());
+        }
+        for key in announced {
+            self.announce(index, &key);
+        }
+        answer
+    }
+
+    /// What a look at a lock shows.
+    pub(super) fn look_at(&mut self, index: usize, request: &Request, out: &mut String) {
+        let Request::Look { key } = request else {
+            return;
+        };
+        let now = self.now;
+        self.watch.coverage.messages += 1;
+        let master = &mut self.masters[index];
+        let now_us = master.micros(now);
+        let answer = master.execute(now_us, request, self.flaw);
+        let note = master.note(now_us, key).map(|(note, _)| note);
+        let Ok(Answer::State(found)) = answer else {
+            return out.push_str("-ERR nothing to look at\r\n");
+        };
+        state(&found, note.as_deref(), out).expect("a string takes everything");
+    }
+
+    /// Shows the checkers what stands beside a lock.
+    pub(super) fn show_note(&mut self, index: usize, key: &[u8]) {
+        if !self.watch.has_notes {
+            return;
+        }
+        let now = self.now;
+        let master = &self.masters[index];
+        let now_us = master.micros(now);
+        let note = master.note(now_us, key);
+        let until = note
+            .as_ref()
+            .and_then(|(_, until)| master.clock.when(until * 1_000));
+        let lock = master.look(now_us, key);
+        let fact = Fact::Beside {
+            master: index,
+            resource: resource_of(key),
+            note: note.as_ref().map(|(note, until)| (&note[..], *until)),
+            lock,
+            until: until.unwrap_or(0),
+        };
+        self.watch.fact(now, &fact);
+    }
+
+    /// A master tells whoever listens there of a new leader.
+    fn announce(&mut self, master: usize, key: &[u8]) {
+        let channel = [LEADER.as_bytes(), key].concat();
+        let hears = |conn: &super::Conn| {
+            conn.master == master && conn.is_heard() && conn.watches.contains(&channel)
+        };
+        let conns = self.conns.iter().enumerate();
+        let heard: Vec<usize> = conns
+            .filter(|(_, conn)| hears(conn))
+            .map(|(n, _)| n)
+            .collect();
+        let (channel, key) = (text(&channel), text(key));
+        let push = format!(
+            ">3\r\n$7\r\nmessage\r\n${}\r\n{channel}\r\n${}\r\n{key}\r\n",
+            channel.len(),
+            key.len()
+        );
+        for conn in heard {
+            self.watch.coverage.announced += 1;
+            self.say_to_client(conn, push.clone().into_bytes());
+        }
+    }
+}

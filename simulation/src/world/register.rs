@@ -1,0 +1,123 @@
+//! Values under locks: what their scripts are asked and answer, as the driver writes and reads it.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use quorate::Instant;
+use quorate::node::{Answer, Claim, Fault, NewValue, Request, ServerRun};
+
+use super::World;
+use super::words::{number, text, token};
+use crate::facts::Fact;
+use crate::locker::resource_of;
+
+/// What the scripts say of who writes: nothing but a number.
+const NOBODY: [u8; 32] = [b'0'; 32];
+
+fn claim(key: &[u8], value: &[u8]) -> Option<Arc<Claim>> {
+    Some(Arc::new(Claim::new("", key, token(value)?, true)))
+}
+
+/// READ.
+pub(super) fn read(key: &[u8], args: &[&[u8]]) -> Option<Request> {
+    let [value, agreed] = args else {
+        return None;
+    };
+    Some(Request::Read {
+        claim: claim(key, value)?,
+        token: number(agreed),
+    })
+}
+
+/// WRITE. The run of the server is known there.
+pub(super) fn write(key: &[u8], args: &[&[u8]]) -> Option<Request> {
+    let [agreed, run, bytes @ ..] = args else {
+        return None;
+    };
+    Some(Request::Write {
+        claim: claim(key, &NOBODY)?,
+        token: number(agreed),
+        value: Arc::new(NewValue {
+            bytes: bytes.first().map(|bytes| (*bytes).into()),
+            until: Instant::from_nanos(u64::MAX),
+            run: Some(ServerRun::new(text(run))),
+        }),
+    })
+}
+
+/// The reply to READ where it is ours.
+pub(super) fn found(answer: &Answer, out: &mut String) -> std::fmt::Result {
+    let Answer::Value { run, stored } = answer else {
+        return Ok(());
+    };
+    let Some(stored) = stored else {
+        return write!(out, "*1\r\n_\r\n");
+    };
+    // Which other run it was nobody asks.
+    let run = if stored.vouched {
+        run.as_str()
+    } else {
+        "another"
+    };
+    let value = format!("{} {run} {}", stored.number, text(&stored.bytes));
+    write!(out, "*1\r\n${}\r\n{value}\r\n", value.len())
+}
+
+impl World {
+    /// Lets a master read or write a value, under the eyes of the checkers.
+    pub(super) fn apply_value(&mut self, index: usize, request: &Request) -> Result<Answer, Fault> {
+        let (Request::Read { claim, .. } | Request::Write { claim, .. }) = request else {
+            return Err(Fault::Server("no request about a value".into()));
+        };
+        let now = self.now;
+        let master = &mut self.masters[index];
+        let now_us = master.micros(now);
+        let before = master.look(now_us, claim.key());
+        let answer = master.execute(now_us, request, self.flaw);
+        let after = master.look_again(now_us, claim.key());
+        let resource = resource_of(claim.key());
+        self.say_valued(index, request, &answer);
+        self.watch.fact(
+            now,
+            &Fact::Valued {
+                master: index,
+                resource,
+                request,
+                answer: &answer,
+                before,
+                after,
+            },
+        );
+        answer
+    }
+
+    fn say_valued(&mut self, master: usize, request: &Request, answer: &Result<Answer, Fault>) {
+        self.say(|| match request {
+            Request::Write {
+                token,
+                value,
+                claim,
+            } => {
+                let bytes = value.bytes.as_deref().unwrap_or_default();
+                let (key, bytes) = (text(claim.key()), text(bytes));
+                format!("master {master}: Write of {bytes:?} under {key} by {token}: {answer:?}")
+            }
+            Request::Read { token, claim } => {
+                let key = text(claim.key());
+                let said = match answer {
+                    Ok(Answer::Value {
+                        stored: Some(one), ..
+                    }) => format!(
+                        "{:?} of {}{}",
+                        text(&one.bytes),
+                        one.number,
+                        if one.vouched { "" } else { ", of another run" }
+                    ),
+                    answer => format!("{answer:?}"),
+                };
+                format!("master {master}: Read under {key} by {token}: {said}")
+            }
+            _ => String::new(),
+        });
+    }
+}

@@ -1,0 +1,72 @@
+//! Strangers who keep values of another type under the keys of locks: nobody has these locks meanwhile, and
+//! nobody may touch the values.
+
+use quorate::node::{Fault, Request};
+
+use super::master::SimMaster;
+use super::{Event, World};
+use crate::facts::Fact;
+use crate::locker::{RESOURCES, name};
+
+impl SimMaster {
+    /// Whether a value of another type stands there.
+    fn is_strange(&mut self, now: u64, resource: usize) -> bool {
+        let key = name(resource as u8).as_bytes().into();
+        let now_us = self.micros(now);
+        self.memory.apply(now_us, &Request::Look { key }) == Err(Fault::WrongType)
+    }
+
+    fn end(&mut self, now: u64, resource: usize) {
+        self.strangers &= !(1 << resource);
+        if self.is_strange(now, resource) {
+            let (now_us, key) = (self.micros(now), name(resource as u8).as_bytes());
+            let ttl = Some(std::time::Duration::ZERO);
+            self.memory.put_text(now_us, key, b"", ttl);
+        }
+    }
+
+    /// The server has restarted: strangers take it for new.
+    pub(super) fn forget_strangers(&mut self, now: u64) {
+        for resource in 0..RESOURCES {
+            self.end(now, resource);
+        }
+    }
+}
+
+impl World {
+    pub(super) fn stranger_comes(&mut self, index: u8, resource: u8, lasts: u64) {
+        let now = self.now;
+        let master = &mut self.masters[usize::from(index)];
+        let key = name(resource).as_bytes();
+        let now_us = master.micros(now);
+        let taken = master.memory.peek(now_us, key).holder.is_some();
+        if !master.up || taken || master.strangers >> resource & 1 == 1 {
+            return;
+        }
+        master.memory.put_foreign(key);
+        master.strangers |= 1 << resource;
+        self.watch.coverage.strangers += 1;
+        let master = index;
+        self.at(now + lasts, Event::StrangerGoes { master, resource });
+    }
+
+    pub(super) fn stranger_goes(&mut self, index: u8, resource: u8) {
+        let (now, resource) = (self.now, usize::from(resource));
+        self.look_at_stranger(index.into(), resource);
+        self.masters[usize::from(index)].end(now, resource);
+    }
+
+    /// Whether a stranger still finds what it has put there.
+    pub(super) fn look_at_stranger(&mut self, index: usize, resource: usize) {
+        let (now, master) = (self.now, &mut self.masters[index]);
+        if master.strangers == 0 || master.strangers >> resource & 1 == 0 {
+            return;
+        }
+        let fact = Fact::Strange {
+            master: index,
+            resource,
+            stands: master.is_strange(now, resource),
+        };
+        self.watch.fact(now, &fact);
+    }
+}
