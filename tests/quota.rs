@@ -433,7 +433,7 @@ async fn a_quota_that_a_clock_ahead_has_written_can_be_taken_from_the_second_tim
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let ahead = (now.expect("after 1970") + secs(86_400)).as_micros();
     // What a master whose clock was a day ahead leaves, a day after the last call: the counter is gone.
-    for master in masters.iter() {
+    for master in &masters {
         let text = ask_server(master, &["GET", "quorate:value:prizes"]);
         let text = text.text().expect("a value").into_owned();
         let (_, rest) = text.split_once(' ').expect("a number");
