@@ -99,7 +99,7 @@ async fn looking_at_a_holder_costs_a_bounded_number_of_messages() {
 #[tokio::test]
 async fn a_large_value_of_somebody_elses_costs_no_other_lock() {
     let masters = masters(3);
-    for master in masters.iter() {
+    for master in &masters {
         ask_server(master, &["SETRANGE", "big", "9437184", "x"]);
     }
     let redlock = settings(masters.urls()).ttl(secs(3)).build();

@@ -291,7 +291,7 @@ async fn a_counter_that_is_gone_costs_no_connection_and_comes_back_with_a_renewa
     let redlock = settings.expect("good settings");
     let reading = redlock.lock("doc").shared().acquire().await.expect("free");
     let plain = redlock.acquire("other").await.expect("free");
-    for master in masters.iter() {
+    for master in &masters {
         ask_server(master, &["DEL", "quorate:fence:doc"]);
     }
     let before: Vec<_> = masters.iter().map(connections_ever).collect();
