@@ -4,9 +4,9 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use quorate::{Redlock, RestartGuard, Wait};
+use quorate::{AcquireError, Redlock, RestartGuard, StatusVerdict, Wait};
 use quorate_testbed::Masters;
-use support::{ask_server, masters, ms, secs};
+use support::{ask_server, masters, ms, secs, settings};
 
 /// All defaults but what a young set of masters and a busy machine need.
 fn fair(masters: &Masters) -> Redlock {
@@ -94,4 +94,31 @@ async fn looking_at_a_holder_costs_a_bounded_number_of_messages() {
     assert!(looked(before) <= 8, "{}", looked(before));
     guard.release().await;
     waiting.await.expect("no panic").expect("its turn");
+}
+
+#[tokio::test]
+async fn a_large_value_of_somebody_elses_costs_no_other_lock() {
+    let masters = masters(3);
+    for master in &masters {
+        ask_server(master, &["SETRANGE", "big", "9437184", "x"]);
+    }
+    let redlock = settings(masters.urls()).ttl(secs(3)).build();
+    let redlock = redlock.expect("good settings");
+    let good = redlock.acquire("good").await.expect("free");
+    let one = redlock.lock("big").wait(Wait::For(secs(5))).acquire();
+    let both = redlock
+        .lock_all(["big", "beside"])
+        .wait(Wait::For(secs(5)))
+        .acquire();
+    let (one, both) = tokio::join!(one, both);
+    for waited in [one, both] {
+        assert!(
+            matches!(waited, Err(AcquireError::HeldByOther(_))),
+            "{waited:?}"
+        );
+    }
+    let status = redlock.status("big").await.expect("a name");
+    let verdict = status.verdict();
+    assert!(matches!(verdict, StatusVerdict::Held(_)), "{verdict:?}");
+    assert!(good.is_valid(), "{:?}", good.report());
 }

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use quorate::node::memory::{Condition, Master, MemoryNode};
 use quorate::node::{Fault, Node, Reply, Request};
@@ -424,6 +424,27 @@ async fn on_real_servers_a_value_of_an_earlier_run_has_no_vote() {
     let unguarded = unguarded.build().expect("good settings").quota("prizes");
     let left = unguarded.left().await.expect("three have one");
     assert!(left >= 9, "{left}");
+}
+
+#[tokio::test]
+async fn a_quota_that_a_clock_ahead_has_written_can_be_taken_from_the_second_time() {
+    let masters = masters(3);
+    let redlock = settings(masters.urls()).build().expect("good settings");
+    let quota = quota(&redlock, 10).await;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let ahead = (now.expect("after 1970") + secs(86_400)).as_micros();
+    // What a master whose clock was a day ahead leaves, a day after the last call: the counter is gone.
+    for master in &masters {
+        let text = ask_server(master, &["GET", "quorate:value:prizes"]);
+        let text = text.text().expect("a value").into_owned();
+        let (_, rest) = text.split_once(' ').expect("a number");
+        let text = format!("{ahead} {rest}");
+        ask_server(master, &["SET", "quorate:value:prizes", &text]);
+        ask_server(master, &["DEL", "quorate:fence:prizes"]);
+    }
+    let _ = quota.take(1).await;
+    let taken = quota.take(1).await;
+    assert!(matches!(taken, Ok(Take::Taken { .. })), "{taken:?}");
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use quorate::{
     AcquireError, DowngradeError, InvalidResource, LossCause, Redlock, TryAcquire, Wait,
 };
-use quorate_testbed::Masters;
+use quorate_testbed::{Masters, Server};
 use support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
 
 fn waits(masters: &Masters) -> Redlock {
@@ -299,4 +299,33 @@ async fn what_has_no_readers_is_refused_and_not_taken_for_something_else() {
     let _alone = alone.expect("free");
     let beside = redlock.lock("a").shared().acquire().await;
     let _beside = beside.expect("readers beside each other");
+}
+
+/// How many connections a master has been asked for, with the one that this question comes on.
+fn connections_ever(master: &Server) -> u64 {
+    let stats = ask_server(master, &["INFO", "stats"]);
+    let stats = stats.text().expect("text").into_owned();
+    let mut lines = stats.lines();
+    let count = lines.find_map(|line| line.strip_prefix("total_connections_received:"));
+    count.expect("a count").parse().expect("a number")
+}
+
+#[tokio::test]
+async fn a_counter_that_is_gone_costs_no_connection_and_comes_back_with_a_renewal() {
+    let masters = masters(3);
+    let settings = settings(masters.urls()).ttl(secs(6)).build();
+    let redlock = settings.expect("good settings");
+    let reading = redlock.lock("doc").shared().acquire().await.expect("free");
+    let plain = redlock.acquire("other").await.expect("free");
+    for master in &masters {
+        ask_server(master, &["DEL", "quorate:fence:doc"]);
+    }
+    let before: Vec<_> = masters.iter().map(connections_ever).collect();
+    let joined = redlock.lock("doc").shared().wait(Wait::For(secs(60)));
+    let joined = joined.acquire().await.expect("after the next renewal");
+    for (master, before) in masters.iter().zip(before) {
+        assert_eq!(connections_ever(master), before + 1);
+    }
+    assert!(joined.fencing_token().is_some());
+    assert!(reading.is_valid() && plain.is_valid());
 }

@@ -128,6 +128,19 @@ async fn a_minority_that_is_down_takes_no_permit_away() {
 }
 
 #[tokio::test]
+async fn sixty_four_permits_are_sixty_four() {
+    let masters = masters(3);
+    let redlock = waits(&masters);
+    let mut held = Vec::new();
+    for at in 0..64 {
+        let got = redlock.semaphore("api", 64).acquire().await;
+        held.push(got.unwrap_or_else(|error| panic!("permit {at}: {error}")));
+    }
+    let more = redlock.semaphore("api", 64).try_acquire().await;
+    assert!(matches!(more, Ok(TryAcquire::Held(_))), "{more:?}");
+}
+
+#[tokio::test]
 async fn a_number_of_permits_that_cannot_be_is_refused() {
     let masters = masters(1);
     let redlock = redlock(&masters);

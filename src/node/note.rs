@@ -16,6 +16,9 @@ pub(crate) const NOTE_LIVES: u32 = 4;
 /// The most of a host's or a program's name that is told.
 const NAME: usize = 64;
 
+/// The year 10000, which no calendar here shows.
+const END_OF_TIME: Duration = Duration::from_secs(253_402_300_800);
+
 /// Between the parts of a note on a master. No part has it: control characters are tamed.
 const BETWEEN: char = '\t';
 
@@ -57,7 +60,9 @@ impl Note {
             host,
             pid,
             process,
-            since: UNIX_EPOCH.checked_add(since)?,
+            since: UNIX_EPOCH
+                .checked_add(since)
+                .filter(|_| since < END_OF_TIME)?,
             text: text.map(|text| tame(text, MAX_NOTE_LEN)),
             term: parts.next().and_then(|term| term.parse().ok()),
         })
@@ -224,6 +229,16 @@ mod tests {
     }
 
     #[test]
+    fn the_last_moment_that_a_note_may_be_from_is_shown() {
+        let last = [HOLDER, b" 253402300799999\t1\th\tp\t"].concat();
+        let note = Note::read(&last, HOLDER).expect("a note");
+        assert_eq!(
+            note.to_string(),
+            "p on h, pid 1, since 9999-12-31T23:59:59Z"
+        );
+    }
+
+    #[test]
     fn a_note_of_another_holder_is_not_shown() {
         let note = written(&Identity::new("h", 1, "p").says(""));
         assert!(Note::read(&note, HOLDER).is_some());
@@ -240,6 +255,9 @@ mod tests {
             "1\tx\th\tp\t",
             "1\t1\th",
             "18446744073709551616\t1\ta\tb\tc",
+            // Beyond the year 9999, which cannot be shown.
+            "253402300800000\t1\th\tp\t",
+            "999999999999999999\t1\th\tp\t",
         ] {
             let odd = [HOLDER, b" ", odd.as_bytes()].concat();
             assert_eq!(Note::read(&odd, HOLDER), None, "{odd:?}");

@@ -639,6 +639,8 @@ pub enum Extended {
     Withdrawn,
     /// It was ours, as `Kept`, and the note that it had is gone.
     Unnoted,
+    /// Something that is none of ours stands beside it, so that the master cannot tell: no vote.
+    Unknown,
 }
 
 /// What a master answers.

@@ -10,12 +10,19 @@ use crate::protocol::quorum::Quorum;
 /// What one master said of each key of an extension.
 pub(crate) type KeysSaid = Result<Vec<Extended>, Fault>;
 
+/// Why a master cannot tell of a lock.
+const STRANGE: &str = "what stands beside the lock is none of ours: not renewed";
+
 /// What one master said of one lock, whose keys these are, for a report.
 pub(crate) fn said_of_lock(said: &KeysSaid, keys: &Range<usize>) -> Result<Answer, Fault> {
     let said = said.as_ref().map_err(Clone::clone)?;
-    match said.get(keys.clone()).map(kept) {
+    let said = said.get(keys.clone());
+    match said.map(kept) {
         Some(Kept::Yes) => Ok(Answer::Confirmed),
         Some(Kept::No) => Ok(Answer::NotOurs),
+        Some(Kept::Unknown) if said.is_some_and(|said| said.contains(&Extended::Unknown)) => {
+            Err(Fault::Server(STRANGE.into()))
+        }
         Some(Kept::Unknown) | None => Err(Fault::Withdrawn),
     }
 }
@@ -26,6 +33,8 @@ fn kept(keys: &[Extended]) -> Kept {
         Kept::Unknown
     } else if keys.contains(&Extended::NotOurs) {
         Kept::No
+    } else if keys.contains(&Extended::Unknown) {
+        Kept::Unknown
     } else {
         Kept::Yes
     }
@@ -116,6 +125,20 @@ mod tests {
         // Each master denies another key: no majority for either.
         let mixed = votes(&[&[Held, NotOurs], &[NotOurs, Held], &[Held, Withdrawn]]);
         assert_eq!(both(&mixed), Some(Extension::Unknown));
+    }
+
+    #[test]
+    fn a_key_of_which_a_master_cannot_tell_is_no_vote() {
+        use Extended::Unknown as Strange;
+        let strange = votes(&[&[Strange], &[Held], &[Strange]]);
+        assert_eq!(strange.last(), Some(&Extension::Unknown));
+        let most = votes(&[&[Strange], &[Held], &[Restored]]);
+        assert!(matches!(most.last(), Some(Extension::Renewed(_))));
+        // What another key of the lock says counts all the same.
+        let denied = votes(&[&[Strange, NotOurs], &[Held, NotOurs]]);
+        assert_eq!(denied.last(), Some(&Extension::Lost));
+        let said = said_of_lock(&Ok(vec![Strange]), &(0..1));
+        assert!(matches!(said, Err(Fault::Server(_))), "{said:?}");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 -- KEYS: lock. ARGV: value, ttl ms, proposal us, and of a queued waiter its id, ticket and
 -- heartbeat ms (without them it is a try: it takes no place).
 -- Reply: the counter (granted), or
--- {ms until it may be free, waiters ahead, largest ticket, holder's value or '', note if there is one}.
+-- {ms until it may be free, waiters ahead, largest ticket, the first 96 bytes of the holder's value or '', note if
+-- there is one}.
 if tonumber(ARGV[2]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end
@@ -51,4 +52,4 @@ elseif head then
   ahead = call('ZCARD', queue)
 end
 local largest = tonumber(call('GET', '{ticket}' .. key) or 0)
-return {left, ahead, largest, held or '', type(note) == 'string' and note or nil}
+return {left, ahead, largest, string.sub(held or '', 1, 96), type(note) == 'string' and note or nil}

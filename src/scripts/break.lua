@@ -8,7 +8,7 @@ local left = redis.call('PTTL', KEYS[1])
 local time = redis.call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 --+ note/said.lua
-local was = {held, left, redis.call('GET', '{fence}' .. KEYS[1]), said}
+local was = {held and string.sub(held, 1, 96), left, redis.call('GET', '{fence}' .. KEYS[1]), said}
 if held then
   if left > 0 then
     redis.call('SET', '{broken}' .. KEYS[1], held, 'PX', left)

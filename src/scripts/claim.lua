@@ -2,8 +2,8 @@
 -- KEYS: lock keys. ARGV: value, ttl ms, proposal us, the value of a lock that this one takes the place of
 -- or '', a waiter's id or '', its ticket, its heartbeat ms, and of each key 'x' or the marker of a class.
 -- Reply: the number (granted), or
--- {ms until it may be free, waiters ahead, largest ticket, holder or '', which key stands in the way}, and
--- the holder's note where there is one that may be read.
+-- {ms until it may be free, waiters ahead, largest ticket, the first 96 bytes of the holder's value or '', which key
+-- stands in the way}, and the holder's note where there is one that may be read.
 if tonumber(ARGV[2]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end
@@ -17,6 +17,9 @@ local held, mine, counter = {}, 0, 0
 local function read_counter(key)
   --+ fence/read.lua
   return counter
+end
+local function gone()
+  return redis.error_reply('ERR quorate: {fence}' .. KEYS[1] .. ' is gone')
 end
 for i, key in ipairs(KEYS) do
   local mode = ARGV[7 + i]
@@ -48,11 +51,8 @@ if mine == #KEYS then
       --+ line/join.lua
     end
   end
-  -- Ours already, with the counter as it stands: where that is gone there is no number to give.
-  if counter > 0 then
-    return counter
-  end
-  return redis.error_reply('ERR quorate: {fence}' .. KEYS[1] .. ' is gone')
+  -- Ours already, with the counter as it stands.
+  return counter > 0 and counter or gone()
 end
 local left, ahead, largest, way, holder, lined = 0, 0, 0, 0, '', {}
 local joins, stands = true, waiter ~= '' and instead == ''
@@ -109,7 +109,11 @@ if way > 0 then
     largest = math.max(largest, tonumber(call('GET', '{ticket}' .. key) or 0))
   end
   local note = redis.pcall('GET', '{note}' .. KEYS[way])
-  return {left, ahead, largest, holder, way, type(note) == 'string' and note or nil}
+  return {left, ahead, largest, string.sub(holder, 1, 96), way, type(note) == 'string' and note or nil}
+end
+if joins and counter == 0 then
+  -- There is no number to give before a renewal of who is there puts it back.
+  return gone()
 end
 local number, written = counter, nil
 if not joins then

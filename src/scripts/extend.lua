@@ -3,7 +3,7 @@
 -- KEYS: locks. ARGV: value and ttl ms of each; a ttl of 0 means withdrawn, leave it alone; with a minus in
 -- front of it there is a note, which is to be kept.
 -- Reply: one digit a lock: 1 (ours), 2 (was missing, put back), 3 (withdrawn), 4 (ours, its note is gone),
--- 0 (somebody else's).
+-- 5 (not known), 0 (somebody else's).
 local said = {}
 for i = 1, #KEYS do
   local value, ttl = ARGV[2 * i - 1], ARGV[2 * i]
@@ -31,9 +31,20 @@ for i = 1, #KEYS do
         said[i] = '4'
       end
     end
-  elseif held == false and redis.call('GET', '{broken}' .. KEYS[i]) ~= value then
-    redis.call('SET', KEYS[i], value, 'PX', ttl)
-    said[i] = '2'
+  elseif held == false then
+    local broken = redis.pcall('GET', '{broken}' .. KEYS[i])
+    if broken == value then
+      said[i] = '0'
+    elseif type(broken) ~= 'table' then
+      redis.call('SET', KEYS[i], value, 'PX', ttl)
+      said[i] = '2'
+    elseif string.sub(broken.err, 1, 9) == 'WRONGTYPE' then
+      -- It cannot be told whether it was broken: no answer for this one, and in no others' way.
+      said[i] = '5'
+    else
+      -- Not allowed: raised here, where it says what.
+      redis.call('GET', '{broken}' .. KEYS[i])
+    end
   else
     said[i] = '0'
   end

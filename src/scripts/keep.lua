@@ -2,7 +2,7 @@
 -- back what is missing, with its number, unless an operator has broken it.
 -- KEYS: lock keys. ARGV: of each value, ttl ms (0 means withdrawn, leave it alone), 'x' or the marker of its
 -- class, and its number.
--- Reply: one digit a key: 1 (ours), 2 (was missing, put back), 3 (withdrawn), 0 (not ours).
+-- Reply: one digit a key: 1 (ours), 2 (was missing, put back), 3 (withdrawn), 5 (not known), 0 (not ours).
 local call, said = redis.call, {}
 local time = call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -19,7 +19,12 @@ local function keep(key, value, ttl, mode, number)
   if held ~= false and held ~= ours then
     return '0'
   end
-  if held == false and call('GET', '{broken}' .. key) == ours then
+  local holds, known = '{holds}' .. key, mode == 'x' and held
+  if held and mode ~= 'x' then
+    known = call('ZSCORE', holds, value)
+  end
+  -- Also where others of its class have come since: it was broken, they were not.
+  if not known and call('GET', '{broken}' .. key) == ours then
     return '0'
   end
   if mode == 'x' then
@@ -32,10 +37,6 @@ local function keep(key, value, ttl, mode, number)
     return '1'
   end
   --+ fence/read.lua
-  local holds, known = '{holds}' .. key, false
-  if held then
-    known = call('ZSCORE', holds, value)
-  end
   local owned = mode ~= '{shared}'
   if owned and counter > tonumber(number) then
     -- The holds of an owner have one number; behind it others have been here.
@@ -60,7 +61,16 @@ local function keep(key, value, ttl, mode, number)
 end
 for i, key in ipairs(KEYS) do
   local at = 4 * i
-  local one = keep(key, ARGV[at - 3], ARGV[at - 2], ARGV[at - 1], ARGV[at])
+  local value, ttl, mode, number = ARGV[at - 3], ARGV[at - 2], ARGV[at - 1], ARGV[at]
+  local done, one = pcall(keep, key, value, ttl, mode, number)
+  local why = type(one) == 'table' and one.err or one
+  if string.find(why, 'ERR quorate: ', 1, true) or string.find(why, 'WRONGTYPE', 1, true) then
+    -- What stands beside this key is none of ours: no answer for this one, and in no others way.
+    one = '5'
+  elseif not done then
+    -- The same again, to be told as it is.
+    one = keep(key, value, ttl, mode, number)
+  end
   if type(one) == 'table' then
     return one
   end

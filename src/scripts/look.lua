@@ -1,6 +1,6 @@
 -- LOOK: the lock as it stands.
 -- KEYS: lock. ARGV: what names its line, where that is not the lock (a slot has that of its semaphore).
--- Reply: {value or nil, ttl left ms, counter or nil, waiters in order, ms each lives on}, and the note
+-- Reply: {its first 96 bytes or nil, ttl left ms, counter or nil, waiters in order, ms each lives on}, and the note
 -- where there is one that may be read; of a class {value, ms left, note or ''} of each hold in one list.
 local name = ARGV[1] or KEYS[1]
 local time = redis.call('TIME')
@@ -13,7 +13,7 @@ end
 local held = redis.call('GET', KEYS[1])
 --+ note/said.lua
 return {
-  held,
+  held and string.sub(held, 1, 96),
   redis.call('PTTL', KEYS[1]),
   redis.call('GET', '{fence}' .. KEYS[1]),
   line,

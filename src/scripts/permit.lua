@@ -2,8 +2,8 @@
 -- the line of the semaphore may take one.
 -- KEYS: the lock key that the semaphore's name would have. ARGV: value, ttl ms, proposal us, slot, how many
 -- slots there are, and of a queued waiter its id, ticket and heartbeat ms (without them it is a try).
--- Reply: the number (granted), or {bits of the free slots, ms until one may be free, waiters ahead,
--- largest ticket}.
+-- Reply: the number (granted), or {of each slot 1 (free) or 0, ms until one may be free, waiters ahead,
+-- largest ticket}. As text: a number here does not hold 64 bits.
 if tonumber(ARGV[2]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end
@@ -32,12 +32,11 @@ if first and not held then
   call('SET', key, ARGV[1], 'PX', ARGV[2])
   --+ fence/raise.lua
 end
-local free, left = 0, nil
+local free, left = {}, nil
 for slot = 0, tonumber(ARGV[5]) - 1 do
   local lives = call('PTTL', '{slot}' .. slot .. ':' .. name)
-  if lives == -2 then
-    free = free + 2 ^ slot
-  elseif not left or (lives >= 0 and lives < left) then
+  free[slot + 1] = lives == -2 and '1' or '0'
+  if lives ~= -2 and (not left or (lives >= 0 and lives < left)) then
     left = lives
   end
 end
@@ -50,4 +49,4 @@ if waiter then
 elseif head then
   ahead = call('ZCARD', queue)
 end
-return {string.format('%.0f', free), left or 0, ahead, tonumber(call('GET', ticket) or 0)}
+return {table.concat(free), left or 0, ahead, tonumber(call('GET', ticket) or 0)}

@@ -36,7 +36,11 @@ local clock = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 if #dead > 0 then
   head = call('ZRANGE', queue, 0, 0)[1]
 end
-if head and (mine == 1 or call('EXISTS', key) == 0) then
+local held = head and mine == 0 and call('GET', key)
+if held == '{shared}' then
+  -- Readers that stood behind this one may come in beside those that are there.
+  --+ wake/readers.lua
+elseif head and not held then
   -- A hint only; a user who may not publish still releases.
   redis.pcall('PUBLISH', '{wake}' .. string.sub(head, 1, 16), key)
 end

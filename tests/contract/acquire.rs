@@ -1,9 +1,13 @@
 //! Taking a lock on one master.
 
-use quorate::node::{Answer, Extended, Fault};
+use std::sync::Arc;
+
+use quorate::node::{Answer, Claim, Class, Extended, Fairness, Fault, Group, Mode, Part};
 
 use crate::arm::{Arm, LONG, assert_about, fence, hex, now};
-use crate::support::asking::{acquire, claim, classic, confirm, extend, in_line, release};
+use crate::support::asking::{
+    acquire, claim, classic, confirm, extend, in_line, look, release, smash, token,
+};
 use crate::support::{ms, secs};
 
 const KEY: &[u8] = b"job";
@@ -185,4 +189,33 @@ pub(crate) async fn a_withdrawn_acquire_takes_nothing(arm: &Arm) {
     assert_eq!(said, Err(Fault::Withdrawn));
     assert!(Fault::Withdrawn.left_nothing());
     assert_eq!(arm.keys(), 0);
+}
+
+pub(crate) async fn of_a_long_value_a_refusal_and_a_look_tell_the_beginning(arm: &Arm) {
+    // One that does not fit into a reply.
+    let long = vec![b'x'; 9 << 20];
+    arm.put(KEY, &long, None);
+    let alone = Claim::new("", KEY, token(1), true).with_fairness(Fairness::Fair(None));
+    let part = Part {
+        key: KEY.into(),
+        mode: Mode::Class(Class::Shared),
+    };
+    let group = Claim::new("", KEY, token(1), true).with_fairness(Fairness::Fair(None));
+    let group = group.with_group(Group::new(vec![part]));
+    for claim in [alone, group] {
+        let said = arm.ask(acquire(&Arc::new(claim), LONG, now())).await;
+        let Ok(Answer::Refused {
+            line: Some(line), ..
+        }) = said
+        else {
+            panic!("{said:?}")
+        };
+        assert_eq!(line.holder.as_deref(), Some(&long[..96]));
+    }
+    for request in [look(KEY), smash(KEY)] {
+        match arm.ask(request).await {
+            Ok(Answer::State(state)) => assert_eq!(state.holder.as_deref(), Some(&long[..96])),
+            other => panic!("{other:?}"),
+        }
+    }
 }

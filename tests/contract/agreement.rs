@@ -545,6 +545,16 @@ struct Dusk {
 }
 
 impl Dusk {
+    /// Sleeps where the act is to sleep, and until nothing is about to end.
+    async fn before(&mut self, act: &Act) {
+        match act {
+            Act::Pass(Some(nap)) => tokio::time::sleep(*nap).await,
+            Act::Pass(None) => self.night().await,
+            _ => {}
+        }
+        self.pass().await;
+    }
+
     /// A deed that both masters saw between `began` and now; false if something may have ended meanwhile.
     fn saw(&mut self, began: Instant) -> bool {
         let done = Instant::now();
@@ -617,12 +627,7 @@ impl Pair {
         for (place, deed) in deeds.iter().enumerate() {
             let act = act(deed, memory, times);
             if is_fleeting {
-                match act {
-                    Act::Pass(Some(nap)) => tokio::time::sleep(nap).await,
-                    Act::Pass(None) => dusk.night().await,
-                    _ => {}
-                }
-                dusk.pass().await;
+                dusk.before(&act).await;
             }
             let began = Instant::now();
             let mut said = match act {

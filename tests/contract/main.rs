@@ -7,10 +7,12 @@ mod arm;
 mod classic;
 mod confirm;
 mod extend;
+mod group;
 mod look;
 mod names;
 mod note;
 mod order;
+mod permit;
 mod release;
 #[path = "../support/mod.rs"]
 mod support;
@@ -59,7 +61,8 @@ contract! {
         another_type_on_the_lock_key_is_a_fault_and_left_alone
         another_type_on_the_counter_key_is_a_fault_and_nothing_is_taken
         a_counter_that_cannot_be_counted_on_is_a_fault_and_nothing_is_taken
-        a_withdrawn_acquire_takes_nothing;
+        a_withdrawn_acquire_takes_nothing
+        of_a_long_value_a_refusal_and_a_look_tell_the_beginning;
     confirm:
         a_holder_sets_the_counter_to_exactly_the_number
         a_counter_at_the_number_is_confirmed
@@ -108,6 +111,14 @@ contract! {
         every_request_is_answered_once
         a_node_is_idle_when_all_is_answered
         a_claim_that_is_repeated_keeps_its_place_in_line_alive;
+    permit:
+        a_refusal_tells_of_every_slot_whether_it_is_free;
+    group:
+        who_joins_where_the_counter_is_gone_gets_no_number_and_no_place
+        readers_behind_a_writer_that_gives_up_are_woken
+        a_hold_that_was_broken_does_not_join_who_came_after
+        a_key_that_cannot_be_renewed_stands_in_no_others_way
+        another_type_where_a_break_is_noted_stands_in_no_others_way;
     value:
         where_nothing_was_written_nothing_is_read
         what_was_written_is_read_by_the_next_holder
@@ -115,7 +126,7 @@ contract! {
         a_read_sets_the_counter_to_exactly_the_number
         only_the_holder_reads
         a_counter_above_the_number_is_answered_to_a_read
-        a_value_of_a_larger_number_is_not_read_as_ours_to_change
+        a_value_of_a_larger_number_is_for_the_next_holder_to_read
         a_write_below_the_counter_is_refused
         a_write_below_the_number_of_the_value_is_refused
         numbers_decide_a_write_and_not_who_holds_the_lock

@@ -381,8 +381,8 @@ pub(crate) async fn every_hold_of_a_class_has_a_note_that_ends_with_it(arm: &Arm
         .collect();
     assert_eq!(hosts, [Some("one".into()), Some("two".into())]);
     let key = |n| [b"quorate:note:quorate:hold:", &hex(n)[..], b":", KEY].concat();
-    assert_about(arm.ttl(&key(1)), secs(100));
-    assert_about(arm.ttl(&key(2)), LONG);
+    assert_about(arm.ttl(&key(1)), secs(100) * NOTE_LIVES);
+    assert_about(arm.ttl(&key(2)), LONG * NOTE_LIVES);
     arm.ask(release(&one)).await.expect("ours");
     assert_eq!(arm.read(&key(1)), None);
     let Ok(Answer::State(was)) = arm.ask(smash(KEY)).await else {

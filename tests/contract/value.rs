@@ -104,12 +104,24 @@ pub(crate) async fn a_counter_above_the_number_is_answered_to_a_read(arm: &Arm) 
     assert_eq!(arm.counter(KEY), Some(number));
 }
 
-pub(crate) async fn a_value_of_a_larger_number_is_not_read_as_ours_to_change(arm: &Arm) {
-    let (claim, number) = held(arm, 1).await;
-    written(arm, write(&claim, number + 5, b"3")).await;
-    let said = arm.ask(read(&claim, number)).await;
-    assert_eq!(said, Ok(Answer::CounterAbove(number + 5)));
-    assert_eq!(arm.counter(KEY), Some(number));
+pub(crate) async fn a_value_of_a_larger_number_is_for_the_next_holder_to_read(arm: &Arm) {
+    let (first, number) = held(arm, 1).await;
+    // Written while a clock was a day ahead.
+    let ahead = number + 86_400_000_000;
+    written(arm, write(&first, ahead, b"3")).await;
+    arm.put(&fence(KEY), number.to_string().as_bytes(), Some(secs(600)));
+    let said = arm.ask(read(&claim(KEY, 2), number)).await;
+    assert_eq!(said, Ok(Answer::NotOurs));
+    assert_eq!(arm.counter(KEY), Some(number), "only a holder moves it");
+    let said = arm.ask(read(&first, number)).await;
+    assert_eq!(said, Ok(Answer::CounterAbove(ahead)));
+    assert_eq!(arm.counter(KEY), Some(ahead));
+    assert_about(arm.ttl(&fence(KEY)), secs(86_400));
+    arm.delete(KEY);
+    let (second, later) = held(arm, 2).await;
+    assert!(later > ahead, "{later} {ahead}");
+    let there = found(arm, &second, later).await.1;
+    assert_eq!(there, Some(stored(ahead, b"3", true)));
 }
 
 pub(crate) async fn a_write_below_the_counter_is_refused(arm: &Arm) {

@@ -246,6 +246,7 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, out: &mut String) {
                 Extended::Withdrawn => '3',
                 Extended::NotOurs => '0',
                 Extended::Unnoted => '4',
+                Extended::Unknown => '5',
             };
             let digits: String = said.iter().map(digit).collect();
             write!(out, "${}\r\n{digits}\r\n", digits.len())

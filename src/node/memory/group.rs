@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::master::{Master, Member, Outcome, granted_before, raised};
+use super::master::{Master, Member, Outcome, granted_before, raised, told};
 use crate::keys::{self, Family};
 use crate::node::{
     Answer, Claim, Class, Extended, Group, Hold, Mode, Note, Part, QueueInfo, Ticket, Token,
@@ -51,6 +51,15 @@ fn id(waiter: &Arc<str>, mode: &Mode) -> Arc<str> {
     }
 }
 
+/// Whether all keys, which hold this, are held by the classes that a claim joins.
+fn joins(group: &Group, held: &[Option<Vec<u8>>]) -> bool {
+    let stands = |(part, held): (&Part, &Option<Vec<u8>>)| match &part.mode {
+        Mode::Exclusive => false,
+        Mode::Class(class) => *held == Some(class.marker()),
+    };
+    group.parts().iter().zip(held).all(stands)
+}
+
 impl Master {
     pub(super) fn claim(
         &mut self,
@@ -90,11 +99,14 @@ impl Master {
         }
         if let Some((key, Obstacle { left, holder })) = way {
             line.note = self.note_of(now, key, holder.as_deref());
-            line.holder = holder;
+            line.holder = holder.as_deref().map(told);
             return Ok(Answer::Refused {
                 ttl_left: left,
                 line: Some(Box::new(line)),
             });
+        }
+        if counter == 0 && joins(group, &held) {
+            return granted_before(claim.key(), counter);
         }
         let number = self.grant_all(now, claim, group, &held, (ttl, proposal, counter));
         let counter = Some(number);
@@ -111,11 +123,7 @@ impl Master {
         (ttl, proposal, counter): (Duration, u64, u64),
     ) -> u64 {
         let value = claim.token().to_hex();
-        let stands = |(part, held): (&Part, &Option<Vec<u8>>)| match &part.mode {
-            Mode::Exclusive => false,
-            Mode::Class(class) => *held == Some(class.marker()),
-        };
-        let joins = group.parts().iter().zip(held).all(stands);
+        let joins = joins(group, held);
         let number = if joins {
             counter
         } else {
@@ -242,6 +250,10 @@ impl Master {
             self.raise_expiry(now, key, ttl);
         }
         self.drop_dead_members(now, key);
+        if let Some(members) = self.holds.get_mut(&key[..]) {
+            // Only a renewal never shortens.
+            members.retain(|(member, _)| *member != value);
+        }
         self.add_member(now, key, value, ttl);
         if first && *class == Class::Shared {
             self.wake_next(key);
@@ -359,10 +371,12 @@ impl Master {
         claim: &Claim,
         group: &Group,
         ttl: Duration,
-    ) -> Outcome<Vec<Extended>> {
+    ) -> Vec<Extended> {
         let parts = group.parts().iter();
         parts
             .map(|part| self.keep_one(now, claim, group.number(), part, ttl))
+            // What stands beside the key is none of ours.
+            .map(|said| said.unwrap_or(Extended::Unknown))
             .collect()
     }
 
@@ -389,7 +403,9 @@ impl Master {
         if held.as_ref().is_some_and(|held| *held != ours) {
             return Ok(Extended::NotOurs);
         }
-        if held.is_none() && self.text(now, &Family::Broken.of(key))? == Some(&ours[..]) {
+        let known = held.is_some() && (part.mode == Mode::Exclusive || self.has_name(key, value));
+        // Also where others of its class have come since: it was broken, they were not.
+        if !known && self.text(now, &Family::Broken.of(key))? == Some(&ours[..]) {
             return Ok(Extended::NotOurs);
         }
         let Mode::Class(class) = &part.mode else {
@@ -401,7 +417,6 @@ impl Master {
             return Ok(Extended::Kept);
         };
         let counter = self.counter(now, key)?;
-        let known = held.is_some() && self.has_name(key, value);
         if *class != Class::Shared && counter > number {
             return Ok(Extended::NotOurs);
         } else if !known && counter > number && held.is_none() {
@@ -495,7 +510,7 @@ impl Master {
     }
 
     /// Wakes all readers of the line up to the first writer, or the writer that stands first.
-    fn wake_next(&mut self, key: &[u8]) {
+    pub(super) fn wake_next(&mut self, key: &[u8]) {
         let Some(line) = self.lines.get(key) else {
             return;
         };

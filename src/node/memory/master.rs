@@ -19,6 +19,9 @@ const PROCESS_LEN: usize = 16;
 /// How long a fencing counter outlives its last grant.
 const FENCE_TTL_US: u64 = 86_400_000_000;
 
+/// So much of a value is told to others: more than any of ours has.
+const TOLD: usize = 96;
+
 /// From here on a double, which is what the scripts count with, does not hold every number.
 const LARGEST_COUNTER: u64 = 1 << 53;
 
@@ -133,7 +136,7 @@ impl Master {
                     match item.claim.group() {
                         None => said.push(self.extend(now, item, noted)),
                         Some(group) => {
-                            said.extend(self.keep(now, &item.claim, group, item.ttl)?);
+                            said.extend(self.keep(now, &item.claim, group, item.ttl));
                         }
                     }
                 }
@@ -301,7 +304,7 @@ impl Master {
         if free && head.as_ref().is_none_or(|head| Some(head) == me) {
             return Ok(self.grant(now, claim, ttl, proposal, counter));
         }
-        let holder = self.text(now, claim.key())?.map(<[u8]>::to_vec);
+        let holder = self.text(now, claim.key())?.map(told);
         if holder.as_deref() == Some(&claim.token().to_hex()) {
             return granted_before(claim.key(), counter);
         }
@@ -373,6 +376,10 @@ impl Master {
             return Ok(Answer::NotOurs);
         }
         if let Some(above) = self.above(now, claim.key(), stored.as_ref(), token)? {
+            // Written while a clock was ahead: the next holder's number is above it.
+            if self.counter(now, claim.key())? < above {
+                self.set_counter(now, claim.key(), above);
+            }
             return Ok(Answer::CounterAbove(above));
         }
         self.set_counter(now, claim.key(), token);
@@ -474,9 +481,11 @@ impl Master {
         let left = leave && me.as_ref().is_some_and(|me| line.remove(me));
         if (ours || left) && line.head().is_some() && line.head() != me.as_ref() {
             line.purge(ms);
-            if let Some(head) = line.head().cloned()
-                && (ours || self.entry(now, key).is_none())
-            {
+            let head = line.head().cloned();
+            let held = self.text(now, key).ok().flatten().filter(|_| !ours);
+            if held == Some(keys::SHARED.as_bytes()) {
+                self.wake_next(key);
+            } else if let (Some(head), None) = (head, held) {
                 self.publish(&head, key);
             }
         }
@@ -505,7 +514,8 @@ impl Master {
                 }
                 Extended::Kept
             }
-            Ok(None) if broken => Extended::NotOurs,
+            Ok(None) if broken.is_err() => Extended::Unknown,
+            Ok(None) if broken == Ok(true) => Extended::NotOurs,
             Ok(None) => {
                 self.set(
                     now,
@@ -520,7 +530,7 @@ impl Master {
     }
 
     fn look(&mut self, now: u64, key: &[u8]) -> Outcome<KeyState> {
-        let holder = self.text(now, key)?.map(<[u8]>::to_vec);
+        let holder = self.text(now, key)?.map(told);
         let ttl_left = self.ttl_left(now, key);
         let counter = self.text(now, &Family::Fence.of(key))?.and_then(parse);
         let ms = now / 1000;
@@ -624,9 +634,9 @@ impl Master {
     }
 
     fn break_lock(&mut self, now: u64, key: &[u8], was: KeyState) -> KeyState {
-        if let Some(holder) = &was.holder {
+        if let Ok(Some(holder)) = self.text(now, key).map(|held| held.map(<[u8]>::to_vec)) {
             if let Some(left) = was.ttl_left {
-                self.set(now, &Family::Broken.of(key), holder.clone(), Some(left));
+                self.set(now, &Family::Broken.of(key), holder, Some(left));
             }
             self.keys.remove(key);
             self.drop_note(now, key);
@@ -638,9 +648,9 @@ impl Master {
         KeyState { queue, ..was }
     }
 
-    fn is_broken(&mut self, now: u64, claim: &Claim) -> bool {
-        let note = self.text(now, &Family::Broken.of(claim.key()));
-        matches!(note, Ok(Some(value)) if value == claim.token().to_hex())
+    fn is_broken(&mut self, now: u64, claim: &Claim) -> Outcome<bool> {
+        let note = self.text(now, &Family::Broken.of(claim.key()))?;
+        Ok(note.is_some_and(|value| value == claim.token().to_hex()))
     }
 
     pub(super) fn publish(&mut self, waiter: &str, key: &[u8]) {
@@ -776,6 +786,11 @@ impl Entry {
     }
 }
 
+/// What is told of a value.
+pub(super) fn told(value: &[u8]) -> Vec<u8> {
+    value[..value.len().min(TOLD)].to_vec()
+}
+
 /// Where the counter moves when a lock is taken.
 pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
     let slack = PROPOSAL_SLACK_US;
@@ -784,7 +799,7 @@ pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
         .max(counter + 1)
 }
 
-/// The answer to a repeated acquire. Where the counter is gone there is no number to give.
+/// The answer to an acquire that is granted without a new number. Where the counter is gone there is no number to give.
 pub(super) fn granted_before(key: &[u8], counter: u64) -> Outcome<Answer> {
     if counter == 0 {
         let fence = Family::Fence.of(key);

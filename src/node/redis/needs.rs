@@ -117,7 +117,6 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Fencing, "GET {fence}"),
     (Purpose::Fencing, "SET {fence} x XX PX 1"),
     (Purpose::Order, "TIME"),
-    (Purpose::Order, "EXISTS {lock}"),
     (Purpose::Order, "EXISTS {queue}"),
     (Purpose::Order, "PTTL {queue}"),
     (Purpose::Order, "PEXPIRE {queue} 1"),

@@ -596,8 +596,8 @@ pub(super) fn decode(
 /// The answer to an acquire: each kind of claim has its own.
 fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
     let in_line = matches!(claim.fairness(), Fairness::Fair(_));
-    if claim.permit().is_some() {
-        return permitted(value);
+    if let Some(permit) = claim.permit() {
+        return permitted(permit, value);
     }
     if claim.group().is_some() {
         return claimed(value);
@@ -641,7 +641,7 @@ fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
 }
 
 /// The answer to a claim of a slot.
-fn permitted(value: &Value<'_>) -> Result<Answer, NoAnswer> {
+fn permitted(permit: &Permit, value: &Value<'_>) -> Result<Answer, NoAnswer> {
     match value {
         Value::Int(granted) => {
             let counter = Some(counter(*granted)?);
@@ -657,14 +657,11 @@ fn permitted(value: &Value<'_>) -> Result<Answer, NoAnswer> {
             else {
                 return Err(NoAnswer::odd());
             };
-            let free = std::str::from_utf8(free)
-                .ok()
-                .and_then(|bits| bits.parse().ok());
             let line = QueueInfo {
                 ahead: ahead.unsigned_abs(),
                 ticket: ticket.unsigned_abs(),
                 holder: None,
-                free: free.ok_or_else(NoAnswer::odd)?,
+                free: free_slots(permit, free).ok_or_else(NoAnswer::odd)?,
                 note: None,
             };
             let (ttl_left, line) = (as_millis(ttl), Some(Box::new(line)));
@@ -672,6 +669,19 @@ fn permitted(value: &Value<'_>) -> Result<Answer, NoAnswer> {
         }
         _ => Err(NoAnswer::odd()),
     }
+}
+
+/// The free slots as bits, from a digit of each.
+fn free_slots(permit: &Permit, digits: &[u8]) -> Option<u64> {
+    if digits.len() != usize::from(permit.permits()) {
+        return None;
+    }
+    let bit = |(slot, digit): (usize, &u8)| match digit {
+        b'0' => Some(0),
+        b'1' => 1_u64.checked_shl(u32::try_from(slot).ok()?),
+        _ => None,
+    };
+    digits.iter().enumerate().map(bit).sum()
 }
 
 /// The answer to a claim of a group.
@@ -744,6 +754,7 @@ fn extended(digit: u8) -> Option<Extended> {
         b'2' => Extended::Restored,
         b'3' => Extended::Withdrawn,
         b'4' => Extended::Unnoted,
+        b'5' => Extended::Unknown,
         _ => return None,
     })
 }

@@ -1,0 +1,155 @@
+//! Holds that stand beside each other on one master.
+
+use std::sync::{Arc, Mutex};
+
+use quorate::node::{Answer, Claim, Class, Extended, Fairness, Fault, Group};
+use quorate::node::{KeyState, Mode, Part, Subscriber, WakeSink};
+
+use crate::arm::{Arm, LONG, fence, hex, now};
+use crate::support::asking::{acquire, claim, extend, in_line, look, release, smash, token};
+use crate::support::eventually;
+
+const KEY: &[u8] = b"doc";
+
+fn group(key: &[u8], class: Class, number: u64) -> Group {
+    let part = Part {
+        key: key.into(),
+        mode: Mode::Class(class),
+    };
+    let group = Group::new(vec![part]);
+    group.agreed(number);
+    group
+}
+
+fn of_class(key: &[u8], n: u8, class: Class, number: u64) -> Arc<Claim> {
+    let claim = Claim::new("", key, token(n), true).with_fairness(Fairness::Fair(None));
+    Arc::new(claim.with_group(group(key, class, number)))
+}
+
+fn reader(key: &[u8], n: u8) -> Arc<Claim> {
+    of_class(key, n, Class::Shared, 0)
+}
+
+/// A hold that has been taken with this number.
+fn taken(key: &[u8], n: u8, number: u64) -> Arc<Claim> {
+    of_class(key, n, Class::Shared, number)
+}
+
+async fn state(arm: &Arm, key: &[u8]) -> KeyState {
+    match arm.ask(look(key)).await {
+        Ok(Answer::State(state)) => state,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn each(said: &[Extended]) -> Answer {
+    Answer::Extended(said.to_vec())
+}
+
+pub(crate) async fn who_joins_where_the_counter_is_gone_gets_no_number_and_no_place(arm: &Arm) {
+    for class in [Class::Shared, Class::Owner("o".into())] {
+        arm.clear();
+        let hold = |n, number| of_class(KEY, n, class.clone(), number);
+        let number = arm.granted(acquire(&hold(1, 0), LONG, now())).await;
+        arm.delete(&fence(KEY));
+        let said = arm.ask(acquire(&hold(2, 0), LONG, now())).await;
+        let Err(Fault::Server(why)) = &said else {
+            panic!("{said:?}")
+        };
+        assert!(why.contains("is gone"), "{why}");
+        assert_eq!(state(arm, KEY).await.holds.len(), 1);
+        // The next renewal of who is there puts it back, and then there is a number to give.
+        let renewed = arm.ask(extend(&[(&hold(1, number), LONG)])).await;
+        assert_eq!(renewed, Ok(each(&[Extended::Kept])));
+        let joined = arm.granted(acquire(&hold(2, 0), LONG, now())).await;
+        assert_eq!(joined, number);
+    }
+}
+
+/// Which keys the process 7 is woken for.
+#[derive(Clone, Default)]
+struct Woken(Arc<Mutex<Vec<Vec<u8>>>>);
+
+impl WakeSink for Woken {
+    fn woken(&self, _: usize, key: &[u8]) {
+        self.0.lock().expect("no panic").push(key.to_vec());
+    }
+}
+
+pub(crate) async fn readers_behind_a_writer_that_gives_up_are_woken(arm: &Arm) {
+    let woken = Woken::default();
+    arm.node.subscribe(Subscriber {
+        process: "0000000000000007".into(),
+        node: 0,
+        sink: Arc::new(woken.clone()),
+    });
+    let reads = of_class(KEY, 1, Class::Shared, 0);
+    arm.granted(acquire(&reads, LONG, now())).await;
+    // A reader of the process 7, which stands behind a writer of another.
+    let writer = in_line(KEY, 2, 1);
+    let reader = Claim::new("", KEY, token(7), true)
+        .with_fairness(in_line(KEY, 7, 2).fairness().clone())
+        .with_group(group(KEY, Class::Shared, 0));
+    for waits in [writer.clone(), Arc::new(reader)] {
+        let said = arm.ask(acquire(&waits, LONG, now())).await;
+        assert!(matches!(said, Ok(Answer::Refused { .. })), "{said:?}");
+    }
+    let said = arm.ask(release(&writer)).await;
+    assert_eq!(said, Ok(Answer::Released(false)));
+    eventually("it is woken", || {
+        *woken.0.lock().expect("no panic") == [KEY.to_vec()]
+    })
+    .await;
+}
+
+pub(crate) async fn a_hold_that_was_broken_does_not_join_who_came_after(arm: &Arm) {
+    let number = arm.granted(acquire(&reader(KEY, 1), LONG, now())).await;
+    arm.ask(smash(KEY)).await.expect("broken");
+    let writer = claim(KEY, 2);
+    arm.granted(acquire(&writer, LONG, now())).await;
+    arm.ask(release(&writer)).await.expect("released");
+    let late = arm.granted(acquire(&reader(KEY, 3), LONG, now())).await;
+    let kept = arm.ask(extend(&[(&taken(KEY, 1, number), LONG)])).await;
+    assert_eq!(kept, Ok(each(&[Extended::NotOurs])));
+    let kept = arm.ask(extend(&[(&taken(KEY, 3, late), LONG)])).await;
+    assert_eq!(kept, Ok(each(&[Extended::Kept])));
+    let holds = state(arm, KEY).await.holds;
+    let values: Vec<_> = holds.iter().map(|hold| hold.value.clone()).collect();
+    assert_eq!(values, [hex(3)]);
+}
+
+pub(crate) async fn a_key_that_cannot_be_renewed_stands_in_no_others_way(arm: &Arm) {
+    for strange in [Some(&b"hello"[..]), None] {
+        arm.clear();
+        let mut items = Vec::new();
+        for key in [&b"bad"[..], b"good"] {
+            let number = arm.granted(acquire(&reader(key, 1), LONG, now())).await;
+            items.push(taken(key, 1, number));
+        }
+        match strange {
+            Some(text) => arm.put(&fence(b"bad"), text, None),
+            None => arm.put_foreign(&fence(b"bad")),
+        }
+        let said = arm
+            .ask(extend(&[(&items[0], LONG), (&items[1], LONG)]))
+            .await;
+        assert_eq!(said, Ok(each(&[Extended::Unknown, Extended::Kept])));
+    }
+}
+
+pub(crate) async fn another_type_where_a_break_is_noted_stands_in_no_others_way(arm: &Arm) {
+    let broken = |key: &[u8]| [b"quorate:broken:", key].concat();
+    arm.put_foreign(&broken(b"bad"));
+    let (bad, good) = (claim(b"bad", 1), claim(b"good", 1));
+    let said = arm.ask(extend(&[(&bad, LONG), (&good, LONG)])).await;
+    assert_eq!(said, Ok(each(&[Extended::Unknown, Extended::Restored])));
+    assert_eq!(
+        arm.read(b"bad"),
+        None,
+        "it is not known whether it was broken"
+    );
+    let (bad, good) = (taken(b"bad", 1, 7), taken(b"good", 1, 7));
+    arm.delete(b"good");
+    let said = arm.ask(extend(&[(&bad, LONG), (&good, LONG)])).await;
+    assert_eq!(said, Ok(each(&[Extended::Unknown, Extended::Restored])));
+}

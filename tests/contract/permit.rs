@@ -1,0 +1,41 @@
+//! The slots of a semaphore on one master.
+
+use std::sync::Arc;
+
+use quorate::node::{Answer, Claim, Fairness, Permit};
+
+use crate::arm::{Arm, LONG, now};
+use crate::support::asking::{acquire, token};
+
+fn slot(n: u8, slot: u8, permits: u8) -> Arc<Claim> {
+    let permit = Permit::new(b"api".as_slice().into(), slot, permits);
+    let claim = Claim::new("", &permit.key(), token(n), true);
+    Arc::new(
+        claim
+            .with_fairness(Fairness::Fair(None))
+            .with_permit(permit),
+    )
+}
+
+pub(crate) async fn a_refusal_tells_of_every_slot_whether_it_is_free(arm: &Arm) {
+    for permits in [1, 2, 53, 54, 55, 63, 64] {
+        arm.clear();
+        let all = u64::MAX >> (64 - permits);
+        arm.granted(acquire(&slot(1, 0, permits), LONG, now()))
+            .await;
+        for held in [0, permits - 1] {
+            if held != 0 {
+                arm.granted(acquire(&slot(2, held, permits), LONG, now()))
+                    .await;
+            }
+            let said = arm.ask(acquire(&slot(3, 0, permits), LONG, now())).await;
+            let Ok(Answer::Refused {
+                line: Some(line), ..
+            }) = said
+            else {
+                panic!("of {permits}: {said:?}")
+            };
+            assert_eq!(line.free, all & !1 & !(1 << held), "of {permits}");
+        }
+    }
+}
