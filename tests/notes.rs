@@ -393,7 +393,7 @@ async fn every_reader_and_every_hold_of_an_owner_has_a_note_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_reader_that_dies_leaves_its_note_for_its_ttl_and_the_others_keep_theirs() {
+async fn a_reader_that_dies_leaves_its_note_for_four_ttls_and_the_others_keep_theirs() {
     let masters = masters(3);
     let short = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(2));
     let (dies, lives) = (
@@ -407,7 +407,7 @@ async fn a_reader_that_dies_leaves_its_note_for_its_ttl_and_the_others_keep_thei
     assert_eq!(texts(&lives, "doc", 2).await, ["dies", "lives"]);
     let key = format!("quorate:note:quorate:hold:{}:doc", dying.token());
     for master in &masters {
-        assert!(left(master, &key) <= secs(2));
+        assert!(left(master, &key) <= secs(8));
     }
     // Without a word, as a crash would.
     std::mem::forget(dying);
