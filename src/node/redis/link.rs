@@ -205,8 +205,11 @@ impl Link {
     /// Writes what has gathered; true when there may be more.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         let State::Online(online) = &mut self.state else {
-            // Who comes while a handshake lasts waits no longer than who came before it.
-            self.lose_patience(now);
+            // Who comes while a handshake lasts waits no longer than who came before it; once its own time is
+            // over, that is what is told.
+            if matches!(self.state, State::Handshaking { until, .. } if now < until) {
+                self.lose_patience(now);
+            }
             return false;
         };
         if online.is_stalled() {
