@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Request, Ticket};
+use quorate::node::{
+    Answer, Claim, ExtendItem, Extended, Fairness, Fault, Permit, Request, Ticket,
+};
 
 use super::master::run_id;
 use super::words::{millis, number, text, token};
@@ -189,6 +191,12 @@ fn of_kinds(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     }
 }
 
+/// Which of so many slots are free: a digit of each.
+fn slots(free: u64, permits: u8) -> String {
+    let digit = |slot| if free >> slot & 1 == 1 { '1' } else { '0' };
+    (0..permits).map(digit).collect()
+}
+
 /// The script of a name.
 fn script_of(sha: &[u8]) -> Option<usize> {
     let script = number(sha.last_chunk::<2>()?) as usize;
@@ -207,7 +215,7 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, out: &mut String) {
             let left = left(*ttl_left);
             match (line, claim.fenced()) {
                 (Some(line), _) if claim.permit().is_some() => {
-                    let free = line.free.to_string();
+                    let free = slots(line.free, claim.permit().map_or(0, Permit::permits));
                     let (len, ahead, ticket) = (free.len(), line.ahead, line.ticket);
                     write!(
                         out,
