@@ -112,7 +112,8 @@ impl Notes {
             return Err(format!("master {master} keeps no note beside r{resource}"));
         };
         self.beside.insert(place, (*value, until));
-        let says = text.rsplit(|byte| *byte == b'\t').next().unwrap_or(text);
+        // Since when, pid, host and program stand before it, a leader's term behind it.
+        let says = text.split(|byte| *byte == b'\t').nth(4).unwrap_or(text);
         let says = String::from_utf8_lossy(says);
         if self.values.get(value).is_some_and(|known| *known != says) {
             return Err(format!(
