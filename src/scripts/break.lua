@@ -1,7 +1,7 @@
 -- BREAK: an operator's last resort. Deletes the lock whoever holds it, and wakes who is next. The
--- fence counter stays, and so does a note for as long as the holder could still renew: without it
--- the holder's next renewal would put the key back. A value of another type is never touched, for
--- GET fails first.
+-- fence counter stays, and so does a mark for as long as the holder could still renew: without it
+-- the holder's next renewal would put the key back. Who was broken before stays marked beside it. A value
+-- of another type is never touched, for GET fails first.
 -- KEYS: lock. ARGV as LOOK. Reply as LOOK without the line, from before; the note goes with the lock.
 local held = redis.call('GET', KEYS[1])
 local left = redis.call('PTTL', KEYS[1])
@@ -11,7 +11,11 @@ local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local was = {held and string.sub(held, 1, 96), left, redis.call('GET', '{fence}' .. KEYS[1]), said}
 if held then
   if left > 0 then
-    redis.call('SET', '{broken}' .. KEYS[1], held, 'PX', left)
+    local mark = '{broken}' .. KEYS[1]
+    local others = redis.call('GET', mark) or '\n'
+    -- Who renews has no longer value than this, and far fewer are broken within a lease.
+    local all = string.sub('\n' .. string.sub(held, 1, 96) .. others, 1, 2048)
+    redis.call('SET', mark, all, 'PX', math.max(left, redis.call('PTTL', mark)))
   end
   redis.call('DEL', KEYS[1])
   if type(said) == 'string' then

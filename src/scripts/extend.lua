@@ -5,6 +5,7 @@
 -- Reply: one digit a lock: 1 (ours), 2 (was missing, put back), 3 (withdrawn), 4 (ours, its note is gone),
 -- 5 (not known), 0 (somebody else's).
 local said = {}
+--+ mark/has.lua
 for i = 1, #KEYS do
   local value, ttl = ARGV[2 * i - 1], ARGV[2 * i]
   local noted = string.sub(ttl, 1, 1) == '-'
@@ -33,7 +34,7 @@ for i = 1, #KEYS do
     end
   elseif held == false then
     local broken = redis.pcall('GET', '{broken}' .. KEYS[i])
-    if broken == value then
+    if type(broken) ~= 'table' and has(broken, value) then
       said[i] = '0'
     elseif type(broken) ~= 'table' then
       redis.call('SET', KEYS[i], value, 'PX', ttl)

@@ -6,6 +6,7 @@
 local call, said = redis.call, {}
 local time = call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
+--+ mark/has.lua
 local function keep(key, value, ttl, mode, number)
   if ttl == '0' then
     return '3'
@@ -24,7 +25,7 @@ local function keep(key, value, ttl, mode, number)
     known = call('ZSCORE', holds, value)
   end
   -- Also where others of its class have come since: it was broken, they were not.
-  if not known and call('GET', '{broken}' .. key) == ours then
+  if not known and has(call('GET', '{broken}' .. key), ours) then
     return '0'
   end
   if mode == 'x' then

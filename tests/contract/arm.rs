@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quorate::node::memory::MemoryNode;
-use quorate::node::{self, Answer, Fault, Node, Request};
+use quorate::node::{self, Answer, Extended, Fault, Node, Request};
 use quorate_testbed::{Reply, Server, ServerOptions};
 
 use crate::support::asking::{self, Said};
@@ -205,6 +205,11 @@ pub(crate) fn now() -> u64 {
 /// The value of token `n` in a lock key.
 pub(crate) fn hex(n: u8) -> Vec<u8> {
     asking::token(n).to_hex().to_vec()
+}
+
+/// What is said of the locks of one extension.
+pub(crate) fn each(said: &[Extended]) -> Answer {
+    Answer::Extended(said.to_vec())
 }
 
 /// Whether `left` is what a ttl looks like soon after it was set.

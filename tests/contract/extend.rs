@@ -2,16 +2,12 @@
 
 use quorate::node::{Answer, Extended, Fault};
 
-use crate::arm::{Arm, LONG, assert_about, hex, now};
+use crate::arm::{Arm, LONG, assert_about, each, hex, now};
 use crate::support::asking::{acquire, claim, extend};
 use crate::support::secs;
 
 const KEY: &[u8] = b"job";
 const SHORT: std::time::Duration = secs(120);
-
-fn each(said: &[Extended]) -> Answer {
-    Answer::Extended(said.to_vec())
-}
 
 pub(crate) async fn an_extension_raises_the_expiry(arm: &Arm) {
     let claim = claim(KEY, 1);

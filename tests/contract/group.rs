@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use quorate::node::{Answer, Claim, Class, Extended, Fairness, Fault, Group};
 use quorate::node::{KeyState, Mode, Part, Subscriber, WakeSink};
 
-use crate::arm::{Arm, LONG, fence, hex, now};
+use crate::arm::{Arm, LONG, each, fence, hex, now};
 use crate::support::asking::{acquire, claim, extend, in_line, look, release, smash, token};
 use crate::support::eventually;
 
@@ -40,10 +40,6 @@ async fn state(arm: &Arm, key: &[u8]) -> KeyState {
         Ok(Answer::State(state)) => state,
         other => panic!("{other:?}"),
     }
-}
-
-fn each(said: &[Extended]) -> Answer {
-    Answer::Extended(said.to_vec())
 }
 
 pub(crate) async fn who_joins_where_the_counter_is_gone_gets_no_number_and_no_place(arm: &Arm) {

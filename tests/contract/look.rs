@@ -1,11 +1,16 @@
 //! Looking at a lock on one master, and breaking it.
 
-use quorate::node::{Answer, Fault, KeyState};
+use quorate::node::{Answer, Extended, Fault, KeyState};
 
-use crate::arm::{Arm, LONG, assert_about, fence, hex, now};
-use crate::support::asking::{acquire, claim, look, smash};
+use crate::arm::{Arm, LONG, assert_about, each, fence, hex, now};
+use crate::support::asking::{acquire, claim, extend, look, smash};
 
 const KEY: &[u8] = b"job";
+
+/// Where it stands that a lock was broken.
+fn mark(key: &[u8]) -> Vec<u8> {
+    [b"quorate:broken:", key].concat()
+}
 
 async fn state(arm: &Arm) -> KeyState {
     match arm.ask(look(KEY)).await {
@@ -57,6 +62,35 @@ pub(crate) async fn a_break_deletes_the_lock_and_tells_what_was_there(arm: &Arm)
     assert_eq!(was.counter, Some(counter));
     assert_eq!(arm.read(KEY), None);
     assert_eq!(arm.counter(KEY), Some(counter), "tokens go on rising");
+}
+
+pub(crate) async fn who_was_broken_stays_so_when_the_next_is_broken_too(arm: &Arm) {
+    let holders: Vec<_> = (1..=3).map(|n| claim(KEY, n)).collect();
+    for holder in &holders {
+        arm.granted(acquire(holder, LONG, now())).await;
+        arm.ask(smash(KEY)).await.expect("broken");
+    }
+    for holder in &holders {
+        let said = arm.ask(extend(&[(holder, LONG)])).await;
+        assert_eq!(said, Ok(each(&[Extended::NotOurs])));
+    }
+    assert_eq!(arm.read(KEY), None);
+    // Each for as long as it could still renew, which may be longer than the last one could.
+    arm.clear();
+    let (first, last) = (claim(KEY, 1), claim(KEY, 2));
+    arm.granted(acquire(&first, LONG, now())).await;
+    arm.ask(smash(KEY)).await.expect("broken");
+    let short = LONG / 20;
+    arm.granted(acquire(&last, short, now())).await;
+    arm.ask(smash(KEY)).await.expect("broken");
+    assert_about(arm.ttl(&mark(KEY)), LONG);
+}
+
+pub(crate) async fn a_break_that_cannot_be_noted_does_nothing(arm: &Arm) {
+    arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
+    arm.put_foreign(&mark(KEY));
+    assert_eq!(arm.ask(smash(KEY)).await, Err(Fault::WrongType));
+    assert_eq!(arm.read(KEY), Some(hex(1)));
 }
 
 pub(crate) async fn a_break_of_nothing_is_no_fault(arm: &Arm) {

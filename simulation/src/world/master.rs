@@ -92,6 +92,15 @@ impl SimMaster {
         seen
     }
 
+    /// How all locks stand, after something that no message did: a key that was gone before a clock
+    /// went back does not come back with it.
+    pub(super) fn look_at_all(&mut self, now: u64) {
+        for resource in 0..PLACES {
+            let key = name(resource as u8).as_bytes();
+            self.seen[resource] = self.look(self.micros(now), key);
+        }
+    }
+
     pub(super) fn look(&self, now_us: u64, key: &[u8]) -> Seen {
         let peek = self.memory.peek(now_us, key);
         Seen {
@@ -437,10 +446,7 @@ impl World {
         let run = master.run + 1;
         master.memory = started(index, run, std::mem::take(&mut master.memory));
         master.forget_strangers(now);
-        for resource in 0..PLACES {
-            let key = name(resource as u8).as_bytes();
-            master.seen[resource] = master.look(master.micros(now), key);
-        }
+        master.look_at_all(now);
         master.up = true;
         master.run = run;
         master.stalled_until = 0;

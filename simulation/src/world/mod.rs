@@ -409,9 +409,9 @@ impl World {
             }
             FaultKind::Jump { master, by_us } => {
                 self.watch.coverage.jumps += 1;
-                self.masters[usize::from(master)]
-                    .clock
-                    .jump(now, by_us * 1_000);
+                let master = &mut self.masters[usize::from(master)];
+                master.clock.jump(now, by_us * 1_000);
+                master.look_at_all(now);
             }
             // Partitions stand in the scenario: every message looks for itself.
             FaultKind::Partition { .. } => self.watch.coverage.partitions += 1,

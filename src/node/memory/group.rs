@@ -405,7 +405,7 @@ impl Master {
         }
         let known = held.is_some() && (part.mode == Mode::Exclusive || self.has_name(key, value));
         // Also where others of its class have come since: it was broken, they were not.
-        if !known && self.text(now, &Family::Broken.of(key))? == Some(&ours[..]) {
+        if !known && self.is_broken(now, key, &ours)? {
             return Ok(Extended::NotOurs);
         }
         let Mode::Class(class) = &part.mode else {

@@ -145,7 +145,7 @@ impl Master {
             Request::Look { key } => Ok(Answer::State(self.look(now, key)?)),
             Request::Break { key } => {
                 let was = self.look(now, key)?;
-                Ok(Answer::State(self.break_lock(now, key, was)))
+                Ok(Answer::State(self.break_lock(now, key, was)?))
             }
             Request::Read { claim, token } => self.read_value(now, claim, *token),
             Request::Write {
@@ -497,7 +497,7 @@ impl Master {
         if claim.is_withdrawn() {
             return Extended::Withdrawn;
         }
-        let broken = self.is_broken(now, claim);
+        let broken = self.is_broken(now, claim.key(), &claim.token().to_hex());
         match self.text(now, claim.key()) {
             Ok(Some(held)) if held == claim.token().to_hex() => {
                 let left = self.ttl_left(now, claim.key());
@@ -633,10 +633,10 @@ impl Master {
         Answer::Keys { cursor: 0, keys }
     }
 
-    fn break_lock(&mut self, now: u64, key: &[u8], was: KeyState) -> KeyState {
-        if let Ok(Some(holder)) = self.text(now, key).map(|held| held.map(<[u8]>::to_vec)) {
+    fn break_lock(&mut self, now: u64, key: &[u8], was: KeyState) -> Outcome<KeyState> {
+        if let Some(holder) = self.text(now, key)?.map(told) {
             if let Some(left) = was.ttl_left {
-                self.set(now, &Family::Broken.of(key), holder, Some(left));
+                self.mark_as_broken(now, key, &holder, left)?;
             }
             self.keys.remove(key);
             self.drop_note(now, key);
@@ -645,12 +645,30 @@ impl Master {
             }
         }
         let queue = Vec::new();
-        KeyState { queue, ..was }
+        Ok(KeyState { queue, ..was })
     }
 
-    fn is_broken(&mut self, now: u64, claim: &Claim) -> Outcome<bool> {
-        let note = self.text(now, &Family::Broken.of(claim.key()))?;
-        Ok(note.is_some_and(|value| value == claim.token().to_hex()))
+    /// One line for each that was broken, the last one first.
+    fn mark_as_broken(
+        &mut self,
+        now: u64,
+        key: &[u8],
+        holder: &[u8],
+        left: Duration,
+    ) -> Outcome<()> {
+        let mark = Family::Broken.of(key);
+        let others = self.text(now, &mark)?.unwrap_or(b"\n");
+        let mut all = [b"\n", holder, others].concat();
+        all.truncate(2048);
+        let lives = self.ttl_left(now, &mark).unwrap_or(left).max(left);
+        self.set(now, &mark, all, Some(lives));
+        Ok(())
+    }
+
+    /// Whether who shows `ours` under a key was broken.
+    pub(super) fn is_broken(&mut self, now: u64, key: &[u8], ours: &[u8]) -> Outcome<bool> {
+        let mark = self.text(now, &Family::Broken.of(key))?.unwrap_or(b"");
+        Ok(mark.split(|byte| *byte == b'\n').any(|one| one == ours))
     }
 
     pub(super) fn publish(&mut self, waiter: &str, key: &[u8]) {

@@ -51,7 +51,7 @@ macro_rules! part {
 }
 
 /// What several scripts share, put in where a line asks for it: a function would cost each call.
-const PARTS: [(&str, &str); 10] = [
+const PARTS: [(&str, &str); 11] = [
     part!("fence/read.lua"),
     part!("fence/again.lua"),
     // Has a part itself, which therefore comes behind it.
@@ -59,6 +59,7 @@ const PARTS: [(&str, &str); 10] = [
     part!("fence/next.lua"),
     part!("line/join.lua"),
     part!("line/purge.lua"),
+    part!("mark/has.lua"),
     part!("note/forget.lua"),
     part!("note/said.lua"),
     part!("wake/readers.lua"),
