@@ -96,6 +96,30 @@ async fn observers_see_each_leader_with_its_note_and_a_larger_term() {
 }
 
 #[tokio::test]
+async fn who_holds_the_lock_without_having_been_elected_does_not_lead() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let leads = campaign(&redlock, "elected").await;
+    let term = leads.term();
+    leads.resign().await;
+    let held = redlock.lock("job").note("not elected").acquire().await;
+    let held = held.expect("free");
+    while redlock
+        .status("job")
+        .await
+        .expect("a good name")
+        .note()
+        .is_none()
+    {
+        tokio::time::sleep(ms(10)).await;
+    }
+    redlock.flush().await;
+    assert!(held.fencing_token() > Some(term));
+    assert_eq!(change(&mut observe(&redlock)).await, None);
+    held.release().await;
+}
+
+#[tokio::test]
 async fn a_new_leader_is_told_by_its_announcement_and_not_by_a_timer() {
     let masters = masters(3);
     let redlock = woken(&masters).build().expect("good settings");

@@ -228,6 +228,9 @@ impl Observation {
     /// without wake-ups ([`unordered`](crate::RedlockBuilder::unordered), or a user who may not
     /// subscribe) that is all.
     ///
+    /// Who holds the lock of that name without having campaigned for it is not told as a leader once its
+    /// note is seen.
+    ///
     /// What it says is a hint, out of date when it comes: act on the term, and not on who leads.
     ///
     /// # Cancel safety
@@ -308,7 +311,12 @@ impl Observation {
         let answers = coordinator.look(Request::Look { key }).await;
         let now = coordinator.now();
         let states: Vec<&KeyState> = answers.iter().flat_map(|(state, _)| state).collect();
+        let others: Vec<_> = states
+            .iter()
+            .filter_map(|state| never_elected(state))
+            .collect();
         let votes = states.iter().filter_map(|state| self.standing(state));
+        let votes = votes.filter(|(value, _)| !others.contains(value));
         let votes: Vec<_> = votes.collect();
         self.due = now + self.every;
         let elected = leader(&votes, coordinator.quorum);
@@ -327,7 +335,8 @@ impl Observation {
         self.known_until = now + left;
         // Should it have died, that is seen as soon as its keys are gone.
         self.due = self.due.min(now + left + Duration::from_millis(1));
-        let note = elected.clone().find_map(|state| state.note.clone());
+        let mut notes = elected.filter_map(|state| state.note.clone());
+        let note = notes.find(|note| note.term == Some(term));
         Found::Leader(value, Leader { term, note })
     }
 
@@ -354,6 +363,13 @@ impl Observation {
 fn elected_value(state: &KeyState) -> Option<u128> {
     let token = Token::from_hex(state.holder.as_deref()?)?;
     Some(u128::from_be_bytes(token.to_bytes()))
+}
+
+/// The value of who says of itself that it was not: its note has no term. What a counter shows may be
+/// another's term, where a renewal came late and put back a lock that had gone.
+fn never_elected(state: &KeyState) -> Option<u128> {
+    let note = state.note.as_ref()?;
+    elected_value(state).filter(|_| note.term.is_none())
 }
 
 /// What a look found.

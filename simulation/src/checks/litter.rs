@@ -16,7 +16,7 @@ type Value = [u8; 32];
 pub(crate) struct Litter {
     on: bool,
     /// A release travels behind what was sent before, and may wait for an answer that lets it leave; of
-    /// several kinds one may have to load its scripts first.
+    /// several kinds it and what stands before it may each have to load a script first.
     bound: u64,
     /// What each task is trying to get a lock with.
     tries: HashMap<usize, Value>,
@@ -34,7 +34,7 @@ impl Litter {
         let loads = scenario.is_mixed() || scenario.has_values() || scenario.has_notes();
         Self {
             on: scenario.promises().calm,
-            bound: (2 << u32::from(loads)) * (scenario.net.delay + scenario.net.jitter) + MS,
+            bound: if loads { 6 } else { 2 } * (scenario.net.delay + scenario.net.jitter) + MS,
             tries: HashMap::new(),
             done: VecDeque::new(),
             keys: vec![[(None, 0); PLACES]; scenario.masters.len()],

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::master::{Master, Member, Outcome, granted_before, raised, told};
-use crate::keys::{self, Family};
+use crate::keys;
 use crate::node::{
     Answer, Claim, Class, Extended, Group, Hold, Mode, Note, Part, QueueInfo, Ticket, Token,
 };
