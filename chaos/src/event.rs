@@ -279,7 +279,7 @@ pub enum Event {
     Bye,
     /// The keys on a master after the clients have ended.
     Keys {
-        /// `at-once`, or `after-ttl`.
+        /// `at-once`, `after-ttl`, or `after-notes`.
         when: String,
         /// Keys that are locks or waiters' entries.
         left: Vec<String>,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use crate::checks::{self, Findings};
+use crate::checks::{self, Findings, NOTE_LIVES, is_note};
 use crate::client::{Guarding, Settings};
 use crate::event::{Clock, Event};
 use crate::faults::{Injection, Landed};
@@ -270,28 +270,31 @@ impl<'a> Driver<'a> {
         wanted
     }
 
-    /// What is left on the masters, at once and after the ttl.
+    /// What is left on the masters: at once, after the ttl, and after the life of notes.
     fn litter(&mut self) -> anyhow::Result<()> {
         let scenario = self.scenario;
         self.keys("at-once")?;
-        let mut most = scenario.ttl + Duration::from_millis(500);
+        let mut slack = Duration::from_millis(500);
         if scenario.has(Needs::Clocks) {
             // What was set under a clock ahead lives longer by as much.
-            most += Duration::from_secs(4);
+            slack += Duration::from_secs(4);
         }
-        let end = Instant::now() + most;
-        while Instant::now() < end && self.left() {
-            thread::sleep(Duration::from_millis(50));
-        }
-        self.keys("after-ttl")
+        let begun = Instant::now();
+        self.gone_by(begun + scenario.ttl + slack, |key| !is_note(key));
+        self.keys("after-ttl")?;
+        self.gone_by(begun + NOTE_LIVES * scenario.ttl + slack, |_| true);
+        self.keys("after-notes")
     }
 
-    fn left(&self) -> bool {
-        (0..self.world.masters.len()).any(|master| {
-            self.world
-                .keys(master)
-                .is_ok_and(|(left, _)| !left.is_empty())
-        })
+    /// Waits for these keys to be gone, no longer than until `end`.
+    fn gone_by(&self, end: Instant, which: impl Fn(&str) -> bool) {
+        let stands = |master| {
+            let keys = self.world.keys(master);
+            keys.is_ok_and(|(left, _)| left.iter().any(|key| which(key)))
+        };
+        while Instant::now() < end && (0..self.world.masters.len()).any(stands) {
+            thread::sleep(Duration::from_millis(50));
+        }
     }
 
     fn keys(&self, when: &str) -> anyhow::Result<()> {

@@ -319,15 +319,22 @@ fn keys_that_stay_are_found() {
         left: left.iter().map(|key| (*key).to_owned()).collect(),
         eternal: eternal.iter().map(|key| (*key).to_owned()).collect(),
     };
-    let tale = |at_once: &[&str], after: &[&str], eternal: &[&str]| {
+    let all = |at_once: &[&str], after: &[&str], last: &[&str], eternal: &[&str]| {
         Tale::default()
             .at(100_000, "chaos", Event::Finish)
             .at(100_001, "m1", keys("at-once", at_once, &[]))
             .at(101_000, "m1", keys("after-ttl", after, eternal))
+            .at(104_000, "m1", keys("after-notes", last, eternal))
             .verdict("litter", &[])
             .0
     };
+    let tale =
+        |at_once: &[&str], after: &[&str], eternal: &[&str]| all(at_once, after, &[], eternal);
     assert_eq!(tale(&[], &[], &[]), Verdict::Valid);
+    let note = "quorate:note:quorate:hold:ab:file";
+    assert_eq!(tale(&[note], &[], &[]), Verdict::Invalid);
+    assert_eq!(tale(&[], &[note], &[]), Verdict::Valid, "of who has died");
+    assert_eq!(all(&[], &[note], &[note], &[]), Verdict::Invalid);
     assert_eq!(tale(&["file"], &[], &[]), Verdict::Invalid);
     assert_eq!(tale(&[], &["file"], &[]), Verdict::Invalid);
     assert_eq!(
@@ -355,6 +362,7 @@ fn a_key_that_only_its_ttl_would_remove_is_found_once_no_fault_explains_it() {
             .at(100_000, "chaos", Event::Finish)
             .at(100_100, "m1", keys("at-once", &[key]))
             .at(101_500, "m1", keys("after-ttl", &[]))
+            .at(104_500, "m1", keys("after-notes", &[]))
             .verdict("litter", &[kind])
             .0
     };

@@ -1,11 +1,20 @@
 //! What is left on the masters: right after the last client has given everything back, nothing that
-//! a living client was answerable for; one ttl later, nothing at all. And no key without an expiry.
+//! a living client was answerable for; one ttl later, nothing but notes of who died, and at the end of
+//! their time nothing at all. And no key without an expiry.
 
 use std::time::Duration;
 
 use super::{Case, Finding, Verdict, Violation};
 use crate::event::Event;
 use crate::history::Attempt;
+
+/// So many times as long as its lock a note is kept at most.
+pub(crate) const NOTE_LIVES: u32 = 4;
+
+/// Whether the key is what a holder says of itself.
+pub(crate) fn is_note(key: &str) -> bool {
+    key.starts_with("quorate:note:")
+}
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
     let mut violations = Vec::new();
@@ -20,7 +29,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             excused: None,
         });
     };
-    let (mut at_once, mut after) = (0, 0);
+    let (mut at_once, mut after, mut last) = (0, 0, 0);
     for line in &case.history.lines {
         let Event::Keys {
             when,
@@ -49,19 +58,25 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
                 bad(line.t, &line.who, what);
             }
         } else {
-            after += 1;
+            let notes_too = when == "after-notes";
+            *(if notes_too { &mut last } else { &mut after }) += 1;
+            let left = left.iter().filter(|key| notes_too || !is_note(key));
+            let left: Vec<String> = left.cloned().collect();
             if !left.is_empty() {
+                let whose = if notes_too { "life of notes" } else { "ttl" };
                 bad(
                     line.t,
                     &line.who,
-                    format!("left after the ttl: {}", few(left)),
+                    format!("left after the {whose}: {}", few(&left)),
                 );
             }
         }
     }
-    let looked_at = format!("keys of {at_once} masters at once, of {after} after the ttl");
+    let looked_at = format!(
+        "keys of {at_once} masters at once, of {after} after the ttl, of {last} after the life of notes"
+    );
     let finding = Finding::of("litter", looked_at, violations);
-    if at_once == 0 || after < case.scenario.masters {
+    if at_once == 0 || after.min(last) < case.scenario.masters {
         return finding.at_least(Verdict::Unknown);
     }
     finding
@@ -73,7 +88,8 @@ impl Case<'_> {
     fn abandoned(&self, key: &str) -> bool {
         let finish = self.history.finish().unwrap_or(self.end);
         let before = |time: Duration| finish.saturating_sub(time.as_nanos() as u64);
-        let recent = before(2 * self.scenario.max_ttl);
+        let lives = if is_note(key) { NOTE_LIVES + 1 } else { 2 };
+        let recent = before(lives * self.scenario.max_ttl);
         // A place in line lives longer than a lock.
         let felt = match self.scenario.settling() {
             Some(settling) if !key.starts_with("quorate:") => before(settling),

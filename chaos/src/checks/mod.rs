@@ -17,6 +17,8 @@ mod prizes;
 mod told;
 mod views;
 
+pub(crate) use litter::{NOTE_LIVES, is_note};
+
 use std::collections::HashMap;
 use std::fmt;
 
