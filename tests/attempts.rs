@@ -248,3 +248,31 @@ async fn a_wait_in_vain_ends_with_its_time() {
     let outcome = tokio::time::timeout(PATIENCE, lock.acquire()).await;
     outcome.expect("it ends").map(drop).expect_err("held");
 }
+
+/// A confirmation that comes late, when the others have gone, would write a number beside a hold with theirs.
+#[tokio::test]
+async fn a_further_hold_learns_the_owners_number_before_it_would_confirm_another() {
+    let nodes = ["a", "b", "c"].map(Stubborn::honest);
+    let [here, there] = both_orders(settings(&nodes).node_timeout(secs(5)));
+    // One master misses the first hold, so the next one is answered a number of its own there.
+    nodes[0].change(|_| Fails(Fault::Down("off".into()), Duration::ZERO));
+    let outer = here.owner("o").expect("an id");
+    let outer = outer.acquire("job").await.expect("free");
+    nodes[0].change(|_| Honest);
+    let confirmed = Arc::new(AtomicU64::new(0));
+    for (node, late) in nodes.iter().zip([0, 0, 100]) {
+        let confirmed = confirmed.clone();
+        node.change(move |request| {
+            confirmed.fetch_add(u64::from(is_confirm(request)), Ordering::Relaxed);
+            match request {
+                Request::Acquire { .. } if late > 0 => Late(ms(late)),
+                _ => Honest,
+            }
+        });
+    }
+    let inner = there.owner("o").expect("an id");
+    let inner = tokio::time::timeout(PATIENCE, inner.acquire("job")).await;
+    let inner = inner.expect("in time").expect("its own");
+    assert_eq!(inner.fencing_token(), outer.fencing_token());
+    assert_eq!(confirmed.load(Ordering::Relaxed), 0);
+}

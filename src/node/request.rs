@@ -152,6 +152,12 @@ impl Group {
         &self.parts
     }
 
+    /// Whether it is a hold of an owner.
+    pub(crate) fn is_owned(&self) -> bool {
+        let owned = |part: &Part| matches!(part.mode, Mode::Class(Class::Owner(_)));
+        self.parts.iter().any(owned)
+    }
+
     /// The value whose place it takes.
     pub fn instead(&self) -> Option<Token> {
         self.instead

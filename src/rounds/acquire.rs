@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::fan_out::{Collect, FanOut, From};
 use super::look::timeout;
 use crate::node::{Answer, Fault, NodeName, Note, Permit, Phase, QueueInfo};
+use crate::protocol::fencing::Agreement;
 use crate::protocol::finding::Finding;
 use crate::protocol::instant::Instant;
 use crate::protocol::permits::{NextSlot, SlotsSeen, next_slot};
@@ -24,6 +25,8 @@ pub(crate) struct AcquireAnswers {
     holder: Option<Weak<dyn LateAnswers>>,
     started: Instant,
     decided: bool,
+    /// Somebody waits for all numbers.
+    settling: bool,
     /// What refusing nodes said; most rounds meet none.
     refusals: Option<Box<Refusals>>,
 }
@@ -54,6 +57,7 @@ impl AcquireAnswers {
             started,
             refusals: None,
             decided: false,
+            settling: false,
         }
     }
 
@@ -140,6 +144,13 @@ impl AcquireAnswers {
         }
     }
 
+    /// A majority agrees on the number, or nobody's is missing any more.
+    pub(super) fn settled(&mut self) -> Option<()> {
+        self.settling = true;
+        let agreed = matches!(self.round.agreement(), Agreement::Agreed(_));
+        (agreed || self.round.silent().next().is_none()).then_some(())
+    }
+
     pub(super) fn verdict(&self) -> Option<Verdict> {
         Some(self.round.verdict()).filter(|verdict| *verdict != Verdict::Pending)
     }
@@ -189,7 +200,7 @@ impl Collect for AcquireAnswers {
         let verdict = self.round.record(from.node, vote);
         let fell = verdict != Verdict::Pending && !self.decided;
         self.decided |= fell;
-        fell || (verdict == Verdict::Lost && self.round.reason().is_some())
+        fell || self.settling || (verdict == Verdict::Lost && self.round.reason().is_some())
     }
 
     fn late(&mut self, from: From, answer: &Result<Answer, Fault>) {

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::acquire::AcquireRound;
+use super::acquire::{AcquireAnswers, AcquireRound};
 use super::coordinator::Coordinator;
 use super::fan_out::{Collect, FanOut, From};
+use crate::limit::Limit;
 use crate::metrics;
-use crate::node::{Answer, Claim, Fault, Phase, Reply, Request};
+use crate::node::{Answer, Claim, Fault, Group, Phase, Reply, Request};
 use crate::outcome::Failure;
 use crate::protocol::fencing::{Agreement, ClockOffset, agree};
 use crate::protocol::quorum::{Quorum, Reason, Tally, Verdict};
@@ -30,7 +31,11 @@ impl Coordinator {
         if !claim.fenced() {
             return Ok(None);
         }
-        let agreement = round.answers().round.agreement();
+        let agreement = if claim.group().is_some_and(Group::is_owned) {
+            self.agreement_of_all(round).await
+        } else {
+            round.answers().round.agreement()
+        };
         let mut token = match agreement {
             Agreement::Agreed(token) => {
                 self.learn(offset, wall, token);
@@ -49,7 +54,7 @@ impl Coordinator {
             });
             let (verdict, reason, above) = confirm.until(ConfirmAnswers::decided).await;
             if verdict != Verdict::Won && confirm.answers().crowded {
-                return self.number_of_owner(round, claim, ttl).await;
+                return self.number_of_owner(round, claim, ttl, token).await;
             }
             if verdict == Verdict::Won {
                 tracing::debug!(token, "fencing token confirmed by a second round");
@@ -64,13 +69,24 @@ impl Coordinator {
         Err(Failure::Contention)
     }
 
+    /// What a majority agrees on, or all that answer: what others of an owner share is seen here, before any
+    /// number is written.
+    async fn agreement_of_all(&self, round: &AcquireRound) -> Agreement {
+        let mut limit = Limit::new(&*self.runtime, self.answered_by());
+        limit.wait(round.until(AcquireAnswers::settled)).await;
+        round.answers().round.agreement()
+    }
+
     /// The number of an owner that other holds share: theirs, which we are answered when we ask again
-    /// (family, section 6). Where no majority shows one and the same there is nothing to join.
+    /// (family, section 6). Where no majority shows one and the same there is nothing to join. Neither is there
+    /// below the number that was to be `confirmed`: a confirmation that is executed late, when the others have
+    /// gone, would write it beside a hold of ours with theirs, and who comes then had a larger one.
     async fn number_of_owner(
         &self,
         round: &AcquireRound,
         claim: &Arc<Claim>,
         ttl: Duration,
+        confirmed: u64,
     ) -> Result<Option<u64>, Failure> {
         let mut delays = self.delays();
         for asked in 0..CONFIRM_ROUNDS {
@@ -98,8 +114,10 @@ impl Coordinator {
                 };
                 self.nodes[node].send(request, reply);
             }
-            if let Agreement::Agreed(token) = again.until(OwnerAnswers::decided).await {
-                return Ok(Some(token));
+            match again.until(OwnerAnswers::decided).await {
+                Agreement::Agreed(token) if token >= confirmed => return Ok(Some(token)),
+                Agreement::Agreed(_) => break,
+                Agreement::WriteBack(_) => {}
             }
         }
         Err(Failure::NotJoinable)
