@@ -37,16 +37,21 @@ impl Finding {
     }
 
     /// Whether it takes the place of what an earlier round of the same wait proved: the later
-    /// round counts, unless it is a mixture and the earlier one was not. The refusals in a mixture
-    /// may be remains that nobody holds.
+    /// round counts, unless it is a mixture and the earlier one was not, or its time was over while it
+    /// looked for the number that an earlier one had not found. The refusals in a mixture may be remains
+    /// that nobody holds.
     pub(crate) fn replaces(self, before: Option<Self>) -> bool {
-        self != Self::Split || matches!(before, None | Some(Self::Split))
+        match self {
+            Self::Split => matches!(before, None | Some(Self::Split)),
+            Self::Late => before != Some(Self::NotJoinable),
+            _ => true,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Finding::{Held, Late, Outage, Split};
+    use super::Finding::{Held, Late, NotJoinable, Outage, Split};
     use super::*;
     use crate::protocol::quorum::Quorum;
 
@@ -99,6 +104,8 @@ mod tests {
             (&[Some(Held), Some(Split)], Some(Held)),
             (&[Some(Held), Some(Late)], Some(Late)),
             (&[Some(Late), Some(Held)], Some(Held)),
+            (&[Some(NotJoinable), Some(Late)], Some(NotJoinable)),
+            (&[Some(NotJoinable), Some(Held)], Some(Held)),
         ] {
             let mut last = None;
             for finding in rounds.iter().flatten() {
