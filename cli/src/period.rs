@@ -8,7 +8,7 @@ use quorate::{Due, LockGuard, Once, Turn};
 use crate::errors::no_value;
 use crate::exit::Failure;
 use crate::output::{self, human};
-use crate::process;
+use crate::process::{self, Signals};
 
 /// How often a command runs.
 #[derive(Clone, Copy, Debug)]
@@ -29,15 +29,18 @@ impl<'a> Unrecorded<'a> {
     }
 
     /// Looks whether this period is still to be done by this program, under the lock that is held; none where it was
-    /// done.
+    /// done. A signal that asks for the end before that is written down ends it, for the command would be started
+    /// into it.
     pub(crate) async fn begin(
         once: &Once,
         name: &str,
         at_least: bool,
         program: &OsStr,
         guard: &'a LockGuard,
+        signals: &mut Signals,
     ) -> Result<Option<Self>, Failure> {
-        match once.due(guard).await.map_err(no_value)? {
+        let due = unless_signalled(once.due(guard), signals).await?;
+        match due.map_err(no_value)? {
             Due::AlreadyDone { next } => {
                 output::mention(format!(
                     "'{name}' has been done in this period; the next begins in {}",
@@ -49,6 +52,8 @@ impl<'a> Unrecorded<'a> {
             Due::Now(turn) => {
                 // The period would be used up by a command that never was one.
                 process::look_for(program)?;
+                // The runtime looks for signals while a task yields.
+                unless_signalled(tokio::task::yield_now(), signals).await?;
                 turn.record().await.map_err(no_value)?;
                 Ok(Some(Self(None)))
             }
@@ -64,5 +69,20 @@ impl<'a> Unrecorded<'a> {
                 "the command has ended well, and that was not written down; it may run again in this period: {error}"
             ));
         }
+    }
+}
+
+/// Does the `work`, unless a signal asks for the end.
+async fn unless_signalled<T>(
+    work: impl Future<Output = T>,
+    signals: &mut Signals,
+) -> Result<T, Failure> {
+    tokio::select! {
+        biased;
+        sig = signals.next_that_ends() => {
+            let line = "the command did not run; nothing is recorded, and nothing is held";
+            Err(Failure::cut_short(sig, line))
+        }
+        done = work => Ok(done),
     }
 }

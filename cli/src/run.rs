@@ -298,7 +298,7 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<WayOut, Failur
             return Err(Failure::cut_short(sig, "waited for the lock; nothing is held"));
         }
     };
-    let Some(unrecorded) = begin(redlock, plan, &guard).await? else {
+    let Some(unrecorded) = begin(redlock, plan, &guard, &mut signals).await? else {
         guard.release().await;
         return Ok(WayOut::Code(exit::OK));
     };
@@ -363,6 +363,7 @@ async fn begin<'a>(
     redlock: &Redlock,
     plan: &Plan,
     guard: &'a LockGuard,
+    signals: &mut Signals,
 ) -> Result<Option<Unrecorded<'a>>, Failure> {
     let Some(Period { per, at_least }) = plan.once else {
         return Ok(Some(Unrecorded::nothing()));
@@ -370,7 +371,8 @@ async fn begin<'a>(
     let name = plan.resource.as_bytes();
     let once = redlock.once(name, per);
     let program = &plan.command[0];
-    Unrecorded::begin(&once, &output::bytes(name), at_least, program, guard).await
+    let name = output::bytes(name);
+    Unrecorded::begin(&once, &name, at_least, program, guard, signals).await
 }
 
 /// What the masters said to a renewal that failed, if one did.

@@ -3,9 +3,10 @@
 mod common;
 
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use common::{Done, bare, done, end, mark, masters, quorate, run, until_held};
-use quorate_testbed::Masters;
+use quorate_testbed::{Fault, Masters, Proxy, Way};
 
 /// `quorate` with these words, and time enough for a busy machine.
 fn with(masters: &Masters, words: &[&str]) -> Command {
@@ -208,6 +209,51 @@ fn a_command_that_cannot_be_started_does_not_use_up_its_period() {
     }
     assert_eq!(once(&["echo", "ran"]).out, "ran\n");
     assert_eq!(once(&["echo", "ran"]).out, "");
+}
+
+#[test]
+fn a_signal_before_the_record_does_not_use_up_the_period() {
+    let masters = masters(3);
+    assert_eq!(ask(&masters, &["once", "--create", "r"]).code, Some(0));
+    let proxies: Vec<_> = masters
+        .iter()
+        .map(|master| Proxy::start(master.addr()).expect("a proxy"))
+        .collect();
+    let urls: Vec<_> = masters
+        .iter()
+        .zip(&proxies)
+        .map(|(master, proxy)| master.url_at(proxy.addr()))
+        .collect();
+    for more in [&[][..], &["--at-least"]] {
+        let before = run(&masters, &["r"], &["cat"])
+            .stdin(Stdio::piped())
+            .spawn();
+        let before = before.expect("starts");
+        until_held(&masters, "quorate:note:r");
+        let words = [&["once", "--per", LONG], more, &["r", "--", "echo", "ran"]].concat();
+        let mut once = with(&masters, &words);
+        let once = once.stderr(Stdio::piped()).stdout(Stdio::piped());
+        let once = once
+            .env("QUORATE_MASTERS", urls.join(","))
+            .env("QUORATE_NODE_TIMEOUT", "5s")
+            .env("QUORATE_TTL", "25s");
+        let once = once.spawn().expect("starts");
+        until_held(&masters, "quorate:queue:r");
+        // From now on answers take a second: so long does it take from the grant until it is known what was done
+        // last, and the note of who holds it is on the masters a tenth of a second behind the grant.
+        let slow = Fault::latency(Way::ToClient, Duration::from_secs(1));
+        let slow: Vec<_> = proxies.iter().map(|proxy| slow.inject(proxy)).collect();
+        assert_eq!(end(before).code, Some(0));
+        until_held(&masters, "quorate:note:r");
+        common::signal(&once, "TERM");
+        drop(slow);
+        let once = end(once);
+        assert_eq!((once.died_of, &*once.out), (Some(15), ""), "{once:?}");
+        assert!(once.err.contains("nothing is recorded"), "{once:?}");
+        assert_tidy(&masters, "r");
+    }
+    let next = ask(&masters, &["once", "--per", LONG, "r", "--", "echo", "ran"]);
+    assert_eq!((next.code, &*next.out), (Some(0), "ran\n"), "{next:?}");
 }
 
 #[test]
