@@ -176,7 +176,11 @@ impl Kind {
         // A semaphore is another lock than the one of its name.
         let (ours, plain): (Vec<Hold<'_>>, Vec<_>) = held.partition(|hold| hold.letter == b'p');
         match self {
-            Self::Permits(permits) => *permits == 0 || ours.len() < *permits,
+            Self::Permits(permits) => {
+                // A slot that we do not ask for is in nobody's way.
+                let taken = ours.iter().filter(|hold| hold.may_be_below(*permits));
+                *permits == 0 || taken.count() < *permits
+            }
             Self::Shared => plain.iter().all(|hold| hold.letter == b's'),
             // Another owner waits as anybody does, and the ancestor waits for it.
             Self::Owner(id) => plain.iter().all(|hold| hold.owner().as_ref() == Some(id)),
@@ -184,11 +188,12 @@ impl Kind {
         }
     }
 
-    /// What the command is told for those that run under it.
+    /// What the command is told for those that run under it; `slot` is that of the permit.
     pub(crate) fn environment(
         &self,
         place: &Place,
         resource: &OsStr,
+        slot: Option<usize>,
     ) -> Vec<(&'static str, Option<OsString>)> {
         let mut held = std::env::var_os(HELD).unwrap_or_default().into_vec();
         for resource in self.resources(resource) {
@@ -196,9 +201,13 @@ impl Kind {
                 held.push(b' ');
             }
             let mut entry = format!("{}{}", self.letter(), place.of(resource));
-            if let Self::Owner(id) = self {
-                entry.push('=');
-                entry.push_str(&printable(id.as_bytes()));
+            match (self, slot) {
+                (Self::Owner(id), _) => {
+                    entry.push('=');
+                    entry.push_str(&printable(id.as_bytes()));
+                }
+                (Self::Permits(_), Some(slot)) => entry.push_str(&format!("={slot}")),
+                _ => {}
             }
             held.extend(entry.into_bytes());
         }
@@ -249,7 +258,7 @@ impl Held {
             let mut parts = rest.splitn(2, |byte| *byte == b'=');
             (parts.next() == Some(place.as_bytes())).then(|| Hold {
                 letter: *letter,
-                owner: parts.next(),
+                which: parts.next(),
             })
         })
     }
@@ -263,12 +272,22 @@ impl Held {
 /// One hold of an ancestor.
 struct Hold<'a> {
     letter: u8,
-    owner: Option<&'a [u8]>,
+    /// Which owner has it, or which slot it is of a semaphore; older versions do not name the slot.
+    which: Option<&'a [u8]>,
 }
 
 impl Hold<'_> {
     fn owner(&self) -> Option<String> {
-        String::from_utf8(unprintable(self.owner?)?).ok()
+        let id = self.which.filter(|_| self.letter == b'o')?;
+        String::from_utf8(unprintable(id)?).ok()
+    }
+
+    /// Whether its slot may be one of the first `permits`.
+    fn may_be_below(&self, permits: usize) -> bool {
+        let slot = self
+            .which
+            .and_then(|slot| std::str::from_utf8(slot).ok()?.parse().ok());
+        slot.is_none_or(|slot: usize| slot < permits)
     }
 }
 

@@ -140,7 +140,7 @@ async fn lead(
             sig = signals.next_that_ends() => return Err(Failure::cut_short(sig, cut_short)),
         };
         let mut env = environment(&leads, args);
-        env.extend(Kind::Exclusive.environment(place, &args.name));
+        env.extend(Kind::Exclusive.environment(place, &args.name, None));
         let term = command(&leads, &args.command, &env, deadline, &mut signals).await;
         leads.resign().await;
         match term? {

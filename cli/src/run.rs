@@ -311,8 +311,9 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<WayOut, Failur
             guard.fencing_token().map(|token| token.to_string().into()),
         ),
     ];
-    env.extend(plan.kind.environment(&plan.place, &plan.resource));
-    if let Some(slot) = guard.slot() {
+    let slot = guard.slot();
+    env.extend(plan.kind.environment(&plan.place, &plan.resource, slot));
+    if let Some(slot) = slot {
         env.push(("QUORATE_SLOT", Some(slot.to_string().into())));
     }
     if plan.hide_masters {

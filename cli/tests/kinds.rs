@@ -130,9 +130,48 @@ fn a_permit_and_the_plain_lock_of_its_name_are_two_locks_and_a_single_permit_is_
             "run --permits 0 api -- true",
             64,
         ),
+        (&["--permits", "1", "api"], "run --permits 2 api -- true", 0),
     ] {
         let ran = done(&mut run(&masters, outer, &["sh", "-c", &nested(inner)]));
         assert_eq!(ran.code, Some(code), "{outer:?} {inner}: {ran:?}");
+    }
+}
+
+#[test]
+fn a_permit_is_not_refused_for_one_that_an_ancestor_holds_in_another_slot() {
+    let masters = masters(3);
+    let mut first = lasting(&masters, &["--permits", "1", "api"]);
+    until("slot 0 is taken", || holds(&masters, "quorate:slot:0:api"));
+    // The outer one takes slot 1; then slot 0 is given back.
+    let inner = "cat; test \"$QUORATE_SLOT\" = 1 && Q run --wait 5s --permits 1 api -- true";
+    let script = inner.replace("Q ", concat!("'", env!("CARGO_BIN_EXE_quorate"), "' "));
+    let mut outer = run(&masters, &["--permits", "2", "api"], &["sh", "-c", &script])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .expect("starts");
+    until("slot 1 is taken", || holds(&masters, "quorate:slot:1:api"));
+    drop(first.stdin.take());
+    assert_eq!(end(first).code, Some(0));
+    drop(outer.stdin.take());
+    let outer = end(outer);
+    assert_eq!(outer.code, Some(0), "{outer:?}");
+}
+
+#[test]
+fn a_permit_in_a_slot_that_is_not_named_counts_as_one_that_is_wanted() {
+    let masters = masters(3);
+    let told = "echo ${QUORATE_HELD%%=*}";
+    let told = done(&mut run(
+        &masters,
+        &["--permits", "2", "api"],
+        &["sh", "-c", told],
+    ));
+    let unnamed = told.out.trim();
+    assert!(unnamed.ends_with("api"), "{told:?}");
+    for (permits, code) in [("1", 75), ("2", 0)] {
+        let mut inner = run(&masters, &["--permits", permits, "api"], &["true"]);
+        let inner = done(inner.env("QUORATE_HELD", unnamed));
+        assert_eq!(inner.code, Some(code), "{permits}: {inner:?}");
     }
 }
 
