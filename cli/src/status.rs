@@ -7,7 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use clap::Args;
-use quorate::{Hold, Listed, NodeStatus, Note, Redlock, Status, StatusVerdict};
+use quorate::{
+    Hold, KeyState, Listed, NodeStatus, Note, Redlock, SemaphoreStatus, Status, StatusVerdict,
+    Waiter,
+};
 use serde::Serialize;
 
 use crate::config::{self, MasterOptions};
@@ -33,7 +36,8 @@ JSON fields (stable): resources[]: resource, resource_hex (only for names that a
 holder, note (host, pid, process, since, text), quorum, answered, masters[]: master, state (held, free, error), token, ttl_left_ms,
 fencing_counter, waiting[] (id, lives_ms), latency_ms, error, error_kind. Absent values are null.
 Only where there are some: holds[] (token, ttl_left_ms, note) of readers and owners; permits[], each with slot
-and as a resource, of the semaphore of that name.";
+and as a resource, of the semaphore of that name; permit_line[] (master, waiting[]), who waits for a permit of it;
+permits_error, why no majority let it be read.";
 
 /// What it ends with.
 pub(crate) const CODES: [Meaning; 3] = [
@@ -80,6 +84,12 @@ pub(crate) struct ResourceStatus {
     /// The permits that are held of the semaphore of this name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) permits: Vec<ResourceStatus>,
+    /// Who waits for a permit of it, by each master that was asked; nothing where nobody waits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) permit_line: Vec<LineStatus>,
+    /// Why the semaphore could not be read, where the plain lock could.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) permits_error: Option<String>,
     /// How many masters are a majority.
     pub(crate) quorum: usize,
     /// How many answered.
@@ -172,6 +182,34 @@ pub(crate) struct WaiterStatus {
     pub(crate) lives_ms: u64,
 }
 
+impl WaiterStatus {
+    /// The line that a master knows of.
+    fn line(state: &KeyState) -> Vec<Self> {
+        let waiter = |waiter: &Waiter| Self {
+            id: output::bytes(waiter.id.as_bytes()),
+            lives_ms: waiter.lives.as_millis() as u64,
+        };
+        state.queue.iter().map(waiter).collect()
+    }
+}
+
+/// The line of a semaphore on one master, in the JSON form.
+#[derive(Debug, Serialize)]
+pub(crate) struct LineStatus {
+    /// The address, without credentials.
+    pub(crate) master: String,
+    /// Who waits, the head of the line first.
+    pub(crate) waiting: Vec<WaiterStatus>,
+}
+
+impl LineStatus {
+    fn new(node: &NodeStatus) -> Option<Self> {
+        let waiting = WaiterStatus::line(node.state.as_ref().ok()?);
+        let master = node.node.to_string();
+        Some(Self { master, waiting })
+    }
+}
+
 /// Looks and prints.
 pub(crate) fn run(args: StatusArgs) -> Outcome {
     let (masters, _) = args.masters.complete()?;
@@ -201,8 +239,7 @@ async fn look(redlock: &Redlock, names: &[OsString]) -> Result<Vec<ResourceStatu
             .await
             .map_err(|why| wrong_name(name, why))?;
         let mut status = ResourceStatus::new(name.as_bytes(), &status);
-        let permits = semaphore.permits.iter();
-        status.permits = permits.map(ResourceStatus::of_listed).collect();
+        status.add_semaphore(&semaphore);
         statuses.push(status);
     }
     Ok(statuses)
@@ -236,6 +273,25 @@ impl ResourceStatus {
         Self {
             slot: listed.slot,
             ..Self::new(&listed.resource, &listed.status)
+        }
+    }
+
+    /// Adds what is known of the semaphore of the same name.
+    fn add_semaphore(&mut self, semaphore: &SemaphoreStatus) {
+        let permits = semaphore.permits.iter();
+        self.permits = permits.map(Self::of_listed).collect();
+        let line = semaphore.line.nodes.iter();
+        self.permit_line = line.clone().filter_map(LineStatus::new).collect();
+        if self.permit_line.iter().all(|line| line.waiting.is_empty()) {
+            self.permit_line.clear();
+        }
+        // Permits and their line are of one family of keys: who may not read the line sees no permit either.
+        let unread = semaphore.line.verdict() == StatusVerdict::Unknown;
+        if unread && self.verdict != "unknown" {
+            let mut faults = line.filter_map(|node| Some((&node.node, node.state.as_ref().err()?)));
+            self.permits_error = faults
+                .next()
+                .map(|(master, fault)| format!("{master}: {}", output::redact(&fault.to_string())));
         }
     }
 
@@ -290,6 +346,8 @@ impl ResourceStatus {
             note: status.note().map(NoteStatus::new),
             holds: status.holds().iter().map(HoldStatus::new).collect(),
             permits: Vec::new(),
+            permit_line: Vec::new(),
+            permits_error: None,
             quorum: status.quorum,
             answered: status.nodes.iter().filter(|n| n.state.is_ok()).count(),
             masters: status.nodes.iter().map(MasterStatus::new).collect(),
@@ -320,14 +378,7 @@ impl MasterStatus {
                 status.token = state.holder.as_deref().map(output::bytes);
                 status.ttl_left_ms = state.ttl_left.map(|left| left.as_millis() as u64);
                 status.fencing_counter = state.counter;
-                status.waiting = state
-                    .queue
-                    .iter()
-                    .map(|waiter| WaiterStatus {
-                        id: output::bytes(waiter.id.as_bytes()),
-                        lives_ms: waiter.lives.as_millis() as u64,
-                    })
-                    .collect();
+                status.waiting = WaiterStatus::line(state);
             }
             Err(fault) => {
                 status.error = Some(output::redact(&fault.to_string()).into_owned());
@@ -397,12 +448,18 @@ pub(crate) fn holder_lines(status: &ResourceStatus) -> String {
     lines
 }
 
-/// The permits of the semaphore of the same name; nothing where none is held.
+/// The permits of the semaphore of the same name, and who waits for one; nothing where there are none.
 fn permits(status: &ResourceStatus) -> String {
+    const WHICH: &str = "the semaphore of that name, which is another lock";
     let permits = &status.permits;
-    let Some(first) = permits.first() else {
+    if let Some(why) = &status.permits_error {
+        return format!("{WHICH}: its permits could not be read: {why}\n");
+    }
+    let lines = status.permit_line.iter().map(|line| line.waiting.len());
+    let waiting = lines.max().unwrap_or(0);
+    if permits.is_empty() && waiting == 0 {
         return String::new();
-    };
+    }
     let row = |permit: &ResourceStatus| -> Vec<Cell> {
         let counters = permit.masters.iter().filter_map(|m| m.fencing_counter);
         let counter = counters.max().map(|counter| counter.to_string());
@@ -415,10 +472,9 @@ fn permits(status: &ResourceStatus) -> String {
         ]
     };
     let rows: Vec<Vec<Cell>> = permits.iter().map(row).collect();
-    format!(
-        "the semaphore of that name, which is another lock: {} held, {} waiting\n{}",
-        permits.len(),
-        first.waiting(),
-        output::table(&["SLOT", "STATE", "TTL LEFT", "FENCING", "HOLDER"], &rows)
-    )
+    let mut text = format!("{WHICH}: {} held, {waiting} waiting\n", permits.len());
+    if !rows.is_empty() {
+        text += &output::table(&["SLOT", "STATE", "TTL LEFT", "FENCING", "HOLDER"], &rows);
+    }
+    text
 }

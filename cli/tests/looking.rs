@@ -223,3 +223,72 @@ fn permits_and_readers_are_shown_with_their_notes_and_a_permit_is_broken_alone()
         end(holder);
     }
 }
+
+#[test]
+fn who_waits_for_a_permit_is_shown_where_none_is_held() {
+    let masters = masters(3);
+    let free = done(quorate(&masters).args(["status", "api"]));
+    assert!(!free.out.contains("semaphore"), "{free:?}");
+    let all = |words: &[&str]| {
+        for master in &masters {
+            master.command(words).expect("alive");
+        }
+    };
+    all(&["SET", "quorate:slot:0:api", "somebody", "PX", "600000"]);
+    let waits = run(&masters, &["--permits", "1", "api"], &["true"]).spawn();
+    let waits = waits.expect("starts");
+    common::until("somebody waits everywhere", || {
+        masters.iter().all(|master| {
+            let line = master.command(&["EXISTS", "quorate:queue:quorate:slot:line:api"]);
+            line.expect("alive").int() == Some(1)
+        })
+    });
+    // Its place stays for a while, and nobody takes what is free.
+    signal(&waits, "STOP");
+    all(&["DEL", "quorate:slot:0:api"]);
+    let status = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);
+    let text = done(quorate(&masters).args(["status", "api"])).out;
+    signal(&waits, "KILL");
+    end(waits);
+    let status = &status["resources"][0];
+    assert_eq!(status["permits"], Value::Null, "{status}");
+    assert_eq!(status["permit_line"].as_array().map(Vec::len), Some(3));
+    for place in status["permit_line"].as_array().into_iter().flatten() {
+        assert!(place["master"].as_str().is_some(), "{status}");
+        assert_eq!(place["waiting"].as_array().map(Vec::len), Some(1));
+        assert!(place["waiting"][0]["lives_ms"].as_u64().is_some());
+    }
+    assert!(text.contains("0 held, 1 waiting"), "{text}");
+}
+
+#[test]
+fn a_semaphore_that_may_not_be_read_is_not_shown_as_one_without_permits() {
+    let masters = masters(3);
+    let user = "ACL SETUSER looks reset on >word +evalsha +script|load +info +time +ping +subscribe +get +pttl \
+                +zrange +zscore ~api ~quorate:fence:* ~quorate:queue:* ~quorate:alive:* ~quorate:note:* &*";
+    let user: Vec<&str> = user.split_whitespace().collect();
+    for master in &masters {
+        assert!(master.command(&user).expect("alive").is_ok());
+    }
+    let urls = masters
+        .urls()
+        .join(",")
+        .replace("redis://", "redis://looks:word@");
+    let look = |words: &[&str]| done(quorate(&masters).env("QUORATE_MASTERS", &urls).args(words));
+    let text = look(&["status", "api"]);
+    assert_eq!(text.code, Some(0), "{text:?}");
+    assert!(text.out.contains("api: free"), "{text:?}");
+    assert!(
+        text.out.contains("could not be read") && text.out.contains("NOPERM"),
+        "{text:?}"
+    );
+    assert!(!text.out.contains("word"), "{text:?}");
+    let status = json(&look(&["status", "--json", "api"]).out);
+    let why = status["resources"][0]["permits_error"]
+        .as_str()
+        .expect("why");
+    assert!(why.contains("NOPERM"), "{why}");
+    // Who may read it is told nothing.
+    let all = json(&done(quorate(&masters).args(["status", "--json", "api"])).out);
+    assert_eq!(all["resources"][0]["permits_error"], Value::Null);
+}
