@@ -257,6 +257,66 @@ async fn a_user_with_exactly_the_documented_rights_does_everything() {
     }
 }
 
+/// What the page says in the row of the table for this: commands, and keys as the patterns that they begin.
+fn row(purpose: &str) -> (Vec<String>, Vec<String>) {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let row = page.lines().find_map(|line| {
+        let cells = line.strip_prefix("| ")?.strip_prefix(purpose)?;
+        cells.strip_prefix(" | ")
+    });
+    let mut cells = row.expect("the row").split(" | ");
+    let commands = cells.next().expect("commands").replace('\\', "");
+    let keys = cells.next().expect("keys");
+    let keys = keys.replace("the lock key", &format!("`{PREFIX}`"));
+    let words = |cell: String| {
+        cell.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let word = |word: String| word.trim_matches('`').to_owned();
+    let commands = words(commands).into_iter().map(word);
+    let keys = words(keys).into_iter().map(word);
+    let commands = commands.map(|command| format!("+{command}"));
+    (
+        commands.collect(),
+        keys.map(|key| format!("~{key}*")).collect(),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_with_the_rights_of_that_row_sees_and_breaks_a_permit() {
+    for program in programs() {
+        let masters = three(program);
+        grant(&masters, None);
+        let permit = locker(&masters).semaphore("api", 2).acquire().await;
+        let permit = permit.expect("free");
+        let slot = permit.slot().expect("one");
+        // Whoever looks needs the commands of every script as well, and none of the keys of another row.
+        let (scripts, _) = row("taking, renewing, releasing");
+        let (commands, keys) = row("`status`, `list`, `break`, `doctor`");
+        let user = documented()[2].clone();
+        let mut words = ["ACL", "SETUSER", &user, "reset", "on"]
+            .map(str::to_owned)
+            .to_vec();
+        words.push(format!(">{PASSWORD}"));
+        words.extend(scripts.into_iter().chain(commands).chain(keys));
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        for master in &masters {
+            assert!(ask_server(master, &words).is_ok(), "{words:?}");
+        }
+        let operator = locker(&masters);
+        let seen = operator.semaphore_status("api").await.expect("a good name");
+        let slots: Vec<_> = seen.permits.iter().map(|permit| permit.slot).collect();
+        assert_eq!(slots, [Some(slot)], "{seen:?}");
+        let broken = operator.break_permit("api", slot).await.expect("a slot");
+        assert!(
+            broken.nodes.iter().all(|node| node.state.is_ok()),
+            "{broken:?}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn the_documented_rights_do_no_harm() {
     for program in programs() {

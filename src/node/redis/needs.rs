@@ -163,6 +163,9 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Operating, "DEL {note}"),
     (Purpose::Operating, "ZRANGE {holds} 0 0"),
     (Purpose::Operating, "GET {of-hold}"),
+    // A permit is looked at as a lock is, under the key of its slot.
+    (Purpose::Operating, "PTTL {slot}"),
+    (Purpose::Operating, "PTTL {of-slot}"),
     (
         Purpose::Operating,
         "SCAN 0 MATCH {lock} COUNT 1 TYPE string",
