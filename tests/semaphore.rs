@@ -10,7 +10,7 @@ use std::time::Instant;
 use quorate::node::memory::MemoryNode;
 use quorate::node::{Node, Reply, Request};
 use quorate::runtime::BoxFuture;
-use quorate::{AcquireError, InvalidResource, NodeName, Redlock, TryAcquire, Wait};
+use quorate::{AcquireError, DowngradeError, InvalidResource, NodeName, Redlock, TryAcquire, Wait};
 use quorate_testbed::Masters;
 use support::{ask_server, eventually, masters, ms, redlock, secs, settings, take};
 
@@ -229,4 +229,15 @@ async fn a_permit_that_is_given_back_does_not_lie_idle_while_somebody_waits_for_
             permit.release().await;
         }
     }
+}
+
+#[tokio::test]
+async fn a_permit_becomes_no_reader() {
+    let masters = masters(3);
+    let permit = redlock(&masters).semaphore("api", 1).acquire().await;
+    let refused = permit.expect("free").downgrade().await;
+    assert!(
+        matches!(refused, Err(DowngradeError::NotAWriter)),
+        "{refused:?}"
+    );
 }
