@@ -49,8 +49,7 @@ const NOT_OURS: &[u8] = b"not a lock of ours";
 
 /// Whether a lock of ours has this value: an attempt's, or the marker of a class.
 fn is_of_a_lock(value: &[u8]) -> bool {
-    let marks = value == keys::SHARED.as_bytes() || value.starts_with(keys::OWNER.as_bytes());
-    marks || Token::from_hex(value).is_some()
+    keys::is_marker(value) || Token::from_hex(value).is_some()
 }
 
 /// Those that differ go on being told apart, by numbers.

@@ -437,7 +437,7 @@ async fn who_becomes_a_reader_keeps_its_note() {
 async fn what_a_stranger_puts_beside_a_lock_is_told_in_part() {
     let masters = masters(3);
     let ours = redlock(&masters);
-    let patient = settings(masters.urls()).node_timeout(secs(10));
+    let patient = settings(masters.urls()).node_timeout(secs(5));
     let other = patient.build().expect("good settings");
     let _held = ours.lock("job").note(None).acquire().await.expect("free");
     let fill = "return redis.call('SET', 'quorate:note:job', string.rep('x', 9000000))";

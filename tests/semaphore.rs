@@ -10,9 +10,11 @@ use std::time::Instant;
 use quorate::node::memory::MemoryNode;
 use quorate::node::{Node, Reply, Request};
 use quorate::runtime::BoxFuture;
-use quorate::{AcquireError, DowngradeError, InvalidResource, NodeName, Redlock, TryAcquire, Wait};
+use quorate::{
+    AcquireError, DowngradeError, InvalidResource, NodeName, Redlock, Retry, TryAcquire, Wait,
+};
 use quorate_testbed::Masters;
-use support::{ask_server, eventually, masters, ms, redlock, secs, settings, take};
+use support::{PATIENCE, ask_server, eventually, masters, ms, redlock, secs, settings, take};
 
 fn waits(masters: &Masters) -> Redlock {
     settings(masters.urls())
@@ -240,4 +242,26 @@ async fn a_permit_becomes_no_reader() {
         matches!(refused, Err(DowngradeError::NotAWriter)),
         "{refused:?}"
     );
+}
+
+/// However long a pause between two attempts is.
+#[tokio::test]
+async fn without_order_another_slot_is_asked_for_at_once() {
+    let masters = masters(3);
+    let pauses = settings(masters.urls()).unordered();
+    let pauses = pauses.retry(Retry::new(secs(600), secs(600)));
+    let redlocks = [(); 2].map(|()| pauses.clone().build().expect("good settings"));
+    // Each begins at a slot by chance: half of the time at that of the other.
+    for _ in 0..12 {
+        let (one, two) = (
+            redlocks[0].semaphore("api", 2),
+            redlocks[1].semaphore("api", 2),
+        );
+        let one = one.acquire().await.expect("free");
+        let two = tokio::time::timeout(PATIENCE, two.wait(Wait::Forever).acquire()).await;
+        let two = two.expect("at once").expect("free");
+        assert_ne!(one.slot(), two.slot());
+        one.release().await;
+        two.release().await;
+    }
 }

@@ -34,10 +34,6 @@ fn is_replaced(group: &Group, held: Option<&[u8]>) -> bool {
     instead.is_some_and(|instead| held == Some(&instead[..]))
 }
 
-pub(super) fn is_marker(held: &[u8]) -> bool {
-    held == keys::SHARED.as_bytes() || held.starts_with(keys::OWNER.as_bytes())
-}
-
 fn is_shared(mode: &Mode) -> bool {
     *mode == Mode::Class(Class::Shared)
 }
@@ -457,7 +453,7 @@ impl Master {
 
     /// The holds of the class that `held` says holds `key`; none where it says another.
     pub(super) fn holds_of(&mut self, now: u64, key: &[u8], held: Option<&[u8]>) -> Vec<Hold> {
-        if !held.is_some_and(is_marker) {
+        if !held.is_some_and(keys::is_marker) {
             return Vec::new();
         }
         let mut members: Vec<Member> = self.members(now, key).copied().collect();
@@ -481,7 +477,7 @@ impl Master {
         held: &[u8],
         value: [u8; 32],
     ) -> Option<(Duration, Vec<u8>)> {
-        let mut members = self.members(now, key).filter(|_| is_marker(held));
+        let mut members = self.members(now, key).filter(|_| keys::is_marker(held));
         let (_, until) = members.find(|(member, _)| *member == value)?;
         let left = Duration::from_millis(until - now / 1000);
         Some((left, keys::hold(&value, key)))

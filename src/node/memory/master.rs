@@ -5,7 +5,6 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::group::is_marker;
 use crate::keys::{self, Family};
 use crate::node::note::{NOTE_LIVES, NOTE_TOLD, dated};
 use crate::node::{
@@ -640,7 +639,7 @@ impl Master {
                 self.mark_as_broken(now, key, &holder, left)?;
             }
             self.keys.remove(key);
-            if is_marker(&holder) {
+            if keys::is_marker(&holder) {
                 for hold in &was.holds {
                     self.keys.remove(&keys::hold(&hold.value, key));
                 }
@@ -664,7 +663,7 @@ impl Master {
         holder: &[u8],
         left: Duration,
     ) -> Outcome<()> {
-        if !is_marker(holder) && Token::from_hex(holder).is_none() {
+        if !keys::is_marker(holder) && Token::from_hex(holder).is_none() {
             return Ok(());
         }
         let mark = Family::Broken.of(key);
