@@ -339,10 +339,11 @@ async fn a_writer_that_was_broken_becomes_no_reader() {
         let guard = take(&ours, "doc").await;
         other.break_lock("doc").await.expect("a good name");
         take(&other, "doc").await.release().await;
-        let reader = match readers_came {
-            true => Some(other.lock("doc").shared().acquire().await.expect("free")),
-            false => None,
-        };
+        let mut reader = None;
+        if readers_came {
+            let came = other.lock("doc").shared().acquire().await;
+            reader = Some(came.expect("free"));
+        }
         match guard.downgrade().await {
             Err(DowngradeError::Lost(LossCause::TakenAway)) => {}
             odd => panic!("{odd:?}"),
