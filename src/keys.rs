@@ -58,6 +58,11 @@ const SHARED_PLACE: &str = "{shared}";
 /// What it begins with while an owner holds it; the owner's id stands behind.
 pub(crate) const OWNER: &str = "quorate:owner:";
 
+/// Whether the lock key holds that: one of a class has it.
+pub(crate) fn is_marker(held: &[u8]) -> bool {
+    held == SHARED.as_bytes() || held.starts_with(OWNER.as_bytes())
+}
+
 /// Where that stands in a script.
 const OWNER_PLACE: &str = "{owner}";
 

@@ -49,14 +49,27 @@ const NOT_OURS: &[u8] = b"not a lock of ours";
 
 /// Whether a lock of ours has this value: an attempt's, or the marker of a class.
 fn is_of_a_lock(value: &[u8]) -> bool {
-    let marks = value == keys::SHARED.as_bytes() || value.starts_with(keys::OWNER.as_bytes());
-    marks || Token::from_hex(value).is_some()
+    keys::is_marker(value) || Token::from_hex(value).is_some()
 }
 
-fn hide_what_is_no_holder(node: &mut NodeStatus) {
-    let Ok(state) = &mut node.state else { return };
-    if let Some(holder) = state.holder.as_mut().filter(|holder| !is_of_a_lock(holder)) {
-        *holder = NOT_OURS.to_vec();
+/// Those that differ go on being told apart, by numbers.
+fn hide_what_is_no_holder(nodes: &mut [NodeStatus]) {
+    let mut strangers: Vec<Vec<u8>> = Vec::new();
+    for node in nodes {
+        let Ok(state) = &mut node.state else { continue };
+        let Some(holder) = state.holder.as_mut().filter(|holder| !is_of_a_lock(holder)) else {
+            continue;
+        };
+        let known = strangers.iter().position(|stranger| stranger == holder);
+        let number = known.unwrap_or(strangers.len());
+        let hidden = match number {
+            0 => NOT_OURS.to_vec(),
+            _ => [NOT_OURS, format!(" ({})", number + 1).as_bytes()].concat(),
+        };
+        let stranger = std::mem::replace(holder, hidden);
+        if known.is_none() {
+            strangers.push(stranger);
+        }
     }
 }
 
@@ -142,9 +155,7 @@ impl Redlock {
         let resource = name.strip_prefix(prefix.as_bytes())?;
         check_resource(prefix, resource).ok()?;
         let mut status = self.look(Request::Look { key: key.into() }).await;
-        for node in &mut status.nodes {
-            hide_what_is_no_holder(node);
-        }
+        hide_what_is_no_holder(&mut status.nodes);
         Some(Listed {
             resource: resource.to_vec(),
             slot,

@@ -122,3 +122,11 @@ async fn a_large_value_of_somebody_elses_costs_no_other_lock() {
     assert!(matches!(verdict, StatusVerdict::Held(_)), "{verdict:?}");
     assert!(good.is_valid(), "{:?}", good.report());
 }
+
+#[tokio::test]
+async fn a_classic_lock_has_no_number() {
+    let masters = support::masters(3);
+    let classic = support::settings(masters.urls()).fencing(false).build();
+    let guard = support::take(&classic.expect("good settings"), "job").await;
+    assert_eq!(guard.fencing_token(), None);
+}

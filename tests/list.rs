@@ -207,3 +207,18 @@ async fn permits_in_memory_are_listed_and_broken() {
     let status = redlock.semaphore_status("api").await;
     assert!(status.expect("a good name").permits.is_empty());
 }
+
+#[tokio::test]
+async fn a_split_of_strangers_is_listed_as_one() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    for (master, value) in masters.iter().zip(["one", "two", "three"]) {
+        ask_server(master, &["SET", "stock", value, "PX", "60000"]);
+    }
+    let status = redlock.status("stock").await.expect("a good name");
+    assert_eq!(status.verdict(), StatusVerdict::Split);
+    let listing = redlock.list("").await;
+    assert_eq!(listing.locks[0].status.verdict(), StatusVerdict::Split);
+    let shown = format!("{listing:?}");
+    assert!(!shown.contains("two"), "{shown}");
+}

@@ -431,3 +431,24 @@ async fn who_becomes_a_reader_keeps_its_note() {
     let _reader = reader.expect("a reader");
     assert_eq!(texts(&redlock, "doc", 1).await, ["was a writer"]);
 }
+
+/// A reply of that length would end the connection.
+#[tokio::test]
+async fn what_a_stranger_puts_beside_a_lock_is_told_in_part() {
+    let masters = masters(3);
+    let ours = redlock(&masters);
+    let patient = settings(masters.urls()).node_timeout(secs(5));
+    let other = patient.build().expect("good settings");
+    let _held = ours.lock("job").note(None).acquire().await.expect("free");
+    let fill = "return redis.call('SET', 'quorate:note:job', string.rep('x', 9000000))";
+    for master in &masters {
+        ask_server(master, &["EVAL", fill, "0"]);
+    }
+    let status = other.status("job").await.expect("a good name");
+    assert!(
+        status.nodes.iter().all(|node| node.state.is_ok()),
+        "{status:?}"
+    );
+    let refused = other.try_acquire("job").await.expect("an answer");
+    assert!(matches!(refused, TryAcquire::Held(_)));
+}

@@ -329,3 +329,55 @@ async fn a_counter_that_is_gone_costs_no_connection_and_comes_back_with_a_renewa
     assert!(joined.fencing_token().is_some());
     assert!(reading.is_valid() && plain.is_valid());
 }
+
+/// The next one may have written since.
+#[tokio::test]
+async fn a_writer_that_was_broken_becomes_no_reader() {
+    let masters = masters(3);
+    let (ours, other) = (redlock(&masters), redlock(&masters));
+    for readers_came in [false, true] {
+        let guard = take(&ours, "doc").await;
+        other.break_lock("doc").await.expect("a good name");
+        take(&other, "doc").await.release().await;
+        let mut reader = None;
+        if readers_came {
+            let came = other.lock("doc").shared().acquire().await;
+            reader = Some(came.expect("free"));
+        }
+        match guard.downgrade().await {
+            Err(DowngradeError::Lost(LossCause::TakenAway)) => {}
+            odd => panic!("{odd:?}"),
+        }
+        drop(reader);
+        other.flush().await;
+        ours.flush().await;
+    }
+}
+
+#[tokio::test]
+async fn a_downgraded_lock_leaves_no_note_of_the_writer() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let guard = take(&redlock, "doc").await;
+    let noted = || holders(&masters, "quorate:note:doc");
+    eventually("it is noted", || noted() == 3).await;
+    let reader = guard.downgrade().await.expect("held");
+    redlock.flush().await;
+    assert_eq!(noted(), 0);
+    drop(reader);
+}
+
+#[tokio::test]
+async fn a_break_of_readers_takes_their_notes_along() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    let reader = redlock.lock("doc").shared().acquire().await.expect("free");
+    let note = format!(
+        "quorate:note:quorate:hold:{}:doc",
+        String::from_utf8_lossy(&reader.token().to_hex())
+    );
+    eventually("it is noted", || holders(&masters, &note) == 3).await;
+    redlock.break_lock("doc").await.expect("a good name");
+    assert_eq!(holders(&masters, &note), 0);
+    drop(reader);
+}

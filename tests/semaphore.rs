@@ -10,9 +10,11 @@ use std::time::Instant;
 use quorate::node::memory::MemoryNode;
 use quorate::node::{Node, Reply, Request};
 use quorate::runtime::BoxFuture;
-use quorate::{AcquireError, InvalidResource, NodeName, Redlock, TryAcquire, Wait};
+use quorate::{
+    AcquireError, DowngradeError, InvalidResource, NodeName, Redlock, Retry, TryAcquire, Wait,
+};
 use quorate_testbed::Masters;
-use support::{ask_server, eventually, masters, ms, redlock, secs, settings, take};
+use support::{PATIENCE, ask_server, eventually, masters, ms, redlock, secs, settings, take};
 
 fn waits(masters: &Masters) -> Redlock {
     settings(masters.urls())
@@ -228,5 +230,38 @@ async fn a_permit_that_is_given_back_does_not_lie_idle_while_somebody_waits_for_
         for permit in held {
             permit.release().await;
         }
+    }
+}
+
+#[tokio::test]
+async fn a_permit_becomes_no_reader() {
+    let masters = masters(3);
+    let permit = redlock(&masters).semaphore("api", 1).acquire().await;
+    let refused = permit.expect("free").downgrade().await;
+    assert!(
+        matches!(refused, Err(DowngradeError::NotAWriter)),
+        "{refused:?}"
+    );
+}
+
+/// However long a pause between two attempts is.
+#[tokio::test]
+async fn without_order_another_slot_is_asked_for_at_once() {
+    let masters = masters(3);
+    let pauses = settings(masters.urls()).unordered();
+    let pauses = pauses.retry(Retry::new(secs(600), secs(600)));
+    let redlocks = [(); 2].map(|()| pauses.clone().build().expect("good settings"));
+    // Each begins at a slot by chance: half of the time at that of the other.
+    for _ in 0..12 {
+        let (one, two) = (
+            redlocks[0].semaphore("api", 2),
+            redlocks[1].semaphore("api", 2),
+        );
+        let one = one.acquire().await.expect("free");
+        let two = tokio::time::timeout(PATIENCE, two.wait(Wait::Forever).acquire()).await;
+        let two = two.expect("at once").expect("free");
+        assert_ne!(one.slot(), two.slot());
+        one.release().await;
+        two.release().await;
     }
 }

@@ -46,6 +46,9 @@ const TESTS: &[(&str, Part)] = &[
     ("quota_faults", Part::All),
     ("notes", Part::All),
     ("list", Part::All),
+    ("settings", Part::All),
+    ("kinds", Part::All),
+    ("memory", Part::All),
 ];
 
 /// The tests of a program that are run.

@@ -48,7 +48,7 @@ impl LockGuard {
     /// Dropped midway, both the writer's lock and what has become of it are released in the background.
     pub async fn downgrade(self) -> Result<LockGuard, DowngradeError> {
         let (core, old) = (self.core.clone(), self.held.clone());
-        if old.claim.group().is_some() {
+        if old.claim.group().is_some() || old.claim.permit().is_some() {
             return Err(DowngradeError::NotAWriter);
         }
         if !old.claim.fenced() {

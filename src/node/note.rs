@@ -13,6 +13,10 @@ pub const MAX_NOTE_LEN: usize = 1024;
 /// is shown one only while the lock holds the value in front of it.
 pub(crate) const NOTE_LIVES: u32 = 4;
 
+/// The most bytes of what stands beside a lock that a master tells: more than any note of ours has. It may be
+/// anybody's data.
+pub(crate) const NOTE_TOLD: usize = 1536;
+
 /// The most of a host's or a program's name that is told.
 const NAME: usize = 64;
 

@@ -52,4 +52,4 @@ elseif head then
   ahead = call('ZCARD', queue)
 end
 local largest = tonumber(call('GET', '{ticket}' .. key) or 0)
-return {left, ahead, largest, string.sub(held or '', 1, 96), type(note) == 'string' and note or nil}
+return {left, ahead, largest, string.sub(held or '', 1, 96), type(note) == 'string' and string.sub(note, 1, NOTE_TOLD) or nil}

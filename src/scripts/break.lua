@@ -10,16 +10,22 @@ local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 --+ note/said.lua
 local was = {held and string.sub(held, 1, 96), left, redis.call('GET', '{fence}' .. KEYS[1]), said}
 if held then
-  if left > 0 then
+  -- Of another client nobody renews: only what is of ours is marked, for no longer than any of ours lives.
+  local marked = held == '{shared}' or string.sub(held, 1, #'{owner}') == '{owner}'
+    or #held == 32 and string.match(held, '^%x+$')
+  if marked and left > 0 then
     local mark = '{broken}' .. KEYS[1]
-    local others = redis.call('GET', mark) or '\n'
-    -- Who renews has no longer value than this, and far fewer are broken within a lease.
-    local all = string.sub('\n' .. string.sub(held, 1, 96) .. others, 1, 2048)
-    redis.call('SET', mark, all, 'PX', math.max(left, redis.call('PTTL', mark)))
+    -- Far fewer than this are broken within a lease.
+    local all = string.sub('\n' .. held .. '\n' .. (redis.call('GET', mark) or ''), 1, 2048)
+    redis.call('SET', mark, all, 'PX', math.min(math.max(left, redis.call('PTTL', mark)), MAX_TTL))
   end
   redis.call('DEL', KEYS[1])
   if type(said) == 'string' then
     redis.pcall('DEL', '{note}' .. KEYS[1])
+  end
+  -- Of a class each hold has one.
+  for i = 1, type(said) == 'table' and #said or 0, 3 do
+    redis.pcall('DEL', '{of-hold}' .. said[i] .. ':' .. KEYS[1])
   end
   local name = ARGV[1] or KEYS[1]
   local head = redis.call('ZRANGE', '{queue}' .. name, 0, 0)[1]

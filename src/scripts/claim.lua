@@ -18,6 +18,7 @@ local function read_counter(key)
   --+ fence/read.lua
   return counter
 end
+--+ mark/has.lua
 local function gone()
   return redis.error_reply('ERR quorate: {fence}' .. KEYS[1] .. ' is gone')
 end
@@ -97,6 +98,9 @@ for i, key in ipairs(KEYS) do
     or (instead ~= '' and held[i] == instead)
   if not free then
     blocked = call('PTTL', key)
+  elseif instead ~= '' and held[i] ~= instead and has(call('GET', '{broken}' .. key), instead) then
+    -- Who was broken has nothing that this could take the place of: a writer may have been here since.
+    blocked = 0
   end
   if blocked and way == 0 then
     left, way = blocked, i
@@ -109,7 +113,7 @@ if way > 0 then
     largest = math.max(largest, tonumber(call('GET', '{ticket}' .. key) or 0))
   end
   local note = redis.pcall('GET', '{note}' .. KEYS[way])
-  return {left, ahead, largest, string.sub(holder, 1, 96), way, type(note) == 'string' and note or nil}
+  return {left, ahead, largest, string.sub(holder, 1, 96), way, type(note) == 'string' and string.sub(note, 1, NOTE_TOLD) or nil}
 end
 if joins and counter == 0 then
   -- There is no number to give before a renewal of who is there puts it back.
@@ -142,10 +146,13 @@ for i, key in ipairs(KEYS) do
     end
     call('ZADD', holds, string.format('%.0f', ms + ttl), value)
     call('PEXPIRE', holds, lives)
-    if held[i] and held[i] == instead and waiter ~= '' then
-      -- The place in line of who held it: it would stand before those that may come in now.
-      call('ZREM', '{queue}' .. key, waiter)
-      call('ZREM', '{alive}' .. key, waiter)
+    if held[i] and held[i] == instead then
+      --+ note/forget.lua
+      if waiter ~= '' then
+        -- The place in line of who held it: it would stand before those that may come in now.
+        call('ZREM', '{queue}' .. key, waiter)
+        call('ZREM', '{alive}' .. key, waiter)
+      end
     end
     if lined[i] and held[i] ~= mode and mode == '{shared}' then
       -- The first reader: those that stand beside it may come in as well.

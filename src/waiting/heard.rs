@@ -35,3 +35,30 @@ impl Heard {
         }
     }
 }
+
+#[cfg(all(test, not(quorate_loom)))]
+mod tests {
+    use super::*;
+    use crate::protocol::instant::Instant;
+    use crate::protocol::quorum::Quorum;
+    use crate::rounds::acquire::AcquireAnswers;
+    use crate::rounds::fan_out::FanOut;
+    use crate::runtime::Tokio;
+
+    #[test]
+    fn what_proves_less_than_what_was_heard_before_is_not_told() {
+        let answers = AcquireAnswers::open(Quorum::of(3), Instant::from_nanos(1));
+        let round = FanOut::new(Arc::new(Tokio::default()), answers);
+        let mut heard = None;
+        for (said, told) in [
+            (None, None),
+            (Some(Finding::Held), Some(Finding::Held)),
+            (Some(Finding::Split), Some(Finding::Held)),
+            (None, Some(Finding::Held)),
+            (Some(Finding::Outage), Some(Finding::Outage)),
+        ] {
+            Heard::add(&mut heard, said, &round);
+            assert_eq!(heard.as_ref().map(|heard| heard.finding), told, "{said:?}");
+        }
+    }
+}

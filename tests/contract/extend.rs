@@ -1,6 +1,6 @@
 //! Prolonging locks on one master.
 
-use quorate::node::{Answer, Extended, Fault};
+use quorate::node::{Extended, Fault};
 
 use crate::arm::{Arm, LONG, assert_about, each, hex, now};
 use crate::support::asking::{acquire, claim, extend};

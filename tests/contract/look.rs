@@ -86,6 +86,12 @@ pub(crate) async fn who_was_broken_stays_so_when_the_next_is_broken_too(arm: &Ar
     assert_about(arm.ttl(&mark(KEY)), LONG);
 }
 
+pub(crate) async fn another_clients_lock_is_broken_without_a_mark(arm: &Arm) {
+    arm.put(KEY, b"somebody", Some(LONG));
+    arm.ask(smash(KEY)).await.expect("broken");
+    assert_eq!((arm.read(KEY), arm.read(&mark(KEY))), (None, None));
+}
+
 pub(crate) async fn a_break_that_cannot_be_noted_does_nothing(arm: &Arm) {
     arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     arm.put_foreign(&mark(KEY));

@@ -97,6 +97,7 @@ contract! {
         a_look_at_another_type_is_a_fault
         a_break_deletes_the_lock_and_tells_what_was_there
         who_was_broken_stays_so_when_the_next_is_broken_too
+        another_clients_lock_is_broken_without_a_mark
         a_break_that_cannot_be_noted_does_nothing
         a_break_of_nothing_is_no_fault
         a_break_leaves_another_type_alone;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::master::{Master, Member, Outcome, granted_before, raised, told};
+use super::master::{Master, Member, Outcome, granted_before, raised, shown_of, told};
 use crate::keys;
 use crate::node::{
     Answer, Claim, Class, Extended, Group, Hold, Mode, Note, Part, QueueInfo, Ticket, Token,
@@ -32,10 +32,6 @@ struct Obstacle {
 fn is_replaced(group: &Group, held: Option<&[u8]>) -> bool {
     let instead = group.instead().map(Token::to_hex);
     instead.is_some_and(|instead| held == Some(&instead[..]))
-}
-
-fn is_marker(held: &[u8]) -> bool {
-    held == keys::SHARED.as_bytes() || held.starts_with(keys::OWNER.as_bytes())
 }
 
 fn is_shared(mode: &Mode) -> bool {
@@ -133,10 +129,12 @@ impl Master {
             if !joins {
                 self.set_counter(now, &part.key, number);
             }
-            if matches!(part.mode, Mode::Class(_))
-                && is_replaced(group, held.as_deref())
-                && let Some(ticket) = claim.ticket()
-            {
+            let replaced =
+                matches!(part.mode, Mode::Class(_)) && is_replaced(group, held.as_deref());
+            if replaced {
+                self.drop_note(now, &part.key);
+            }
+            if replaced && let Some(ticket) = claim.ticket() {
                 let waiter = ticket.waiter.clone();
                 self.line(now / 1000, &part.key).remove(&waiter);
                 self.sweep(&part.key);
@@ -220,6 +218,15 @@ impl Master {
         claim: &Claim,
         group: &Group,
     ) -> Option<Obstacle> {
+        let broken = group.instead().filter(|_| !is_replaced(group, held));
+        let broken = broken.map(|instead| self.is_broken(now, &part.key, &instead.to_hex()));
+        if let Some(Ok(true)) = broken {
+            // A writer may have been here since.
+            return Some(Obstacle {
+                left: Some(Duration::ZERO),
+                holder: held.map(<[u8]>::to_vec),
+            });
+        }
         let holder = held?;
         let ours = holder == claim.token().to_hex()
             || is_replaced(group, Some(holder))
@@ -446,7 +453,7 @@ impl Master {
 
     /// The holds of the class that `held` says holds `key`; none where it says another.
     pub(super) fn holds_of(&mut self, now: u64, key: &[u8], held: Option<&[u8]>) -> Vec<Hold> {
-        if !held.is_some_and(is_marker) {
+        if !held.is_some_and(keys::is_marker) {
             return Vec::new();
         }
         let mut members: Vec<Member> = self.members(now, key).copied().collect();
@@ -454,7 +461,7 @@ impl Master {
         let shown = members.split_off(members.len().saturating_sub(SHOWN));
         let shown = shown.into_iter().map(|(value, until)| {
             let note = self.text(now, &keys::hold(&value, key)).ok().flatten();
-            let note = note.and_then(|note| Note::read(note, &value));
+            let note = note.and_then(|note| Note::read(shown_of(note), &value));
             let lives = Duration::from_millis(until - now / 1000);
             Hold::new(value.to_vec(), lives, note)
         });
@@ -470,7 +477,7 @@ impl Master {
         held: &[u8],
         value: [u8; 32],
     ) -> Option<(Duration, Vec<u8>)> {
-        let mut members = self.members(now, key).filter(|_| is_marker(held));
+        let mut members = self.members(now, key).filter(|_| keys::is_marker(held));
         let (_, until) = members.find(|(member, _)| *member == value)?;
         let left = Duration::from_millis(until - now / 1000);
         Some((left, keys::hold(&value, key)))

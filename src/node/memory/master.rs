@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::keys::{self, Family};
-use crate::node::note::{NOTE_LIVES, dated};
+use crate::node::note::{NOTE_LIVES, NOTE_TOLD, dated};
 use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fairness, Fault, KeyState, Note, NoteItem, QueueInfo,
-    Request, ServerRun, StoredValue, Ticket, Waiter,
+    Request, ServerRun, StoredValue, Ticket, Token, Waiter,
 };
 use crate::protocol::fencing::PROPOSAL_SLACK_US;
 
@@ -605,7 +605,7 @@ impl Master {
     pub(super) fn note_of(&mut self, now: u64, key: &[u8], holder: Option<&[u8]>) -> Option<Note> {
         let holder = holder?;
         let note = self.text(now, &Family::Note.of(key)).ok().flatten();
-        Note::read(note?, holder)
+        Note::read(shown_of(note?), holder)
     }
 
     pub(super) fn drop_note(&mut self, now: u64, key: &[u8]) {
@@ -639,7 +639,13 @@ impl Master {
                 self.mark_as_broken(now, key, &holder, left)?;
             }
             self.keys.remove(key);
-            self.drop_note(now, key);
+            if keys::is_marker(&holder) {
+                for hold in &was.holds {
+                    self.keys.remove(&keys::hold(&hold.value, key));
+                }
+            } else {
+                self.drop_note(now, key);
+            }
             if let Some(head) = was.queue.first() {
                 self.publish(&head.id, &keys::line_of(key));
             }
@@ -649,6 +655,7 @@ impl Master {
     }
 
     /// One line for each that was broken, the last one first.
+    /// Of another client nobody renews.
     fn mark_as_broken(
         &mut self,
         now: u64,
@@ -656,9 +663,12 @@ impl Master {
         holder: &[u8],
         left: Duration,
     ) -> Outcome<()> {
+        if !keys::is_marker(holder) && Token::from_hex(holder).is_none() {
+            return Ok(());
+        }
         let mark = Family::Broken.of(key);
-        let others = self.text(now, &mark)?.unwrap_or(b"\n");
-        let mut all = [b"\n", holder, others].concat();
+        let others = self.text(now, &mark)?.unwrap_or(b"");
+        let mut all = [b"\n", holder, b"\n", others].concat();
         all.truncate(2048);
         let lives = self.ttl_left(now, &mark).unwrap_or(left).max(left);
         self.set(now, &mark, all, Some(lives));
@@ -668,7 +678,8 @@ impl Master {
     /// Whether who shows `ours` under a key was broken.
     pub(super) fn is_broken(&mut self, now: u64, key: &[u8], ours: &[u8]) -> Outcome<bool> {
         let mark = self.text(now, &Family::Broken.of(key))?.unwrap_or(b"");
-        Ok(mark.split(|byte| *byte == b'\n').any(|one| one == ours))
+        let line = [b"\n", ours, b"\n"].concat();
+        Ok(mark.windows(line.len()).any(|piece| piece == line))
     }
 
     pub(super) fn publish(&mut self, waiter: &str, key: &[u8]) {
@@ -805,6 +816,11 @@ impl Entry {
 }
 
 /// What is told of a value.
+/// As much of what stands beside a lock as is told.
+pub(super) fn shown_of(note: &[u8]) -> &[u8] {
+    &note[..note.len().min(NOTE_TOLD)]
+}
+
 pub(super) fn told(value: &[u8]) -> Vec<u8> {
     value[..value.len().min(TOLD)].to_vec()
 }

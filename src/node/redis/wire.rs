@@ -11,7 +11,7 @@ use super::resp::{Command, Value};
 use super::trust::Memory;
 use crate::keys::{self, LEADER};
 use crate::node::inspection::plain;
-use crate::node::note::{NOTE_LIVES, dated};
+use crate::node::note::{NOTE_LIVES, NOTE_TOLD, dated};
 use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fairness, Fault, Group, Hold, KeyState, Mode, Note,
     NoteItem, Page, Permit, QueueInfo, Request, ServerRun, StoredValue, Ticket, Waiter,
@@ -145,7 +145,7 @@ impl Scripts {
     pub(super) fn load(set: usize, max_ttl: Duration, out: &mut Vec<u8>) -> Range<usize> {
         for source in &sources()[SETS[set].clone()] {
             let source = format!(
-                "local MAX_TTL, FENCE_TTL, NOTE_LIVES = {}, '{}', {NOTE_LIVES}\n{source}",
+                "local MAX_TTL, FENCE_TTL, NOTE_LIVES, NOTE_TOLD = {}, '{}', {NOTE_LIVES}, {NOTE_TOLD}\n{source}",
                 max_ttl.as_millis(),
                 FENCE_TTL.as_millis()
             );

@@ -1,7 +1,7 @@
 -- What who holds the lock KEYS[1], which shows `held`, tells those who look; of a class every hold for
 -- itself. A courtesy: what may not be read is not told. `ms` is this master's time.
 local said = redis.pcall('GET', '{note}' .. KEYS[1])
-said = type(said) == 'string' and said or nil
+said = type(said) == 'string' and string.sub(said, 1, NOTE_TOLD) or nil
 if held == '{shared}' or held and string.sub(held, 1, #'{owner}') == '{owner}' then
   said = {}
   local holds = redis.pcall('ZRANGE', '{holds}' .. KEYS[1], -100, -1, 'WITHSCORES')
@@ -10,7 +10,7 @@ if held == '{shared}' or held and string.sub(held, 1, #'{owner}') == '{owner}' t
       local note = redis.pcall('GET', '{of-hold}' .. holds[i] .. ':' .. KEYS[1])
       said[#said + 1] = holds[i]
       said[#said + 1] = holds[i + 1] - ms
-      said[#said + 1] = type(note) == 'string' and note or ''
+      said[#said + 1] = type(note) == 'string' and string.sub(note, 1, NOTE_TOLD) or ''
     end
   end
 end
