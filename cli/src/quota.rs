@@ -36,7 +36,7 @@ Examples:
 take and left print how many are left. JSON fields (stable): quota, taken, left.";
 
 /// What it ends with.
-pub(crate) const CODES: [Meaning; 7] = [
+pub(crate) const CODES: [Meaning; 8] = [
     (
         "0",
         "done: what was asked for is taken, created, dropped or printed",
@@ -52,6 +52,10 @@ pub(crate) const CODES: [Meaning; 7] = [
     (
         "69",
         "no quorum of masters, or too many have lost it; nothing is handed out",
+    ),
+    (
+        "70",
+        "an internal failure, or the answer could not be printed: a take may have taken",
     ),
     ("74", "the lock was lost before anything was written"),
     (

@@ -335,6 +335,30 @@ fn once_takes_no_other_kind_of_lock_and_says_so_without_a_wait() {
 }
 
 #[test]
+fn a_take_whose_answer_cannot_be_printed_may_have_taken_and_the_help_says_so() {
+    let masters = masters(3);
+    let created = ask(&masters, &["quota", "create", "prizes", "3"]);
+    assert_eq!(created.code, Some(0), "{created:?}");
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+    let mut take = with(&masters, &["quota", "take", "prizes"]);
+    let take = take
+        .stdout(full.expect("a full device"))
+        .stderr(Stdio::piped())
+        .spawn();
+    let take = end(take.expect("starts"));
+    assert_eq!(take.code, Some(70), "{take:?}");
+    assert_eq!(ask(&masters, &["quota", "left", "prizes"]).out, "2\n");
+    let help = done(bare().args(["quota", "--help"]));
+    let codes = help.out.split_once("Exit codes:").expect("codes").1;
+    let line = codes.lines().find(|line| line.trim().starts_with("70 "));
+    let line = line.expect("the code");
+    assert!(
+        line.contains("printed") && line.contains("may have taken"),
+        "{line}"
+    );
+}
+
+#[test]
 fn the_help_of_both_says_how_to_begin() {
     for (command, wanted) in [
         ("quota", "quota create prizes 10"),
