@@ -86,3 +86,22 @@ async fn unless_signalled<T>(
         done = work => Ok(done),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::signal::{Signal, raise};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_signal_that_has_come_is_seen_before_the_next_step() {
+        let mut signals = Signals::hear().expect("heard");
+        let quiet = unless_signalled(tokio::task::yield_now(), &mut signals).await;
+        assert!(quiet.is_ok(), "{quiet:?}");
+        // Nothing else in this process takes it for an end.
+        raise(Signal::SIGALRM).expect("raised");
+        let seen = unless_signalled(tokio::task::yield_now(), &mut signals).await;
+        let failure = seen.expect_err("seen");
+        assert_eq!(failure.signal, Some(Signal::SIGALRM), "{failure:?}");
+    }
+}
