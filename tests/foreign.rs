@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use quorate::{AcquireError, Redlock, RestartGuard, StatusVerdict, Wait};
 use quorate_testbed::Masters;
-use support::{ask_server, masters, ms, secs, settings};
+use support::{ask_server, holders, masters, ms, secs, settings, take};
 
 /// All defaults but what a young set of masters and a busy machine need.
 fn fair(masters: &Masters) -> Redlock {
@@ -125,8 +125,22 @@ async fn a_large_value_of_somebody_elses_costs_no_other_lock() {
 
 #[tokio::test]
 async fn a_classic_lock_has_no_number() {
-    let masters = support::masters(3);
-    let classic = support::settings(masters.urls()).fencing(false).build();
-    let guard = support::take(&classic.expect("good settings"), "job").await;
+    let masters = masters(3);
+    let classic = settings(masters.urls()).fencing(false).build();
+    let guard = take(&classic.expect("good settings"), "job").await;
     assert_eq!(guard.fencing_token(), None);
+}
+
+#[tokio::test]
+async fn a_lock_stands_in_the_database_that_its_url_names() {
+    let masters = masters(3);
+    let urls = masters.urls().into_iter().map(|url| format!("{url}/3"));
+    let redlock = settings(urls).build().expect("good settings");
+    let guard = take(&redlock, "job").await;
+    assert_eq!(holders(&masters, "job"), 0, "not in the first");
+    for master in &masters {
+        let keyspace = ask_server(master, &["INFO", "keyspace"]);
+        assert!(keyspace.text().unwrap_or_default().contains("db3:"));
+    }
+    guard.release().await;
 }

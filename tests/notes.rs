@@ -452,3 +452,18 @@ async fn what_a_stranger_puts_beside_a_lock_is_told_in_part() {
     let refused = other.try_acquire("job").await.expect("an answer");
     assert!(matches!(refused, TryAcquire::Held(_)));
 }
+
+#[tokio::test]
+async fn an_extension_puts_back_a_note_that_is_gone() {
+    let masters = masters(3);
+    let far = settings(masters.urls()).max_ttl(secs(600)).ttl(secs(600));
+    let redlock = far.build().expect("good settings");
+    let guard = take(&redlock, "job").await;
+    eventually("it is noted", || note_keys(&masters) == 3).await;
+    for master in &masters {
+        ask_server(master, &["DEL", "quorate:note:job"]);
+    }
+    guard.extend(secs(600)).await.expect("held");
+    eventually("it is noted again", || note_keys(&masters) == 3).await;
+    guard.release().await;
+}
