@@ -14,10 +14,11 @@ if held then
   local marked = held == '{shared}' or string.sub(held, 1, #'{owner}') == '{owner}'
     or #held == 32 and string.match(held, '^%x+$')
   if marked and left > 0 then
-    local mark = '{broken}' .. KEYS[1]
+    local others = redis.call('GET', '{broken}' .. KEYS[1]) or ''
+    local lives = redis.call('PTTL', '{broken}' .. KEYS[1])
     -- Far fewer than this are broken within a lease.
-    local all = string.sub('\n' .. held .. '\n' .. (redis.call('GET', mark) or ''), 1, 2048)
-    redis.call('SET', mark, all, 'PX', math.min(math.max(left, redis.call('PTTL', mark)), MAX_TTL))
+    local all = string.sub('\n' .. held .. '\n' .. others, 1, 2048)
+    redis.call('SET', '{broken}' .. KEYS[1], all, 'PX', math.min(math.max(left, lives), MAX_TTL))
   end
   redis.call('DEL', KEYS[1])
   if type(said) == 'string' then

@@ -150,6 +150,11 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Reconnecting, "CLIENT ID"),
     // The number of no connection. Never 0, which Redis 6.2 takes for every one.
     (Purpose::Reconnecting, "CLIENT KILL ID 9223372036854775807"),
+    (
+        Purpose::Operating,
+        "EVALSHA 0000000000000000000000000000000000000000 1 {lock}",
+    ),
+    (Purpose::Operating, "SCRIPT LOAD ("),
     (Purpose::Operating, "INFO server"),
     (Purpose::Operating, "TIME"),
     (Purpose::Operating, "GET {lock}"),
@@ -158,11 +163,14 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Operating, "GET {fence}"),
     (Purpose::Operating, "ZRANGE {queue} 0 0"),
     (Purpose::Operating, "ZSCORE {alive} x"),
+    (Purpose::Operating, "GET {broken}"),
+    (Purpose::Operating, "PTTL {broken}"),
     (Purpose::Operating, "SET {broken} x XX PX 1"),
     (Purpose::Operating, "GET {note}"),
     (Purpose::Operating, "DEL {note}"),
     (Purpose::Operating, "ZRANGE {holds} 0 0"),
     (Purpose::Operating, "GET {of-hold}"),
+    (Purpose::Operating, "DEL {of-hold}"),
     // A permit is looked at as a lock is, under the key of its slot.
     (Purpose::Operating, "PTTL {slot}"),
     (Purpose::Operating, "PTTL {of-slot}"),
