@@ -85,3 +85,36 @@ async fn a_number_that_was_passed_by_another_is_raised_before_it_is_a_token() {
     assert_eq!(guard.fencing_token(), Some(passed + 2));
     guard.release().await;
 }
+
+/// The number that others had before says nothing of the masters' clocks.
+#[tokio::test]
+async fn who_joins_others_goes_on_proposing_its_own_time() {
+    let behind = Arc::<Mutex<Vec<u64>>>::default();
+    let nodes = ["a", "b", "c"].map(|name| {
+        let behind = behind.clone();
+        Stubborn::new(name, move |request| {
+            if let Request::Acquire { proposal, .. } = request {
+                let now = wall_micros();
+                behind
+                    .lock()
+                    .expect("no panic")
+                    .push(now.saturating_sub(*proposal));
+            }
+            Honest
+        })
+    });
+    let process = || {
+        let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+        let redlock = Redlock::builder().nodes(nodes.collect());
+        redlock.build().expect("good settings")
+    };
+    let (first, second) = (process(), process());
+    let read = first.lock("doc").shared().acquire().await.expect("free");
+    let beside = second.lock("doc").shared().acquire().await.expect("beside");
+    assert_eq!(read.fencing_token(), beside.fencing_token());
+    behind.lock().expect("no panic").clear();
+    take(&second, "job").await.release().await;
+    let behind = behind.lock().expect("no panic").clone();
+    // It was a second; what passes until a request is there is less.
+    assert!(behind.iter().all(|behind| *behind < 900_000), "{behind:?}");
+}

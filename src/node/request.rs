@@ -152,6 +152,12 @@ impl Group {
         &self.parts
     }
 
+    /// Whether it may stand beside others under one of the keys.
+    pub(crate) fn has_class(&self) -> bool {
+        let class = |part: &Part| matches!(part.mode, Mode::Class(_));
+        self.parts.iter().any(class)
+    }
+
     /// Whether it is a hold of an owner.
     pub(crate) fn is_owned(&self) -> bool {
         let owned = |part: &Part| matches!(part.mode, Mode::Class(Class::Owner(_)));

@@ -38,12 +38,12 @@ impl Coordinator {
         };
         let mut token = match agreement {
             Agreement::Agreed(token) => {
-                self.learn(offset, wall, token);
+                self.learn(claim, offset, wall, token);
                 return Ok(Some(token));
             }
             Agreement::WriteBack(largest) => largest,
         };
-        self.learn(offset, wall, token);
+        self.learn(claim, offset, wall, token);
         metrics::confirmation();
         for _ in 0..CONFIRM_ROUNDS {
             // Answers of their own for each number: confirmations of another are forgotten.
@@ -130,7 +130,13 @@ impl Coordinator {
         self.retry.delays(u64::from_le_bytes(seed))
     }
 
-    fn learn(&self, offset: ClockOffset, wall: u64, granted: u64) {
+    /// Whoever joins others is answered their number, which is older than what was proposed, and says nothing of
+    /// the masters' clocks: taken for one that they had lowered, it would put all proposals a second behind.
+    fn learn(&self, claim: &Claim, offset: ClockOffset, wall: u64, granted: u64) {
+        let joins = claim.group().is_some_and(Group::has_class);
+        if joins && granted < offset.proposal(wall) {
+            return;
+        }
         let learned = offset.learn(wall, granted);
         if learned != offset {
             self.offset.store(learned.as_micros(), Ordering::Relaxed);
