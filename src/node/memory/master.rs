@@ -654,8 +654,7 @@ impl Master {
         Ok(KeyState { queue, ..was })
     }
 
-    /// One line for each that was broken, the last one first.
-    /// Of another client nobody renews.
+    /// One line for each of ours that was broken, the last one first: another client's nobody renews.
     fn mark_as_broken(
         &mut self,
         now: u64,
@@ -815,12 +814,12 @@ impl Entry {
     }
 }
 
-/// What is told of a value.
 /// As much of what stands beside a lock as is told.
 pub(super) fn shown_of(note: &[u8]) -> &[u8] {
     &note[..note.len().min(NOTE_TOLD)]
 }
 
+/// What is told of a value.
 pub(super) fn told(value: &[u8]) -> Vec<u8> {
     value[..value.len().min(TOLD)].to_vec()
 }
