@@ -134,11 +134,12 @@ impl Scenario {
             !self.guarded || !self.faults.iter().any(|kind| kind.is_unguarded()),
             "amnesia is about masters that nobody guards: give --restart-guard off"
         );
-        let kinds = Workload::KINDS.iter();
+        let known = self.locker.workloads();
         ensure!(
-            self.locker == Locker::Quorate
-                || !kinds.into_iter().any(|one| self.workloads.contains(one)),
-            "the wrong lockers know plain locks only: give --workload lock"
+            self.workloads.iter().all(|one| known.contains(one)),
+            "{} knows only this: --workload {}",
+            self.locker.name(),
+            Workload::name_of(known)
         );
         let forgets = self.faults.iter().any(|kind| kind.forgets());
         ensure!(
