@@ -213,4 +213,23 @@ mod tests {
         };
         assert_eq!(kinds.exclusion(), Exclusion::MayBreak);
     }
+
+    #[test]
+    fn a_wrong_locker_is_asked_for_nothing_that_it_does_not_know() {
+        let checked = |locker, workloads: &[Workload]| {
+            let scenario = Scenario {
+                locker,
+                workloads: workloads.to_vec(),
+                ..Scenario::default()
+            };
+            scenario.check().map_err(|error| error.to_string())
+        };
+        assert_eq!(checked(Locker::Quorate, &Workload::ALL), Ok(()));
+        assert_eq!(checked(Locker::HalfQuorum, &[Workload::File]), Ok(()));
+        assert_eq!(checked(Locker::AnyPermit, &[Workload::Permits]), Ok(()));
+        let known = "any-permit knows only this: --workload permits";
+        let wrong = checked(Locker::AnyPermit, &[Workload::Permits, Workload::File]);
+        assert_eq!(wrong, Err(known.to_owned()));
+        assert!(checked(Locker::HalfQuorum, &[Workload::Readers]).is_err());
+    }
 }

@@ -33,15 +33,19 @@ pub(super) fn release(key: &str, value: &str) -> Command {
 
 /// What the masters say who answer, asked in any order.
 pub(super) fn on_each(ctx: &Ctx, command: &[String]) -> Vec<Reply> {
-    let mut masters = addresses(ctx);
-    masters.shuffle(&mut rand::rng());
-    let answers = masters.into_iter();
+    let answers = shuffled(ctx).into_iter();
     answers.filter_map(|master| ask(master, command)).collect()
 }
 
 /// What the first of the masters says that answers.
 pub(super) fn on_first(ctx: &Ctx, command: &[String]) -> Option<Reply> {
     let mut masters = addresses(ctx).into_iter();
+    masters.find_map(|master| ask(master, command))
+}
+
+/// What one of the masters says that answer, whichever.
+pub(super) fn on_any(ctx: &Ctx, command: &[String]) -> Option<Reply> {
+    let mut masters = shuffled(ctx).into_iter();
     masters.find_map(|master| ask(master, command))
 }
 
@@ -63,6 +67,12 @@ pub(super) fn ttl(ctx: &Ctx) -> String {
 /// A value that nobody else has.
 pub(super) fn value() -> String {
     format!("{:032x}", rand::rng().random::<u128>())
+}
+
+fn shuffled(ctx: &Ctx) -> Vec<SocketAddr> {
+    let mut masters = addresses(ctx);
+    masters.shuffle(&mut rand::rng());
+    masters
 }
 
 fn addresses(ctx: &Ctx) -> Vec<SocketAddr> {
