@@ -16,6 +16,8 @@ pub(crate) mod note;
 pub(crate) mod redis;
 pub(crate) mod request;
 mod scope;
+#[cfg(any(test, feature = "node"))]
+pub mod store;
 #[cfg(any(test, feature = "testing"))]
 mod stream;
 mod text;
