@@ -136,7 +136,8 @@ impl Job {
             let kept = Kept::after(before, here, now, clock);
             let lived = before.iter().filter(|kept| kept.item.lives(now));
             let same = kept.iter().filter(|kept| kept.item.lives(now)).eq(lived);
-            let write = !same || shelf.is_dirty(name);
+            // Who wakes somebody has changed something, if only what was dead already.
+            let write = !same || !wakes.is_empty() || shelf.is_dirty(name);
             changed |= write;
             changes.push(Change {
                 name: name.clone(),
@@ -194,9 +195,9 @@ fn heard(master: &mut Master, watchers: &[Item], now: u64) -> Vec<Wake> {
     });
     let announced = master.take_announced();
     let announced = announced.iter().flat_map(|key| {
-        let watching = watchers.iter().filter(|watcher| {
-            watcher.id.key == *key && watcher.lives(now)
-        });
+        let watching = watchers
+            .iter()
+            .filter(|watcher| watcher.id.key == *key && watcher.lives(now));
         watching.map(|watcher| Wake {
             process: String::from_utf8_lossy(&watcher.id.member).into(),
             word: word(LEADER, key),
