@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mysql_async::{Row, Value};
 use quorate::node::Fault;
-use quorate::node::store::{Change, Commit, Committed, Named, Record, Said, Session};
+use quorate::node::store::{Change, Clocked, Commit, Committed, NamedRecord, Record, Session};
 use rand::RngExt;
 use rand::rngs::StdRng;
 
@@ -183,7 +183,7 @@ fn unreadable() -> Fault {
 }
 
 impl Session for MySqlSession {
-    async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Said<Vec<Record>>, Fault> {
+    async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Clocked<Vec<Record>>, Fault> {
         let said = self.connection.ask(&sql::load(names)).await?;
         let (clock, found) = records(said)?;
         let mut found: HashMap<Vec<u8>, Record> = found.into_iter().collect();
@@ -198,10 +198,10 @@ impl Session for MySqlSession {
             record.unwrap_or_default()
         });
         let what = what.collect();
-        Ok(Said { what, clock })
+        Ok(Clocked { what, clock })
     }
 
-    async fn commit(&mut self, commits: &[Commit]) -> Result<Said<Vec<Committed>>, Fault> {
+    async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
         if !commits.iter().all(sql::has_room) {
             return Err(Fault::Unsupported("a name of more than 2,100 bytes".into()));
         }
@@ -221,18 +221,18 @@ impl Session for MySqlSession {
         if clock.is_none() {
             clock = self.clock().await?;
         }
-        Ok(Said { what, clock })
+        Ok(Clocked { what, clock })
     }
 
-    async fn page(&mut self, from: u64, count: u32) -> Result<Said<Vec<Named>>, Fault> {
+    async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
         let said = self.connection.ask(&sql::page(from, count)).await?;
         let (clock, what) = records(said)?;
-        Ok(Said { what, clock })
+        Ok(Clocked { what, clock })
     }
 }
 
 /// The clock, and the records beside it.
-fn records(said: Vec<Outcome>) -> Result<(Option<u64>, Vec<Named>), Fault> {
+fn records(said: Vec<Outcome>) -> Result<(Option<u64>, Vec<NamedRecord>), Fault> {
     let rows = said.into_iter().next().ok_or_else(unreadable)?.rows;
     let clock = rows.first().and_then(|row| number(row, 0));
     clock.ok_or_else(unreadable)?;
