@@ -94,7 +94,7 @@ pub(crate) struct RunArgs {
 
     /// Who locks: quorate, or one that is wrong on purpose: half-quorum, no-undo, ignores-loss,
     /// jumps-line, and for one kind of lock each: one-by-one, later-lease (transfer), counts-readers,
-    /// any-permit, joins-by-one (owners), counts-down (prizes), led-by-one (leader)
+    /// any-permit, joins-by-one, numbers-each (owners), counts-down (prizes), led-by-one (leader)
     #[arg(long, default_value = "quorate")]
     locker: Locker,
 

@@ -157,6 +157,8 @@ pub enum Locker {
     AnyPermit,
     /// Joins its owner where one master says that it is there.
     JoinsByOne,
+    /// Gives each hold of an owner a number of its own.
+    NumbersEach,
     /// Has a quota as a number on each master.
     CountsDown,
     /// Leads by the word of one master.
@@ -165,7 +167,7 @@ pub enum Locker {
 
 impl Locker {
     /// The wrong ones.
-    pub const CANARIES: [Self; 11] = [
+    pub const CANARIES: [Self; 12] = [
         Self::HalfQuorum,
         Self::NoUndo,
         Self::IgnoresLoss,
@@ -175,6 +177,7 @@ impl Locker {
         Self::CountsReaders,
         Self::AnyPermit,
         Self::JoinsByOne,
+        Self::NumbersEach,
         Self::CountsDown,
         Self::LedByOne,
     ];
@@ -189,7 +192,7 @@ impl Locker {
             Self::OneByOne | Self::LaterLease => &[Workload::Transfer],
             Self::CountsReaders => &[Workload::Readers],
             Self::AnyPermit => &[Workload::Permits],
-            Self::JoinsByOne => &[Workload::Owners],
+            Self::JoinsByOne | Self::NumbersEach => &[Workload::Owners],
             Self::CountsDown => &[Workload::Prizes],
             Self::LedByOne => &[Workload::Leader],
         }
@@ -208,6 +211,7 @@ impl Locker {
             Self::CountsReaders => "counts-readers",
             Self::AnyPermit => "any-permit",
             Self::JoinsByOne => "joins-by-one",
+            Self::NumbersEach => "numbers-each",
             Self::CountsDown => "counts-down",
             Self::LedByOne => "led-by-one",
         }

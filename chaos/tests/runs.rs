@@ -422,6 +422,17 @@ fn who_joins_an_owner_by_the_word_of_one_master_is_caught() {
 }
 
 #[test]
+fn holds_of_one_owner_that_are_numbered_apart_are_caught() {
+    let numbers = ("owners", "hold for one owner with the numbers");
+    caught(
+        "numbers-each",
+        "owners --faults none",
+        &[2, 6, 12],
+        &[numbers],
+    );
+}
+
+#[test]
 fn a_quota_that_each_master_counts_down_is_caught() {
     let twice = ("prizes", "both got prize");
     caught("counts-down", "prizes --faults none", &[2, 6, 12], &[twice]);

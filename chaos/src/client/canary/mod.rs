@@ -1,5 +1,6 @@
 //! Lockers that are wrong on purpose, as somebody would write them who has the masters and not the rules. A checker
-//! that does not catch them is not looking. Each is wrong in one thing, which its file names.
+//! that does not catch them is not looking. Each is wrong in one thing, which its file names; what some count by stays
+//! on the masters as well.
 
 mod held;
 mod leader;
@@ -56,7 +57,7 @@ fn attempt(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<CanaryHold> {
         Locker::OneByOne | Locker::LaterLease => several::attempt(ctx, wanted),
         Locker::CountsReaders => readers::attempt(ctx, wanted),
         Locker::AnyPermit => permits::attempt(ctx, wanted),
-        Locker::JoinsByOne => owners::attempt(ctx, wanted),
+        Locker::JoinsByOne | Locker::NumbersEach => owners::attempt(ctx, wanted),
         Locker::LedByOne => leader::attempt(ctx, wanted, op),
         _ => plain::attempt(ctx, &wanted.resource),
     }
