@@ -217,9 +217,12 @@ pub fn markdown(cells: &[Cell], server: &str) -> String {
 
 /// What was done under each fault, as Markdown: acquisitions by kind of lock, over all numbers of masters and orders.
 fn by_fault(cells: &[Cell]) -> String {
-    let parts = |workload: &Workload| match Workload::LOCK.contains(workload) {
-        true => ("lock", Workload::LOCK.to_vec()),
-        false => (workload.name(), vec![*workload]),
+    let parts = |workload: &Workload| {
+        if Workload::LOCK.contains(workload) {
+            ("lock", Workload::LOCK.to_vec())
+        } else {
+            (workload.name(), vec![*workload])
+        }
     };
     let mut kinds: Vec<(&str, Vec<Workload>)> = Workload::ALL.iter().map(parts).collect();
     kinds.dedup();
