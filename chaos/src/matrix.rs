@@ -184,7 +184,11 @@ impl Cell {
 pub fn markdown(cells: &[Cell], server: &str) -> String {
     let mut out = String::new();
     let date = humantime::format_rfc3339_seconds(SystemTime::now());
-    let sum = |of: &dyn Fn(&Cell) -> usize| cells.iter().map(of).sum::<usize>();
+    // What was done where a fault was not to be had says nothing of it.
+    let sum = |of: &dyn Fn(&Cell) -> usize| {
+        let had = cells.iter().filter(|cell| !cell.is_unavailable());
+        had.map(of).sum::<usize>()
+    };
     let unavailable = cells.iter().filter(|cell| cell.is_unavailable()).count();
     let valid = cells
         .iter()
@@ -364,7 +368,11 @@ mod tests {
 
     #[test]
     fn each_fault_has_its_figures_by_kind_and_only_what_is_not_plainly_valid_a_line_of_its_own() {
+        let mut without = cell(&Workload::KINDS, Verdict::Unknown, &[("readers", 99)]);
+        let unavailable = [("kill".to_owned(), "no".to_owned())];
+        without.summary.unavailable = unavailable.into();
         let cells = [
+            without,
             cell(&Workload::LOCK, Verdict::Valid, &[("file", 7), ("many", 5)]),
             cell(
                 &Workload::KINDS,
@@ -374,11 +382,14 @@ mod tests {
             cell(&Workload::KINDS, Verdict::Valid, &[("readers", 4)]),
         ];
         let text = markdown(&cells, "a server");
+        let sums = "4 cells: 2 valid, 1 not, 1 unavailable. 0 faults landed, 39 acquisitions,";
+        assert!(text.contains(sums), "{text}");
         let head = "| fault | runs | landed | lock | transfer | readers | permits | owners | prizes | leader | violations | allowed |";
         assert!(text.contains(head), "{text}");
         let row = "| kill | 3 | 0 | 12 | 0 | 7 | 20 | 0 | 0 | 0 | 0 | 0 |";
         assert!(text.contains(row), "{text}");
-        assert_eq!(text.matches("| kill | 3 | fair |").count(), 1, "{text}");
+        assert_eq!(text.matches("| kill | 3 | fair |").count(), 2, "{text}");
+        assert!(text.contains("| kinds | kill | 3 | fair | | | | | | unavailable: no |"));
         assert!(text.contains("| kinds | kill | 3 | fair | holds | 0 | 23 | 0 | 0 | unknown |"));
         let (_, only) = text.split_once("more to say").expect("that list");
         assert!(!only.contains("| lock |"), "{text}");
