@@ -83,7 +83,8 @@ pub fn available() -> Option<PathBuf> {
     }
 }
 
-fn find(name: &OsStr) -> Option<PathBuf> {
+/// The program of this name on `PATH`, or at this path.
+pub(crate) fn find(name: &OsStr) -> Option<PathBuf> {
     let path = Path::new(name);
     if path.components().count() > 1 {
         // Absolute, because the server starts in a directory of its own.
