@@ -9,7 +9,7 @@ mod actor;
 mod contract;
 mod fault;
 pub(crate) mod inspection;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, feature = "testing", feature = "node"))]
 pub mod memory;
 mod name;
 pub(crate) mod note;
@@ -20,6 +20,7 @@ mod scope;
 pub mod store;
 #[cfg(any(test, feature = "testing"))]
 mod stream;
+mod terms;
 mod text;
 
 pub use contract::Node;
@@ -32,5 +33,6 @@ pub use request::{
     StoredValue, Subscriber, Ticket, Token, Waiter, WakeSink,
 };
 pub use scope::Scope;
+pub use terms::{Abilities, Terms};
 #[cfg(any(test, feature = "testing"))]
 pub use stream::{Dial, Stream};

@@ -5,6 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::items::{Id, Item, Kind};
 use crate::keys::{self, Family};
 use crate::node::note::{NOTE_LIVES, NOTE_TOLD, dated};
 use crate::node::{
@@ -80,7 +81,7 @@ pub(super) struct Waiting {
     /// Milliseconds on the master's clock.
     pub(super) alive: HashMap<Arc<str>, u64>,
     pub(super) ticket: u64,
-    expires: u64,
+    pub(super) expires: u64,
 }
 
 /// A lock as it stands on a [`Master`], read without touching it.
@@ -718,6 +719,27 @@ impl Master {
                 self.keys.insert(key.to_vec(), entry);
             }
         }
+    }
+
+    /// Every key, as an item.
+    pub(super) fn texts(&self) -> impl Iterator<Item = Item> {
+        self.keys.iter().map(|(key, entry)| {
+            let (kind, what) = match &entry.value {
+                Value::Text(text) => (Kind::Text, text.clone()),
+                Value::Foreign => (Kind::Foreign, Vec::new()),
+            };
+            Item {
+                id: Id::of(kind, key, &[]),
+                what,
+                until: entry.expires,
+            }
+        })
+    }
+
+    /// Puts a string, or a value of another type, until then.
+    pub(super) fn put_until(&mut self, key: &[u8], text: Option<Vec<u8>>, expires: Option<u64>) {
+        let value = text.map_or(Value::Foreign, Value::Text);
+        self.keys.insert(key.to_vec(), Entry { value, expires });
     }
 
     fn entry(&mut self, now: u64, key: &[u8]) -> Option<&Entry> {

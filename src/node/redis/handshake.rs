@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use super::resp::{Command, Value};
 use super::shared::Shared;
-use super::trust::Memory;
+use crate::node::actor::trust::Memory;
 use super::wire::{Scripts, server_fault};
 use crate::keys::WAKE;
 use crate::node::Fault;

@@ -7,7 +7,7 @@ use super::buffers::Output;
 use super::handshake::Negotiated;
 use super::resp::{Command, Value};
 use super::shared::Shared;
-use super::trust::Memory;
+use crate::node::actor::trust::Memory;
 use super::wire::{NoAnswer, Scripts, decode, is_noscript};
 use crate::keys::LEADER;
 use crate::node::actor::mailbox::Queued;
