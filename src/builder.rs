@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use crate::error::BuildError;
 use crate::keys::RESERVED;
-use crate::node::{Node, Terms};
 use crate::node::note::{Identity, NoteText, Notes};
 #[cfg(any(test, feature = "testing"))]
 use crate::node::redis::driver::Driver;
 use crate::node::redis::{Address, NodeOptions, RedisNode};
+use crate::node::{Node, Terms};
 use crate::options::{Options, bad, text};
 #[cfg(any(test, feature = "testing"))]
 use crate::protocol::instant::Instant;

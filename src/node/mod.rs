@@ -33,6 +33,6 @@ pub use request::{
     StoredValue, Subscriber, Ticket, Token, Waiter, WakeSink,
 };
 pub use scope::Scope;
-pub use terms::{Abilities, Terms};
 #[cfg(any(test, feature = "testing"))]
 pub use stream::{Dial, Stream};
+pub use terms::{Abilities, Terms};

@@ -3,6 +3,7 @@
 //! Every method that changes a process returns only when the change has been seen. All of them block: a Java
 //! program takes a second or two to start.
 
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -258,8 +259,8 @@ impl ZooKeeper {
     ///
     /// As for [`start`](Self::start).
     pub fn wait_ready(&self) -> Result<(), Error> {
-        let alive = self.members.iter().filter(|member| member.pid().is_some());
-        alive.map(Member::wait_ready).collect()
+        let mut alive = self.members.iter().filter(|member| member.pid().is_some());
+        alive.try_for_each(Member::wait_ready)
     }
 
     /// The member that leads the ensemble, or the only one. `None` while there is none.
@@ -346,11 +347,11 @@ impl Member {
         );
         if quorum.len() > 1 {
             for (other, ports) in quorum.iter().enumerate() {
-                config += &format!("server.{}=127.0.0.1:{ports}\n", other + 1);
+                let _ = writeln!(config, "server.{}=127.0.0.1:{ports}", other + 1);
             }
         }
         for line in &options.settings {
-            config += &format!("{line}\n");
+            let _ = writeln!(config, "{line}");
         }
         let lay_out = || -> io::Result<()> {
             fs::create_dir_all(self.data_dir())?;

@@ -9,10 +9,13 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
-use zookeeper_client::{Client, Error, SessionState};
+use zookeeper_client::{Client, Error, SessionState, StateWatcher};
 
 use crate::address::{Address, with_port};
 use crate::fault;
+
+/// How long one member may be silent before the next one is asked as well.
+const NEXT: Duration = Duration::from_millis(125);
 
 /// A client of one member, and which.
 pub(crate) struct Dialled {
@@ -21,7 +24,7 @@ pub(crate) struct Dialled {
 }
 
 /// A session with whichever member answers first, asked one after the other, the next one also where the last has
-/// not answered yet: a member that stands still costs a quarter of the timeout. The client knows this member only:
+/// not answered yet: a member that stands still costs a moment. The client knows this member only:
 /// when it goes, so does the client, and what comes after it is another session.
 pub(crate) async fn dial(address: &Address) -> Result<Dialled, Fault> {
     let mut hosts = address.hosts.clone();
@@ -42,7 +45,7 @@ pub(crate) async fn dial(address: &Address) -> Result<Dialled, Fault> {
                 Some(Err(Refusal::Silent(why))) => failed.push(why),
                 None => {}
             },
-            () = sleep(address.timeout / 4), if more => {}
+            () = sleep(NEXT.min(address.timeout / 4)), if more => {}
         }
         if asked.is_empty() && waiting.len() == 0 {
             return Err(Fault::Down(failed.join("; ").into()));
@@ -98,12 +101,33 @@ fn check(dialled: Dialled, address: &Address) -> Result<Dialled, Fault> {
     Ok(dialled)
 }
 
-/// Nothing is sent on a session that has lost its connection.
-pub(crate) fn alive(client: &Client) -> Result<(), Fault> {
-    match client.state() {
-        SessionState::SyncConnected => Ok(()),
-        state => Err(Fault::Down(
-            format!("the session is over: {state:?}").into(),
-        )),
+/// Sees the end of a session while an answer is waited for. A client that has lost its connection goes on trying to
+/// have it back, and keeps what it is asked meanwhile for as long as the session lasts.
+pub(crate) struct Watch(StateWatcher);
+
+impl Watch {
+    /// Nothing is sent on a session that has lost its connection.
+    pub(crate) fn on(client: &Client) -> Result<Self, Fault> {
+        let mut states = client.state_watcher();
+        match states.state() {
+            SessionState::SyncConnected => Ok(Self(states)),
+            state => Err(Fault::Down(
+                format!("the session is over: {state:?}").into(),
+            )),
+        }
+    }
+
+    /// The answer, or the end of the session.
+    pub(crate) async fn over<T>(
+        mut self,
+        answer: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        tokio::select! {
+            biased;
+            answer = answer => answer,
+            state = self.0.changed() => {
+                Err(Fault::Disconnected(format!("the session is over: {state:?}").into()))
+            }
+        }
     }
 }

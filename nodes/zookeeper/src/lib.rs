@@ -9,7 +9,11 @@
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let url = "zk://h1:2181+h2+h3/locks";
 //! quorate_zookeeper::prepare(url).await?;
-//! let ensemble = quorate_zookeeper::ZooKeeper::open(url)?;
+//! let redlock = quorate::Redlock::builder()
+//!     .node(quorate_zookeeper::node(url)?)
+//!     .build()?;
+//! let guard = redlock.acquire("nightly-report").await?;
+//! # guard.release().await;
 //! # Ok(())
 //! # }
 //! ```
@@ -50,4 +54,4 @@ pub use address::BadUrl;
 pub use listener::ZooKeeperListener;
 pub use prepare::{PrepareError, Prepared, prepare};
 pub use session::ZooKeeperSession;
-pub use store::ZooKeeper;
+pub use store::{ZooKeeper, node};

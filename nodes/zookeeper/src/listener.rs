@@ -10,10 +10,10 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use quorate::node::Fault;
 use quorate::node::store::Listener;
-use zookeeper_client::{Client, CreateMode, Error, OneshotWatcher, Stat, StateWatcher};
+use zookeeper_client::{Client, CreateMode, Error, OneshotWatcher, Stat};
 
 use crate::address::Address;
-use crate::dial::{Dialled, alive};
+use crate::dial::{Dialled, Watch};
 use crate::fault;
 use crate::layout::Layout;
 use crate::words;
@@ -24,7 +24,6 @@ const TRIES: usize = 4;
 /// Hears the wake-ups for one process.
 pub struct ZooKeeperListener {
     client: Client,
-    states: StateWatcher,
     address: Arc<Address>,
     path: String,
     /// The version of the znode that has been told.
@@ -61,11 +60,8 @@ impl ZooKeeperListener {
             added.map_err(|error| fault::of_request(&error, &address))?;
             match writer.commit().await.map_err(Error::from) {
                 Ok(_) => {
-                    let mut states = client.state_watcher();
-                    states.state();
                     return Ok(Self {
                         client,
-                        states,
                         address,
                         path,
                         heard: 0,
@@ -111,6 +107,9 @@ impl ZooKeeperListener {
                     let read = read.await;
                     self.next = Next::Look;
                     let (data, stat, watch) = read.map_err(|error| self.gone(&error))?;
+                    if stat.ephemeral_owner != self.client.session_id().0 {
+                        return Err(self.gone(&Error::NoNode));
+                    }
                     self.next = Next::Watch(watch.changed().map(|_| ()).boxed());
                     if let Some(words) = self.told(&data, stat.version) {
                         return Ok(words);
@@ -122,7 +121,9 @@ impl ZooKeeperListener {
 
     fn gone(&self, error: &Error) -> Fault {
         match error {
-            Error::NoNode => Fault::Disconnected("the znode for its wake-ups was removed".into()),
+            Error::NoNode => {
+                Fault::Disconnected("its znode for wake-ups is gone, or another listens".into())
+            }
             error => fault::of_request(error, &self.address),
         }
     }
@@ -130,13 +131,6 @@ impl ZooKeeperListener {
 
 impl Listener for ZooKeeperListener {
     async fn next(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
-        alive(&self.client)?;
-        let mut states = self.states.clone();
-        tokio::select! {
-            heard = self.hear() => heard,
-            state = states.changed() => {
-                Err(Fault::Disconnected(format!("its session is over: {state:?}").into()))
-            }
-        }
+        Watch::on(&self.client)?.over(self.hear()).await
     }
 }

@@ -9,7 +9,7 @@ use quorate::node::store::{Commit, Committed, Named, Record, Said, Session};
 use zookeeper_client::{Client, CreateMode, Error, MultiWriteError, MultiWriteResult, MultiWriter};
 
 use crate::address::Address;
-use crate::dial::{Dialled, alive};
+use crate::dial::{Dialled, Watch};
 use crate::fault;
 use crate::layout::{Layout, unhex};
 use crate::step::{Step, steps, version};
@@ -69,6 +69,16 @@ impl ZooKeeperSession {
             Err(error) => Err(self.fault(&error)),
         })
         .collect()
+    }
+
+    async fn list(&self) -> Result<Vec<String>, Fault> {
+        let records = self.layout.records();
+        let listed = self.client.list_children(&records).await;
+        let mut names = listed.map_err(|error| self.fault(&error))?;
+        // What an inspection tries is no record.
+        names.retain(|name| unhex(name).is_some());
+        names.sort_unstable();
+        Ok(names)
     }
 
     /// Sends one commit now; what became of it comes later. A release and the wake-up behind it are one transaction:
@@ -183,13 +193,13 @@ impl ZooKeeperSession {
 
 impl Session for ZooKeeperSession {
     async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Said<Vec<Record>>, Fault> {
-        alive(&self.client)?;
+        let watch = Watch::on(&self.client)?;
         let paths = names.iter().map(|name| self.layout.record(name)).collect();
-        self.read(paths).await.map(without_clock)
+        watch.over(self.read(paths)).await.map(without_clock)
     }
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<Said<Vec<Committed>>, Fault> {
-        alive(&self.client)?;
+        let watch = Watch::on(&self.client)?;
         let planned = commits.iter().map(plan).collect::<Result<Vec<_>, _>>()?;
         // All are sent before the first answer is waited for.
         let sent: Vec<_> = commits
@@ -201,22 +211,20 @@ impl Session for ZooKeeperSession {
                 self.settle(commit, steps, told, first)
             })
             .collect();
-        together(join_all(sent).await).map(without_clock)
+        let settled = join_all(sent).map(together);
+        watch.over(settled).await.map(without_clock)
     }
 
     async fn page(&mut self, from: u64, count: u32) -> Result<Said<Vec<Named>>, Fault> {
-        alive(&self.client)?;
+        let watch = Watch::on(&self.client)?;
         if from == 0 || self.names.is_empty() {
-            let listed = self.client.list_children(&self.layout.records()).await;
-            self.names = listed.map_err(|error| self.fault(&error))?;
-            self.names.sort_unstable();
+            self.names = watch.over(self.list()).await?;
         }
         let from = usize::try_from(from).unwrap_or(usize::MAX);
         let page = self.names.iter().skip(from).take(count as usize);
-        let named = page.filter_map(|name| unhex(name));
-        let named: Vec<Vec<u8>> = named.collect();
+        let named: Vec<Vec<u8>> = page.filter_map(|name| unhex(name)).collect();
         let paths = named.iter().map(|name| self.layout.record(name)).collect();
-        let records = self.read(paths).await?;
+        let records = Watch::on(&self.client)?.over(self.read(paths)).await?;
         Ok(without_clock(named.into_iter().zip(records).collect()))
     }
 }
@@ -235,9 +243,8 @@ fn plan(commit: &Commit) -> Result<Vec<Vec<Step>>, Fault> {
         return Err(Fault::Server(why.into()));
     }
     let planned: Option<_> = commit.changes.iter().map(steps).collect();
-    planned.ok_or_else(|| {
-        Fault::Server("a record has no versions left: its znode has to be removed".into())
-    })
+    planned
+        .ok_or_else(|| Fault::Server("no znode can be asked for this version of a record".into()))
 }
 
 /// Whom a commit tells what: all words for one process in one.

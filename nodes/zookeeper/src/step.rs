@@ -23,11 +23,22 @@ pub(crate) fn version(of_znode: i32) -> u64 {
     u64::from(of_znode.cast_unsigned()) + 1
 }
 
-/// The version of the znode; none where there must be no record.
-fn of_znode(version: u64) -> Option<i32> {
-    version
-        .checked_sub(1)
-        .map(|version| (version as u32).cast_signed())
+/// What a version of a record is to ZooKeeper.
+enum Known {
+    /// There is no record.
+    None,
+    /// The znode has this version.
+    At(i32),
+    /// No znode can have it, or none can be asked for it.
+    Never,
+}
+
+fn of_znode(version: u64) -> Known {
+    match version.checked_sub(1).map(u32::try_from) {
+        None => Known::None,
+        Some(Ok(at)) if at.cast_signed() != ANY => Known::At(at.cast_signed()),
+        Some(_) => Known::Never,
+    }
 }
 
 /// ZooKeeper takes this version in a request for "any".
@@ -37,13 +48,13 @@ const ANY: i32 = -1;
 pub(crate) fn steps(change: &Change) -> Option<Vec<Step>> {
     let writes = change.state.is_some();
     Some(match of_znode(change.version) {
-        None if writes => vec![Step::Create],
-        None => vec![Step::Create, Step::Remove],
-        Some(ANY) => return None,
-        Some(version) if !writes => vec![Step::Check(version)],
+        Known::Never => return None,
+        Known::None if writes => vec![Step::Create],
+        Known::None => vec![Step::Create, Step::Remove],
+        Known::At(version) if !writes => vec![Step::Check(version)],
         // The next version would be ANY: one step more, and nobody ever sees it.
-        Some(version) if version == ANY - 1 => vec![Step::Set(version), Step::SetAgain],
-        Some(version) => vec![Step::Set(version)],
+        Known::At(version) if version == ANY - 1 => vec![Step::Set(version), Step::SetAgain],
+        Known::At(version) => vec![Step::Set(version)],
     })
 }
 
@@ -61,10 +72,10 @@ mod tests {
 
     #[test]
     fn versions_of_records_are_those_of_znodes_plus_one() {
-        for znode in [0, 1, i32::MAX, i32::MIN, -2, -1] {
-            assert_eq!(of_znode(version(znode)), Some(znode));
+        for znode in [0, 1, i32::MAX, i32::MIN, -2] {
+            assert!(matches!(of_znode(version(znode)), Known::At(at) if at == znode));
         }
-        assert_eq!((version(0), of_znode(0)), (1, None));
+        assert_eq!(version(0), 1);
         assert_eq!(
             version(i32::MIN),
             version(i32::MAX) + 1,
@@ -86,5 +97,7 @@ mod tests {
         assert_eq!(look(last).unwrap(), [Step::Check(-2)]);
         // A request with -1 would be done whatever the version is.
         assert_eq!((write(last + 1), look(last + 1)), (None, None));
+        assert_eq!((write(last + 2), look(last + 3)), (None, None));
+        assert_eq!(write(u64::MAX), None);
     }
 }

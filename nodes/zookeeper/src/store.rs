@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use quorate::Inspection;
-use quorate::node::store::{Greeting, Store, Traits};
+use quorate::node::store::{Greeting, Store, StoreNode, Traits};
 use quorate::node::{Fault, NodeName, ServerRun};
 use zookeeper_client::Client;
 
@@ -36,6 +36,15 @@ impl ZooKeeper {
         let name = NodeName::new(address.name());
         Ok(Self { address, name })
     }
+}
+
+/// A master of this ZooKeeper, for [`RedlockBuilder::node`](quorate::RedlockBuilder::node).
+///
+/// # Errors
+///
+/// [`BadUrl`] where the URL names none.
+pub fn node(url: &str) -> Result<StoreNode<ZooKeeper>, BadUrl> {
+    ZooKeeper::open(url).map(StoreNode::new)
 }
 
 impl Store for ZooKeeper {

@@ -110,7 +110,11 @@ impl<S: Store> Door<S> {
                 (done, Commit { changes, wakes })
             };
             let done_so = commit.changes[0].state.is_none();
-            if done_so || matches!(&session.commit(&[commit]).await.expect("it answers").what[..], [Committed::Done(_)])
+            if done_so
+                || matches!(
+                    &session.commit(&[commit]).await.expect("it answers").what[..],
+                    [Committed::Done(_)]
+                )
             {
                 return done;
             }

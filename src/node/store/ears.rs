@@ -79,7 +79,9 @@ pub(super) fn listen<S: Store>(shared: &Arc<Shared<S>>, request: &Request) {
     match request {
         Request::Acquire { claim, .. } => {
             let names = names::of_claim(claim);
-            state.wanted.extend(names.into_iter().map(|name| (name, until)));
+            state
+                .wanted
+                .extend(names.into_iter().map(|name| (name, until)));
         }
         Request::Watch { key, on: true } => drop(state.watched.insert(key.clone())),
         Request::Watch { key, .. } => {

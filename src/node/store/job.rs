@@ -194,9 +194,9 @@ fn heard(master: &mut Master, watchers: &[Item], now: u64) -> Vec<Wake> {
     });
     let announced = master.take_announced();
     let announced = announced.iter().flat_map(|key| {
-        let watching = watchers.iter().filter(|watcher| {
-            watcher.id.key == *key && watcher.lives(now)
-        });
+        let watching = watchers
+            .iter()
+            .filter(|watcher| watcher.id.key == *key && watcher.lives(now));
         watching.map(|watcher| Wake {
             process: String::from_utf8_lossy(&watcher.id.member).into(),
             word: word(LEADER, key),

@@ -490,7 +490,9 @@ impl<S: Store> Lane<S> {
         let Some(subscriber) = self.shared.subscriber.get() else {
             return Vec::new();
         };
-        let ours = commit.wakes.extract_if(.., |wake| wake.process == subscriber.process);
+        let ours = commit
+            .wakes
+            .extract_if(.., |wake| wake.process == subscriber.process);
         ours.map(|wake| wake.word).collect()
     }
 
@@ -563,7 +565,11 @@ impl<S: Store> Lane<S> {
             page: Arc::new(page.clone()),
         };
         let more = what.len() >= usize::try_from(page.count).unwrap_or(usize::MAX);
-        let next = if more { page.cursor + what.len() as u64 } else { 0 };
+        let next = if more {
+            page.cursor + what.len() as u64
+        } else {
+            0
+        };
         match master.apply(now, &request)? {
             Answer::Keys { keys, .. } => Ok(Answer::Keys { cursor: next, keys }),
             other => Ok(other),

@@ -59,7 +59,11 @@ impl State {
         let fits = |name: &[u8], version: u64| {
             self.records.get(name).map_or(0, |record| record.version) == version
         };
-        if !commit.changes.iter().all(|change| fits(&change.name, change.version)) {
+        if !commit
+            .changes
+            .iter()
+            .all(|change| fits(&change.name, change.version))
+        {
             return Committed::Stale;
         }
         let mut versions = Vec::new();

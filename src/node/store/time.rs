@@ -71,7 +71,10 @@ impl StoreTime {
             return None;
         }
         let apart = most * RATE / 1000 + 1;
-        Some((look.shown + least.saturating_sub(apart), most - least + 2 * apart))
+        Some((
+            look.shown + least.saturating_sub(apart),
+            most - least + 2 * apart,
+        ))
     }
 
     /// How what is written now is dated, in a record of this version.

@@ -3,9 +3,9 @@
 use std::sync::Mutex;
 
 use super::*;
+use crate::node::actor::trust::Roster;
 use crate::node::redis::address::Address;
 use crate::node::redis::shared::NodeOptions;
-use crate::node::actor::trust::Roster;
 use crate::node::{
     Answer, Claim, Class, Group, Mode, NewValue, Part, Phase, Reply, ReplySink, Request, ServerRun,
     Subscriber, Token, WakeSink,
