@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use quorate::node::Fault;
 use quorate::{AcquireError, Redlock, RedlockBuilder, RestartGuard, TryAcquire, Wait};
 use quorate_testbed::{Masters, ZooKeeperOptions};
 use quorate_zookeeper::node;
@@ -14,8 +13,12 @@ use support::*;
 
 /// A client of one ZooKeeper, as a process of its own would be.
 fn settings(server: &Prepared) -> RedlockBuilder {
+    settings_of(&server.url())
+}
+
+fn settings_of(url: &str) -> RedlockBuilder {
     Redlock::builder()
-        .node(node(&server.url()).unwrap())
+        .node(node(url).unwrap())
         .restart_guard(RestartGuard::Off)
         .connect_timeout(Duration::from_secs(4))
         .ttl(Duration::from_secs(30))
@@ -35,13 +38,19 @@ fn mixed(server: &Prepared, masters: &Masters) -> Redlock {
         .unwrap()
 }
 
+/// Whether another holds it; asked again while a master that has just gone is found out.
 async fn is_held(redlock: &Redlock, resource: &str) -> bool {
-    match redlock.try_acquire(resource).await.unwrap() {
-        TryAcquire::Held(_) => true,
-        TryAcquire::Acquired(guard) => {
-            guard.release().await;
-            false
+    let began = Instant::now();
+    loop {
+        match redlock.try_acquire(resource).await {
+            Ok(TryAcquire::Held(_)) => return true,
+            Ok(TryAcquire::Acquired(guard)) => {
+                guard.release().await;
+                return false;
+            }
+            Err(error) => assert!(began.elapsed() < PATIENCE, "{error:?}"),
         }
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
@@ -112,14 +121,16 @@ test!(a_release_fires_one_watch_however_many_wait, server => {
 
 test!(a_holder_that_dies_is_replaced_after_its_lease_and_not_before, server => {
     let ttl = Duration::from_secs(3);
-    let dead = settings(&server).ttl(ttl).build().unwrap();
-    let mine = settings(&server).ttl(ttl).build().unwrap();
+    let url = server.url_with("timeout=700ms");
+    let dead = settings_of(&url).ttl(ttl).build().unwrap();
+    let mine = settings_of(&url).ttl(ttl).build().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (taken, token) = runtime
         .spawn(async move {
             let before = Instant::now();
             let guard = dead.acquire("a").await.unwrap();
             let token = guard.fencing_token().unwrap();
+            // Nothing of it is dropped, as in a process that is killed.
             std::mem::forget(guard);
             (before, token)
         })
@@ -135,9 +146,9 @@ test!(a_holder_that_dies_is_replaced_after_its_lease_and_not_before, server => {
 
 test!(a_held_lock_outlives_a_server_that_stands_still_for_longer_than_its_session, server => {
     let url = server.url_with("session=1s&timeout=400ms");
-    let short = |_| settings(&server).ttl(Duration::from_secs(12));
-    let redlock = Redlock::builder().node(node(&url).unwrap()).ttl(Duration::from_secs(12)).build().unwrap();
-    let other = short(()).wait(Wait::For(Duration::from_secs(40))).build().unwrap();
+    let ttl = Duration::from_secs(12);
+    let redlock = settings_of(&url).ttl(ttl).build().unwrap();
+    let other = settings_of(&url).ttl(ttl).build().unwrap();
     let guard = redlock.acquire("a").await.unwrap();
     server.zookeeper.stop(0).unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -161,16 +172,7 @@ test!(
         let zookeeper = &server.zookeeper;
         let next = || zookeeper.leader().is_some();
         tokio::task::block_in_place(|| assert!(quorate_testbed::within(PATIENCE, next)));
-        let refused = async {
-            loop {
-                match yours.try_acquire("a").await {
-                    Ok(TryAcquire::Held(_)) => return,
-                    Ok(TryAcquire::Acquired(_)) => panic!("it is held"),
-                    Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-                }
-            }
-        };
-        tokio::time::timeout(PATIENCE, refused).await.unwrap();
+        assert!(is_held(&yours, "a").await);
         assert!(guard.is_valid());
         let token = guard.fencing_token().unwrap();
         guard.release().await;
@@ -197,7 +199,7 @@ test!(two_redis_and_one_zookeeper_are_one_quorum, server => {
     assert!(guard.fencing_token().unwrap() > token);
     masters[0].restart().unwrap();
     server.zookeeper.kill(0).unwrap();
-    assert!(is_held(&mine, "b").await == false);
+    assert!(!is_held(&mine, "b").await);
     guard.release().await;
     assert!(!is_held(&mine, "a").await);
 });
@@ -217,11 +219,10 @@ test!(two_urls_of_one_zookeeper_are_one_vote, server => {
 
 test!(a_zookeeper_that_is_not_prepared_is_no_lock_and_says_so_at_once, server => {
     let url = format!("{}?timeout=4s", server.zookeeper.url("/nowhere"));
-    let redlock = Redlock::builder().node(node(&url).unwrap()).connect_timeout(Duration::from_secs(4)).build().unwrap();
+    let redlock = settings_of(&url).build().unwrap();
     let began = Instant::now();
     let refused = redlock.acquire("a").await.map(|_| ()).unwrap_err();
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
-    let AcquireError::NoQuorum { .. } = &refused else { panic!("{refused:?}") };
+    let AcquireError::NoQuorum(_) = &refused else { panic!("{refused:?}") };
     assert!(format!("{refused:?}").contains("quorate prepare"), "{refused:?}");
-    let _ = Fault::Stalled;
 });
