@@ -9,7 +9,7 @@ use crate::node::note::{Identity, NoteText, Notes};
 #[cfg(any(test, feature = "testing"))]
 use crate::node::redis::driver::Driver;
 use crate::node::redis::{Address, NodeOptions, RedisNode};
-use crate::node::{Node, Terms};
+use crate::node::{Context, Node};
 use crate::options::{Options, bad, text};
 #[cfg(any(test, feature = "testing"))]
 use crate::protocol::instant::Instant;
@@ -308,31 +308,21 @@ impl RedlockBuilder {
             note: self.note.clone(),
         };
         options.check()?;
-        if self.connect_timeout.is_zero() {
-            let why = "leaves no time to connect; 500ms is the default";
-            return Err(bad("connect_timeout", self.connect_timeout, why));
-        }
-        if self.connect_timeout > LONGEST_CONNECT {
-            let why = format!(
-                "is longer than anybody waits: at most {} is allowed",
-                text(LONGEST_CONNECT)
-            );
-            return Err(bad("connect_timeout", self.connect_timeout, why));
-        }
+        self.check_connect_timeout()?;
         if self.prefix.len() > MAX_RESOURCE_LEN {
             return Err(BuildError::PrefixTooLong(self.prefix.len()));
         }
         if self.prefix.starts_with(RESERVED) {
             return Err(BuildError::ReservedPrefix(std::mem::take(&mut self.prefix)));
         }
-        let terms = self.terms(runtime.clone());
+        let context = self.context(runtime.clone());
         let nodes = if self.nodes.is_empty() {
-            self.all_nodes(node_timeout, &terms)?
+            self.all_nodes(node_timeout, &context)?
         } else {
             std::mem::take(&mut self.nodes)
         };
         for node in &nodes {
-            node.settle(&terms);
+            node.settle(&context);
         }
         let slowest = self.slowest(node_timeout, &nodes)?;
         if nodes.len() > MAX_MASTERS {
@@ -409,7 +399,7 @@ impl RedlockBuilder {
         &self,
         node_timeout: Duration,
         name: &str,
-        terms: &Terms,
+        context: &Context,
     ) -> Result<Arc<NodeOptions>, BuildError> {
         Ok(Arc::new(NodeOptions {
             node_timeout,
@@ -417,7 +407,7 @@ impl RedlockBuilder {
             max_ttl: self.max_ttl,
             restart_guard: self.restart_guard,
             name: name.into(),
-            roster: terms.roster.clone(),
+            roster: context.roster.clone(),
             #[cfg(any(test, feature = "testing"))]
             dial: self.dial.clone(),
             #[cfg(feature = "tls-rustls")]
@@ -425,11 +415,25 @@ impl RedlockBuilder {
         }))
     }
 
-    fn terms(&self, runtime: Arc<dyn Runtime>) -> Terms {
-        Terms {
+    fn check_connect_timeout(&self) -> Result<(), BuildError> {
+        let why = if self.connect_timeout.is_zero() {
+            "leaves no time to connect; 500ms is the default".to_owned()
+        } else if self.connect_timeout > LONGEST_CONNECT {
+            format!(
+                "is longer than anybody waits: at most {} is allowed",
+                text(LONGEST_CONNECT)
+            )
+        } else {
+            return Ok(());
+        };
+        Err(bad("connect_timeout", self.connect_timeout, why))
+    }
+
+    fn context(&self, runtime: Arc<dyn Runtime>) -> Context {
+        Context {
             connect_timeout: self.connect_timeout,
             restart_guard: self.restart_guard,
-            ..Terms::new(runtime, self.max_ttl)
+            ..Context::new(runtime, self.max_ttl)
         }
     }
 
@@ -455,12 +459,12 @@ impl RedlockBuilder {
     fn all_nodes(
         &self,
         node_timeout: Duration,
-        terms: &Terms,
+        context: &Context,
     ) -> Result<Vec<Arc<dyn Node>>, BuildError> {
         let mut nodes = if self.masters.is_empty() && !self.others.is_empty() {
             Vec::new()
         } else {
-            self.redis_nodes(node_timeout, terms)?
+            self.redis_nodes(node_timeout, context)?
         };
         let mut names: Vec<String> = nodes.iter().map(|node| node.name().to_string()).collect();
         for (before, (at, node)) in self.others.iter().enumerate() {
@@ -477,10 +481,10 @@ impl RedlockBuilder {
     fn redis_nodes(
         &self,
         node_timeout: Duration,
-        terms: &Terms,
+        context: &Context,
     ) -> Result<Vec<Arc<dyn Node>>, BuildError> {
         let name = Identity::of_this_process().of_connection();
-        let options = self.node_options(node_timeout, &name, terms)?;
+        let options = self.node_options(node_timeout, &name, context)?;
         let node = |address| Arc::new(RedisNode::new(address, options.clone())) as Arc<dyn Node>;
         Ok(addresses(&self.masters)?.into_iter().map(node).collect())
     }
@@ -489,8 +493,8 @@ impl RedlockBuilder {
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn drivers(&self, seed: u64, now: Instant) -> Result<Vec<Driver>, BuildError> {
         // The same in every run, so that a run can be repeated.
-        let terms = self.terms(Arc::new(Tokio::default()));
-        let options = self.node_options(self.effective_node_timeout(), "quorate", &terms)?;
+        let context = self.context(Arc::new(Tokio::default()));
+        let options = self.node_options(self.effective_node_timeout(), "quorate", &context)?;
         let addresses = addresses(&self.masters)?.into_iter().zip(seed..);
         let driver = |(address, seed)| Driver::new(address, options.clone(), seed, now);
         Ok(addresses.map(driver).collect())
@@ -499,8 +503,8 @@ impl RedlockBuilder {
     /// The only master of this builder, for contract tests.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn single_node(self) -> Result<Arc<dyn Node>, BuildError> {
-        let terms = self.terms(Arc::new(Tokio::default()));
-        let nodes = self.redis_nodes(self.effective_node_timeout(), &terms)?;
+        let context = self.context(Arc::new(Tokio::default()));
+        let nodes = self.redis_nodes(self.effective_node_timeout(), &context)?;
         nodes.into_iter().next().ok_or(BuildError::NoMasters)
     }
 }

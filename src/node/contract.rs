@@ -1,10 +1,10 @@
 //! What every kind of master has to keep.
 
+use super::context::{Abilities, Context};
 use super::inspection::Inspection;
 use super::name::NodeName;
 use super::request::{Reply, Request, Subscriber};
 use super::scope::Scope;
-use super::terms::{Abilities, Terms};
 
 /// One independent master.
 ///
@@ -25,8 +25,8 @@ pub trait Node: Send + Sync + 'static {
     }
 
     /// Tells what the `Redlock` that it belongs to goes by. Called once, before all else.
-    fn settle(&self, terms: &Terms) {
-        let _ = terms;
+    fn settle(&self, context: &Context) {
+        let _ = context;
     }
 
     /// Queues `request`; `reply` is answered later, or before this returns.

@@ -6,6 +6,7 @@
 //! decides that a lock is held; it has one vote.
 
 mod actor;
+mod context;
 mod contract;
 mod fault;
 pub(crate) mod inspection;
@@ -20,9 +21,10 @@ mod scope;
 pub mod store;
 #[cfg(any(test, feature = "testing"))]
 mod stream;
-mod terms;
+
 mod text;
 
+pub use context::{Abilities, Context};
 pub use contract::Node;
 pub use fault::Fault;
 pub use name::NodeName;

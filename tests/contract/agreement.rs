@@ -20,7 +20,7 @@ const KEYS: [&[u8]; 2] = [b"a", b"b"];
 
 /// How long things last in one run of deeds.
 #[derive(Clone, Copy)]
-pub(crate) struct Times {
+struct Times {
     ttls: [Duration; 3],
     /// Of each waiter.
     heartbeats: [Duration; TICKETS.len()],
@@ -54,7 +54,7 @@ const TICKETS: [u64; 4] = [3, 1, 3, 7];
 
 /// One thing that happens to a master.
 #[derive(Clone, Debug)]
-pub(crate) enum Deed {
+enum Deed {
     Acquire(Who, usize, i64),
     /// Relative to the counter as it stands.
     Confirm(Who, i64),
@@ -450,7 +450,8 @@ fn counter(model: &Arm, key: &[u8]) -> u64 {
 
 fn close(a: Option<Duration>, b: Option<Duration>, blur: Duration) -> bool {
     match (a, b) {
-        (Some(a), Some(b)) => a.abs_diff(b) <= blur,
+        // Who looks at a store without a clock sees a lease last a little longer, and a note takes that over.
+        (Some(a), Some(b)) => a.abs_diff(b) <= blur + a / 32,
         (a, b) => a.is_none() && b.is_none(),
     }
 }
@@ -680,15 +681,20 @@ impl Pair {
                 }
             }
             // A wake-up comes on the connection of the looks, so it has come before their answers.
-            let [a, b] = self.heard.each_ref().map(Heard::take);
-            if let Master::Store(_) = server.master {
-                // Who begins to listen is woken for everything it waits for.
-                let missed = a.iter().find(|key| !b.contains(key));
-                prop_assert_eq!(missed, None, "wake-ups of deed {}", place);
-            } else {
-                prop_assert_eq!(a, b, "wake-ups of deed {}", place);
-            }
+            self.compare_wake_ups(place)?;
             self.compared.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn compare_wake_ups(&self, place: usize) -> Result<(), TestCaseError> {
+        let [a, b] = self.heard.each_ref().map(Heard::take);
+        if let Master::Store(_) = self.server.master {
+            // Who begins to listen is woken for everything it waits for.
+            let missed = a.iter().find(|key| !b.contains(key));
+            prop_assert_eq!(missed, None, "wake-ups of deed {}", place);
+        } else {
+            prop_assert_eq!(a, b, "wake-ups of deed {}", place);
         }
         Ok(())
     }
@@ -752,7 +758,7 @@ fn compare(times: &Times, cases: u32, deeds: impl Strategy<Value = Deed>) {
 }
 
 /// Compares the master in memory with another.
-pub(crate) fn compare_with(
+fn compare_with(
     other: impl FnOnce() -> Arm,
     times: &Times,
     cases: u32,
@@ -810,18 +816,18 @@ fn the_two_agree_on_lines_whose_waiters_come_and_go() {
 
 #[test]
 fn a_store_agrees_with_the_memory_master() {
-    compare_with(|| Arm::table(true), &LASTING, 60, deed());
-    compare_with(|| Arm::table(true), &LASTING, 60, group_deed());
+    compare_with(|| Arm::table(true), &LASTING, 20, deed());
+    compare_with(|| Arm::table(true), &LASTING, 20, group_deed());
 }
 
 #[test]
 fn a_store_agrees_while_locks_expire_and_waiters_come_and_go() {
-    compare_with(|| Arm::table(true), &FLEETING, 40, group_deed());
-    compare_with(|| Arm::table(true), &FLEETING, 40, line_deed());
+    compare_with(|| Arm::table(true), &FLEETING, 20, group_deed());
+    compare_with(|| Arm::table(true), &FLEETING, 20, line_deed());
 }
 
 #[test]
 fn a_store_without_a_clock_agrees_with_the_memory_master() {
-    compare_with(|| Arm::table(false), &LASTING, 60, deed());
-    compare_with(|| Arm::table(false), &LASTING, 60, group_deed());
+    compare_with(|| Arm::table(false), &LASTING, 20, deed());
+    compare_with(|| Arm::table(false), &LASTING, 20, group_deed());
 }

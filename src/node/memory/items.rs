@@ -50,7 +50,15 @@ impl Master {
     /// Every item that has not expired. What stands in a line that lives is told whether or not it lives itself:
     /// who comes back keeps a place that nobody has cleared away.
     pub(in crate::node) fn items(&self, now: u64) -> Vec<Item> {
-        let mut items: Vec<Item> = self.texts().filter(|item| item.lives(now)).collect();
+        let keys = self.all().map(|(key, text, until)| {
+            let kind = text.map_or(Kind::Foreign, |_| Kind::Text);
+            Item {
+                id: Id::of(kind, key, &[]),
+                what: text.unwrap_or_default().to_vec(),
+                until,
+            }
+        });
+        let mut items: Vec<Item> = keys.filter(|item| item.lives(now)).collect();
         for (key, line) in &self.lines {
             if now / 1000 < line.expires {
                 items.extend(line.items(key));

@@ -5,7 +5,6 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::items::{Id, Item, Kind};
 use crate::keys::{self, Family};
 use crate::node::note::{NOTE_LIVES, NOTE_TOLD, dated};
 use crate::node::{
@@ -721,19 +720,10 @@ impl Master {
         }
     }
 
-    /// Every key, as an item.
-    pub(super) fn texts(&self) -> impl Iterator<Item = Item> {
-        self.keys.iter().map(|(key, entry)| {
-            let (kind, what) = match &entry.value {
-                Value::Text(text) => (Kind::Text, text.clone()),
-                Value::Foreign => (Kind::Foreign, Vec::new()),
-            };
-            Item {
-                id: Id::of(kind, key, &[]),
-                what,
-                until: entry.expires,
-            }
-        })
+    /// Every key: its string, none for a value of another type, and when it expires.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>, Option<u64>)> {
+        let all = self.keys.iter();
+        all.map(|(key, entry)| (&key[..], entry.text(), entry.expires))
     }
 
     /// Puts a string, or a value of another type, until then.

@@ -138,26 +138,26 @@ pub trait Session: Send + 'static {
     fn load(
         &mut self,
         names: &[Arc<[u8]>],
-    ) -> impl Future<Output = Result<Said<Vec<Record>>, Fault>> + Send;
+    ) -> impl Future<Output = Result<Clocked<Vec<Record>>, Fault>> + Send;
 
     /// Tries these commits, in this order, each by itself: that one is stale says nothing of the next. At most
     /// [`Traits::batch`]; no two of them change the same record.
     fn commit(
         &mut self,
         commits: &[Commit],
-    ) -> impl Future<Output = Result<Said<Vec<Committed>>, Fault>> + Send;
+    ) -> impl Future<Output = Result<Clocked<Vec<Committed>>, Fault>> + Send;
 
     /// The records from the `from`th on, at most `count`, in an order that stays.
     fn page(
         &mut self,
         from: u64,
         count: u32,
-    ) -> impl Future<Output = Result<Said<Vec<Named>>, Fault>> + Send;
+    ) -> impl Future<Output = Result<Clocked<Vec<NamedRecord>>, Fault>> + Send;
 }
 
 /// An answer, and what the server's clock showed.
 #[derive(Clone, Debug)]
-pub struct Said<T> {
+pub struct Clocked<T> {
     /// The answer.
     pub what: T,
     /// What the server's clock showed at some moment between question and answer, in microseconds since 1970.
@@ -176,7 +176,7 @@ pub struct Record {
 }
 
 /// A record and its name.
-pub type Named = (Vec<u8>, Record);
+pub type NamedRecord = (Vec<u8>, Record);
 
 /// A change of one or several records, all or none, and whom to wake when it is done.
 #[derive(Clone, Debug, Default)]

@@ -34,12 +34,12 @@ impl<S: Store> Door<S> {
         key: &[u8],
         change: impl FnMut(&mut Master, u64) -> T + Send,
     ) -> T {
-        self.block_on(self.change(key, change))
+        Self::block_on(self.change(key, change))
     }
 
     /// How many keys there are; a line counts as one.
     pub fn keys(&self) -> usize {
-        let names = self.block_on(async {
+        let names = Self::block_on(async {
             let (mut session, _) = self.store.connect().await.expect("the store is there");
             session.page(0, 10_000).await.expect("it answers").what
         });
@@ -52,7 +52,7 @@ impl<S: Store> Door<S> {
 
     /// Takes everything away.
     pub fn clear(&self) {
-        self.block_on(async {
+        Self::block_on(async {
             let (mut session, _) = self.store.connect().await.expect("the store is there");
             let all = session.page(0, 10_000).await.expect("it answers").what;
             for (name, Record { version, .. }) in all {
@@ -68,7 +68,7 @@ impl<S: Store> Door<S> {
         });
     }
 
-    fn block_on<T: Send>(&self, what: impl Future<Output = T> + Send) -> T {
+    fn block_on<T: Send>(what: impl Future<Output = T> + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 let mut runtime = tokio::runtime::Builder::new_current_thread();

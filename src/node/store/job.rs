@@ -136,7 +136,8 @@ impl Job {
             let kept = Kept::after(before, here, now, clock);
             let lived = before.iter().filter(|kept| kept.item.lives(now));
             let same = kept.iter().filter(|kept| kept.item.lives(now)).eq(lived);
-            let write = !same || shelf.is_dirty(name);
+            // Who wakes somebody has changed something, if only what was dead already.
+            let write = !same || !wakes.is_empty() || shelf.is_dirty(name);
             changed |= write;
             changes.push(Change {
                 name: name.clone(),

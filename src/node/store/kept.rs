@@ -100,7 +100,7 @@ impl Kept {
             When::Until(until) => Some(until),
             When::Always | When::For { .. } => None,
         };
-        let (id, what) = (Id::of(kind_of(kind)?, &key, &member), what.to_vec());
+        let id = Id::of(kind_of(kind)?, &key, &member);
         let item = Item { id, what, until };
         Some(Self { item, when })
     }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::contract::{Commit, Committed, Greeting, Said, Session, Store};
-use super::ears::say;
+use super::contract::{Clocked, Commit, Committed, Greeting, Session, Store};
+use super::hear::say;
 use super::job::{Asked, Job, Outcome, Setting, WATCHED};
 use super::kept::Kept;
 use super::names::Name;
@@ -90,17 +90,17 @@ struct Online<C> {
 
 impl<S: Store> Lane<S> {
     fn new(shared: Arc<Shared<S>>, number: usize) -> Self {
-        let terms = shared.terms();
-        let now = terms.runtime.now();
+        let context = shared.context();
+        let now = context.runtime.now();
         // The jitter is there to part processes, not to be secret.
-        let seed = terms.runtime.wall_micros() ^ u64::from(std::process::id());
+        let seed = context.runtime.wall_micros() ^ u64::from(std::process::id());
         Self {
             owed: Owed::new(),
             shelf: Shelf::default(),
-            time: StoreTime::new(terms.runtime.wall_micros(), now),
+            time: StoreTime::new(context.runtime.wall_micros(), now),
             back_off: BackOff::new(seed.wrapping_add(number as u64)),
             // The first request waits for the first connection.
-            patience: Some(now + terms.connect_timeout),
+            patience: Some(now + context.connect_timeout),
             patient_at: now,
             fault: Fault::Down("connecting".into()),
             closed_at: None,
@@ -114,7 +114,7 @@ impl<S: Store> Lane<S> {
     }
 
     fn now(&self) -> Instant {
-        self.shared.terms().runtime.now()
+        self.shared.context().runtime.now()
     }
 
     async fn run(&mut self) {
@@ -150,7 +150,7 @@ impl<S: Store> Lane<S> {
 
     async fn connect(&mut self) -> Result<Online<S::Session>, Fault> {
         let shared = self.shared.clone();
-        let limit = shared.terms().connect_timeout;
+        let limit = shared.context().connect_timeout;
         let until = self.now() + limit;
         let connected = self.wait_apart(until, shared.store.connect()).await;
         let (session, greeting) = connected.unwrap_or_else(|| {
@@ -166,19 +166,19 @@ impl<S: Store> Lane<S> {
         session: S::Session,
         greeting: Greeting,
     ) -> Result<Online<S::Session>, Fault> {
-        let (terms, now) = (self.shared.terms(), self.now());
+        let (context, now) = (self.shared.context(), self.now());
         let name = self.shared.store.name();
         if let Some(server) = &greeting.server {
-            let other = terms.roster.enter(server, name);
+            let other = context.roster.enter(server, name);
             other.map_err(|other| Fault::SameServer(other.as_str().into()))?;
         }
         let first = self.shared.acquaintance.is_first_run(greeting.run.as_str());
-        let guarded = match terms.restart_guard {
+        let guarded = match context.restart_guard {
             RestartGuard::Off => None,
             RestartGuard::AfterFirstContact if first => None,
             _ => greeting.uptime,
         };
-        let until = guarded.and_then(|up| quarantined_until(now, up.as_secs(), terms.max_ttl));
+        let until = guarded.and_then(|up| quarantined_until(now, up.as_secs(), context.max_ttl));
         if until.is_some() {
             tracing::warn!(
                 node = %name,
@@ -189,7 +189,7 @@ impl<S: Store> Lane<S> {
         self.time.forget();
         Ok(Online {
             session,
-            lasts: greeting.uptime.is_none() || terms.restart_guard == RestartGuard::Off,
+            lasts: greeting.uptime.is_none() || context.restart_guard == RestartGuard::Off,
             run: greeting.run,
             quarantined_until: until.unwrap_or(Instant::from_nanos(0)),
             since: now,
@@ -201,7 +201,7 @@ impl<S: Store> Lane<S> {
     async fn wait_apart<T>(&mut self, until: Instant, what: impl Future<Output = T>) -> Option<T> {
         let mut what = pin!(what);
         let shared = self.shared.clone();
-        let runtime = &shared.terms().runtime;
+        let runtime = &shared.context().runtime;
         loop {
             let now = runtime.now();
             if self.patience.is_none_or(|patience| patience <= now) {
@@ -280,7 +280,7 @@ impl<S: Store> Lane<S> {
             let limit = self.shared.traits.timeout;
             let served = {
                 let shared = self.shared.clone();
-                let mut limit = Limit::new(&*shared.terms().runtime, now + limit);
+                let mut limit = Limit::new(&*shared.context().runtime, now + limit);
                 limit.wait(self.serve(online)).await
             };
             match served {
@@ -303,7 +303,7 @@ impl<S: Store> Lane<S> {
     async fn gather(&mut self, guarded: Instant, heard: Instant) {
         let shared = self.shared.clone();
         let mailbox = &shared.lanes[self.number];
-        let runtime = &shared.terms().runtime;
+        let runtime = &shared.context().runtime;
         let now = runtime.now();
         mailbox.overdue(now, CROWDED * shared.traits.timeout, &mut self.batch);
         for queued in self.batch.drain(..) {
@@ -406,7 +406,7 @@ impl<S: Store> Lane<S> {
         if names.is_empty() && !no_time && !clock {
             return Ok(());
         }
-        let Said { what, clock } = online.session.load(&names).await?;
+        let Clocked { what, clock } = online.session.load(&names).await?;
         let heard = self.now();
         self.time.learn(clock, now, heard);
         let Some((seen, slack)) = self.time.now(heard) else {
@@ -454,7 +454,7 @@ impl<S: Store> Lane<S> {
             let changes = chunk.iter().flat_map(|commit| &commit.changes);
             self.risky = changes.map(|change| change.name.clone()).collect();
             let asked = self.now();
-            let Said { what, clock } = online.session.commit(chunk).await?;
+            let Clocked { what, clock } = online.session.commit(chunk).await?;
             self.risky.clear();
             self.time.learn(clock, asked, self.now());
             for (commit, committed) in chunk.iter().zip(what) {
@@ -548,7 +548,7 @@ impl<S: Store> Lane<S> {
         page: &Page,
     ) -> Result<Answer, Fault> {
         let asked = self.now();
-        let Said { what, clock } = online.session.page(page.cursor, page.count).await?;
+        let Clocked { what, clock } = online.session.page(page.cursor, page.count).await?;
         let heard = self.now();
         self.time.learn(clock, asked, heard);
         let (now, slack) = self.time.now(heard).unwrap_or_default();

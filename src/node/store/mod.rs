@@ -8,11 +8,12 @@
 mod contract;
 #[cfg(any(test, feature = "testing"))]
 mod door;
-mod ears;
+mod hear;
 mod job;
 mod joined;
 mod kept;
 mod lane;
+mod listening;
 mod names;
 mod node;
 mod shared;
@@ -22,8 +23,8 @@ mod table;
 mod time;
 
 pub use contract::{
-    Change, Commit, Committed, Greeting, Listener, Named, Record, Said, Session, Store, Traits,
-    Wake,
+    Change, Clocked, Commit, Committed, Greeting, Listener, NamedRecord, Record, Session, Store,
+    Traits, Wake,
 };
 #[cfg(any(test, feature = "testing"))]
 pub use door::Door;

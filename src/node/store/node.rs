@@ -7,10 +7,10 @@ use std::sync::Arc;
 use super::contract::Store;
 use super::joined::split;
 use super::shared::Shared;
-use super::{ears, lane, names};
+use super::{hear, lane, names};
 use crate::node::actor::mailbox::Queued;
 use crate::node::inspection::Inspection;
-use crate::node::{Abilities, Fault, Node, NodeName, Reply, Request, Scope, Subscriber, Terms};
+use crate::node::{Abilities, Context, Fault, Node, NodeName, Reply, Request, Scope, Subscriber};
 use crate::runtime::BoxFuture;
 
 /// A master made of a [`Store`]: a record a resource, decided here and changed by compare-and-set.
@@ -34,7 +34,7 @@ impl<S: Store> StoreNode<S> {
             Ok(false) => {}
             Ok(true) => {
                 let run = lane::run(self.shared.clone(), lane);
-                if !self.shared.terms().runtime.spawn(Box::pin(run)) {
+                if !self.shared.context().runtime.spawn(Box::pin(run)) {
                     mailbox.fail(&Fault::Down("no tokio runtime is running".into()));
                 }
             }
@@ -69,12 +69,12 @@ impl<S: Store> Node for StoreNode<S> {
         }
     }
 
-    fn settle(&self, terms: &Terms) {
-        self.shared.settle(terms);
+    fn settle(&self, context: &Context) {
+        self.shared.settle(context);
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        ears::listen(&self.shared, &request);
+        hear::listen(&self.shared, &request);
         if self.shared.lanes.len() == 1 {
             return self.push(0, request, reply);
         }
@@ -110,7 +110,7 @@ impl<S: Store> Drop for StoreNode<S> {
         for lane in &self.shared.lanes {
             lane.close();
         }
-        self.shared.ears.close();
+        self.shared.listening.close();
     }
 }
 

@@ -1,13 +1,13 @@
-//! What handle, lanes and ears of one store share.
+//! What handle, lanes and listener of one store share.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::contract::{Store, Traits};
-use super::ears::Ears;
+use super::listening::Listening;
 use crate::node::actor::mailbox::Mailbox;
 use crate::node::actor::trust::Acquaintance;
-use crate::node::{Subscriber, Terms};
+use crate::node::{Context, Subscriber};
 use crate::runtime::Tokio;
 
 /// The longest ttl where nobody has said any, as in tests that ask one node.
@@ -18,10 +18,10 @@ pub(super) struct Shared<S> {
     pub(super) traits: Traits,
     pub(super) lanes: Box<[Mailbox]>,
     pub(super) acquaintance: Acquaintance,
-    pub(super) ears: Ears,
+    pub(super) listening: Listening,
     /// Who hears the wake-ups; unset where nobody waits in order.
     pub(super) subscriber: OnceLock<Subscriber>,
-    terms: OnceLock<Terms>,
+    context: OnceLock<Context>,
 }
 
 impl<S: Store> Shared<S> {
@@ -32,19 +32,19 @@ impl<S: Store> Shared<S> {
             lanes: (0..traits.lanes.max(1)).map(|_| Mailbox::new()).collect(),
             traits,
             acquaintance: Acquaintance::default(),
-            ears: Ears::default(),
+            listening: Listening::default(),
             subscriber: OnceLock::new(),
-            terms: OnceLock::new(),
+            context: OnceLock::new(),
         }
     }
 
-    pub(super) fn settle(&self, terms: &Terms) {
+    pub(super) fn settle(&self, context: &Context) {
         // What was said first stays.
-        let _ = self.terms.set(terms.clone());
+        let _ = self.context.set(context.clone());
     }
 
-    pub(super) fn terms(&self) -> &Terms {
-        let alone = || Terms::new(Arc::new(Tokio::default()), MAX_TTL);
-        self.terms.get_or_init(alone)
+    pub(super) fn context(&self) -> &Context {
+        let alone = || Context::new(Arc::new(Tokio::default()), MAX_TTL);
+        self.context.get_or_init(alone)
     }
 }

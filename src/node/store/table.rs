@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::contract::{
-    Commit, Committed, Greeting, Listener, Named, Record, Said, Session, Store, Traits,
+    Clocked, Commit, Committed, Greeting, Listener, NamedRecord, Record, Session, Store, Traits,
 };
 use crate::clock;
 use crate::node::inspection::Inspection;
@@ -48,9 +48,9 @@ impl Table {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn said<T>(&self, what: T) -> Said<T> {
+    fn said<T>(&self, what: T) -> Clocked<T> {
         let clock = self.clocked.then(clock::wall_micros);
-        Said { what, clock }
+        Clocked { what, clock }
     }
 }
 
@@ -90,7 +90,7 @@ impl State {
 
 impl Store for Table {
     type Session = Self;
-    type Listener = Heard;
+    type Listener = TableListener;
 
     fn name(&self) -> &NodeName {
         &self.name
@@ -104,9 +104,9 @@ impl Store for Table {
         Ok((self.clone(), Greeting::new(ServerRun::new("1"))))
     }
 
-    async fn listen(&self, process: Arc<str>) -> Result<Heard, Fault> {
+    async fn listen(&self, process: Arc<str>) -> Result<TableListener, Fault> {
         let table = self.clone();
-        Ok(Heard { table, process })
+        Ok(TableListener { table, process })
     }
 
     async fn inspect(&self) -> Inspection {
@@ -115,7 +115,7 @@ impl Store for Table {
 }
 
 impl Session for Table {
-    async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Said<Vec<Record>>, Fault> {
+    async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Clocked<Vec<Record>>, Fault> {
         let state = self.state();
         let record = |name: &Arc<[u8]>| state.records.get(&name[..]).cloned().unwrap_or_default();
         let records = names.iter().map(record).collect();
@@ -123,7 +123,7 @@ impl Session for Table {
         Ok(self.said(records))
     }
 
-    async fn commit(&mut self, commits: &[Commit]) -> Result<Said<Vec<Committed>>, Fault> {
+    async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
         let mut state = self.state();
         let done = commits.iter().map(|commit| state.commit(commit)).collect();
         drop(state);
@@ -131,7 +131,7 @@ impl Session for Table {
         Ok(self.said(done))
     }
 
-    async fn page(&mut self, from: u64, count: u32) -> Result<Said<Vec<Named>>, Fault> {
+    async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
         let from = usize::try_from(from).unwrap_or(usize::MAX);
         let state = self.state();
         let page = state.records.iter().skip(from).take(count as usize);
@@ -144,12 +144,12 @@ impl Session for Table {
 
 /// Hears what one process is told.
 #[derive(Debug)]
-pub struct Heard {
+pub struct TableListener {
     table: Table,
     process: Arc<str>,
 }
 
-impl Listener for Heard {
+impl Listener for TableListener {
     async fn next(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
         loop {
             let said = self.table.said.notified();

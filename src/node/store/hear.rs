@@ -1,67 +1,21 @@
 //! Hears the wake-ups of one store, while somebody of this process waits there.
 
-use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-
-use futures::future::{Either, select};
-use tokio::sync::Notify;
 
 use super::contract::{Listener, Store};
 use super::job::{FREE, LEADER};
-use super::names::{self, Name};
+use super::names;
 use super::shared::Shared;
 use crate::limit::Limit;
 use crate::node::actor::back_off::BackOff;
 use crate::node::{Fault, Request, Subscriber};
-use crate::protocol::instant::Instant;
+use futures::future::{Either, select};
 
 /// Nobody who has not asked for so long waits any more.
 const WAITS: Duration = Duration::from_secs(60);
-
-/// What is listened for.
-#[derive(Default)]
-pub(super) struct Ears {
-    state: Mutex<State>,
-    over: Notify,
-}
-
-#[derive(Default)]
-struct State {
-    /// Until when each record is listened for.
-    wanted: HashMap<Name, Instant>,
-    /// The elections whose new leaders are listened for.
-    watched: HashSet<Name>,
-    /// A task listens.
-    runs: bool,
-    closed: bool,
-}
-
-impl Ears {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The handle is gone.
-    pub(super) fn close(&self) {
-        self.state().closed = true;
-        self.over.notify_one();
-    }
-
-    /// Whether there is anything to listen for. Who is told that there is not must end.
-    fn goes_on(&self, now: Instant) -> bool {
-        let mut state = self.state();
-        state.wanted.retain(|_, until| now < *until);
-        state.runs = !state.closed && !(state.watched.is_empty() && state.wanted.is_empty());
-        state.runs
-    }
-
-    fn wanted(&self) -> Vec<Name> {
-        self.state().wanted.keys().cloned().collect()
-    }
-}
 
 /// Listens from now on where a request is of somebody who waits, or watches.
 pub(super) fn listen<S: Store>(shared: &Arc<Shared<S>>, request: &Request) {
@@ -73,9 +27,9 @@ pub(super) fn listen<S: Store>(shared: &Arc<Shared<S>>, request: &Request) {
     if !wants || !shared.traits.wakes || shared.subscriber.get().is_none() {
         return;
     }
-    let runtime = &shared.terms().runtime;
+    let runtime = &shared.context().runtime;
     let until = runtime.now() + WAITS;
-    let mut state = shared.ears.state();
+    let mut state = shared.listening.state();
     match request {
         Request::Acquire { claim, .. } => {
             let names = names::of_claim(claim);
@@ -96,7 +50,7 @@ pub(super) fn listen<S: Store>(shared: &Arc<Shared<S>>, request: &Request) {
     drop(state);
     let task = hear(shared.clone());
     if !runtime.spawn(Box::pin(task)) {
-        shared.ears.state().runs = false;
+        shared.listening.state().runs = false;
     }
 }
 
@@ -110,7 +64,7 @@ struct Ended<S: Store> {
 impl<S: Store> Drop for Ended<S> {
     fn drop(&mut self) {
         if !self.said {
-            self.shared.ears.state().runs = false;
+            self.shared.listening.state().runs = false;
         }
     }
 }
@@ -129,18 +83,18 @@ async fn listen_on<S: Store>(shared: &Shared<S>) {
     let Some(subscriber) = shared.subscriber.get() else {
         return;
     };
-    let terms = shared.terms();
-    let mut back_off = BackOff::new(terms.runtime.wall_micros());
-    while shared.ears.goes_on(terms.runtime.now()) {
-        let began = terms.runtime.now();
-        let mut limit = Limit::new(&*terms.runtime, began + terms.connect_timeout);
+    let context = shared.context();
+    let mut back_off = BackOff::new(context.runtime.wall_micros());
+    while shared.listening.goes_on(context.runtime.now()) {
+        let began = context.runtime.now();
+        let mut limit = Limit::new(&*context.runtime, began + context.connect_timeout);
         let listening = shared.store.listen(subscriber.process.clone());
         let (fault, lived) = match limit.wait(listening).await {
             Some(Ok(listener)) => {
                 // What was said while nobody listened may be lost.
                 told(shared, subscriber, &[]);
                 let fault = pass_on(shared, subscriber, listener).await;
-                (fault, Some(terms.runtime.now().saturating_since(began)))
+                (fault, Some(context.runtime.now().saturating_since(began)))
             }
             Some(Err(fault)) => (Some(fault), None),
             None => (Some(Fault::Down("no connection".into())), None),
@@ -148,8 +102,8 @@ async fn listen_on<S: Store>(shared: &Shared<S>) {
         let Some(fault) = fault else { return };
         tracing::debug!(node = %shared.store.name(), %fault, "no wake-ups");
         let pause = back_off.pause(&fault, lived);
-        let rests = terms.runtime.sleep_until(terms.runtime.now() + pause);
-        select(rests, pin!(shared.ears.over.notified())).await;
+        let rests = context.runtime.sleep_until(context.runtime.now() + pause);
+        select(rests, pin!(shared.listening.over.notified())).await;
     }
 }
 
@@ -176,16 +130,16 @@ async fn unless_over<S: Store, F: Future + Unpin>(
     shared: &Shared<S>,
     mut next: F,
 ) -> Option<F::Output> {
-    let runtime = &shared.terms().runtime;
+    let runtime = &shared.context().runtime;
     loop {
         let rests = runtime.sleep_until(runtime.now() + WAITS / 4);
-        let over = pin!(shared.ears.over.notified());
+        let over = pin!(shared.listening.over.notified());
         let other = select(rests, over);
         match select(next, other).await {
             Either::Left((said, _)) => return Some(said),
             Either::Right((_, waits)) => next = waits,
         }
-        if !shared.ears.goes_on(runtime.now()) {
+        if !shared.listening.goes_on(runtime.now()) {
             return None;
         }
     }
@@ -194,7 +148,7 @@ async fn unless_over<S: Store, F: Future + Unpin>(
 /// Passes words on; without any, everybody looks.
 fn told<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, words: &[Vec<u8>]) {
     if words.is_empty() {
-        for name in shared.ears.wanted() {
+        for name in shared.listening.wanted() {
             subscriber.sink.woken(subscriber.node, &name);
         }
     }

@@ -10,7 +10,7 @@ use crate::settings::RestartGuard;
 /// What every master of one `Redlock` goes by.
 #[derive(Clone)]
 #[non_exhaustive]
-pub struct Terms {
+pub struct Context {
     /// Clocks, timers and tasks.
     pub runtime: Arc<dyn Runtime>,
     /// The longest ttl that any client uses.
@@ -23,8 +23,8 @@ pub struct Terms {
     pub(crate) roster: Arc<Roster>,
 }
 
-impl Terms {
-    /// The same terms for another set of masters.
+impl Context {
+    /// The same context for another set of masters.
     pub(crate) fn new(runtime: Arc<dyn Runtime>, max_ttl: Duration) -> Self {
         Self {
             runtime,
