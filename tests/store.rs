@@ -68,6 +68,29 @@ async fn who_waits_at_stores_is_woken_by_the_release() {
 }
 
 #[tokio::test]
+async fn where_no_quorum_wakes_anybody_waiters_look_again_and_again() {
+    let all = tables(true).into_iter().enumerate();
+    let wake = |(n, table): (usize, Table)| if n == 0 { table } else { table.without_wakes() };
+    let tables: Vec<Table> = all.map(wake).collect();
+    let redlock = || {
+        over(&tables)
+            .ttl(secs(30))
+            .wait(Wait::For(secs(29)))
+            .build()
+    };
+    let (one, other) = (redlock().expect("good"), redlock().expect("good"));
+    let guard = one.acquire("nightly").await.expect("free");
+    let waits = tokio::spawn(async move { other.acquire("nightly").await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let began = std::time::Instant::now();
+    guard.release().await;
+    let guard = waits.await.expect("no panic").expect("its turn has come");
+    // A third of a heartbeat would be five seconds.
+    assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
+    guard.release().await;
+}
+
+#[tokio::test]
 async fn kinds_of_masters_are_mixed() {
     let memory = MemoryNode::new("memory");
     let tables = tables(true);

@@ -44,6 +44,13 @@ impl Table {
         }
     }
 
+    /// The same, waking nobody.
+    #[must_use]
+    pub fn without_wakes(self) -> Self {
+        let traits = self.traits.clone().without_wakes();
+        Self { traits, ..self }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
