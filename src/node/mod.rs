@@ -37,4 +37,3 @@ pub use request::{
 pub use scope::Scope;
 #[cfg(any(test, feature = "testing"))]
 pub use stream::{Dial, Stream};
-pub use terms::{Abilities, Terms};
