@@ -135,14 +135,14 @@ fn locks_without_a_place_are_counted() {
     lines.hold(keys.iter());
     lines.hold(keys[..1].iter());
     assert!(lines.is_held(b"job") && lines.is_held(b"other"));
-    lines.let_go(b"job");
+    lines.let_go(b"job", None);
     assert!(lines.is_held(b"job"), "the second one");
-    lines.let_go(b"job");
-    lines.let_go(b"other");
+    lines.let_go(b"job", None);
+    lines.let_go(b"other", None);
     assert!(!lines.is_held(b"job") && !lines.is_held(b"other"));
-    assert!(lines.loose().is_empty());
+    assert!(lines.own.is_empty());
     // Who was never counted takes nothing away.
-    lines.let_go(b"job");
+    lines.let_go(b"job", None);
     assert!(!lines.is_held(b"job"));
 }
 
