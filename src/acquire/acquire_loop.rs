@@ -323,7 +323,7 @@ impl AcquireLoop<'_> {
         };
         // What it asked for before is in nobody's way any more.
         self.asked = None;
-        let asked = self.core.lines.ask(permit, place.as_deref());
+        let asked = self.core.lines.ask(permit, place.as_deref(), queued);
         if let (Some(place), true) = (place, asked.alone && !queued) {
             place.step_aside();
         }
@@ -346,13 +346,14 @@ impl AcquireLoop<'_> {
 
     /// Who asked for a slot of its own in vain goes back into the local line. Only the first there may wait at the
     /// masters, for all: another waits until it is, and then asks anew.
-    async fn is_first(&self, place: &mut Place) -> bool {
+    async fn is_first(&mut self, place: &mut Place) -> bool {
         if self.wanted.permit().is_none() {
             return true;
         }
         place.step_back();
         let first = place.is_first();
         if !first {
+            self.asked = None;
             self.until_over().wait(place.first()).await;
         }
         first

@@ -234,9 +234,9 @@ impl LocalLines {
     }
 
     /// Notes which slot is to be asked for by who waits at `place`, if it does: see [`OwnLocks::ask`].
-    pub(crate) fn ask(&self, permit: &Permit, place: Option<&Place>) -> Asked {
+    pub(crate) fn ask(&self, permit: &Permit, place: Option<&Place>, passes: bool) -> Asked {
         let elsewhere = place.map_or(0, |place| place.turn.elsewhere());
-        self.own.ask(permit, elsewhere)
+        self.own.ask(permit, elsewhere, passes)
     }
 
     /// The slots of a semaphore that this process holds, and those that others of it ask for: see

@@ -53,9 +53,9 @@ impl OwnLocks {
     }
 
     /// Which slot of a semaphore to ask for, which is noted with it: the first from that of `permit` on of which
-    /// nothing is known to stand in the way. Those in `elsewhere`, as bits, are held by others, as far as this
-    /// process knows.
-    pub(super) fn ask(self: &Arc<Self>, permit: &Permit, elsewhere: u64) -> Asked {
+    /// nothing is known to stand in the way. Those in `elsewhere`, as bits, are held by other processes, as far as
+    /// this one knows. Who `passes` the others of this process does not mind what they ask for.
+    pub(super) fn ask(self: &Arc<Self>, permit: &Permit, elsewhere: u64, passes: bool) -> Asked {
         let (first, permits) = (permit.slot(), permit.permits().max(1));
         let slots = (0..permits).map(|step| (first % permits + step) % permits);
         let mut counts = self.counts();
@@ -65,7 +65,8 @@ impl OwnLocks {
             if counts.held.contains_key(&key) {
                 continue;
             }
-            let hope = match (counts.asked.contains_key(&key), elsewhere >> slot & 1 == 1) {
+            let asked = counts.asked.contains_key(&key) && !passes;
+            let hope = match (asked, elsewhere >> slot & 1 == 1) {
                 (false, false) => Hope::Free,
                 (false, true) => Hope::Elsewhere,
                 (true, _) => Hope::Asked,
