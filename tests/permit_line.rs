@@ -11,9 +11,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use quorate::node::memory::MemoryNode;
-use quorate::node::{Node, NodeName, Reply, Request, Subscriber};
+use quorate::node::{Answer, Node, NodeName, Reply, Request, Subscriber};
 use quorate::runtime::BoxFuture;
 use quorate::{AcquireError, LockGuard, Redlock, RedlockBuilder, Retry, Wait};
+use support::asking::{ask, look};
 use support::slow::SlowNode;
 use support::{PATIENCE, eventually, ms, secs};
 use tokio::task::JoinHandle;
@@ -109,6 +110,15 @@ impl World {
     fn other(&self) -> Redlock {
         let settings = Self::settings(self.masters.clone());
         settings.build().expect("good settings")
+    }
+
+    /// How many stand in line on a master.
+    async fn lined(&self) -> usize {
+        let look = look(b"quorate:slot:line:api");
+        match ask(&*self.masters[0], look).await {
+            Ok(Answer::State(state)) => state.queue.len(),
+            other => panic!("{other:?}"),
+        }
     }
 
     /// How many attempts there have been.
@@ -232,7 +242,8 @@ async fn who_asked_in_vain_beside_others_is_served_in_the_order_in_which_it_came
     }
     // However many of them have asked by now, none of them has one.
     eventually("they ask", || world.attempts() >= 4).await;
-    tokio::time::sleep(20 * WAY).await;
+    tokio::time::sleep(40 * WAY).await;
+    assert_eq!(world.lined().await, 1, "one waits at the masters, for all");
     held.pop().expect("three").release().await;
     for task in tasks {
         tokio::time::timeout(PATIENCE, task)
@@ -265,7 +276,7 @@ async fn who_waits_here_hears_of_a_release_here_without_the_masters() {
 /// What other processes hold is not asked for by everybody each time that one of them gives one back.
 #[tokio::test]
 async fn only_one_of_a_crowd_asks_when_another_process_gives_a_permit_back() {
-    let world = World::near();
+    let world = World::far(WAY);
     let redlock = world.process();
     let mut held = all_permits(&world.other(), 8).await;
     let mut waiters = Vec::new();
@@ -274,13 +285,13 @@ async fn only_one_of_a_crowd_asks_when_another_process_gives_a_permit_back() {
     }
     let mut waiters = waiters.into_iter();
     let mut ours = Vec::new();
-    for number in 0..4 {
-        tokio::time::sleep(ms(50)).await;
+    for number in 0..3 {
+        tokio::time::sleep(40 * WAY).await;
         let before = world.attempts();
         held.pop().expect("one of eight").release().await;
         ours.push(gets_it(waiters.next().expect("one of twenty")).await);
         // The next one takes its place at the masters.
-        tokio::time::sleep(ms(50)).await;
+        tokio::time::sleep(40 * WAY).await;
         let attempts = world.attempts() - before;
         assert!(
             attempts <= 5,
@@ -328,44 +339,65 @@ async fn nothing_is_noted(redlock: &Redlock, other: &Redlock, what: &str) {
     }
 }
 
+/// Both processes, and what the other one of them holds of two permits.
+struct Both {
+    redlock: Redlock,
+    other: Redlock,
+    held: Vec<LockGuard>,
+}
+
+impl Both {
+    async fn new(fair: bool, taken: usize) -> Self {
+        let world = World::far(WAY);
+        let settings = world.counted(true, fair).retry(Retry::new(ms(1), ms(3)));
+        let redlock = settings.build().expect("good settings");
+        let other = world.other();
+        let mut held = Vec::new();
+        while held.len() < taken {
+            held.push(permit(&other, 2).await);
+        }
+        Self {
+            redlock,
+            other,
+            held,
+        }
+    }
+
+    async fn ask(&self, tries: bool) {
+        let semaphore = self.redlock.semaphore("api", 2);
+        if tries {
+            drop(semaphore.try_acquire().await.expect("an answer"));
+        } else {
+            drop(semaphore.wait(Wait::For(5 * WAY)).acquire().await);
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_stops_asking_anywhere_leaves_no_slot_noted() {
-    for fair in [true, false] {
-        // How many of the two the other process holds meanwhile.
-        for taken in 0..=2 {
-            for tries in [true, false] {
-                for polls in 1.. {
-                    let world = World::far(WAY);
-                    let redlock = world.counted(true, fair).retry(Retry::new(ms(1), ms(3)));
-                    let redlock = redlock.build().expect("good settings");
-                    let other = world.other();
-                    let mut held = all_permits(&other, 2).await;
-                    for permit in held.split_off(taken) {
-                        permit.release().await;
-                    }
-                    let ask = async || {
-                        let semaphore = redlock.semaphore("api", 2);
-                        if tries {
-                            drop(semaphore.try_acquire().await.expect("an answer"));
-                        } else {
-                            drop(semaphore.wait(Wait::For(ms(40))).acquire().await);
-                        }
-                    };
-                    // Others of its process go on meanwhile.
-                    let beside = polled(ask(), polls);
-                    let (done, ()) = futures::future::join(beside, ask()).await;
-                    for permit in held {
-                        permit.release().await;
-                    }
-                    let what =
-                        format!("in order: {fair}, {taken} taken, a try: {tries}, {polls} polls");
-                    nothing_is_noted(&redlock, &other, &what).await;
-                    if done {
-                        break;
-                    }
-                    assert!(polls < 400, "it never completes");
-                }
+    for (fair, taken, tries) in [
+        (true, 0, false),
+        (true, 1, false),
+        (true, 2, false),
+        (true, 1, true),
+        (false, 1, false),
+        (false, 1, true),
+    ] {
+        for polls in 1.. {
+            let both = Both::new(fair, taken).await;
+            // Another of its process goes on meanwhile.
+            let cut_off = polled(both.ask(tries), polls);
+            let (done, ()) = futures::future::join(cut_off, both.ask(tries)).await;
+            for permit in both.held {
+                permit.release().await;
             }
+            let what = format!("in order: {fair}, {taken} taken, a try: {tries}, {polls} polls");
+            nothing_is_noted(&both.redlock, &both.other, &what).await;
+            if done {
+                assert!(polls > 1, "it has rested somewhere");
+                break;
+            }
+            assert!(polls < 400, "it never completes");
         }
     }
 }

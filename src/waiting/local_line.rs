@@ -674,6 +674,70 @@ mod models {
         });
     }
 
+    fn slot() -> Wanted {
+        Wanted::slot(permit())
+    }
+
+    fn permit() -> Permit {
+        Permit::new(key(), 0, 2)
+    }
+
+    #[test]
+    fn no_order_of_threads_leaves_anybody_waiting_to_be_the_first() {
+        crate::sync::model(|| {
+            let lines = LocalLines::new();
+            let [mut first, second] = [(); 2].map(|()| lines.enter(&slot()));
+            first.step_aside();
+            // It asks in vain, comes back, and leaves.
+            let ends = does(move || {
+                first.step_back();
+                assert!(first.is_first());
+                drop(first);
+            });
+            block_on(second.first());
+            all_end([ends]);
+            drop(second);
+            assert!(lines.map().is_empty() && lines.aside().is_empty());
+        });
+    }
+
+    #[test]
+    fn no_order_of_threads_lets_two_be_the_first() {
+        crate::sync::model(|| {
+            let lines = LocalLines::new();
+            let [mut first, mut second] = [(); 2].map(|()| lines.enter(&slot()));
+            first.step_aside();
+            second.step_aside();
+            let [one, other] = [first, second].map(|mut place| {
+                does(move || {
+                    place.step_back();
+                    block_on(place.first());
+                    assert!(place.is_first() && place.is_front());
+                })
+            });
+            all_end([one, other]);
+            assert!(lines.map().is_empty() && lines.aside().is_empty());
+        });
+    }
+
+    #[test]
+    fn no_order_of_threads_lets_a_release_here_be_slept_through() {
+        crate::sync::model(|| {
+            let lines = LocalLines::new();
+            let key = permit().key();
+            lines.hold([key.clone()].iter());
+            let place = lines.enter(&slot());
+            let held = lines.clone();
+            let ends = does(move || held.let_go(&key, Some(&permit())));
+            place.forget_wakes();
+            // What is free by now is seen, and what becomes so later wakes.
+            if lines.own_slots(&permit(), None).0 != 0 {
+                block_on(place.woken(&Still, 0, 2, Instant::NEVER));
+            }
+            all_end([ends]);
+        });
+    }
+
     /// A clock that stands still.
     struct Still;
 

@@ -137,3 +137,105 @@ impl Drop for Asked {
         count_off(&mut self.own.counts().asked, &self.key);
     }
 }
+
+#[cfg(all(test, not(quorate_loom)))]
+mod tests {
+    use super::*;
+
+    fn api(slot: u8) -> Permit {
+        Permit::new(Arc::from(&b"api"[..]), slot, 4)
+    }
+
+    fn holding(slots: &[u8]) -> Arc<OwnLocks> {
+        let own = Arc::<OwnLocks>::default();
+        let keys: Vec<_> = slots.iter().map(|slot| api(*slot).key()).collect();
+        own.hold(keys.iter());
+        own
+    }
+
+    fn asks(own: &Arc<OwnLocks>, slot: u8, elsewhere: u64) -> Asked {
+        own.ask(&api(slot), elsewhere, false)
+    }
+
+    #[test]
+    fn the_first_slot_in_whose_way_nothing_stands_is_asked_for() {
+        let own = holding(&[2]);
+        let one = asks(&own, 2, 0);
+        assert_eq!((one.slot, one.alone), (3, true), "held here");
+        let two = asks(&own, 3, 0b0001);
+        assert_eq!(
+            (two.slot, two.alone),
+            (1, true),
+            "asked for, and held elsewhere"
+        );
+        drop(one);
+        let one = asks(&own, 0, 0b0001);
+        assert_eq!((one.slot, one.alone), (3, true), "given up again");
+    }
+
+    #[test]
+    fn where_something_stands_in_every_way_the_least_is_chosen() {
+        let own = holding(&[0]);
+        let one = asks(&own, 0, 0b1100);
+        assert_eq!((one.slot, one.alone), (1, true));
+        let two = asks(&own, 1, 0b1100);
+        assert_eq!(
+            (two.slot, two.alone),
+            (2, false),
+            "it may have been given back"
+        );
+        let three = asks(&own, 1, 0b1100);
+        assert_eq!(three.slot, 3);
+        let four = asks(&own, 3, 0b1100);
+        assert_eq!((four.slot, four.alone), (3, false), "asked for twice");
+        drop(three);
+        assert!(!asks(&own, 3, 0).alone, "the fourth still asks for it");
+        let all = holding(&[0, 1, 2, 3]);
+        let none = asks(&all, 2, 0);
+        assert_eq!((none.slot, none.alone), (2, false), "the masters will say");
+    }
+
+    #[test]
+    fn who_passes_the_others_does_not_mind_what_they_ask_for() {
+        let own = holding(&[0]);
+        let _others = [asks(&own, 1, 0), asks(&own, 2, 0)];
+        let passing = own.ask(&api(0), 0b1000, true);
+        assert_eq!(passing.slot, 1);
+        let passing = own.ask(&api(2), 0b1000, true);
+        assert_eq!(passing.slot, 2);
+    }
+
+    #[test]
+    fn slots_that_are_held_and_asked_for_are_known_but_for_ones_own() {
+        let own = holding(&[1]);
+        let mine = asks(&own, 3, 0);
+        let other = asks(&own, 2, 0);
+        assert_eq!(own.slots(&api(0), Some(&mine)), (0b0010, 0b0100));
+        assert_eq!(own.slots(&api(0), None), (0b0010, 0b1100));
+        let twice = own.ask(&api(3), 0b0001, true);
+        assert_eq!(
+            own.slots(&api(0), Some(&mine)),
+            (0b0010, 0b1100),
+            "{}",
+            twice.slot
+        );
+        own.let_go(&api(1).key());
+        drop((mine, other, twice));
+        assert_eq!(own.slots(&api(0), None), (0, 0));
+        assert!(own.is_empty());
+    }
+
+    #[test]
+    fn however_many_permits_are_said_to_be_there_nothing_breaks() {
+        let own = Arc::<OwnLocks>::default();
+        for (slot, permits) in [(0, 0), (63, 64), (7, 3)] {
+            let permit = Permit::new(Arc::from(&b"api"[..]), slot, permits);
+            let asked = own.ask(&permit, 0, false);
+            assert!(
+                asked.alone && asked.slot < permits.max(1),
+                "{slot} of {permits}"
+            );
+            drop(asked);
+        }
+    }
+}
