@@ -82,7 +82,7 @@ pub(crate) struct NotAcquired {
     pub(crate) waited: Duration,
 }
 
-impl AcquireLoop<'_> {
+impl<'a> AcquireLoop<'a> {
     pub(crate) async fn run(self) -> Result<Acquired, NotAcquired> {
         if self.core.options.fair {
             self.in_order().await
@@ -177,12 +177,7 @@ impl AcquireLoop<'_> {
                 let meets = self.has_met(&missed);
                 match (missed.failure, &mut line) {
                     (Some(Failure::Contention), None) if !meets => {
-                        let drawn = missed
-                            .round
-                            .answers()
-                            .refusals()
-                            .map_or(0, |refusals| refusals.ticket);
-                        line = Some(InLine::draw(self.core, &self.wanted, drawn + 1));
+                        line = Some(self.behind_all(&missed));
                     }
                     (Some(Failure::Contention), Some(line)) if !meets => {
                         self.wait(place, line, &missed).await;
@@ -231,6 +226,14 @@ impl AcquireLoop<'_> {
             asked: self.asked,
             attempts,
         }
+    }
+
+    /// A place in line behind all that were seen there.
+    fn behind_all(&self, missed: &FailedAttempt) -> InLine<'a> {
+        let answers = missed.round.answers();
+        let drawn = answers.refusals().map_or(0, |refusals| refusals.ticket);
+        drop(answers);
+        InLine::draw(self.core, &self.wanted, drawn + 1)
     }
 
     /// Waits for this process' own line. None for a try that the masters are to decide.
@@ -340,7 +343,8 @@ impl AcquireLoop<'_> {
         };
         if let Some(free) = missed.round.answers().free_slots() {
             let (held, asked) = self.core.lines.own_slots(permit, self.asked.as_ref());
-            place.learn(!(free | held | asked));
+            let all = u64::MAX >> (64 - permit.permits().clamp(1, 64));
+            place.learn(all & !(free | held | asked));
         }
     }
 
