@@ -583,6 +583,7 @@ impl LockRequest<'_> {
         let attempts = AcquireLoop {
             core,
             wanted,
+            asked: None,
             ttl: self.ttl,
             once: self.wait == Wait::None,
             began,
@@ -606,6 +607,7 @@ impl LockRequest<'_> {
         let Acquired {
             won,
             place,
+            asked,
             attempts,
         } = acquired;
         let span = tracing::Span::current();
@@ -625,6 +627,8 @@ impl LockRequest<'_> {
             says: says.map(|says| leads.map_or(says.clone(), |term| note::leads(&says, term))),
         };
         let held = Held::new(won, holding, &core.lines, place);
+        // Held is noted, so that no other task asks for its slot in between.
+        drop(asked);
         if self.announce {
             let runtime = &core.coordinator.runtime;
             let note = held.note(true, runtime.now(), runtime.wall_micros());
