@@ -617,12 +617,15 @@ impl LockRequest<'_> {
         tracing::debug!(fencing_token = won.fencing, "lock acquired");
         let started = won.started;
         let leads = won.fencing.filter(|_| self.announce);
-        let says = core.options.says(&self.note);
+        let mut says = core.options.says(&self.note);
+        if let Some(term) = leads {
+            says = Some(note::leads(&says.unwrap_or_else(note::unsaid), term));
+        }
         let holding = Holding {
             ttl: self.ttl,
             max_hold: self.max_hold,
             renews: self.renew,
-            says: says.map(|says| leads.map_or(says.clone(), |term| note::leads(&says, term))),
+            says,
         };
         let held = Held::new(won, holding, &core.lines, place);
         if self.announce {

@@ -68,7 +68,10 @@ fn interpreter(path: &Path) -> Option<PathBuf> {
     let mut head = Vec::new();
     let file = std::fs::File::open(path).ok()?;
     file.take(LOOKED_AT).read_to_end(&mut head).ok()?;
-    let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let line = head
+        .strip_prefix(b"#!")?
+        .split(|byte| *byte == b'\n')
+        .next()?;
     let mut words = line.split(|byte| matches!(byte, b' ' | b'\t'));
     let first = words.find(|word| !word.is_empty())?;
     Some(OsStr::from_bytes(first).into())
@@ -111,7 +114,14 @@ mod tests {
             std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).expect("set");
             found(file.as_os_str(), OsStr::new("")).map_err(|error| error.kind())
         };
-        for good in ["#!/bin/sh\n", "#! \t/bin/sh -e\nexit", "#!/bin/sh", "#!", "", "\0ELF"] {
+        for good in [
+            "#!/bin/sh\n",
+            "#! \t/bin/sh -e\nexit",
+            "#!/bin/sh",
+            "#!",
+            "",
+            "\0ELF",
+        ] {
             assert_eq!(kind(good), Ok(()), "{good:?}");
         }
         for missing in ["#!/no/such/sh\n", "#!/bin/sh\r\n", "#! /no/such -x"] {
