@@ -650,11 +650,7 @@ impl LockRequest<'_> {
             attempts: ended.attempts,
             reports: reports.unwrap_or_default(),
             held_here: ended.held_here,
-            note: ended
-                .round
-                .as_ref()
-                .and_then(|round| round.answers().holder_note())
-                .map(Box::new),
+            note: ended.note.clone().map(Box::new),
         };
         match ended.failure {
             Failure::Contention => AcquireError::HeldByOther(missed),
