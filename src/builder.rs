@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use crate::error::BuildError;
 use crate::keys::RESERVED;
-use crate::node::Node;
 use crate::node::note::{Identity, NoteText, Notes};
 #[cfg(any(test, feature = "testing"))]
 use crate::node::redis::driver::Driver;
-use crate::node::redis::{Address, NodeOptions, RedisNode, Roster};
+use crate::node::redis::{Address, NodeOptions, RedisNode};
+use crate::node::{Context, Node};
 use crate::options::{Options, bad, text};
 #[cfg(any(test, feature = "testing"))]
 use crate::protocol::instant::Instant;
@@ -68,6 +68,8 @@ pub struct RedlockBuilder {
     #[cfg(any(test, feature = "testing"))]
     identity: Option<Identity>,
     nodes: Vec<Arc<dyn Node>>,
+    /// Masters of other kinds, each with the number of those that were named by URL before it.
+    others: Vec<(usize, Arc<dyn Node>)>,
 }
 
 /// The most masters that are supported. Far more than helps: each costs a message per step.
@@ -104,6 +106,7 @@ impl Default for RedlockBuilder {
             #[cfg(any(test, feature = "testing"))]
             identity: None,
             nodes: Vec::new(),
+            others: Vec::new(),
         }
     }
 }
@@ -121,6 +124,18 @@ impl RedlockBuilder {
     /// Adds several masters.
     pub fn masters<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
         self.masters.extend(urls.into_iter().map(Into::into));
+        self
+    }
+
+    /// Adds one master of another kind: a database, a coordination service, or one of your own. Kinds may be
+    /// mixed; their order is that of the calls.
+    ///
+    /// A master like this has a node timeout of its own ([`Node::abilities`]), and a restart guard where it may
+    /// forget.
+    #[cfg(any(test, feature = "node"))]
+    #[cfg_attr(docsrs, doc(cfg(feature = "node")))]
+    pub fn node(mut self, node: impl Node) -> Self {
+        self.others.push((self.masters.len(), Arc::new(node)));
         self
     }
 
@@ -293,28 +308,23 @@ impl RedlockBuilder {
             note: self.note.clone(),
         };
         options.check()?;
-        if self.connect_timeout.is_zero() {
-            let why = "leaves no time to connect; 500ms is the default";
-            return Err(bad("connect_timeout", self.connect_timeout, why));
-        }
-        if self.connect_timeout > LONGEST_CONNECT {
-            let why = format!(
-                "is longer than anybody waits: at most {} is allowed",
-                text(LONGEST_CONNECT)
-            );
-            return Err(bad("connect_timeout", self.connect_timeout, why));
-        }
+        self.check_connect_timeout()?;
         if self.prefix.len() > MAX_RESOURCE_LEN {
             return Err(BuildError::PrefixTooLong(self.prefix.len()));
         }
         if self.prefix.starts_with(RESERVED) {
             return Err(BuildError::ReservedPrefix(std::mem::take(&mut self.prefix)));
         }
+        let context = self.context(runtime.clone());
         let nodes = if self.nodes.is_empty() {
-            self.redis_nodes(node_timeout)?
+            self.all_nodes(node_timeout, &context)?
         } else {
             std::mem::take(&mut self.nodes)
         };
+        for node in &nodes {
+            node.settle(&context);
+        }
+        let slowest = self.slowest(node_timeout, &nodes)?;
         if nodes.len() > MAX_MASTERS {
             return Err(BuildError::TooManyMasters(nodes.len()));
         }
@@ -325,7 +335,7 @@ impl RedlockBuilder {
             );
         }
         let patience = Patience {
-            answer: node_timeout,
+            answer: slowest,
             connect: self.connect_timeout,
         };
         let coordinator = Coordinator::new(
@@ -389,6 +399,7 @@ impl RedlockBuilder {
         &self,
         node_timeout: Duration,
         name: &str,
+        context: &Context,
     ) -> Result<Arc<NodeOptions>, BuildError> {
         Ok(Arc::new(NodeOptions {
             node_timeout,
@@ -396,7 +407,7 @@ impl RedlockBuilder {
             max_ttl: self.max_ttl,
             restart_guard: self.restart_guard,
             name: name.into(),
-            roster: Roster::default(),
+            roster: context.roster.clone(),
             #[cfg(any(test, feature = "testing"))]
             dial: self.dial.clone(),
             #[cfg(feature = "tls-rustls")]
@@ -404,9 +415,76 @@ impl RedlockBuilder {
         }))
     }
 
-    fn redis_nodes(&self, node_timeout: Duration) -> Result<Vec<Arc<dyn Node>>, BuildError> {
+    fn check_connect_timeout(&self) -> Result<(), BuildError> {
+        let why = if self.connect_timeout.is_zero() {
+            "leaves no time to connect; 500ms is the default".to_owned()
+        } else if self.connect_timeout > LONGEST_CONNECT {
+            format!(
+                "is longer than anybody waits: at most {} is allowed",
+                text(LONGEST_CONNECT)
+            )
+        } else {
+            return Ok(());
+        };
+        Err(bad("connect_timeout", self.connect_timeout, why))
+    }
+
+    fn context(&self, runtime: Arc<dyn Runtime>) -> Context {
+        Context {
+            connect_timeout: self.connect_timeout,
+            restart_guard: self.restart_guard,
+            ..Context::new(runtime, self.max_ttl)
+        }
+    }
+
+    /// The longest that any node may take to answer.
+    fn slowest(&self, default: Duration, nodes: &[Arc<dyn Node>]) -> Result<Duration, BuildError> {
+        let mut slowest = default;
+        for node in nodes {
+            let timeout = node.abilities().timeout.unwrap_or(default);
+            if timeout > self.ttl / 4 {
+                let why = format!(
+                    "of {} is more than a quarter of the ttl ({}): raise the ttl, or lower the timeout in its URL",
+                    node.name(),
+                    text(self.ttl)
+                );
+                return Err(bad("node_timeout", timeout, why));
+            }
+            slowest = slowest.max(timeout);
+        }
+        Ok(slowest)
+    }
+
+    /// All masters, in the order in which they were named.
+    fn all_nodes(
+        &self,
+        node_timeout: Duration,
+        context: &Context,
+    ) -> Result<Vec<Arc<dyn Node>>, BuildError> {
+        let mut nodes = if self.masters.is_empty() && !self.others.is_empty() {
+            Vec::new()
+        } else {
+            self.redis_nodes(node_timeout, context)?
+        };
+        let mut names: Vec<String> = nodes.iter().map(|node| node.name().to_string()).collect();
+        for (before, (at, node)) in self.others.iter().enumerate() {
+            let name = node.name().to_string();
+            if names.contains(&name) {
+                return Err(BuildError::SameMasterTwice(name));
+            }
+            names.push(name);
+            nodes.insert(at + before, node.clone());
+        }
+        Ok(nodes)
+    }
+
+    fn redis_nodes(
+        &self,
+        node_timeout: Duration,
+        context: &Context,
+    ) -> Result<Vec<Arc<dyn Node>>, BuildError> {
         let name = Identity::of_this_process().of_connection();
-        let options = self.node_options(node_timeout, &name)?;
+        let options = self.node_options(node_timeout, &name, context)?;
         let node = |address| Arc::new(RedisNode::new(address, options.clone())) as Arc<dyn Node>;
         Ok(addresses(&self.masters)?.into_iter().map(node).collect())
     }
@@ -415,7 +493,8 @@ impl RedlockBuilder {
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn drivers(&self, seed: u64, now: Instant) -> Result<Vec<Driver>, BuildError> {
         // The same in every run, so that a run can be repeated.
-        let options = self.node_options(self.effective_node_timeout(), "quorate")?;
+        let context = self.context(Arc::new(Tokio::default()));
+        let options = self.node_options(self.effective_node_timeout(), "quorate", &context)?;
         let addresses = addresses(&self.masters)?.into_iter().zip(seed..);
         let driver = |(address, seed)| Driver::new(address, options.clone(), seed, now);
         Ok(addresses.map(driver).collect())
@@ -424,7 +503,8 @@ impl RedlockBuilder {
     /// The only master of this builder, for contract tests.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn single_node(self) -> Result<Arc<dyn Node>, BuildError> {
-        let nodes = self.redis_nodes(self.effective_node_timeout())?;
+        let context = self.context(Arc::new(Tokio::default()));
+        let nodes = self.redis_nodes(self.effective_node_timeout(), &context)?;
         nodes.into_iter().next().ok_or(BuildError::NoMasters)
     }
 }

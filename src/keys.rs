@@ -28,7 +28,7 @@ pub(crate) fn line_of(key: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// What names one hold of a class: the value, in front of the lock key.
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, feature = "testing", feature = "node"))]
 pub(crate) fn hold(value: &[u8], key: &[u8]) -> Vec<u8> {
     [Family::OfHold.before().as_bytes(), value, b":", key].concat()
 }
@@ -155,10 +155,25 @@ impl Family {
     }
 
     /// The key of this family that belongs to a lock key.
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(any(test, feature = "testing", feature = "node"))]
     pub(crate) fn of(self, lock: &[u8]) -> Vec<u8> {
         [self.before().as_bytes(), lock].concat()
     }
+}
+
+/// The lock key that a key belongs to.
+#[cfg(any(test, feature = "node"))]
+pub(crate) fn lock_of(key: &[u8]) -> &[u8] {
+    let of_hold = key.strip_prefix(Family::OfHold.before().as_bytes());
+    // Behind it stand a value, a colon and the lock key.
+    if let Some(lock) = of_hold.and_then(|rest| rest.get(33..)) {
+        return lock;
+    }
+    let beside = [Family::Fence, Family::Broken, Family::Value, Family::Note];
+    let mut lock = beside
+        .iter()
+        .filter_map(|family| key.strip_prefix(family.before().as_bytes()));
+    lock.next().unwrap_or(key)
 }
 
 /// Whether a key is one of ours beside the locks.
@@ -194,6 +209,17 @@ pub(crate) fn put_in(script: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_key_belongs_to_its_lock() {
+        for lock in [&b"a"[..], b"a:b", &slot(b"api", 3)] {
+            for family in [Family::Lock, Family::Fence, Family::Broken, Family::Value] {
+                assert_eq!(lock_of(&family.of(lock)), lock, "{family:?}");
+            }
+            assert_eq!(lock_of(&Family::Note.of(lock)), lock);
+            assert_eq!(lock_of(&hold(&[b'7'; 32], lock)), lock);
+        }
+    }
 
     #[test]
     fn the_key_of_a_slot_tells_slot_and_semaphore_and_no_other_key_is_taken_for_one() {

@@ -347,6 +347,9 @@ impl AcquireLoop<'_> {
             )
         };
         let mut timer = looks_at(now, free_in, ahead, line.ticket.heartbeat);
+        if !coordinator.wakes {
+            timer = timer.min(now + line.look_again());
+        }
         // Of ours, whoever holds it after a wait stands in line until the release, which wakes the
         // next. Nobody before us: then the holder may be a client that knows nothing of the line.
         match holder.filter(|_| ahead == 0) {

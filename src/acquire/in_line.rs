@@ -21,6 +21,10 @@ const BEATS: u32 = 3;
 /// before its release is noticed: so a long hold does not cost more looks than its length is worth.
 const PATIENCE: u32 = 20;
 
+/// Where fewer than a quorum of the masters wake anybody, a waiter looks so soon, and then less and less often.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
+const LONGEST_LOOK: Duration = Duration::from_millis(200);
+
 /// The pauses of one waiter, once it needs one.
 pub(super) type Delays = Box<dyn Iterator<Item = Duration> + Send>;
 
@@ -32,6 +36,8 @@ pub(super) struct InLine<'a> {
     claim: Arc<Claim>,
     /// The holder in front of which only we stand.
     pub(super) stranger: Option<Stranger>,
+    /// How often it has looked because nobody wakes it.
+    looks: u32,
     kept: bool,
 }
 
@@ -80,6 +86,13 @@ pub(super) fn looks_at(
 }
 
 impl<'a> InLine<'a> {
+    /// In how long to look where nobody wakes it.
+    pub(super) fn look_again(&mut self) -> Duration {
+        self.looks += 1;
+        let pause = FIRST_LOOK * 2u32.pow((self.looks / 4).min(4));
+        pause.min(LONGEST_LOOK)
+    }
+
     pub(super) fn draw(core: &'a Core, wanted: &Wanted, number: u64) -> Self {
         let coordinator = &*core.coordinator;
         let id = core.waiters.fetch_add(1, Ordering::Relaxed);
@@ -98,6 +111,7 @@ impl<'a> InLine<'a> {
             ticket,
             claim: Arc::new(claim),
             stranger: None,
+            looks: 0,
             kept: false,
         }
     }

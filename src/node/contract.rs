@@ -1,5 +1,6 @@
 //! What every kind of master has to keep.
 
+use super::context::{Abilities, Context};
 use super::inspection::Inspection;
 use super::name::NodeName;
 use super::request::{Reply, Request, Subscriber};
@@ -17,6 +18,16 @@ use super::scope::Scope;
 pub trait Node: Send + Sync + 'static {
     /// The master's name for reports.
     fn name(&self) -> &NodeName;
+
+    /// What it can do.
+    fn abilities(&self) -> Abilities {
+        Abilities::default()
+    }
+
+    /// Tells what the `Redlock` that it belongs to goes by. Called once, before all else.
+    fn settle(&self, context: &Context) {
+        let _ = context;
+    }
 
     /// Queues `request`; `reply` is answered later, or before this returns.
     fn send(&self, request: Request, reply: Reply);

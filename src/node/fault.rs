@@ -42,6 +42,9 @@ pub enum Fault {
     Denied(Arc<str>),
     /// The server cannot do what a lock needs: it is too old, for instance.
     Unsupported(Arc<str>),
+    /// The server lacks what has to be made there once (a schema, a path), or has it in another version: the text
+    /// names the command that helps.
+    Unprepared(Arc<str>),
     /// Another address of the same `Redlock` leads to the very same server, the one of this name:
     /// its single memory would count as two votes.
     SameServer(Arc<str>),
@@ -68,7 +71,8 @@ impl Fault {
             Fault::Busy => Some(Fault::WrongType),
             Fault::WrongType => Some(Fault::Denied(none.into())),
             Fault::Denied(_) => Some(Fault::Unsupported(none.into())),
-            Fault::Unsupported(_) => Some(Fault::SameServer(none.into())),
+            Fault::Unsupported(_) => Some(Fault::Unprepared(none.into())),
+            Fault::Unprepared(_) => Some(Fault::SameServer(none.into())),
             Fault::SameServer(_) => Some(Fault::Server(none.into())),
             Fault::Server(_) => None,
         })
@@ -86,6 +90,7 @@ impl Fault {
                 | Self::Withdrawn
                 | Self::Loading
                 | Self::Unsupported(_)
+                | Self::Unprepared(_)
                 | Self::SameServer(_)
         )
     }
@@ -95,7 +100,7 @@ impl Fault {
     pub fn passes_by_itself(&self) -> bool {
         !matches!(
             self,
-            Self::Denied(_) | Self::Unsupported(_) | Self::SameServer(_)
+            Self::Denied(_) | Self::Unsupported(_) | Self::Unprepared(_) | Self::SameServer(_)
         )
     }
 
@@ -117,6 +122,7 @@ impl Fault {
             Self::WrongType => "wrong_type",
             Self::Denied(_) => "denied",
             Self::Unsupported(_) => "unsupported",
+            Self::Unprepared(_) => "unprepared",
             Self::SameServer(_) => "same_server",
             Self::Server(_) => "server_error",
         }
@@ -148,6 +154,7 @@ impl fmt::Display for Fault {
             }
             Self::Denied(why) => write!(f, "access denied ({why})"),
             Self::Unsupported(why) => write!(f, "not supported ({why})"),
+            Self::Unprepared(why) => write!(f, "not prepared ({why})"),
             Self::SameServer(other) => write!(
                 f,
                 "the same server as {other}, which votes already: name each server once"

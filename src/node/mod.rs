@@ -6,20 +6,25 @@
 //! decides that a lock is held; it has one vote.
 
 mod actor;
+mod context;
 mod contract;
 mod fault;
 pub(crate) mod inspection;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(any(test, feature = "testing", feature = "node"))]
 pub mod memory;
 mod name;
 pub(crate) mod note;
 pub(crate) mod redis;
 pub(crate) mod request;
 mod scope;
+#[cfg(any(test, feature = "node"))]
+pub mod store;
 #[cfg(any(test, feature = "testing"))]
 mod stream;
+
 mod text;
 
+pub use context::{Abilities, Context};
 pub use contract::Node;
 pub use fault::Fault;
 pub use name::NodeName;

@@ -21,6 +21,8 @@ const BACKSTOP: Duration = Duration::from_secs(1);
 pub(crate) struct Coordinator {
     pub(super) nodes: Box<[Arc<dyn Node>]>,
     pub(crate) quorum: Quorum,
+    /// Whether a quorum of the masters wakes those who wait.
+    pub(crate) wakes: bool,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) drift: Drift,
     pub(crate) prefix: Box<str>,
@@ -54,11 +56,14 @@ impl Coordinator {
         retry: Retry,
     ) -> Self {
         let quorum = Quorum::of(nodes.len());
+        let waking = nodes.iter().filter(|node| node.abilities().wakes);
+        let wakes = waking.count() >= quorum.size();
         let nodes = nodes.into();
         let prefix = prefix.into();
         Self {
             nodes,
             quorum,
+            wakes,
             runtime,
             drift,
             prefix,

@@ -93,7 +93,9 @@ pub(crate) async fn readers_behind_a_writer_that_gives_up_are_woken(arm: &Arm) {
     let said = arm.ask(release(&writer)).await;
     assert_eq!(said, Ok(Answer::Released(false)));
     eventually("it is woken", || {
-        *woken.0.lock().expect("no panic") == [KEY.to_vec()]
+        // A wake-up may come twice.
+        let woken = woken.0.lock().expect("no panic");
+        !woken.is_empty() && woken.iter().all(|key| key == KEY)
     })
     .await;
 }

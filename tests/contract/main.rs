@@ -27,6 +27,18 @@ macro_rules! contract {
                 crate::$module::$case(&crate::arm::Arm::memory()).await;
             })*)*
         }
+        mod table {
+            $($(#[tokio::test]
+            async fn $case() {
+                crate::$module::$case(&crate::arm::Arm::table(true)).await;
+            })*)*
+        }
+        mod table_without_a_clock {
+            $($(#[tokio::test]
+            async fn $case() {
+                crate::$module::$case(&crate::arm::Arm::table(false)).await;
+            })*)*
+        }
         mod server {
             $($(#[tokio::test]
             async fn $case() {

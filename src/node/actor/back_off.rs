@@ -57,7 +57,11 @@ impl BackOff {
 fn is_refusal(fault: &Fault) -> bool {
     matches!(
         fault,
-        Fault::Denied(_) | Fault::Unsupported(_) | Fault::SameServer(_) | Fault::Server(_)
+        Fault::Denied(_)
+            | Fault::Unsupported(_)
+            | Fault::Unprepared(_)
+            | Fault::SameServer(_)
+            | Fault::Server(_)
     )
 }
 

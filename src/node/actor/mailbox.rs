@@ -148,6 +148,12 @@ impl Mailbox {
         inbox.busy |= !into.is_empty();
     }
 
+    /// Whether anything waits here.
+    #[cfg(any(test, feature = "node"))]
+    pub(in crate::node) fn has_any(&self) -> bool {
+        !self.inbox().is_empty()
+    }
+
     /// The handle is gone and everything has been taken.
     pub(in crate::node) fn is_over(&self) -> bool {
         let inbox = self.inbox();

@@ -6,4 +6,5 @@
 pub(super) mod back_off;
 pub(super) mod mailbox;
 pub(super) mod owed;
+pub(super) mod trust;
 pub(super) mod window;

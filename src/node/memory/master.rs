@@ -80,7 +80,7 @@ pub(super) struct Waiting {
     /// Milliseconds on the master's clock.
     pub(super) alive: HashMap<Arc<str>, u64>,
     pub(super) ticket: u64,
-    expires: u64,
+    pub(super) expires: u64,
 }
 
 /// A lock as it stands on a [`Master`], read without touching it.
@@ -725,6 +725,18 @@ impl Master {
                 self.keys.insert(key.to_vec(), entry);
             }
         }
+    }
+
+    /// Every key: its string, none for a value of another type, and when it expires.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>, Option<u64>)> {
+        let all = self.keys.iter();
+        all.map(|(key, entry)| (&key[..], entry.text(), entry.expires))
+    }
+
+    /// Puts a string, or a value of another type, until then.
+    pub(super) fn put_until(&mut self, key: &[u8], text: Option<Vec<u8>>, expires: Option<u64>) {
+        let value = text.map_or(Value::Foreign, Value::Text);
+        self.keys.insert(key.to_vec(), Entry { value, expires });
     }
 
     fn entry(&mut self, now: u64, key: &[u8]) -> Option<&Entry> {

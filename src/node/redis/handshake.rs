@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 
 use super::resp::{Command, Value};
 use super::shared::Shared;
-use super::trust::Memory;
 use super::wire::{Scripts, server_fault};
 use crate::keys::WAKE;
 use crate::node::Fault;
+use crate::node::actor::trust::Memory;
 use crate::protocol::instant::Instant;
 use crate::protocol::restart::quarantined_until;
 use crate::settings::RestartGuard;

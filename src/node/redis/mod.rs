@@ -21,12 +21,10 @@ mod raised;
 mod resp;
 mod shared;
 mod socket;
-mod trust;
 mod wire;
 
 pub(crate) use address::Address;
 pub(crate) use shared::NodeOptions;
-pub(crate) use trust::Roster;
 
 use std::sync::Arc;
 

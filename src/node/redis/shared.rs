@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::address::Address;
 use super::lookup::Lookup;
-use super::trust::{Acquaintance, Roster};
 #[cfg(any(test, feature = "testing"))]
 use crate::node::Dial;
 use crate::node::Subscriber;
 use crate::node::actor::mailbox::Mailbox;
+use crate::node::actor::trust::{Acquaintance, Roster};
 use crate::settings::RestartGuard;
 
 /// What every master of one `Redlock` goes by.
@@ -21,7 +21,7 @@ pub(crate) struct NodeOptions {
     /// What each connection calls itself.
     pub(crate) name: Box<str>,
     /// Which server each master is.
-    pub(crate) roster: Roster,
+    pub(crate) roster: Arc<Roster>,
     /// Opens connections in place of TCP.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) dial: Option<Dial>,

@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::needs::Denied;
 use super::raised::Raised;
 use super::resp::{Command, Value};
-use super::trust::Memory;
 use crate::keys::{self, LEADER};
+use crate::node::actor::trust::Memory;
 use crate::node::inspection::plain;
 use crate::node::note::{NOTE_LIVES, NOTE_TOLD, dated};
 use crate::node::{

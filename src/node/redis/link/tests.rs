@@ -3,9 +3,9 @@
 use std::sync::Mutex;
 
 use super::*;
+use crate::node::actor::trust::Roster;
 use crate::node::redis::address::Address;
 use crate::node::redis::shared::NodeOptions;
-use crate::node::redis::trust::Roster;
 use crate::node::{
     Answer, Claim, Class, Group, Mode, NewValue, Part, Phase, Reply, ReplySink, Request, ServerRun,
     Subscriber, Token, WakeSink,
@@ -69,7 +69,7 @@ fn options(roster: Roster) -> Arc<NodeOptions> {
         connect_timeout: ms(CONNECT_TIMEOUT),
         max_ttl: Duration::from_secs(30),
         restart_guard: RestartGuard::On,
-        roster,
+        roster: roster.into(),
         dial: None,
         #[cfg(feature = "tls-rustls")]
         tls: None,

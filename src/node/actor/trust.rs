@@ -7,31 +7,31 @@ use crate::node::{NodeName, ServerRun};
 
 /// What the memory of the server behind one connection is worth.
 #[derive(Clone, Debug)]
-pub(super) struct Memory {
+pub(in crate::node) struct Memory {
     /// The run of the server. A connection never outlives it.
-    pub(super) run: ServerRun,
+    pub(in crate::node) run: ServerRun,
     /// It is said to lose nothing: what an earlier run wrote counts as well.
-    pub(super) lasts: bool,
+    pub(in crate::node) lasts: bool,
 }
 
 impl Memory {
     /// Of a server that does not tell its run. The restart guard lets none pass; without it nothing depends on
     /// the run.
-    pub(super) fn of(run: Option<&str>, lasts: bool) -> Self {
+    pub(in crate::node) fn of(run: Option<&str>, lasts: bool) -> Self {
         let one_word = |run: &&str| !run.is_empty() && !run.contains(char::is_whitespace);
         let run = ServerRun::new(run.filter(one_word).unwrap_or("-"));
         Self { run, lasts }
     }
 
     /// Whether what was written in this run is all that this server was ever told.
-    pub(super) fn vouches_for(&self, run: &[u8]) -> bool {
+    pub(in crate::node) fn vouches_for(&self, run: &[u8]) -> bool {
         self.lasts || self.run.as_str().as_bytes() == run
     }
 }
 
 /// What one node has seen of its master, across connections.
 #[derive(Default)]
-pub(super) struct Acquaintance(Mutex<Seen>);
+pub(in crate::node) struct Acquaintance(Mutex<Seen>);
 
 #[derive(Default)]
 struct Seen {
@@ -43,7 +43,7 @@ struct Seen {
 
 impl Acquaintance {
     /// What is known of the run met first, and of no connection.
-    pub(super) fn beside(&self) -> Self {
+    pub(in crate::node) fn beside(&self) -> Self {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Self(Mutex::new(Seen {
             first_run: seen.first_run.clone(),
@@ -52,14 +52,14 @@ impl Acquaintance {
     }
 
     /// Whether this is the run that was met first.
-    pub(super) fn is_first_run(&self, run: &str) -> bool {
+    pub(in crate::node) fn is_first_run(&self, run: &str) -> bool {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         seen.first_run.get_or_insert_with(|| run.to_owned()) == run
     }
 
     /// Notes a connection, and gives the number of the one before it. Only within one run of the
     /// server: after a restart the number may be somebody else's.
-    pub(super) fn replace(&self, run: &str, id: i64) -> Option<i64> {
+    pub(in crate::node) fn replace(&self, run: &str, id: i64) -> Option<i64> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (known, last) = seen.last.replace((run.to_owned(), id))?;
         (known == run).then_some(last)
@@ -68,7 +68,7 @@ impl Acquaintance {
 
 /// Which server each address of one `Redlock` leads to: one server under two names must not have two
 /// votes.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Roster(Mutex<HashMap<String, NodeName>>);
 
 impl Roster {
@@ -76,7 +76,7 @@ impl Roster {
     ///
     /// The first one keeps its place when its connection ends: its vote of a moment ago must not be
     /// counted again under another name. It loses it only by leading to another server.
-    pub(super) fn enter(&self, run: &str, name: &NodeName) -> Result<(), NodeName> {
+    pub(in crate::node) fn enter(&self, run: &str, name: &NodeName) -> Result<(), NodeName> {
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match runs.get(run) {
             Some(other) if other != name => Err(other.clone()),

@@ -1,0 +1,74 @@
+//! What a `Redlock` and its masters tell each other when it is built.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::actor::trust::Roster;
+use crate::runtime::Runtime;
+use crate::settings::RestartGuard;
+
+/// What every master of one `Redlock` goes by.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Context {
+    /// Clocks, timers and tasks.
+    pub runtime: Arc<dyn Runtime>,
+    /// The longest ttl that any client uses.
+    pub max_ttl: Duration,
+    /// How long connecting may take.
+    pub connect_timeout: Duration,
+    /// Whether masters that restarted lately may vote.
+    pub restart_guard: RestartGuard,
+    /// Which server each master is.
+    pub(crate) roster: Arc<Roster>,
+}
+
+impl Context {
+    /// The same context for another set of masters.
+    pub(crate) fn new(runtime: Arc<dyn Runtime>, max_ttl: Duration) -> Self {
+        Self {
+            runtime,
+            max_ttl,
+            connect_timeout: Duration::from_millis(500),
+            restart_guard: RestartGuard::On,
+            roster: Arc::default(),
+        }
+    }
+}
+
+/// What a kind of master can do, beside its vote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Abilities {
+    /// Whether it wakes those who wait. Where fewer than a quorum do, waiters ask again and again.
+    pub wakes: bool,
+    /// How long it may take to answer, where that is not what the builder says.
+    pub timeout: Option<Duration>,
+}
+
+impl Default for Abilities {
+    fn default() -> Self {
+        Self {
+            wakes: true,
+            timeout: None,
+        }
+    }
+}
+
+impl Abilities {
+    /// The same, waking nobody.
+    #[must_use]
+    pub fn without_wakes(self) -> Self {
+        Self {
+            wakes: false,
+            ..self
+        }
+    }
+
+    /// The same, with a time of its own in which it answers.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        let timeout = Some(timeout);
+        Self { timeout, ..self }
+    }
+}

@@ -1,0 +1,140 @@
+//! The keys of a master one by one, for who keeps them elsewhere.
+
+use std::sync::Arc;
+
+use super::master::{Master, Waiting};
+
+/// Something that a master keeps for a time: a key, a place in a line, a hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::node) struct Item {
+    pub(in crate::node) id: Id,
+    /// What it says.
+    pub(in crate::node) what: Vec<u8>,
+    /// Until when, in microseconds on the master's clock; without, for ever.
+    pub(in crate::node) until: Option<u64>,
+}
+
+/// What names an item on one master.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::node) struct Id {
+    pub(in crate::node) kind: Kind,
+    pub(in crate::node) key: Vec<u8>,
+    /// Which of several under that key.
+    pub(in crate::node) member: Vec<u8>,
+}
+
+/// What an item is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::node) enum Kind {
+    /// A string.
+    Text,
+    /// A value of another type.
+    Foreign,
+    /// A line; it says the largest ticket.
+    Line,
+    /// A place in it; it says its ticket.
+    Place,
+    /// A hold of a class.
+    Hold,
+    /// A process that hears of new leaders.
+    Watcher,
+}
+
+impl Item {
+    pub(in crate::node) fn lives(&self, now: u64) -> bool {
+        self.until.is_none_or(|until| now < until)
+    }
+}
+
+impl Master {
+    /// Every item that has not expired. What stands in a line that lives is told whether or not it lives itself:
+    /// who comes back keeps a place that nobody has cleared away.
+    pub(in crate::node) fn items(&self, now: u64) -> Vec<Item> {
+        let keys = self.all().map(|(key, text, until)| {
+            let kind = text.map_or(Kind::Foreign, |_| Kind::Text);
+            Item {
+                id: Id::of(kind, key, &[]),
+                what: text.unwrap_or_default().to_vec(),
+                until,
+            }
+        });
+        let mut items: Vec<Item> = keys.filter(|item| item.lives(now)).collect();
+        for (key, line) in &self.lines {
+            if now / 1000 < line.expires {
+                items.extend(line.items(key));
+            }
+        }
+        for (key, members) in &self.holds {
+            let holds = members.iter().map(|(value, until)| Item {
+                id: Id::of(Kind::Hold, key, value),
+                what: Vec::new(),
+                until: Some(until * 1000),
+            });
+            // Long dead, one is of no use to anybody.
+            items.extend(holds.filter(|hold| hold.until > Some(now.saturating_sub(DAY_US))));
+        }
+        items
+    }
+
+    /// Puts an item in its place.
+    pub(in crate::node) fn put(&mut self, item: Item) {
+        let Item { id, what, until } = item;
+        // Counted in milliseconds: never over too early.
+        let ms = until.unwrap_or(u64::MAX / 2).div_ceil(1000);
+        match id.kind {
+            Kind::Text => self.put_until(&id.key, Some(what), until),
+            Kind::Foreign => self.put_until(&id.key, None, until),
+            Kind::Line => {
+                let line = self.lines.entry(id.key).or_default();
+                (line.ticket, line.expires) = (number(&what), ms);
+            }
+            Kind::Place => {
+                let waiter: Arc<str> = String::from_utf8_lossy(&id.member).into();
+                let line = self.lines.entry(id.key).or_default();
+                line.queue.insert((number(&what), waiter.clone()));
+                line.alive.insert(waiter, ms);
+            }
+            Kind::Hold => {
+                let mut value = [0; 32];
+                let length = id.member.len().min(32);
+                value[..length].copy_from_slice(&id.member[..length]);
+                self.holds.entry(id.key).or_default().push((value, ms));
+            }
+            Kind::Watcher => {}
+        }
+    }
+}
+
+/// A day, after which nobody asks for a hold that has ended.
+const DAY_US: u64 = 86_400_000_000;
+
+fn number(bytes: &[u8]) -> u64 {
+    let bytes = bytes.try_into().unwrap_or_default();
+    u64::from_be_bytes(bytes)
+}
+
+impl Id {
+    pub(in crate::node) fn of(kind: Kind, key: &[u8], member: &[u8]) -> Self {
+        Self {
+            kind,
+            key: key.to_vec(),
+            member: member.to_vec(),
+        }
+    }
+}
+
+impl Waiting {
+    fn items(&self, key: &[u8]) -> impl Iterator<Item = Item> {
+        let line = Item {
+            id: Id::of(Kind::Line, key, &[]),
+            what: self.ticket.to_be_bytes().to_vec(),
+            until: Some(self.expires * 1000),
+        };
+        let places = self.queue.iter().map(|(ticket, waiter)| Item {
+            id: Id::of(Kind::Place, key, waiter.as_bytes()),
+            what: ticket.to_be_bytes().to_vec(),
+            until: Some(self.alive.get(waiter).copied().unwrap_or(0) * 1000),
+        });
+        std::iter::once(line).chain(places)
+    }
+}

@@ -1,0 +1,123 @@
+//! A side entrance to the records of a store, for tests: what another client would do to its keys.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::contract::{Change, Commit, Committed, Record, Session, Store};
+use super::kept::Kept;
+use super::names;
+use super::shelf::Shelf;
+use super::time::StoreTime;
+use crate::clock;
+use crate::node::memory::Master;
+use crate::protocol::instant::Instant;
+
+/// A side entrance to the records of a store.
+pub struct Door<S> {
+    store: S,
+    known: Mutex<(Shelf, StoreTime)>,
+}
+
+impl<S: Store> Door<S> {
+    /// To this store.
+    pub fn new(store: S) -> Self {
+        let time = StoreTime::new(clock::wall_micros(), Instant::now());
+        Self {
+            store,
+            known: Mutex::new((Shelf::default(), time)),
+        }
+    }
+
+    /// Reads or changes what is kept with the lock that `key` belongs to, and writes it back if it has changed. Blocks
+    /// on a thread of its own.
+    pub fn with_record<T: Send>(
+        &self,
+        key: &[u8],
+        change: impl FnMut(&mut Master, u64) -> T + Send,
+    ) -> T {
+        Self::block_on(self.change(key, change))
+    }
+
+    /// How many keys there are; a line counts as one.
+    pub fn keys(&self) -> usize {
+        let names = Self::block_on(async {
+            let (mut session, _) = self.store.connect().await.expect("the store is there");
+            session.page(0, 10_000).await.expect("it answers").what
+        });
+        let mut count = 0;
+        for (name, _) in names {
+            count += self.with_record(&name, Master::len);
+        }
+        count
+    }
+
+    /// Takes everything away.
+    pub fn clear(&self) {
+        Self::block_on(async {
+            let (mut session, _) = self.store.connect().await.expect("the store is there");
+            let all = session.page(0, 10_000).await.expect("it answers").what;
+            for (name, Record { version, .. }) in all {
+                let changes = vec![Change {
+                    name: name.into(),
+                    version,
+                    state: Some(Vec::new()),
+                }];
+                let wakes = Vec::new();
+                let commit = Commit { changes, wakes };
+                session.commit(&[commit]).await.expect("it answers");
+            }
+        });
+    }
+
+    fn block_on<T: Send>(what: impl Future<Output = T> + Send) -> T {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let mut runtime = tokio::runtime::Builder::new_current_thread();
+                let runtime = runtime.enable_all().build().expect("a runtime");
+                runtime.block_on(what)
+            });
+            thread.join().expect("no panic")
+        })
+    }
+
+    async fn change<T>(&self, key: &[u8], mut change: impl FnMut(&mut Master, u64) -> T) -> T {
+        let name = names::of_key(key);
+        let (mut session, _) = self.store.connect().await.expect("the store is there");
+        loop {
+            let asked = Instant::now();
+            let said = session.load(std::slice::from_ref(&name)).await;
+            let said = said.expect("it answers");
+            let (done, commit) = {
+                let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+                let (shelf, time) = &mut *known;
+                let heard = Instant::now();
+                time.learn(said.clock, asked, heard);
+                let (now, slack) = time.now(heard).expect("just read");
+                assert!(shelf.read(&name, &said.what[0], now + slack), "one of ours");
+                let (version, before) = shelf.all(std::slice::from_ref(&name)).expect("read")[0];
+                let mut master = Master::default();
+                for kept in before {
+                    master.put(kept.item.clone());
+                }
+                let done = change(&mut master, now);
+                let kept = Kept::after(before, master.items(now), now, time.clock(slack, version));
+                let state = (kept != before).then(|| Kept::write(&kept));
+                let changes = vec![Change {
+                    name: name.clone(),
+                    version,
+                    state,
+                }];
+                let wakes = Vec::new();
+                (done, Commit { changes, wakes })
+            };
+            let done_so = commit.changes[0].state.is_none();
+            if done_so
+                || matches!(
+                    &session.commit(&[commit]).await.expect("it answers").what[..],
+                    [Committed::Done(_)]
+                )
+            {
+                return done;
+            }
+        }
+    }
+}

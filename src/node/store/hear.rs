@@ -1,0 +1,167 @@
+//! Hears the wake-ups of one store, while somebody of this process waits there.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::contract::{Listener, Store};
+use super::job::{FREE, LEADER};
+use super::names;
+use super::shared::Shared;
+use crate::limit::Limit;
+use crate::node::actor::back_off::BackOff;
+use crate::node::{Fault, Request, Subscriber};
+use futures::future::{Either, select};
+
+/// Nobody who has not asked for so long waits any more.
+const WAITS: Duration = Duration::from_secs(60);
+
+/// Listens from now on where a request is of somebody who waits, or watches.
+pub(super) fn listen<S: Store>(shared: &Arc<Shared<S>>, request: &Request) {
+    let wants = match request {
+        Request::Acquire { claim, .. } => claim.ticket().is_some(),
+        Request::Watch { .. } => true,
+        _ => false,
+    };
+    if !wants || !shared.traits.wakes || shared.subscriber.get().is_none() {
+        return;
+    }
+    let runtime = &shared.context().runtime;
+    let until = runtime.now() + WAITS;
+    let mut state = shared.listening.state();
+    match request {
+        Request::Acquire { claim, .. } => {
+            let names = names::of_claim(claim);
+            state
+                .wanted
+                .extend(names.into_iter().map(|name| (name, until)));
+        }
+        Request::Watch { key, on: true } => drop(state.watched.insert(key.clone())),
+        Request::Watch { key, .. } => {
+            state.watched.remove(key);
+            return;
+        }
+        _ => {}
+    }
+    if std::mem::replace(&mut state.runs, true) {
+        return;
+    }
+    drop(state);
+    let task = hear(shared.clone());
+    if !runtime.spawn(Box::pin(task)) {
+        shared.listening.state().runs = false;
+    }
+}
+
+/// Says that nobody listens when the runtime is shut down under it. Who found that there is nothing to listen for has
+/// said so already, and another task may listen since.
+struct Ended<S: Store> {
+    shared: Arc<Shared<S>>,
+    said: bool,
+}
+
+impl<S: Store> Drop for Ended<S> {
+    fn drop(&mut self) {
+        if !self.said {
+            self.shared.listening.state().runs = false;
+        }
+    }
+}
+
+async fn hear<S: Store>(shared: Arc<Shared<S>>) {
+    let mut ended = Ended {
+        shared,
+        said: false,
+    };
+    listen_on(&ended.shared).await;
+    ended.said = true;
+}
+
+/// Until there is nothing to listen for.
+async fn listen_on<S: Store>(shared: &Shared<S>) {
+    let Some(subscriber) = shared.subscriber.get() else {
+        return;
+    };
+    let context = shared.context();
+    let mut back_off = BackOff::new(context.runtime.wall_micros());
+    while shared.listening.goes_on(context.runtime.now()) {
+        let began = context.runtime.now();
+        let mut limit = Limit::new(&*context.runtime, began + context.connect_timeout);
+        let listening = shared.store.listen(subscriber.process.clone());
+        let (fault, lived) = match limit.wait(listening).await {
+            Some(Ok(listener)) => {
+                // What was said while nobody listened may be lost.
+                told(shared, subscriber, &[]);
+                let fault = pass_on(shared, subscriber, listener).await;
+                (fault, Some(context.runtime.now().saturating_since(began)))
+            }
+            Some(Err(fault)) => (Some(fault), None),
+            None => (Some(Fault::Down("no connection".into())), None),
+        };
+        let Some(fault) = fault else { return };
+        tracing::debug!(node = %shared.store.name(), %fault, "no wake-ups");
+        let pause = back_off.pause(&fault, lived);
+        let rests = context.runtime.sleep_until(context.runtime.now() + pause);
+        select(rests, pin!(shared.listening.over.notified())).await;
+    }
+}
+
+/// Until the listener fails; without a fault, until there is nothing to listen for.
+async fn pass_on<S: Store>(
+    shared: &Shared<S>,
+    subscriber: &Subscriber,
+    mut listener: S::Listener,
+) -> Option<Fault> {
+    loop {
+        let said = {
+            let next = pin!(listener.next());
+            unless_over(shared, next).await?
+        };
+        match said {
+            Ok(words) => told(shared, subscriber, &words),
+            Err(fault) => return Some(fault),
+        }
+    }
+}
+
+/// Waits for that; none when there is nothing to listen for any more.
+async fn unless_over<S: Store, F: Future + Unpin>(
+    shared: &Shared<S>,
+    mut next: F,
+) -> Option<F::Output> {
+    let runtime = &shared.context().runtime;
+    loop {
+        let rests = runtime.sleep_until(runtime.now() + WAITS / 4);
+        let over = pin!(shared.listening.over.notified());
+        let other = select(rests, over);
+        match select(next, other).await {
+            Either::Left((said, _)) => return Some(said),
+            Either::Right((_, waits)) => next = waits,
+        }
+        if !shared.listening.goes_on(runtime.now()) {
+            return None;
+        }
+    }
+}
+
+/// Passes words on; without any, everybody looks.
+fn told<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, words: &[Vec<u8>]) {
+    if words.is_empty() {
+        for name in shared.listening.wanted() {
+            subscriber.sink.woken(subscriber.node, &name);
+        }
+    }
+    for word in words {
+        say(subscriber, word);
+    }
+}
+
+/// Passes one word on.
+pub(super) fn say(subscriber: &Subscriber, word: &[u8]) {
+    match word.split_first() {
+        Some((&FREE, key)) => subscriber.sink.woken(subscriber.node, key),
+        Some((&LEADER, key)) => subscriber.sink.announced(subscriber.node, key),
+        _ => {}
+    }
+}

@@ -1,0 +1,216 @@
+//! Requests that share records, what they come to, and the one change that carries them.
+
+use std::sync::Arc;
+
+use super::contract::{Change, Commit, Wake};
+use super::kept::{Kept, micros};
+use super::names::{self, Name};
+use super::shelf::Shelf;
+use super::time::StoreTime;
+use crate::node::actor::mailbox::Queued;
+use crate::node::memory::Master;
+use crate::node::memory::items::{Id, Item, Kind};
+use crate::node::{Answer, Fault, Request, ServerRun};
+use crate::protocol::instant::Instant;
+
+/// How long a process hears of new leaders without asking again.
+pub(super) const WATCHED: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// What stands before the key in a wake-up, and in word of a new leader.
+pub(super) const FREE: u8 = b'w';
+pub(super) const LEADER: u8 = b'l';
+
+/// Requests that are answered together: each shares a record with another.
+pub(super) struct Job {
+    pub(super) names: Vec<Name>,
+    pub(super) asked: Vec<Asked>,
+    /// What is known of its records may be old.
+    pub(super) stale: bool,
+}
+
+/// A request, and what it comes to once its job is done.
+pub(super) struct Asked {
+    pub(super) queued: Queued,
+    pub(super) answer: Option<Result<Answer, Fault>>,
+}
+
+/// What a job comes to.
+pub(super) enum Outcome {
+    /// Nothing changes.
+    Same,
+    /// This is to be committed; then the records hold that.
+    Change(Commit, Vec<Vec<Kept>>),
+    /// What is known does not suffice: the records are to be read.
+    Unsure,
+}
+
+/// What a job needs to know of its surroundings.
+pub(super) struct Setting<'a> {
+    pub(super) time: &'a StoreTime,
+    pub(super) now: Instant,
+    pub(super) run: &'a ServerRun,
+    /// The process that this node wakes by itself.
+    pub(super) process: Option<&'a Arc<str>>,
+}
+
+impl Job {
+    /// Sorts requests into jobs, in the order asked.
+    pub(super) fn sort(all: &mut Vec<Self>, queued: Queued) {
+        let names = names::of_request(&queued.request);
+        let meets = |job: &Self| job.names.iter().any(|name| names.contains(name));
+        let answer = None;
+        let asked = vec![Asked { queued, answer }];
+        let Some(first) = all.iter().position(meets) else {
+            let stale = false;
+            all.push(Self {
+                names,
+                asked,
+                stale,
+            });
+            return;
+        };
+        // What it joins becomes one: their own order is kept, and between them there is none.
+        let mut rest = all.split_off(first + 1);
+        let joined = &mut all[first];
+        joined.names.extend(names.iter().cloned());
+        rest.retain_mut(|job| {
+            let meets = job.names.iter().any(|name| names.contains(name));
+            if meets {
+                joined.names.append(&mut job.names);
+                joined.asked.append(&mut job.asked);
+            }
+            !meets
+        });
+        joined.names.sort_unstable();
+        joined.names.dedup();
+        joined.asked.extend(asked);
+        all.append(&mut rest);
+    }
+
+    /// Decides all its requests over its records as they are known.
+    pub(super) fn decide(&mut self, shelf: &Shelf, setting: &Setting<'_>) -> Outcome {
+        let Some((now, slack)) = setting.time.now(setting.now) else {
+            return Outcome::Unsure;
+        };
+        let Some(known) = shelf.all(&self.names) else {
+            return Outcome::Unsure;
+        };
+        let mut master = Master::default();
+        master.set_run(setting.run.clone());
+        let mut watchers: Vec<Item> = Vec::new();
+        for kept in known.iter().flat_map(|(_, kept)| kept.iter()) {
+            let item = kept.item.clone();
+            match item.id.kind {
+                Kind::Watcher => watchers.push(item),
+                _ => master.put(item),
+            }
+        }
+        let mut wakes = Vec::new();
+        for asked in &mut self.asked {
+            asked.answer = Some(apply(&mut master, &mut watchers, asked, now, setting));
+            wakes.extend(heard(&mut master, &watchers, now));
+        }
+        watchers.retain(|watcher| watcher.lives(now));
+        let mut items = master.items(now);
+        items.append(&mut watchers);
+        self.compare(&known, items, (now, slack), setting, (shelf, wakes))
+    }
+
+    fn compare(
+        &self,
+        known: &[(u64, &[Kept])],
+        mut items: Vec<Item>,
+        (now, slack): (u64, u64),
+        setting: &Setting<'_>,
+        (shelf, wakes): (&Shelf, Vec<Wake>),
+    ) -> Outcome {
+        let mut changes = Vec::new();
+        let mut after = Vec::new();
+        let mut changed = false;
+        for (name, (version, before)) in self.names.iter().zip(known) {
+            let (here, others) = items
+                .into_iter()
+                .partition(|item| self.names.len() == 1 || is_in(&item.id, name));
+            items = others;
+            let clock = setting.time.clock(slack, *version);
+            let kept = Kept::after(before, here, now, clock);
+            let lived = before.iter().filter(|kept| kept.item.lives(now));
+            let same = kept.iter().filter(|kept| kept.item.lives(now)).eq(lived);
+            // Who wakes somebody has changed something, if only what was dead already.
+            let write = !same || !wakes.is_empty() || shelf.is_dirty(name);
+            changed |= write;
+            changes.push(Change {
+                name: name.clone(),
+                version: *version,
+                state: write.then(|| Kept::write(&kept)),
+            });
+            after.push(if write { kept } else { before.to_vec() });
+        }
+        if changed {
+            Outcome::Change(Commit { changes, wakes }, after)
+        } else if self.stale || !shelf.are_fresh(&self.names) {
+            Outcome::Unsure
+        } else {
+            Outcome::Same
+        }
+    }
+}
+
+/// What one request comes to.
+fn apply(
+    master: &mut Master,
+    watchers: &mut Vec<Item>,
+    asked: &Asked,
+    now: u64,
+    setting: &Setting<'_>,
+) -> Result<Answer, Fault> {
+    let request = &asked.queued.request;
+    if request.is_withdrawn() || request.is_void(setting.now, setting.run) {
+        return Err(Fault::Withdrawn);
+    }
+    if let (Request::Watch { key, on }, Some(process)) = (request, setting.process) {
+        let id = Id::of(Kind::Watcher, key, process.as_bytes());
+        let known = watchers.iter().position(|watcher| watcher.id == id);
+        // Asked for again while half of its time is left.
+        let fresh = known.is_some_and(|at| watchers[at].lives(now + micros(WATCHED) / 2));
+        if !fresh || !on {
+            watchers.retain(|watcher| watcher.id != id);
+        }
+        if !fresh && *on {
+            let (what, until) = (Vec::new(), Some(now + micros(WATCHED)));
+            watchers.push(Item { id, what, until });
+        }
+        return Ok(Answer::Watching);
+    }
+    master.apply(now, request)
+}
+
+/// Whom the last request woke.
+fn heard(master: &mut Master, watchers: &[Item], now: u64) -> Vec<Wake> {
+    let word = |kind: u8, key: &[u8]| [&[kind], key].concat();
+    let published = master.take_published();
+    let published = published.into_iter().map(|(process, key)| Wake {
+        process,
+        word: word(FREE, &key),
+    });
+    let announced = master.take_announced();
+    let announced = announced.iter().flat_map(|key| {
+        let watching = watchers
+            .iter()
+            .filter(|watcher| watcher.id.key == *key && watcher.lives(now));
+        watching.map(|watcher| Wake {
+            process: String::from_utf8_lossy(&watcher.id.member).into(),
+            word: word(LEADER, key),
+        })
+    });
+    published.chain(announced).collect()
+}
+
+/// Whether an item is kept in the record of this name.
+fn is_in(id: &Id, name: &Name) -> bool {
+    match id.kind {
+        Kind::Text | Kind::Foreign => names::of_key(&id.key) == *name,
+        Kind::Line | Kind::Place => id.key == **name,
+        Kind::Hold | Kind::Watcher => names::of_lock(&id.key) == *name,
+    }
+}

@@ -1,0 +1,146 @@
+//! A message about many locks, in parts that go through several lanes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::node::{
+    Answer, Claim, ExtendItem, Extended, Fault, NoteItem, Phase, Reply, ReplySink, Request,
+};
+
+/// What is to be sent: through which lane where that is known, what, and where its answer goes.
+type Part = (Option<usize>, Request, Reply);
+
+/// A message in as many parts as it needs lanes. What is about one lock, or about all, stays as it is.
+pub(super) fn split(request: Request, reply: Reply, lane: impl Fn(&Claim) -> usize) -> Vec<Part> {
+    match request {
+        Request::Extend { items } => {
+            let lanes = by_lane(&items, |item: &ExtendItem| lane(&item.claim));
+            parts(lanes, reply, Kind::Extend, |items| Request::Extend {
+                items,
+            })
+        }
+        Request::Note { items } => {
+            let lanes = by_lane(&items, |item: &NoteItem| lane(&item.claim));
+            parts(lanes, reply, Kind::Note, |items| Request::Note { items })
+        }
+        request => vec![(None, request, reply)],
+    }
+}
+
+/// The items of one lane, and where each stood.
+type OfLane<T> = (usize, Vec<usize>, Vec<T>);
+
+fn by_lane<T: Clone>(items: &[T], lane: impl Fn(&T) -> usize) -> Vec<OfLane<T>> {
+    let mut lanes: Vec<OfLane<T>> = Vec::new();
+    for (place, item) in items.iter().enumerate() {
+        let lane = lane(item);
+        let known = lanes.iter_mut().find(|(known, ..)| *known == lane);
+        match known {
+            Some((_, places, items)) => {
+                places.push(place);
+                items.push(item.clone());
+            }
+            None => lanes.push((lane, vec![place], vec![item.clone()])),
+        }
+    }
+    lanes
+}
+
+fn parts<T>(
+    mut lanes: Vec<OfLane<T>>,
+    reply: Reply,
+    kind: Kind,
+    request: impl Fn(Arc<[T]>) -> Request,
+) -> Vec<Part> {
+    if lanes.len() <= 1 {
+        let lane = lanes.pop();
+        let (lane, items) = lane.map_or((None, Vec::new()), |(lane, _, items)| (Some(lane), items));
+        return vec![(lane, request(items.into()), reply)];
+    }
+    let places = lanes.iter().map(|(_, places, _)| places.clone()).collect();
+    let joined = Arc::new(Joined::new(kind, places, reply));
+    let part = |(number, (lane, _, items)): (usize, OfLane<T>)| {
+        let reply = Reply::new(joined.clone(), number, Phase::Extend);
+        (Some(lane), request(items.into()), reply)
+    };
+    lanes.into_iter().enumerate().map(part).collect()
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Extend,
+    Note,
+}
+
+/// Puts the answers of the parts together.
+struct Joined {
+    kind: Kind,
+    /// Where the items of each part stood.
+    places: Vec<Vec<usize>>,
+    state: Mutex<State>,
+}
+
+struct State {
+    open: usize,
+    /// What is said of each item so far: of a part that failed, that nothing is known.
+    extended: Vec<Extended>,
+    noted: Vec<bool>,
+    answered: bool,
+    fault: Option<Fault>,
+    reply: Option<Reply>,
+}
+
+impl Joined {
+    fn new(kind: Kind, places: Vec<Vec<usize>>, reply: Reply) -> Self {
+        let items = places.iter().map(Vec::len).sum();
+        let state = State {
+            open: places.len(),
+            extended: vec![Extended::Unknown; items],
+            noted: vec![false; items],
+            answered: false,
+            fault: None,
+            reply: Some(reply),
+        };
+        Self {
+            kind,
+            places,
+            state: Mutex::new(state),
+        }
+    }
+}
+
+impl ReplySink for Joined {
+    fn answered(&self, part: usize, _: Phase, answer: Result<Answer, Fault>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let places = self.places.get(part).into_iter().flatten();
+        match answer {
+            Ok(Answer::Extended(said)) => {
+                state.answered = true;
+                for (place, said) in places.zip(said) {
+                    state.extended[*place] = said;
+                }
+            }
+            Ok(Answer::Noted(said)) => {
+                state.answered = true;
+                for (place, said) in places.zip(said) {
+                    state.noted[*place] = said;
+                }
+            }
+            Ok(_) => {}
+            Err(fault) => state.fault = Some(fault),
+        }
+        state.open -= 1;
+        if state.open > 0 {
+            return;
+        }
+        let reply = state.reply.take();
+        let answer = match (state.answered, state.fault.take(), self.kind) {
+            (false, Some(fault), _) => Err(fault),
+            (_, _, Kind::Extend) => Ok(Answer::Extended(std::mem::take(&mut state.extended))),
+            (_, _, Kind::Note) => Ok(Answer::Noted(std::mem::take(&mut state.noted))),
+        };
+        drop(state);
+        if let Some(reply) = reply {
+            reply.answer(answer);
+        }
+    }
+}

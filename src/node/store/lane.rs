@@ -1,0 +1,613 @@
+//! One session at a time of one store, and the task that owns it.
+//!
+//! Whatever the store does, each request is answered: what is under way within the store's timeout, what waits for a
+//! session within the patience, and what stands in a crowd within [`CROWDED`]. A session that was asked something
+//! and has not answered in time is dropped, and what it may still do is made harmless: the next change of each
+//! record it was about gives that record another version.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use super::contract::{Clocked, Commit, Committed, Greeting, Session, Store};
+use super::hear::say;
+use super::job::{Asked, Job, Outcome, Setting, WATCHED};
+use super::kept::Kept;
+use super::names::Name;
+use super::shared::Shared;
+use super::shelf::Shelf;
+use super::time::StoreTime;
+use crate::limit::Limit;
+use crate::node::actor::back_off::{BackOff, STEADY};
+use crate::node::actor::mailbox::Queued;
+use crate::node::actor::owed::Owed;
+use crate::node::memory::Master;
+use crate::node::memory::items::Kind;
+use crate::node::{Answer, Fault, Page, Reply, Request, ServerRun};
+use crate::protocol::instant::Instant;
+use crate::protocol::restart::quarantined_until;
+use crate::settings::RestartGuard;
+
+/// How many requests are taken at one look.
+const BATCH: usize = 128;
+
+/// How long a lane whose handle is gone goes on trying to deliver releases.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// So many timeouts a request may stand in a crowd before it is sent.
+const CROWDED: u32 = 10;
+
+/// After this much silence the store is asked for a sign of life, and for its clock.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// Runs until the handle is gone and nothing is left to deliver.
+pub(super) fn run<S: Store>(
+    shared: Arc<Shared<S>>,
+    number: usize,
+) -> impl Future<Output = ()> + Send + 'static {
+    // Made here and not when first polled: a runtime that is shutting down drops the task
+    // without a poll, and who waits in the mailbox must hear of that as well.
+    let mut lane = Lane::new(shared, number);
+    async move { lane.run().await }
+}
+
+struct Lane<S: Store> {
+    shared: Arc<Shared<S>>,
+    number: usize,
+    owed: Owed,
+    shelf: Shelf,
+    time: StoreTime,
+    back_off: BackOff,
+    /// Until when requests wait for a session instead of being refused, and when that began last.
+    patience: Option<Instant>,
+    patient_at: Instant,
+    /// Why there is no session.
+    fault: Fault,
+    closed_at: Option<Instant>,
+    /// What the session is at work on.
+    jobs: Vec<Job>,
+    /// The records of the change that it has been asked for and has not answered.
+    risky: Vec<Name>,
+    batch: Vec<Queued>,
+    /// When each election that is watched is to be asked for again.
+    watched: HashMap<Arc<[u8]>, Instant>,
+}
+
+/// A session, and what its server said of itself.
+struct Online<C> {
+    session: C,
+    run: ServerRun,
+    /// What earlier runs wrote counts as well.
+    lasts: bool,
+    quarantined_until: Instant,
+    since: Instant,
+    /// When the store was last heard.
+    heard: Instant,
+}
+
+impl<S: Store> Lane<S> {
+    fn new(shared: Arc<Shared<S>>, number: usize) -> Self {
+        let context = shared.context();
+        let now = context.runtime.now();
+        // The jitter is there to part processes, not to be secret.
+        let seed = context.runtime.wall_micros() ^ u64::from(std::process::id());
+        Self {
+            owed: Owed::new(),
+            shelf: Shelf::default(),
+            time: StoreTime::new(context.runtime.wall_micros(), now),
+            back_off: BackOff::new(seed.wrapping_add(number as u64)),
+            // The first request waits for the first connection.
+            patience: Some(now + context.connect_timeout),
+            patient_at: now,
+            fault: Fault::Down("connecting".into()),
+            closed_at: None,
+            jobs: Vec::new(),
+            risky: Vec::new(),
+            batch: Vec::new(),
+            watched: HashMap::new(),
+            shared,
+            number,
+        }
+    }
+
+    fn now(&self) -> Instant {
+        self.shared.context().runtime.now()
+    }
+
+    async fn run(&mut self) {
+        while !self.is_over() {
+            let (fault, lived) = match self.connect().await {
+                Ok(mut online) => {
+                    self.patience = None;
+                    let Err(fault) = self.talk(&mut online).await else {
+                        return;
+                    };
+                    (fault, Some(self.now().saturating_since(online.since)))
+                }
+                Err(fault) => (fault, None),
+            };
+            let pause = self.lose(fault, lived);
+            let rested = self.now() + pause;
+            self.wait_apart(rested, std::future::pending::<()>()).await;
+        }
+    }
+
+    /// When the handle is gone the lane is over as soon as nothing is left to deliver, or cannot be delivered for
+    /// [`LINGER`].
+    fn is_over(&mut self) -> bool {
+        let mailbox = &self.shared.lanes[self.number];
+        mailbox.rest();
+        if !mailbox.is_over() {
+            return false;
+        }
+        let now = self.now();
+        let closed = *self.closed_at.get_or_insert(now);
+        self.owed.is_empty() || now >= closed + LINGER
+    }
+
+    async fn connect(&mut self) -> Result<Online<S::Session>, Fault> {
+        let shared = self.shared.clone();
+        let limit = shared.context().connect_timeout;
+        let until = self.now() + limit;
+        let connected = self.wait_apart(until, shared.store.connect()).await;
+        let (session, greeting) = connected.unwrap_or_else(|| {
+            let limit = humantime::format_duration(limit);
+            Err(Fault::Down(format!("no connection within {limit}").into()))
+        })?;
+        self.greet(session, greeting)
+    }
+
+    /// Takes in what the server says of itself.
+    fn greet(
+        &mut self,
+        session: S::Session,
+        greeting: Greeting,
+    ) -> Result<Online<S::Session>, Fault> {
+        let (context, now) = (self.shared.context(), self.now());
+        let name = self.shared.store.name();
+        if let Some(server) = &greeting.server {
+            let other = context.roster.enter(server, name);
+            other.map_err(|other| Fault::SameServer(other.as_str().into()))?;
+        }
+        let first = self.shared.acquaintance.is_first_run(greeting.run.as_str());
+        let guarded = match context.restart_guard {
+            RestartGuard::Off => None,
+            RestartGuard::AfterFirstContact if first => None,
+            _ => greeting.uptime,
+        };
+        let until = guarded.and_then(|up| quarantined_until(now, up.as_secs(), context.max_ttl));
+        if until.is_some() {
+            tracing::warn!(
+                node = %name,
+                "master restarted lately and does not vote for a while (restart guard)"
+            );
+        }
+        tracing::debug!(node = %name, lane = self.number, "connected");
+        self.time.forget();
+        Ok(Online {
+            session,
+            lasts: greeting.uptime.is_none() || context.restart_guard == RestartGuard::Off,
+            run: greeting.run,
+            quarantined_until: until.unwrap_or(Instant::from_nanos(0)),
+            since: now,
+            heard: now,
+        })
+    }
+
+    /// Without a session: waits for that until then, and refuses who comes once there is no patience left.
+    async fn wait_apart<T>(&mut self, until: Instant, what: impl Future<Output = T>) -> Option<T> {
+        let mut what = pin!(what);
+        let shared = self.shared.clone();
+        let runtime = &shared.context().runtime;
+        loop {
+            let now = runtime.now();
+            if self.patience.is_none_or(|patience| patience <= now) {
+                self.patience = None;
+                self.refuse_all();
+            }
+            let done = now >= until || self.is_over();
+            let at = self.patience.map_or(until, |patience| patience.min(until));
+            let mut timer = runtime.sleep_until(if done { now } else { at });
+            let patient = self.patience.is_some();
+            let mailbox = &shared.lanes[self.number];
+            let found = std::future::poll_fn(|cx| {
+                mailbox.register(cx.waker());
+                if let Poll::Ready(found) = what.as_mut().poll(cx) {
+                    return Poll::Ready(Some(found));
+                }
+                if done || (!patient && mailbox.has_any()) {
+                    return Poll::Ready(None);
+                }
+                timer.as_mut().poll(cx).map(|()| None)
+            })
+            .await;
+            if found.is_some() || done {
+                return found;
+            }
+        }
+    }
+
+    /// The session is gone, or none came about: how long to wait before the next.
+    fn lose(&mut self, fault: Fault, lived: Option<Duration>) -> Duration {
+        let (now, node) = (self.now(), self.shared.store.name());
+        if lived.is_some() {
+            tracing::warn!(%node, %fault, "connection lost");
+        } else if fault != self.fault {
+            tracing::warn!(%node, %fault, "no connection");
+        }
+        let pause = self.back_off.pause(&fault, lived);
+        let stalled = matches!(fault, Fault::Stalled);
+        self.fault = match (lived, fault) {
+            (None, fault) | (_, fault @ (Fault::Stalled | Fault::Down(_))) => fault,
+            (Some(_), fault) => Fault::Down(fault.to_string().into()),
+        };
+        // A restart is over in a moment: requests wait that long, but not for a server that has
+        // stopped answering, and not time and again.
+        let again = now.saturating_since(self.patient_at) < STEADY;
+        if lived.is_some() {
+            self.patience = None;
+        }
+        if lived.is_some() && !stalled && !again {
+            self.patience = Some(now + self.shared.traits.timeout);
+            self.patient_at = now;
+        }
+        pause
+    }
+
+    /// Answers everything that waits with why there is no session.
+    fn refuse_all(&mut self) {
+        let fault = self.fault.clone();
+        self.shared.lanes[self.number].take(usize::MAX, &mut self.batch);
+        for queued in self.batch.drain(..) {
+            self.owed.keep(&queued);
+            queued.answer(Err(fault.clone()));
+        }
+    }
+
+    /// With a session: serves what comes, until the session is lost, or the lane is over.
+    async fn talk(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
+        while !self.is_over() {
+            let (guarded, heard) = (online.quarantined_until, online.heard);
+            self.gather(guarded, heard).await;
+            let now = self.now();
+            let quiet = self.jobs.is_empty();
+            if quiet && self.batch.is_empty() && now < online.heard + IDLE {
+                continue;
+            }
+            let limit = self.shared.traits.timeout;
+            let served = {
+                let shared = self.shared.clone();
+                let mut limit = Limit::new(&*shared.context().runtime, now + limit);
+                limit.wait(self.serve(online)).await
+            };
+            match served {
+                Some(Ok(())) => online.heard = self.now(),
+                Some(Err(fault)) => {
+                    self.abandon(&fault);
+                    return Err(fault);
+                }
+                None => {
+                    self.abandon(&Fault::Timeout(limit));
+                    return Err(Fault::Stalled);
+                }
+            }
+            self.shared.lanes[self.number].rest();
+        }
+        Ok(())
+    }
+
+    /// Waits for something to do, and sorts it into jobs. What is about all records stays in the batch.
+    async fn gather(&mut self, guarded: Instant, heard: Instant) {
+        let shared = self.shared.clone();
+        let mailbox = &shared.lanes[self.number];
+        let runtime = &shared.context().runtime;
+        let now = runtime.now();
+        mailbox.overdue(now, CROWDED * shared.traits.timeout, &mut self.batch);
+        for queued in self.batch.drain(..) {
+            self.owed.keep(&queued);
+            queued.answer(Err(Fault::Overloaded));
+        }
+        self.batch.extend(self.owed.take(BATCH / 2, now));
+        let room = BATCH - self.batch.len();
+        mailbox.take(room, &mut self.batch);
+        self.watch_again(now);
+        if self.batch.is_empty() {
+            let idle = heard + IDLE;
+            let rested = self.owed.wake_at().unwrap_or(idle).min(idle);
+            let again = self.watched.values().min().copied().unwrap_or(idle);
+            let mut timer = runtime.sleep_until(rested.min(again));
+            std::future::poll_fn(|cx| {
+                mailbox.register(cx.waker());
+                if mailbox.has_any() || mailbox.is_over() {
+                    return Poll::Ready(());
+                }
+                timer.as_mut().poll(cx)
+            })
+            .await;
+            return;
+        }
+        let quarantine = guarded.saturating_since(now);
+        let mut apart = Vec::new();
+        for queued in self.batch.drain(..) {
+            if queued.request.is_vote() && !quarantine.is_zero() {
+                queued.answer(Err(Fault::Quarantined(quarantine)));
+            } else if matches!(queued.request, Request::List { .. }) {
+                apart.push(queued);
+            } else {
+                Job::sort(&mut self.jobs, queued);
+            }
+        }
+        self.batch = apart;
+    }
+
+    /// Asks again for elections that are watched: the store forgets who does not.
+    fn watch_again(&mut self, now: Instant) {
+        let due = self.watched.iter().filter(|(_, at)| **at <= now);
+        let due: Vec<Arc<[u8]>> = due.map(|(key, _)| key.clone()).collect();
+        for key in due {
+            self.watched.insert(key.clone(), now + WATCHED / 3);
+            let request = Request::Watch { key, on: true };
+            self.batch.push(Queued::new(request, Reply::ignored()));
+        }
+    }
+
+    /// Does all jobs; without any, asks for a sign of life.
+    async fn serve(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
+        self.shelf.turn();
+        if self.jobs.is_empty() && self.batch.is_empty() {
+            return self.read(online, true).await;
+        }
+        while !self.jobs.is_empty() {
+            self.read(online, false).await?;
+            let mut commits = Vec::new();
+            let mut open = Vec::new();
+            for mut job in std::mem::take(&mut self.jobs) {
+                let setting = Setting {
+                    time: &self.time,
+                    now: self.now(),
+                    run: &online.run,
+                    process: (self.shared.subscriber.get()).map(|subscriber| &subscriber.process),
+                };
+                match job.decide(&self.shelf, &setting) {
+                    Outcome::Same => self.finish(job, online),
+                    Outcome::Change(commit, kept) => {
+                        commits.push((commit, kept));
+                        open.push(job);
+                    }
+                    Outcome::Unsure => {
+                        job.stale = true;
+                        self.jobs.push(job);
+                    }
+                }
+            }
+            self.change(online, open, commits).await?;
+        }
+        self.list(online).await
+    }
+
+    /// Reads the records that are not known well enough.
+    async fn read(&mut self, online: &mut Online<S::Session>, clock: bool) -> Result<(), Fault> {
+        let now = self.now();
+        let no_time = self.time.now(now).is_none();
+        let mut names: Vec<Name> = Vec::new();
+        for job in &mut self.jobs {
+            let known = self.shelf.all(&job.names).is_some();
+            let fresh = self.shelf.are_fresh(&job.names);
+            if !known || (job.stale && !fresh) {
+                names.extend(job.names.iter().cloned());
+            }
+            job.stale = false;
+        }
+        names.sort_unstable();
+        names.dedup();
+        if names.is_empty() && !no_time && !clock {
+            return Ok(());
+        }
+        let Clocked { what, clock } = online.session.load(&names).await?;
+        let heard = self.now();
+        self.time.learn(clock, now, heard);
+        let Some((seen, slack)) = self.time.now(heard) else {
+            return Err(Fault::Server("the store's clock stands still".into()));
+        };
+        for (name, record) in names.iter().zip(&what) {
+            if !self.shelf.read(name, record, seen + slack) {
+                let name = String::from_utf8_lossy(name).into_owned();
+                let why = format!("the record of {name} holds what is none of ours: left alone");
+                self.answer_all_of(&name, &Fault::Server(why.into()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers every job about a record.
+    fn answer_all_of(&mut self, name: &str, fault: &Fault) {
+        let of = |job: &Job| job.names.iter().any(|known| **known == *name.as_bytes());
+        let (odd, rest) = std::mem::take(&mut self.jobs).into_iter().partition(of);
+        self.jobs = rest;
+        let odd: Vec<Job> = odd;
+        for asked in odd.into_iter().flat_map(|job| job.asked) {
+            asked.queued.answer(Err(fault.clone()));
+        }
+    }
+
+    /// Commits what has been decided. What is stale is decided once more.
+    async fn change(
+        &mut self,
+        online: &mut Online<S::Session>,
+        mut open: Vec<Job>,
+        commits: Vec<(Commit, Vec<Vec<Kept>>)>,
+    ) -> Result<(), Fault> {
+        if commits.is_empty() {
+            return Ok(());
+        }
+        let (mut commits, kept): (Vec<Commit>, Vec<Vec<Vec<Kept>>>) = commits.into_iter().unzip();
+        let mut kept = kept.into_iter();
+        let own: Vec<Vec<Vec<u8>>> = commits.iter_mut().map(|commit| self.own(commit)).collect();
+        let mut own = own.into_iter();
+        self.jobs.append(&mut open);
+        let first = self.jobs.len() - commits.len();
+        let mut done = Vec::new();
+        for chunk in commits.chunks(self.shared.traits.batch.max(1)) {
+            let changes = chunk.iter().flat_map(|commit| &commit.changes);
+            self.risky = changes.map(|change| change.name.clone()).collect();
+            let asked = self.now();
+            let Clocked { what, clock } = online.session.commit(chunk).await?;
+            self.risky.clear();
+            self.time.learn(clock, asked, self.now());
+            for (commit, committed) in chunk.iter().zip(what) {
+                let (kept, own) = (kept.next(), own.next());
+                let (Committed::Done(versions), Some(kept)) = (committed, kept) else {
+                    for change in &commit.changes {
+                        self.shelf.doubt(&change.name);
+                    }
+                    done.push(false);
+                    continue;
+                };
+                for ((change, version), kept) in commit.changes.iter().zip(versions).zip(kept) {
+                    self.shelf.wrote(&change.name, version, kept);
+                }
+                self.tell(&own.unwrap_or_default());
+                done.push(true);
+            }
+        }
+        let open = self.jobs.split_off(first);
+        for (mut job, done) in open.into_iter().zip(done) {
+            if done {
+                self.finish(job, online);
+            } else {
+                job.stale = true;
+                self.jobs.push(job);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes out what wakes this very process.
+    fn own(&self, commit: &mut Commit) -> Vec<Vec<u8>> {
+        let Some(subscriber) = self.shared.subscriber.get() else {
+            return Vec::new();
+        };
+        let ours = commit
+            .wakes
+            .extract_if(.., |wake| wake.process == subscriber.process);
+        ours.map(|wake| wake.word).collect()
+    }
+
+    fn tell(&self, words: &[Vec<u8>]) {
+        if let Some(subscriber) = self.shared.subscriber.get() {
+            for word in words {
+                say(subscriber, word);
+            }
+        }
+    }
+
+    /// Passes the answers of a job on.
+    fn finish(&mut self, job: Job, online: &Online<S::Session>) {
+        let now = self.now();
+        for Asked { queued, answer } in job.asked {
+            let mut answer = answer.unwrap_or(Err(Fault::Withdrawn));
+            match (&queued.request, &mut answer) {
+                (Request::Watch { key, on: true }, Ok(_)) => {
+                    let next = now + WATCHED / 3;
+                    self.watched.insert(key.clone(), next);
+                }
+                (Request::Watch { key, .. }, Ok(_)) => drop(self.watched.remove(key)),
+                (_, Ok(Answer::Value { stored, .. })) => {
+                    if let Some(stored) = stored.as_mut().filter(|_| online.lasts) {
+                        stored.vouched = true;
+                    }
+                }
+                (_, Ok(Answer::Released(_))) => self.owed.delivered(),
+                _ => {}
+            }
+            queued.answer(answer);
+        }
+    }
+
+    /// Names records page by page.
+    async fn list(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
+        while let Some(queued) = self.batch.last() {
+            let Request::List { page } = &queued.request else {
+                return Ok(());
+            };
+            let page = page.clone();
+            let answer = self.names(online, &page).await?;
+            if let Some(queued) = self.batch.pop() {
+                queued.answer(Ok(answer));
+            }
+        }
+        Ok(())
+    }
+
+    async fn names(
+        &mut self,
+        online: &mut Online<S::Session>,
+        page: &Page,
+    ) -> Result<Answer, Fault> {
+        let asked = self.now();
+        let Clocked { what, clock } = online.session.page(page.cursor, page.count).await?;
+        let heard = self.now();
+        self.time.learn(clock, asked, heard);
+        let (now, slack) = self.time.now(heard).unwrap_or_default();
+        let mut master = Master::default();
+        for (_, record) in &what {
+            let kept = Kept::read(&record.state, &[], now + slack).unwrap_or_default();
+            for kept in kept {
+                if kept.item.id.kind == Kind::Text {
+                    master.put(kept.item);
+                }
+            }
+        }
+        let request = Request::List {
+            page: Arc::new(page.clone()),
+        };
+        let more = what.len() >= usize::try_from(page.count).unwrap_or(usize::MAX);
+        let next = if more {
+            page.cursor + what.len() as u64
+        } else {
+            0
+        };
+        match master.apply(now, &request)? {
+            Answer::Keys { keys, .. } => Ok(Answer::Keys { cursor: next, keys }),
+            other => Ok(other),
+        }
+    }
+
+    /// The session is given up: answers what it was at work on, and notes what it may still do.
+    fn abandon(&mut self, fault: &Fault) {
+        let risky = std::mem::take(&mut self.risky);
+        for name in &risky {
+            self.shelf.soil(name);
+        }
+        let unknown = match fault {
+            fault if !fault.left_nothing() => fault.clone(),
+            fault => Fault::Disconnected(fault.to_string().into()),
+        };
+        for job in std::mem::take(&mut self.jobs) {
+            let touched = job.names.iter().any(|name| risky.contains(name));
+            let fault = if touched { &unknown } else { fault };
+            for asked in job.asked {
+                self.owed.keep(&asked.queued);
+                asked.queued.answer(Err(fault.clone()));
+            }
+        }
+        for queued in self.batch.drain(..) {
+            queued.answer(Err(fault.clone()));
+        }
+        self.shared.lanes[self.number].rest();
+    }
+}
+
+/// What is left is answered, and the mailbox is without a reader again: also when the runtime is
+/// shut down under it.
+impl<S: Store> Drop for Lane<S> {
+    fn drop(&mut self) {
+        let gone = Fault::Disconnected("its connection was shut down".into());
+        self.abandon(&gone);
+        let fault = Fault::Down("its connection was shut down".into());
+        self.shared.lanes[self.number].fail(&fault);
+    }
+}

@@ -1,0 +1,33 @@
+//! A master made of a store that keeps records and changes them by compare-and-set.
+//!
+//! What a lock needs to be decided is decided here, by the same state machine that the
+//! [master in memory](super::memory) is, over the state in the record of the resource. So there is one copy of the
+//! rules for all stores, no row is ever locked while a client thinks, and what a lost session may still do finds
+//! another version and does nothing.
+
+mod contract;
+#[cfg(any(test, feature = "testing"))]
+mod door;
+mod hear;
+mod job;
+mod joined;
+mod kept;
+mod lane;
+mod listening;
+mod names;
+mod node;
+mod shared;
+mod shelf;
+#[cfg(any(test, feature = "testing"))]
+mod table;
+mod time;
+
+pub use contract::{
+    Change, Clocked, Commit, Committed, Greeting, Listener, NamedRecord, Record, Session, Store,
+    Traits, Wake,
+};
+#[cfg(any(test, feature = "testing"))]
+pub use door::Door;
+pub use node::StoreNode;
+#[cfg(any(test, feature = "testing"))]
+pub use table::Table;

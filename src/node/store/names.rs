@@ -1,0 +1,51 @@
+//! In which record of a store what belongs to a lock is kept.
+
+use std::sync::Arc;
+
+use crate::keys;
+use crate::node::{Claim, Request};
+
+/// The name of a record.
+pub(super) type Name = Arc<[u8]>;
+
+/// The record of a lock key: its own, or that of the semaphore whose slot it is.
+pub(super) fn of_lock(key: &[u8]) -> Name {
+    keys::line_of(key).into()
+}
+
+/// The record of any key.
+pub(super) fn of_key(key: &[u8]) -> Name {
+    of_lock(keys::lock_of(key))
+}
+
+/// The records of a claim, each once.
+pub(super) fn of_claim(claim: &Claim) -> Vec<Name> {
+    let mut names: Vec<Name> = claim.keys().map(|key| of_lock(key)).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// The records that a request is about, each once; none where it is about all.
+pub(super) fn of_request(request: &Request) -> Vec<Name> {
+    let mut names = match request {
+        Request::Acquire { claim, .. }
+        | Request::Confirm { claim, .. }
+        | Request::Release { claim, .. }
+        | Request::Read { claim, .. }
+        | Request::Write { claim, .. } => of_claim(claim),
+        Request::Look { key } | Request::Break { key } | Request::Watch { key, .. } => {
+            vec![of_lock(key)]
+        }
+        Request::Extend { items } => all(items.iter().map(|item| &*item.claim)),
+        Request::Note { items } => all(items.iter().map(|item| &*item.claim)),
+        Request::List { .. } => Vec::new(),
+    };
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+fn all<'a>(claims: impl Iterator<Item = &'a Claim>) -> Vec<Name> {
+    claims.flat_map(of_claim).collect()
+}

@@ -1,0 +1,123 @@
+//! The handle of a master that is a store.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use super::contract::Store;
+use super::joined::split;
+use super::shared::Shared;
+use super::{hear, lane, names};
+use crate::node::actor::mailbox::Queued;
+use crate::node::inspection::Inspection;
+use crate::node::{Abilities, Context, Fault, Node, NodeName, Reply, Request, Scope, Subscriber};
+use crate::runtime::BoxFuture;
+
+/// A master made of a [`Store`]: a record a resource, decided here and changed by compare-and-set.
+///
+/// All kinds of lock work on it as they do on Redis. Dropping it closes its queues; what is owed is delivered first,
+/// for a second at most.
+pub struct StoreNode<S: Store> {
+    shared: Arc<Shared<S>>,
+}
+
+impl<S: Store> StoreNode<S> {
+    /// A master of this store. Connects when it is first asked.
+    pub fn new(store: S) -> Self {
+        let shared = Arc::new(Shared::new(store));
+        Self { shared }
+    }
+
+    fn push(&self, lane: usize, request: Request, reply: Reply) {
+        let mailbox = &self.shared.lanes[lane];
+        match mailbox.push(Queued::new(request, reply)) {
+            Ok(false) => {}
+            Ok(true) => {
+                let run = lane::run(self.shared.clone(), lane);
+                if !self.shared.context().runtime.spawn(Box::pin(run)) {
+                    mailbox.fail(&Fault::Down("no tokio runtime is running".into()));
+                }
+            }
+            Err(queued) => queued.answer(Err(Fault::Overloaded)),
+        }
+    }
+
+    /// Which lane a record goes through.
+    fn lane_of(&self, names: &[names::Name]) -> usize {
+        let lanes = self.shared.lanes.len();
+        let first = names.first().filter(|_| lanes > 1);
+        first.map_or(0, |name| {
+            let mut hasher = DefaultHasher::new();
+            name.hash(&mut hasher);
+            usize::try_from(hasher.finish() % lanes as u64).unwrap_or(0)
+        })
+    }
+}
+
+impl<S: Store> Node for StoreNode<S> {
+    fn name(&self) -> &NodeName {
+        self.shared.store.name()
+    }
+
+    fn abilities(&self) -> Abilities {
+        let traits = &self.shared.traits;
+        let abilities = Abilities::default().timeout(traits.timeout);
+        if traits.wakes {
+            abilities
+        } else {
+            abilities.without_wakes()
+        }
+    }
+
+    fn settle(&self, context: &Context) {
+        self.shared.settle(context);
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        hear::listen(&self.shared, &request);
+        if self.shared.lanes.len() == 1 {
+            return self.push(0, request, reply);
+        }
+        let lane = |claim: &_| self.lane_of(&names::of_claim(claim));
+        for (lane, request, reply) in split(request, reply, lane) {
+            let lane = lane.unwrap_or_else(|| self.lane_of(&names::of_request(&request)));
+            self.push(lane, request, reply);
+        }
+    }
+
+    fn subscribe(&self, subscriber: Subscriber) {
+        // A second subscriber is ignored, as the contract says.
+        let _ = self.shared.subscriber.set(subscriber);
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        let shared = self.shared.clone();
+        Box::pin(async move {
+            for lane in &shared.lanes {
+                lane.idle().await;
+            }
+        })
+    }
+
+    fn inspect(&self, _: &Scope) -> BoxFuture<Inspection> {
+        let shared = self.shared.clone();
+        Box::pin(async move { shared.store.inspect().await })
+    }
+}
+
+impl<S: Store> Drop for StoreNode<S> {
+    fn drop(&mut self) {
+        for lane in &self.shared.lanes {
+            lane.close();
+        }
+        self.shared.listening.close();
+    }
+}
+
+impl<S: Store> fmt::Debug for StoreNode<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreNode")
+            .field("name", self.name())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,108 @@
+//! Records as they were last seen.
+
+use std::collections::HashMap;
+
+use super::contract::Record;
+use super::kept::Kept;
+use super::names::Name;
+
+/// So many records are remembered; beyond that all are forgotten that nobody has asked for lately. A record that
+/// has been forgotten is read once more, and what is dead in one whose store has no clock is waited for once more.
+const MOST: usize = 16_384;
+
+/// What one lane knows of its records.
+#[derive(Default)]
+pub(super) struct Shelf {
+    records: HashMap<Name, Shelved>,
+    /// Those of which something that was asked may still take effect: they are changed before anything is said of them.
+    dirty: HashMap<Name, u64>,
+    /// Counts rounds: what was read or written in the present one is fresh.
+    round: u64,
+}
+
+struct Shelved {
+    version: u64,
+    kept: Vec<Kept>,
+    /// In which round it was read or written last.
+    seen: u64,
+    /// Another session may have changed it: to be read again, though its times still help.
+    doubtful: bool,
+}
+
+impl Shelf {
+    /// Another batch: nothing is fresh any more.
+    pub(super) fn turn(&mut self) {
+        self.round += 1;
+        if self.records.len() > MOST {
+            let since = self.round.saturating_sub(64);
+            self.records.retain(|_, shelved| shelved.seen >= since);
+        }
+        if self.dirty.len() > MOST {
+            let since = self.round.saturating_sub(MOST as u64);
+            self.dirty.retain(|_, round| *round >= since);
+        }
+    }
+
+    /// All that is known of these records; none where one of them must be read.
+    pub(super) fn all(&self, names: &[Name]) -> Option<Vec<(u64, &[Kept])>> {
+        let one = |name: &Name| {
+            let shelved = self.records.get(name).filter(|shelved| !shelved.doubtful)?;
+            Some((shelved.version, &shelved.kept[..]))
+        };
+        names.iter().map(one).collect()
+    }
+
+    /// Whether all of them were read or written in this round.
+    pub(super) fn are_fresh(&self, names: &[Name]) -> bool {
+        let fresh = |name: &Name| {
+            let shelved = self.records.get(name);
+            shelved.is_some_and(|shelved| shelved.seen == self.round && !shelved.doubtful)
+        };
+        names.iter().all(fresh)
+    }
+
+    /// Whether something that was asked may still take effect on it.
+    pub(super) fn is_dirty(&self, name: &Name) -> bool {
+        self.dirty.contains_key(name)
+    }
+
+    /// Something that was asked may take effect later, or never.
+    pub(super) fn soil(&mut self, name: &Name) {
+        self.dirty.insert(name.clone(), self.round);
+        self.doubt(name);
+    }
+
+    /// Another session has been here.
+    pub(super) fn doubt(&mut self, name: &Name) {
+        if let Some(shelved) = self.records.get_mut(name) {
+            shelved.doubtful = true;
+        }
+    }
+
+    /// A record has been read at `now`; false where it holds what no version of this library wrote.
+    pub(super) fn read(&mut self, name: &Name, record: &Record, now: u64) -> bool {
+        let known = self.records.get(name);
+        let known = known.map_or(&[][..], |shelved| &shelved.kept);
+        let Some(kept) = Kept::read(&record.state, known, now) else {
+            return false;
+        };
+        self.put(name, record.version, kept);
+        true
+    }
+
+    /// A change of it is done: nothing older can take effect any more.
+    pub(super) fn wrote(&mut self, name: &Name, version: u64, kept: Vec<Kept>) {
+        self.dirty.remove(name);
+        self.put(name, version, kept);
+    }
+
+    fn put(&mut self, name: &Name, version: u64, kept: Vec<Kept>) {
+        let shelved = Shelved {
+            version,
+            kept,
+            seen: self.round,
+            doubtful: false,
+        };
+        self.records.insert(name.clone(), shelved);
+    }
+}

@@ -1,0 +1,170 @@
+//! A store in memory, as the model of all stores: for tests, and for simulations.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::contract::{
+    Clocked, Commit, Committed, Greeting, Listener, NamedRecord, Record, Session, Store, Traits,
+};
+use crate::clock;
+use crate::node::inspection::Inspection;
+use crate::node::{Fault, NodeName, ServerRun};
+
+/// A store in memory that answers at once.
+#[derive(Clone, Debug)]
+pub struct Table {
+    name: NodeName,
+    traits: Traits,
+    /// Whether it has a clock of its own.
+    clocked: bool,
+    state: Arc<Mutex<State>>,
+    said: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    records: BTreeMap<Vec<u8>, Record>,
+    /// Versions never come again.
+    last: u64,
+    words: BTreeMap<Arc<str>, VecDeque<Vec<u8>>>,
+}
+
+impl Table {
+    /// An empty store, with a clock of its own or without.
+    pub fn new(name: &str, clocked: bool) -> Self {
+        Self {
+            name: NodeName::new(name),
+            traits: Traits::new(Duration::from_millis(250)).lanes(2).batch(4),
+            clocked,
+            state: Arc::default(),
+            said: Arc::default(),
+        }
+    }
+
+    /// The same, waking nobody.
+    #[must_use]
+    pub fn without_wakes(self) -> Self {
+        let traits = self.traits.clone().without_wakes();
+        Self { traits, ..self }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn said<T>(&self, what: T) -> Clocked<T> {
+        let clock = self.clocked.then(clock::wall_micros);
+        Clocked { what, clock }
+    }
+}
+
+impl State {
+    fn commit(&mut self, commit: &Commit) -> Committed {
+        let fits = |name: &[u8], version: u64| {
+            self.records.get(name).map_or(0, |record| record.version) == version
+        };
+        if !commit
+            .changes
+            .iter()
+            .all(|change| fits(&change.name, change.version))
+        {
+            return Committed::Stale;
+        }
+        let mut versions = Vec::new();
+        for change in &commit.changes {
+            let Some(state) = &change.state else {
+                versions.push(change.version);
+                continue;
+            };
+            self.last += 1;
+            versions.push(self.last);
+            let record = Record {
+                version: self.last,
+                state: state.clone(),
+            };
+            self.records.insert(change.name.to_vec(), record);
+        }
+        for wake in &commit.wakes {
+            let words = self.words.entry(wake.process.clone()).or_default();
+            words.push_back(wake.word.clone());
+        }
+        Committed::Done(versions)
+    }
+}
+
+impl Store for Table {
+    type Session = Self;
+    type Listener = TableListener;
+
+    fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    fn traits(&self) -> Traits {
+        self.traits.clone()
+    }
+
+    async fn connect(&self) -> Result<(Self, Greeting), Fault> {
+        Ok((self.clone(), Greeting::new(ServerRun::new("1"))))
+    }
+
+    async fn listen(&self, process: Arc<str>) -> Result<TableListener, Fault> {
+        let table = self.clone();
+        Ok(TableListener { table, process })
+    }
+
+    async fn inspect(&self) -> Inspection {
+        Inspection::new(self.name.clone())
+    }
+}
+
+impl Session for Table {
+    async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Clocked<Vec<Record>>, Fault> {
+        let state = self.state();
+        let record = |name: &Arc<[u8]>| state.records.get(&name[..]).cloned().unwrap_or_default();
+        let records = names.iter().map(record).collect();
+        drop(state);
+        Ok(self.said(records))
+    }
+
+    async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
+        let mut state = self.state();
+        let done = commits.iter().map(|commit| state.commit(commit)).collect();
+        drop(state);
+        self.said.notify_waiters();
+        Ok(self.said(done))
+    }
+
+    async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        let state = self.state();
+        let page = state.records.iter().skip(from).take(count as usize);
+        let page = page.map(|(name, record)| (name.clone(), record.clone()));
+        let page = page.collect();
+        drop(state);
+        Ok(self.said(page))
+    }
+}
+
+/// Hears what one process is told.
+#[derive(Debug)]
+pub struct TableListener {
+    table: Table,
+    process: Arc<str>,
+}
+
+impl Listener for TableListener {
+    async fn next(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
+        loop {
+            let said = self.table.said.notified();
+            let words = self.table.state().words.remove(&self.process);
+            if let Some(words) = words.filter(|words| !words.is_empty()) {
+                return Ok(words.into());
+            }
+            said.await;
+        }
+    }
+}

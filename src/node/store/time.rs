@@ -1,0 +1,123 @@
+//! What time it is at the store.
+
+use crate::protocol::instant::Instant;
+
+use super::kept::Clock;
+
+/// How far the rates of two clocks differ at most, in parts of a thousand; clocks that are being put right run off
+/// by half of that.
+const RATE: u64 = 1;
+
+/// A look at the server's clock is good for so long, in microseconds.
+const STALE: u64 = 10_000_000;
+
+/// The clock by which the records of a store are read and written.
+pub(super) struct StoreTime {
+    /// What the wall clock showed at `origin`: where a store has no clock, that of this process begins there.
+    wall: u64,
+    origin: Instant,
+    looked: Option<Look>,
+    /// The store has no clock of its own.
+    own: bool,
+}
+
+/// What the server's clock showed at some moment between two of ours.
+#[derive(Clone, Copy)]
+struct Look {
+    shown: u64,
+    asked: Instant,
+    heard: Instant,
+}
+
+impl StoreTime {
+    pub(super) fn new(wall: u64, origin: Instant) -> Self {
+        Self {
+            wall,
+            origin,
+            looked: None,
+            own: false,
+        }
+    }
+
+    /// The store was asked and has answered.
+    pub(super) fn learn(&mut self, shown: Option<u64>, asked: Instant, heard: Instant) {
+        match shown {
+            Some(shown) => {
+                self.looked = Some(Look {
+                    shown,
+                    asked,
+                    heard,
+                });
+            }
+            None => self.own = true,
+        }
+    }
+
+    /// Another session: maybe another server.
+    pub(super) fn forget(&mut self) {
+        self.looked = None;
+    }
+
+    /// A time that the store's clock has certainly reached, and how much further it may be; none where that is not
+    /// known well enough.
+    pub(super) fn now(&self, now: Instant) -> Option<(u64, u64)> {
+        if self.own {
+            let passed = micros(now, self.origin);
+            return Some((self.wall + passed, 0));
+        }
+        let look = self.looked?;
+        let (least, most) = (micros(now, look.heard), micros(now, look.asked));
+        if most > STALE {
+            return None;
+        }
+        let apart = most * RATE / 1000 + 1;
+        Some((
+            look.shown + least.saturating_sub(apart),
+            most - least + 2 * apart,
+        ))
+    }
+
+    /// How what is written now is dated, in a record of this version.
+    pub(super) fn clock(&self, slack: u64, version: u64) -> Clock {
+        if self.own {
+            Clock::Own { stamp: version + 1 }
+        } else {
+            Clock::Server { slack }
+        }
+    }
+}
+
+fn micros(later: Instant, earlier: Instant) -> u64 {
+    super::kept::micros(later.saturating_since(earlier))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(us: u64) -> Instant {
+        Instant::from_nanos(us * 1000)
+    }
+
+    #[test]
+    fn the_servers_time_is_between_what_is_told_and_that_and_the_slack() {
+        let mut time = StoreTime::new(5_000_000, at(0));
+        assert_eq!(time.now(at(1)), None, "never looked");
+        // It was read somewhere between 100 and 400.
+        time.learn(Some(9_000_000), at(100), at(400));
+        let (least, slack) = time.now(at(1_000)).expect("just looked");
+        assert!(least <= 9_000_600 && least + slack >= 9_000_900);
+        assert!(slack < 400);
+        let (least, slack) = time.now(at(5_000_000)).expect("looked");
+        assert!(least <= 9_000_000 + 4_999_600 * 999 / 1000);
+        assert!(least + slack >= 9_000_000 + 4_999_900 * 1001 / 1000);
+        assert_eq!(time.now(at(20_000_000)), None, "too long ago");
+    }
+
+    #[test]
+    fn without_a_clock_at_the_store_ours_begins_with_the_wall_and_never_jumps() {
+        let mut time = StoreTime::new(5_000_000, at(100));
+        time.learn(None, at(100), at(400));
+        assert_eq!(time.now(at(700)), Some((5_000_600, 0)));
+    }
+}

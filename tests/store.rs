@@ -1,0 +1,163 @@
+//! Locks over masters that are stores, alone and mixed with others.
+
+use std::time::Duration;
+
+use quorate::node::memory::MemoryNode;
+use quorate::node::store::{StoreNode, Table};
+use quorate::{Redlock, RedlockBuilder, Take, Wait};
+
+mod support;
+
+use support::secs;
+
+/// Three stores in memory, with a clock of their own or without.
+fn tables(clocked: bool) -> Vec<Table> {
+    (1..=3)
+        .map(|n| Table::new(&format!("table-{n}"), clocked))
+        .collect()
+}
+
+fn over(tables: &[Table]) -> RedlockBuilder {
+    let patient = Redlock::builder().ttl(secs(5)).wait(Wait::For(secs(10)));
+    let add = |builder: RedlockBuilder, table: &Table| builder.node(StoreNode::new(table.clone()));
+    tables.iter().fold(patient, add)
+}
+
+#[tokio::test]
+async fn a_lock_over_stores_excludes_is_numbered_and_given_back() {
+    for clocked in [true, false] {
+        let tables = tables(clocked);
+        let (one, other) = (over(&tables).build(), over(&tables).build());
+        let (one, other) = (one.expect("good settings"), other.expect("good settings"));
+        let mut last = 0;
+        for _ in 0..10 {
+            for redlock in [&one, &other] {
+                let guard = redlock.acquire("nightly").await.expect("free");
+                let number = guard.fencing_token().expect("fenced");
+                assert!(number > last, "{number} after {last}");
+                last = number;
+                let refused = one.try_acquire("nightly").await;
+                assert!(refused.expect("no fault").acquired().is_none());
+                guard.release().await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_waits_at_stores_is_woken_by_the_release() {
+    for clocked in [true, false] {
+        let tables = tables(clocked);
+        let redlock = || {
+            over(&tables)
+                .ttl(secs(20))
+                .wait(Wait::For(secs(19)))
+                .build()
+        };
+        let (one, other) = (redlock().expect("good"), redlock().expect("good"));
+        let guard = one.acquire("nightly").await.expect("free");
+        let waits = tokio::spawn(async move { other.acquire("nightly").await });
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let began = std::time::Instant::now();
+        guard.release().await;
+        let guard = waits.await.expect("no panic").expect("its turn has come");
+        // Without a wake-up a third of a heartbeat passes, more than three seconds.
+        assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
+        guard.release().await;
+    }
+}
+
+#[tokio::test]
+async fn where_no_quorum_wakes_anybody_waiters_look_again_and_again() {
+    let all = tables(true).into_iter().enumerate();
+    let wake = |(n, table): (usize, Table)| if n == 0 { table } else { table.without_wakes() };
+    let tables: Vec<Table> = all.map(wake).collect();
+    let redlock = || {
+        over(&tables)
+            .ttl(secs(30))
+            .wait(Wait::For(secs(29)))
+            .build()
+    };
+    let (one, other) = (redlock().expect("good"), redlock().expect("good"));
+    let guard = one.acquire("nightly").await.expect("free");
+    let waits = tokio::spawn(async move { other.acquire("nightly").await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let began = std::time::Instant::now();
+    guard.release().await;
+    let guard = waits.await.expect("no panic").expect("its turn has come");
+    // A third of a heartbeat would be five seconds.
+    assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
+    guard.release().await;
+}
+
+#[tokio::test]
+async fn kinds_of_masters_are_mixed() {
+    let memory = MemoryNode::new("memory");
+    let tables = tables(true);
+    let both = |process: RedlockBuilder| process.node(memory.clone()).build();
+    let (one, other) = (both(over(&tables[..2])), both(over(&tables[..2])));
+    let (one, other) = (one.expect("good"), other.expect("good"));
+    let readers = [
+        one.lock("doc").shared().acquire().await.expect("free"),
+        other.lock("doc").shared().acquire().await.expect("shared"),
+    ];
+    let writer = other
+        .lock("doc")
+        .wait(Wait::For(Duration::from_millis(200)));
+    assert!(writer.acquire().await.is_err(), "readers are there");
+    for reader in readers {
+        reader.release().await;
+    }
+    let account = one.lock_all(["a", "b"]).acquire().await.expect("free");
+    assert!(
+        other
+            .lock("b")
+            .try_acquire()
+            .await
+            .expect("no fault")
+            .acquired()
+            .is_none()
+    );
+    account.release().await;
+    memory.set_condition(quorate::node::memory::Condition::Down);
+    let guard = other.acquire("doc").await.expect("two of three");
+    guard.release().await;
+}
+
+#[tokio::test]
+async fn one_master_is_not_named_twice_and_a_slow_one_needs_a_longer_ttl() {
+    let table = Table::new("table", true);
+    let twice = over(&[table.clone(), table.clone()]).build();
+    assert!(twice.unwrap_err().to_string().contains("table"));
+    let short = over(&[table]).ttl(Duration::from_millis(500)).build();
+    let why = short.unwrap_err().to_string();
+    assert!(
+        why.contains("of table is more than a quarter of the ttl"),
+        "{why}"
+    );
+}
+
+#[tokio::test]
+async fn prizes_are_handed_out_once_over_stores() {
+    for clocked in [true, false] {
+        let tables = tables(clocked);
+        let redlock = over(&tables).build().expect("good settings");
+        let quota = redlock.quota("prizes");
+        quota.create(10).await.expect("new");
+        let mut takers = tokio::task::JoinSet::new();
+        for _ in 0..4 {
+            let redlock = over(&tables).build().expect("good settings");
+            takers.spawn(async move {
+                let mut taken = 0;
+                while let Ok(take) = redlock.quota("prizes").take(1).await {
+                    match take {
+                        Take::Taken { .. } => taken += 1,
+                        _ => break,
+                    }
+                }
+                taken
+            });
+        }
+        assert_eq!(takers.join_all().await.into_iter().sum::<u32>(), 10);
+    }
+}
