@@ -157,6 +157,7 @@ contract! {
         values_of_neighbouring_names_are_apart;
     note:
         a_note_of_the_holder_is_shown_and_kept_for_longer_than_its_lock
+        the_term_of_a_leader_is_told_also_where_it_says_nothing_else
         a_note_takes_over_the_expiry_that_a_renewal_gave_its_lock
         a_renewal_keeps_the_note_alive_and_says_where_it_is_gone
         a_renewal_that_does_not_look_after_the_note_leaves_it_alone
