@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use quorate::node::Fault;
-use quorate::node::store::{Commit, Committed, Named, Record, Said, Session};
+use quorate::node::store::{Clocked, Commit, Committed, NamedRecord, Record, Session};
 use zookeeper_client::{Client, CreateMode, Error, MultiWriteError, MultiWriteResult, MultiWriter};
 
 use crate::address::Address;
@@ -192,13 +192,13 @@ impl ZooKeeperSession {
 }
 
 impl Session for ZooKeeperSession {
-    async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Said<Vec<Record>>, Fault> {
+    async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Clocked<Vec<Record>>, Fault> {
         let watch = Watch::on(&self.client)?;
         let paths = names.iter().map(|name| self.layout.record(name)).collect();
         watch.over(self.read(paths)).await.map(without_clock)
     }
 
-    async fn commit(&mut self, commits: &[Commit]) -> Result<Said<Vec<Committed>>, Fault> {
+    async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
         let watch = Watch::on(&self.client)?;
         let planned = commits.iter().map(plan).collect::<Result<Vec<_>, _>>()?;
         // All are sent before the first answer is waited for.
@@ -215,7 +215,7 @@ impl Session for ZooKeeperSession {
         watch.over(settled).await.map(without_clock)
     }
 
-    async fn page(&mut self, from: u64, count: u32) -> Result<Said<Vec<Named>>, Fault> {
+    async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
         let watch = Watch::on(&self.client)?;
         if from == 0 || self.names.is_empty() {
             self.names = watch.over(self.list()).await?;
@@ -230,8 +230,8 @@ impl Session for ZooKeeperSession {
 }
 
 /// A server of ZooKeeper does not say what time it is.
-fn without_clock<T>(what: T) -> Said<T> {
-    Said { what, clock: None }
+fn without_clock<T>(what: T) -> Clocked<T> {
+    Clocked { what, clock: None }
 }
 
 /// What a commit is to ZooKeeper; a fault where it must not be sent.
