@@ -14,6 +14,14 @@ pub enum Error {
     )]
     NoProgram,
 
+    /// A program that a MariaDB needs is missing.
+    #[error("no {0}: install mariadb-server-core and mariadb-client-core")]
+    NoMariaDb(&'static str),
+
+    /// The server refused what it was asked.
+    #[error("{0}")]
+    Refused(String),
+
     /// The server ended before it answered its first PING.
     #[error("the server ended at start ({status}); its log ends with:\n{log}")]
     Exited {

@@ -3,6 +3,7 @@
 //! - [`Server`] is one real Redis or Valkey process on loopback that can be killed, frozen, restarted from
 //!   its disk or with amnesia; [`Masters`] are several of them. Both vanish when dropped.
 //! - [`ZooKeeper`] is one ZooKeeper server or an ensemble of several.
+//! - [`MariaDb`] is one real MariaDB process, with the same handles.
 //! - [`Proxy`] stands between a client and a server and does to their bytes what a [`Fault`] says.
 //! - [`Hostile`] is a server that goes by a [`Script`]: it hangs up, keeps silent, talks nonsense, floods.
 //! - [`ClockShim`] and [`OffsetFile`] make the clock of one server jump.
@@ -42,6 +43,7 @@ mod error;
 mod fault;
 mod hostile;
 mod lane;
+mod mariadb;
 mod masters;
 pub mod measure;
 mod names;
@@ -64,6 +66,7 @@ pub use counters::{Counters, Flow};
 pub use error::Error;
 pub use fault::{Fault, Injected, Way};
 pub use hostile::{Hostile, Script, Tampering, Then, Words};
+pub use mariadb::{MariaDb, MariaDbOptions};
 pub use masters::Masters;
 pub use names::{Leads, Names};
 pub use namespace::{Namespace, isolable, isolate};

@@ -24,7 +24,7 @@ use crate::options::{ServerOptions, percent};
 use crate::ports::PortLease;
 use crate::process::{process_state, signal_group, within};
 use crate::resp::{Connection, Reply};
-use crate::spawn::{available, mortal, spawn};
+use crate::spawn::{available, mortal, private_dir, spawn};
 
 /// How often a start that found its port taken is tried on another one.
 const PORTS_TO_TRY: usize = 8;
@@ -69,7 +69,7 @@ impl Server {
                 program: program.clone(),
                 lease: PortLease::take().map_err(Error::io("find a free port"))?,
                 child: Mutex::new(None),
-                dir: private_dir().map_err(Error::io("create a temporary directory"))?,
+                dir: private_dir(None).map_err(Error::io("create a temporary directory"))?,
             };
             match server.launch() {
                 Err(Error::Exited { log, .. })
@@ -407,17 +407,4 @@ impl Drop for Server {
             let _ = process.wait();
         }
     }
-}
-
-/// A directory with a name short enough for a Unix socket in it (about 100 bytes, by the system's rule).
-fn private_dir() -> io::Result<TempDir> {
-    let usual = std::env::temp_dir();
-    let base = if usual.as_os_str().len() > 70 {
-        Path::new("/tmp")
-    } else {
-        &usual
-    };
-    tempfile::Builder::new()
-        .prefix("quorate-testbed-")
-        .tempdir_in(base)
 }

@@ -16,6 +16,8 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 
+use tempfile::TempDir;
+
 use crate::namespace::Namespace;
 
 type Job = (Command, Sender<io::Result<Child>>);
@@ -83,7 +85,7 @@ pub fn available() -> Option<PathBuf> {
     }
 }
 
-/// The program of this name on `PATH`, or at this path.
+/// A program by its path, or by its name on `PATH`.
 pub(crate) fn find(name: &OsStr) -> Option<PathBuf> {
     let path = Path::new(name);
     if path.components().count() > 1 {
@@ -99,4 +101,18 @@ fn executable(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     path.metadata()
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+/// A directory with a name short enough for a Unix socket in it (about 100 bytes, by the system's rule): in `home`, or
+/// where temporary files go.
+pub(crate) fn private_dir(home: Option<&Path>) -> io::Result<TempDir> {
+    let usual = home.map_or_else(std::env::temp_dir, Path::to_path_buf);
+    let base = if usual.as_os_str().len() > 70 {
+        Path::new("/tmp")
+    } else {
+        &usual
+    };
+    tempfile::Builder::new()
+        .prefix("quorate-testbed-")
+        .tempdir_in(base)
 }

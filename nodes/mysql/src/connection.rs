@@ -1,0 +1,157 @@
+//! One connection, asked one packet at a time.
+//!
+//! `mysql_async` has two habits that a lock cannot live with. A connection whose future was dropped answers the next
+//! question with the answer to the one before: here it is marked before anything is sent, and a marked one is never
+//! asked again. And a connection that is dropped says goodbye in a task of its own first, which hangs where the server
+//! does: here it is dropped on a thread without a runtime, where nothing but its socket is closed.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::OnceLock;
+use std::sync::mpsc::{self, Sender};
+use std::task::{Context, Poll};
+
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, OptsBuilder, Row, SslOpts};
+use quorate::node::Fault;
+
+use crate::fault::fault;
+use crate::url::Address;
+
+/// The largest packet that is sent or accepted.
+const LARGEST_PACKET: usize = 64 << 20;
+
+/// One connection.
+pub(crate) struct Connection {
+    conn: Option<Conn>,
+    /// Something was asked and the answer has not been read to its end.
+    asked: bool,
+}
+
+/// What one statement of a packet came to.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// How many rows it has changed.
+    pub(crate) changed: u64,
+    /// What it has said by `LAST_INSERT_ID`.
+    pub(crate) number: Option<u64>,
+    /// The rows it gave.
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Connection {
+    /// Connects, to its database or to none.
+    pub(crate) async fn open(address: &Address, database: bool) -> Result<Self, Fault> {
+        let conn = Conn::new(options(address, database));
+        let conn = Opening(Some(conn)).await;
+        let conn = conn.map_err(|error| fault(&error, false))?;
+        let conn = Some(conn);
+        Ok(Self { conn, asked: false })
+    }
+
+    /// Asks all of these statements in one packet. An error of one of them is that of all; those behind it did not run.
+    pub(crate) async fn ask(&mut self, packet: &str) -> Result<Vec<Outcome>, Fault> {
+        let conn = self.conn.as_mut().filter(|_| !self.asked);
+        let conn = conn.ok_or_else(|| Fault::Disconnected("given up before".into()))?;
+        self.asked = true;
+        let outcomes = read(conn, packet).await;
+        let outcomes = outcomes.map_err(|error| fault(&error, true))?;
+        self.asked = false;
+        Ok(outcomes)
+    }
+}
+
+async fn read(conn: &mut Conn, packet: &str) -> mysql_async::Result<Vec<Outcome>> {
+    let mut said = conn.query_iter(packet).await?;
+    let mut outcomes = Vec::new();
+    loop {
+        // Before its rows are read: then they are those of the next statement.
+        let (changed, number) = (said.affected_rows(), said.last_insert_id());
+        let rows = said.collect().await?;
+        outcomes.push(Outcome {
+            changed,
+            number,
+            rows,
+        });
+        if said.is_empty() {
+            return Ok(outcomes);
+        }
+    }
+}
+
+fn options(address: &Address, database: bool) -> OptsBuilder {
+    let options = OptsBuilder::default()
+        .ip_or_hostname(address.host.clone())
+        .tcp_port(address.port)
+        .user(Some(address.user.clone()))
+        .pass(address.password.clone())
+        .db_name(database.then(|| address.database.clone()))
+        .prefer_socket(false)
+        .tcp_nodelay(true)
+        .stmt_cache_size(0)
+        // Both spare a question when connecting.
+        .max_allowed_packet(Some(LARGEST_PACKET))
+        .wait_timeout(Some(28_800));
+    if !address.tls {
+        return options;
+    }
+    let tls = match address.ca.clone() {
+        None => SslOpts::default(),
+        Some(ca) => SslOpts::default()
+            .with_root_certs(vec![ca.into()])
+            .with_disable_built_in_roots(true),
+    };
+    options.ssl_opts(tls)
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(conn) = self.conn.take() {
+            close(Box::new(conn));
+        }
+    }
+}
+
+type Connecting = Pin<Box<dyn Future<Output = mysql_async::Result<Conn>> + Send>>;
+
+/// A connection that comes about, and is closed as one is where it is given up.
+struct Opening(Option<Connecting>);
+
+impl Future for Opening {
+    type Output = mysql_async::Result<Conn>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(opening) = &mut self.0 else {
+            return Poll::Pending;
+        };
+        let conn = opening.as_mut().poll(cx);
+        if conn.is_ready() {
+            self.0 = None;
+        }
+        conn
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if let Some(opening) = self.0.take() {
+            // A future need not be fit to be shared between threads to be dropped on another.
+            close(Box::new(opening));
+        }
+    }
+}
+
+/// Drops it where there is no runtime.
+fn close(what: Box<dyn Send>) {
+    static CLOSER: OnceLock<Option<Sender<Box<dyn Send>>>> = OnceLock::new();
+    let closer = CLOSER.get_or_init(|| {
+        let (sender, queue) = mpsc::channel::<Box<dyn Send>>();
+        let closing = move || queue.into_iter().for_each(drop);
+        let thread = std::thread::Builder::new().name("quorate-mysql-closer".into());
+        thread.spawn(closing).is_ok().then_some(sender)
+    });
+    // Where there can be no thread it is dropped here.
+    if let Some(closer) = closer {
+        let _ = closer.send(what);
+    }
+}

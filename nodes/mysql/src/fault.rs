@@ -1,0 +1,109 @@
+//! What an error of the server or of the connection means for a lock.
+
+use std::io::ErrorKind;
+
+use mysql_async::{DriverError, Error, IoError, ServerError};
+use quorate::node::Fault;
+
+/// The most that is repeated of what a server says.
+const LONGEST: usize = 160;
+
+/// The fault behind an error, met while connecting or afterwards.
+pub(crate) fn fault(error: &Error, connected: bool) -> Fault {
+    let lost = |why: String| {
+        if connected {
+            Fault::Disconnected(why.into())
+        } else {
+            Fault::Down(why.into())
+        }
+    };
+    match error {
+        Error::Server(said) => of_server(said),
+        Error::Io(IoError::Io(why)) if why.kind() == ErrorKind::UnexpectedEof => {
+            lost("closed by the server".into())
+        }
+        Error::Io(why) => lost(plain(&why.to_string())),
+        Error::Driver(DriverError::ConnectionClosed) => lost("closed by the server".into()),
+        // These could print what was sent or received.
+        Error::Driver(
+            DriverError::FromValue { .. }
+            | DriverError::FromRow { .. }
+            | DriverError::UnexpectedPacket { .. },
+        ) => lost("an answer that cannot be read".into()),
+        Error::Driver(why @ DriverError::NoClientSslFlagFromServer) => {
+            Fault::Unsupported(plain(&why.to_string()).into())
+        }
+        Error::Driver(why) => lost(plain(&why.to_string())),
+        Error::Other(_) | Error::Url(_) => lost("the client library failed".into()),
+    }
+}
+
+fn of_server(said: &ServerError) -> Fault {
+    let ServerError { code, message, .. } = said;
+    let text = || plain(&format!("{message} ({code})")).into();
+    match code {
+        // A lock that somebody else holds, a deadlock, a statement that took too long or was killed.
+        1205 | 1213 | 1317 | 1969 | 3024 => Fault::Busy,
+        1290 | 1792 | 1836 => Fault::ReadOnly,
+        1021 | 1026 | 1030 | 1114 => Fault::Misconf,
+        1037 | 1038 | 1041 => Fault::OutOfMemory,
+        1044 | 1045 | 1095 | 1142 | 1143 | 1227 | 1370 | 1698 => Fault::Denied(text()),
+        // Too many connections, a host that is blocked, a server that goes down.
+        1040 | 1053 | 1129 | 1203 => Fault::Down(text()),
+        1049 | 1054 | 1146 | 1305 => unprepared("the schema is missing or another one"),
+        // Writes at READ COMMITTED into a binary log of statements.
+        1665 => Fault::Unsupported("binlog_format=STATEMENT: it must be ROW or MIXED".into()),
+        // It would repeat a part of the statement, and with it what is stored.
+        1064 => Fault::Server("a statement that it does not understand (1064)".into()),
+        _ => Fault::Server(text()),
+    }
+}
+
+/// That the schema is not as it should be, with the command that helps.
+pub(crate) fn unprepared(why: &str) -> Fault {
+    Fault::Unprepared(format!("{why}: run `quorate prepare URL`").into())
+}
+
+/// What a server says goes to terminals and logs: short, and without anything that they would obey.
+pub(crate) fn plain(text: &str) -> String {
+    let tame = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    text.chars().take(LONGEST).map(tame).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(code: u16, message: &str) -> Fault {
+        let (message, state) = (message.to_owned(), "HY000".to_owned());
+        let said = ServerError {
+            code,
+            message,
+            state,
+        };
+        fault(&Error::Server(said), true)
+    }
+
+    #[test]
+    fn errors_of_the_server_are_sorted() {
+        assert_eq!(of(1205, ""), Fault::Busy);
+        assert_eq!(of(1290, ""), Fault::ReadOnly);
+        assert_eq!(of(1114, ""), Fault::Misconf);
+        assert_eq!(of(1041, ""), Fault::OutOfMemory);
+        assert_eq!(of(1040, "Too many").kind(), "down");
+        assert_eq!(of(1142, "SELECT denied").kind(), "denied");
+        assert_eq!(of(1665, "x").kind(), "unsupported");
+        assert!(of(1146, "").to_string().contains("quorate prepare"));
+        assert_eq!(
+            of(9999, "odd\n"),
+            Fault::Server("odd\u{fffd} (9999)".into())
+        );
+    }
+
+    #[test]
+    fn what_was_stored_is_not_repeated() {
+        let said = of(1064, "near 'x'c0ffee''").to_string();
+        assert!(!said.contains("c0ffee"), "{said}");
+        assert!(of(1, &"x".repeat(10_000)).to_string().len() < 300);
+    }
+}

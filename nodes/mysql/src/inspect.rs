@@ -1,0 +1,84 @@
+//! A look at a server by the way a lock takes.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use quorate::Inspection;
+use quorate::node::{Fault, NodeName};
+
+use crate::connection::Connection;
+use crate::schema::greet;
+use crate::session::{number, word};
+use crate::sql::CLOCK;
+use crate::url::Address;
+
+/// How long all of it may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The fastest of so many round trips counts.
+const TRIPS: usize = 5;
+/// Changes nothing, and fails where the user may not do what a lock does.
+const RIGHTS: &str = "UPDATE quorate_record SET version=version,state=state,changed=changed WHERE FALSE;\
+    INSERT INTO quorate_record (name,version,changed) SELECT name,version,changed FROM quorate_record WHERE FALSE;\
+    DELETE FROM quorate_record WHERE FALSE;\
+    INSERT INTO quorate_woken (process,word,at) SELECT process,word,at FROM quorate_woken WHERE FALSE;\
+    DELETE FROM quorate_woken WHERE FALSE";
+
+pub(crate) async fn inspect(name: &NodeName, address: &Address) -> Inspection {
+    let mut found = Inspection::new(name.clone());
+    let looking = tokio::time::timeout(PATIENCE, look(address, &mut found)).await;
+    found.fault = match looking {
+        Ok(Ok(())) => None,
+        Ok(Err(fault)) => Some(fault),
+        Err(_) => Some(Fault::Timeout(PATIENCE)),
+    };
+    found
+}
+
+async fn look(address: &Address, found: &mut Inspection) -> Result<(), Fault> {
+    let began = Instant::now();
+    let mut connection = Connection::open(address, true).await?;
+    let tells = "SELECT VERSION(),@@GLOBAL.read_only";
+    let mut said = connection.ask(tells).await?;
+    if let Some(row) = said.first_mut().and_then(|one| one.rows.first_mut()) {
+        let read_only = number(row, 1) == Some(1);
+        found.role = Some(if read_only { "slave" } else { "master" }.to_owned());
+        let version = word(row, 0).unwrap_or_default();
+        let kind = if version.contains("MariaDB") {
+            "mariadb"
+        } else {
+            "mysql"
+        };
+        found.server = Some(kind.to_owned());
+        found.version = Some(crate::fault::plain(&version));
+    }
+    let greeting = greet(&mut connection, address.timeout).await?;
+    found.connecting = Some(began.elapsed());
+    found.run_id = Some(greeting.run.as_str().to_owned());
+    found.uptime = greeting.uptime;
+    measure(&mut connection, found).await?;
+    connection.ask(RIGHTS).await?;
+    found.wake_ups = true;
+    Ok(())
+}
+
+/// The fastest round trip, and the clock that was read in it.
+async fn measure(connection: &mut Connection, found: &mut Inspection) -> Result<(), Fault> {
+    let question = format!("SELECT {CLOCK}");
+    for _ in 0..TRIPS {
+        let (asked, wall) = (Instant::now(), SystemTime::now());
+        let said = connection.ask(&question).await?;
+        let trip = asked.elapsed();
+        if found.round_trip.is_some_and(|fastest| fastest <= trip) {
+            continue;
+        }
+        found.round_trip = Some(trip);
+        let clock = said.first().and_then(|one| number(one.rows.first()?, 0));
+        let ours = wall + trip / 2;
+        let ours = ours.duration_since(SystemTime::UNIX_EPOCH);
+        if let (Some(clock), Ok(ours)) = (clock, ours) {
+            let ours = i64::try_from(ours.as_micros()).unwrap_or(i64::MAX);
+            let clock = i64::try_from(clock).unwrap_or(i64::MAX);
+            found.clock_offset_ms = Some((clock - ours) / 1000);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! Hears wake-ups: the server itself looks again and again, for about a second at a time.
+//!
+//! No statement of somebody else ends it (`KILL QUERY` would, and holds its killer for seconds where it comes at the
+//! wrong moment), and nothing but a connection is needed on MariaDB, where a block of statements can be
+//! sent as it is. What was heard is removed by the next question: nothing is lost with an answer.
+
+use std::time::Duration;
+
+use quorate::node::Fault;
+use quorate::node::store::Listener;
+
+use crate::connection::Connection;
+use crate::schema::suits;
+use crate::session::{bytes, number, word};
+use crate::sql::{CLOCK, hex};
+
+/// How often the server looks before it answers that there was nothing.
+const LOOKS: u32 = 500;
+/// How long it sleeps in between.
+const PAUSE: &str = "0.001";
+/// A server that has not answered for so long has stopped.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Words that nobody has heard for so long are removed, in microseconds.
+const OLD: u64 = 60_000_000;
+/// After so many questions old words are looked for again.
+const BETWEEN_SWEEPS: u32 = 60;
+
+/// A connection for wake-ups.
+pub struct MySqlListener {
+    connection: Connection,
+    process: String,
+    /// Everything up to here has been heard.
+    heard: u64,
+    mariadb: bool,
+    /// Questions until old words are looked for.
+    until_sweep: u32,
+}
+
+/// What the server is to do, for a process and from a word on that stand there as an expression each.
+pub(crate) fn body(process: &str, heard: &str) -> String {
+    format!(
+        "BEGIN \
+         DECLARE looks INT DEFAULT 0;\
+         DELETE FROM quorate_woken WHERE process={process} AND id<={heard};\
+         WHILE looks<{LOOKS} AND NOT EXISTS (SELECT 1 FROM quorate_woken WHERE process={process}) DO \
+         DO SLEEP({PAUSE});SET looks=looks+1;\
+         END WHILE;\
+         SELECT id,word FROM quorate_woken WHERE process={process} ORDER BY id;\
+         END"
+    )
+}
+
+impl MySqlListener {
+    pub(crate) async fn open(mut connection: Connection, process: &str) -> Result<Self, Fault> {
+        let packet = "SET SESSION autocommit=1,lock_wait_timeout=1/*M!,max_statement_time=0*/;\
+                      SELECT MAX(version),VERSION() FROM quorate_schema";
+        let mut said = connection.ask(packet).await?;
+        let row = said.get_mut(1).and_then(|one| one.rows.first_mut());
+        let row = row.ok_or_else(|| Fault::Server("no answer".into()))?;
+        suits(number(row, 0))?;
+        let version = word(row, 1).unwrap_or_default();
+        let mut literal = String::new();
+        hex(process.as_bytes(), &mut literal);
+        Ok(Self {
+            connection,
+            process: literal,
+            heard: 0,
+            mariadb: version.contains("MariaDB"),
+            until_sweep: 0,
+        })
+    }
+
+    fn question(&mut self) -> String {
+        let mut packet = String::new();
+        if self.until_sweep == 0 {
+            self.until_sweep = BETWEEN_SWEEPS;
+            packet = format!("DELETE FROM quorate_woken WHERE at<{CLOCK}-{OLD};");
+        }
+        self.until_sweep -= 1;
+        let (process, heard) = (&self.process, self.heard);
+        if self.mariadb {
+            let body = body(process, &heard.to_string());
+            packet += &body.replacen("BEGIN", "BEGIN NOT ATOMIC", 1);
+        } else {
+            packet += &format!("CALL quorate_listen({process},{heard})");
+        }
+        packet
+    }
+}
+
+impl Listener for MySqlListener {
+    async fn next(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
+        loop {
+            let question = self.question();
+            let asking = tokio::time::timeout(PATIENCE, self.connection.ask(&question));
+            let said = asking.await.unwrap_or(Err(Fault::Timeout(PATIENCE)))?;
+            let mut words = Vec::new();
+            for mut row in said.into_iter().flat_map(|one| one.rows) {
+                if let (Some(id), Some(word)) = (number(&row, 0), bytes(&mut row, 1)) {
+                    self.heard = self.heard.max(id);
+                    words.push(word);
+                }
+            }
+            if !words.is_empty() {
+                return Ok(words);
+            }
+        }
+    }
+}

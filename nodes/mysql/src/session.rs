@@ -1,0 +1,271 @@
+//! A session: loads and commits, each in one packet.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use mysql_async::{Row, Value};
+use quorate::node::Fault;
+use quorate::node::store::{Change, Clocked, Commit, Committed, NamedRecord, Record, Session};
+use rand::RngExt;
+use rand::rngs::StdRng;
+
+use crate::connection::{Connection, Outcome};
+use crate::sql::{self, CLOCK, Packet};
+
+/// A connection for reading and changing records.
+pub struct MySqlSession {
+    connection: Connection,
+    draw: StdRng,
+}
+
+/// Which statement tells what became of a commit, and the versions of its records if it was done.
+enum Told {
+    /// By how many rows it has changed.
+    ByChange(usize, u64),
+    /// By the first column of its row.
+    ByRow(usize, Vec<u64>),
+}
+
+impl MySqlSession {
+    pub(crate) fn new(connection: Connection) -> Self {
+        let draw = rand::make_rng();
+        Self { connection, draw }
+    }
+
+    /// The first version of a record. So far apart that none comes again, also when the record was removed in
+    /// between: a clock could be put back, chance cannot.
+    fn first_version(&mut self) -> u64 {
+        self.draw.random_range(1..1 << 62)
+    }
+
+    /// Writes these commits, and says where their answers will stand.
+    fn write(&mut self, commits: &[Commit], packet: &mut Packet) -> Vec<Told> {
+        let mut told: Vec<Option<Told>> = commits.iter().map(|_| None).collect();
+        let mut single: Vec<(usize, &Change, &[u8])> = Vec::new();
+        for (number, commit) in commits.iter().enumerate() {
+            match &commit.changes[..] {
+                [change] => match &change.state {
+                    Some(state) => single.push((number, change, state)),
+                    None => told[number] = Some(check(change, commit, packet)),
+                },
+                _ => {}
+            }
+        }
+        self.write_single(commits, single, packet, &mut told);
+        for (commit, told) in commits.iter().zip(&mut told) {
+            if told.is_none() {
+                *told = Some(self.write_joint(commit, packet));
+            }
+        }
+        told.into_iter().flatten().collect()
+    }
+
+    /// The commits of one record each. Several of them in one transaction, so that the disk is waited for once; in the
+    /// order of their names, so that no two sessions wait for each other.
+    fn write_single(
+        &mut self,
+        commits: &[Commit],
+        mut single: Vec<(usize, &Change, &[u8])>,
+        packet: &mut Packet,
+        told: &mut [Option<Told>],
+    ) {
+        let joined = single.len() > 1;
+        single.sort_by(|a, b| a.1.name.cmp(&b.1.name));
+        if joined {
+            packet.add(|out| out.push_str("BEGIN"));
+        }
+        for (number, change, state) in &single {
+            let (at, version) = if change.version == 0 {
+                let version = self.first_version();
+                let at = packet.add(|out| sql::insert(change, state, version, out));
+                (at, version)
+            } else {
+                let at = packet.add(|out| sql::update(change, state, out));
+                (at, change.version + 1)
+            };
+            told[*number] = Some(Told::ByChange(at, version));
+            if joined && !commits[*number].wakes.is_empty() {
+                packet.add(|out| out.push_str(&format!("SET @done{number}=ROW_COUNT()")));
+            }
+        }
+        if joined {
+            packet.add(|out| out.push_str("COMMIT"));
+        }
+        for (number, _, _) in &single {
+            let wakes = &commits[*number].wakes;
+            if !wakes.is_empty() {
+                let only_if = if joined {
+                    format!("@done{number}>0")
+                } else {
+                    "ROW_COUNT()>0".to_owned()
+                };
+                packet.add(|out| sql::wake(wakes, &only_if, out));
+            }
+        }
+    }
+
+    /// A commit of several records, in a transaction of its own.
+    fn write_joint(&mut self, commit: &Commit, packet: &mut Packet) -> Told {
+        let versions: Vec<u64> = commit
+            .changes
+            .iter()
+            .map(|change| match (&change.state, change.version) {
+                (None, version) => version,
+                (Some(_), 0) => self.first_version(),
+                (Some(_), version) => version + 1,
+            })
+            .collect();
+        let mut changes: Vec<(&Change, u64)> =
+            commit.changes.iter().zip(versions.clone()).collect();
+        changes.sort_by(|a, b| a.0.name.cmp(&b.0.name));
+        let all: Vec<&Change> = changes.iter().map(|(change, _)| *change).collect();
+        let absent: Vec<&Change> = all.iter().filter(|one| one.version == 0).copied().collect();
+        if !absent.is_empty() {
+            packet.add(|out| sql::make_room(&absent, out));
+        }
+        packet.add(|out| out.push_str("BEGIN"));
+        packet.add(|out| sql::lock(&all, out));
+        let states: Vec<(&Change, &[u8], u64)> = changes
+            .iter()
+            .filter_map(|(change, version)| Some((*change, change.state.as_deref()?, *version)))
+            .collect();
+        let fit = all.len();
+        if !states.is_empty() {
+            packet.add(|out| sql::update_all(&states, fit, out));
+        }
+        packet.add(|out| out.push_str("COMMIT"));
+        let at = packet.add(|out| out.push_str(&format!("SELECT @fit={fit},{CLOCK}")));
+        if !commit.wakes.is_empty() {
+            packet.add(|out| sql::wake(&commit.wakes, &format!("@fit={fit}"), out));
+        }
+        Told::ByRow(at, versions)
+    }
+
+    async fn clock(&mut self) -> Result<Option<u64>, Fault> {
+        let said = self.connection.ask(&format!("SELECT {CLOCK}")).await?;
+        Ok(said.first().and_then(|one| number(one.rows.first()?, 0)))
+    }
+}
+
+fn check(change: &Change, commit: &Commit, packet: &mut Packet) -> Told {
+    let at = packet.add(|out| sql::check(change, out));
+    if !commit.wakes.is_empty() {
+        packet.add(|out| sql::wake(&commit.wakes, "TRUE", out));
+    }
+    Told::ByRow(at, vec![change.version])
+}
+
+/// What became of a commit, and the clock where that was said.
+fn became(told: Told, said: &[Outcome]) -> Result<(Committed, Option<u64>), Fault> {
+    let (at, versions) = match told {
+        Told::ByChange(at, version) => (at, Ok(version)),
+        Told::ByRow(at, versions) => (at, Err(versions)),
+    };
+    let outcome = said.get(at).ok_or_else(unreadable)?;
+    let (done, clock, versions) = match versions {
+        Ok(version) => (outcome.changed > 0, outcome.number, vec![version]),
+        Err(versions) => {
+            let row = outcome.rows.first().ok_or_else(unreadable)?;
+            let done = number(row, 0).ok_or_else(unreadable)?;
+            (done == 1, number(row, 1), versions)
+        }
+    };
+    let committed = if done {
+        Committed::Done(versions)
+    } else {
+        Committed::Stale
+    };
+    Ok((committed, clock))
+}
+
+fn unreadable() -> Fault {
+    Fault::Server("an answer that cannot be read".into())
+}
+
+impl Session for MySqlSession {
+    async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Clocked<Vec<Record>>, Fault> {
+        let said = self.connection.ask(&sql::load(names)).await?;
+        let (clock, found) = records(said)?;
+        let mut found: HashMap<Vec<u8>, Record> = found.into_iter().collect();
+        // A name may be asked for twice.
+        let last = |number: usize| !names[number + 1..].contains(&names[number]);
+        let what = names.iter().enumerate().map(|(number, name)| {
+            let record = if last(number) {
+                found.remove(&name[..])
+            } else {
+                found.get(&name[..]).cloned()
+            };
+            record.unwrap_or_default()
+        });
+        let what = what.collect();
+        Ok(Clocked { what, clock })
+    }
+
+    async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
+        if !commits.iter().all(sql::has_room) {
+            return Err(Fault::Unsupported("a name of more than 2,100 bytes".into()));
+        }
+        let mut packet = Packet::default();
+        let told = self.write(commits, &mut packet);
+        let mut clock = None;
+        let mut what = Vec::with_capacity(commits.len());
+        if !told.is_empty() {
+            let said = self.connection.ask(packet.text()).await?;
+            for told in told {
+                let (committed, shown) = became(told, &said)?;
+                clock = clock.max(shown);
+                what.push(committed);
+            }
+        }
+        // A statement that changed nothing does not say the clock.
+        if clock.is_none() {
+            clock = self.clock().await?;
+        }
+        Ok(Clocked { what, clock })
+    }
+
+    async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
+        let said = self.connection.ask(&sql::page(from, count)).await?;
+        let (clock, what) = records(said)?;
+        Ok(Clocked { what, clock })
+    }
+}
+
+/// The clock, and the records beside it.
+fn records(said: Vec<Outcome>) -> Result<(Option<u64>, Vec<NamedRecord>), Fault> {
+    let rows = said.into_iter().next().ok_or_else(unreadable)?.rows;
+    let clock = rows.first().and_then(|row| number(row, 0));
+    clock.ok_or_else(unreadable)?;
+    let mut found = Vec::new();
+    for mut row in rows {
+        if let (Some(name), Some(version), Some(state)) =
+            (bytes(&mut row, 1), number(&row, 2), bytes(&mut row, 3))
+        {
+            found.push((name, Record { version, state }));
+        }
+    }
+    Ok((clock, found))
+}
+
+/// A column as bytes.
+pub(crate) fn bytes(row: &mut Row, column: usize) -> Option<Vec<u8>> {
+    match row.take(column)? {
+        Value::Bytes(bytes) => Some(bytes),
+        _ => None,
+    }
+}
+
+/// A column as a number; one below zero is 0.
+pub(crate) fn number(row: &Row, column: usize) -> Option<u64> {
+    match row.as_ref(column)? {
+        Value::UInt(number) => Some(*number),
+        Value::Int(number) => Some(u64::try_from(*number).unwrap_or(0)),
+        Value::Bytes(digits) => std::str::from_utf8(digits).ok()?.parse().ok(),
+        _ => None,
+    }
+}
+
+/// A column as text.
+pub(crate) fn word(row: &mut Row, column: usize) -> Option<String> {
+    bytes(row, column).and_then(|bytes| String::from_utf8(bytes).ok())
+}

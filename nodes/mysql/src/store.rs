@@ -1,0 +1,73 @@
+//! A server as a store.
+
+use std::sync::Arc;
+
+use quorate::Inspection;
+use quorate::node::store::{Greeting, Store, Traits};
+use quorate::node::{Fault, NodeName};
+
+use crate::connection::Connection;
+use crate::inspect::inspect;
+use crate::listener::MySqlListener;
+use crate::schema::greet;
+use crate::session::MySqlSession;
+use crate::url::{Address, BadUrl};
+
+/// How many commits may go out in one packet, and in one transaction.
+const BATCH: usize = 16;
+
+/// A MySQL or MariaDB server as a [`Store`], for a [`StoreNode`](quorate::node::store::StoreNode).
+#[derive(Clone, Debug)]
+pub struct MySql {
+    name: NodeName,
+    address: Arc<Address>,
+}
+
+impl MySql {
+    /// The server of this URL: `mysql://user:password@host:3306/database?timeout=250ms&lanes=4`. Connects when it is
+    /// first asked.
+    ///
+    /// With `mysqls://` the connection is encrypted and the server's certificate verified: by the authorities of the
+    /// web, or by those in the file that `?ca=` names. It needs the feature `tls-rustls`.
+    ///
+    /// # Errors
+    ///
+    /// [`BadUrl`] with what is wrong, without the URL.
+    pub fn open(url: &str) -> Result<Self, BadUrl> {
+        let address = Address::read(url)?;
+        let name = NodeName::new(address.name());
+        let address = Arc::new(address);
+        Ok(Self { name, address })
+    }
+}
+
+impl Store for MySql {
+    type Session = MySqlSession;
+    type Listener = MySqlListener;
+
+    fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    fn traits(&self) -> Traits {
+        let address = &self.address;
+        Traits::new(address.timeout)
+            .lanes(address.lanes)
+            .batch(BATCH)
+    }
+
+    async fn connect(&self) -> Result<(MySqlSession, Greeting), Fault> {
+        let mut connection = Connection::open(&self.address, true).await?;
+        let greeting = greet(&mut connection, self.address.timeout).await?;
+        Ok((MySqlSession::new(connection), greeting))
+    }
+
+    async fn listen(&self, process: Arc<str>) -> Result<MySqlListener, Fault> {
+        let connection = Connection::open(&self.address, true).await?;
+        MySqlListener::open(connection, &process).await
+    }
+
+    async fn inspect(&self) -> Inspection {
+        inspect(&self.name, &self.address).await
+    }
+}

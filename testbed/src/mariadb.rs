@@ -1,0 +1,546 @@
+//! One throw-away MariaDB server: a real process, on loopback, with its data in a temporary directory.
+//!
+//! A first data directory is made once a user and version of the server and copied for each server: making it
+//! takes half a second, copying it a tenth.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::error::Error;
+use crate::ports::PortLease;
+use crate::process::{process_state, signal_group, within};
+use crate::spawn::{find, mortal, private_dir, spawn};
+
+/// How often a start that found its port taken is tried on another one.
+const PORTS_TO_TRY: usize = 8;
+/// How long a signal may take to show its effect; the first answer after a start as well.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How a [`MariaDb`] is to be started.
+#[derive(Clone, Debug)]
+#[must_use = "options do nothing until they are handed to MariaDb::start"]
+pub struct MariaDbOptions {
+    flush: u8,
+    home: Option<PathBuf>,
+    args: Vec<OsString>,
+}
+
+impl Default for MariaDbOptions {
+    fn default() -> Self {
+        Self {
+            flush: 1,
+            home: None,
+            args: Vec::new(),
+        }
+    }
+}
+
+impl MariaDbOptions {
+    /// A server that syncs each commit, writes no binary log, and lets everybody in as `root` without a password.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// `innodb_flush_log_at_trx_commit`: 0 forgets commits in a crash, 1 and 2 survive SIGKILL. Default: 1.
+    pub fn flush(self, flush: u8) -> Self {
+        Self { flush, ..self }
+    }
+
+    /// The folder in which its directory is made, such as `/dev/shm`. Default: that for temporary files.
+    pub fn home(mut self, home: impl Into<PathBuf>) -> Self {
+        self.home = Some(home.into());
+        self
+    }
+
+    /// `max_connections`. Default: 400.
+    pub fn max_connections(self, most: u32) -> Self {
+        self.arg(format!("--max-connections={most}"))
+    }
+
+    /// `read_only`: who is not an administrator may change nothing. Default: off.
+    pub fn read_only(self) -> Self {
+        self.arg("--read-only")
+    }
+
+    /// A binary log of this format: `ROW`, `MIXED`, `STATEMENT`. Default: none is written.
+    pub fn binlog_format(self, format: &str) -> Self {
+        self.arg("--log-bin=binlog")
+            .arg(format!("--binlog-format={format}"))
+    }
+
+    /// Look up the names of those who connect. Default: it does not.
+    pub fn resolve_names(self) -> Self {
+        self.arg("--skip-skip-name-resolve")
+    }
+
+    /// One more command line argument for the server; it overrides what the other options say.
+    pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+}
+
+/// The programs that a [`MariaDb`] needs.
+#[derive(Debug)]
+struct Programs {
+    server: PathBuf,
+    install: PathBuf,
+    client: PathBuf,
+}
+
+impl Programs {
+    fn find() -> Result<&'static Self, Error> {
+        static FOUND: OnceLock<Result<Programs, &'static str>> = OnceLock::new();
+        let found = FOUND.get_or_init(|| {
+            let program = |name: &'static str| find(OsStr::new(name)).ok_or(name);
+            // Not on the path of users, as a rule.
+            let server = program("mariadbd")
+                .or_else(|name| find(OsStr::new("/usr/sbin/mariadbd")).ok_or(name))?;
+            Ok(Self {
+                server,
+                install: program("mariadb-install-db")?,
+                client: program("mariadb")?,
+            })
+        });
+        found.as_ref().map_err(|name| Error::NoMariaDb(name))
+    }
+}
+
+/// A MariaDB process of its own, killed and cleaned up when dropped; as [`Server`](crate::Server) in all else.
+///
+/// ```no_run
+/// use quorate_testbed::{MariaDb, MariaDbOptions};
+///
+/// let server = MariaDb::start(MariaDbOptions::new())?;
+/// server.sql("CREATE DATABASE locks")?;
+/// assert_eq!(server.sql("SELECT 1 + 1")?, "2\n");
+/// println!("{}", server.url("locks"));
+/// # Ok::<(), quorate_testbed::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping the server kills it"]
+pub struct MariaDb {
+    options: MariaDbOptions,
+    programs: &'static Programs,
+    lease: PortLease,
+    child: Mutex<Option<Child>>,
+    dir: TempDir,
+}
+
+impl MariaDb {
+    /// Whether one can be started here; if not, why.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMariaDb`] with the program that is missing.
+    pub fn available() -> Result<(), Error> {
+        Programs::find().map(|_| ())
+    }
+
+    /// Starts a server on a free port and waits until it answers.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMariaDb`] when a program is missing, [`Error::Exited`] or [`Error::NotReady`] with the end of the
+    /// server's log when it does not come up. Nothing is left running then.
+    pub fn start(options: MariaDbOptions) -> Result<Self, Error> {
+        let programs = Programs::find()?;
+        let template = template(programs)?;
+        let mut tries = 1;
+        loop {
+            let server = Self {
+                options: options.clone(),
+                programs,
+                lease: PortLease::take().map_err(Error::io("find a free port"))?,
+                child: Mutex::new(None),
+                dir: private_dir(options.home.as_deref())
+                    .map_err(Error::io("create a temporary directory"))?,
+            };
+            copy(&template, &server.data_dir())?;
+            match server.launch() {
+                Err(Error::Exited { log, .. })
+                    if tries < PORTS_TO_TRY && log.contains("Do you already have another") =>
+                {
+                    tries += 1;
+                }
+                outcome => return outcome.map(|()| server),
+            }
+        }
+    }
+
+    /// The port, the same over all restarts.
+    pub fn port(&self) -> u16 {
+        self.lease.port()
+    }
+
+    /// The address, on loopback.
+    pub fn addr(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port()).into()
+    }
+
+    /// The URL of a database for its administrator: `mysql://root@127.0.0.1:port/db`.
+    pub fn url(&self, database: &str) -> String {
+        self.url_of("root", database)
+    }
+
+    /// The same for another user, written as `user` or `user:password`.
+    pub fn url_of(&self, user: &str, database: &str) -> String {
+        format!("mysql://{user}@{}/{database}", self.addr())
+    }
+
+    /// The temporary directory; gone when the server is dropped.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The process id, or `None` when the server is dead.
+    pub fn pid(&self) -> Option<u32> {
+        let mut child = self.child();
+        let running = child.as_mut()?;
+        matches!(running.try_wait(), Ok(None)).then(|| running.id())
+    }
+
+    /// Kills the server with SIGKILL, as a crash would, and waits until it is dead and its port refuses
+    /// connections. Does nothing to a dead one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unverified`] when the process does not go.
+    pub fn kill(&self) -> Result<(), Error> {
+        self.end(Signal::KILL)
+    }
+
+    /// Asks the server to shut down with SIGTERM and waits until it has: about a second.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unverified`] when it does not go, for example because it is stopped.
+    pub fn terminate(&self) -> Result<(), Error> {
+        self.end(Signal::TERM)
+    }
+
+    /// Freezes the server with SIGSTOP and waits until it is seen stopped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotRunning`] on a dead server.
+    pub fn stop(&self) -> Result<(), Error> {
+        self.signal(Signal::STOP)?;
+        self.await_state("stopped", |state| matches!(state, 'T' | 't'))
+    }
+
+    /// Lets a stopped server run on. What clients sent meanwhile is carried out now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotRunning`] on a dead server.
+    pub fn cont(&self) -> Result<(), Error> {
+        self.signal(Signal::CONT)?;
+        self.await_state("running", |state| !matches!(state, 'T' | 't'))
+    }
+
+    /// Kills the server if it runs and starts it again from what its disk holds, on the same port.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start); an `Exited` may mean that someone else took the port meanwhile.
+    pub fn restart(&self) -> Result<(), Error> {
+        self.kill()?;
+        self.launch()
+    }
+
+    /// Does this as administrator, through the server's own client program and its Unix socket. The answer is a
+    /// line a row, its columns apart by tabs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] with what the server said.
+    pub fn sql(&self, statements: &str) -> Result<String, Error> {
+        let output = Command::new(&self.programs.client)
+            .args(["--no-defaults", "--user=root", "--connect-timeout=5"])
+            .args(["--batch", "--skip-column-names", "--binary-mode"])
+            .arg("--socket")
+            .arg(self.socket())
+            .arg("-e")
+            .arg(statements)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(Error::io("run the client program"))?;
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        } else {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            Err(Error::Refused(said))
+        }
+    }
+
+    /// The last lines the server wrote, over all its lives.
+    pub fn log_tail(&self) -> String {
+        tail(&self.log_file())
+    }
+
+    fn launch(&self) -> Result<(), Error> {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_file())
+            .map_err(Error::io("open the server's log"))?;
+        let err = log
+            .try_clone()
+            .map_err(Error::io("share the server's log"))?;
+        let mut command = mortal(&self.programs.server, None);
+        {
+            use std::os::unix::process::CommandExt;
+            command.process_group(0);
+        }
+        command
+            .args(self.arguments())
+            .args(&self.options.args)
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(err);
+        *self.child() = Some(spawn(command).map_err(Error::io("start the server program"))?);
+        self.wait_ready()
+    }
+
+    /// Little memory and nothing that is not needed, so that it starts in less than half a second.
+    fn arguments(&self) -> Vec<OsString> {
+        let path = |name: &str, at: &Path| {
+            let mut arg = OsString::from(format!("--{name}="));
+            arg.push(at);
+            arg
+        };
+        let port = format!("--port={}", self.port());
+        let flush = format!("--innodb-flush-log-at-trx-commit={}", self.options.flush);
+        let mut args: Vec<OsString> = vec!["--no-defaults".into()];
+        if rustix::process::geteuid().is_root() {
+            args.push("--user=root".into());
+        }
+        args.extend([
+            path("datadir", &self.data_dir()),
+            path("socket", &self.socket()),
+            path("pid-file", &self.dir.path().join("pid")),
+            path("tmpdir", self.dir.path()),
+        ]);
+        let plain = [
+            "--bind-address=127.0.0.1",
+            "--skip-name-resolve",
+            "--innodb-buffer-pool-size=16M",
+            "--innodb-log-file-size=8M",
+            "--key-buffer-size=1M",
+            "--aria-pagecache-buffer-size=1M",
+            "--performance-schema=OFF",
+            "--max-connections=400",
+            "--skip-log-bin",
+            &port,
+            &flush,
+        ];
+        args.extend(plain.map(OsString::from));
+        args
+    }
+
+    fn wait_ready(&self) -> Result<(), Error> {
+        let started = Instant::now();
+        loop {
+            let status = match self.child().as_mut() {
+                None => return Err(Error::NotRunning),
+                Some(child) => child
+                    .try_wait()
+                    .map_err(Error::io("look after the server"))?,
+            };
+            if let Some(status) = status {
+                let log = self.log_tail();
+                return Err(Error::Exited { status, log });
+            }
+            // It makes its socket when it is ready; asking before would start a program for nothing.
+            let answer = if self.socket().exists() {
+                self.sql("SELECT 1").map_err(|error| error.to_string())
+            } else {
+                Err("no socket yet".into())
+            };
+            let waited = started.elapsed();
+            match answer {
+                Ok(_) if self.knock().is_ok() => return Ok(()),
+                Err(last) if waited >= PATIENCE => {
+                    let log = self.log_tail();
+                    return Err(Error::NotReady { waited, last, log });
+                }
+                _ => thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    fn knock(&self) -> io::Result<TcpStream> {
+        TcpStream::connect_timeout(&self.addr(), Duration::from_secs(1))
+    }
+
+    fn end(&self, signal: Signal) -> Result<(), Error> {
+        let mut child = self.child();
+        let Some(process) = child.as_mut() else {
+            return Ok(());
+        };
+        let waiting = Error::io("look after the server");
+        if process.try_wait().map_err(waiting)?.is_none() {
+            signal_group(process, signal)?;
+        }
+        let dead = within(PATIENCE, || {
+            matches!(process.try_wait(), Ok(Some(_))) && self.knock().is_err()
+        });
+        if !dead {
+            return Err(unverified("dead"));
+        }
+        *child = None;
+        // What a killed server leaves would pass for that of the next one.
+        let _ = fs::remove_file(self.socket());
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Error> {
+        let mut child = self.child();
+        let process = child.as_mut().ok_or(Error::NotRunning)?;
+        match process
+            .try_wait()
+            .map_err(Error::io("look after the server"))?
+        {
+            Some(_) => Err(Error::NotRunning),
+            None => signal_group(process, signal),
+        }
+    }
+
+    fn await_state(&self, wanted: &'static str, is: impl Fn(char) -> bool) -> Result<(), Error> {
+        let pid = self.pid().ok_or(Error::NotRunning)?;
+        if within(PATIENCE, || process_state(pid).is_some_and(&is)) {
+            Ok(())
+        } else {
+            Err(unverified(wanted))
+        }
+    }
+
+    fn child(&self) -> MutexGuard<'_, Option<Child>> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("s.sock")
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.dir.path().join("server.log")
+    }
+}
+
+impl Drop for MariaDb {
+    fn drop(&mut self) {
+        if let Some(mut process) = self.child().take()
+            && matches!(process.try_wait(), Ok(None))
+        {
+            let _ = signal_group(&process, Signal::KILL);
+            let _ = process.wait();
+        }
+    }
+}
+
+fn unverified(wanted: &'static str) -> Error {
+    let waited = PATIENCE;
+    Error::Unverified { wanted, waited }
+}
+
+fn tail(log: &Path) -> String {
+    let log = fs::read(log).unwrap_or_default();
+    let log = String::from_utf8_lossy(&log);
+    let lines: Vec<_> = log.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
+}
+
+/// The data directory that all servers of this user begin with. It is made aside and put in place whole, so that
+/// of two processes that make it at the same time one comes late, and takes what the other has put there.
+fn template(programs: &Programs) -> Result<PathBuf, Error> {
+    static MAKING: Mutex<()> = Mutex::new(());
+    let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let reading = Error::io("look at the server program");
+    let built = fs::metadata(&programs.server)
+        .and_then(|meta| meta.modified())
+        .map_err(reading)?;
+    let built = built
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    let user = rustix::process::geteuid().as_raw();
+    let name = format!("quorate-mariadb-template-{user}-{}", built.as_secs());
+    let place = std::env::temp_dir().join(name);
+    if is_ours(&place) {
+        return Ok(place);
+    }
+    let aside = private_dir(None).map_err(Error::io("create a temporary directory"))?;
+    let data = aside.path().join("data");
+    install(programs, &data)?;
+    match fs::rename(&data, &place) {
+        Err(_) if is_ours(&place) => Ok(place),
+        outcome => outcome
+            .map(|()| place)
+            .map_err(Error::io("keep the first data directory")),
+    }
+}
+
+/// In a folder that everybody may write to, only what is ours is taken.
+fn is_ours(place: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    fs::symlink_metadata(place)
+        .is_ok_and(|meta| meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw())
+}
+
+fn install(programs: &Programs, data: &Path) -> Result<(), Error> {
+    let mut command = Command::new(&programs.install);
+    command
+        .arg("--no-defaults")
+        .arg("--auth-root-authentication-method=normal")
+        .args(["--skip-test-db", "--innodb-log-file-size=8M"])
+        .arg({
+            let mut arg = OsString::from("--datadir=");
+            arg.push(data);
+            arg
+        });
+    if rustix::process::geteuid().is_root() {
+        command.arg("--user=root");
+    }
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(Error::io("make the first data directory"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let status = output.status;
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(Error::Exited { status, log })
+}
+
+/// With the system's own program, which leaves holes in files as they are.
+fn copy(from: &Path, to: &Path) -> Result<(), Error> {
+    let copying = Error::io("copy the first data directory");
+    let status = Command::new("cp")
+        .arg("-R")
+        .args([from, to])
+        .stdin(Stdio::null())
+        .status()
+        .map_err(copying)?;
+    let copying = Error::io("copy the first data directory");
+    status
+        .success()
+        .then_some(())
+        .ok_or_else(|| copying(io::Error::other(format!("cp ended with {status}"))))
+}

@@ -1,0 +1,79 @@
+//! Each promise of `MariaDb`, on a real server.
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use quorate_testbed::{Error, MariaDb, MariaDbOptions};
+
+fn server(options: MariaDbOptions) -> Option<MariaDb> {
+    if let Err(error) = MariaDb::available() {
+        eprintln!("NOT RUN: {error}");
+        return None;
+    }
+    Some(MariaDb::start(options).unwrap_or_else(|error| panic!("{error}")))
+}
+
+#[test]
+fn it_answers_and_keeps_over_a_crash_what_it_has_said() {
+    let Some(server) = server(MariaDbOptions::new()) else {
+        return;
+    };
+    server
+        .sql(
+            "CREATE DATABASE d; CREATE TABLE d.t (a INT) ENGINE=InnoDB; INSERT INTO d.t VALUES (7)",
+        )
+        .unwrap();
+    let port = server.port();
+    server.restart().unwrap();
+    assert_eq!(server.sql("SELECT a FROM d.t").unwrap(), "7\n");
+    assert_eq!(server.port(), port);
+    drop(TcpStream::connect(server.addr()).unwrap());
+    assert_eq!(server.url("d"), format!("mysql://root@127.0.0.1:{port}/d"));
+}
+
+#[test]
+fn what_it_refuses_is_an_error_with_its_words() {
+    let Some(server) = server(MariaDbOptions::new()) else {
+        return;
+    };
+    let refused = server.sql("SELECT * FROM nothing.here").unwrap_err();
+    assert!(
+        matches!(&refused, Error::Refused(said) if said.contains("1146")),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_stopped_server_answers_again_when_it_may() {
+    let Some(server) = server(MariaDbOptions::new()) else {
+        return;
+    };
+    server.stop().unwrap();
+    let asked = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| (server.sql("SELECT 1"), Instant::now()));
+        std::thread::sleep(Duration::from_millis(300));
+        let until = Instant::now();
+        server.cont().unwrap();
+        let (answer, at) = asked.join().unwrap();
+        assert!(at >= until, "it answered while it was stopped");
+        answer
+    });
+    assert_eq!(asked.unwrap(), "1\n");
+}
+
+#[test]
+fn a_dead_server_is_gone_and_leaves_nothing_behind() {
+    let Some(server) = server(MariaDbOptions::new().flush(0).max_connections(20)) else {
+        return;
+    };
+    let limits = "SELECT @@max_connections, @@innodb_flush_log_at_trx_commit, @@read_only";
+    assert_eq!(server.sql(limits).unwrap(), "20\t0\t0\n");
+    server.kill().unwrap();
+    assert!(TcpStream::connect(server.addr()).is_err());
+    assert!(matches!(server.stop(), Err(Error::NotRunning)));
+    server.restart().unwrap();
+    let (pid, dir) = (server.pid().unwrap(), server.dir().to_owned());
+    drop(server);
+    assert!(!dir.exists());
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+}
