@@ -2,8 +2,8 @@
 //!
 //! - [`Server`] is one real Redis or Valkey process on loopback that can be killed, frozen, restarted from
 //!   its disk or with amnesia; [`Masters`] are several of them. Both vanish when dropped.
-//! - [`ZooKeeper`] is one ZooKeeper server or an ensemble of several.
 //! - [`MariaDb`] is one real MariaDB process, with the same handles.
+//! - [`ZooKeeper`] is one ZooKeeper server or an ensemble of several.
 //! - [`Proxy`] stands between a client and a server and does to their bytes what a [`Fault`] says.
 //! - [`Hostile`] is a server that goes by a [`Script`]: it hangs up, keeps silent, talks nonsense, floods.
 //! - [`ClockShim`] and [`OffsetFile`] make the clock of one server jump.
