@@ -205,7 +205,8 @@ async fn make(connection: &mut Connection, mariadb: bool) -> Result<(), Fault> {
         make_procedure(connection).await?;
     }
     let last = format!(
-        "INSERT IGNORE INTO quorate_schema (version,server) VALUES ({VERSION},'{}')",
+        "INSERT IGNORE INTO quorate_schema (version,server) \
+         SELECT {VERSION},COALESCE(MIN(server),'{}') FROM quorate_schema",
         random_word()
     );
     connection.ask(&last).await.map(drop)
