@@ -72,4 +72,4 @@ pub use process::within;
 pub use proxy::Proxy;
 pub use resp::{Connection, Reply};
 pub use server::Server;
-pub use spawn::available;
+pub use spawn::{available, not_run};

@@ -85,6 +85,24 @@ pub fn available() -> Option<PathBuf> {
     }
 }
 
+/// Says that a test cannot run for want of a server: on its error output, and, for the last line of `scripts/test`, in
+/// the file that `QUORATE_NOT_RUN` names.
+pub fn not_run(why: &dyn std::fmt::Display) {
+    use std::io::Write as _;
+    let name = thread::current().name().unwrap_or("a test").to_owned();
+    let line = format!("NOT RUN: {name}: {why}\n");
+    eprint!("{line}");
+    let Some(file) = std::env::var_os("QUORATE_NOT_RUN").filter(|name| !name.is_empty()) else {
+        return;
+    };
+    let file = std::fs::File::options()
+        .append(true)
+        .create(true)
+        .open(file);
+    // One write a line: tests say so at the same time.
+    let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+}
+
 /// A program by its path, or by its name on `PATH`.
 pub(crate) fn find(name: &OsStr) -> Option<PathBuf> {
     let path = Path::new(name);

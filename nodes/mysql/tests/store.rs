@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{change, check, commit, is_missing, name, of, server, wake};
+use common::{change, check, commit, name, of, server, wake};
 use quorate::node::store::{Commit, Committed, Listener as _, Record, Session as _, Store as _};
 use quorate_mysql::MySql;
 use quorate_testbed::{MariaDb, MariaDbOptions};
@@ -510,11 +510,4 @@ async fn a_restart_is_another_run_of_the_same_server() {
         version,
         "nothing is forgotten"
     );
-}
-
-#[test]
-fn without_a_mariadb_it_is_said() {
-    if is_missing() {
-        eprintln!("NOT RUN: all tests of quorate-mysql that need a MariaDB");
-    }
 }
