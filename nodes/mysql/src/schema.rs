@@ -213,7 +213,7 @@ async fn make(connection: &mut Connection, mariadb: bool) -> Result<(), Fault> {
 }
 
 /// What MariaDB is told as a block, MySQL can only be told as a procedure.
-async fn make_procedure(connection: &mut Connection) -> Result<(), Fault> {
+pub(crate) async fn make_procedure(connection: &mut Connection) -> Result<(), Fault> {
     let body = crate::listener::body("listener", "heard");
     let create = format!(
         "CREATE PROCEDURE quorate_listen (listener VARBINARY(64),heard BIGINT UNSIGNED) \

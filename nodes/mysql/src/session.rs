@@ -85,7 +85,7 @@ impl MySqlSession {
             };
             told[*number] = Some(Told::ByChange(at, version));
             if joined && !commits[*number].wakes.is_empty() {
-                packet.add(|out| out.push_str(&format!("SET @done{number}=ROW_COUNT()")));
+                packet.add(|out| out.extend(["SET @done", &number.to_string(), "=ROW_COUNT()"]));
             }
         }
         if joined {
@@ -134,7 +134,7 @@ impl MySqlSession {
             packet.add(|out| sql::update_all(&states, fit, out));
         }
         packet.add(|out| out.push_str("COMMIT"));
-        let at = packet.add(|out| out.push_str(&format!("SELECT @fit={fit},{CLOCK}")));
+        let at = packet.add(|out| out.extend(["SELECT @fit=", &fit.to_string(), ",", CLOCK]));
         if !commit.wakes.is_empty() {
             packet.add(|out| sql::wake(&commit.wakes, &format!("@fit={fit}"), out));
         }
