@@ -298,7 +298,8 @@ async fn crowd(server: &MariaDb) {
         tokio::spawn(async move {
             for _ in 0..100 {
                 let guard = lock
-                    .lock("crowd").wait(quorate::Wait::Forever)
+                    .lock("crowd")
+                    .wait(quorate::Wait::Forever)
                     .acquire()
                     .await
                     .expect("the lock");

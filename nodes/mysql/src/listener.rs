@@ -82,7 +82,13 @@ impl MySqlListener {
             let body = body(process, &heard.to_string());
             packet += &body.replacen("BEGIN", "BEGIN NOT ATOMIC", 1);
         } else {
-            packet += &format!("CALL quorate_listen({process},{heard})");
+            packet.extend([
+                "CALL quorate_listen(",
+                process,
+                ",",
+                &heard.to_string(),
+                ")",
+            ]);
         }
         packet
     }

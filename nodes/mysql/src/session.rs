@@ -43,12 +43,11 @@ impl MySqlSession {
         let mut told: Vec<Option<Told>> = commits.iter().map(|_| None).collect();
         let mut single: Vec<(usize, &Change, &[u8])> = Vec::new();
         for (number, commit) in commits.iter().enumerate() {
-            match &commit.changes[..] {
-                [change] => match &change.state {
+            if let [change] = &commit.changes[..] {
+                match &change.state {
                     Some(state) => single.push((number, change, state)),
                     None => told[number] = Some(check(change, commit, packet)),
-                },
-                _ => {}
+                }
             }
         }
         self.write_single(commits, single, packet, &mut told);
