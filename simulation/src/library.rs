@@ -137,10 +137,13 @@ impl Locker for Arc<Library> {
             }
             let held = request.acquire().await;
             let held = held.map(|guard| Arc::new(guard) as Arc<dyn Hold>);
-            held.map_err(|error| match alone {
-                true => library.missed(order.resource, error),
-                // It is not said which of them.
-                false => miss(error),
+            held.map_err(|error| {
+                if alone {
+                    library.missed(order.resource, error)
+                } else {
+                    // It is not said which of them.
+                    miss(error)
+                }
             })
         })
     }
