@@ -5,6 +5,7 @@
     reason = "texts for people, once per command"
 )]
 
+mod ancestry;
 mod args;
 mod bench;
 mod break_;

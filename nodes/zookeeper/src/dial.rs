@@ -86,7 +86,9 @@ async fn dial_one(host: &str, address: &Address) -> Result<Dialled, Refusal> {
 /// The client does not say why it could not connect.
 async fn why_silent(host: &str) -> String {
     match timeout(Duration::from_secs(1), TcpStream::connect(with_port(host))).await {
-        Ok(Ok(_)) => format!("{host}: it serves nobody; has its ensemble a majority?"),
+        Ok(Ok(_)) => {
+            format!("{host}: it cuts us off; has its ensemble a majority, and maxClientCnxns room?")
+        }
         Ok(Err(error)) => format!("{host}: {error}"),
         Err(_) => format!("{host}: no connection"),
     }

@@ -29,6 +29,16 @@
 //! - `timeout` is how long an answer may take, `session` how long the server keeps what belongs to a process that it
 //!   no longer hears: nothing but where its wake-ups are put.
 //!
+//! # What it asks of a server
+//!
+//! - ZooKeeper 3.5 or newer. Of an ensemble whose disks lie (`forceSync=no`) a lock is as safe as of a Redis without a
+//!   disk: a power cut forgets it, and no restart guard helps.
+//! - Two connections and sessions for each `Redlock`: one for records, one for wake-ups. A server takes 60 of one host
+//!   unless `maxClientCnxns` says otherwise.
+//! - Sessions of at least 2.5 times `timeout` (`maxSessionTimeout`).
+//! - Write latency: a lock and its release are a write each, which an ensemble answers when a majority has it on disk.
+//!   While it has no leader it answers nothing: the ttl must be longer than that takes, or other masters must carry on.
+//!
 //! # What is kept where
 //!
 //! | znode | what |

@@ -97,6 +97,23 @@ test!(a_server_that_is_not_there_is_down_and_says_why, server => {
     assert!(matches!(&refused, Fault::Down(why) if why.contains("nowhere.invalid")), "{refused}");
 });
 
+test!(
+    a_server_without_room_for_another_connection_says_so,
+    ZooKeeperOptions::new().setting("maxClientCnxns=4"),
+    server => {
+        let store = server.store();
+        let mut sessions = Vec::new();
+        let refused = loop {
+            match store.connect().await {
+                Ok((session, _)) => sessions.push(session),
+                Err(refused) => break refused,
+            }
+            assert!(sessions.len() <= 4, "there is room for four");
+        };
+        assert!(matches!(&refused, Fault::Down(why) if why.contains("maxClientCnxns")), "{refused}");
+    }
+);
+
 test!(an_inspection_tells_what_it_is_and_what_is_wrong, server => {
     let seen = server.store().inspect().await;
     assert_eq!(seen.fault, None);
