@@ -11,7 +11,7 @@ use super::in_line::{Delays, InLine, Stranger, looks_at};
 use crate::hold::core::Core;
 use crate::limit::Limit;
 use crate::metrics;
-use crate::node::{Class, Fairness};
+use crate::node::{Class, Fairness, Note};
 use crate::outcome::Failure;
 use crate::protocol::instant::Instant;
 use crate::protocol::permits::NextSlot;
@@ -76,6 +76,8 @@ pub(crate) struct NotAcquired {
     /// The round that proved it, or the last one where none did; none where this process itself
     /// was in the way.
     pub(crate) round: Option<Arc<AcquireRound>>,
+    /// What who stands in the way says of itself.
+    pub(crate) note: Option<Note>,
     /// This process holds it itself.
     pub(crate) held_here: bool,
     pub(crate) attempts: u32,
@@ -156,7 +158,7 @@ impl<'a> AcquireLoop<'a> {
             };
             Heard::add(&mut heard, missed.finding, &missed.round);
             if let Some(place) = &place {
-                place.tell(heard.as_ref());
+                place.tell(heard.clone().map(|heard| heard.left_by(&self.wanted)));
                 self.learn_slots(place, &missed);
             }
             self.show(&missed, attempts);
@@ -562,13 +564,17 @@ impl<'a> AcquireLoop<'a> {
         attempts: u32,
     ) -> NotAcquired {
         let waited = self.core.coordinator.now().saturating_since(self.began);
+        let names_holder = heard.as_ref().is_none_or(|heard| heard.names_holder);
         let (failure, round) = match heard {
             Some(heard) => (heard.finding.into(), heard.round),
             None => (Failure::Outage, last.map(|missed| missed.round)),
         };
+        let said = round.as_ref().filter(|_| names_holder);
+        let note = said.and_then(|round| round.answers().holder_note());
         NotAcquired {
             failure,
             round,
+            note,
             held_here: failure == Failure::Contention && self.is_held_here(),
             attempts,
             waited,

@@ -493,8 +493,8 @@ impl Place {
     }
 
     /// Leaves word for those behind.
-    pub(crate) fn tell(&self, heard: Option<&Heard>) {
-        *self.turn.heard() = heard.cloned();
+    pub(crate) fn tell(&self, heard: Option<Heard>) {
+        *self.turn.heard() = heard;
     }
 
     /// What the front knows.

@@ -36,6 +36,7 @@ fn outage() -> Heard {
     Heard {
         finding: Finding::Outage,
         round: None,
+        names_holder: true,
     }
 }
 
@@ -151,12 +152,12 @@ fn what_the_front_knows_is_told_and_handed_down() {
     let lines = LocalLines::new();
     let [first, second, third] = [(); 3].map(|()| lines.enter(&job()));
     assert_eq!(knows(&third), None);
-    first.tell(Some(&outage()));
+    first.tell(Some(outage()));
     assert_eq!(knows(&first), Some(Finding::Outage));
     assert_eq!(knows(&third), Some(Finding::Outage));
     drop(first);
     assert_eq!(knows(&second), Some(Finding::Outage), "handed down");
-    second.tell(Some(&HELD));
+    second.tell(Some(HELD));
     assert_eq!(knows(&third), Some(Finding::Held));
     second.tell(None);
     assert_eq!(knows(&third), None);
@@ -172,7 +173,7 @@ fn a_try_takes_an_empty_line_and_asks_behind_one_but_not_behind_two() {
     assert!(matches!(tries(), Ok(None)));
     let behind = lines.enter(&job());
     assert!(matches!(tries(), Ok(None)));
-    first.tell(Some(&outage()));
+    first.tell(Some(outage()));
     assert!(matches!(tries(), Err(Finding::Outage)));
     drop(behind);
     assert!(matches!(tries(), Ok(None)), "alone again");
@@ -192,7 +193,7 @@ fn a_place_in_several_lines_is_the_front_when_it_is_so_in_all() {
     assert_eq!(several.ahead(), 1);
     let other = lines.enter(&Wanted::exclusive(key("other")));
     assert_eq!(other.ahead(), 1);
-    single.tell(Some(&outage()));
+    single.tell(Some(outage()));
     assert_eq!(knows(&several), Some(Finding::Outage), "where it waits");
     drop(single);
     assert!(several.is_front());
@@ -220,7 +221,7 @@ fn who_asks_beside_the_line_lets_others_in_and_is_woken() {
     assert_eq!(reader.turn.woken.load(Ordering::Relaxed), 1 << 3);
     assert_eq!(writer.turn.woken.load(Ordering::Relaxed), 1 << 3);
     // It tells what itself found, and not what the line knows.
-    writer.tell(Some(&outage()));
+    writer.tell(Some(outage()));
     assert_eq!(knows(&reader), None);
     let owner = lines.ask_beside(&job());
     assert!(owner.is_front() && !owner.is_in_line());
