@@ -728,12 +728,14 @@ impl Master {
     }
 
     /// Every key: its string, none for a value of another type, and when it expires.
+    #[cfg(any(test, feature = "node"))]
     pub(super) fn all(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>, Option<u64>)> {
         let all = self.keys.iter();
         all.map(|(key, entry)| (&key[..], entry.text(), entry.expires))
     }
 
     /// Puts a string, or a value of another type, until then.
+    #[cfg(any(test, feature = "node"))]
     pub(super) fn put_until(&mut self, key: &[u8], text: Option<Vec<u8>>, expires: Option<u64>) {
         let value = text.map_or(Value::Foreign, Value::Text);
         self.keys.insert(key.to_vec(), Entry { value, expires });
