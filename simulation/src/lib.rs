@@ -63,6 +63,8 @@ mod rng;
 mod run;
 mod scenario;
 mod shrink;
+mod store_node;
+mod store_plan;
 mod sweep;
 mod world;
 
@@ -78,4 +80,5 @@ pub use scenario::{
     Step,
 };
 pub use shrink::shrink;
-pub use sweep::{Failure, Summary, Sweep, first_caught};
+pub use store_plan::StorePlan;
+pub use sweep::{Failure, Summary, Sweep, Worlds, first_caught};

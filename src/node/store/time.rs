@@ -82,6 +82,11 @@ impl StoreTime {
         if self.own {
             Clock::Own { stamp: version + 1 }
         } else {
+            #[cfg(feature = "testing")]
+            let slack = match super::flaw::has(super::flaw::StoreFlaw::NoSlack) {
+                true => 0,
+                false => slack,
+            };
             Clock::Server { slack }
         }
     }
