@@ -96,6 +96,9 @@ impl Shared {
             return;
         }
         let until = self.now() + lasts;
+        if self.world().is_rested() {
+            return;
+        }
         self.world().watch.coverage.preempted += 1;
         loop {
             let world = self.world();
@@ -373,6 +376,11 @@ impl World {
     /// The faults are over.
     pub(crate) fn healed(&self) -> bool {
         self.now >= BEGIN + self.scenario.heal_at
+    }
+
+    /// The faults are over, also for threads: the driver of a store looks at the clock time and again.
+    fn is_rested(&self) -> bool {
+        self.healed() && self.scenario.stores() != 0
     }
 
     /// The client whose process an event belongs to: it comes only when the process runs.

@@ -486,9 +486,10 @@ impl World {
             return done;
         }
         coverage.late_commits += u64::from(!open);
-        let states = commit.changes.iter().filter_map(|change| change.state.as_deref());
-        for (state, before) in states.zip(&before) {
-            self.stands_again(master, state, &before.state);
+        for (change, before) in commit.changes.iter().zip(&before) {
+            if let Some(state) = &change.state {
+                self.stands_again(master, state, &before.state);
+            }
         }
         for wake in &commit.wakes {
             self.tell_process(master, &wake.process, &wake.word);
