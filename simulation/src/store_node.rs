@@ -159,6 +159,7 @@ impl Listener for SimSession {
 pub(crate) struct WatchedStore {
     inner: StoreNode<SimStore>,
     shared: Weak<Shared>,
+    client: usize,
     link: usize,
     master: usize,
 }
@@ -181,6 +182,7 @@ impl WatchedStore {
         Self {
             inner: StoreNode::new(store),
             shared,
+            client,
             link,
             master,
         }
@@ -215,6 +217,7 @@ impl Node for WatchedStore {
         };
         let heard = Heard {
             shared: self.shared.clone(),
+            client: self.client,
             master: self.master,
             request: request.clone(),
             reply: Mutex::new(Some(reply)),
@@ -239,6 +242,7 @@ impl Node for WatchedStore {
 /// Shows an answer to the checkers and passes it on.
 struct Heard {
     shared: Weak<Shared>,
+    client: usize,
     master: usize,
     request: Request,
     reply: Mutex<Option<Reply>>,
@@ -250,8 +254,14 @@ impl ReplySink for Heard {
             shared.world().hears_store(self.master, &self.request, &answer);
         }
         let reply = self.reply.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(reply) = reply {
-            reply.answer(answer);
+        let Some(reply) = reply else { return };
+        // Between an answer and what the library makes of it nobody is kept waiting, here as at Redis.
+        let shared = self.shared.upgrade();
+        let polled = shared.as_ref().map(|shared| shared.polls(false));
+        reply.answer(answer);
+        if let (Some(shared), Some(polled)) = (shared, polled) {
+            shared.after(self.client);
+            shared.polls(polled);
         }
     }
 }

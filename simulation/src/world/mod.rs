@@ -75,9 +75,16 @@ impl Shared {
         world
     }
 
-    /// Whether a task is being polled from now on.
-    pub(crate) fn polls(&self, polls: bool) {
-        self.polled.store(polls, Ordering::Relaxed);
+    /// Whether a task is being polled from now on; says whether one was.
+    pub(crate) fn polls(&self, polls: bool) -> bool {
+        self.polled.swap(polls, Ordering::Relaxed)
+    }
+
+    /// Looks at what the library says in a process.
+    pub(crate) fn after(&self, client: usize) {
+        let mut world = self.world();
+        let now = world.now;
+        world.watch.after(now, Some(client));
     }
 
     /// Somebody looks at a clock, which takes a moment.

@@ -372,12 +372,14 @@ impl World {
         let session = asked.session;
         let master = self.sessions[session].master;
         let refusing = self.masters[master].refusing.filter(|(until, _)| self.now < *until);
+        // Who is refused has been let in.
+        let greets = matches!(asked.question, Question::Hello | Question::Listen(_));
         let answer = match refusing {
-            Some((_, how)) => {
+            Some((_, how)) if !greets => {
                 self.watch.coverage.refusals += 1;
                 self.refuse_session(session, how)
             }
-            None => self.does(session, &mut asked),
+            _ => self.does(session, &mut asked),
         };
         self.asked[index] = Some(asked);
         if std::mem::take(&mut self.sessions[session].garbled) {
