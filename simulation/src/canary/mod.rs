@@ -147,7 +147,7 @@ pub enum Flaw {
     MasterPicksSlot,
     /// Semaphores have no line.
     NoSemaphoreLine,
-    /// A store counts the versions of each record, and begins anew where it has forgotten it.
+    /// The versions of a record come again after a few changes.
     VersionsAgain,
     /// A store removes what a session wrote when that ends.
     SessionIsLease,

@@ -9,6 +9,9 @@ use crate::canary::Flaw;
 /// So many states of a record a follower may lag behind.
 const KEPT: usize = 4;
 
+/// A canary: so many versions there are.
+const AGAIN: u64 = 4;
+
 /// One state of a record.
 #[derive(Clone)]
 struct State {
@@ -91,7 +94,7 @@ impl Records {
             };
             self.last += 1;
             let version = match flaw {
-                Some(Flaw::VersionsAgain) => change.version + 1,
+                Some(Flaw::VersionsAgain) => change.version % AGAIN + 1,
                 _ => self.last,
             };
             versions.push(version);

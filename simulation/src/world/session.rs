@@ -60,6 +60,8 @@ pub(crate) struct Session {
     run: u32,
     /// The client still has it.
     open: bool,
+    /// The client has dropped it once.
+    closed: bool,
     /// The server still has it.
     server: bool,
     /// The client has been told that it is over.
@@ -96,6 +98,7 @@ impl World {
             master,
             run: 0,
             open: true,
+            closed: false,
             server: false,
             lost: false,
             garbled: false,
@@ -189,7 +192,8 @@ impl World {
         let one = &mut self.sessions[session];
         one.waker = None;
         let waits = !one.unread.is_empty() && one.server && !one.lost && one.process.is_none();
-        if waits && self.flaw == Some(Flaw::KeptSession) {
+        let first = !std::mem::replace(&mut one.closed, true);
+        if waits && first && self.flaw == Some(Flaw::KeptSession) {
             self.pool.push(session);
             return;
         }
