@@ -179,7 +179,11 @@ fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
     println!("seed {seed} FAILS: {violation}\n\nshrunk to\n{small}\n");
     println!("{}", again.trace.join("\n"));
     if let Some(violation) = again.violation {
-        let stores = if worlds == Worlds::Stores { " --stores" } else { "" };
+        let stores = if worlds == Worlds::Stores {
+            " --stores"
+        } else {
+            ""
+        };
         println!("\n{violation}\nQUORATE_SEED={seed} scripts/simulate{stores}");
     }
     ExitCode::FAILURE

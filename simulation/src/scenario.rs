@@ -496,7 +496,11 @@ impl Scenario {
         let steps = self.clients.iter().flat_map(|client| &client.steps);
         let longest = steps.map(|step| step.hold).max().unwrap_or(0);
         // Who looks at a store without a clock waits once more for what was left behind.
-        let seen_anew = if self.stores() == 0 { 0 } else { 2 * ttl + 12 * self.slowest() };
+        let seen_anew = if self.stores() == 0 {
+            0
+        } else {
+            2 * ttl + 12 * self.slowest()
+        };
         max_ttl
             + 4 * ttl
             + seen_anew

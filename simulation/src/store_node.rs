@@ -4,15 +4,15 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use quorate::Inspection;
 use quorate::node::store::{
     Clocked, Commit, Committed, Greeting, Listener, NamedRecord, Record, Session, Store, StoreNode,
     Traits,
 };
 use quorate::node::{
-    Abilities, Answer, Context, Fault, Node, NodeName, Phase, Reply, ReplySink,
-    Request, Scope, Subscriber,
+    Abilities, Answer, Context, Fault, Node, NodeName, Phase, Reply, ReplySink, Request, Scope,
+    Subscriber,
 };
-use quorate::Inspection;
 use quorate::runtime::BoxFuture;
 
 use crate::store_plan::StorePlan;
@@ -97,7 +97,11 @@ impl Store for SimStore {
         } = self.plan;
         let traits = Traits::new(Duration::from_nanos(timeout));
         let traits = traits.lanes(lanes.into()).batch(batch.into());
-        if wakes { traits } else { traits.without_wakes() }
+        if wakes {
+            traits
+        } else {
+            traits.without_wakes()
+        }
     }
 
     async fn connect(&self) -> Result<(SimSession, Greeting), Fault> {
@@ -251,9 +255,15 @@ struct Heard {
 impl ReplySink for Heard {
     fn answered(&self, _: usize, _: Phase, answer: Result<Answer, Fault>) {
         if let Some(shared) = self.shared.upgrade() {
-            shared.world().hears_store(self.master, &self.request, &answer);
+            shared
+                .world()
+                .hears_store(self.master, &self.request, &answer);
         }
-        let reply = self.reply.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let reply = self
+            .reply
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         let Some(reply) = reply else { return };
         // Between an answer and what the library makes of it nobody is kept waiting, here as at Redis.
         let shared = self.shared.upgrade();

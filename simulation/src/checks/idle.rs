@@ -54,7 +54,8 @@ impl Idle {
                         | Kind::Observe
                 )
             }),
-            bound: at_stores(scenario) * (WAYS * (scenario.net.delay + scenario.net.jitter) + SLACK),
+            bound: at_stores(scenario)
+                * (WAYS * (scenario.net.delay + scenario.net.jitter) + SLACK),
             locks: Default::default(),
             judged: 0,
         }

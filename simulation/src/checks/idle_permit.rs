@@ -44,7 +44,8 @@ impl IdlePermit {
             ..Semaphore::default()
         };
         Self {
-            bound: at_stores(scenario) * (WAYS * (scenario.net.delay + scenario.net.jitter) + SLACK),
+            bound: at_stores(scenario)
+                * (WAYS * (scenario.net.delay + scenario.net.jitter) + SLACK),
             semaphores: asked_for(scenario).map(semaphore),
             judged: 0,
         }

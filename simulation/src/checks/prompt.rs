@@ -29,7 +29,9 @@ impl Prompt {
         Self {
             quorum: scenario.masters.len() as u32 / 2 + 1,
             // Stores of one round are asked more than one question each.
-            bound: if scenario.stores() == 0 { 2 } else { 10 } * (scenario.net.delay + scenario.net.jitter) + MS,
+            bound: if scenario.stores() == 0 { 2 } else { 10 }
+                * (scenario.net.delay + scenario.net.jitter)
+                + MS,
             taken: ByValue::default(),
             judged: 0,
         }

@@ -48,7 +48,11 @@ impl Family {
             wakes: !rng.chance(150_000),
             durable: *disk == Disk::Always && rng.chance(600_000),
             vague: rng.chance(300_000),
-            lag_ppm: if clocked { 0 } else { some(rng, self.lagging, 500_000) },
+            lag_ppm: if clocked {
+                0
+            } else {
+                some(rng, self.lagging, 500_000)
+            },
             deaf_ppm: some(rng, self.deaf, 300_000),
             stuck_ppm: some(rng, self.stuck, 60_000),
             stuck: rng.range(1, 2 * settings.ttl / MS) * MS,

@@ -184,27 +184,54 @@ enum Todo {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     /// A timer rings.
-    Timer { client: u8, slot: u32, lap: u32 },
+    Timer {
+        client: u8,
+        slot: u32,
+        lap: u32,
+    },
     /// The actor of a link has its turn.
-    Turn { link: u32 },
+    Turn {
+        link: u32,
+    },
     /// The alarm of a link rings.
-    Alarm { link: u32, lap: u32 },
+    Alarm {
+        link: u32,
+        lap: u32,
+    },
     /// The first packet of a connection reaches the master.
-    Accept { conn: u32 },
+    Accept {
+        conn: u32,
+    },
     /// The answer to it reaches the client.
-    Dialed { conn: u32 },
+    Dialed {
+        conn: u32,
+    },
     /// The oldest piece under way reaches the master.
-    Arrive { conn: u32 },
+    Arrive {
+        conn: u32,
+    },
     /// The oldest piece under way reaches the client.
-    Receive { conn: u32 },
+    Receive {
+        conn: u32,
+    },
     /// The client learns that its connection has ended.
-    Closed { conn: u32 },
+    Closed {
+        conn: u32,
+    },
     /// A question reaches a store, and its answer the client.
-    Reach { asked: u32 },
-    Tell { asked: u32 },
+    Reach {
+        asked: u32,
+    },
+    Tell {
+        asked: u32,
+    },
     /// A session of a store has ended, and somebody who listens there is told something.
-    Lost { session: u32 },
-    Word { session: u32 },
+    Lost {
+        session: u32,
+    },
+    Word {
+        session: u32,
+    },
     /// A message is executed once more.
     Stray(u32),
     /// A paused task may go on.
@@ -216,7 +243,10 @@ pub(crate) enum Event {
     /// What a stale disk will show.
     Snapshot(u8),
     /// A stranger takes its value from a master.
-    StrangerGoes { master: u8, resource: u8 },
+    StrangerGoes {
+        master: u8,
+        resource: u8,
+    },
     /// A paused process goes on.
     Resume(u8),
     /// A killed process starts anew; for the executor.

@@ -62,13 +62,7 @@ pub(super) struct Trip {
 
 impl Trip {
     /// When it arrives. Lost packets are sent again; those that meet a partition arrive after it.
-    pub(super) fn ends(
-        &self,
-        scenario: &Scenario,
-        now: u64,
-        rng: &mut Rng,
-        lost: &mut u64,
-    ) -> u64 {
+    pub(super) fn ends(&self, scenario: &Scenario, now: u64, rng: &mut Rng, lost: &mut u64) -> u64 {
         let net = scenario.net;
         let takes = net.delay + rng.below(net.jitter + 1);
         if now >= BEGIN + scenario.heal_at {
@@ -123,7 +117,10 @@ impl World {
             // All is well: there and back within the node timeout.
             healed_within: self.scenario.settings.node_timeout / 3,
         };
-        let (rng, lost) = (&mut self.links[link].rng, &mut self.watch.coverage.lost_packets);
+        let (rng, lost) = (
+            &mut self.links[link].rng,
+            &mut self.watch.coverage.lost_packets,
+        );
         let at = trip.ends(&self.scenario, self.now, rng, lost);
         let conn = &mut self.conns[conn];
         let last = match way {

@@ -63,7 +63,9 @@ impl Records {
     /// What stood there at that change, and the number of the change that made it.
     pub(super) fn get_at(&self, name: &[u8], number: u64) -> (Record, u64) {
         let state = self.all.get(name).and_then(|past| past.at(number));
-        state.map_or((Record::default(), 0), |one| (one.record.clone(), one.number))
+        state.map_or((Record::default(), 0), |one| {
+            (one.record.clone(), one.number)
+        })
     }
 
     /// The records in their order.
@@ -82,7 +84,10 @@ impl Records {
         flaw: Option<Flaw>,
     ) -> Committed {
         let fits = |(name, version): (&[u8], u64)| self.get(name).version == version;
-        let mut asked = commit.changes.iter().map(|one| (&one.name[..], one.version));
+        let mut asked = commit
+            .changes
+            .iter()
+            .map(|one| (&one.name[..], one.version));
         if !asked.all(fits) {
             return Committed::Stale;
         }

@@ -375,7 +375,9 @@ impl World {
         };
         let session = asked.session;
         let master = self.sessions[session].master;
-        let refusing = self.masters[master].refusing.filter(|(until, _)| self.now < *until);
+        let refusing = self.masters[master]
+            .refusing
+            .filter(|(until, _)| self.now < *until);
         // Who is refused has been let in.
         let greets = matches!(asked.question, Question::Hello | Question::Listen(_));
         let answer = match refusing {
@@ -446,7 +448,9 @@ impl World {
     fn greeting(&self, master: usize) -> Greeting {
         let run = ServerRun::new(run_id(master, self.masters[master].run));
         let greeting = Greeting::new(run).server(format!("store {master}"));
-        let durable = self.scenario.masters[master].store.is_some_and(|plan| plan.durable);
+        let durable = self.scenario.masters[master]
+            .store
+            .is_some_and(|plan| plan.durable);
         if durable {
             return greeting;
         }
@@ -466,7 +470,10 @@ impl World {
         self.watch.coverage.loads += 1;
         let found = names.iter().map(|name| records.get_at(name, number));
         let (found, numbers): (Vec<Record>, Vec<u64>) = found.unzip();
-        let old = names.iter().zip(&found).any(|(name, one)| records.get(name) != *one);
+        let old = names
+            .iter()
+            .zip(&found)
+            .any(|(name, one)| records.get(name) != *one);
         self.watch.coverage.stale_loads += u64::from(old);
         one.seen = numbers.into_iter().fold(number, u64::max);
         found
@@ -510,8 +517,10 @@ impl World {
             server && one.process.as_deref() == Some(process)
         };
         let sessions = self.sessions.iter().enumerate();
-        let hearing: Vec<usize> =
-            sessions.filter(|(_, one)| hears(one)).map(|(index, _)| index).collect();
+        let hearing: Vec<usize> = sessions
+            .filter(|(_, one)| hears(one))
+            .map(|(index, _)| index)
+            .collect();
         let Some(plan) = self.scenario.masters[master].store else {
             return;
         };
@@ -526,7 +535,11 @@ impl World {
             };
             self.watch.coverage.words += times;
             for _ in 0..times {
-                let words = if plan.vague { Vec::new() } else { vec![word.to_vec()] };
+                let words = if plan.vague {
+                    Vec::new()
+                } else {
+                    vec![word.to_vec()]
+                };
                 self.sessions[session].coming.push_back(words);
                 let at = self.session_trip(session, Way::From) + late;
                 let session = session as u32;

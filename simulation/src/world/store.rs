@@ -137,7 +137,8 @@ impl World {
         for value in of(state) {
             if !known.contains(&value) && self.given_back.contains(&(master, value)) {
                 let value = &value;
-                self.watch.fact(self.now, &Fact::StandsAgain { master, value });
+                self.watch
+                    .fact(self.now, &Fact::StandsAgain { master, value });
             }
         }
     }
@@ -148,7 +149,10 @@ impl World {
             !self.processes[*client].killed && self.processes[*client].paused_until <= self.now
         };
         let first = self.breakers.iter().find(alive).map(|(client, ..)| *client);
-        let of = self.breakers.iter().filter(|(client, ..)| Some(*client) == first);
+        let of = self
+            .breakers
+            .iter()
+            .filter(|(client, ..)| Some(*client) == first);
         Breaks {
             nodes: of.map(|(.., node)| node.clone()).collect(),
             key: name(resource).as_bytes().into(),
