@@ -583,6 +583,7 @@ impl LockRequest<'_> {
         let attempts = AcquireLoop {
             core,
             wanted,
+            asked: None,
             ttl: self.ttl,
             once: self.wait == Wait::None,
             began,
@@ -606,6 +607,7 @@ impl LockRequest<'_> {
         let Acquired {
             won,
             place,
+            asked,
             attempts,
         } = acquired;
         let span = tracing::Span::current();
@@ -617,14 +619,19 @@ impl LockRequest<'_> {
         tracing::debug!(fencing_token = won.fencing, "lock acquired");
         let started = won.started;
         let leads = won.fencing.filter(|_| self.announce);
-        let says = core.options.says(&self.note);
+        let mut says = core.options.says(&self.note);
+        if let Some(term) = leads {
+            says = Some(note::leads(&says.unwrap_or_else(note::unsaid), term));
+        }
         let holding = Holding {
             ttl: self.ttl,
             max_hold: self.max_hold,
             renews: self.renew,
-            says: says.map(|says| leads.map_or(says.clone(), |term| note::leads(&says, term))),
+            says,
         };
         let held = Held::new(won, holding, &core.lines, place);
+        // Held is noted, so that no other task asks for its slot in between.
+        drop(asked);
         if self.announce {
             let runtime = &core.coordinator.runtime;
             let note = held.note(true, runtime.now(), runtime.wall_micros());
@@ -647,11 +654,7 @@ impl LockRequest<'_> {
             attempts: ended.attempts,
             reports: reports.unwrap_or_default(),
             held_here: ended.held_here,
-            note: ended
-                .round
-                .as_ref()
-                .and_then(|round| round.answers().holder_note())
-                .map(Box::new),
+            note: ended.note.clone().map(Box::new),
         };
         match ended.failure {
             Failure::Contention => AcquireError::HeldByOther(missed),

@@ -273,6 +273,40 @@ async fn a_leader_is_known_after_its_counter_has_expired() {
 }
 
 #[tokio::test]
+async fn a_leader_that_says_nothing_is_known_for_as_long_as_it_leads() {
+    let masters = masters(3);
+    let (leads, looks) = (redlock(&masters), redlock(&masters));
+    let leadership = leads.election("job").campaign(None).await.expect("free");
+    let unnamed = led(&mut observe(&looks)).await;
+    assert_eq!(
+        (unnamed.term, unnamed.note.as_ref()),
+        (leadership.term(), None)
+    );
+    // The life of a counter is a day, and no renewal prolongs it.
+    for master in &masters {
+        ask_server(master, &["DEL", "quorate:fence:job"]);
+    }
+    assert_eq!(led(&mut observe(&looks)).await, unnamed);
+    let status = looks.status("job").await.expect("a good name");
+    assert_eq!(status.note(), None, "it wanted none");
+    leadership.resign().await;
+    assert_eq!(change(&mut observe(&looks)).await, None);
+}
+
+#[tokio::test]
+async fn a_leader_with_the_longest_note_is_told() {
+    let masters = masters(3);
+    let redlock = redlock(&masters);
+    // What a terminal would obey is kept as a sign of three bytes.
+    let note = "\n".repeat(quorate::MAX_NOTE_LEN);
+    let leads = campaign(&redlock, &note).await;
+    let leader = led(&mut observe(&redlock)).await;
+    assert_eq!(leader.term, leads.term());
+    let told = "\u{fffd}".repeat(quorate::MAX_NOTE_LEN);
+    assert_eq!(text(&leader), Some(&*told));
+}
+
+#[tokio::test]
 async fn another_client_that_takes_the_lock_is_not_told_as_the_leader_before_it() {
     let masters = masters(3);
     for value in ["somebody-else", "00112233445566778899aabbccddeeff"] {

@@ -257,6 +257,37 @@ async fn who_holds_the_lock_itself_asks_whether_it_is_due_and_records_it() {
 }
 
 #[tokio::test]
+async fn a_lock_that_finds_its_period_done_records_the_next_one() {
+    let masters = masters(3);
+    let redlock = settings(masters.urls()).build().expect("good settings");
+    let long = nightly(&redlock).await;
+    let done = long.at_most_once(async |_| ()).await;
+    assert_eq!(done, Ok(OnceOutcome::Done(())));
+    let last = |command| ask_server(&masters[2], &[command, "quorate:value:nightly"]).int();
+    eventually("all have it", || last("EXISTS") == Some(1)).await;
+    assert_eq!(last("DEL"), Some(1));
+    // On a finer grid the next line has been passed since the long one began.
+    let short = redlock.once("nightly", secs(3600));
+    for refilled in [false, true] {
+        let guard = redlock.acquire("nightly").await.expect("free");
+        let due = long.due(&guard).await.expect("two have it");
+        assert!(matches!(due, Due::AlreadyDone { .. }), "{due:?}");
+        if !refilled {
+            let Ok(Due::Now(turn)) = short.due(&guard).await else {
+                panic!("it is due on a finer grid");
+            };
+            turn.record().await.expect("the first write of this lock");
+            eventually("it has it again", || last("EXISTS") == Some(1)).await;
+            assert_eq!(last("DEL"), Some(1));
+        } else {
+            long.refill(&guard).await.expect("two have it");
+            eventually("it was given it", || last("EXISTS") == Some(1)).await;
+        }
+        guard.release().await;
+    }
+}
+
+#[tokio::test]
 async fn whoever_does_it_now_keeps_the_others_waiting() {
     let (_, redlock) = memory(3);
     let nightly = nightly(&redlock).await;

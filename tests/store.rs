@@ -1,10 +1,16 @@
 //! Locks over masters that are stores, alone and mixed with others.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use quorate::node::memory::MemoryNode;
-use quorate::node::store::{StoreNode, Table};
-use quorate::{Redlock, RedlockBuilder, Take, Wait};
+use quorate::node::store::{
+    Clocked, Commit, Committed, Greeting, NamedRecord, Record, Session, Store, StoreNode, Table,
+    Traits,
+};
+use quorate::node::{Fault, NodeName};
+use quorate::{Inspection, Redlock, RedlockBuilder, Take, Wait};
 
 mod support;
 
@@ -64,6 +70,88 @@ async fn who_waits_at_stores_is_woken_by_the_release() {
         // Without a wake-up a third of a heartbeat passes, more than three seconds.
         assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
         guard.release().await;
+    }
+}
+
+/// A store that counts the commits that came too late.
+#[derive(Clone)]
+struct Counting {
+    table: Table,
+    stale: Arc<AtomicUsize>,
+}
+
+struct CountingSession(<Table as Store>::Session, Arc<AtomicUsize>);
+
+impl Store for Counting {
+    type Session = CountingSession;
+    type Listener = <Table as Store>::Listener;
+
+    fn name(&self) -> &NodeName {
+        self.table.name()
+    }
+
+    fn traits(&self) -> Traits {
+        self.table.traits()
+    }
+
+    async fn connect(&self) -> Result<(CountingSession, Greeting), Fault> {
+        let (session, greeting) = self.table.connect().await?;
+        Ok((CountingSession(session, self.stale.clone()), greeting))
+    }
+
+    async fn listen(&self, process: Arc<str>) -> Result<Self::Listener, Fault> {
+        self.table.listen(process).await
+    }
+
+    async fn inspect(&self) -> Inspection {
+        self.table.inspect().await
+    }
+}
+
+impl Session for CountingSession {
+    async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Clocked<Vec<Record>>, Fault> {
+        self.0.load(names).await
+    }
+
+    async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
+        let said = self.0.commit(commits).await?;
+        let stale = said.what.iter().filter(|it| **it == Committed::Stale);
+        self.1.fetch_add(stale.count(), Ordering::Relaxed);
+        Ok(said)
+    }
+
+    async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
+        self.0.page(from, count).await
+    }
+}
+
+#[tokio::test]
+async fn who_is_woken_reads_before_it_writes() {
+    for clocked in [true, false] {
+        let (table, stale) = (Table::new("table", clocked), Arc::<AtomicUsize>::default());
+        let redlock = || {
+            let (table, stale) = (table.clone(), stale.clone());
+            let counting = Counting { table, stale };
+            let patient = Redlock::builder().ttl(secs(20)).wait(Wait::For(secs(19)));
+            patient.node(StoreNode::new(counting)).build()
+        };
+        let (one, other) = (redlock().expect("good"), redlock().expect("good"));
+        for _ in 0..5 {
+            let guard = one.acquire("nightly").await.expect("free");
+            let other = other.clone();
+            let waits = tokio::spawn(async move { other.acquire("nightly").await });
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let before = stale.load(Ordering::Relaxed);
+            guard.release().await;
+            let guard = waits.await.expect("no panic").expect("its turn has come");
+            // The holder does not know that another stands in line since; who is woken knows that it knows nothing.
+            let late = stale.load(Ordering::Relaxed) - before;
+            assert!(
+                late <= 1,
+                "{late} commits came too late, clocked: {clocked}"
+            );
+            guard.release().await;
+        }
     }
 }
 

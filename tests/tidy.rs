@@ -27,7 +27,7 @@ const FLOORS: [&[&str]; 13] = [
 ];
 
 /// How many files of a package stand in circles today. May only shrink.
-const CIRCLES: [(&str, usize); 8] = [
+const CIRCLES: [(&str, usize); 10] = [
     ("src", 0),
     ("testbed/src", 0),
     ("cli/src", 0),
@@ -36,6 +36,8 @@ const CIRCLES: [(&str, usize); 8] = [
     ("chaos/src", 0),
     ("promises/src", 0),
     ("mutants/src", 0),
+    ("nodes/zookeeper/src", 0),
+    ("nodes/mysql/src", 0),
 ];
 
 /// Where a folder's own file (`mod.rs`, `lib.rs`) and its children are files like any others: what it names of
@@ -294,13 +296,14 @@ fn scripts(folder: &Path, into: &mut Vec<PathBuf>) {
 const LONGEST: usize = 70;
 
 /// How many functions of a package are longer than that today. May only shrink.
-const LONG: [(&str, usize); 7] = [
+const LONG: [(&str, usize); 9] = [
     ("src", 0),
     ("testbed", 0),
     ("cli", 0),
     ("simulation", 0),
     ("chaos", 0),
     ("benches", 0),
+    ("nodes", 0),
     ("tests", 0),
 ];
 

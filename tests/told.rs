@@ -255,3 +255,44 @@ async fn the_span_of_a_waiter_records_each_field_once() {
         assert_eq!(last.matches("ahead=").count(), in_line, "{last}");
     }
 }
+
+#[tokio::test]
+async fn who_waits_behind_a_waiter_for_several_is_not_told_of_the_holder_of_another() {
+    let masters = masters(3);
+    let (holder, redlock) = (support::redlock(&masters), support::redlock(&masters));
+    let held = holder.lock("b").note("of b alone").acquire().await;
+    let held = held.expect("free");
+    let noted = async || {
+        holder
+            .status("b")
+            .await
+            .expect("a good name")
+            .note()
+            .is_some()
+    };
+    while !noted().await {
+        tokio::time::sleep(ms(10)).await;
+    }
+    let (seen, sees) = tokio::sync::mpsc::unbounded_channel();
+    let both = tokio::spawn({
+        let redlock = redlock.clone();
+        async move {
+            let both = redlock.lock_all(["a", "b"]).wait(Wait::Forever);
+            let waits = both.waiting(move |waiting| drop(seen.send(waiting.clone())));
+            waits.acquire().await.map(drop)
+        }
+    });
+    let mut sees = sees;
+    let waiting = tokio::time::timeout(PATIENCE, sees.recv()).await;
+    let waiting = waiting.expect("an attempt").expect("it waits");
+    assert!(waiting.note.is_some(), "{waiting:?}");
+    // Nobody holds it: who stands in the way is of this process, and says nothing.
+    let error = redlock.lock("a").wait(Wait::For(ms(300))).acquire().await;
+    let error = error.map(drop).expect_err("the other stands before it");
+    let AcquireError::HeldByOther(missed) = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(missed.note, None, "{error}");
+    held.release().await;
+    both.await.expect("no panic").expect("its turn");
+}

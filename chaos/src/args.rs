@@ -10,6 +10,9 @@ use quorate_chaos::scenario::Scenario;
 use quorate_chaos::workload::{Locker, Order, Workload};
 use quorate_chaos::world::Needs;
 
+/// Who is wrong on purpose may never get on: so long it is waited for.
+const PATIENCE_WITH_WRONG_ONES: Duration = Duration::from_secs(5);
+
 /// Try to break the lock: real masters, real processes, real faults, and a verdict.
 #[derive(Debug, Parser)]
 #[command(
@@ -90,7 +93,8 @@ pub(crate) struct RunArgs {
     workload: Vec<Named>,
 
     /// Who locks: quorate, or one that is wrong on purpose: half-quorum, no-undo, ignores-loss,
-    /// jumps-line
+    /// jumps-line, and for one kind of lock each: one-by-one, later-lease (transfer), counts-readers,
+    /// any-permit, joins-by-one, numbers-each (owners), counts-down (prizes), led-by-one (leader)
     #[arg(long, default_value = "quorate")]
     locker: Locker,
 
@@ -218,6 +222,10 @@ impl RunArgs {
             many: self.many,
             pause: self.pause,
             server: self.server.clone(),
+            patience: match self.locker {
+                Locker::Quorate => Scenario::default().patience,
+                _ => PATIENCE_WITH_WRONG_ONES,
+            },
             ..Scenario::default()
         };
         scenario.check()?;

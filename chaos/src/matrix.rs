@@ -129,6 +129,12 @@ impl Cell {
         self.summary.unavailable.contains_key(self.kind.name())
     }
 
+    /// Whether there is nothing more to say: neither a violation nor an overlap that is allowed.
+    fn is_plainly_valid(&self) -> bool {
+        let summary = &self.summary;
+        summary.verdict == Verdict::Valid && summary.excused == 0 && !self.is_unavailable()
+    }
+
     /// Its line of the table.
     fn row(&self) -> String {
         let summary = &self.summary;
@@ -178,7 +184,11 @@ impl Cell {
 pub fn markdown(cells: &[Cell], server: &str) -> String {
     let mut out = String::new();
     let date = humantime::format_rfc3339_seconds(SystemTime::now());
-    let sum = |of: &dyn Fn(&Cell) -> usize| cells.iter().map(of).sum::<usize>();
+    // What was done where a fault was not to be had says nothing of it.
+    let sum = |of: &dyn Fn(&Cell) -> usize| {
+        let had = cells.iter().filter(|cell| !cell.is_unavailable());
+        had.map(of).sum::<usize>()
+    };
     let unavailable = cells.iter().filter(|cell| cell.is_unavailable()).count();
     let valid = cells
         .iter()
@@ -198,10 +208,67 @@ pub fn markdown(cells: &[Cell], server: &str) -> String {
         sum(&|cell| cell.summary.excused),
     );
     out.push_str(&by_workload(cells));
-    out.push_str("\n| workload | fault | masters | order | exclusion | landed | acquisitions | violations | allowed | verdict |\n");
+    out.push('\n');
+    out.push_str(&by_fault(cells));
+    out.push_str("\nThe runs of which there is more to say than that they are valid:\n\n");
+    out.push_str("| workload | fault | masters | order | exclusion | landed | acquisitions | violations | allowed | verdict |\n");
     out.push_str("|---|---|---|---|---|---|---|---|---|---|\n");
-    for cell in cells {
+    for cell in cells.iter().filter(|cell| !cell.is_plainly_valid()) {
         out.push_str(&cell.row());
+    }
+    out
+}
+
+/// What was done under each fault, as Markdown: acquisitions by kind of lock, over all numbers of masters and orders.
+fn by_fault(cells: &[Cell]) -> String {
+    let parts = |workload: &Workload| {
+        if Workload::LOCK.contains(workload) {
+            ("lock", Workload::LOCK.to_vec())
+        } else {
+            (workload.name(), vec![*workload])
+        }
+    };
+    let mut kinds: Vec<(&str, Vec<Workload>)> = Workload::ALL.iter().map(parts).collect();
+    kinds.dedup();
+    kinds.retain(|(_, of)| {
+        let mut all = cells.iter().flat_map(|cell| &cell.workloads);
+        all.any(|one| of.contains(one))
+    });
+    let names: Vec<&str> = kinds.iter().map(|(name, _)| *name).collect();
+    let mut out = format!(
+        "| fault | runs | landed | {} | violations | allowed |\n|---|---|---|{}---|---|\n",
+        names.join(" | "),
+        "---|".repeat(names.len())
+    );
+    let mut faults: Vec<Kind> = Vec::new();
+    for cell in cells {
+        if !faults.contains(&cell.kind) {
+            faults.push(cell.kind);
+        }
+    }
+    for fault in faults {
+        let runs: Vec<&Summary> = cells
+            .iter()
+            .filter(|cell| cell.kind == fault && !cell.is_unavailable())
+            .map(|cell| &cell.summary)
+            .collect();
+        let sum = |of: &dyn Fn(&Summary) -> usize| runs.iter().map(|run| of(run)).sum::<usize>();
+        let of_kind = |of: &[Workload]| {
+            let parts = of.iter();
+            let obtained = parts
+                .map(|one| sum(&|run| run.obtained.get(one.name()).copied().unwrap_or_default()));
+            obtained.sum::<usize>().to_string()
+        };
+        let by_kind: Vec<String> = kinds.iter().map(|(_, of)| of_kind(of)).collect();
+        let _ = writeln!(
+            out,
+            "| {fault} | {} | {} | {} | {} | {} |",
+            runs.len(),
+            sum(&Summary::landed),
+            by_kind.join(" | "),
+            sum(&|run| run.violations),
+            sum(&|run| run.excused),
+        );
     }
     out
 }
@@ -270,4 +337,61 @@ pub fn record(path: &Path, matrix: &str) -> anyhow::Result<()> {
         fs::create_dir_all(dir)?;
     }
     fs::write(path, new).with_context(|| format!("write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::Findings;
+    use crate::history::History;
+
+    fn cell(workloads: &[Workload], verdict: Verdict, obtained: &[(&str, usize)]) -> Cell {
+        let scenario = Scenario {
+            workloads: workloads.to_vec(),
+            ..Scenario::default()
+        };
+        let findings = Findings {
+            verdict,
+            findings: Vec::new(),
+        };
+        let mut summary = Summary::of(&scenario, &History::default(), &findings);
+        let named = obtained.iter().map(|(name, n)| ((*name).to_owned(), *n));
+        summary.obtained = named.collect();
+        Cell {
+            workloads: workloads.to_vec(),
+            kind: "kill".parse().expect("a fault"),
+            masters: 3,
+            order: Order::Fair,
+            summary,
+        }
+    }
+
+    #[test]
+    fn each_fault_has_its_figures_by_kind_and_only_what_is_not_plainly_valid_a_line_of_its_own() {
+        let mut without = cell(&Workload::KINDS, Verdict::Unknown, &[("readers", 99)]);
+        let unavailable = [("kill".to_owned(), "no".to_owned())];
+        without.summary.unavailable = unavailable.into();
+        let cells = [
+            without,
+            cell(&Workload::LOCK, Verdict::Valid, &[("file", 7), ("many", 5)]),
+            cell(
+                &Workload::KINDS,
+                Verdict::Unknown,
+                &[("readers", 3), ("permits", 20)],
+            ),
+            cell(&Workload::KINDS, Verdict::Valid, &[("readers", 4)]),
+        ];
+        let text = markdown(&cells, "a server");
+        let sums = "4 cells: 2 valid, 1 not, 1 unavailable. 0 faults landed, 39 acquisitions,";
+        assert!(text.contains(sums), "{text}");
+        let head = "| fault | runs | landed | lock | transfer | readers | permits | owners | prizes | leader | violations | allowed |";
+        assert!(text.contains(head), "{text}");
+        let row = "| kill | 3 | 0 | 12 | 0 | 7 | 20 | 0 | 0 | 0 | 0 | 0 |";
+        assert!(text.contains(row), "{text}");
+        assert_eq!(text.matches("| kill | 3 | fair |").count(), 2, "{text}");
+        assert!(text.contains("| kinds | kill | 3 | fair | | | | | | unavailable: no |"));
+        assert!(text.contains("| kinds | kill | 3 | fair | holds | 0 | 23 | 0 | 0 | unknown |"));
+        let (_, only) = text.split_once("more to say").expect("that list");
+        assert!(!only.contains("| lock |"), "{text}");
+    }
 }

@@ -134,11 +134,12 @@ impl Scenario {
             !self.guarded || !self.faults.iter().any(|kind| kind.is_unguarded()),
             "amnesia is about masters that nobody guards: give --restart-guard off"
         );
-        let kinds = Workload::KINDS.iter();
+        let known = self.locker.workloads();
         ensure!(
-            self.locker == Locker::Quorate
-                || !kinds.into_iter().any(|one| self.workloads.contains(one)),
-            "the wrong lockers know plain locks only: give --workload lock"
+            self.workloads.iter().all(|one| known.contains(one)),
+            "{} knows only this: --workload {}",
+            self.locker.name(),
+            Workload::name_of(known)
         );
         let forgets = self.faults.iter().any(|kind| kind.forgets());
         ensure!(
@@ -211,5 +212,24 @@ mod tests {
             ..Scenario::default()
         };
         assert_eq!(kinds.exclusion(), Exclusion::MayBreak);
+    }
+
+    #[test]
+    fn a_wrong_locker_is_asked_for_nothing_that_it_does_not_know() {
+        let checked = |locker, workloads: &[Workload]| {
+            let scenario = Scenario {
+                locker,
+                workloads: workloads.to_vec(),
+                ..Scenario::default()
+            };
+            scenario.check().map_err(|error| error.to_string())
+        };
+        assert_eq!(checked(Locker::Quorate, &Workload::ALL), Ok(()));
+        assert_eq!(checked(Locker::HalfQuorum, &[Workload::File]), Ok(()));
+        assert_eq!(checked(Locker::AnyPermit, &[Workload::Permits]), Ok(()));
+        let known = "any-permit knows only this: --workload permits";
+        let wrong = checked(Locker::AnyPermit, &[Workload::Permits, Workload::File]);
+        assert_eq!(wrong, Err(known.to_owned()));
+        assert!(checked(Locker::HalfQuorum, &[Workload::Readers]).is_err());
     }
 }

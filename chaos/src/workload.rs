@@ -147,16 +147,56 @@ pub enum Locker {
     IgnoresLoss,
     /// Does not stand in line where everybody does.
     JumpsLine,
+    /// Locks one resource after the other, and keeps the first where the next is not to be had.
+    OneByOne,
+    /// Locks one after the other, and believes in all of them for as long as in the last.
+    LaterLease,
+    /// Has readers as a number, and not by name.
+    CountsReaders,
+    /// Has a majority that gave permits, each of them another one.
+    AnyPermit,
+    /// Joins its owner where one master says that it is there.
+    JoinsByOne,
+    /// Gives each hold of an owner a number of its own.
+    NumbersEach,
+    /// Has a quota as a number on each master.
+    CountsDown,
+    /// Leads by the word of one master.
+    LedByOne,
 }
 
 impl Locker {
     /// The wrong ones.
-    pub const CANARIES: [Self; 4] = [
+    pub const CANARIES: [Self; 12] = [
         Self::HalfQuorum,
         Self::NoUndo,
         Self::IgnoresLoss,
         Self::JumpsLine,
+        Self::OneByOne,
+        Self::LaterLease,
+        Self::CountsReaders,
+        Self::AnyPermit,
+        Self::JoinsByOne,
+        Self::NumbersEach,
+        Self::CountsDown,
+        Self::LedByOne,
     ];
+
+    /// What it knows how to lock.
+    pub fn workloads(self) -> &'static [Workload] {
+        match self {
+            Self::Quorate => &Workload::ALL,
+            Self::HalfQuorum | Self::NoUndo | Self::IgnoresLoss | Self::JumpsLine => {
+                &Workload::LOCK
+            }
+            Self::OneByOne | Self::LaterLease => &[Workload::Transfer],
+            Self::CountsReaders => &[Workload::Readers],
+            Self::AnyPermit => &[Workload::Permits],
+            Self::JoinsByOne | Self::NumbersEach => &[Workload::Owners],
+            Self::CountsDown => &[Workload::Prizes],
+            Self::LedByOne => &[Workload::Leader],
+        }
+    }
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -166,6 +206,14 @@ impl Locker {
             Self::NoUndo => "no-undo",
             Self::IgnoresLoss => "ignores-loss",
             Self::JumpsLine => "jumps-line",
+            Self::OneByOne => "one-by-one",
+            Self::LaterLease => "later-lease",
+            Self::CountsReaders => "counts-readers",
+            Self::AnyPermit => "any-permit",
+            Self::JoinsByOne => "joins-by-one",
+            Self::NumbersEach => "numbers-each",
+            Self::CountsDown => "counts-down",
+            Self::LedByOne => "led-by-one",
         }
     }
 }
@@ -174,11 +222,12 @@ impl std::str::FromStr for Locker {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        [&[Self::Quorate], &Self::CANARIES[..]]
-            .concat()
-            .into_iter()
-            .find(|locker| locker.name() == name)
-            .ok_or_else(|| "quorate, half-quorum, no-undo, ignores-loss or jumps-line".to_owned())
+        let all = [&[Self::Quorate], &Self::CANARIES[..]].concat();
+        let named = all.iter().find(|locker| locker.name() == name);
+        named.copied().ok_or_else(|| {
+            let names: Vec<_> = all.iter().map(|locker| locker.name()).collect();
+            format!("one of {}", names.join(", "))
+        })
     }
 }
 
@@ -233,5 +282,21 @@ mod tests {
         assert_eq!(Workload::named("locks"), None);
         let both = [Workload::LOCK, Workload::KINDS].concat();
         assert_eq!(both, Workload::ALL);
+    }
+
+    #[test]
+    fn every_kind_of_lock_has_a_wrong_locker_which_is_found_by_its_name() {
+        for locker in Locker::CANARIES {
+            assert_eq!(locker.name().parse(), Ok(locker));
+        }
+        for kind in Workload::KINDS {
+            let mut wrong = Locker::CANARIES.iter();
+            assert!(
+                wrong.any(|locker| locker.workloads() == [kind]),
+                "{}",
+                kind.name()
+            );
+        }
+        assert!("right".parse::<Locker>().is_err());
     }
 }

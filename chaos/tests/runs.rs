@@ -347,3 +347,106 @@ fn lockers_that_are_wrong_are_caught() {
         assert_eq!(run.output.status.code(), Some(1));
     }
 }
+
+/// A locker of our own that is wrong about one kind of lock: within the last of these times, in seconds, each of these
+/// checkers sees what is wrong with it, in these words, and the run fails.
+fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
+    let sees = |run: &Run, (checker, words): &(&str, &str)| {
+        let finding = run.summary.findings.by(checker).expect("that checker");
+        let mut seen = finding.violations.iter();
+        finding.verdict == Verdict::Invalid && seen.any(|one| one.what.contains(words))
+    };
+    let run = Run::until(
+        locker,
+        &format!("--seed 8 --masters 3 --clients 5 --pause 20ms --locker {locker} --workload {of}"),
+        seconds,
+        |run| seen.iter().all(|what| sees(run, what)),
+    );
+    for what in seen {
+        assert!(
+            sees(&run, what),
+            "{what:?} of {locker}:\n{}",
+            text(&run.output)
+        );
+    }
+    assert_eq!(run.output.status.code(), Some(1));
+}
+
+#[test]
+fn two_locks_taken_one_after_the_other_are_caught() {
+    let left = ("litter", "given back by everybody, and still there");
+    caught("one-by-one", "transfer --faults none", &[2, 6, 12], &[left]);
+    let both = ("exclusion", "both held \"transfer-");
+    caught(
+        "later-lease",
+        "transfer --faults none",
+        &[5, 10, 20],
+        &[both],
+    );
+}
+
+#[test]
+fn readers_that_are_counted_are_caught() {
+    let both = ("exclusion", "both held \"readers\"");
+    let half = ("views", "in \"readers\", which must be");
+    caught(
+        "counts-readers",
+        "readers --faults none",
+        &[3, 6, 12],
+        &[both, half],
+    );
+}
+
+#[test]
+fn permits_that_each_master_picks_are_caught() {
+    let six = ("permits", "at once, and 5 permits");
+    let both = ("exclusion", "both held \"permits\", slot ");
+    caught(
+        "any-permit",
+        "permits --faults none",
+        &[2, 6, 12],
+        &[six, both],
+    );
+}
+
+#[test]
+fn who_joins_an_owner_by_the_word_of_one_master_is_caught() {
+    let both = ("exclusion", "both held \"owners\"");
+    let mark = ("views", "in \"owners\", which must be");
+    caught(
+        "joins-by-one",
+        "owners --faults none",
+        &[2, 6, 12],
+        &[both, mark],
+    );
+}
+
+#[test]
+fn holds_of_one_owner_that_are_numbered_apart_are_caught() {
+    let numbers = ("owners", "hold for one owner with the numbers");
+    caught(
+        "numbers-each",
+        "owners --faults none",
+        &[2, 6, 12],
+        &[numbers],
+    );
+}
+
+#[test]
+fn a_quota_that_each_master_counts_down_is_caught() {
+    let twice = ("prizes", "both got prize");
+    caught("counts-down", "prizes --faults none", &[2, 6, 12], &[twice]);
+}
+
+#[test]
+fn a_leader_by_the_word_of_one_master_is_caught() {
+    let two = ("exclusion", "both held \"leader\"");
+    let told = ("leaders", "in term 1 ");
+    // While all masters are there it is right.
+    caught(
+        "led-by-one",
+        "leader --faults partition-one",
+        &[5, 10, 20],
+        &[two, told],
+    );
+}

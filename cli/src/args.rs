@@ -8,15 +8,15 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::log::Talk;
 use crate::{
-    bench, break_, demo, doctor, exit, lead, list, manual, once, quota, run, status, watch,
+    bench, break_, demo, doctor, exit, lead, list, manual, once, prepare, quota, run, status, watch,
 };
 
-/// Run commands under a lock that a majority of independent Redis or Valkey masters agrees on.
+/// Run commands under a lock that a majority of independent masters agrees on: Redis, Valkey, MySQL, ZooKeeper.
 #[derive(Debug, Parser)]
 #[command(
     name = "quorate",
     version,
-    long_about = "Run commands under a lock that a majority of independent Redis or Valkey masters agrees on.\n\n\
+    long_about = "Run commands under a lock that a majority of independent masters agrees on: Redis, Valkey, MySQL, ZooKeeper.\n\n\
         The lock holds while any majority of the masters lives; it is renewed while the command runs; \
         and the command is stopped before the lock ends, never after. What the command writes to should \
         refuse smaller fencing tokens than it has seen: that protects even against a machine that stood still.",
@@ -49,6 +49,9 @@ pub(crate) enum Command {
     /// Check whether the masters are fit to hold locks
     #[command(after_help = exit::table_of(&doctor::CODES), after_long_help = exit::below(doctor::AFTER_HELP, &doctor::CODES))]
     Doctor(doctor::DoctorArgs),
+    /// Make on a MySQL or ZooKeeper server what its locks need
+    #[command(after_help = exit::table_of(&prepare::CODES), after_long_help = exit::below(prepare::AFTER_HELP, &prepare::CODES))]
+    Prepare(prepare::PrepareArgs),
     /// See it work: workers share one lock while masters die
     #[command(after_help = exit::below(demo::AFTER_HELP, &demo::CODES))]
     Demo(demo::DemoArgs),

@@ -287,7 +287,10 @@ fn read(path: &Path, source: Source) -> io::Result<String> {
 ///
 /// When the library refuses the options: its line names the culprit and what would be right.
 pub(crate) fn redlock(options: &MasterOptions, ttl: Option<Duration>) -> Result<Redlock, Failure> {
-    let mut builder = Redlock::builder().masters(options.masters.iter().flatten());
+    let mut builder = Redlock::builder();
+    for url in options.masters.iter().flatten() {
+        builder = crate::masters::add(builder, url)?;
+    }
     if let Some(ttl) = ttl {
         builder = builder.ttl(ttl);
     }

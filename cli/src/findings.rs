@@ -48,12 +48,14 @@ pub(crate) struct Rules {
 
 /// The versions that every change is tested on, by `scripts/versions`; the page for operators has the
 /// results (a test compares).
-const TESTED: [(&str, &str); 5] = [
+const TESTED: [(&str, &str); 7] = [
     ("redis", "6.2"),
     ("redis", "7.0"),
     ("redis", "8.2"),
     ("valkey", "8.1"),
     ("valkey", "9.1"),
+    ("mariadb", "10.11"),
+    ("zookeeper", "3.8"),
 ];
 
 /// The clock difference up to which two healthy machines are not worth a word.
@@ -108,7 +110,12 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
         Fault::Unsupported(_) => (
             "version",
             format!("cannot be used: {why}"),
-            "use Redis 6.2 or newer, or Valkey",
+            "use Redis 6.2 or newer, Valkey, MariaDB 10.6, MySQL 8, or ZooKeeper 3.5",
+        ),
+        Fault::Unprepared(_) => (
+            "prepared",
+            format!("cannot be used: {why}"),
+            "say `quorate prepare URL` with a user who may create tables or znodes",
         ),
         Fault::SameServer(_) => (
             "run_id",
@@ -251,7 +258,16 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
     }
 }
 
+/// What is kept by records, which neither expire by themselves nor are evicted.
+fn keeps_records(master: &Inspection) -> bool {
+    let server = master.server.as_deref();
+    matches!(server, Some("mysql" | "mariadb" | "zookeeper"))
+}
+
 fn one(master: &Inspection, rules: Rules, add: &mut impl Add) {
+    if keeps_records(master) {
+        return of_records(master, rules, add);
+    }
     if let Some(role) = master.role.as_deref().filter(|&role| role != "master") {
         let role = if role == "slave" { "replica" } else { role };
         add(
@@ -288,6 +304,42 @@ fn one(master: &Inspection, rules: Rules, add: &mut impl Add) {
         untested(server, version, add);
     }
     restarts(master, rules, add);
+}
+
+/// The same of a server that keeps records.
+fn of_records(master: &Inspection, rules: Rules, add: &mut impl Add) {
+    if master.role.as_deref() == Some("slave") {
+        add(
+            Severity::Error,
+            "role",
+            "is read-only: a replica, or made so".to_owned(),
+            "list its source instead, or SET GLOBAL read_only = 0",
+        );
+    }
+    if let (Some(server), Some(version)) = (&master.server, &master.version) {
+        untested(server, version, add);
+    }
+    if master.uptime.is_some() {
+        if rules.restart_guard {
+            add(
+                Severity::Note,
+                "persistence",
+                "may forget the last second in a crash; the restart guard covers that".to_owned(),
+                &format!(
+                    "nothing to do: its votes are left out for {} after a restart",
+                    human(rules.max_ttl)
+                ),
+            );
+        } else {
+            add(
+                Severity::Warning,
+                "persistence",
+                "may forget grants in a crash, and the restart guard is off".to_owned(),
+                "turn the restart guard on, or vouch for innodb_flush_log_at_trx_commit = 1 and the disk below it",
+            );
+        }
+    }
+    just_started(master, add);
 }
 
 /// Whether anybody has tried this version.
@@ -361,6 +413,11 @@ fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
             ),
         );
     }
+    just_started(master, add);
+}
+
+/// Whether it has been up too short a time to vote.
+fn just_started(master: &Inspection, add: &mut impl Add) {
     if let Some(left) = master.quarantined {
         let started = match master.uptime {
             Some(uptime) => format!("started {} ago", human(uptime)),

@@ -6,6 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use clap::Args;
 use quorate::{LockRequest, Owner, Redlock, Wait};
 
+use crate::ancestry::Ancestry;
 use crate::config::MasterOptions;
 use crate::exit::{self, Failure};
 use crate::output;
@@ -196,6 +197,7 @@ impl Kind {
         slot: Option<usize>,
     ) -> Vec<(&'static str, Option<OsString>)> {
         let mut held = std::env::var_os(HELD).unwrap_or_default().into_vec();
+        let holder = Ancestry::of_this_process().and_then(|ours| ours.name());
         for resource in self.resources(resource) {
             if !held.is_empty() {
                 held.push(b' ');
@@ -208,6 +210,10 @@ impl Kind {
                 }
                 (Self::Permits(_), Some(slot)) => entry.push_str(&format!("={slot}")),
                 _ => {}
+            }
+            if let Some(holder) = &holder {
+                // The environment outlives it, in a daemon that it leaves behind.
+                entry.push_str(&format!("@{holder}"));
             }
             held.extend(entry.into_bytes());
         }
@@ -244,23 +250,41 @@ fn refused(resource: &OsStr, instead: &str) -> Failure {
 }
 
 /// What the ancestors hold, as they say it.
-struct Held(Vec<u8>);
+struct Held {
+    entries: Vec<u8>,
+    /// Who they are, where that can be seen.
+    ancestry: Option<Ancestry>,
+}
 
 impl Held {
     fn by_ancestors() -> Self {
-        Self(std::env::var_os(HELD).unwrap_or_default().into_vec())
+        let entries = std::env::var_os(HELD).unwrap_or_default().into_vec();
+        // Most run under none.
+        let told = !entries.is_empty();
+        let ancestry = told.then(Ancestry::of_this_process).flatten();
+        Self { entries, ancestry }
     }
 
     /// Their holds of the resource in this place.
     fn of<'a>(&'a self, place: &'a str) -> impl Iterator<Item = Hold<'a>> {
-        self.0.split(|byte| *byte == b' ').filter_map(|entry| {
+        let entries = self.entries.split(|byte| *byte == b' ');
+        entries.filter_map(move |entry| {
             let (letter, rest) = entry.split_first()?;
-            let mut parts = rest.splitn(2, |byte| *byte == b'=');
-            (parts.next() == Some(place.as_bytes())).then(|| Hold {
+            let mut ends = rest.splitn(2, |byte| *byte == b'@');
+            let mut parts = ends.next()?.splitn(2, |byte| *byte == b'=');
+            let is_there = parts.next() == Some(place.as_bytes());
+            (is_there && !self.is_over(ends.next())).then(|| Hold {
                 letter: *letter,
                 which: parts.next(),
             })
         })
+    }
+
+    /// Whether who held it does not wait for this process: it is no ancestor any more. Older versions do not name it.
+    fn is_over(&self, holder: Option<&[u8]>) -> bool {
+        let holder = holder.and_then(|holder| std::str::from_utf8(holder).ok());
+        let ours = self.ancestry.as_ref().zip(holder);
+        ours.is_some_and(|(ours, holder)| ours.is_without(holder))
     }
 
     /// The owner that holds what is in this place.

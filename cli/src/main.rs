@@ -5,6 +5,7 @@
     reason = "texts for people, once per command"
 )]
 
+mod ancestry;
 mod args;
 mod bench;
 mod break_;
@@ -20,9 +21,11 @@ mod lead;
 mod list;
 mod log;
 mod manual;
+mod masters;
 mod once;
 mod output;
 mod period;
+mod prepare;
 mod process;
 mod progress;
 mod quota;
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(args),
         Command::Break(args) => break_::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Prepare(args) => prepare::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Quota(args) => quota::run(args),

@@ -21,7 +21,7 @@ The right tool for cron on many machines: which period was done last is kept on 
 that ends with its ttl. Periods lie on a grid from 1970, UTC: a period of 24h begins at midnight UTC.
 
 At most once (as it is): first it is written down that this period is done, then the command runs. A
-crash in between leaves the period out; a command that is not there or not executable does not. With --at-least the command runs first, and the period is done
+crash in between leaves the period out; a command that is not there or not executable does not, nor does a script whose interpreter is not. With --at-least the command runs first, and the period is done
 when it has ended with 0: after a failure or a crash it runs again, so it must bear that.
 
 The record is created once, by hand, while all masters are there: quorate once --create NAME. A

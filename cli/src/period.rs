@@ -42,6 +42,10 @@ impl<'a> Unrecorded<'a> {
         let due = unless_signalled(once.due(guard), signals).await?;
         match due.map_err(no_value)? {
             Due::AlreadyDone { next } => {
+                let refilled = unless_signalled(once.refill(guard), signals).await?;
+                if let Err(error) = refilled {
+                    tracing::debug!(%error, "the record was not given to those that have lost it");
+                }
                 output::mention(format!(
                     "'{name}' has been done in this period; the next begins in {}",
                     human(next)

@@ -31,8 +31,8 @@ them: --hide-masters, or name the masters in a file that it may not read (--conf
 Beside one lock that is held alone there are others: --also NAME locks several at once, all or nothing;
 --shared holds it as a reader, beside other readers; --permits N takes one of N permits (QUORATE_SLOT says
 which); --owner ID holds it beside all runs of the same owner. A quorate that runs under another one and wants
-what that one holds would wait for itself: it is refused at once (QUORATE_HELD says what is held), unless the
-outer one has an --owner and the inner one joins it with --reenter (QUORATE_OWNER).
+what that one holds would wait for itself: it is refused at once (QUORATE_HELD says what is held, and by which
+process), unless the outer one has an --owner and the inner one joins it with --reenter (QUORATE_OWNER).
 
 The command runs without a shell, in a process group of its own; signals are passed on to the group.
 The command must be ours to signal: write `sudo quorate run .. -- command`, not

@@ -175,6 +175,34 @@ fn a_permit_in_a_slot_that_is_not_named_counts_as_one_that_is_wanted() {
     }
 }
 
+/// What a daemon has in its environment that was started under a `run` and is left behind.
+#[test]
+fn what_is_said_to_be_held_counts_only_while_its_holder_is_above() {
+    let masters = masters(3);
+    let told = &["sh", "-c", "echo \"$QUORATE_HELD\""];
+    for outer in [
+        &["job"][..],
+        &["--shared", "job"],
+        &["--owner", "a", "job"],
+        &["--permits", "1", "job"],
+    ] {
+        let told = done(&mut run(&masters, outer, told));
+        let (held, inner) = (told.out.trim(), ["--wait", "1s"]);
+        let mut left = run(&masters, &[&inner, outer].concat(), &["true"]);
+        let left = done(left.env("QUORATE_HELD", held));
+        assert_eq!(left.code, Some(0), "{held}: {left:?}");
+        if outer.len() > 1 {
+            continue;
+        }
+        // Without the name of its holder, or with one that says nothing, it is believed.
+        let (hold, _) = held.split_once('@').expect("its holder is named");
+        for held in [hold.to_owned(), format!("{hold}@"), format!("{hold}@1.2")] {
+            let inner = done(run(&masters, outer, &["true"]).env("QUORATE_HELD", &held));
+            assert_eq!(inner.code, Some(75), "{held}: {inner:?}");
+        }
+    }
+}
+
 #[test]
 fn lead_and_run_are_refused_at_once_what_an_ancestor_holds() {
     let masters = masters(3);

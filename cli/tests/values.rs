@@ -194,9 +194,15 @@ fn a_command_that_cannot_be_started_does_not_use_up_its_period() {
         let words = ["once", "--per", LONG, "r", "--"];
         ask(&masters, &[&words, command].concat())
     };
+    let dir = tempfile::tempdir().expect("a directory");
+    let script = dir.path().join("script");
+    std::fs::write(&script, "#!/no/such/interpreter\n").expect("written");
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, executable).expect("set");
     for (command, code, why) in [
         ("no-such-command", 127, "command not found"),
         ("/etc/passwd", 126, "denied"),
+        (script.to_str().expect("text"), 127, "command not found"),
     ] {
         let said = once(&[command]);
         assert_eq!(said.code, Some(code), "{said:?}");

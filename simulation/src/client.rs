@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures::future::{Either, select};
 use quorate::Instant;
+use quorate::node::Token;
 use quorate::runtime::Runtime;
 
 use crate::canary::{AsItStands, Flaw, counted_place};
@@ -158,10 +159,7 @@ impl Client {
                 return;
             }
         };
-        if let Some(note) = step.kind.note() {
-            let value = hold.value();
-            self.tell(|_| Fact::Says { value, note: &note });
-        }
+        self.says(step, hold.value());
         let mut id = self.obtained(step.resource, (step.kind, renew), hold.clone());
         call.over();
         let mut hold = hold;
@@ -190,6 +188,18 @@ impl Client {
             }
         }
         call.over();
+    }
+
+    /// Tells the checkers what a holder says of itself.
+    fn says(&self, step: &Step, value: Token) {
+        if let Some(note) = step.kind.note() {
+            let resource = step.resource.into();
+            self.tell(|_| Fact::Says {
+                resource,
+                value,
+                note: &note,
+            });
+        }
     }
 
     /// A call begins.

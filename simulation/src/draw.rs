@@ -60,6 +60,7 @@ impl Scenario {
             scenario.mix(&mut Rng::stream(seed, 4), resources);
             scenario.add_notes(&mut Rng::stream(seed, 6));
             scenario.add_values(&mut Rng::stream(seed, 5));
+            scenario.add_removals(&mut Rng::stream(seed, 9));
             scenario.permit(&mut Rng::stream(seed, 8));
         }
         scenario.meet_strangers(&mut Rng::stream(seed, 7), resources);

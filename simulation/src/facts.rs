@@ -95,7 +95,18 @@ pub(crate) enum Fact<'a> {
         began: u64,
     },
     /// What who holds by this value says of itself.
-    Says { value: Token, note: &'a str },
+    Says {
+        resource: usize,
+        value: Token,
+        note: &'a str,
+    },
+    /// A waiter is told who stands in its way, by the value that a master shows where it is named, and what that says
+    /// of itself.
+    Refused {
+        resource: usize,
+        holder: Option<&'a [u8]>,
+        note: Option<&'a str>,
+    },
     /// A task begins to observe an election.
     Observes { task: usize },
     /// It was told of a term and its leader's note, or of nobody.
@@ -212,6 +223,8 @@ impl Call {
 pub(crate) enum Told {
     /// It is there from now on.
     Created,
+    /// It is nowhere any more.
+    Removed,
     /// Pieces are its own; so many are left.
     Taken(u64),
     /// So many are left, and none was taken.

@@ -39,11 +39,28 @@ pub enum ValueStep {
     Take(u8),
     /// Somebody looks how many are left.
     Left,
+    /// An operator removes the value: of a quota, or a record of periods.
+    Remove {
+        /// The record, and not the quota.
+        record: bool,
+    },
     /// Something is done, once a period.
     Once,
+    /// Something is done in a period until it is written down that it is: while half of the hold is over.
+    AtLeast,
     /// The same by who holds the lock itself: it looks after half of the hold, and writes down that it is done at the
     /// end.
     Turn,
+}
+
+impl ValueStep {
+    /// How many pieces it asks for.
+    pub(crate) fn pieces(self) -> u64 {
+        match self {
+            Self::Take(pieces) => pieces.into(),
+            _ => 0,
+        }
+    }
 }
 
 /// Whose holds may stand beside each other.

@@ -55,6 +55,7 @@ mod draw;
 mod executor;
 mod facts;
 mod kind;
+mod library;
 mod locker;
 mod place;
 mod play;

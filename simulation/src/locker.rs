@@ -1,15 +1,13 @@
-//! What a workload asks of a lock: the real library, or a canary in its place.
+//! What a workload asks of a lock, and what holding one is.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate::node::{Node, Token};
+use quorate::node::Token;
 use quorate::runtime::BoxFuture;
-use quorate::{
-    AcquireError, Instant, Leadership, LockGuard, LockRequest, OwnedGuard, Owner, Redlock, Wait,
-};
+use quorate::{Instant, Leadership, LockGuard, OwnedGuard, Redlock, Wait};
 
-use crate::canary::{CountedHolds, Flaw, WrongRegister};
+use crate::canary::WrongRegister;
 use crate::kind::Kind;
 pub(crate) use crate::place::{
     PERMITS, PLACES, RESOURCES, SEMAPHORES, is_line, name, place_of_slot, resource_of,
@@ -27,7 +25,7 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    fn wait(&self) -> Wait {
+    pub(crate) fn wait(&self) -> Wait {
         match self.wait {
             Some(Duration::ZERO) => Wait::None,
             Some(wait) => Wait::For(wait),
@@ -79,122 +77,6 @@ pub(crate) trait Hold: Send + Sync {
     /// The library's guard, where it is one.
     fn guard(&self) -> Option<&LockGuard> {
         None
-    }
-}
-
-/// The library.
-pub(crate) struct Library {
-    redlock: Redlock,
-    owners: Vec<Owner>,
-    /// A canary: what each owner has here is counted, whether it is held or not.
-    counted: Option<CountedHolds>,
-    register: Option<WrongRegister>,
-}
-
-/// How many owners there are at the most.
-const OWNERS: u8 = 3;
-
-impl Library {
-    pub(crate) fn new(redlock: Redlock, nodes: Vec<Arc<dyn Node>>, flaw: Option<Flaw>) -> Self {
-        let id = |number| format!("owner-{number}");
-        let owner = |number| redlock.owner(id(number)).expect("a good id");
-        Self {
-            owners: (0..OWNERS).map(owner).collect(),
-            counted: (flaw == Some(Flaw::LocalCountAnswers)).then(CountedHolds::default),
-            register: flaw.and_then(|flaw| WrongRegister::of(flaw, nodes)),
-            redlock,
-        }
-    }
-
-    /// A hold by what the process counts.
-    async fn counted(&self, id: u8, resource: u8) -> Result<Arc<dyn Hold>, Miss> {
-        let place = (id, resource);
-        let counted = self.counted.as_ref();
-        if let Some(known) = counted.and_then(|counted| counted.join(place)) {
-            return Ok(known);
-        }
-        let owner = &self.owners[usize::from(id)];
-        let held = owner.acquire(name(resource)).await.map_err(miss)?;
-        let held: Arc<dyn Hold> = Arc::new(held);
-        Ok(match counted {
-            Some(counted) => counted.first(place, held),
-            None => held,
-        })
-    }
-
-    /// Leads, once nobody else does. It renews always.
-    async fn leads(&self, order: &Order) -> Result<Arc<dyn Hold>, Miss> {
-        let election = self.redlock.election(name(order.resource));
-        let note = order.kind.note().unwrap_or_default();
-        let leads = election.wait(order.wait()).campaign(note).await;
-        leads
-            .map(|leadership| Arc::new(leadership) as Arc<dyn Hold>)
-            .map_err(miss)
-    }
-
-    fn request(&self, order: &Order) -> LockRequest<'_> {
-        let resource = name(order.resource);
-        match order.kind {
-            Kind::Noted(_) => {
-                let note = order.kind.note().unwrap_or_default();
-                self.redlock.lock(resource).note(note)
-            }
-            Kind::Exclusive | Kind::Downgraded | Kind::Lead(_) | Kind::Observe | Kind::Value(_) => {
-                self.redlock.lock(resource)
-            }
-            Kind::Several(_) => {
-                let all = order.kind.scope(order.resource).resources();
-                let others = all.filter(|other| *other != usize::from(order.resource));
-                // Its own first, so that there is no common order.
-                let names = others.map(|other| name(other as u8));
-                self.redlock.lock_all([resource].into_iter().chain(names))
-            }
-            Kind::Shared => self.redlock.lock(resource).shared(),
-            Kind::Owner(id) | Kind::Counted(id) => self.owners[usize::from(id)].lock(resource),
-            Kind::Permit(permits) => {
-                let name = name(order.resource % SEMAPHORES as u8);
-                self.redlock.semaphore(name, permits.into())
-            }
-        }
-    }
-}
-
-impl Locker for Arc<Library> {
-    fn acquire(&self, order: Order) -> BoxFuture<Result<Arc<dyn Hold>, Miss>> {
-        let library = self.clone();
-        Box::pin(async move {
-            if let Kind::Counted(id) = order.kind {
-                return library.counted(id, order.resource).await;
-            }
-            if let Kind::Lead(_) = order.kind {
-                return library.leads(&order).await;
-            }
-            let mut request = library.request(&order);
-            if !order.renew {
-                request = request.fixed_lease();
-            }
-            request = request.wait(order.wait());
-            let held = request.acquire().await;
-            held.map(|guard| Arc::new(guard) as Arc<dyn Hold>)
-                .map_err(miss)
-        })
-    }
-
-    fn redlock(&self) -> Option<&Redlock> {
-        Some(&self.redlock)
-    }
-
-    fn register(&self) -> Option<&WrongRegister> {
-        self.register.as_ref()
-    }
-}
-
-fn miss(error: AcquireError) -> Miss {
-    match error {
-        AcquireError::HeldByOther(_) | AcquireError::NotJoinable(_) => Miss::HeldByOther,
-        AcquireError::NoQuorum(_) => Miss::NoQuorum,
-        AcquireError::TooLate(_) => Miss::TooLate,
-        error => panic!("a scenario with bad input: {error}"),
     }
 }
 

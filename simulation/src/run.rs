@@ -7,7 +7,8 @@ use crate::checks::{Healing, Judged, Lateness, Violation};
 use crate::clock::{BEGIN, MS};
 use crate::coverage::Coverage;
 use crate::executor::Executor;
-use crate::locker::{Library, Locker};
+use crate::library::Library;
+use crate::locker::Locker;
 use crate::play::Play;
 use crate::process::Process;
 use crate::scenario::Scenario;
@@ -88,7 +89,12 @@ impl Run {
                 .nodes(nodes.clone())
                 .runtime(process.clone());
             let redlock = builder.build().expect("settings that fit together");
-            Arc::new(Arc::new(Library::new(redlock, nodes, self.flaw)))
+            Arc::new(Arc::new(Library::new(
+                redlock,
+                nodes,
+                process.clone(),
+                self.flaw,
+            )))
         };
         self.shared.world().processes[client].tasks = self.scenario.tasks;
         for task in 0..self.scenario.tasks {

@@ -82,7 +82,7 @@ fn a_traced_run_is_the_same_run() {
 }
 
 /// Within how many seeds each canary must be caught.
-const CANARIES: [(Flaw, u64); 53] = [
+const CANARIES: [(Flaw, u64); 56] = [
     (Flaw::HalfQuorum, 20),
     (Flaw::ReachableQuorum, 20),
     (Flaw::ValidityAfterReplies, 1_000),
@@ -129,8 +129,11 @@ const CANARIES: [(Flaw, u64); 53] = [
     (Flaw::SmallerNumberRead, 10_000),
     (Flaw::MissingIsInitial, 5_000),
     (Flaw::NoRunStamp, 10_000),
+    (Flaw::RemovedNowhere, 2_000),
     (Flaw::NoteOfAnybody, 1_000),
     (Flaw::NoteLeft, 2_000),
+    (Flaw::NoteOfLast, 2_000),
+    (Flaw::TermOfOne, 200),
     (Flaw::TicketPerResource, 2_000),
     (Flaw::MgetWrongtype, 2_000),
     (Flaw::CountToK, 200),

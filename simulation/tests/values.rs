@@ -164,3 +164,58 @@ fn a_quota_is_handed_out_to_the_last_piece() {
         );
     }
 }
+
+/// What is done at least once is done once where nothing breaks; what an operator removed is there for nobody, until
+/// it is created anew.
+#[test]
+fn a_record_is_removed_and_created_anew_and_what_is_done_at_least_once_is_written_down() {
+    for seed in 0..10 {
+        let mut scenario = Scenario::quiet(seed, 3, 3);
+        let at = |think, kind| Step {
+            think: think * MS,
+            ..step(kind)
+        };
+        scenario.clients[0].steps = vec![
+            at(1, ValueStep::Create(0)),
+            at(500, ValueStep::Remove { record: true }),
+            at(500, ValueStep::Create(0)),
+        ];
+        for client in &mut scenario.clients[1..] {
+            client.steps = vec![at(400, ValueStep::AtLeast); 4];
+            client.steps[3].think = 5 * MS;
+        }
+        // The last of them comes when it is there again.
+        for client in &mut scenario.clients[1..] {
+            client.steps[2].think = 800 * MS;
+        }
+        let seen = play(&scenario, None);
+        assert_eq!(
+            seen.violation,
+            None,
+            "{scenario}\n{}",
+            seen.trace.join("\n")
+        );
+        let seen = seen.coverage;
+        assert_eq!((seen.created, seen.removed), (2, 1), "{seed}");
+        // Once before the removal and once behind it; one of each client found none.
+        assert_eq!((seen.done_at_least, seen.values_lost), (2, 2), "{seed}");
+        assert_eq!((seen.done_before, seen.not_recorded), (4, 0), "{seed}");
+    }
+}
+
+#[test]
+fn masters_that_keep_what_they_say_they_have_removed_are_caught() {
+    let mut scenario = Scenario::quiet(1, 3, 2);
+    let at = |think, kind| Step {
+        think: think * MS,
+        ..step(kind)
+    };
+    let remove = ValueStep::Remove { record: true };
+    scenario.clients[0].steps = vec![at(1, ValueStep::Create(0)), at(50, remove)];
+    scenario.clients[1].steps = vec![at(300, ValueStep::AtLeast)];
+    assert_eq!(play(&scenario, None).violation, None);
+    let caught = play(&scenario, Some(Flaw::RemovedNowhere)).violation;
+    let caught = caught.expect("it is still done");
+    assert_eq!(caught.rule, "stock", "{caught}");
+    assert!(caught.what.contains("removed before"), "{caught}");
+}

@@ -11,7 +11,7 @@ use super::in_line::{Delays, InLine, Stranger, looks_at};
 use crate::hold::core::Core;
 use crate::limit::Limit;
 use crate::metrics;
-use crate::node::{Class, Fairness};
+use crate::node::{Class, Fairness, Note};
 use crate::outcome::Failure;
 use crate::protocol::instant::Instant;
 use crate::protocol::permits::NextSlot;
@@ -22,6 +22,7 @@ use crate::rounds::wanted::Wanted;
 use crate::waiting::Waiting;
 use crate::waiting::heard::Heard;
 use crate::waiting::local_line::Place;
+use crate::waiting::own::Asked;
 
 /// How far an attempt that was begun in time may outlast the wait.
 const LAST_LOOK: Duration = Duration::from_millis(2);
@@ -38,6 +39,8 @@ pub(crate) struct AcquireLoop<'a> {
     pub(crate) core: &'a Core,
     /// Of a semaphore, the slot that is asked for next.
     pub(crate) wanted: Wanted,
+    /// That slot, so that nobody else of this process asks for it.
+    pub(crate) asked: Option<Asked>,
     pub(crate) ttl: Duration,
     /// One attempt only.
     pub(crate) once: bool,
@@ -62,6 +65,8 @@ impl Meetings {
 pub(crate) struct Acquired {
     pub(crate) won: Won,
     pub(crate) place: Option<Place>,
+    /// The slot of a semaphore that was asked for; to be kept until the lock is known to be held.
+    pub(crate) asked: Option<Asked>,
     pub(crate) attempts: u32,
 }
 
@@ -71,13 +76,15 @@ pub(crate) struct NotAcquired {
     /// The round that proved it, or the last one where none did; none where this process itself
     /// was in the way.
     pub(crate) round: Option<Arc<AcquireRound>>,
+    /// What who stands in the way says of itself.
+    pub(crate) note: Option<Note>,
     /// This process holds it itself.
     pub(crate) held_here: bool,
     pub(crate) attempts: u32,
     pub(crate) waited: Duration,
 }
 
-impl AcquireLoop<'_> {
+impl<'a> AcquireLoop<'a> {
     pub(crate) async fn run(self) -> Result<Acquired, NotAcquired> {
         if self.core.options.fair {
             self.in_order().await
@@ -94,13 +101,14 @@ impl AcquireLoop<'_> {
         let mut in_a_row = 0;
         loop {
             attempts += 1;
-            self.pass_own_slots();
+            self.choose_slot(None, false);
             let began = self.core.coordinator.now();
             let missed = match self.attempt(Fairness::Unordered, attempts).await {
                 Ok(won) => {
                     return Ok(Acquired {
                         won,
                         place: None,
+                        asked: self.asked,
                         attempts,
                     });
                 }
@@ -108,7 +116,10 @@ impl AcquireLoop<'_> {
             };
             Heard::add(&mut heard, missed.finding, &missed.round);
             self.show(&missed, attempts);
-            if self.asks_for_another_slot(&missed, &mut in_a_row).await {
+            if self
+                .asks_for_another_slot(&missed, &mut in_a_row, false)
+                .await
+            {
                 continue;
             }
             // Awaited, so that the next attempt does not meet the remains of this one.
@@ -126,7 +137,7 @@ impl AcquireLoop<'_> {
     }
 
     async fn in_order(mut self) -> Result<Acquired, NotAcquired> {
-        let place = self.local_turn().await?;
+        let mut place = self.local_turn().await?;
         let mut delays = None;
         let mut line: Option<InLine<'_>> = None;
         let mut heard = place.as_ref().and_then(Place::told);
@@ -135,11 +146,11 @@ impl AcquireLoop<'_> {
         let mut in_a_row = 0;
         loop {
             attempts += 1;
-            self.pass_own_slots();
-            let began = self.core.coordinator.now();
             if let Some(place) = &place {
                 place.forget_wakes();
             }
+            self.choose_slot(place.as_mut(), line.is_some());
+            let began = self.core.coordinator.now();
             let fairness = Fairness::Fair(line.as_ref().map(|line| Box::new(line.ticket.clone())));
             let missed = match self.attempt(fairness, attempts).await {
                 Ok(won) => return Ok(self.acquired(won, place, line, attempts)),
@@ -147,27 +158,28 @@ impl AcquireLoop<'_> {
             };
             Heard::add(&mut heard, missed.finding, &missed.round);
             if let Some(place) = &place {
-                place.tell(heard.as_ref());
+                place.tell(heard.clone().map(|heard| heard.left_by(&self.wanted)));
+                self.learn_slots(place, &missed);
             }
             self.show(&missed, attempts);
-            if self.asks_for_another_slot(&missed, &mut in_a_row).await {
+            let queued = line.is_some();
+            if self
+                .asks_for_another_slot(&missed, &mut in_a_row, queued)
+                .await
+            {
                 continue;
             }
             let over = self.is_over();
-            let Some(place) = place.as_ref().filter(|_| !over) else {
+            let Some(place) = place.as_mut().filter(|_| !over) else {
                 return Err(self.not_acquired(heard, Some(missed), attempts));
             };
             // Awaited, or three waiters can chase each other for ever.
-            if self.undone(&missed).await && !missed.round.answers().is_hopeless() {
+            let undone = self.undone(&missed).await && !missed.round.answers().is_hopeless();
+            if undone && self.is_first(place).await {
                 let meets = self.has_met(&missed);
                 match (missed.failure, &mut line) {
                     (Some(Failure::Contention), None) if !meets => {
-                        let drawn = missed
-                            .round
-                            .answers()
-                            .refusals()
-                            .map_or(0, |refusals| refusals.ticket);
-                        line = Some(InLine::draw(self.core, &self.wanted, drawn + 1));
+                        line = Some(self.behind_all(&missed));
                     }
                     (Some(Failure::Contention), Some(line)) if !meets => {
                         self.wait(place, line, &missed).await;
@@ -193,13 +205,16 @@ impl AcquireLoop<'_> {
     }
 
     fn acquired(
-        &self,
+        self,
         won: Won,
         mut place: Option<Place>,
         line: Option<InLine<'_>>,
         attempts: u32,
     ) -> Acquired {
-        if self.wanted.permit().is_some() {
+        if let Some(permit) = self.wanted.permit() {
+            if let Some(place) = &place {
+                place.got(permit.slot());
+            }
             // Who has a slot leaves the line at once, here and on the masters: the next one may come
             // for another.
             place = None;
@@ -210,8 +225,17 @@ impl AcquireLoop<'_> {
         Acquired {
             won,
             place,
+            asked: self.asked,
             attempts,
         }
+    }
+
+    /// A place in line behind all that were seen there.
+    fn behind_all(&self, missed: &FailedAttempt) -> InLine<'a> {
+        let answers = missed.round.answers();
+        let drawn = answers.refusals().map_or(0, |refusals| refusals.ticket);
+        drop(answers);
+        InLine::draw(self.core, &self.wanted, drawn + 1)
     }
 
     /// Waits for this process' own line. None for a try that the masters are to decide.
@@ -264,7 +288,12 @@ impl AcquireLoop<'_> {
     /// Whether the masters show another slot of a semaphore to be free, which is asked for at once: a few times in a
     /// row, which begins with every wake-up, also by a try. What they said a moment ago tells who comes late where
     /// none is.
-    async fn asks_for_another_slot(&mut self, missed: &FailedAttempt, in_a_row: &mut u32) -> bool {
+    async fn asks_for_another_slot(
+        &mut self,
+        missed: &FailedAttempt,
+        in_a_row: &mut u32,
+        queued: bool,
+    ) -> bool {
         let Some(permit) = self.wanted.permit() else {
             return false;
         };
@@ -275,7 +304,12 @@ impl AcquireLoop<'_> {
         }
         let coordinator = &self.core.coordinator;
         let mut limit = Limit::new(&*coordinator.runtime, coordinator.answered_by());
-        let certain = missed.round.until(|answers| answers.next_slot(permit));
+        let (held, others) = self.core.lines.own_slots(permit, self.asked.as_ref());
+        // Who waits at the masters for all goes before those of its own process.
+        let taken = if queued { held } else { held | others };
+        let certain = missed
+            .round
+            .until(|answers| answers.next_slot(permit, taken));
         let Some(NextSlot::Ask(slot)) = limit.wait(certain).await else {
             return false;
         };
@@ -285,17 +319,50 @@ impl AcquireLoop<'_> {
         true
     }
 
-    /// A slot that this process holds itself is not asked for: the first behind it that it does not hold is.
-    fn pass_own_slots(&mut self) {
+    /// Which slot of a semaphore is asked for: one that nobody else of this process holds or asks for, if there is
+    /// one. Then the next in the local line may ask for another at the same time; but who waits at the masters keeps
+    /// its place before the others.
+    fn choose_slot(&mut self, place: Option<&mut Place>, queued: bool) {
         let Some(permit) = self.wanted.permit() else {
             return;
         };
-        let (first, permits, lines) = (permit.slot(), permit.permits(), &self.core.lines);
-        let mut slots = (0..permits).map(|step| permit.at((first % permits + step) % permits));
-        let other = slots.find(|slot| !lines.is_held(&slot.key()));
-        if let Some(other) = other.filter(|other| other.slot() != first) {
-            self.wanted = Wanted::slot(other);
+        // What it asked for before is in nobody's way any more.
+        self.asked = None;
+        let asked = self.core.lines.ask(permit, place.as_deref(), queued);
+        if let (Some(place), true) = (place, asked.alone && !queued) {
+            place.step_aside();
         }
+        if asked.slot != permit.slot() {
+            self.wanted = Wanted::slot(permit.at(asked.slot));
+        }
+        self.asked = Some(asked);
+    }
+
+    /// Notes which slots other processes hold, as the masters showed.
+    fn learn_slots(&self, place: &Place, missed: &FailedAttempt) {
+        let Some(permit) = self.wanted.permit() else {
+            return;
+        };
+        if let Some(free) = missed.round.answers().free_slots() {
+            let (held, asked) = self.core.lines.own_slots(permit, self.asked.as_ref());
+            let all = u64::MAX >> (64 - permit.permits().clamp(1, 64));
+            place.learn(all & !(free | held | asked));
+        }
+    }
+
+    /// Who asked for a slot of its own in vain goes back into the local line. Only the first there may wait at the
+    /// masters, for all: another waits until it is, and then asks anew.
+    async fn is_first(&mut self, place: &mut Place) -> bool {
+        if self.wanted.permit().is_none() {
+            return true;
+        }
+        place.step_back();
+        let first = place.is_first();
+        if !first {
+            self.asked = None;
+            self.until_over().wait(place.first()).await;
+        }
+        first
     }
 
     /// One attempt. The first is made in full, however short the wait, and so is each of a try, which goes on to
@@ -497,13 +564,17 @@ impl AcquireLoop<'_> {
         attempts: u32,
     ) -> NotAcquired {
         let waited = self.core.coordinator.now().saturating_since(self.began);
+        let names_holder = heard.as_ref().is_none_or(|heard| heard.names_holder);
         let (failure, round) = match heard {
             Some(heard) => (heard.finding.into(), heard.round),
             None => (Failure::Outage, last.map(|missed| missed.round)),
         };
+        let said = round.as_ref().filter(|_| names_holder);
+        let note = said.and_then(|round| round.answers().holder_note());
         NotAcquired {
             failure,
             round,
+            note,
             held_here: failure == Failure::Contention && self.is_held_here(),
             attempts,
             waited,

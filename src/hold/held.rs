@@ -217,7 +217,10 @@ impl Held {
     fn let_go(&self, ended: Option<(Arc<LocalLines>, bool)>) {
         match ended {
             Some((lines, true)) => self.claim.keys().for_each(|key| lines.pass_on(key)),
-            Some((lines, false)) => self.claim.keys().for_each(|key| lines.let_go(key)),
+            Some((lines, false)) => {
+                let permit = self.claim.permit();
+                self.claim.keys().for_each(|key| lines.let_go(key, permit));
+            }
             None => {}
         }
     }

@@ -80,8 +80,7 @@ impl Election {
     }
 
     /// Waits until it leads, first come, first served. Observations see `note` at once: an address, a name,
-    /// at most 1 KiB, beside host, pid and process. With `None` they see a term without a note, and not
-    /// before their next look.
+    /// at most 1 KiB, beside host, pid and process. With `None` they see a term without a note, a moment later.
     ///
     /// # Errors
     ///
@@ -335,8 +334,9 @@ impl Observation {
         self.known_until = now + left;
         // Should it have died, that is seen as soon as its keys are gone.
         self.due = self.due.min(now + left + Duration::from_millis(1));
-        let mut notes = elected.filter_map(|state| state.note.clone());
-        let note = notes.find(|note| note.term == Some(term));
+        let says = |state: &&&KeyState| state.note.is_some() && state.term == Some(term);
+        let note = elected.clone().find(says);
+        let note = note.and_then(|state| state.note.clone());
         Found::Leader(value, Leader { term, note })
     }
 
@@ -344,8 +344,8 @@ impl Observation {
     /// day, a leader may lead for longer.
     fn standing(&self, state: &KeyState) -> Option<Standing> {
         let value = elected_value(state)?;
-        let term = state.note.as_ref().and_then(|note| note.term);
-        let term = term
+        let term = state
+            .term
             .or(state.counter)
             .or_else(|| self.observed.term_of(value));
         Some((value, term?))
@@ -368,8 +368,8 @@ fn elected_value(state: &KeyState) -> Option<u128> {
 /// The value of who says of itself that it was not: its note has no term. What a counter shows may be
 /// another's term, where a renewal came late and put back a lock that had gone.
 fn never_elected(state: &KeyState) -> Option<u128> {
-    let note = state.note.as_ref()?;
-    elected_value(state).filter(|_| note.term.is_none())
+    let says = state.note.is_some() && state.term.is_none();
+    elected_value(state).filter(|_| says)
 }
 
 /// What a look found.

@@ -82,6 +82,12 @@ pub enum Due<'a> {
     },
 }
 
+/// The same, with the record as it was read.
+enum Looked<'a> {
+    Due(Turn<'a>),
+    Done { next: Duration, known: Known<'a> },
+}
+
 /// A period that is to be done now, by the holder of the lock.
 #[must_use = "a turn that is not recorded comes again"]
 pub struct Turn<'a> {
@@ -218,6 +224,9 @@ impl Once {
     /// options of its own, or together with other work. It is the plain lock, and no permit of that name, taken by the
     /// `Redlock` that this was made with, or by a clone of it.
     ///
+    /// Nothing is written by it, so that a lock that is held for longer can ask again in the next period, and record
+    /// that one.
+    ///
     /// # Errors
     ///
     /// [`ValueError`]; nothing has changed.
@@ -226,12 +235,41 @@ impl Once {
     ///
     /// Dropped at any point, nothing has changed.
     pub async fn due<'a>(&self, guard: &'a LockGuard) -> Result<Due<'a>, ValueError> {
-        let period = self.millis()?;
+        Ok(match self.look(guard).await? {
+            Looked::Due(turn) => Due::Now(turn),
+            Looked::Done { next, .. } => Due::AlreadyDone { next },
+        })
+    }
+
+    /// Gives the record again to masters that have lost it, under a lock as for [`due`](Self::due): the more have it,
+    /// the more may lose it. For who is done with the lock and found its period done; all other calls do it
+    /// themselves. Where some have lost it, this is the one write of that lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`due`](Self::due). Whether the masters take it is not told.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, some masters may have been given it.
+    pub async fn refill(&self, guard: &LockGuard) -> Result<(), ValueError> {
+        let known = self.read(guard).await?;
+        self.last(known.bytes())?;
+        known.keep().await;
+        Ok(())
+    }
+
+    async fn read<'a>(&self, guard: &'a LockGuard) -> Result<Known<'a>, ValueError> {
         if !self.value.is_under(guard) {
             let why = "the lock of this very name is needed, held exclusively and taken by the same Redlock";
             return Err(ValueError::Invalid(why));
         }
-        let known = Register::under(guard)?.read().await?;
+        Register::under(guard)?.read().await
+    }
+
+    async fn look<'a>(&self, guard: &'a LockGuard) -> Result<Looked<'a>, ValueError> {
+        let period = self.millis()?;
+        let known = self.read(guard).await?;
         let last = self.last(known.bytes())?;
         // Only now: the wait for the lock may have taken us into the next one.
         let now = guard.core.coordinator.runtime.wall_micros() / 1_000;
@@ -243,12 +281,9 @@ impl Once {
             Ok(start) => {
                 self.has_come(start, masters, false)?;
                 let done = self.done(start);
-                Ok(Due::Now(Turn { known, done }))
+                Ok(Looked::Due(Turn { known, done }))
             }
-            Err(next) => {
-                known.keep().await;
-                Ok(Due::AlreadyDone { next })
-            }
+            Err(next) => Ok(Looked::Done { next, known }),
         }
     }
 
@@ -272,9 +307,12 @@ impl Once {
         body: impl AsyncFnOnce(&LockGuard, Turn<'_>) -> Result<OnceOutcome<T>, ValueError>,
     ) -> Result<OnceOutcome<T>, ValueError> {
         self.millis()?;
-        let run = async |guard: &LockGuard| match self.due(guard).await? {
-            Due::Now(turn) => body(guard, turn).await,
-            Due::AlreadyDone { next } => Ok(OnceOutcome::AlreadyDone { next }),
+        let run = async |guard: &LockGuard| match self.look(guard).await? {
+            Looked::Due(turn) => body(guard, turn).await,
+            Looked::Done { next, known } => {
+                known.keep().await;
+                Ok(OnceOutcome::AlreadyDone { next })
+            }
         };
         self.value.under_lock(run).await
     }

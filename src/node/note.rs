@@ -13,9 +13,12 @@ pub const MAX_NOTE_LEN: usize = 1024;
 /// is shown one only while the lock holds the value in front of it.
 pub(crate) const NOTE_LIVES: u32 = 4;
 
-/// The most bytes of what stands beside a lock that a master tells: more than any note of ours has. It may be
-/// anybody's data.
-pub(crate) const NOTE_TOLD: usize = 1536;
+/// The most bytes of what stands beside a lock that a master tells: as many as the longest note of ours has. It may
+/// be anybody's data.
+pub(crate) const NOTE_TOLD: usize = 4096;
+
+// A tamed sign has three bytes, others up to four; beside the text stand two names, the value and numbers.
+const _: () = assert!(3 * MAX_NOTE_LEN + 2 * 4 * NAME + 100 <= NOTE_TOLD);
 
 /// The most of a host's or a program's name that is told.
 const NAME: usize = 64;
@@ -44,19 +47,23 @@ pub struct Note {
     pub since: SystemTime,
     /// What the user had to add.
     pub text: Option<String>,
-    /// Of a leader, its term.
-    pub(crate) term: Option<u64>,
+}
+
+/// The parts of what stands on a master beside the lock of `holder`; none of what another left.
+fn parts(note: &[u8], holder: &[u8]) -> Option<Vec<String>> {
+    let rest = note.strip_prefix(holder)?.strip_prefix(b" ")?;
+    let rest = String::from_utf8_lossy(rest);
+    Some(rest.splitn(6, BETWEEN).map(str::to_owned).collect())
 }
 
 impl Note {
-    /// Reads what stands on a master beside the lock of `holder`. None for what another left, or is no
-    /// note at all.
+    /// Reads what stands on a master beside the lock of `holder`. None for what another left, for who leads and says
+    /// nothing else, and for what is no note at all.
     pub(crate) fn read(note: &[u8], holder: &[u8]) -> Option<Self> {
-        let rest = note.strip_prefix(holder)?.strip_prefix(b" ")?;
-        let rest = String::from_utf8_lossy(rest);
-        let mut parts = rest.splitn(6, BETWEEN);
+        let parts = parts(note, holder)?;
+        let mut parts = parts.iter().map(String::as_str);
         let since = Duration::from_millis(parts.next()?.parse().ok()?);
-        let pid = parts.next()?.parse().ok()?;
+        let pid = parts.next()?.parse().ok().filter(|pid| *pid != NOBODY)?;
         let name = |part: &str| tame(part, NAME);
         let (host, process) = (name(parts.next()?), name(parts.next()?));
         let text = parts.next().filter(|text| !text.is_empty());
@@ -68,8 +75,12 @@ impl Note {
                 .checked_add(since)
                 .filter(|_| since < END_OF_TIME)?,
             text: text.map(|text| tame(text, MAX_NOTE_LEN)),
-            term: parts.next().and_then(|term| term.parse().ok()),
         })
+    }
+
+    /// The term in what stands there, where its holder was elected.
+    pub(crate) fn term(note: &[u8], holder: &[u8]) -> Option<u64> {
+        parts(note, holder)?.get(5)?.parse().ok()
     }
 }
 
@@ -190,6 +201,14 @@ impl Notes {
     }
 }
 
+/// The process of a note without a word of its holder.
+const NOBODY: u32 = 0;
+
+/// Of a leader that says nothing of itself, all but its term, which has to live for as long as it leads.
+pub(crate) fn unsaid() -> Arc<str> {
+    format!("{NOBODY}{BETWEEN}{BETWEEN}{BETWEEN}").into()
+}
+
 /// A note as it stands on a master behind the value of its holder.
 pub(crate) fn dated(since_ms: u64, says: &str) -> String {
     format!("{since_ms}{BETWEEN}{says}")
@@ -224,12 +243,33 @@ mod tests {
             "backup on web-3, pid 4711, since 2025-11-13T02:13:20Z: by hand\u{1f512}"
         );
         let note = Note::read(&written(&me.says("")), HOLDER).expect("a note");
-        assert_eq!((note.text, note.term), (None, None));
-        let note = Note::read(&written(&leads(&me.says("\t8"), 7)), HOLDER).expect("a note");
-        assert_eq!(
-            (note.text.as_deref(), note.term),
-            (Some("\u{fffd}8"), Some(7))
-        );
+        assert_eq!(note.text, None);
+        let led = written(&leads(&me.says("\t8"), 7));
+        let note = Note::read(&led, HOLDER).expect("a note");
+        assert_eq!(note.text.as_deref(), Some("\u{fffd}8"));
+        for (says, term) in [
+            (me.says(""), None),
+            (leads(&me.says("\t8"), 7), Some(7)),
+            (leads(&unsaid(), 9), Some(9)),
+        ] {
+            assert_eq!(Note::term(&written(&says), HOLDER), term, "{says}");
+            assert_eq!(Note::term(&written(&says), b"another"), None, "{says}");
+        }
+        assert_eq!(Note::read(&written(&leads(&unsaid(), 9)), HOLDER), None);
+    }
+
+    #[test]
+    fn no_note_of_ours_is_longer_than_what_is_told_of_it() {
+        let long = |sign: char| sign.to_string().repeat(MAX_NOTE_LEN);
+        for sign in ['\n', 'x', '\u{85}', '\u{1f512}'] {
+            let me = Identity::new(&long(sign), u32::MAX, &long(sign));
+            let text: String = long(sign)
+                .chars()
+                .take(MAX_NOTE_LEN / sign.len_utf8())
+                .collect();
+            let note = written(&leads(&me.says(&text), u64::MAX));
+            assert!(note.len() <= NOTE_TOLD, "{sign:?}: {}", note.len());
+        }
     }
 
     #[test]

@@ -583,6 +583,8 @@ pub struct KeyState {
     pub queue: Vec<Waiter>,
     /// What the holder says of itself, where it did.
     pub note: Option<Note>,
+    /// The term of a holder that was elected, by its own word.
+    pub term: Option<u64>,
     /// Where readers hold it, or an owner does: every hold by itself; at most the 100 that live on the longest.
     pub holds: Vec<Hold>,
 }

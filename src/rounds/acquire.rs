@@ -80,14 +80,31 @@ impl AcquireAnswers {
         self.round.finding() == Some(Finding::Held)
     }
 
-    /// The slot of a semaphore to ask for next, once that is certain: none where somebody stands before us.
-    pub(crate) fn next_slot(&self, permit: &Permit) -> Option<NextSlot> {
+    /// The slots of a semaphore that a majority shows to be free, as bits; none where nobody said anything.
+    pub(crate) fn free_slots(&self) -> Option<u64> {
+        let shown = &self.refusals()?.free_slots;
+        let by_majority = |slot: &u64| {
+            let free = shown.iter().filter(|bits| *bits & slot != 0);
+            free.count() >= self.quorum.size()
+        };
+        let slots = (0..u64::BITS).map(|slot| 1 << slot).filter(by_majority);
+        Some(slots.fold(0, |bits, slot| bits | slot))
+    }
+
+    /// The slot of a semaphore to ask for next, once that is certain: none where somebody stands before us, and none
+    /// of those that are `taken` by this process itself, as bits.
+    pub(crate) fn next_slot(&self, permit: &Permit, taken: u64) -> Option<NextSlot> {
         let refusals = self.refusals().filter(|refusals| refusals.ahead == Some(0));
         let Some(refusals) = refusals else {
             return Some(NextSlot::Held);
         };
+        let free: Vec<u64> = refusals
+            .free_slots
+            .iter()
+            .map(|bits| bits & !taken)
+            .collect();
         let seen = SlotsSeen {
-            free: &refusals.free_slots,
+            free: &free,
             granted: self.round.granted().count(),
             asked: permit.slot(),
             silent: self.round.silent().count(),

@@ -10,26 +10,14 @@ end
 local call, value, ttl, instead, waiter = redis.call, ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[5]
 local time = call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
-local clock = string.format('%.0f', ms)
 -- All is read before anything is written, each by itself: what is of another type stops here and stays
 -- as it is.
-local held, mine, counter = {}, 0, 0
-local function read_counter(key)
-  --+ fence/read.lua
-  return counter
-end
---+ mark/has.lua
-local function gone()
-  return redis.error_reply('ERR quorate: {fence}' .. KEYS[1] .. ' is gone')
-end
+local held, mine, most = {}, 0, 0
 for i, key in ipairs(KEYS) do
   local mode = ARGV[7 + i]
   local holder = call('GET', key)
-  local number = read_counter(key)
-  if type(number) == 'table' then
-    return number
-  end
-  counter = math.max(counter, number)
+  --+ fence/read.lua
+  most = math.max(most, counter)
   held[i] = holder
   if mode == 'x' then
     if holder == value then
@@ -42,6 +30,7 @@ for i, key in ipairs(KEYS) do
     end
   end
 end
+local counter = most
 if mine == #KEYS then
   if waiter ~= '' and instead == '' then
     -- Who asks again is alive.
@@ -53,7 +42,7 @@ if mine == #KEYS then
     end
   end
   -- Ours already, with the counter as it stands.
-  return counter > 0 and counter or gone()
+  return counter > 0 and counter or redis.error_reply('ERR quorate: {fence}' .. KEYS[1] .. ' is gone')
 end
 local left, ahead, largest, way, holder, lined = 0, 0, 0, 0, '', {}
 local joins, stands = true, waiter ~= '' and instead == ''
@@ -68,6 +57,7 @@ for i, key in ipairs(KEYS) do
       local number, beat = ARGV[6], tonumber(ARGV[7])
       --+ line/join.lua
     end
+    local clock = string.format('%.0f', ms)
     --+ line/purge.lua
     local rank
     if stands then
@@ -98,9 +88,12 @@ for i, key in ipairs(KEYS) do
     or (instead ~= '' and held[i] == instead)
   if not free then
     blocked = call('PTTL', key)
-  elseif instead ~= '' and held[i] ~= instead and has(call('GET', '{broken}' .. key), instead) then
-    -- Who was broken has nothing that this could take the place of: a writer may have been here since.
-    blocked = 0
+  elseif instead ~= '' and held[i] ~= instead then
+    --+ mark/has.lua
+    if has(call('GET', '{broken}' .. key), instead) then
+      -- Who was broken has nothing that this could take the place of: a writer may have been here since.
+      blocked = 0
+    end
   end
   if blocked and way == 0 then
     left, way = blocked, i
@@ -117,7 +110,7 @@ if way > 0 then
 end
 if joins and counter == 0 then
   -- There is no number to give before a renewal of who is there puts it back.
-  return gone()
+  return redis.error_reply('ERR quorate: {fence}' .. KEYS[1] .. ' is gone')
 end
 local number, written = counter, nil
 if not joins then
@@ -142,7 +135,7 @@ for i, key in ipairs(KEYS) do
       if lives == ttl then
         call('PEXPIRE', key, ARGV[2])
       end
-      call('ZREMRANGEBYSCORE', holds, '-inf', clock)
+      call('ZREMRANGEBYSCORE', holds, '-inf', string.format('%.0f', ms))
     end
     call('ZADD', holds, string.format('%.0f', ms + ttl), value)
     call('PEXPIRE', holds, lives)

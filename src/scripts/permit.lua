@@ -9,16 +9,20 @@ if tonumber(ARGV[2]) > MAX_TTL then
 end
 local call, name, waiter = redis.call, KEYS[1], ARGV[6]
 local key, line = '{slot}' .. ARGV[4] .. ':' .. name, '{slot}line:' .. name
-local queue, alive, ticket = '{queue}' .. line, '{alive}' .. line, '{ticket}' .. line
+local queue = '{queue}' .. line
 local time = call('TIME')
-local ms = time[1] * 1000 + math.floor(time[2] / 1000)
-local held = call('GET', key)
 --+ fence/read.lua
+local lined = waiter or call('EXISTS', queue) == 1
+if not lined and call('SET', key, ARGV[1], 'NX', 'PX', ARGV[2]) then
+  --+ fence/raise.lua
+end
+local held = call('GET', key)
 if held == ARGV[1] then
   --+ fence/again.lua
 end
-local head
-if waiter or call('EXISTS', queue) == 1 then
+local alive, ticket = '{alive}' .. line, '{ticket}' .. line
+local ms, head = time[1] * 1000 + math.floor(time[2] / 1000), nil
+if lined then
   if waiter then
     local id, number, beat = waiter, ARGV[7], tonumber(ARGV[8])
     --+ line/join.lua

@@ -11,7 +11,11 @@ if call('GET', key) == ARGV[1] then
     --+ note/forget.lua
   end
 end
-local queue, alive = '{queue}' .. line, '{alive}' .. line
+local queue = '{queue}' .. line
+if call('EXISTS', queue) == 0 then
+  return mine
+end
+local alive = '{alive}' .. line
 local left = 0
 if ARGV[4] == '1' then
   left = call('ZREM', queue, waiter)

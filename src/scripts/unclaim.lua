@@ -26,13 +26,18 @@ for i, key in ipairs(KEYS) do
       end
     end
   elseif held[i] == mode then
-    look_at_clock()
     mine = call('ZREM', holds, value)
     if noted then
       redis.pcall('DEL', '{of-hold}' .. value .. ':' .. key)
     end
-    call('ZREMRANGEBYSCORE', holds, '-inf', clock)
     local last = call('ZRANGE', holds, -1, -1, 'WITHSCORES')
+    if last[1] then
+      -- Not alone, unless all others are dead.
+      look_at_clock()
+      if call('ZREMRANGEBYSCORE', holds, '-inf', clock) > 0 then
+        last = call('ZRANGE', holds, -1, -1, 'WITHSCORES')
+      end
+    end
     if not last[1] then
       free = call('DEL', key) == 1
     elseif mine == 1 then

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::protocol::finding::Finding;
 use crate::rounds::acquire::AcquireRound;
+use crate::rounds::wanted::Wanted;
 
 /// What is known of why a lock is not to be had: by the last round that proved something.
 #[derive(Clone)]
@@ -11,6 +12,9 @@ pub(crate) struct Heard {
     pub(crate) finding: Finding,
     /// No round where this process itself was in the way.
     pub(crate) round: Option<Arc<AcquireRound>>,
+    /// Whether the holder that the round names stands in our way: not where another waiter asked for several resources,
+    /// of which ours may be free.
+    pub(crate) names_holder: bool,
 }
 
 impl Heard {
@@ -18,7 +22,17 @@ impl Heard {
     pub(super) const HERE: Self = Self {
         finding: Finding::Held,
         round: None,
+        names_holder: false,
     };
+
+    /// The same for those behind a waiter for these keys.
+    pub(crate) fn left_by(self, wanted: &Wanted) -> Self {
+        let names_holder = self.names_holder && wanted.keys().count() == 1;
+        Self {
+            names_holder,
+            ..self
+        }
+    }
 
     /// Adds what another round proved.
     pub(crate) fn add(
@@ -31,6 +45,7 @@ impl Heard {
             *heard = Some(Self {
                 finding,
                 round: Some(round.clone()),
+                names_holder: true,
             });
         }
     }

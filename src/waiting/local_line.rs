@@ -8,13 +8,14 @@
 //! It does not decide anything: whose turn it is here says only who may ask.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::heard::Heard;
+use super::own::{Asked, OwnLocks};
 use super::watchers::Watchers;
-use crate::node::WakeSink;
+use crate::node::{Permit, WakeSink};
 use crate::protocol::instant::Instant;
 use crate::rounds::wanted::Wanted;
 use crate::runtime::Runtime;
@@ -27,9 +28,13 @@ const GRACE: Duration = Duration::from_millis(2);
 /// The lines of all resources of one process.
 pub(crate) struct LocalLines {
     map: Mutex<HashMap<Arc<[u8]>, LocalLine>>,
-    /// How many locks are held on a resource without a place in its line: those of who does not
-    /// wait in order.
-    loose: Mutex<HashMap<Arc<[u8]>, u32>>,
+    /// The locks that are held without a place in line, and the slots that are asked for.
+    own: Arc<OwnLocks>,
+    /// Who asks for a slot of its own beside the line of its semaphore, by number. To be locked with the lines, after
+    /// them: who is the first of all depends on both.
+    aside: Mutex<Aside>,
+    /// How many have come so far.
+    came: AtomicU64,
     /// Who asks for a key without a place in its line: readers, whose neighbours may ask as well, and
     /// owners, who pass everybody.
     beside: Mutex<Beside>,
@@ -39,6 +44,9 @@ pub(crate) struct LocalLines {
 
 /// Who asks for each key without a place in its line.
 type Beside = HashMap<Arc<[u8]>, Vec<Arc<Turn>>>;
+
+/// Who asks for a slot of its own, by the line of the semaphore.
+type Aside = HashMap<Arc<[u8]>, BTreeSet<u64>>;
 
 /// One line. Most have a front only, so the rest is kept apart: ten thousand held locks are ten
 /// thousand lines.
@@ -53,6 +61,27 @@ struct LocalLine {
 }
 
 impl LocalLine {
+    fn of(front: &Arc<Turn>) -> Self {
+        Self {
+            front: Some(front.clone()),
+            behind: None,
+        }
+    }
+
+    /// Lets one in before all who came later; but for a holder, which stays where it is.
+    fn insert(&mut self, turn: &Arc<Turn>) {
+        let behind = self.behind.get_or_insert_default();
+        match &mut self.front {
+            Some(front) if front.number > turn.number => {
+                behind.push_front(std::mem::replace(front, turn.clone()));
+            }
+            _ => {
+                let at = behind.partition_point(|other| other.number < turn.number);
+                behind.insert(at, turn.clone());
+            }
+        }
+    }
+
     fn is_front(&self, turn: &Arc<Turn>) -> bool {
         self.front
             .as_ref()
@@ -76,6 +105,9 @@ impl LocalLine {
             self.behind = None;
         }
         *next.heard() = self.told();
+        if let Some(front) = &self.front {
+            next.learn(front.elsewhere());
+        }
         self.front = Some(next.clone());
         Some(next)
     }
@@ -83,15 +115,30 @@ impl LocalLine {
 
 /// One waiter in a line.
 struct Turn {
+    /// Who came first has the smaller one.
+    number: u64,
     /// Masters that said the lock may be free, as bits, since the last attempt was sent.
     woken: AtomicU64,
     /// Its turn has come, or a master woke it.
     called: Notify,
     /// What it knows, once it is the front.
     heard: Mutex<Option<Heard>>,
+    /// The slots of a semaphore that other processes held at its last look, as bits.
+    elsewhere: AtomicU64,
 }
 
+/// The wake-ups of all masters: something has changed in this process itself.
+const EVERYWHERE: u64 = u64::MAX;
+
 impl Turn {
+    fn elsewhere(&self) -> u64 {
+        self.elsewhere.load(Ordering::Acquire)
+    }
+
+    fn learn(&self, elsewhere: u64) {
+        self.elsewhere.store(elsewhere, Ordering::Release);
+    }
+
     /// Taken after the map's lock, never before it.
     fn heard(&self) -> MutexGuard<'_, Option<Heard>> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
@@ -104,8 +151,17 @@ pub(crate) struct Place {
     lines: Arc<LocalLines>,
     keys: Keys,
     turn: Arc<Turn>,
+    stands: Stands,
+}
+
+/// Where a place is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stands {
+    InLine,
     /// It has left the lines and asks beside others of its class.
-    beside: bool,
+    Beside,
+    /// It has left the line for as long as it asks for a slot of its own.
+    Aside,
 }
 
 /// The keys of a place; most have one.
@@ -134,7 +190,9 @@ impl LocalLines {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             map: Mutex::default(),
-            loose: Mutex::default(),
+            own: Arc::default(),
+            aside: Mutex::default(),
+            came: AtomicU64::new(0),
             beside: Mutex::default(),
             watchers: Watchers::default(),
         })
@@ -144,14 +202,10 @@ impl LocalLines {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn loose(&self) -> MutexGuard<'_, HashMap<Arc<[u8]>, u32>> {
-        self.loose.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether this process holds a lock on it.
     pub(crate) fn is_held(&self, key: &[u8]) -> bool {
         let in_line = self.map().get(key).is_some_and(|line| line.front.is_none());
-        in_line || self.loose().contains_key(key)
+        in_line || self.own.is_held(key)
     }
 
     /// Notes a lock that is held without a place in line, until [`let_go`](Self::let_go).
@@ -159,23 +213,40 @@ impl LocalLines {
         self: &Arc<Self>,
         keys: impl Iterator<Item = &'a Arc<[u8]>>,
     ) -> Arc<Self> {
-        let mut loose = self.loose();
-        for key in keys {
-            *loose.entry(key.clone()).or_default() += 1;
-        }
-        drop(loose);
+        self.own.hold(keys);
         self.clone()
     }
 
-    /// Such a lock has ended. To be called once by each.
-    pub(crate) fn let_go(&self, key: &[u8]) {
-        let mut loose = self.loose();
-        if let Some(count) = loose.get_mut(key) {
-            *count -= 1;
-            if *count == 0 {
-                loose.remove(key);
-            }
+    /// Such a lock has ended. To be called once by each; where it was a slot, who waits for one may have it at once.
+    pub(crate) fn let_go(&self, key: &[u8], permit: Option<&Permit>) {
+        self.own.let_go(key);
+        let Some(permit) = permit else {
+            return;
+        };
+        if let Some(front) = self.front(&permit.line()) {
+            front.woken.store(EVERYWHERE, Ordering::Release);
+            front.called.notify_one();
         }
+    }
+
+    fn front(&self, key: &[u8]) -> Option<Arc<Turn>> {
+        self.map().get(key).and_then(|line| line.front.clone())
+    }
+
+    /// Notes which slot is to be asked for by who waits at `place`, if it does: see [`OwnLocks::ask`].
+    pub(crate) fn ask(&self, permit: &Permit, place: Option<&Place>, passes: bool) -> Asked {
+        let elsewhere = place.map_or(0, |place| place.turn.elsewhere());
+        self.own.ask(permit, elsewhere, passes)
+    }
+
+    /// The slots of a semaphore that this process holds, and those that others of it ask for: see
+    /// [`OwnLocks::slots`].
+    pub(crate) fn own_slots(&self, permit: &Permit, except: Option<&Asked>) -> (u64, u64) {
+        self.own.slots(permit, except)
+    }
+
+    fn aside(&self) -> MutexGuard<'_, Aside> {
+        self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn beside(&self) -> MutexGuard<'_, Beside> {
@@ -185,15 +256,13 @@ impl LocalLines {
     /// Takes a place at the end of the line of each key: of all at one moment, so that no two wait for
     /// each other.
     pub(crate) fn enter(self: &Arc<Self>, wanted: &Wanted) -> Place {
-        let place = self.place(wanted);
         let mut map = self.map();
+        // Numbered in the order in which they enter.
+        let place = self.place(wanted);
         for key in place.keys.all() {
             match map.entry(key.clone()) {
                 Entry::Vacant(line) => {
-                    line.insert(LocalLine {
-                        front: Some(place.turn.clone()),
-                        behind: None,
-                    });
+                    line.insert(LocalLine::of(&place.turn));
                 }
                 Entry::Occupied(mut line) => {
                     let behind = line.get_mut().behind.get_or_insert_default();
@@ -210,11 +279,13 @@ impl LocalLines {
             lines: self.clone(),
             keys: Keys::of(wanted),
             turn: Arc::new(Turn {
+                number: self.came.fetch_add(1, Ordering::Relaxed),
                 woken: AtomicU64::new(0),
                 called: Notify::new(),
                 heard: Mutex::default(),
+                elsewhere: AtomicU64::new(0),
             }),
-            beside: false,
+            stands: Stands::InLine,
         }
     }
 
@@ -265,8 +336,7 @@ impl LocalLines {
 
 impl WakeSink for LocalLines {
     fn woken(&self, node: usize, key: &[u8]) {
-        let front = self.map().get(key).and_then(|line| line.front.clone());
-        if let (Some(front), true) = (front, node < 64) {
+        if let (Some(front), true) = (self.front(key), node < 64) {
             front.woken.fetch_or(1 << node, Ordering::AcqRel);
             front.called.notify_one();
         }
@@ -293,16 +363,91 @@ impl Place {
         }
         drop(beside);
         self.leave();
-        self.beside = true;
+        self.stands = Stands::Beside;
+    }
+
+    /// Leaves the line for as long as it asks for a slot of its own, so that the next one may ask for another.
+    pub(crate) fn step_aside(&mut self) {
+        if self.stands != Stands::InLine {
+            return;
+        }
+        let number = self.turn.number;
+        let mut aside = self.lines.aside();
+        for key in self.keys.all() {
+            aside.entry(key.clone()).or_default().insert(number);
+        }
+        drop(aside);
+        self.leave();
+        self.stands = Stands::Aside;
+    }
+
+    /// Back into the line, before all who came later: also before a front, which waits behind it from now on.
+    pub(crate) fn step_back(&mut self) {
+        if self.stands != Stands::Aside {
+            return;
+        }
+        self.stands = Stands::InLine;
+        let mut map = self.lines.map();
+        for key in self.keys.all() {
+            match map.entry(key.clone()) {
+                Entry::Vacant(line) => {
+                    line.insert(LocalLine::of(&self.turn));
+                }
+                Entry::Occupied(mut line) => line.get_mut().insert(&self.turn),
+            }
+        }
+        self.is_not_aside();
+    }
+
+    fn is_not_aside(&self) {
+        let mut aside = self.lines.aside();
+        for key in self.keys.all() {
+            if let Entry::Occupied(mut entry) = aside.entry(key.clone()) {
+                entry.get_mut().remove(&self.turn.number);
+                if entry.get().is_empty() {
+                    entry.remove();
+                }
+            }
+        }
+    }
+
+    /// Whether nobody who came before it is still without a lock: such a one may wait at the masters for all.
+    pub(crate) fn is_first(&self) -> bool {
+        let map = self.lines.map();
+        let aside = self.lines.aside();
+        let first = |key: &Arc<[u8]>| {
+            let others = aside.get(key).and_then(BTreeSet::first);
+            map.get(key).is_some_and(|line| line.is_front(&self.turn))
+                && others.is_none_or(|other| *other > self.turn.number)
+        };
+        self.stands == Stands::Beside || self.keys.all().iter().all(first)
+    }
+
+    /// Waits until it is the first, or a lock has ended here since [`forget_wakes`](Self::forget_wakes).
+    pub(crate) async fn first(&self) {
+        let turn = &self.turn;
+        while !self.is_first() && turn.woken.load(Ordering::Acquire) != EVERYWHERE {
+            turn.called.notified().await;
+        }
+    }
+
+    /// Notes which slots other processes hold, as bits.
+    pub(crate) fn learn(&self, elsewhere: u64) {
+        self.turn.learn(elsewhere);
+    }
+
+    /// Has got a slot, so that no other process holds it.
+    pub(crate) fn got(&self, slot: u8) {
+        self.learn(self.turn.elsewhere() & !(1 << slot));
     }
 
     /// Whether it stands in the lines.
     pub(crate) fn is_in_line(&self) -> bool {
-        !self.beside
+        self.stands == Stands::InLine
     }
 
     pub(crate) fn is_front(&self) -> bool {
-        if self.beside {
+        if !self.is_in_line() {
             return true;
         }
         let map = self.lines.map();
@@ -348,8 +493,8 @@ impl Place {
     }
 
     /// Leaves word for those behind.
-    pub(crate) fn tell(&self, heard: Option<&Heard>) {
-        *self.turn.heard() = heard.cloned();
+    pub(crate) fn tell(&self, heard: Option<Heard>) {
+        *self.turn.heard() = heard;
     }
 
     /// What the front knows.
@@ -357,7 +502,7 @@ impl Place {
         let map = self.lines.map();
         let mut lines = self.keys.all().iter().filter_map(|key| map.get(key));
         let other = lines.find(|line| !line.is_front(&self.turn));
-        match other.filter(|_| !self.beside) {
+        match other.filter(|_| self.is_in_line()) {
             Some(line) => line.told(),
             None => self.turn.heard().clone(),
         }
@@ -425,9 +570,25 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if !self.beside {
-            return self.leave();
+        match self.stands {
+            Stands::InLine => self.leave(),
+            Stands::Beside => self.is_not_beside(),
+            Stands::Aside => {
+                self.is_not_aside();
+                // Somebody may be the first now.
+                let fronts = self
+                    .keys
+                    .all()
+                    .iter()
+                    .filter_map(|key| self.lines.front(key));
+                fronts.for_each(|front| front.called.notify_one());
+            }
         }
+    }
+}
+
+impl Place {
+    fn is_not_beside(&self) {
         let mut beside = self.lines.beside();
         for key in self.keys.all() {
             if let Entry::Occupied(mut entry) = beside.entry(key.clone()) {
@@ -509,6 +670,70 @@ mod models {
             let ends = does(move || holder.pass_on(&key()));
             let place = lines.enter(&job());
             block_on(place.front());
+            all_end([ends]);
+        });
+    }
+
+    fn slot() -> Wanted {
+        Wanted::slot(permit())
+    }
+
+    fn permit() -> Permit {
+        Permit::new(key(), 0, 2)
+    }
+
+    #[test]
+    fn no_order_of_threads_leaves_anybody_waiting_to_be_the_first() {
+        crate::sync::model(|| {
+            let lines = LocalLines::new();
+            let [mut first, second] = [(); 2].map(|()| lines.enter(&slot()));
+            first.step_aside();
+            // It asks in vain, comes back, and leaves.
+            let ends = does(move || {
+                first.step_back();
+                assert!(first.is_first());
+                drop(first);
+            });
+            block_on(second.first());
+            all_end([ends]);
+            drop(second);
+            assert!(lines.map().is_empty() && lines.aside().is_empty());
+        });
+    }
+
+    #[test]
+    fn no_order_of_threads_lets_two_be_the_first() {
+        crate::sync::model(|| {
+            let lines = LocalLines::new();
+            let [mut first, mut second] = [(); 2].map(|()| lines.enter(&slot()));
+            first.step_aside();
+            second.step_aside();
+            let [one, other] = [first, second].map(|mut place| {
+                does(move || {
+                    place.step_back();
+                    block_on(place.first());
+                    assert!(place.is_first() && place.is_front());
+                })
+            });
+            all_end([one, other]);
+            assert!(lines.map().is_empty() && lines.aside().is_empty());
+        });
+    }
+
+    #[test]
+    fn no_order_of_threads_lets_a_release_here_be_slept_through() {
+        crate::sync::model(|| {
+            let lines = LocalLines::new();
+            let key = permit().key();
+            lines.hold([key.clone()].iter());
+            let place = lines.enter(&slot());
+            let held = lines.clone();
+            let ends = does(move || held.let_go(&key, Some(&permit())));
+            place.forget_wakes();
+            // What is free by now is seen, and what becomes so later wakes.
+            if lines.own_slots(&permit(), None).0 != 0 {
+                block_on(place.woken(&Still, 0, 2, Instant::NEVER));
+            }
             all_end([ends]);
         });
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod heard;
 pub(crate) mod local_line;
+pub(crate) mod own;
 pub(crate) mod watchers;
 
 use std::time::Duration;

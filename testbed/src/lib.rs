@@ -3,6 +3,7 @@
 //! - [`Server`] is one real Redis or Valkey process on loopback that can be killed, frozen, restarted from
 //!   its disk or with amnesia; [`Masters`] are several of them. Both vanish when dropped.
 //! - [`MariaDb`] is one real MariaDB process, with the same handles.
+//! - [`ZooKeeper`] is one ZooKeeper server or an ensemble of several.
 //! - [`Proxy`] stands between a client and a server and does to their bytes what a [`Fault`] says.
 //! - [`Hostile`] is a server that goes by a [`Script`]: it hangs up, keeps silent, talks nonsense, floods.
 //! - [`ClockShim`] and [`OffsetFile`] make the clock of one server jump.
@@ -55,8 +56,10 @@ mod proxy;
 mod resp;
 mod server;
 mod shim;
+mod skipped;
 mod spawn;
 pub mod table;
+mod zookeeper;
 
 pub use clock::{ClockShim, OffsetFile, Skew};
 pub use counters::{Counters, Flow};
@@ -72,4 +75,6 @@ pub use process::within;
 pub use proxy::Proxy;
 pub use resp::{Connection, Reply};
 pub use server::Server;
+pub use skipped::not_run;
 pub use spawn::available;
+pub use zookeeper::{ZooKeeper, ZooKeeperOptions};

@@ -85,7 +85,7 @@ pub fn available() -> Option<PathBuf> {
     }
 }
 
-/// A program by its path, or by its name on `PATH`.
+/// The program of this name on `PATH`, or at this path.
 pub(crate) fn find(name: &OsStr) -> Option<PathBuf> {
     let path = Path::new(name);
     if path.components().count() > 1 {

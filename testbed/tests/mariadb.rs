@@ -3,11 +3,14 @@
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use quorate_testbed::{Error, MariaDb, MariaDbOptions};
+use quorate_testbed::{Error, MariaDb, MariaDbOptions, not_run};
 
 fn server(options: MariaDbOptions) -> Option<MariaDb> {
     if let Err(error) = MariaDb::available() {
-        eprintln!("NOT RUN: {error}");
+        not_run(
+            std::thread::current().name().unwrap_or("a test"),
+            &error.to_string(),
+        );
         return None;
     }
     Some(MariaDb::start(options).unwrap_or_else(|error| panic!("{error}")))

@@ -70,6 +70,27 @@ pub(crate) async fn a_note_of_the_holder_is_shown_and_kept_for_longer_than_its_l
     assert_eq!(host(state(arm).await.note).as_deref(), Some("two"));
 }
 
+pub(crate) async fn the_term_of_a_leader_is_told_also_where_it_says_nothing_else(arm: &Arm) {
+    let holder = claim(KEY, 1);
+    arm.granted(acquire(&holder, LONG, now())).await;
+    for (says, host_told, term) in [
+        ("7\tone\tprogram\t", Some("one"), None),
+        ("7\tone\tprogram\t\t12", Some("one"), Some(12)),
+        ("0\t\t\t\t12", None, Some(12)),
+    ] {
+        let item = NoteItem {
+            claim: holder.clone(),
+            says: says.into(),
+            since: 1_000,
+            announce: false,
+        };
+        let items = [item].into();
+        assert_eq!(arm.ask(Request::Note { items }).await, Ok(written(true)));
+        let state = state(arm).await;
+        assert_eq!((host(state.note).as_deref(), state.term), (host_told, term));
+    }
+}
+
 pub(crate) async fn a_note_takes_over_the_expiry_that_a_renewal_gave_its_lock(arm: &Arm) {
     let holder = claim(KEY, 1);
     arm.granted(acquire(&holder, secs(100), now())).await;

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use super::canary;
 use super::context::Ctx;
 use crate::event::Event;
-use crate::workload::Workload;
+use crate::workload::{Locker, Workload};
 
 /// Until the client is to finish.
 pub(super) async fn repeat(ctx: Ctx) {
+    if ctx.settings.locker == Locker::LedByOne {
+        return follow_canary(&ctx).await;
+    }
     let election = ctx.redlock.election(Workload::Leader.name());
     let Ok(mut observation) = election.observe() else {
         return;
@@ -21,5 +25,19 @@ pub(super) async fn repeat(ctx: Ctx) {
         let term = leader.as_ref().map(|leader| leader.term);
         let leader = leader.and_then(|leader| leader.note?.text);
         ctx.note(Event::Followed { term, leader });
+    }
+}
+
+/// Follows a leader that is wrong on purpose, as its locker does.
+async fn follow_canary(ctx: &Ctx) {
+    let mut last = None;
+    while !ctx.is_finishing() {
+        let leads = canary::leads(ctx, Workload::Leader.name()).await;
+        if leads != last {
+            last.clone_from(&leads);
+            let (term, leader) = leads.unzip();
+            ctx.note(Event::Followed { term, leader });
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

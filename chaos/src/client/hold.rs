@@ -37,6 +37,12 @@ pub(super) enum Taken {
 impl Hold {
     /// Waits for the lock.
     pub(super) async fn take(ctx: &Ctx, wanted: &Wanted, op: u64) -> Taken {
+        if !is_of_the_library(ctx.settings.locker) {
+            return match canary::acquire(ctx, wanted, op).await {
+                Some(hold) => Taken::Yes(Self::Canary(hold)),
+                None => Taken::No("held"),
+            };
+        }
         let taken = match (&wanted.claim, wanted.workload) {
             (_, Workload::Leader) => lead(ctx, wanted, op).await,
             (Claim::Owner(id), _) => own(ctx, wanted, id).await,
@@ -55,16 +61,11 @@ impl Hold {
             _ => ctx.redlock.lock_all(wanted.resources()),
         };
         Taken::of(match ctx.settings.locker {
-            Locker::Quorate if ctx.settings.renewed => request.acquire().await.map(Self::Guard),
-            Locker::JumpsLine => request.acquire().await.map(Self::Guard),
-            Locker::Quorate => request.fixed_lease().acquire().await.map(Self::Guard),
             Locker::IgnoresLoss => request.fixed_lease().acquire().await.map(Self::Ignoring),
-            Locker::HalfQuorum | Locker::NoUndo => {
-                return match canary::acquire(ctx, resource).await {
-                    Some(hold) => Taken::Yes(Self::Canary(hold)),
-                    None => Taken::No("held"),
-                };
+            Locker::Quorate if !ctx.settings.renewed => {
+                request.fixed_lease().acquire().await.map(Self::Guard)
             }
+            _ => request.acquire().await.map(Self::Guard),
         })
     }
 
@@ -81,13 +82,17 @@ impl Hold {
     pub(super) fn token(&self) -> Option<u64> {
         match self {
             Self::Ignoring(guard) => guard.fencing_token(),
+            Self::Canary(hold) => hold.token,
             _ => self.guard()?.fencing_token(),
         }
     }
 
     /// Which permit it is.
     pub(super) fn slot(&self) -> Option<usize> {
-        self.guard()?.slot()
+        match self {
+            Self::Canary(hold) => hold.slot,
+            _ => self.guard()?.slot(),
+        }
     }
 
     /// Until when the holder believes, as things stand. One who ignores losses believes without end.
@@ -123,6 +128,13 @@ impl Hold {
         }
     }
 
+    /// Goes away from what is lost. Our own lockers give it back all the same.
+    pub(super) async fn give_up(self, ctx: &Ctx) {
+        if let Self::Canary(hold) = self {
+            canary::release(ctx, hold).await;
+        }
+    }
+
     /// Writes down that the belief is over, and gives back. Dropped instead of released when the
     /// client drops things.
     pub(super) async fn give_back(self, ctx: &Ctx, op: u64) {
@@ -144,6 +156,14 @@ impl Hold {
             ctx.note(Event::Released { op, on, open });
         }
     }
+}
+
+/// Whether the library locks, rightly used or not.
+fn is_of_the_library(locker: Locker) -> bool {
+    matches!(
+        locker,
+        Locker::Quorate | Locker::IgnoresLoss | Locker::JumpsLine
+    )
 }
 
 impl Taken {

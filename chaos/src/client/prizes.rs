@@ -7,13 +7,14 @@ use std::time::Duration;
 use quorate::{Quota, Take, ValueError, Wait};
 use rand::RngExt;
 
+use super::canary;
 use super::context::Ctx;
 use super::hold;
 use super::settings::PATIENCE;
 use super::wanted::Wanted;
 use super::work::Waits;
 use crate::event::Event;
-use crate::workload::Workload;
+use crate::workload::{Locker, Workload};
 
 /// How many each quota has.
 const PRIZES: u64 = 10;
@@ -38,19 +39,22 @@ pub(super) async fn operate(ctx: Ctx) {
 async fn create(ctx: &Ctx, next: usize) {
     for number in next.. {
         let name = name(number);
-        match ctx.redlock.quota(&name).create(PRIZES).await {
-            // Left behind by an operator that was killed, or that did not hear of it: nobody knows it.
-            Err(ValueError::Exists(_)) => {}
-            Err(_) => return,
-            Ok(()) => {
-                ctx.note(Event::Created {
-                    quota: name.clone(),
-                    pieces: PRIZES,
-                });
-                let _ = fs::write(ctx.settings.dir.join(format!("{name}.open")), "");
-                return;
-            }
+        let created = match ctx.settings.locker {
+            Locker::CountsDown => canary::create(ctx, &name, PRIZES).await,
+            _ => match ctx.redlock.quota(&name).create(PRIZES).await {
+                // Left behind by an operator that was killed, or that did not hear of it: nobody knows it.
+                Err(ValueError::Exists(_)) => continue,
+                created => created.is_ok(),
+            },
+        };
+        if created {
+            ctx.note(Event::Created {
+                quota: name.clone(),
+                pieces: PRIZES,
+            });
+            let _ = fs::write(ctx.settings.dir.join(format!("{name}.open")), "");
         }
+        return;
     }
 }
 
@@ -96,16 +100,12 @@ async fn take(ctx: &Ctx, number: usize) {
     let (op, name) = (ctx.next_op(), name(number));
     let wanted = Wanted::draw(Workload::Prizes, &name);
     let waits = Waits::begin(ctx, &wanted, op);
-    let quota: Quota = ctx.redlock.quota(&name).wait(Wait::For(PATIENCE));
-    let taken = quota.take(1).await;
+    let taken = ask(ctx, &name).await;
     waits.over();
-    let (answer, left) = match &taken {
-        Ok(Take::Taken { left }) => ("taken", Some(*left)),
-        Ok(Take::SoldOut { left }) => ("sold_out", Some(*left)),
-        Err(ValueError::Lost(_)) => ("lost", None),
-        Err(ValueError::Missing(_)) => ("missing", None),
-        Err(error) => {
-            let why = why(error).to_owned();
+    let (answer, left) = match taken {
+        Ok(answered) => answered,
+        Err(why) => {
+            let why = why.to_owned();
             return ctx.note(Event::Missed { op, why });
         }
     };
@@ -117,6 +117,22 @@ async fn take(ctx: &Ctx, number: usize) {
     if answer != "taken" {
         let file = ctx.settings.dir.join(&name);
         let _ = fs::rename(file.with_extension("open"), file.with_extension("over"));
+    }
+}
+
+/// Asks for one: what is answered and how many are left, or why there is no answer.
+async fn ask(ctx: &Ctx, name: &str) -> Result<(&'static str, Option<u64>), &'static str> {
+    if ctx.settings.locker == Locker::CountsDown {
+        let left = canary::take(ctx, name).await;
+        return Ok(left.map_or(("sold_out", Some(0)), |left| ("taken", Some(left))));
+    }
+    let quota: Quota = ctx.redlock.quota(name).wait(Wait::For(PATIENCE));
+    match quota.take(1).await {
+        Ok(Take::Taken { left }) => Ok(("taken", Some(left))),
+        Ok(Take::SoldOut { left }) => Ok(("sold_out", Some(left))),
+        Err(ValueError::Lost(_)) => Ok(("lost", None)),
+        Err(ValueError::Missing(_)) => Ok(("missing", None)),
+        Err(error) => Err(why(&error)),
     }
 }
 

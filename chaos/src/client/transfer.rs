@@ -14,7 +14,7 @@ use super::wanted::Wanted;
 /// the bank goes by the number.
 pub(super) async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
     let Some(token) = hold.token() else {
-        return;
+        return tokio::time::sleep(time).await;
     };
     let by = ctx.signed(op);
     let names = wanted.resources();

@@ -109,6 +109,7 @@ pub(super) fn holding<'a>(
             (Some(cause), hold) => {
                 let until = hold.until(ctx);
                 ctx.note(Event::Told { op, cause, until });
+                hold.give_up(ctx).await;
             }
         }
     })

@@ -1,19 +1,22 @@
 //! Whether a command can be started, as far as that can be seen before.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
 
 use crate::exit::{self, Failure};
 
+/// So much of a script its start reads for the interpreter.
+const LOOKED_AT: u64 = 256;
+
 /// Where programs are where no `PATH` says so.
 const USUAL: &str = "/bin:/usr/bin";
 
-/// Looks whether there is a program of this name that may be executed. That it is one, and that its interpreter is
-/// there, only its start can tell.
+/// Looks whether there is a program of this name that may be executed, and of a script its interpreter. That it is
+/// one, only its start can tell.
 ///
 /// # Errors
 ///
@@ -49,10 +52,29 @@ fn found(program: &OsStr, path: &OsStr) -> io::Result<()> {
 }
 
 fn executable(path: &Path) -> io::Result<()> {
-    if std::fs::metadata(path)?.is_dir() {
+    may_be_executed(path)?;
+    interpreter(path).map_or(Ok(()), |interpreter| may_be_executed(&interpreter))
+}
+
+fn may_be_executed(path: &Path) -> io::Result<()> {
+    if !std::fs::metadata(path)?.is_file() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     Ok(access(path, AccessFlags::X_OK)?)
+}
+
+/// What a script names in its first line; none of another program, nor of one that may not be read.
+fn interpreter(path: &Path) -> Option<PathBuf> {
+    let mut head = Vec::new();
+    let file = std::fs::File::open(path).ok()?;
+    file.take(LOOKED_AT).read_to_end(&mut head).ok()?;
+    let line = head
+        .strip_prefix(b"#!")?
+        .split(|byte| *byte == b'\n')
+        .next()?;
+    let mut words = line.split(|byte| matches!(byte, b' ' | b'\t'));
+    let first = words.find(|word| !word.is_empty())?;
+    Some(OsStr::from_bytes(first).into())
 }
 
 #[cfg(test)]
@@ -81,5 +103,30 @@ mod tests {
         assert_eq!((kind("job"), kind(&second)), (Ok(()), Ok(())));
         assert_eq!(kind("/tmp"), Err(io::ErrorKind::PermissionDenied));
         assert_eq!(kind("/no/such/job"), Err(io::ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn a_script_is_found_only_with_its_interpreter() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("job");
+        let kind = |text: &str| {
+            std::fs::write(&file, text).expect("written");
+            std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).expect("set");
+            found(file.as_os_str(), OsStr::new("")).map_err(|error| error.kind())
+        };
+        for good in [
+            "#!/bin/sh\n",
+            "#! \t/bin/sh -e\nexit",
+            "#!/bin/sh",
+            "#!",
+            "",
+            "\0ELF",
+        ] {
+            assert_eq!(kind(good), Ok(()), "{good:?}");
+        }
+        for missing in ["#!/no/such/sh\n", "#!/bin/sh\r\n", "#! /no/such -x"] {
+            assert_eq!(kind(missing), Err(io::ErrorKind::NotFound), "{missing:?}");
+        }
+        assert_eq!(kind("#!/tmp\n"), Err(io::ErrorKind::PermissionDenied));
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! `mysql_async` has two habits that a lock cannot live with. A connection whose future was dropped answers the next
 //! question with the answer to the one before: here it is marked before anything is sent, and a marked one is never
-//! asked again. And a connection that is dropped says goodbye in a task of its own first, which hangs where the server
-//! does: here it is dropped on a thread without a runtime, where nothing but its socket is closed.
+//! asked again. And a connection that is dropped reads the rest of its answers and says goodbye first, in a task of its own that
+//! nothing bounds: here it is dropped on a thread without a runtime, where nothing but its socket is closed.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -74,6 +74,8 @@ async fn read(conn: &mut Conn, packet: &str) -> mysql_async::Result<Vec<Outcome>
             rows,
         });
         if said.is_empty() {
+            // An error of a statement behind the first one is only told here.
+            said.drop_result().await?;
             return Ok(outcomes);
         }
     }

@@ -82,7 +82,13 @@ impl MySqlListener {
             let body = body(process, &heard.to_string());
             packet += &body.replacen("BEGIN", "BEGIN NOT ATOMIC", 1);
         } else {
-            packet += &format!("CALL quorate_listen({process},{heard})");
+            packet.extend([
+                "CALL quorate_listen(",
+                process,
+                ",",
+                &heard.to_string(),
+                ")",
+            ]);
         }
         packet
     }
@@ -104,6 +110,43 @@ impl Listener for MySqlListener {
             if !words.is_empty() {
                 return Ok(words);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate_testbed::{MariaDb, MariaDbOptions, not_run};
+
+    use super::*;
+    use crate::schema::{make_procedure, prepare};
+    use crate::url::Address;
+
+    #[tokio::test]
+    async fn what_mysql_is_told_as_a_procedure_does_the_same() {
+        let server = match MariaDb::available() {
+            Ok(()) => MariaDb::start(MariaDbOptions::new()).expect("a server"),
+            Err(error) => {
+                return not_run(
+                    "what_mysql_is_told_as_a_procedure_does_the_same",
+                    &error.to_string(),
+                );
+            }
+        };
+        let url = server.url("locks");
+        prepare(&url).await.expect("prepared");
+        let address = Address::read(&url).expect("a URL");
+        let mut connection = Connection::open(&address, true).await.expect("connected");
+        make_procedure(&mut connection).await.expect("made");
+        let listener = MySqlListener::open(connection, "p").await;
+        let mut listener = listener.expect("listens");
+        listener.mariadb = false;
+        let leave = "INSERT INTO locks.quorate_woken (process,word,at) \
+                     VALUES ('p','one',UNIX_TIMESTAMP()*1000000)";
+        for _ in 0..2 {
+            server.sql(leave).expect("left");
+            let heard = listener.next().await;
+            assert_eq!(heard, Ok(vec![b"one".to_vec()]));
         }
     }
 }

@@ -205,14 +205,15 @@ async fn make(connection: &mut Connection, mariadb: bool) -> Result<(), Fault> {
         make_procedure(connection).await?;
     }
     let last = format!(
-        "INSERT IGNORE INTO quorate_schema (version,server) VALUES ({VERSION},'{}')",
+        "INSERT IGNORE INTO quorate_schema (version,server) \
+         SELECT {VERSION},COALESCE(MIN(server),'{}') FROM quorate_schema",
         random_word()
     );
     connection.ask(&last).await.map(drop)
 }
 
 /// What MariaDB is told as a block, MySQL can only be told as a procedure.
-async fn make_procedure(connection: &mut Connection) -> Result<(), Fault> {
+pub(crate) async fn make_procedure(connection: &mut Connection) -> Result<(), Fault> {
     let body = crate::listener::body("listener", "heard");
     let create = format!(
         "CREATE PROCEDURE quorate_listen (listener VARBINARY(64),heard BIGINT UNSIGNED) \

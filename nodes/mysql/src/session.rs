@@ -43,12 +43,11 @@ impl MySqlSession {
         let mut told: Vec<Option<Told>> = commits.iter().map(|_| None).collect();
         let mut single: Vec<(usize, &Change, &[u8])> = Vec::new();
         for (number, commit) in commits.iter().enumerate() {
-            match &commit.changes[..] {
-                [change] => match &change.state {
+            if let [change] = &commit.changes[..] {
+                match &change.state {
                     Some(state) => single.push((number, change, state)),
                     None => told[number] = Some(check(change, commit, packet)),
-                },
-                _ => {}
+                }
             }
         }
         self.write_single(commits, single, packet, &mut told);
@@ -85,7 +84,7 @@ impl MySqlSession {
             };
             told[*number] = Some(Told::ByChange(at, version));
             if joined && !commits[*number].wakes.is_empty() {
-                packet.add(|out| out.push_str(&format!("SET @done{number}=ROW_COUNT()")));
+                packet.add(|out| out.extend(["SET @done", &number.to_string(), "=ROW_COUNT()"]));
             }
         }
         if joined {
@@ -134,7 +133,7 @@ impl MySqlSession {
             packet.add(|out| sql::update_all(&states, fit, out));
         }
         packet.add(|out| out.push_str("COMMIT"));
-        let at = packet.add(|out| out.push_str(&format!("SELECT @fit={fit},{CLOCK}")));
+        let at = packet.add(|out| out.extend(["SELECT @fit=", &fit.to_string(), ",", CLOCK]));
         if !commit.wakes.is_empty() {
             packet.add(|out| sql::wake(&commit.wakes, &format!("@fit={fit}"), out));
         }

@@ -121,10 +121,16 @@ pub enum Flaw {
     NoteOfAnybody,
     /// A release leaves its note behind.
     NoteLeft,
+    /// A refusal tells whatever note stands beside the lock as that of its holder.
+    NoteOfLast,
+    /// An observer of an election believes one master, and another one at the next look: terms fall.
+    TermOfOne,
     /// Nothing, in the small client of values: the control.
     SoundRegister,
     /// A write looks at no number.
     BlindWrite,
+    /// Masters say that they have removed a value, and keep it.
+    RemovedNowhere,
     /// A read leaves no number.
     ReadNoRaise,
     /// The value of a read is that of the smallest number.
@@ -166,7 +172,7 @@ pub enum Flaw {
 impl Flaw {
     /// Every canary that drawn worlds meet; the sound one is not among them, and one resource of several is
     /// lost in the moment of a confirmation in worlds that are made for it only.
-    pub const ALL: [Self; 53] = [
+    pub const ALL: [Self; 56] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,
         Self::ValidityAfterReplies,
@@ -213,8 +219,11 @@ impl Flaw {
         Self::SmallerNumberRead,
         Self::MissingIsInitial,
         Self::NoRunStamp,
+        Self::RemovedNowhere,
         Self::NoteOfAnybody,
         Self::NoteLeft,
+        Self::NoteOfLast,
+        Self::TermOfOne,
         Self::TicketPerResource,
         Self::MgetWrongtype,
         Self::CountToK,
@@ -296,8 +305,11 @@ impl Flaw {
             Self::LocalCountAnswers => "local-count-answers",
             Self::NoteOfAnybody => "note-of-anybody",
             Self::NoteLeft => "note-left",
+            Self::NoteOfLast => "note-of-last",
+            Self::TermOfOne => "term-of-one",
             Self::SoundRegister => "sound-register",
             Self::BlindWrite => "blind-write",
+            Self::RemovedNowhere => "removed-nowhere",
             Self::ReadNoRaise => "read-no-raise",
             Self::SmallerNumberRead => "smaller-number-read",
             Self::MissingIsInitial => "missing-is-initial",
@@ -357,6 +369,7 @@ impl Flaw {
             self,
             Self::SoundRegister
                 | Self::BlindWrite
+                | Self::RemovedNowhere
                 | Self::ReadNoRaise
                 | Self::SmallerNumberRead
                 | Self::MissingIsInitial
@@ -370,7 +383,10 @@ impl Flaw {
 impl Flaw {
     /// Whether it is wrong with what holders say of themselves.
     pub fn is_of_notes(self) -> bool {
-        matches!(self, Self::NoteOfAnybody | Self::NoteLeft)
+        matches!(
+            self,
+            Self::NoteOfAnybody | Self::NoteLeft | Self::NoteOfLast | Self::TermOfOne
+        )
     }
 }
 

@@ -2,7 +2,7 @@
 //! told never fall, what stands beside a lock is its own holder's, outlives it by no more than three times its life,
 //! and is gone with its release.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::{ByValue, Check, Moment};
 use crate::clock::MS;
@@ -21,6 +21,8 @@ pub(crate) struct Notes {
     says: HashMap<(usize, u64), Option<String>>,
     /// What who holds by this value says of itself.
     values: ByValue<String>,
+    /// What anybody has said who held a resource.
+    said: HashSet<(usize, String)>,
     /// Per master and resource: whose note stands there, and until which true time.
     beside: HashMap<(usize, usize), (Value, u64)>,
     /// Notes that must be gone, and when: in calm worlds.
@@ -41,6 +43,7 @@ impl Notes {
             told: HashMap::new(),
             says: HashMap::new(),
             values: ByValue::default(),
+            said: HashSet::new(),
             beside: HashMap::new(),
             done: VecDeque::new(),
             bound: scenario.promises().calm.then_some(ways),
@@ -131,6 +134,26 @@ impl Notes {
         Ok(())
     }
 
+    /// Whether a waiter is told of who holds what that one says, and where no holder is named, what one has said.
+    fn refused(
+        &mut self,
+        resource: usize,
+        holder: Option<&[u8]>,
+        note: Option<&str>,
+    ) -> Result<(), String> {
+        self.judged += 1;
+        let holder: Option<Value> = holder.and_then(|holder| holder.try_into().ok());
+        let says = holder.map(|holder| self.values.get(&holder).map(String::as_str));
+        let known = |note: &str| self.said.contains(&(resource, note.to_owned()));
+        if says.is_some_and(|says| says != note) || !note.is_none_or(known) {
+            return Err(format!(
+                "who waits for r{resource} is told {note:?} of {}, who says {says:?}",
+                holder.map_or("somebody".to_owned(), |holder| short(&holder))
+            ));
+        }
+        Ok(())
+    }
+
     /// Looks for notes whose holders are gone.
     fn sweep(&mut self, now: u64) -> Result<(), String> {
         while let Some((by, value)) = self.done.front().copied().filter(|(by, _)| *by < now) {
@@ -164,9 +187,19 @@ impl Check for Notes {
                 resource,
                 leader: Some(leader),
             } if at.promises.tokens => return self.observed(*task, *resource, *leader),
-            Fact::Says { value, note } => {
+            Fact::Says {
+                resource,
+                value,
+                note,
+            } => {
                 self.values.insert(value.to_hex(), (*note).to_owned());
+                self.said.insert((*resource, (*note).to_owned()));
             }
+            Fact::Refused {
+                resource,
+                holder,
+                note,
+            } => return self.refused(*resource, *holder, *note),
             Fact::Obtained { believer } if believer.scope.class.is_none() => {
                 let Some(term) = believer.fencing.filter(|_| at.promises.tokens) else {
                     return Ok(());

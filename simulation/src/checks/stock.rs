@@ -2,7 +2,7 @@
 //! one that was not there; a period is done at most once; what is left is never told too high, nor lower than
 //! what was asked for can explain; what is lost hands out nothing any more.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Told};
@@ -23,6 +23,7 @@ pub(crate) struct Stock {
     /// Values that were found lost or missing once they had been created.
     lost: HashMap<usize, u64>,
     created: HashMap<usize, u64>,
+    removals: Removals,
     /// What each task is at.
     asks: HashMap<usize, Ask>,
     judged: u64,
@@ -37,13 +38,35 @@ struct Quota {
     asked: u64,
 }
 
+/// What was removed, by resource.
+#[derive(Default)]
+struct Removals {
+    /// The event with which a value was gone from every master: who asked before it says nothing of what came then.
+    since: HashMap<usize, u64>,
+    /// Since then nobody has asked for a new one.
+    gone: HashSet<usize>,
+    /// How many removals may have happened or not, or not be over.
+    open: HashMap<usize, usize>,
+}
+
+impl Removals {
+    /// Whether what is told to who asked may be of another value than the last.
+    fn cover(&self, resource: usize, ask: Ask) -> bool {
+        let since = self.since.get(&resource).copied().unwrap_or(0);
+        since > ask.began || self.open.get(&resource).is_some_and(|open| *open > 0)
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Ask {
     verb: ValueStep,
+    resource: usize,
     /// The event with which it began.
     began: u64,
     /// How many were certainly taken before.
     taken: u64,
+    /// How many there were before, of who asks for others.
+    before: u64,
 }
 
 impl Stock {
@@ -53,13 +76,57 @@ impl Stock {
 
     fn asks(&mut self, began: u64, task: usize, resource: usize, verb: ValueStep) {
         let quota = self.quotas.entry(resource).or_default();
-        let taken = quota.taken;
+        let (taken, mut before) = (quota.taken, 0);
         match verb {
-            ValueStep::Create(pieces) => quota.pieces = pieces.into(),
+            ValueStep::Create(pieces) => {
+                before = quota.pieces;
+                // Where there is one it fails.
+                if !self.created.contains_key(&resource) {
+                    quota.pieces = pieces.into();
+                }
+                self.removals.gone.remove(&resource);
+            }
             ValueStep::Take(pieces) => quota.asked += u64::from(pieces),
-            ValueStep::Left | ValueStep::Once | ValueStep::Turn => {}
+            ValueStep::Remove { .. } => {
+                *self.removals.open.entry(resource).or_default() += 1;
+                // Who finds none finds what an operator did.
+                self.lost.remove(&resource);
+                self.created.remove(&resource);
+            }
+            ValueStep::Left | ValueStep::Once | ValueStep::AtLeast | ValueStep::Turn => {}
         }
-        self.asks.insert(task, Ask { verb, began, taken });
+        let ask = Ask {
+            verb,
+            resource,
+            began,
+            taken,
+            before,
+        };
+        self.asks.insert(task, ask);
+    }
+
+    /// The value is gone from every master: what comes now is another one.
+    fn removed(&mut self, now: u64, resource: usize) {
+        self.judged += 1;
+        self.taken.retain(|(of, _), _| *of != resource);
+        self.done.retain(|(of, _), _| *of != resource);
+        self.lost.remove(&resource);
+        let asks = || self.asks.values().filter(|ask| ask.resource == resource);
+        let asked = asks().map(|ask| ask.verb.pieces()).sum();
+        let pieces = self.quotas.get(&resource).map_or(0, |quota| quota.pieces);
+        let removes = |ask: &&Ask| matches!(ask.verb, ValueStep::Remove { .. });
+        let open = asks().filter(removes).count();
+        if !asks().any(|ask| matches!(ask.verb, ValueStep::Create(_))) {
+            self.removals.gone.insert(resource);
+        }
+        self.removals.open.insert(resource, open);
+        self.removals.since.insert(resource, now);
+        let anew = Quota {
+            pieces,
+            taken: 0,
+            asked,
+        };
+        self.quotas.insert(resource, anew);
     }
 
     fn told(
@@ -69,20 +136,35 @@ impl Stock {
         ask: Ask,
         told: Told,
     ) -> Result<(), String> {
-        let pieces = match ask.verb {
-            ValueStep::Take(pieces) => u64::from(pieces),
-            _ => 0,
-        };
+        if told == Told::Removed {
+            self.removed(now, resource);
+            return Ok(());
+        }
+        let pieces = ask.verb.pieces();
         let hands_out = matches!(told, Told::Taken(_) | Told::Due(_));
+        let shows = hands_out || matches!(told, Told::Left(_) | Told::Done);
+        let quota = self.quotas.entry(resource).or_default();
+        if matches!(told, Told::Nothing | Told::Lost | Told::Left(_)) {
+            quota.asked = quota.asked.saturating_sub(pieces);
+        }
+        let creates =
+            |other: &Ask| other.resource == resource && matches!(other.verb, ValueStep::Create(_));
+        if creates(&ask) && told == Told::Nothing && ask.before > 0 {
+            quota.pieces = ask.before;
+        }
+        if self.removals.cover(resource, ask) || self.asks.values().any(creates) {
+            return Ok(());
+        }
+        if shows && self.removals.gone.contains(&resource) {
+            return Err(format!(
+                "client {client} is told {told:?} of r{resource}, which was removed before it asked"
+            ));
+        }
         let lost = self.lost.get(&resource);
         if hands_out && lost.is_some_and(|lost| *lost < ask.began) {
             return Err(format!(
                 "client {client} is told {told:?} of r{resource}, which was lost before it asked"
             ));
-        }
-        let quota = self.quotas.entry(resource).or_default();
-        if matches!(told, Told::Nothing | Told::Lost | Told::Left(_)) {
-            quota.asked -= pieces;
         }
         match told {
             Told::Created => {
@@ -97,7 +179,7 @@ impl Stock {
                 self.lost.entry(resource).or_insert(now);
             }
             Told::Taken(left) => {
-                quota.taken += pieces;
+                self.quotas.entry(resource).or_default().taken += pieces;
                 self.took(client, resource, left, pieces)?;
                 self.left(resource, ask, left + pieces)?;
             }

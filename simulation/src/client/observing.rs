@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use futures::future::{Either, select};
 use quorate::runtime::Runtime;
+use quorate::{Instant, Redlock};
 
 use super::Client;
+use crate::canary::Flaw;
 use crate::facts::Fact;
 use crate::locker::name;
 use crate::scenario::Step;
@@ -16,11 +18,15 @@ impl Client {
         let Some(redlock) = self.locker.redlock() else {
             return;
         };
-        let election = redlock.election(name(step.resource));
-        let mut observation = election.observe().expect("a good name");
         let resource = usize::from(step.resource);
         self.tell(|task| Fact::Observes { task });
         let end = self.process.now() + Duration::from_nanos(step.hold);
+        let flaw = self.process.shared.world().flaw;
+        if flaw == Some(Flaw::TermOfOne) {
+            return self.believe_each(redlock, resource, end).await;
+        }
+        let election = redlock.election(name(step.resource));
+        let mut observation = election.observe().expect("a good name");
         loop {
             let next = std::pin::pin!(observation.next());
             let Either::Left((leader, _)) = select(next, self.process.sleep_until(end)).await
@@ -38,6 +44,28 @@ impl Client {
                 resource,
                 leader: told.as_ref().map(|(term, note)| (*term, note.as_deref())),
             });
+        }
+    }
+
+    /// A canary: what one master shows is told, by turns.
+    async fn believe_each(&self, redlock: &Redlock, resource: usize, end: Instant) {
+        let every = Duration::from_nanos(self.process.shared.world().scenario.settings.ttl) / 10;
+        for look in 0.. {
+            if self.process.now() >= end {
+                return;
+            }
+            let status = redlock.status(name(resource as u8)).await;
+            let nodes = status.expect("a good name").nodes;
+            let state = nodes[look % nodes.len()].state.as_ref().ok();
+            let state = state.filter(|state| state.holder.is_some());
+            if let Some(term) = state.and_then(|state| state.term.or(state.counter)) {
+                self.tell(|task| Fact::Observed {
+                    task,
+                    resource,
+                    leader: Some((term, None)),
+                });
+            }
+            self.process.sleep_until(self.process.now() + every).await;
         }
     }
 

@@ -35,7 +35,12 @@ impl Client {
             return;
         };
         self.asks(step, verb);
-        let call = self.call(Call::Value { wait: step.wait });
+        let runs = match verb {
+            ValueStep::AtLeast => step.hold / 2,
+            _ => 0,
+        };
+        let wait = step.wait + runs;
+        let call = self.call(Call::Value { wait });
         let told = self.told_of(step, verb, redlock);
         let told = match step.cut {
             Some(polls) => Cut::after(told, polls).await,
@@ -63,11 +68,20 @@ impl Client {
                 let created = quota.create(pieces.into()).await;
                 created.map(|()| Told::Created)
             }
+            ValueStep::Remove { record: true } => {
+                let once = self.once(redlock, step).wait(wait);
+                once.drop_record().await.map(|()| Told::Removed)
+            }
+            ValueStep::Remove { record: false } => quota.drop_quota().await.map(|()| Told::Removed),
             ValueStep::Take(pieces) => quota.take(pieces.into()).await.map(|took| match took {
                 Take::Taken { left } => Told::Taken(left),
                 Take::SoldOut { left } => Told::Left(left),
             }),
             ValueStep::Left => quota.left().await.map(Told::Left),
+            ValueStep::AtLeast => {
+                let once = self.once(redlock, step).wait(wait);
+                self.at_least(step, &once).await
+            }
             ValueStep::Once | ValueStep::Turn => {
                 let once = self.once(redlock, step).wait(wait);
                 let body = async |guard: &LockGuard| number(guard);
@@ -78,6 +92,32 @@ impl Client {
             }
         };
         told.unwrap_or_else(|error| failed(&error))
+    }
+
+    /// What is done until it is written down that it is; who would drop its lock fails.
+    async fn at_least(&self, step: &Step, once: &Once) -> Result<Told, ValueError> {
+        let body = async |guard: &LockGuard| {
+            self.sleep(step.hold / 2).await;
+            if step.drop {
+                Err(())
+            } else {
+                Ok(number(guard))
+            }
+        };
+        let outcome = once.at_least_once(body).await?;
+        let coverage = &mut self.process.shared.world().watch.coverage;
+        Ok(match outcome {
+            OnceOutcome::Done(Ok(number)) => {
+                coverage.done_at_least += 1;
+                Told::Due(number)
+            }
+            OnceOutcome::NotRecorded(..) => {
+                coverage.not_recorded += 1;
+                Told::Unknown
+            }
+            OnceOutcome::AlreadyDone { .. } => Told::Done,
+            _ => Told::Nothing,
+        })
     }
 
     fn once(&self, redlock: &Redlock, step: &Step) -> Once {
@@ -156,6 +196,7 @@ impl Client {
         let coverage = &mut self.process.shared.world().watch.coverage;
         match told {
             Told::Created => coverage.created += 1,
+            Told::Removed => coverage.removed += 1,
             Told::Taken(_) => coverage.taken += pieces,
             Told::Left(_) => coverage.pieces_left += 1,
             Told::Due(_) => coverage.due += 1,

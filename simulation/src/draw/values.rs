@@ -3,7 +3,7 @@
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::kind::{Kind, ValueStep};
-use crate::scenario::Disk;
+use crate::scenario::{Disk, Step};
 
 /// The resource of the quota, and that of the record.
 const QUOTA: u8 = 0;
@@ -59,11 +59,46 @@ impl Scenario {
         }
     }
 
+    /// In some of these worlds an operator removes a value and creates it anew, and periods are done at least once. By
+    /// numbers of their own, so that the other worlds are what they were.
+    pub(super) fn add_removals(&mut self, rng: &mut Rng) {
+        if !self.has_values() {
+            return;
+        }
+        let (at_least, removes) = (rng.chance(500_000), rng.chance(300_000));
+        for step in self.clients.iter_mut().flat_map(|client| &mut client.steps) {
+            if at_least && step.kind == Kind::Value(ValueStep::Once) && rng.chance(600_000) {
+                step.kind = Kind::Value(ValueStep::AtLeast);
+                step.hold = rng.below(2 * self.settings.ttl);
+                step.drop = rng.chance(100_000);
+            }
+        }
+        let steps = &mut self.clients[0].steps;
+        let creates = |step: &&Step| matches!(step.kind, Kind::Value(ValueStep::Create(_)));
+        let created: Vec<Step> = steps.iter().filter(creates).copied().collect();
+        if !removes || created.is_empty() {
+            return;
+        }
+        let mut create = created[rng.below(created.len() as u64) as usize];
+        let record = create.kind == Kind::Value(ValueStep::Create(0));
+        let remove = Step {
+            think: rng.below(500) * MS,
+            kind: Kind::Value(ValueStep::Remove { record }),
+            ..create
+        };
+        create.think = rng.below(500) * MS;
+        if !record {
+            create.kind = Kind::Value(ValueStep::Create(rng.range(2, 40) as u8));
+        }
+        let at = rng.range(created.len() as u64, steps.len() as u64) as usize;
+        steps.splice(at..at, [remove, create]);
+    }
+
     /// An operator creates the value first of all.
     fn create(&mut self, resource: u8, pieces: u8, on: bool) {
         let steps = &mut self.clients[0].steps;
         if let Some(first) = steps.first().copied().filter(|_| on) {
-            let create = crate::scenario::Step {
+            let create = Step {
                 think: MS,
                 resource,
                 wait: 1_000 * MS,

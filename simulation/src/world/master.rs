@@ -81,6 +81,11 @@ impl SimMaster {
         Some((peek.holder?.to_vec(), peek.expires.unwrap_or(u64::MAX)))
     }
 
+    /// What a lock key holds.
+    pub(super) fn holder(&self, now_us: u64, key: &[u8]) -> Option<&[u8]> {
+        self.memory.peek(now_us, key).holder
+    }
+
     pub(super) fn take_announced(&mut self) -> Vec<Vec<u8>> {
         self.memory.take_announced()
     }

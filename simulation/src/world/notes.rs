@@ -8,6 +8,7 @@ use quorate::node::{Answer, Claim, Fault, KeyState, NoteItem, Request};
 
 use super::World;
 use super::words::{number, text, token};
+use crate::canary::Flaw;
 use crate::facts::Fact;
 use crate::locker::resource_of;
 
@@ -51,7 +52,7 @@ pub(super) fn written(each: &[bool], out: &mut String) -> std::fmt::Result {
     write!(out, "${}\r\n{digits}\r\n", digits.len())
 }
 
-fn bulk(words: Option<&[u8]>, out: &mut String) -> std::fmt::Result {
+pub(super) fn bulk(words: Option<&[u8]>, out: &mut String) -> std::fmt::Result {
     match words {
         Some(words) => write!(out, "${}\r\n{}\r\n", words.len(), text(words)),
         None => write!(out, "_\r\n"),
@@ -137,6 +138,31 @@ impl World {
             return out.push_str("-ERR nothing to look at\r\n");
         };
         state(&found, note.as_deref(), out).expect("a string takes everything");
+    }
+
+    /// What a refusal tells of who stands in the way: the note as it stands there.
+    pub(super) fn note_of_refusal(
+        &self,
+        index: usize,
+        request: &Request,
+        answer: &Result<Answer, Fault>,
+    ) -> Option<Vec<u8>> {
+        let (Request::Acquire { claim, .. }, Ok(Answer::Refused { line, .. })) = (request, answer)
+        else {
+            return None;
+        };
+        let holder = line.as_ref()?.holder.as_deref()?;
+        let master = &self.masters[index];
+        let now_us = master.micros(self.now);
+        let mut keys = claim.keys();
+        let way = keys.find(|key| master.holder(now_us, key) == Some(holder))?;
+        let (mut note, _) = master.note(now_us, way)?;
+        if self.flaw == Some(Flaw::NoteOfLast)
+            && let (Some(whose), Ok(holder)) = (note.first_chunk_mut::<32>(), holder.try_into())
+        {
+            *whose = holder;
+        }
+        Some(note)
     }
 
     /// Shows the checkers what stands beside a lock.

@@ -203,8 +203,8 @@ fn script_of(sha: &[u8]) -> Option<usize> {
     (script < TITLES.len()).then_some(script)
 }
 
-/// The reply to a request.
-fn reply(request: &Request, answer: &Result<Answer, Fault>, out: &mut String) {
+/// The reply to a request; to one that is refused, with the note that stands there.
+fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>, out: &mut String) {
     let left = |ttl: Option<Duration>| ttl.map_or(-1, |ttl| ttl.as_millis() as i64);
     let written = match (request, answer) {
         (_, Ok(Answer::Granted { counter: None })) => write!(out, "+OK\r\n"),
@@ -231,10 +231,12 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, out: &mut String) {
                         Some(_) => (5, ":1\r\n"),
                         None => (4, ""),
                     };
+                    let words = words + usize::from(note.is_some());
                     write!(
                         out,
                         "*{words}\r\n:{left}\r\n:{ahead}\r\n:{ticket}\r\n${len}\r\n{holder}\r\n{way}"
                     )
+                    .and_then(|()| note.map_or(Ok(()), |note| notes::bulk(Some(note), out)))
                 }
                 (None, true) => write!(out, "*2\r\n:{left}\r\n:0\r\n"),
                 (None, false) => write!(out, "_\r\n"),
@@ -398,7 +400,8 @@ impl World {
             self.stray_at(late, master, request.clone());
         }
         let answer = self.apply(master, &request, true);
-        reply(&request, &answer, out);
+        let note = self.note_of_refusal(master, &request, &answer);
+        reply(&request, &answer, note.as_deref(), out);
     }
 
     /// Ends a connection by its number; true when it was there.

@@ -545,6 +545,7 @@ impl Master {
             .collect();
         self.sweep(&name);
         let note = self.note_of(now, key, holder.as_deref());
+        let term = self.term_of(now, key, holder.as_deref());
         let holds = self.holds_of(now, key, holder.as_deref());
         Ok(KeyState {
             holder,
@@ -552,6 +553,7 @@ impl Master {
             counter,
             queue,
             note,
+            term,
             holds,
         })
     }
@@ -606,6 +608,11 @@ impl Master {
         let holder = holder?;
         let note = self.text(now, &Family::Note.of(key)).ok().flatten();
         Note::read(shown_of(note?), holder)
+    }
+
+    fn term_of(&mut self, now: u64, key: &[u8], holder: Option<&[u8]>) -> Option<u64> {
+        let note = self.text(now, &Family::Note.of(key)).ok().flatten();
+        Note::term(shown_of(note?), holder?)
     }
 
     pub(super) fn drop_note(&mut self, now: u64, key: &[u8]) {
@@ -721,12 +728,14 @@ impl Master {
     }
 
     /// Every key: its string, none for a value of another type, and when it expires.
+    #[cfg(any(test, feature = "node"))]
     pub(super) fn all(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>, Option<u64>)> {
         let all = self.keys.iter();
         all.map(|(key, entry)| (&key[..], entry.text(), entry.expires))
     }
 
     /// Puts a string, or a value of another type, until then.
+    #[cfg(any(test, feature = "node"))]
     pub(super) fn put_until(&mut self, key: &[u8], text: Option<Vec<u8>>, expires: Option<u64>) {
         let value = text.map_or(Value::Foreign, Value::Text);
         self.keys.insert(key.to_vec(), Entry { value, expires });

@@ -4,6 +4,7 @@
 //! has no network and no persistence; its faults are switched by hand.
 
 mod group;
+#[cfg(any(test, feature = "node"))]
 pub(super) mod items;
 mod master;
 mod permit;

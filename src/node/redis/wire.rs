@@ -840,12 +840,21 @@ fn key_state(state: &[Value<'_>]) -> Option<KeyState> {
     };
     Some(KeyState {
         note: note(said.first(), holder.as_deref()),
+        term: said.first().and_then(|said| term(said, holder.as_deref())),
         holds,
         holder,
         ttl_left: as_millis(ttl),
         counter: counter.and_then(|text| std::str::from_utf8(&text).ok()?.parse().ok()),
         queue: line.iter().zip(lives).map(waiter).collect::<Option<_>>()?,
     })
+}
+
+/// The term of an elected holder.
+fn term(said: &Value<'_>, holder: Option<&[u8]>) -> Option<u64> {
+    match said {
+        Value::Bulk(note) => Note::term(note, holder?),
+        _ => None,
+    }
 }
 
 /// One hold of a class.

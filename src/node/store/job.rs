@@ -146,13 +146,21 @@ impl Job {
             });
             after.push(if write { kept } else { before.to_vec() });
         }
-        if changed {
-            Outcome::Change(Commit { changes, wakes }, after)
-        } else if self.stale || !shelf.are_fresh(&self.names) {
+        let doubtful = self.stale || !shelf.are_fresh(&self.names);
+        if doubtful && (!changed || self.refuses()) {
             Outcome::Unsure
+        } else if changed {
+            Outcome::Change(Commit { changes, wakes }, after)
         } else {
             Outcome::Same
         }
+    }
+
+    /// Whether somebody is refused. Who asks again has most often been woken: then what is known is over, and a sign of
+    /// life written on top of it would only be found stale, which costs a store as much as a change.
+    fn refuses(&self) -> bool {
+        let refused = |asked: &Asked| matches!(asked.answer, Some(Ok(Answer::Refused { .. })));
+        self.asked.iter().any(refused)
     }
 }
 

@@ -31,9 +31,6 @@ use crate::protocol::instant::Instant;
 use crate::protocol::restart::quarantined_until;
 use crate::settings::RestartGuard;
 
-/// How many requests are taken at one look.
-const BATCH: usize = 128;
-
 /// How long a lane whose handle is gone goes on trying to deliver releases.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -312,8 +309,10 @@ impl<S: Store> Lane<S> {
             self.owed.keep(&queued);
             queued.answer(Err(Fault::Overloaded));
         }
-        self.batch.extend(self.owed.take(BATCH / 2, now));
-        let room = BATCH - self.batch.len();
+        // No more than one commit carries: all of it has to be done within one timeout.
+        let most = shared.traits.batch.max(2);
+        self.batch.extend(self.owed.take(most / 2, now));
+        let room = most - self.batch.len();
         mailbox.take(room, &mut self.batch);
         self.watch_again(now);
         if self.batch.is_empty() {
@@ -362,7 +361,12 @@ impl<S: Store> Lane<S> {
         if self.jobs.is_empty() && self.batch.is_empty() {
             return self.read(online, true).await;
         }
+        let patient = self.now() + self.shared.traits.timeout / 4 * 3;
         while !self.jobs.is_empty() {
+            if self.now() >= patient {
+                self.step_back();
+                break;
+            }
             self.read(online, false).await?;
             let mut commits = Vec::new();
             let mut open = Vec::new();
@@ -388,6 +392,15 @@ impl<S: Store> Lane<S> {
             self.change(online, open, commits).await?;
         }
         self.list(online).await
+    }
+
+    /// Others have changed the records each time before these jobs did: the store is well, and they left nothing. They
+    /// end before their time does, which would cost the session.
+    fn step_back(&mut self) {
+        for asked in std::mem::take(&mut self.jobs).into_iter().flat_map(|job| job.asked) {
+            self.owed.keep(&asked.queued);
+            asked.queued.answer(Err(Fault::Overloaded));
+        }
     }
 
     /// Reads the records that are not known well enough.

@@ -36,6 +36,7 @@ fn outage() -> Heard {
     Heard {
         finding: Finding::Outage,
         round: None,
+        names_holder: true,
     }
 }
 
@@ -135,14 +136,14 @@ fn locks_without_a_place_are_counted() {
     lines.hold(keys.iter());
     lines.hold(keys[..1].iter());
     assert!(lines.is_held(b"job") && lines.is_held(b"other"));
-    lines.let_go(b"job");
+    lines.let_go(b"job", None);
     assert!(lines.is_held(b"job"), "the second one");
-    lines.let_go(b"job");
-    lines.let_go(b"other");
+    lines.let_go(b"job", None);
+    lines.let_go(b"other", None);
     assert!(!lines.is_held(b"job") && !lines.is_held(b"other"));
-    assert!(lines.loose().is_empty());
+    assert!(lines.own.is_empty());
     // Who was never counted takes nothing away.
-    lines.let_go(b"job");
+    lines.let_go(b"job", None);
     assert!(!lines.is_held(b"job"));
 }
 
@@ -151,12 +152,12 @@ fn what_the_front_knows_is_told_and_handed_down() {
     let lines = LocalLines::new();
     let [first, second, third] = [(); 3].map(|()| lines.enter(&job()));
     assert_eq!(knows(&third), None);
-    first.tell(Some(&outage()));
+    first.tell(Some(outage()));
     assert_eq!(knows(&first), Some(Finding::Outage));
     assert_eq!(knows(&third), Some(Finding::Outage));
     drop(first);
     assert_eq!(knows(&second), Some(Finding::Outage), "handed down");
-    second.tell(Some(&HELD));
+    second.tell(Some(HELD));
     assert_eq!(knows(&third), Some(Finding::Held));
     second.tell(None);
     assert_eq!(knows(&third), None);
@@ -172,7 +173,7 @@ fn a_try_takes_an_empty_line_and_asks_behind_one_but_not_behind_two() {
     assert!(matches!(tries(), Ok(None)));
     let behind = lines.enter(&job());
     assert!(matches!(tries(), Ok(None)));
-    first.tell(Some(&outage()));
+    first.tell(Some(outage()));
     assert!(matches!(tries(), Err(Finding::Outage)));
     drop(behind);
     assert!(matches!(tries(), Ok(None)), "alone again");
@@ -192,7 +193,7 @@ fn a_place_in_several_lines_is_the_front_when_it_is_so_in_all() {
     assert_eq!(several.ahead(), 1);
     let other = lines.enter(&Wanted::exclusive(key("other")));
     assert_eq!(other.ahead(), 1);
-    single.tell(Some(&outage()));
+    single.tell(Some(outage()));
     assert_eq!(knows(&several), Some(Finding::Outage), "where it waits");
     drop(single);
     assert!(several.is_front());
@@ -220,7 +221,7 @@ fn who_asks_beside_the_line_lets_others_in_and_is_woken() {
     assert_eq!(reader.turn.woken.load(Ordering::Relaxed), 1 << 3);
     assert_eq!(writer.turn.woken.load(Ordering::Relaxed), 1 << 3);
     // It tells what itself found, and not what the line knows.
-    writer.tell(Some(&outage()));
+    writer.tell(Some(outage()));
     assert_eq!(knows(&reader), None);
     let owner = lines.ask_beside(&job());
     assert!(owner.is_front() && !owner.is_in_line());
@@ -230,6 +231,128 @@ fn who_asks_beside_the_line_lets_others_in_and_is_woken() {
     drop(owner);
     assert!(lines.beside().is_empty());
     assert!(writer.is_front(), "the line is untouched");
+}
+
+fn api() -> (Wanted, Permit) {
+    let permit = Permit::new(key("api"), 0, 4);
+    (Wanted::slot(permit.clone()), permit)
+}
+
+#[test]
+fn who_asks_for_a_slot_in_vain_comes_back_before_those_that_came_later() {
+    let lines = LocalLines::new();
+    let (api, _) = api();
+    let [mut first, mut second, mut third, fourth] = [(); 4].map(|()| lines.enter(&api));
+    assert!(first.is_first() && !second.is_first());
+    for place in [&mut first, &mut second, &mut third] {
+        assert!(place.is_front());
+        place.step_aside();
+        assert!(!place.is_in_line());
+    }
+    assert!(fourth.is_front(), "nobody stands before it in line");
+    assert!(!fourth.is_first(), "three came before it");
+    second.tell(Some(&outage()));
+    second.step_back();
+    assert!(second.is_front() && !fourth.is_front());
+    assert!(!second.is_first(), "the first is still asking");
+    assert_eq!(
+        knows(&fourth),
+        Some(Finding::Outage),
+        "from who stands there now"
+    );
+    third.step_back();
+    assert_eq!((third.ahead(), fourth.ahead()), (1, 2));
+    first.step_back();
+    assert!(first.is_first());
+    assert_eq!((second.ahead(), third.ahead(), fourth.ahead()), (1, 2, 3));
+    drop((first, second, third));
+    assert!(fourth.is_first());
+    drop(fourth);
+    assert!(lines.map().is_empty() && lines.aside().is_empty());
+}
+
+#[test]
+fn who_asks_beside_the_line_of_a_semaphore_keeps_only_those_back_that_came_later() {
+    let lines = LocalLines::new();
+    let (api, _) = api();
+    let [mut first, mut second] = [(); 2].map(|()| lines.enter(&api));
+    first.step_aside();
+    second.step_aside();
+    first.step_back();
+    assert!(first.is_first(), "the second came later");
+    // The others of another semaphore are nobody's business here.
+    let other = Wanted::slot(Permit::new(key("other"), 0, 4));
+    let mut other = [(); 2].map(|()| lines.enter(&other));
+    other[0].step_aside();
+    assert!(!other[1].is_first() && first.is_first());
+    // Twice is once.
+    first.step_back();
+    drop(first);
+    second.step_aside();
+    drop((second, other));
+    assert!(lines.map().is_empty() && lines.aside().is_empty());
+}
+
+#[test]
+fn who_waits_to_be_the_first_hears_of_it_and_of_a_release_here() {
+    let lines = LocalLines::new();
+    let (api, permit) = api();
+    let [mut first, mut second, third] = [(); 3].map(|()| lines.enter(&api));
+    first.step_aside();
+    second.step_aside();
+    let waker = Arc::new(Woken::default());
+    let woken = futures::task::waker(waker.clone());
+    let mut cx = Context::from_waker(&woken);
+    {
+        let mut wait = pin!(third.first());
+        assert!(wait.as_mut().poll(&mut cx).is_pending());
+        drop(first);
+        assert!(waker.0.swap(false, Ordering::SeqCst), "called, to look");
+        assert!(wait.as_mut().poll(&mut cx).is_pending(), "the second");
+        drop(second);
+        assert!(waker.0.swap(false, Ordering::SeqCst));
+        assert!(wait.as_mut().poll(&mut cx).is_ready());
+    }
+    let slot = permit.key();
+    lines.hold([slot.clone()].iter());
+    let [mut fourth, fifth] = [(); 2].map(|()| lines.enter(&api));
+    drop(third);
+    fourth.step_aside();
+    fifth.forget_wakes();
+    let mut wait = pin!(fifth.first());
+    assert!(wait.as_mut().poll(&mut cx).is_pending());
+    waker.0.store(false, Ordering::SeqCst);
+    lines.let_go(&slot, Some(&permit));
+    assert!(waker.0.swap(false, Ordering::SeqCst));
+    assert!(
+        wait.as_mut().poll(&mut cx).is_ready(),
+        "a slot is free here"
+    );
+}
+
+#[derive(Default)]
+struct Woken(std::sync::atomic::AtomicBool);
+
+impl futures::task::ArcWake for Woken {
+    fn wake_by_ref(this: &Arc<Self>) {
+        this.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn what_others_hold_is_handed_down_but_for_what_was_got() {
+    let lines = LocalLines::new();
+    let (api, permit) = api();
+    let [first, second] = [(); 2].map(|()| lines.enter(&api));
+    first.learn(0b1011);
+    first.got(1);
+    drop(first);
+    let asked = lines.ask(&permit, Some(&second), false);
+    assert_eq!(
+        (asked.slot, asked.alone),
+        (1, true),
+        "the other two are held"
+    );
 }
 
 #[test]

@@ -83,34 +83,52 @@ impl Bench {
         }
     }
 
-    /// One turn of a work.
-    async fn turn(&self, work: Work) -> Samples {
+    /// One turn of a work. Where it is `counted`, all masters have answered before anything is given back: an acquire
+    /// that is still on its way to the last of them by then is not sent at all.
+    async fn turn(&self, work: Work, counted: bool) -> Samples {
+        let settled = async || {
+            if counted {
+                self.redlock.flush().await;
+            }
+        };
         let mut seen = Samples::default();
         for n in 0..CYCLES {
+            let release = async |held: LockGuard| {
+                settled().await;
+                held.release().await;
+            };
             let name = format!("kinds:{}", n % 64);
             let names = |count| (0..count).map(move |part| format!("kinds:{n}:{part}"));
             match work {
                 Work::Plain => {
                     let acquire = async { self.redlock.acquire(&name).await.ok() };
-                    seen.cycle(acquire, LockGuard::release).await;
+                    seen.cycle(acquire, release).await;
                 }
                 Work::Together(count) => {
                     let all = self.redlock.lock_all(names(count));
                     let acquire = async { all.acquire().await.ok() };
-                    seen.cycle(acquire, LockGuard::release).await;
+                    seen.cycle(acquire, release).await;
                 }
                 Work::InTurn(count) => {
                     let acquire = self.in_turn(names(count));
-                    seen.cycle(acquire, release_all).await;
+                    let release = async |held: Vec<LockGuard>| {
+                        settled().await;
+                        release_all(held).await;
+                    };
+                    seen.cycle(acquire, release).await;
                 }
                 Work::Reader => {
                     let shared = self.redlock.lock(&name).shared();
                     let acquire = async { shared.acquire().await.ok() };
-                    seen.cycle(acquire, LockGuard::release).await;
+                    seen.cycle(acquire, release).await;
                 }
                 Work::Further => {
                     let acquire = async { self.owner.acquire("kinds:order").await.ok() };
-                    seen.cycle(acquire, OwnedGuard::release).await;
+                    let release = async |held: OwnedGuard| {
+                        settled().await;
+                        held.release().await;
+                    };
+                    seen.cycle(acquire, release).await;
                 }
                 Work::Take => {
                     let take = async { self.quota.take(1).await.ok() };
@@ -154,13 +172,13 @@ pub(super) async fn measure(masters: &Masters, at: &Addresses, rounds: usize) ->
     let mut seen: [Turns; ALL.len()] = Default::default();
     // What is loaded once is loaded, and what a cycle sends is counted.
     for (work, seen) in ALL.into_iter().zip(&mut seen) {
-        bench.turn(work).await;
+        bench.turn(work, false).await;
         // The least of some turns: what is held all the while is renewed meanwhile.
         let mut least = u64::MAX;
         for _ in 0..4 {
             bench.redlock.flush().await;
             let before = Counts::read(masters, false);
-            bench.turn(work).await;
+            bench.turn(work, true).await;
             bench.redlock.flush().await;
             least = least.min(Counts::read(masters, false).since(before).sent);
         }
@@ -172,7 +190,7 @@ pub(super) async fn measure(masters: &Masters, at: &Addresses, rounds: usize) ->
     for round in 0..rounds {
         for turn in 0..ALL.len() {
             let n = (round + turn) % ALL.len();
-            let samples = bench.turn(ALL[n]).await;
+            let samples = bench.turn(ALL[n], false).await;
             seen[n].cycle.push(quantile(&samples.cycle, 0.5));
             seen[n].acquire.push(quantile(&samples.acquire, 0.5));
         }

@@ -6,15 +6,17 @@ use std::sync::Arc;
 
 use quorate::node::store::{Change, Commit, Wake};
 use quorate_mysql::{MySql, prepare};
-use quorate_testbed::{MariaDb, MariaDbOptions};
+use quorate_testbed::{MariaDb, MariaDbOptions, not_run};
 
 /// Whether there is no MariaDB to test with; says so.
 pub(crate) fn is_missing() -> bool {
     match MariaDb::available() {
         Ok(()) => false,
         Err(error) => {
-            let test = std::thread::current().name().unwrap_or_default().to_owned();
-            eprintln!("NOT RUN: {test}: {error}");
+            not_run(
+                std::thread::current().name().unwrap_or("a test"),
+                &error.to_string(),
+            );
             true
         }
     }

@@ -1,0 +1,90 @@
+//! Asking masters something, one after the other and each on a connection of its own.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use quorate_testbed::{Connection, Reply};
+use rand::RngExt;
+use rand::seq::SliceRandom;
+
+use crate::client::context::Ctx;
+
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Delete the key if it is ours.
+const RELEASE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+
+/// A command and its arguments.
+pub(super) type Command = Vec<String>;
+
+/// What runs this script.
+pub(super) fn script(text: &str, keys: &[&str], args: &[&str]) -> Command {
+    let count = keys.len().to_string();
+    let head = ["EVAL", text, &count];
+    let words = head.iter().chain(keys).chain(args);
+    words.map(|word| (*word).to_owned()).collect()
+}
+
+/// What deletes the key if it is ours.
+pub(super) fn release(key: &str, value: &str) -> Command {
+    script(RELEASE, &[key], &[value])
+}
+
+/// What the masters say who answer, asked in any order.
+pub(super) fn on_each(ctx: &Ctx, command: &[String]) -> Vec<Reply> {
+    let answers = shuffled(ctx).into_iter();
+    answers.filter_map(|master| ask(master, command)).collect()
+}
+
+/// What the first of the masters says that answers.
+pub(super) fn on_first(ctx: &Ctx, command: &[String]) -> Option<Reply> {
+    let mut masters = addresses(ctx).into_iter();
+    masters.find_map(|master| ask(master, command))
+}
+
+/// What one of the masters says that answer, whichever.
+pub(super) fn on_any(ctx: &Ctx, command: &[String]) -> Option<Reply> {
+    let mut masters = shuffled(ctx).into_iter();
+    masters.find_map(|master| ask(master, command))
+}
+
+/// More than half of the masters.
+pub(super) fn majority(ctx: &Ctx) -> usize {
+    ctx.settings.masters.len() / 2 + 1
+}
+
+/// Until when a grant is believed in that was asked for at `started`.
+pub(super) fn until(ctx: &Ctx, started: u64) -> u64 {
+    started + ctx.settings.ttl.mul_f64(0.98).as_nanos() as u64
+}
+
+/// How long a grant lasts, in the words of a command.
+pub(super) fn ttl(ctx: &Ctx) -> String {
+    ctx.settings.ttl.as_millis().to_string()
+}
+
+/// A value that nobody else has.
+pub(super) fn value() -> String {
+    format!("{:032x}", rand::rng().random::<u128>())
+}
+
+fn shuffled(ctx: &Ctx) -> Vec<SocketAddr> {
+    let mut masters = addresses(ctx);
+    masters.shuffle(&mut rand::rng());
+    masters
+}
+
+fn addresses(ctx: &Ctx) -> Vec<SocketAddr> {
+    let urls = ctx.settings.masters.iter();
+    urls.filter_map(|url| {
+        let address = url.trim_start_matches("redis://");
+        address.to_socket_addrs().ok()?.next()
+    })
+    .collect()
+}
+
+fn ask(master: SocketAddr, command: &[String]) -> Option<Reply> {
+    let mut connection = Connection::tcp(master, PATIENCE).ok()?;
+    connection.command(command).ok()
+}

@@ -1,0 +1,64 @@
+//! Lockers that are wrong on purpose, as somebody would write them who has the masters and not the rules. A checker
+//! that does not catch them is not looking. Each is wrong in one thing, which its file names; what some count by stays
+//! on the masters as well.
+
+mod held;
+mod leader;
+mod masters;
+mod owners;
+mod permits;
+mod plain;
+mod prizes;
+mod readers;
+mod several;
+
+use std::time::Duration;
+
+use rand::RngExt;
+
+pub(super) use held::CanaryHold;
+pub(super) use leader::leads;
+pub(super) use prizes::{create, take};
+
+use super::context::Ctx;
+use super::wanted::Wanted;
+use crate::workload::Locker;
+
+/// So often it is tried.
+const TRIES: usize = 40;
+
+/// Tries for a while; who keeps what it could not use goes away at once.
+pub(super) async fn acquire(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<CanaryHold> {
+    let tries = match ctx.settings.locker {
+        Locker::OneByOne => 1,
+        _ => TRIES,
+    };
+    for _ in 0..tries {
+        let (ctx, wanted) = (ctx.clone(), wanted.clone());
+        let tried = tokio::task::spawn_blocking(move || attempt(&ctx, &wanted, op));
+        if let Ok(Some(hold)) = tried.await {
+            return Some(hold);
+        }
+        let pause = rand::rng().random_range(5..40);
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+    }
+    None
+}
+
+/// Gives back, also what has run out: as one does who wrote `finally`.
+pub(super) async fn release(ctx: &Ctx, hold: CanaryHold) {
+    let ctx = ctx.clone();
+    let release = tokio::task::spawn_blocking(move || hold.give_back(&ctx));
+    let _ = release.await;
+}
+
+fn attempt(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<CanaryHold> {
+    match ctx.settings.locker {
+        Locker::OneByOne | Locker::LaterLease => several::attempt(ctx, wanted),
+        Locker::CountsReaders => readers::attempt(ctx, wanted),
+        Locker::AnyPermit => permits::attempt(ctx, wanted),
+        Locker::JoinsByOne | Locker::NumbersEach => owners::attempt(ctx, wanted),
+        Locker::LedByOne => leader::attempt(ctx, wanted, op),
+        _ => plain::attempt(ctx, &wanted.resource),
+    }
+}

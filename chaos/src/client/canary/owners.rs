@@ -1,0 +1,65 @@
+//! Holds of one owner as a set of names on each master, beside the owner's own. Wrong are `joins-by-one` and
+//! `numbers-each`.
+
+use quorate_testbed::Reply;
+
+use super::held::CanaryHold;
+use super::masters;
+use crate::claim::Claim;
+use crate::client::context::Ctx;
+use crate::client::wanted::Wanted;
+use crate::workload::Locker;
+
+/// One name more, if no other owner has it; and if it is only to be joined, if this one has it. The number of the hold,
+/// from one on.
+const ENTER: &str = "
+    local owner = redis.call('GET', KEYS[1])
+    if owner and owner ~= ARGV[1] or ARGV[4] == 'joins' and not owner then return 0 end
+    if not owner then redis.call('DEL', KEYS[2]) end
+    redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
+    redis.call('SADD', KEYS[2], ARGV[2])
+    redis.call('PEXPIRE', KEYS[2], ARGV[3])
+    return redis.call('INCR', KEYS[3])";
+
+/// The last one of its owner deletes the key.
+const LEAVE: &str = "
+    redis.call('SREM', KEYS[2], ARGV[2])
+    if redis.call('SCARD', KEYS[2]) > 0 or redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+    return redis.call('DEL', KEYS[1])";
+
+pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<CanaryHold> {
+    let Claim::Owner(owner) = &wanted.claim else {
+        return None;
+    };
+    let (names, counter) = (
+        format!("{}:names", wanted.resource),
+        format!("{}:number", wanted.resource),
+    );
+    let keys = [wanted.resource.as_str(), &names, &counter];
+    let (value, ttl) = (masters::value(), masters::ttl(ctx));
+    let until = masters::until(ctx, ctx.clock.now());
+    let enter = |how| masters::script(ENTER, &keys, &[owner, &value, &ttl, how]);
+    let number = |reply: &Reply| {
+        u64::try_from(reply.int()?)
+            .ok()
+            .filter(|number| *number > 0)
+    };
+    let undo = masters::script(LEAVE, &keys[..2], &[owner, &value]);
+    let hold = CanaryHold::new(until, undo);
+    let joins_by_one = ctx.settings.locker == Locker::JoinsByOne;
+    // The one mistake: what one master has of the lock may be all that is left of it.
+    if joins_by_one
+        && masters::on_any(ctx, &enter("joins")).is_some_and(|reply| number(&reply).is_some())
+    {
+        return hold.if_won(ctx, true);
+    }
+    let answers = masters::on_each(ctx, &enter("takes"));
+    let numbers: Vec<u64> = answers.iter().filter_map(number).collect();
+    let won = numbers.len() >= masters::majority(ctx);
+    let hold = CanaryHold {
+        // The other: who joins gets a larger one, which shuts out those who were there before.
+        token: numbers.into_iter().max().filter(|_| !joins_by_one),
+        ..hold
+    };
+    hold.if_won(ctx, won)
+}

@@ -1,0 +1,39 @@
+//! Readers as a number on each master, that goes up and down; a writer comes in where it is nought.
+
+use super::held::CanaryHold;
+use super::masters;
+use crate::claim::Claim;
+use crate::client::context::Ctx;
+use crate::client::wanted::Wanted;
+
+/// One reader more, if there is no writer. The mistake: a number has one expiry, and that is the first reader's. It
+/// runs out while others read, and from then on it is short of those who leave.
+const ENTER: &str = "
+    if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+    if redis.call('INCR', KEYS[2]) == 1 then redis.call('PEXPIRE', KEYS[2], ARGV[1]) end
+    return 1";
+
+/// One reader less.
+const LEAVE: &str = "return redis.call('DECR', KEYS[1])";
+
+/// The writer, if nobody reads.
+const WRITE: &str = "
+    if tonumber(redis.call('GET', KEYS[2]) or 0) > 0 then return 0 end
+    if redis.call('SET', KEYS[1], ARGV[2], 'NX', 'PX', ARGV[1]) then return 1 end
+    return 0";
+
+pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<CanaryHold> {
+    let resource = &wanted.resource;
+    let readers = format!("{resource}:count");
+    let (value, ttl) = (masters::value(), masters::ttl(ctx));
+    let (text, undo) = match wanted.claim {
+        Claim::Reader => (ENTER, masters::script(LEAVE, &[&readers], &[])),
+        _ => (WRITE, masters::release(resource, &value)),
+    };
+    let until = masters::until(ctx, ctx.clock.now());
+    let enter = masters::script(text, &[resource, &readers], &[&ttl, &value]);
+    let answers = masters::on_each(ctx, &enter);
+    let granted = answers.iter().filter(|reply| reply.int() == Some(1));
+    let won = granted.count() >= masters::majority(ctx);
+    CanaryHold::new(until, undo).if_won(ctx, won)
+}

@@ -1,0 +1,123 @@
+//! Which processes this one runs under, as far as the system tells (Linux, where `/proc` is mounted).
+
+use std::os::unix::fs::MetadataExt;
+
+/// The most that are looked at.
+const DEEPEST: usize = 1024;
+
+/// A process, so named that no later one of its number is taken for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Process {
+    pid: u32,
+    /// When it began, in ticks since the machine did.
+    began: u64,
+}
+
+/// This process and those that it runs under.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ancestry {
+    /// In which numbers of processes mean something.
+    namespace: u64,
+    /// Itself first; up to one that has no parent.
+    line: Vec<Process>,
+}
+
+impl Ancestry {
+    /// None where not all of them can be seen.
+    pub(crate) fn of_this_process() -> Option<Self> {
+        let namespace = std::fs::metadata("/proc/self/ns/pid").ok()?.ino();
+        let (mut line, mut next) = (Vec::new(), "self".to_owned());
+        loop {
+            let stat = std::fs::read(format!("/proc/{next}/stat")).ok()?;
+            let (process, parent) = parse(&stat)?;
+            line.push(process);
+            if parent == 0 {
+                return Some(Self { namespace, line });
+            }
+            if line.len() == DEEPEST {
+                return None;
+            }
+            next = parent.to_string();
+        }
+    }
+
+    /// Names this process for those that will run under it.
+    pub(crate) fn name(&self) -> Option<String> {
+        let Process { pid, began } = self.line.first()?;
+        Some(format!("{pid}.{began}.{}", self.namespace))
+    }
+
+    /// Whether the process of this name is certainly none of them: it has ended, or has nothing to do with this one.
+    pub(crate) fn is_without(&self, name: &str) -> bool {
+        let mut parts = name.split('.');
+        let mut part = || parts.next()?.parse::<u64>().ok();
+        let (Some(pid), Some(began), Some(namespace)) = (part(), part(), part()) else {
+            return false;
+        };
+        let is = |process: &Process| u64::from(process.pid) == pid && process.began == began;
+        // Of another namespace the numbers are others, and it may be above this one all the same.
+        namespace == self.namespace && !self.line.iter().any(is)
+    }
+}
+
+/// Reads `/proc/PID/stat`: the process, and the number of its parent. The name stands in brackets and may contain
+/// anything, brackets too.
+fn parse(stat: &[u8]) -> Option<(Process, u32)> {
+    let open = stat.iter().position(|&byte| byte == b'(')?;
+    let close = stat.iter().rposition(|&byte| byte == b')')?;
+    let text = |bytes| std::str::from_utf8(bytes).ok();
+    let pid = text(stat.get(..open)?)?.trim().parse().ok()?;
+    let mut rest = text(stat.get(close + 1..)?)?.split_whitespace().skip(1);
+    let parent = rest.next()?.parse().ok()?;
+    let began = rest.nth(17)?.parse().ok()?;
+    Some((Process { pid, began }, parent))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_number_and_by_when_it_began() {
+        let line = "7 (a) S 1) b\n) R 4 5 5 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 99 1000 5";
+        let process = Process { pid: 7, began: 99 };
+        assert_eq!(parse(line.as_bytes()), Some((process, 4)));
+        for cut in ["", "7 (a", "7 (a) R", "7 (a) R 4 5 5 0", "x (a) R 4"] {
+            assert_eq!(parse(cut.as_bytes()), None, "{cut}");
+        }
+        let ancestry = Ancestry {
+            namespace: 3,
+            line: vec![process, Process { pid: 1, began: 0 }],
+        };
+        assert_eq!(ancestry.name().as_deref(), Some("7.99.3"));
+        for (name, without) in [
+            ("7.99.3", false),
+            ("1.0.3", false),
+            ("7.98.3", true),
+            ("8.99.3", true),
+            // Where the numbers are others nothing is certain, nor by a name that is none.
+            ("8.99.4", false),
+            ("8.99", false),
+            ("", false),
+            ("8.x.3", false),
+        ] {
+            assert_eq!(ancestry.is_without(name), without, "{name}");
+        }
+    }
+
+    #[test]
+    fn who_runs_us_is_above_us_and_who_runs_under_us_is_not() {
+        let ours = Ancestry::of_this_process().expect("a system that tells");
+        assert_eq!(ours.line[0].pid, std::process::id());
+        assert_eq!(ours.line[1].pid, std::os::unix::process::parent_id());
+        assert!(!ours.is_without(&ours.name().expect("itself")));
+        let mut child = std::process::Command::new("sleep").arg("60").spawn();
+        let child = child.as_mut().expect("starts");
+        let stat = std::fs::read(format!("/proc/{}/stat", child.id())).expect("alive");
+        let (Process { pid, began }, parent) = parse(&stat).expect("parsed");
+        assert_eq!(parent, std::process::id());
+        assert!(ours.is_without(&format!("{pid}.{began}.{}", ours.namespace)));
+        child.kill().expect("ours");
+        child.wait().expect("ours");
+    }
+}

@@ -1,0 +1,84 @@
+//! Masters by their URLs, of every kind that this build knows.
+
+use quorate::RedlockBuilder;
+
+use crate::exit::Failure;
+
+/// Adds the master of this URL.
+///
+/// # Errors
+///
+/// When the URL of another kind than Redis is none, or this build does not know the kind. What is wrong with a
+/// Redis URL is said when all settings are checked.
+pub(crate) fn add(builder: RedlockBuilder, url: &str) -> Result<RedlockBuilder, Failure> {
+    match kind(url) {
+        Kind::Redis => Ok(builder.master(url)),
+        Kind::MySql => mysql(builder, url),
+        Kind::ZooKeeper => zookeeper(builder, url),
+    }
+}
+
+/// What a URL leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Redis,
+    MySql,
+    ZooKeeper,
+}
+
+pub(crate) fn kind(url: &str) -> Kind {
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    match scheme.to_ascii_lowercase().as_str() {
+        "mysql" | "mysqls" | "mariadb" => Kind::MySql,
+        "zk" | "zks" | "zookeeper" => Kind::ZooKeeper,
+        _ => Kind::Redis,
+    }
+}
+
+#[cfg(feature = "mysql")]
+fn mysql(builder: RedlockBuilder, url: &str) -> Result<RedlockBuilder, Failure> {
+    let store = quorate_mysql::MySql::open(url).map_err(Failure::usage)?;
+    Ok(builder.node(quorate::node::store::StoreNode::new(store)))
+}
+
+#[cfg(not(feature = "mysql"))]
+fn mysql(_: RedlockBuilder, _: &str) -> Result<RedlockBuilder, Failure> {
+    Err(unknown("MySQL", "mysql"))
+}
+
+#[cfg(feature = "zookeeper")]
+fn zookeeper(builder: RedlockBuilder, url: &str) -> Result<RedlockBuilder, Failure> {
+    Ok(builder.node(quorate_zookeeper::node(url).map_err(Failure::usage)?))
+}
+
+#[cfg(not(feature = "zookeeper"))]
+fn zookeeper(_: RedlockBuilder, _: &str) -> Result<RedlockBuilder, Failure> {
+    Err(unknown("ZooKeeper", "zookeeper"))
+}
+
+#[cfg(not(all(feature = "mysql", feature = "zookeeper")))]
+pub(crate) fn unknown(name: &str, feature: &str) -> Failure {
+    Failure::usage(format!(
+        "this build knows no {name} masters: build it with --features {feature}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scheme_names_the_kind() {
+        for (url, wanted) in [
+            ("redis://h", Kind::Redis),
+            ("rediss://h", Kind::Redis),
+            ("unix:///run/redis.sock", Kind::Redis),
+            ("h:6379", Kind::Redis),
+            ("mysql://h/db", Kind::MySql),
+            ("MySQLs://h/db", Kind::MySql),
+            ("zk://h1+h2/locks", Kind::ZooKeeper),
+        ] {
+            assert_eq!(kind(url), wanted, "{url}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! `quorate prepare`: makes on a server what a master of its kind needs once.
+
+use clap::Args;
+
+use crate::config;
+use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::masters::{Kind, kind};
+use crate::output;
+
+/// What stands below `quorate prepare --help`.
+pub(crate) const AFTER_HELP: &str = "\
+MySQL and MariaDB need four tables, ZooKeeper a path; Redis and Valkey need nothing. What is there already stays as it
+is, so this can be said again at any time, also while locks are held; an older form is brought up to date.
+
+It is said with a user who may create tables (or znodes), and the locks are then taken with one who may not: the
+grants that this one needs are printed.
+
+Examples:
+    quorate prepare mysql://admin:secret@db1.example/locks
+    quorate prepare zk://h1:2181+h2+h3/locks";
+
+/// What it ends with.
+pub(crate) const CODES: [Meaning; 4] = [
+    ("0", "it is prepared"),
+    ("64", ""),
+    ("69", "the server could not be prepared: the line says why"),
+    ("70", ""),
+];
+
+/// Arguments of `prepare`.
+#[derive(Debug, Args)]
+pub(crate) struct PrepareArgs {
+    /// The server
+    #[arg(value_name = "URL", required = true)]
+    urls: Vec<String>,
+}
+
+pub(crate) fn run(args: PrepareArgs) -> Outcome {
+    for url in &args.urls {
+        let said = match kind(url) {
+            Kind::Redis => {
+                return Err(Failure::usage(
+                    "a Redis or Valkey master needs nothing prepared: mysql:// and zk:// do",
+                ));
+            }
+            Kind::MySql => mysql(url)?,
+            Kind::ZooKeeper => zookeeper(url)?,
+        };
+        output::print(&said)?;
+    }
+    Ok(exit::OK)
+}
+
+#[cfg(any(feature = "mysql", feature = "zookeeper"))]
+fn failed(error: impl std::fmt::Display) -> Failure {
+    let why = error.to_string();
+    Failure::new(exit::UNAVAILABLE, output::redact(&why))
+}
+
+#[cfg(feature = "mysql")]
+fn mysql(url: &str) -> Result<String, Failure> {
+    let report = config::block_on(async { quorate_mysql::prepare(url).await.map_err(failed) })?;
+    let mut text = format!(
+        "{}: {}\n",
+        report.name,
+        if report.made {
+            "prepared"
+        } else {
+            "was prepared already"
+        }
+    );
+    for grant in &report.grants {
+        text.push_str(&format!("  the locks' user needs: {grant}\n"));
+    }
+    Ok(text)
+}
+
+#[cfg(not(feature = "mysql"))]
+fn mysql(_: &str) -> Result<String, Failure> {
+    Err(crate::masters::unknown("MySQL", "mysql"))
+}
+
+#[cfg(feature = "zookeeper")]
+fn zookeeper(url: &str) -> Result<String, Failure> {
+    let prepared =
+        config::block_on(async { quorate_zookeeper::prepare(url).await.map_err(failed) })?;
+    let how = if prepared.made {
+        "prepared"
+    } else {
+        "was prepared already"
+    };
+    Ok(format!("{}: {how}\n", prepared.path))
+}
+
+#[cfg(not(feature = "zookeeper"))]
+fn zookeeper(_: &str) -> Result<String, Failure> {
+    Err(crate::masters::unknown("ZooKeeper", "zookeeper"))
+}

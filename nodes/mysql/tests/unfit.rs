@@ -1,0 +1,239 @@
+//! Servers that cannot be a master as they are: each is said by name, with what helps, and never hangs.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{bare, change, of, server};
+use quorate::node::Fault;
+use quorate::node::store::{Session as _, Store as _};
+use quorate_mysql::{MySql, NotPrepared, prepare};
+use quorate_testbed::{MariaDb, MariaDbOptions};
+
+const SECRET: &str = "hunter2";
+
+fn options() -> MariaDbOptions {
+    MariaDbOptions::new().flush(2)
+}
+
+/// A user who may do what these grants say.
+fn user(server: &MariaDb, grants: &[String]) -> String {
+    let create = format!("CREATE USER app IDENTIFIED BY '{SECRET}'");
+    server.sql(&create).unwrap();
+    for grant in grants {
+        server.sql(&grant.replace("TO USER", "TO app")).unwrap();
+    }
+    format!(
+        "{}?timeout=5s",
+        server.url_of(&format!("app:{SECRET}"), "locks")
+    )
+}
+
+async fn fault_of(url: &str) -> Fault {
+    let store = MySql::open(url).unwrap();
+    let connecting = tokio::time::timeout(Duration::from_secs(20), store.connect()).await;
+    let Err(fault) = connecting.expect("it does not hang") else {
+        panic!("it connected");
+    };
+    assert!(!fault.to_string().contains(SECRET), "{fault}");
+    fault
+}
+
+#[tokio::test]
+async fn the_schema_is_made_once_and_by_several_at_once() {
+    let Some(server) = bare(options()) else {
+        return;
+    };
+    let url = server.url("locks");
+    assert_eq!(fault_of(&url).await.kind(), "unprepared", "no database");
+    server.sql("CREATE DATABASE locks").unwrap();
+    let fault = fault_of(&url).await;
+    assert_eq!(fault.kind(), "unprepared", "no tables");
+    assert!(fault.to_string().contains("quorate prepare"), "{fault}");
+    let (one, other) = tokio::join!(prepare(&url), prepare(&url));
+    let (one, other) = (one.unwrap(), other.unwrap());
+    assert!(one.made != other.made, "one of them found it made");
+    let again = prepare(&url).await.unwrap();
+    assert!(!again.made && again.version == 1);
+    let store = MySql::open(&url).unwrap();
+    let (_, greeting) = store.connect().await.unwrap();
+    // What is missing in part is made good, and the server stays who it was.
+    server
+        .sql("DROP TABLE locks.quorate_woken; UPDATE locks.quorate_schema SET version=0")
+        .unwrap();
+    let fault = fault_of(&url).await;
+    assert!(fault.to_string().contains("older"), "{fault}");
+    assert!(prepare(&url).await.unwrap().made);
+    let (_, after) = store.connect().await.unwrap();
+    assert_eq!(after.server, greeting.server);
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_left_alone() {
+    let Some((server, _)) = server(options()).await else {
+        return;
+    };
+    server
+        .sql("UPDATE locks.quorate_schema SET version=7")
+        .unwrap();
+    let url = server.url("locks");
+    let fault = fault_of(&url).await;
+    assert!(fault.to_string().contains("newer"), "{fault}");
+    let refused = prepare(&url).await.unwrap_err();
+    assert!(
+        matches!(refused, NotPrepared::Newer { found: 7, .. }),
+        "{refused}"
+    );
+}
+
+#[tokio::test]
+async fn a_user_needs_what_the_report_says_and_no_more() {
+    let Some(server) = bare(options()) else {
+        return;
+    };
+    let report = prepare(&server.url("locks")).await.unwrap();
+    let url = user(&server, &report.grants);
+    let store = MySql::open(&url).unwrap();
+    let (mut session, _) = store.connect().await.unwrap();
+    session.commit(&[of(change("a", 0, "s"))]).await.unwrap();
+    let found = store.inspect().await;
+    assert_eq!(found.fault, None);
+    let mut listener = store.listen("0123456789abcdef".into()).await.unwrap();
+    let next = quorate::node::store::Listener::next(&mut listener);
+    assert!(
+        tokio::time::timeout(Duration::from_millis(300), next)
+            .await
+            .is_err()
+    );
+    for right in ["UPDATE", "INSERT", "SELECT", "DELETE"] {
+        let revoke = format!("REVOKE {right} ON locks.quorate_record FROM app");
+        server.sql(&revoke).unwrap();
+        let found = store.inspect().await.fault.expect("a right is missing");
+        assert_eq!(found.kind(), "denied", "{right}: {found}");
+        assert!(found.to_string().contains("quorate_record"), "{found}");
+        let grant = format!("GRANT {right} ON locks.quorate_record TO app");
+        server.sql(&grant).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn who_may_not_come_in_is_told_without_the_secret() {
+    let Some((server, _)) = server(options()).await else {
+        return;
+    };
+    let url = user(&server, &[]);
+    assert_eq!(fault_of(&url).await.kind(), "denied", "no rights");
+    let wrong = url.replace(SECRET, "hunter2wrong");
+    assert_eq!(fault_of(&wrong).await.kind(), "denied", "a wrong password");
+    let refused = prepare(&wrong).await.unwrap_err().to_string();
+    assert!(
+        refused.contains("denied") && !refused.contains(SECRET),
+        "{refused}"
+    );
+    let printed = format!("{:?}", MySql::open(&url).unwrap());
+    assert!(!printed.contains(SECRET), "{printed}");
+}
+
+#[tokio::test]
+async fn a_read_only_server_is_not_taken_for_a_master() {
+    let Some(server) = bare(options()) else {
+        return;
+    };
+    let report = prepare(&server.url("locks")).await.unwrap();
+    let url = user(&server, &report.grants);
+    let store = MySql::open(&url).unwrap();
+    let (mut session, _) = store.connect().await.unwrap();
+    server.sql("SET GLOBAL read_only=1").unwrap();
+    let fault = session
+        .commit(&[of(change("a", 0, "s"))])
+        .await
+        .unwrap_err();
+    assert_eq!(fault, Fault::ReadOnly);
+    assert_eq!(fault_of(&url).await, Fault::ReadOnly);
+    let found = store.inspect().await;
+    assert_eq!(found.fault, Some(Fault::ReadOnly));
+    assert_eq!(found.role.as_deref(), Some("slave"));
+}
+
+#[tokio::test]
+async fn a_binary_log_of_statements_is_refused_by_name() {
+    let Some((_server, store)) = server(options().binlog_format("STATEMENT")).await else {
+        return;
+    };
+    let (mut session, _) = match store.connect().await {
+        Ok(connected) => connected,
+        Err(fault) => {
+            assert!(fault.to_string().contains("binlog_format"), "{fault}");
+            return;
+        }
+    };
+    let fault = session
+        .commit(&[of(change("a", 0, "s"))])
+        .await
+        .unwrap_err();
+    assert_eq!(fault.kind(), "unsupported");
+    assert!(fault.to_string().contains("binlog_format"), "{fault}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_somebody_holds_makes_it_busy_and_nothing_is_done() {
+    let Some((server, store)) = server(options()).await else {
+        return;
+    };
+    let (mut session, _) = store.connect().await.unwrap();
+    let both = [of(change("a", 0, "s")), of(change("b", 0, "s"))];
+    let said = session.commit(&both).await.unwrap();
+    let quorate::node::store::Committed::Done(a) = &said.what[0] else {
+        panic!("stale");
+    };
+    let held =
+        "BEGIN; SELECT * FROM locks.quorate_record WHERE name='b' FOR UPDATE; SELECT SLEEP(3)";
+    let fault = std::thread::scope(|scope| {
+        scope.spawn(|| server.sql(held));
+        std::thread::sleep(Duration::from_millis(300));
+        let batch = [of(change("a", a[0], "no")), of(change("b", 1, "no"))];
+        let asking = session.commit(&batch);
+        let asked =
+            tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(asking));
+        asked.unwrap_err()
+    });
+    assert_eq!(fault, Fault::Busy);
+    drop(session);
+    let (mut next, _) = store.connect().await.unwrap();
+    let loaded = next.load(&[common::name("a")]).await.unwrap();
+    assert_eq!(loaded.what[0].version, a[0], "what was begun is undone");
+}
+
+#[tokio::test]
+async fn nobody_there_is_down() {
+    let Some((server, store)) = server(options()).await else {
+        return;
+    };
+    server.kill().unwrap();
+    let Err(fault) = store.connect().await else {
+        panic!("it connected");
+    };
+    assert_eq!(fault.kind(), "down", "{fault}");
+    assert_eq!(
+        store.inspect().await.fault.map(|fault| fault.kind()),
+        Some("down")
+    );
+}
+
+#[tokio::test]
+async fn an_inspection_tells_who_is_there() {
+    let Some((_server, store)) = server(options()).await else {
+        return;
+    };
+    let found = store.inspect().await;
+    assert_eq!(found.fault, None);
+    assert_eq!(found.server.as_deref(), Some("mariadb"));
+    assert_eq!(found.role.as_deref(), Some("master"));
+    assert!(found.version.is_some_and(|version| version.contains('.')));
+    let (_, greeting) = store.connect().await.unwrap();
+    assert_eq!(found.run_id.as_deref(), Some(greeting.run.as_str()));
+    assert!(found.uptime.is_some() && found.wake_ups);
+    let offset = found.clock_offset_ms.expect("a clock");
+    assert!(offset.abs() < 5_000, "the same clock: {offset} ms");
+    assert!(found.round_trip < found.connecting);
+}

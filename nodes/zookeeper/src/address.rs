@@ -1,0 +1,273 @@
+//! Reading a URL.
+
+use std::fmt;
+use std::time::Duration;
+
+/// How long an answer may take where the URL does not say: a commit waits for the disks of a majority.
+const TIMEOUT: Duration = Duration::from_millis(500);
+/// How long the server keeps what belongs to a process that it no longer hears.
+const SESSION: Duration = Duration::from_secs(10);
+/// Where everything is kept where the URL does not say.
+const PATH: &str = "/quorate";
+
+/// Why a URL names no ZooKeeper. Never holds a password.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a URL of ZooKeeper: {0}; it should look like zk://host:2181+host/path")]
+pub struct BadUrl(String);
+
+/// What a URL says.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) hosts: Vec<String>,
+    pub(crate) path: String,
+    pub(crate) timeout: Duration,
+    pub(crate) session: Duration,
+    pub(crate) user: Option<User>,
+}
+
+/// A user and its password.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct User {
+    pub(crate) name: String,
+    pub(crate) password: String,
+}
+
+impl Address {
+    pub(crate) fn parse(url: &str) -> Result<Self, BadUrl> {
+        let rest = match url.trim().split_once("://") {
+            Some(("zk", rest)) => rest,
+            Some(("zks", _)) => return Err(bad("zks:// (TLS) cannot be used yet, only zk://")),
+            Some((scheme, _)) => return Err(bad(format!("its scheme is {scheme:?}, not zk"))),
+            None => return Err(bad("it does not begin with zk://")),
+        };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        // A password may hold a slash, a path no @.
+        let (user, rest) = match rest.rsplit_once('@') {
+            Some((user, rest)) => (Some(User::parse(user)?), rest),
+            None => (None, rest),
+        };
+        let (hosts, path) = match rest.find('/') {
+            Some(at) => rest.split_at(at),
+            None => (rest, ""),
+        };
+        let mut address = Self {
+            hosts: hosts.split('+').map(parse_host).collect::<Result<_, _>>()?,
+            path: parse_path(path)?,
+            timeout: TIMEOUT,
+            session: SESSION,
+            user,
+        };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            address.set(pair)?;
+        }
+        if address.session < address.timeout * 5 / 2 {
+            return Err(bad("session must be at least 2.5 times timeout"));
+        }
+        Ok(address)
+    }
+
+    fn set(&mut self, pair: &str) -> Result<(), BadUrl> {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let place = match name {
+            "timeout" => &mut self.timeout,
+            "session" => &mut self.session,
+            _ => return Err(bad(format!("{name:?} is neither timeout nor session"))),
+        };
+        let read = humantime::parse_duration(value).ok();
+        *place = read
+            .filter(|length| (1..=3_600_000).contains(&length.as_millis()))
+            .ok_or_else(|| {
+                bad(format!(
+                    "{name} must be a length of time such as 500ms, at most 1h, not {value:?}"
+                ))
+            })?;
+        Ok(())
+    }
+
+    /// The URL without credentials and settings.
+    pub(crate) fn url(&self) -> String {
+        format!("zk://{}{}", self.hosts.join("+"), self.path)
+    }
+
+    /// What it is called in reports.
+    pub(crate) fn name(&self) -> String {
+        format!("zk {}{}", self.hosts.join("+"), self.path)
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.url())
+    }
+}
+
+impl User {
+    fn parse(text: &str) -> Result<Self, BadUrl> {
+        let (name, password) = text
+            .split_once(':')
+            .ok_or_else(|| bad("in front of the @ stands no user:password"))?;
+        if name.is_empty() || password.is_empty() {
+            return Err(bad("the user or the password is empty"));
+        }
+        let read = |text| plain(text).ok_or_else(|| bad("the user or the password is no text"));
+        Ok(Self {
+            name: read(name)?,
+            password: read(password)?,
+        })
+    }
+}
+
+/// A host with its port, or without: `host`, `host:2181`, `[::1]:2181`.
+fn parse_host(text: &str) -> Result<String, BadUrl> {
+    let empty = || bad("a host in the list is empty");
+    let strange = || bad(format!("{text:?} is no host"));
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, after) = rest.split_once(']').ok_or_else(strange)?;
+            let port = after.strip_prefix(':');
+            if port.is_none() && !after.is_empty() {
+                return Err(strange());
+            }
+            (host, port)
+        }
+        None => match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    if host.is_empty() {
+        return Err(empty());
+    }
+    let strange_letter = |c: char| c.is_whitespace() || c.is_control() || ",%".contains(c);
+    if host.contains(strange_letter) {
+        return Err(strange());
+    }
+    match port.map(str::parse::<u16>) {
+        None | Some(Ok(1..)) => Ok(text.to_owned()),
+        _ => Err(bad(format!("{text:?} has no port that can be"))),
+    }
+}
+
+/// A host of a URL with a port, whether the URL names one or not.
+pub(crate) fn with_port(host: &str) -> String {
+    let behind = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
+    if behind.contains(':') {
+        host.to_owned()
+    } else {
+        format!("{host}:2181")
+    }
+}
+
+/// Where everything is kept, as ZooKeeper allows it.
+fn parse_path(text: &str) -> Result<String, BadUrl> {
+    let text = text.trim_end_matches('/');
+    if text.is_empty() {
+        return Ok(PATH.to_owned());
+    }
+    let text = plain(text).ok_or_else(|| bad("the path is no text"))?;
+    for part in text.split('/').skip(1) {
+        if matches!(part, "" | "." | "..") || part.contains(char::is_control) {
+            return Err(bad(format!("the path {text:?} cannot be: {part:?}")));
+        }
+    }
+    if text == "/zookeeper" || text.starts_with("/zookeeper/") {
+        return Err(bad("/zookeeper is ZooKeeper's own"));
+    }
+    Ok(text)
+}
+
+/// Text with `%41` for `A`.
+fn plain(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        rest = after;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let digits = std::str::from_utf8(rest.get(..2)?).ok()?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        rest = &rest[2..];
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn bad(why: impl Into<String>) -> BadUrl {
+    BadUrl(why.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_url_is_read() {
+        let address =
+            Address::parse("zk://ann:s%40/x@h1:2181+[::1]:2182+h3/a/b?timeout=1s&session=4s");
+        let address = address.unwrap();
+        assert_eq!(address.hosts, ["h1:2181", "[::1]:2182", "h3"]);
+        assert_eq!(address.path, "/a/b");
+        assert_eq!(address.timeout, Duration::from_secs(1));
+        assert_eq!(address.session, Duration::from_secs(4));
+        let user = address.user.as_ref().unwrap();
+        assert_eq!((&*user.name, &*user.password), ("ann", "s@/x"));
+        assert_eq!(address.name(), "zk h1:2181+[::1]:2182+h3/a/b");
+        assert!(!format!("{address:?}").contains("s@"));
+    }
+
+    #[test]
+    fn a_host_without_a_port_has_the_usual_one() {
+        for (host, with) in [("h", "h:2181"), ("h:1", "h:1"), ("[::1]", "[::1]:2181")] {
+            assert_eq!(with_port(host), with);
+        }
+        assert_eq!(with_port("[::1]:1"), "[::1]:1");
+    }
+
+    #[test]
+    fn what_is_left_out_has_a_default() {
+        for url in ["zk://h", "zk://h/", "zk://h?"] {
+            let address = Address::parse(url).unwrap();
+            assert_eq!(address.name(), "zk h/quorate");
+            assert_eq!(address.timeout, Duration::from_millis(500));
+            assert_eq!(address.session, Duration::from_secs(10));
+            assert!(address.user.is_none());
+        }
+    }
+
+    #[test]
+    fn a_bad_url_is_refused_with_the_reason_and_without_the_password() {
+        for (url, why) in [
+            ("redis://h", "scheme is \"redis\""),
+            ("h:2181", "does not begin"),
+            ("zks://h", "TLS"),
+            ("zk://", "a host in the list is empty"),
+            ("zk:///path", "a host in the list is empty"),
+            ("zk://h1++h2", "a host in the list is empty"),
+            ("zk://h1+h2+/path", "a host in the list is empty"),
+            ("zk://:2181", "a host in the list is empty"),
+            ("zk://h1,h2", "is no host"),
+            ("zk://[::1", "is no host"),
+            ("zk://h:0", "no port"),
+            ("zk://h:99999", "no port"),
+            ("zk://h:", "no port"),
+            ("zk://h//a", "cannot be"),
+            ("zk://h/a/../b", "cannot be"),
+            ("zk://h/zookeeper", "own"),
+            ("zk://h/zookeeper/quota", "own"),
+            ("zk://h/%ff", "no text"),
+            ("zk://h/%0a", "cannot be"),
+            ("zk://h?timeout=", "length of time"),
+            ("zk://h?timeout=0s", "length of time"),
+            ("zk://h?session=2h", "length of time"),
+            ("zk://h?timeout=5s", "2.5 times"),
+            ("zk://h?colour=red", "neither"),
+            ("zk://secret@h", "no user:password"),
+            ("zk://:secret@h", "is empty"),
+        ] {
+            let said = Address::parse(url).expect_err(url).to_string();
+            assert!(said.contains(why), "{url}: {said}");
+            assert!(!said.contains("secret"), "{said}");
+        }
+    }
+}

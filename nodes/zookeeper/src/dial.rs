@@ -1,0 +1,135 @@
+//! Opening a session with any member of an ensemble.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use quorate::node::Fault;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use zookeeper_client::{Client, Error, SessionState, StateWatcher};
+
+use crate::address::{Address, with_port};
+use crate::fault;
+
+/// How long one member may be silent before the next one is asked as well.
+const NEXT: Duration = Duration::from_millis(125);
+
+/// A client of one member, and which.
+pub(crate) struct Dialled {
+    pub(crate) client: Client,
+    pub(crate) host: String,
+}
+
+/// A session with whichever member answers first, asked one after the other, the next one also where the last has
+/// not answered yet: a member that stands still costs a moment. The client knows this member only:
+/// when it goes, so does the client, and what comes after it is another session.
+pub(crate) async fn dial(address: &Address) -> Result<Dialled, Fault> {
+    let mut hosts = address.hosts.clone();
+    let mut rng: StdRng = rand::make_rng();
+    hosts.shuffle(&mut rng);
+    let mut waiting = hosts.iter();
+    let mut asked = FuturesUnordered::new();
+    let mut failed = Vec::new();
+    loop {
+        if let Some(host) = waiting.next() {
+            asked.push(dial_one(host, address));
+        }
+        let more = waiting.len() > 0;
+        tokio::select! {
+            answer = asked.next(), if !asked.is_empty() => match answer {
+                Some(Ok(dialled)) => return check(dialled, address),
+                Some(Err(Refusal::Final(fault))) => return Err(fault),
+                Some(Err(Refusal::Silent(why))) => failed.push(why),
+                None => {}
+            },
+            () = sleep(NEXT.min(address.timeout / 4)), if more => {}
+        }
+        if asked.is_empty() && waiting.len() == 0 {
+            return Err(Fault::Down(failed.join("; ").into()));
+        }
+    }
+}
+
+enum Refusal {
+    /// Another member may say something else.
+    Silent(String),
+    /// None will.
+    Final(Fault),
+}
+
+async fn dial_one(host: &str, address: &Address) -> Result<Dialled, Refusal> {
+    let mut connector = Client::connector()
+        .with_fail_eagerly()
+        .with_session_timeout(address.session);
+    if let Some(user) = &address.user {
+        let secret = format!("{}:{}", user.name, user.password);
+        connector = connector.with_auth("digest", secret.as_bytes());
+    }
+    match connector.connect(host).await {
+        Ok(client) => Ok(Dialled {
+            client,
+            host: host.to_owned(),
+        }),
+        Err(Error::NoHosts | Error::Timeout | Error::ConnectionLoss) => {
+            Err(Refusal::Silent(why_silent(host).await))
+        }
+        Err(error) => Err(match fault::of_request(&error, address) {
+            Fault::Disconnected(why) => Refusal::Silent(format!("{host}: {why}")),
+            fault => Refusal::Final(fault),
+        }),
+    }
+}
+
+/// The client does not say why it could not connect.
+async fn why_silent(host: &str) -> String {
+    match timeout(Duration::from_secs(1), TcpStream::connect(with_port(host))).await {
+        Ok(Ok(_)) => {
+            format!("{host}: it cuts us off; has its ensemble a majority, and maxClientCnxns room?")
+        }
+        Ok(Err(error)) => format!("{host}: {error}"),
+        Err(_) => format!("{host}: no connection"),
+    }
+}
+
+/// The client gives a connection up after 2/5 of the session: that must not be sooner than our own timeout.
+fn check(dialled: Dialled, address: &Address) -> Result<Dialled, Fault> {
+    let granted = dialled.client.session_timeout();
+    if granted * 2 / 5 < address.timeout {
+        return Err(fault::short_session(granted, address));
+    }
+    Ok(dialled)
+}
+
+/// Sees the end of a session while an answer is waited for. A client that has lost its connection goes on trying to
+/// have it back, and keeps what it is asked meanwhile for as long as the session lasts.
+pub(crate) struct Watch(StateWatcher);
+
+impl Watch {
+    /// Nothing is sent on a session that has lost its connection.
+    pub(crate) fn on(client: &Client) -> Result<Self, Fault> {
+        let mut states = client.state_watcher();
+        match states.state() {
+            SessionState::SyncConnected => Ok(Self(states)),
+            state => Err(Fault::Down(
+                format!("the session is over: {state:?}").into(),
+            )),
+        }
+    }
+
+    /// The answer, or the end of the session.
+    pub(crate) async fn over<T>(
+        mut self,
+        answer: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        tokio::select! {
+            biased;
+            answer = answer => answer,
+            state = self.0.changed() => {
+                Err(Fault::Disconnected(format!("the session is over: {state:?}").into()))
+            }
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What an error of ZooKeeper says of a master.
+
+use quorate::node::Fault;
+use zookeeper_client::Error;
+
+use crate::address::Address;
+
+/// The fault behind an error that a request on a session had.
+pub(crate) fn of_request(error: &Error, address: &Address) -> Fault {
+    match error {
+        Error::NoAuth => {
+            Fault::Denied(format!("the ACL of {} does not let this user in", address.path).into())
+        }
+        Error::AuthFailed | Error::InvalidAcl => Fault::Denied(error.to_string().into()),
+        Error::NoNode => unprepared(address),
+        Error::NotReadOnly => Fault::ReadOnly,
+        Error::Throttled => Fault::Busy,
+        Error::Unimplemented => too_old(),
+        Error::QuotaExceeded | Error::MarshallingError | Error::BadArguments(_) => {
+            Fault::Server(error.to_string().into())
+        }
+        // What is left is of the connection or of the session, or cannot be told from it.
+        _ => Fault::Disconnected(error.to_string().into()),
+    }
+}
+
+/// The fault of a server where nothing has been made yet.
+pub(crate) fn unprepared(address: &Address) -> Fault {
+    let (path, url) = (&address.path, address.url());
+    Fault::Unprepared(
+        format!("{path} is not there or was made by something else: run `quorate prepare {url}`")
+            .into(),
+    )
+}
+
+pub(crate) fn too_old() -> Fault {
+    Fault::Unsupported("a lock needs ZooKeeper 3.5 or newer".into())
+}
+
+/// The fault of a server that ends sessions sooner than an answer may take.
+pub(crate) fn short_session(granted: std::time::Duration, address: &Address) -> Fault {
+    let granted = humantime::format_duration(granted);
+    let timeout = humantime::format_duration(address.timeout);
+    Fault::Unsupported(
+        format!(
+            "the server keeps a session for {granted} at most, too short for a timeout of {timeout}: raise \
+             maxSessionTimeout there, or give the URL a shorter ?timeout="
+        )
+        .into(),
+    )
+}

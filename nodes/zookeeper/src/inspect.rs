@@ -1,0 +1,123 @@
+//! A look at a ZooKeeper by the way a lock takes.
+
+use std::time::{Duration, Instant};
+
+use quorate::Inspection;
+use quorate::node::{Fault, NodeName};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use zookeeper_client::{Client, CreateMode, Error};
+
+use crate::address::{Address, with_port};
+use crate::dial::{Dialled, dial};
+use crate::fault;
+use crate::layout::{Layout, fresh};
+use crate::store::greet;
+
+/// How many round trips are measured.
+const ROUNDS: usize = 3;
+/// The most that is read of what a member says of itself.
+const LONGEST: u64 = 16_384;
+
+pub(crate) async fn inspect(address: &Address, name: NodeName) -> Inspection {
+    let mut found = Inspection::new(name);
+    found.server = Some("zookeeper".to_owned());
+    let begun = Instant::now();
+    let dialled = match timeout(address.timeout, dial(address)).await {
+        Ok(Ok(dialled)) => dialled,
+        Ok(Err(fault)) => return with(found, fault),
+        Err(_) => return with(found, Fault::Timeout(address.timeout)),
+    };
+    let greeted = timeout(address.timeout, greet(&dialled.client, address)).await;
+    found.connecting = Some(begun.elapsed());
+    say(&mut found, &dialled, address.timeout).await;
+    match greeted.unwrap_or(Err(Fault::Timeout(address.timeout))) {
+        Ok(identity) => found.run_id = Some(identity),
+        Err(fault) => return with(found, fault),
+    }
+    found.wake_ups = true;
+    for _ in 0..ROUNDS {
+        let begun = Instant::now();
+        let written = timeout(address.timeout, write(&dialled.client, address)).await;
+        match written.unwrap_or(Err(Fault::Timeout(address.timeout))) {
+            Ok(()) => {
+                let took = begun.elapsed();
+                found.round_trip = Some(found.round_trip.map_or(took, |least| least.min(took)));
+            }
+            Err(fault) => return with(found, fault),
+        }
+    }
+    found
+}
+
+fn with(mut found: Inspection, fault: Fault) -> Inspection {
+    found.fault = Some(fault);
+    found
+}
+
+/// Writes as a lock does, and leaves nothing: a znode that is made and removed in one transaction.
+async fn write(client: &Client, address: &Address) -> Result<(), Fault> {
+    let layout = Layout::new(address);
+    let path = format!("{}/probe-{}", layout.records(), fresh());
+    let mut writer = client.new_multi_writer();
+    let options = layout.options(CreateMode::Persistent);
+    let added = writer
+        .add_create(&path, b"", &options)
+        .and_then(|()| writer.add_delete(&path, None));
+    let fault = |error| fault::of_request(&error, address);
+    added.map_err(fault)?;
+    let written = writer.commit().await;
+    written
+        .map(|_| ())
+        .map_err(|error| fault(Error::from(error)))
+}
+
+/// Takes over what the member says of itself to `srvr`, which its administrators may have forbidden.
+async fn say(found: &mut Inspection, dialled: &Dialled, within: Duration) {
+    let Ok(Ok(said)) = timeout(within, ask(&dialled.host, "srvr")).await else {
+        return;
+    };
+    read(found, &said);
+}
+
+fn read(found: &mut Inspection, said: &str) {
+    let value = |name: &str| said.lines().find_map(|line| line.strip_prefix(name));
+    let word = |text: &str| {
+        let plain = |c: &char| c.is_ascii_alphanumeric() || ".-_".contains(*c);
+        text.trim()
+            .chars()
+            .take_while(plain)
+            .take(40)
+            .collect::<String>()
+    };
+    found.version = value("Zookeeper version:").map(word);
+    found.role = value("Mode:").map(word);
+}
+
+async fn ask(host: &str, word: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(with_port(host)).await?;
+    stream.write_all(word.as_bytes()).await?;
+    let mut said = Vec::new();
+    stream.take(LONGEST).read_to_end(&mut said).await?;
+    Ok(String::from_utf8_lossy(&said).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_member_says_is_read_and_moves_no_cursor() {
+        let mut found = Inspection::new(NodeName::new("zk"));
+        read(
+            &mut found,
+            "Zookeeper version: 3.8.0-${mvngit.commit.id}, built on 2023\nMode: \u{1b}[2Jleader\n",
+        );
+        assert_eq!(found.version.as_deref(), Some("3.8.0-"));
+        assert_eq!(found.role.as_deref(), Some(""));
+        read(&mut found, "Mode: follower\n");
+        assert_eq!(found.role.as_deref(), Some("follower"));
+        assert_eq!(found.version, None);
+    }
+}

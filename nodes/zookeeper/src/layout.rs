@@ -1,0 +1,120 @@
+//! Where everything is kept, and by what right.
+
+use std::fmt::Write;
+
+use rand::RngExt;
+use rand::rngs::StdRng;
+use zookeeper_client::{Acls, CreateMode, CreateOptions};
+
+use crate::address::Address;
+
+/// The znode that names the ensemble for all paths in it.
+pub(crate) const SERVER: &str = "/quorate-server";
+
+/// The znodes of one path.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    root: String,
+    owned: bool,
+}
+
+impl Layout {
+    pub(crate) fn new(address: &Address) -> Self {
+        Self {
+            root: address.path.clone(),
+            owned: address.user.is_some(),
+        }
+    }
+
+    pub(crate) fn root(&self) -> &str {
+        &self.root
+    }
+
+    pub(crate) fn records(&self) -> String {
+        format!("{}/records", self.root)
+    }
+
+    pub(crate) fn wakes(&self) -> String {
+        format!("{}/wake", self.root)
+    }
+
+    pub(crate) fn identity(&self) -> String {
+        format!("{}/identity", self.root)
+    }
+
+    pub(crate) fn record(&self, name: &[u8]) -> String {
+        let mut path = self.records();
+        path.reserve(1 + 2 * name.len());
+        path.push('/');
+        path.push_str(&hex(name));
+        path
+    }
+
+    pub(crate) fn wake(&self, process: &str) -> String {
+        format!("{}/wake/{process}", self.root)
+    }
+
+    /// How znodes of this kind are made: for the user of the URL alone, or for anybody.
+    pub(crate) fn options(&self, mode: CreateMode) -> CreateOptions<'static> {
+        mode.with_acls(if self.owned {
+            Acls::creator_all()
+        } else {
+            Acls::anyone_all()
+        })
+    }
+}
+
+/// A name that nothing else has.
+pub(crate) fn fresh() -> String {
+    let mut rng: StdRng = rand::make_rng();
+    hex(&rng.random::<[u8; 16]>())
+}
+
+/// Two digits a byte. An empty name is a dash: a znode has a name.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    if bytes.is_empty() {
+        return "-".to_owned();
+    }
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// The other way round; `None` for what [`hex`] did not write.
+pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
+    if text == "-" {
+        return Some(Vec::new());
+    }
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    if text.is_empty() || !text.len().is_multiple_of(2) {
+        return None;
+    }
+    let pairs = text.as_bytes().chunks_exact(2);
+    pairs
+        .map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_go_into_paths_and_come_back() {
+        let all: Vec<u8> = (0..=255).collect();
+        for name in [&b""[..], b"a", b"a/b\0", &all] {
+            let text = hex(name);
+            assert!(!text.contains('/') && !text.is_empty());
+            assert_eq!(unhex(&text).as_deref(), Some(name));
+        }
+        for strange in ["", "a", "zz", "AB", "a-", "probe-1"] {
+            assert_eq!(unhex(strange), None, "{strange}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! A ZooKeeper as a store of records.
+
+use std::sync::Arc;
+
+use quorate::Inspection;
+use quorate::node::store::{Greeting, Store, StoreNode, Traits};
+use quorate::node::{Fault, NodeName, ServerRun};
+use zookeeper_client::Client;
+
+use crate::address::{Address, BadUrl};
+use crate::dial::dial;
+use crate::fault;
+use crate::inspect;
+use crate::layout::Layout;
+use crate::listener::ZooKeeperListener;
+use crate::session::ZooKeeperSession;
+
+/// How many commits go out before the first answer is waited for.
+const BATCH: usize = 64;
+
+/// A ZooKeeper, one server or an ensemble.
+#[derive(Clone, Debug)]
+pub struct ZooKeeper {
+    address: Arc<Address>,
+    name: NodeName,
+}
+
+impl ZooKeeper {
+    /// The ZooKeeper that a URL names (see the [crate]). Connects nowhere yet.
+    ///
+    /// # Errors
+    ///
+    /// [`BadUrl`] where it names none.
+    pub fn open(url: &str) -> Result<Self, BadUrl> {
+        let address = Arc::new(Address::parse(url)?);
+        let name = NodeName::new(address.name());
+        Ok(Self { address, name })
+    }
+}
+
+/// A master of this ZooKeeper, for [`RedlockBuilder::node`](quorate::RedlockBuilder::node).
+///
+/// # Errors
+///
+/// [`BadUrl`] where the URL names none.
+pub fn node(url: &str) -> Result<StoreNode<ZooKeeper>, BadUrl> {
+    ZooKeeper::open(url).map(StoreNode::new)
+}
+
+impl Store for ZooKeeper {
+    type Session = ZooKeeperSession;
+    type Listener = ZooKeeperListener;
+
+    fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    fn traits(&self) -> Traits {
+        Traits::new(self.address.timeout).batch(BATCH)
+    }
+
+    async fn connect(&self) -> Result<(Self::Session, Greeting), Fault> {
+        let dialled = dial(&self.address).await?;
+        let identity = greet(&dialled.client, &self.address).await?;
+        let session = ZooKeeperSession::new(dialled, self.address.clone());
+        // After a restart it has all it had: another run is only another ensemble.
+        let run = ServerRun::new(format!("zk-{identity}"));
+        Ok((session, Greeting::new(run).server(identity)))
+    }
+
+    async fn listen(&self, process: Arc<str>) -> Result<Self::Listener, Fault> {
+        let dialled = dial(&self.address).await?;
+        ZooKeeperListener::open(dialled, self.address.clone(), &process).await
+    }
+
+    async fn inspect(&self) -> Inspection {
+        inspect::inspect(&self.address, self.name.clone()).await
+    }
+}
+
+/// Brings the member up to what its leader knows, and reads the name of the ensemble.
+pub(crate) async fn greet(client: &Client, address: &Address) -> Result<String, Fault> {
+    let layout = Layout::new(address);
+    let path = layout.identity();
+    let (synced, identity) = futures::join!(client.sync(layout.root()), client.get_data(&path));
+    let read = synced.and(identity);
+    let (identity, _) = read.map_err(|error| fault::of_request(&error, address))?;
+    let identity = String::from_utf8(identity).ok();
+    identity
+        .filter(|name| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        .ok_or_else(|| fault::unprepared(address))
+}

@@ -1,0 +1,228 @@
+//! Locks over ZooKeeper, alone and beside Redis, as a user takes them.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use quorate::{AcquireError, Redlock, RedlockBuilder, RestartGuard, TryAcquire, Wait};
+use quorate_testbed::{Masters, ZooKeeperOptions};
+use quorate_zookeeper::node;
+use support::*;
+
+/// A client of one ZooKeeper, as a process of its own would be.
+fn settings(server: &Prepared) -> RedlockBuilder {
+    settings_of(&server.url())
+}
+
+fn settings_of(url: &str) -> RedlockBuilder {
+    Redlock::builder()
+        .node(node(url).unwrap())
+        .restart_guard(RestartGuard::Off)
+        .connect_timeout(Duration::from_secs(4))
+        .ttl(Duration::from_secs(30))
+        .wait(Wait::For(Duration::from_secs(40)))
+}
+
+fn client(server: &Prepared) -> Redlock {
+    settings(server).build().unwrap()
+}
+
+/// Two Redis masters beside a ZooKeeper.
+fn mixed(server: &Prepared, masters: &Masters) -> Redlock {
+    settings(server)
+        .masters(masters.urls())
+        .node_timeout(Duration::from_millis(500))
+        .build()
+        .unwrap()
+}
+
+/// Whether another holds it; asked again while a master that has just gone is found out.
+async fn is_held(redlock: &Redlock, resource: &str) -> bool {
+    let began = Instant::now();
+    loop {
+        match redlock.try_acquire(resource).await {
+            Ok(TryAcquire::Held(_)) => return true,
+            Ok(TryAcquire::Acquired(guard)) => {
+                guard.release().await;
+                return false;
+            }
+            Err(error) => assert!(began.elapsed() < PATIENCE, "{error:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Ten clients take a lock four times each. Never two inside, tokens rise, every one of forty is counted.
+async fn forty(clients: Vec<Redlock>) -> Duration {
+    let inside = Arc::new(AtomicBool::new(false));
+    let last = Arc::new(AtomicU64::new(0));
+    let began = Instant::now();
+    let tasks: Vec<_> = clients
+        .into_iter()
+        .map(|redlock| {
+            let (inside, last) = (inside.clone(), last.clone());
+            tokio::spawn(async move {
+                for _ in 0..4 {
+                    let guard = redlock.acquire("prize").await.unwrap();
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two are inside");
+                    let token = guard.fencing_token().expect("fenced");
+                    assert!(last.swap(token, Ordering::SeqCst) < token, "tokens rise");
+                    inside.store(false, Ordering::SeqCst);
+                    guard.release().await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    began.elapsed()
+}
+
+test!(one_zookeeper_alone_keeps_a_lock, server => {
+    let (mine, yours) = (client(&server), client(&server));
+    let first = mine.acquire("a").await.unwrap();
+    assert!(is_held(&yours, "a").await);
+    assert!(!is_held(&yours, "b").await);
+    let token = first.fencing_token().unwrap();
+    first.release().await;
+    let second = yours.acquire("a").await.unwrap();
+    assert!(second.fencing_token().unwrap() > token);
+    second.release().await;
+});
+
+test!(ten_clients_of_one_zookeeper_are_never_two_inside, server => {
+    let took = forty((0..10).map(|_| client(&server)).collect()).await;
+    // Without wake-ups it is half a minute.
+    assert!(took < Duration::from_secs(15), "{took:?}");
+});
+
+test!(a_release_fires_one_watch_however_many_wait, server => {
+    let clients: Vec<_> = (0..6).map(|_| client(&server)).collect();
+    let guard = clients[0].acquire("a").await.unwrap();
+    let waiting: Vec<_> = clients[1..]
+        .iter()
+        .map(|redlock| {
+            let redlock = redlock.clone();
+            tokio::spawn(async move { redlock.acquire("a").await.unwrap() })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let fired = server.watches_fired();
+    guard.release().await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(server.watches_fired() - fired, 1);
+    for waiting in waiting {
+        waiting.abort();
+    }
+});
+
+test!(a_holder_that_dies_is_replaced_after_its_lease_and_not_before, server => {
+    let ttl = Duration::from_secs(3);
+    let url = server.url_with("timeout=700ms");
+    let dead = settings_of(&url).ttl(ttl).build().unwrap();
+    let mine = settings_of(&url).ttl(ttl).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (taken, token) = runtime
+        .spawn(async move {
+            let before = Instant::now();
+            let guard = dead.acquire("a").await.unwrap();
+            let token = guard.fencing_token().unwrap();
+            // Nothing of it is dropped, as in a process that is killed.
+            std::mem::forget(guard);
+            (before, token)
+        })
+        .await
+        .unwrap();
+    // With its runtime a process loses all it had: nothing renews, nothing releases.
+    runtime.shutdown_background();
+    let guard = mine.acquire("a").await.unwrap();
+    assert!(taken.elapsed() >= ttl, "{:?}", taken.elapsed());
+    assert!(taken.elapsed() < ttl * 4, "{:?}", taken.elapsed());
+    assert!(guard.fencing_token().unwrap() > token);
+});
+
+test!(a_held_lock_outlives_a_server_that_stands_still_for_longer_than_its_session, server => {
+    let url = server.url_with("session=1s&timeout=400ms");
+    let ttl = Duration::from_secs(12);
+    let redlock = settings_of(&url).ttl(ttl).build().unwrap();
+    let other = settings_of(&url).ttl(ttl).build().unwrap();
+    let guard = redlock.acquire("a").await.unwrap();
+    server.zookeeper.stop(0).unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    server.zookeeper.cont(0).unwrap();
+    assert!(is_held(&other, "a").await);
+    // It is renewed again: it lasts longer than it would have by itself.
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert!(guard.is_valid() && is_held(&other, "a").await);
+    guard.release().await;
+    assert!(!is_held(&other, "a").await);
+});
+
+test!(
+    an_ensemble_keeps_a_lock_over_the_death_of_its_leader,
+    ZooKeeperOptions::new().members(3),
+    server => {
+        let (mine, yours) = (client(&server), client(&server));
+        let guard = mine.acquire("a").await.unwrap();
+        let leader = server.zookeeper.leader().unwrap();
+        server.zookeeper.kill(leader).unwrap();
+        let zookeeper = &server.zookeeper;
+        let next = || zookeeper.leader().is_some();
+        tokio::task::block_in_place(|| assert!(quorate_testbed::within(PATIENCE, next)));
+        assert!(is_held(&yours, "a").await);
+        assert!(guard.is_valid());
+        let token = guard.fencing_token().unwrap();
+        guard.release().await;
+        let next = yours.acquire("a").await.unwrap();
+        assert!(next.fencing_token().unwrap() > token);
+        let took = forty((0..10).map(|_| client(&server)).collect()).await;
+        assert!(took < Duration::from_secs(30), "{took:?}");
+    }
+);
+
+test!(two_redis_and_one_zookeeper_are_one_quorum, server => {
+    let masters = Masters::start(2).unwrap();
+    let took = forty((0..10).map(|_| mixed(&server, &masters)).collect()).await;
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    let (mine, yours) = (mixed(&server, &masters), mixed(&server, &masters));
+    let guard = mine.acquire("a").await.unwrap();
+    assert!(is_held(&yours, "a").await);
+    // One of the three may go, whichever.
+    masters[0].kill().unwrap();
+    assert!(is_held(&yours, "a").await);
+    let token = guard.fencing_token().unwrap();
+    guard.release().await;
+    let guard = yours.acquire("a").await.unwrap();
+    assert!(guard.fencing_token().unwrap() > token);
+    masters[0].restart().unwrap();
+    server.zookeeper.kill(0).unwrap();
+    assert!(!is_held(&mine, "b").await);
+    guard.release().await;
+    assert!(!is_held(&mine, "a").await);
+});
+
+test!(two_urls_of_one_zookeeper_are_one_vote, server => {
+    let other = format!("{}?timeout=4s", server.zookeeper.url("/elsewhere"));
+    quorate_zookeeper::prepare(&other).await.unwrap();
+    let redlock = settings(&server)
+        .node(node(&other).unwrap())
+        .wait(Wait::For(Duration::from_secs(5)))
+        .build()
+        .unwrap();
+    let refused = redlock.acquire("a").await.map(|_| ()).unwrap_err();
+    let said = format!("{refused:?}");
+    assert!(said.contains("SameServer"), "{said}");
+});
+
+test!(a_zookeeper_that_is_not_prepared_is_no_lock_and_says_so_at_once, server => {
+    let url = format!("{}?timeout=4s", server.zookeeper.url("/nowhere"));
+    let redlock = settings_of(&url).build().unwrap();
+    let began = Instant::now();
+    let refused = redlock.acquire("a").await.map(|_| ()).unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    let AcquireError::NoQuorum(_) = &refused else { panic!("{refused:?}") };
+    assert!(format!("{refused:?}").contains("quorate prepare"), "{refused:?}");
+});

@@ -1,0 +1,313 @@
+//! Every promise of a store, on a real ZooKeeper.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use quorate::node::Fault;
+use quorate::node::store::{Commit, Committed, Listener, Session, Store};
+use quorate_testbed::ZooKeeperOptions;
+use quorate_zookeeper::ZooKeeper;
+use support::*;
+
+test!(what_is_committed_is_loaded_and_has_a_new_version_each_time, server => {
+    let mut session = session(&server).await;
+    assert_eq!(load(&mut session, "a").await, (0, Vec::new()));
+    let mut seen = vec![0];
+    for round in 0..5_u8 {
+        let before = *seen.last().unwrap();
+        let done = one(&mut session, change("a", before, &[round])).await;
+        let Committed::Done(versions) = done else { panic!("{round}") };
+        assert_eq!(load(&mut session, "a").await, (versions[0], vec![round]));
+        assert!(!seen.contains(&versions[0]));
+        seen.push(versions[0]);
+    }
+    // An empty state is not the same as none.
+    let last = *seen.last().unwrap();
+    assert!(matches!(one(&mut session, change("a", last, b"")).await, Committed::Done(_)));
+    assert_eq!(load(&mut session, "a").await, (last + 1, Vec::new()));
+});
+
+test!(a_commit_that_names_another_version_does_nothing, server => {
+    let mut session = session(&server).await;
+    assert_eq!(one(&mut session, change("a", 3, b"x")).await, Committed::Stale);
+    assert_eq!(load(&mut session, "a").await, (0, Vec::new()));
+    let Committed::Done(first) = one(&mut session, change("a", 0, b"1")).await else { panic!() };
+    let Committed::Done(second) = one(&mut session, change("a", first[0], b"2")).await else { panic!() };
+    for version in [0, first[0], second[0] + 1] {
+        assert_eq!(one(&mut session, change("a", version, b"x")).await, Committed::Stale, "{version}");
+    }
+    // One that no znode ever has is not taken for another.
+    let never = commit(change("a", second[0] + (1 << 32), b"x"));
+    assert!(matches!(session.commit(&[never]).await, Err(Fault::Server(_))));
+    assert_eq!(load(&mut session, "a").await, (second[0], b"2".to_vec()));
+});
+
+test!(a_batch_is_done_in_order_and_each_commit_by_itself, server => {
+    let mut session = session(&server).await;
+    let batch: Vec<Commit> = (0..64)
+        .map(|i| change(&format!("r{i}"), u64::from(i % 3 == 0), &[i]))
+        .map(commit)
+        .collect();
+    let became = session.commit(&batch).await.unwrap();
+    assert!(became.clock.is_none(), "it has no clock");
+    for (i, became) in became.what.iter().enumerate() {
+        assert_eq!(matches!(became, Committed::Stale), i % 3 == 0, "{i}");
+    }
+    let names: Vec<_> = (0..64).map(|i| name(&format!("r{i}"))).collect();
+    let loaded = session.load(&names).await.unwrap();
+    assert!(loaded.clock.is_none());
+    for (i, record) in loaded.what.iter().enumerate() {
+        let there = if i % 3 == 0 { (0, vec![]) } else { (1, vec![i as u8]) };
+        assert_eq!((record.version, record.state.clone()), there);
+    }
+});
+
+test!(several_records_change_together_or_not_at_all, server => {
+    let mut session = session(&server).await;
+    one(&mut session, change("a", 0, b"1")).await;
+    let both = |a, b| Commit { changes: vec![change("a", a, b"2"), change("b", b, b"2")], wakes: vec![] };
+    for stale in [both(7, 0), both(1, 1), both(0, 0)] {
+        assert_eq!(session.commit(&[stale]).await.unwrap().what, [Committed::Stale]);
+    }
+    assert_eq!(load(&mut session, "a").await, (1, b"1".to_vec()));
+    assert_eq!(load(&mut session, "b").await, (0, vec![]));
+    let done = session.commit(&[both(1, 0)]).await.unwrap().what;
+    assert_eq!(done, [Committed::Done(vec![2, 1])]);
+    assert_eq!(load(&mut session, "b").await, (1, b"2".to_vec()));
+});
+
+test!(a_record_that_is_only_looked_at_decides_and_stays_as_it_is, server => {
+    let mut session = session(&server).await;
+    one(&mut session, change("a", 0, b"1")).await;
+    let with = |a: u64, none: u64| Commit {
+        changes: vec![look("a", a), look("none", none), change("b", 0, b"1")],
+        wakes: vec![],
+    };
+    for stale in [with(2, 0), with(1, 1), with(0, 0)] {
+        assert_eq!(session.commit(&[stale]).await.unwrap().what, [Committed::Stale]);
+    }
+    let done = session.commit(&[with(1, 0)]).await.unwrap().what;
+    assert_eq!(done, [Committed::Done(vec![1, 0, 1])]);
+    assert_eq!(load(&mut session, "a").await, (1, b"1".to_vec()));
+    assert_eq!(load(&mut session, "none").await, (0, vec![]));
+    // And by itself.
+    assert_eq!(one(&mut session, look("a", 1)).await, Committed::Done(vec![1]));
+    assert_eq!(one(&mut session, look("a", 2)).await, Committed::Stale);
+    assert_eq!(one(&mut session, look("none", 0)).await, Committed::Done(vec![0]));
+    assert_eq!(one(&mut session, look("a", 0)).await, Committed::Stale);
+});
+
+test!(of_sessions_that_change_the_same_record_exactly_one_does, server => {
+    let mut first = session(&server).await;
+    let mut second = session(&server).await;
+    for round in 0..50 {
+        let (version, _) = load(&mut first, "a").await;
+        let (mine, yours) = (commit(change("a", version, b"1")), commit(change("a", version, b"2")));
+        let (mine, yours) = ([mine], [yours]);
+        let (one, two) = futures::join!(first.commit(&mine), second.commit(&yours));
+        let done = [one, two].map(|said| matches!(said.unwrap().what[0], Committed::Done(_)));
+        assert_eq!(done.iter().filter(|done| **done).count(), 1, "{round}");
+        let (_, state) = load(&mut first, "a").await;
+        assert_eq!(state, if done[0] { b"1" } else { b"2" });
+    }
+});
+
+test!(several_records_in_opposite_orders_never_wait_for_each_other, server => {
+    let counted = std::sync::atomic::AtomicU64::new(0);
+    let work = async |order: [&'static str; 2]| {
+        let mut session = session(&server).await;
+        while counted.load(std::sync::atomic::Ordering::Relaxed) < 100 {
+            let loaded = session.load(&order.map(name)).await.unwrap().what;
+            let changes = order.iter().zip(&loaded).map(|(it, now)| change(it, now.version, b"x"));
+            let both = Commit { changes: changes.collect(), wakes: vec![] };
+            if let Committed::Done(_) = session.commit(&[both]).await.unwrap().what[0] {
+                counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+    };
+    futures::join!(work(["a", "b"]), work(["b", "a"]), work(["a", "b"]), work(["b", "a"]));
+    let mut session = session(&server).await;
+    let (a, b) = (load(&mut session, "a").await.0, load(&mut session, "b").await.0);
+    assert_eq!(a, b);
+    assert_eq!(a, counted.into_inner());
+});
+
+test!(names_of_any_bytes_and_of_full_length_are_kept_apart, server => {
+    let mut session = session(&server).await;
+    let names: Vec<Vec<u8>> = vec![
+        vec![], vec![0], b"/".to_vec(), b"a/b".to_vec(), b"-".to_vec(), b"2d".to_vec(), vec![0xff; 2_100], vec![0xff; 2_099],
+    ];
+    for (i, name) in names.iter().enumerate() {
+        let mut change = change("", 0, &[i as u8]);
+        change.name = name.as_slice().into();
+        assert!(matches!(one(&mut session, change).await, Committed::Done(_)), "{i}");
+    }
+    let mut paged = Vec::new();
+    for from in (0..8).step_by(3) {
+        paged.extend(session.page(from, 3).await.unwrap().what);
+    }
+    assert!(session.page(8, 3).await.unwrap().what.is_empty());
+    assert_eq!(paged.len(), names.len());
+    for (i, name) in names.iter().enumerate() {
+        let (_, record) = paged.iter().find(|(it, _)| it == name).expect("listed");
+        assert_eq!((record.version, &*record.state), (1, &[i as u8][..]));
+    }
+});
+
+test!(a_state_that_is_too_large_is_refused_and_the_session_stays, server => {
+    let mut session = session(&server).await;
+    let large = vec![1; 1_000_000];
+    assert!(matches!(one(&mut session, change("a", 0, &large)).await, Committed::Done(_)));
+    assert_eq!(load(&mut session, "a").await.1, large);
+    let larger = commit(change("b", 0, &vec![1; 1_000_001]));
+    let refused = session.commit(&[larger]).await.unwrap_err();
+    assert!(matches!(&refused, Fault::Server(why) if why.contains("1000001")), "{refused}");
+    assert_eq!(load(&mut session, "b").await.0, 0);
+});
+
+test!(what_a_dropped_future_left_behind_finds_another_version, server => {
+    let mut first = session(&server).await;
+    let mut second = session(&server).await;
+    one(&mut first, change("a", 0, b"0")).await;
+    // The server stands still; the change is on its way when its session is dropped.
+    server.zookeeper.stop(0).unwrap();
+    let late = [commit(change("a", 1, b"late"))];
+    let cut = tokio::time::timeout(Duration::from_millis(50), first.commit(&late)).await;
+    assert!(cut.is_err());
+    drop(first);
+    server.zookeeper.cont(0).unwrap();
+    // Whoever comes next writes whatever there is; behind that the late one can do nothing.
+    let (version, _) = load(&mut second, "a").await;
+    let done = one(&mut second, change("a", version, b"next")).await;
+    let mut now = version;
+    if let Committed::Done(versions) = done {
+        now = versions[0];
+    } else {
+        let (version, state) = load(&mut second, "a").await;
+        assert_eq!(state, b"late");
+        assert!(matches!(one(&mut second, change("a", version, b"next")).await, Committed::Done(_)));
+        now = version.max(now) + 1;
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(load(&mut second, "a").await, (now, b"next".to_vec()));
+});
+
+test!(a_process_is_told_every_word_and_nobody_else_is_woken, server => {
+    let mut session = session(&server).await;
+    let mut mine = listener(&server, "00000000000000aa").await;
+    let mut other = listener(&server, "00000000000000bb").await;
+    idle(&mut mine).await;
+    idle(&mut other).await;
+    let fired = server.watches_fired();
+    for round in 0..20_u64 {
+        let word = format!("word {round}");
+        let told = Commit { changes: vec![change("a", round, b"x")], wakes: vec![wake("00000000000000aa", &word)] };
+        assert_eq!(session.commit(&[told]).await.unwrap().what, [Committed::Done(vec![round + 1])]);
+        assert_eq!(next(&mut mine).await, [word.into_bytes()]);
+        // The watch is set again behind what was read.
+    }
+    idle(&mut other).await;
+    idle(&mut mine).await;
+    assert_eq!(server.watches_fired() - fired, 20, "one watch a wake-up");
+});
+
+test!(several_words_for_one_process_in_one_commit_are_one_wake_up, server => {
+    let mut session = session(&server).await;
+    let mut mine = listener(&server, "00000000000000aa").await;
+    idle(&mut mine).await;
+    let fired = server.watches_fired();
+    let wakes = vec![wake("00000000000000aa", "one"), wake("00000000000000cc", "gone"), wake("00000000000000aa", "")];
+    let told = Commit { changes: vec![], wakes };
+    assert_eq!(session.commit(&[told]).await.unwrap().what, [Committed::Done(vec![])]);
+    assert_eq!(next(&mut mine).await, [b"one".to_vec(), vec![]]);
+    idle(&mut mine).await;
+    assert_eq!(server.watches_fired() - fired, 1);
+});
+
+test!(a_wake_up_for_a_process_that_is_gone_does_not_hold_up_the_commit, server => {
+    let mut session = session(&server).await;
+    let mut there = listener(&server, "00000000000000aa").await;
+    let gone = listener(&server, "00000000000000bb").await;
+    drop(gone);
+    let wakes = ["00000000000000bb", "00000000000000aa", "00000000000000cc"].map(|it| wake(it, "w"));
+    let told = Commit { changes: vec![change("a", 0, b"x")], wakes: wakes.to_vec() };
+    assert_eq!(session.commit(std::slice::from_ref(&told)).await.unwrap().what, [Committed::Done(vec![1])]);
+    assert_eq!(next(&mut there).await, [b"w".to_vec()]);
+    // Nobody is told of what was not done.
+    assert_eq!(session.commit(&[told]).await.unwrap().what, [Committed::Stale]);
+    idle(&mut there).await;
+});
+
+test!(what_was_said_while_nobody_looked_is_told_as_something, server => {
+    let mut session = session(&server).await;
+    let mut mine = listener(&server, "00000000000000aa").await;
+    for word in ["one", "two", "three"] {
+        let told = Commit { changes: vec![], wakes: vec![wake("00000000000000aa", word)] };
+        session.commit(&[told]).await.unwrap();
+    }
+    assert_eq!(next(&mut mine).await, Vec::<Vec<u8>>::new(), "something, nobody knows what");
+    idle(&mut mine).await;
+    let told = Commit { changes: vec![], wakes: vec![wake("00000000000000aa", "four")] };
+    session.commit(&[told]).await.unwrap();
+    assert_eq!(next(&mut mine).await, [b"four".to_vec()]);
+});
+
+test!(a_second_listener_of_a_process_takes_the_place_of_the_first, server => {
+    let mut session = session(&server).await;
+    let mut first = listener(&server, "00000000000000aa").await;
+    idle(&mut first).await;
+    let mut second = listener(&server, "00000000000000aa").await;
+    let over = tokio::time::timeout(PATIENCE, first.next()).await.expect("heard");
+    assert!(matches!(over, Err(Fault::Disconnected(_))), "{over:?}");
+    drop(first);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let told = Commit { changes: vec![], wakes: vec![wake("00000000000000aa", "w")] };
+    session.commit(&[told]).await.unwrap();
+    assert_eq!(next(&mut second).await, [b"w".to_vec()]);
+});
+
+test!(a_server_that_stood_still_for_longer_than_a_session_ends_it_and_keeps_the_records, server => {
+    let url = server.url_with("session=1s&timeout=400ms");
+    let store = ZooKeeper::open(&url).unwrap();
+    let (mut session, _) = store.connect().await.unwrap();
+    let mut mine = store.listen("00000000000000aa".into()).await.unwrap();
+    one(&mut session, change("a", 0, b"1")).await;
+    server.zookeeper.stop(0).unwrap();
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    server.zookeeper.cont(0).unwrap();
+    let heard = tokio::time::timeout(PATIENCE, mine.next()).await.expect("heard");
+    assert!(matches!(heard, Err(Fault::Disconnected(_) | Fault::Down(_))), "{heard:?}");
+    let over = session.load(&[name("a")]).await.unwrap_err();
+    assert!(matches!(over, Fault::Disconnected(_) | Fault::Down(_)), "{over}");
+    let mut again = until_connected(&store).await;
+    assert_eq!(load(&mut again, "a").await, (1, b"1".to_vec()));
+    let mut mine = store.listen("00000000000000aa".into()).await.unwrap();
+    let told = Commit { changes: vec![], wakes: vec![wake("00000000000000aa", "w")] };
+    again.commit(&[told]).await.unwrap();
+    assert_eq!(next(&mut mine).await, [b"w".to_vec()]);
+});
+
+test!(a_killed_server_is_noticed_at_once_and_has_forgotten_nothing, server => {
+    let store = server.store();
+    let (mut session, before) = store.connect().await.unwrap();
+    let mut done = Vec::new();
+    for i in 0..50 {
+        done.push(one(&mut session, change(&format!("r{i}"), 0, &[i])).await);
+    }
+    assert!(done.iter().all(|it| matches!(it, Committed::Done(_))));
+    server.zookeeper.kill(0).unwrap();
+    let begun = Instant::now();
+    let over = session.load(&[name("r1")]).await.unwrap_err();
+    assert!(matches!(over, Fault::Disconnected(_) | Fault::Down(_)), "{over}");
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    let down = store.connect().await.map(|_| ()).unwrap_err();
+    assert!(matches!(&down, Fault::Down(why) if why.contains("refused")), "{down}");
+    server.zookeeper.restart(0).unwrap();
+    let (mut session, after) = store.connect().await.unwrap();
+    for i in 0..50_u8 {
+        assert_eq!(load(&mut session, &format!("r{i}")).await, (1, vec![i]));
+    }
+    assert_eq!((before.run, before.server), (after.run, after.server));
+    assert!(after.uptime.is_none(), "it loses nothing");
+});

@@ -1,0 +1,179 @@
+//! The real library, as what takes locks in a workload.
+
+use std::sync::Arc;
+
+use quorate::node::Node;
+use quorate::runtime::BoxFuture;
+use quorate::{AcquireError, LockRequest, Note, Owner, Redlock, Waiting};
+
+use crate::canary::{CountedHolds, Flaw, WrongRegister};
+use crate::facts::Fact;
+use crate::kind::Kind;
+use crate::locker::{Hold, Locker, Miss, Order, SEMAPHORES, name};
+use crate::process::Process;
+
+/// The library.
+pub(crate) struct Library {
+    redlock: Redlock,
+    owners: Vec<Owner>,
+    /// A canary: what each owner has here is counted, whether it is held or not.
+    counted: Option<CountedHolds>,
+    register: Option<WrongRegister>,
+    process: Arc<Process>,
+}
+
+/// How many owners there are at the most.
+const OWNERS: u8 = 3;
+
+impl Library {
+    pub(crate) fn new(
+        redlock: Redlock,
+        nodes: Vec<Arc<dyn Node>>,
+        process: Arc<Process>,
+        flaw: Option<Flaw>,
+    ) -> Self {
+        let id = |number| format!("owner-{number}");
+        let owner = |number| redlock.owner(id(number)).expect("a good id");
+        Self {
+            owners: (0..OWNERS).map(owner).collect(),
+            counted: (flaw == Some(Flaw::LocalCountAnswers)).then(CountedHolds::default),
+            register: flaw.and_then(|flaw| WrongRegister::of(flaw, nodes)),
+            process,
+            redlock,
+        }
+    }
+
+    /// A hold by what the process counts.
+    async fn counted(&self, id: u8, resource: u8) -> Result<Arc<dyn Hold>, Miss> {
+        let place = (id, resource);
+        let counted = self.counted.as_ref();
+        if let Some(known) = counted.and_then(|counted| counted.join(place)) {
+            return Ok(known);
+        }
+        let owner = &self.owners[usize::from(id)];
+        let held = owner.acquire(name(resource)).await.map_err(miss)?;
+        let held: Arc<dyn Hold> = Arc::new(held);
+        Ok(match counted {
+            Some(counted) => counted.first(place, held),
+            None => held,
+        })
+    }
+
+    /// Leads, once nobody else does. It renews always.
+    async fn leads(&self, order: &Order) -> Result<Arc<dyn Hold>, Miss> {
+        let election = self.redlock.election(name(order.resource));
+        let note = order.kind.note().unwrap_or_default();
+        let election = election.waiting(self.told(order.resource));
+        let leads = election.wait(order.wait()).campaign(note).await;
+        leads
+            .map(|leadership| Arc::new(leadership) as Arc<dyn Hold>)
+            .map_err(|error| self.missed(order.resource, error))
+    }
+
+    /// Tells the checkers who is said to stand in the way.
+    fn told(&self, resource: u8) -> impl Fn(&Waiting) + Send + Sync + 'static {
+        let process = self.process.clone();
+        move |seen| {
+            if let Some(note) = &seen.note {
+                tell_refusal(&process, resource, seen.holder.as_deref(), note);
+            }
+        }
+    }
+
+    fn missed(&self, resource: u8, error: AcquireError) -> Miss {
+        if let AcquireError::HeldByOther(missed) = &error
+            && let Some(note) = &missed.note
+        {
+            tell_refusal(&self.process, resource, None, note);
+        }
+        miss(error)
+    }
+
+    fn request(&self, order: &Order) -> LockRequest<'_> {
+        let resource = name(order.resource);
+        match order.kind {
+            Kind::Noted(_) => {
+                let note = order.kind.note().unwrap_or_default();
+                self.redlock.lock(resource).note(note)
+            }
+            Kind::Exclusive | Kind::Downgraded | Kind::Lead(_) | Kind::Observe | Kind::Value(_) => {
+                self.redlock.lock(resource)
+            }
+            Kind::Several(_) => {
+                let all = order.kind.scope(order.resource).resources();
+                let others = all.filter(|other| *other != usize::from(order.resource));
+                // Its own first, so that there is no common order.
+                let names = others.map(|other| name(other as u8));
+                self.redlock.lock_all([resource].into_iter().chain(names))
+            }
+            Kind::Shared => self.redlock.lock(resource).shared(),
+            Kind::Owner(id) | Kind::Counted(id) => self.owners[usize::from(id)].lock(resource),
+            Kind::Permit(permits) => {
+                let name = name(order.resource % SEMAPHORES as u8);
+                self.redlock.semaphore(name, permits.into())
+            }
+        }
+    }
+}
+
+impl Locker for Arc<Library> {
+    fn acquire(&self, order: Order) -> BoxFuture<Result<Arc<dyn Hold>, Miss>> {
+        let library = self.clone();
+        Box::pin(async move {
+            if let Kind::Counted(id) = order.kind {
+                return library.counted(id, order.resource).await;
+            }
+            if let Kind::Lead(_) = order.kind {
+                return library.leads(&order).await;
+            }
+            let mut request = library.request(&order);
+            if !order.renew {
+                request = request.fixed_lease();
+            }
+            request = request.wait(order.wait());
+            let alone = order.kind.scope(order.resource).resources().count() == 1;
+            if alone {
+                request = request.waiting(library.told(order.resource));
+            }
+            let held = request.acquire().await;
+            let held = held.map(|guard| Arc::new(guard) as Arc<dyn Hold>);
+            held.map_err(|error| {
+                if alone {
+                    library.missed(order.resource, error)
+                } else {
+                    // It is not said which of them.
+                    miss(error)
+                }
+            })
+        })
+    }
+
+    fn redlock(&self) -> Option<&Redlock> {
+        Some(&self.redlock)
+    }
+
+    fn register(&self) -> Option<&WrongRegister> {
+        self.register.as_ref()
+    }
+}
+
+fn tell_refusal(process: &Process, resource: u8, holder: Option<&[u8]>, note: &Note) {
+    let mut world = process.shared.world();
+    let now = world.now;
+    world.watch.coverage.named_refusals += u64::from(note.text.is_some());
+    let refused = Fact::Refused {
+        resource: resource.into(),
+        holder,
+        note: note.text.as_deref(),
+    };
+    world.watch.fact(now, &refused);
+}
+
+fn miss(error: AcquireError) -> Miss {
+    match error {
+        AcquireError::HeldByOther(_) | AcquireError::NotJoinable(_) => Miss::HeldByOther,
+        AcquireError::NoQuorum(_) => Miss::NoQuorum,
+        AcquireError::TooLate(_) => Miss::TooLate,
+        error => panic!("a scenario with bad input: {error}"),
+    }
+}

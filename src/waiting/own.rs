@@ -1,0 +1,241 @@
+//! What this process holds without a place in line, and which slots of semaphores it asks for: so that its tasks
+//! do not ask for the same slot.
+//!
+//! It does not decide anything: who has a slot say the masters.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+
+use crate::node::Permit;
+use crate::sync::{Mutex, MutexGuard};
+
+/// The locks and slots of one process.
+#[derive(Default)]
+pub(crate) struct OwnLocks(Mutex<Counts>);
+
+#[derive(Default)]
+struct Counts {
+    /// How many locks are held on a key without a place in its line: those of who does not wait in order.
+    held: HashMap<Arc<[u8]>, u32>,
+    /// How many ask for a slot.
+    asked: HashMap<Arc<[u8]>, u32>,
+}
+
+fn count_off(counts: &mut HashMap<Arc<[u8]>, u32>, key: &[u8]) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
+}
+
+impl OwnLocks {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_held(&self, key: &[u8]) -> bool {
+        self.counts().held.contains_key(key)
+    }
+
+    /// Notes a lock, until [`let_go`](Self::let_go).
+    pub(super) fn hold<'a>(&self, keys: impl Iterator<Item = &'a Arc<[u8]>>) {
+        let mut counts = self.counts();
+        for key in keys {
+            *counts.held.entry(key.clone()).or_default() += 1;
+        }
+    }
+
+    /// Such a lock has ended.
+    pub(super) fn let_go(&self, key: &[u8]) {
+        count_off(&mut self.counts().held, key);
+    }
+
+    /// Which slot of a semaphore to ask for, which is noted with it: the first from that of `permit` on of which
+    /// nothing is known to stand in the way. Those in `elsewhere`, as bits, are held by other processes, as far as
+    /// this one knows. Who `passes` the others of this process does not mind what they ask for.
+    pub(super) fn ask(self: &Arc<Self>, permit: &Permit, elsewhere: u64, passes: bool) -> Asked {
+        let (first, permits) = (permit.slot(), permit.permits().max(1));
+        let slots = (0..permits).map(|step| (first % permits + step) % permits);
+        let mut counts = self.counts();
+        let mut best: Option<(Hope, u8, Arc<[u8]>)> = None;
+        for slot in slots {
+            let key = permit.at(slot).key();
+            if counts.held.contains_key(&key) {
+                continue;
+            }
+            let asked = counts.asked.contains_key(&key) && !passes;
+            let hope = match (asked, elsewhere >> slot & 1 == 1) {
+                (false, false) => Hope::Free,
+                (false, true) => Hope::Elsewhere,
+                (true, _) => Hope::Asked,
+            };
+            if best.as_ref().is_none_or(|(known, ..)| *known < hope) {
+                best = Some((hope, slot, key));
+            }
+            if hope == Hope::Free {
+                break;
+            }
+        }
+        let (hope, slot, key) = best.unwrap_or_else(|| (Hope::Held, first, permit.key()));
+        *counts.asked.entry(key.clone()).or_default() += 1;
+        drop(counts);
+        Asked {
+            own: self.clone(),
+            key,
+            slot,
+            alone: hope == Hope::Free,
+        }
+    }
+
+    /// The slots of a semaphore that this process holds, as bits, and those that it asks for; but for what `except`
+    /// asks.
+    pub(super) fn slots(&self, permit: &Permit, except: Option<&Asked>) -> (u64, u64) {
+        let counts = self.counts();
+        let (mut held, mut asked) = (0, 0);
+        for slot in 0..permit.permits().min(64) {
+            let key = permit.at(slot).key();
+            let own = u32::from(except.is_some_and(|except| except.key == key));
+            let others = counts.asked.get(&key).is_some_and(|asked| *asked > own);
+            held |= u64::from(counts.held.contains_key(&key)) << slot;
+            asked |= u64::from(others) << slot;
+        }
+        (held, asked)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        let counts = self.counts();
+        counts.held.is_empty() && counts.asked.is_empty()
+    }
+}
+
+/// What speaks for asking for a slot; the most last.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Hope {
+    /// All are held here.
+    Held,
+    /// Another of this process asks for it.
+    Asked,
+    /// It was held elsewhere.
+    Elsewhere,
+    Free,
+}
+
+/// A slot that somebody of this process asks for, until this is dropped: then it is held, or given up.
+pub(crate) struct Asked {
+    own: Arc<OwnLocks>,
+    key: Arc<[u8]>,
+    pub(crate) slot: u8,
+    /// Nobody else is known to stand in the way.
+    pub(crate) alone: bool,
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        count_off(&mut self.own.counts().asked, &self.key);
+    }
+}
+
+#[cfg(all(test, not(quorate_loom)))]
+mod tests {
+    use super::*;
+
+    fn api(slot: u8) -> Permit {
+        Permit::new(Arc::from(&b"api"[..]), slot, 4)
+    }
+
+    fn holding(slots: &[u8]) -> Arc<OwnLocks> {
+        let own = Arc::<OwnLocks>::default();
+        let keys: Vec<_> = slots.iter().map(|slot| api(*slot).key()).collect();
+        own.hold(keys.iter());
+        own
+    }
+
+    fn asks(own: &Arc<OwnLocks>, slot: u8, elsewhere: u64) -> Asked {
+        own.ask(&api(slot), elsewhere, false)
+    }
+
+    #[test]
+    fn the_first_slot_in_whose_way_nothing_stands_is_asked_for() {
+        let own = holding(&[2]);
+        let one = asks(&own, 2, 0);
+        assert_eq!((one.slot, one.alone), (3, true), "held here");
+        let two = asks(&own, 3, 0b0001);
+        assert_eq!(
+            (two.slot, two.alone),
+            (1, true),
+            "asked for, and held elsewhere"
+        );
+        drop(one);
+        let one = asks(&own, 0, 0b0001);
+        assert_eq!((one.slot, one.alone), (3, true), "given up again");
+    }
+
+    #[test]
+    fn where_something_stands_in_every_way_the_least_is_chosen() {
+        let own = holding(&[0]);
+        let one = asks(&own, 0, 0b1100);
+        assert_eq!((one.slot, one.alone), (1, true));
+        let two = asks(&own, 1, 0b1100);
+        assert_eq!(
+            (two.slot, two.alone),
+            (2, false),
+            "it may have been given back"
+        );
+        let three = asks(&own, 1, 0b1100);
+        assert_eq!(three.slot, 3);
+        let four = asks(&own, 3, 0b1100);
+        assert_eq!((four.slot, four.alone), (3, false), "asked for twice");
+        drop(three);
+        assert!(!asks(&own, 3, 0).alone, "the fourth still asks for it");
+        let all = holding(&[0, 1, 2, 3]);
+        let none = asks(&all, 2, 0);
+        assert_eq!((none.slot, none.alone), (2, false), "the masters will say");
+    }
+
+    #[test]
+    fn who_passes_the_others_does_not_mind_what_they_ask_for() {
+        let own = holding(&[0]);
+        let _others = [asks(&own, 1, 0), asks(&own, 2, 0)];
+        let passing = own.ask(&api(0), 0b1000, true);
+        assert_eq!(passing.slot, 1);
+        let passing = own.ask(&api(2), 0b1000, true);
+        assert_eq!(passing.slot, 2);
+    }
+
+    #[test]
+    fn slots_that_are_held_and_asked_for_are_known_but_for_ones_own() {
+        let own = holding(&[1]);
+        let mine = asks(&own, 3, 0);
+        let other = asks(&own, 2, 0);
+        assert_eq!(own.slots(&api(0), Some(&mine)), (0b0010, 0b0100));
+        assert_eq!(own.slots(&api(0), None), (0b0010, 0b1100));
+        let twice = own.ask(&api(3), 0b0001, true);
+        assert_eq!(
+            own.slots(&api(0), Some(&mine)),
+            (0b0010, 0b1100),
+            "{}",
+            twice.slot
+        );
+        own.let_go(&api(1).key());
+        drop((mine, other, twice));
+        assert_eq!(own.slots(&api(0), None), (0, 0));
+        assert!(own.is_empty());
+    }
+
+    #[test]
+    fn however_many_permits_are_said_to_be_there_nothing_breaks() {
+        let own = Arc::<OwnLocks>::default();
+        for (slot, permits) in [(0, 0), (63, 64), (7, 3)] {
+            let permit = Permit::new(Arc::from(&b"api"[..]), slot, permits);
+            let asked = own.ask(&permit, 0, false);
+            assert!(
+                asked.alone && asked.slot < permits.max(1),
+                "{slot} of {permits}"
+            );
+            drop(asked);
+        }
+    }
+}

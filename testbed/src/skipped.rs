@@ -1,0 +1,20 @@
+//! Tests that could not be run for want of a server.
+
+use std::io::Write;
+
+/// Says that a test was not run, and why: on standard output, and in the file that `QUORATE_NOT_RUN` names, from which
+/// `scripts/test` counts.
+pub fn not_run(test: &str, why: &str) {
+    println!("NOT RUN: {test}: {why}");
+    let Some(file) = std::env::var_os("QUORATE_NOT_RUN") else {
+        return;
+    };
+    let opened = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(file);
+    // One write a line: tests of several processes append at once.
+    if let Ok(mut file) = opened {
+        let _ = file.write_all(format!("{test}: {why}\n").as_bytes());
+    }
+}

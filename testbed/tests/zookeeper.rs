@@ -1,0 +1,51 @@
+//! Each promise of `ZooKeeper`, on real servers.
+
+use std::time::Duration;
+
+use quorate_testbed::{ZooKeeper, not_run, within};
+
+/// Whether there is a ZooKeeper here; says so by name if not.
+fn there(test: &str) -> bool {
+    match ZooKeeper::available() {
+        Ok(()) => true,
+        Err(why) => {
+            not_run(test, &why);
+            false
+        }
+    }
+}
+
+#[test]
+fn one_server_starts_stops_dies_and_comes_back() {
+    if !there("one_server_starts_stops_dies_and_comes_back") {
+        return;
+    }
+    let server = ZooKeeper::start().unwrap();
+    assert_eq!(server.ask(0, "ruok").unwrap(), "imok");
+    assert_eq!(server.leader(), Some(0));
+    assert_eq!(server.url("/a/b"), format!("zk://{}/a/b", server.addr(0)));
+    assert!(server.figure(0, "zk_znode_count").unwrap() > 0);
+    server.stop(0).unwrap();
+    assert!(server.ask(0, "ruok").is_err());
+    server.cont(0).unwrap();
+    assert_eq!(server.ask(0, "ruok").unwrap(), "imok");
+    server.kill(0).unwrap();
+    assert!(server.ask(0, "ruok").is_err());
+    assert!(server.stop(0).is_err());
+    server.restart(0).unwrap();
+    assert_eq!(server.ask(0, "ruok").unwrap(), "imok");
+}
+
+#[test]
+fn an_ensemble_has_one_leader_and_another_one_without_it() {
+    if !there("an_ensemble_has_one_leader_and_another_one_without_it") {
+        return;
+    }
+    let ensemble = ZooKeeper::ensemble(3).unwrap();
+    let first = ensemble.leader().unwrap();
+    ensemble.kill(first).unwrap();
+    let next = || ensemble.leader().filter(|leader| *leader != first);
+    assert!(within(Duration::from_secs(30), || next().is_some()));
+    ensemble.restart(first).unwrap();
+    assert!(next().is_some());
+}
