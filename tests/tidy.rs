@@ -296,7 +296,7 @@ fn scripts(folder: &Path, into: &mut Vec<PathBuf>) {
 const LONGEST: usize = 70;
 
 /// How many functions of a package are longer than that today. May only shrink.
-const LONG: [(&str, usize); 9] = [
+const LONG: [(&str, usize); 8] = [
     ("src", 0),
     ("testbed", 0),
     ("cli", 0),

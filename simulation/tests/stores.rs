@@ -66,6 +66,9 @@ const CANARIES: [(Flaw, u64); 7] = [
 #[test]
 fn every_canary_of_stores_is_caught_within_its_seeds() {
     assert_eq!(CANARIES.map(|(flaw, _)| flaw), Flaw::OF_STORES);
+    for flaw in Flaw::ALL.into_iter().chain(Flaw::OF_STORES) {
+        assert_eq!(Flaw::by_name(flaw.name()), Some(flaw), "one name for each");
+    }
     // Without optimizations the seeds are too few.
     if cfg!(debug_assertions) {
         return;

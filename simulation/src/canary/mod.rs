@@ -321,13 +321,20 @@ impl Flaw {
             Self::CountToK => "count-to-k",
             Self::MasterPicksSlot => "master-picks-slot",
             Self::NoSemaphoreLine => "no-semaphore-line",
+            of_stores => of_stores.name_at_stores(),
+        }
+    }
+
+    /// The same of those of stores.
+    fn name_at_stores(self) -> &'static str {
+        match self {
             Self::VersionsAgain => "versions-again",
             Self::SessionIsLease => "session-is-lease",
             Self::EarlyEnd => "early-end",
             Self::Unsoiled => "unsoiled",
             Self::StoreGuardOff => "store-guard-off",
             Self::NoSlack => "no-slack",
-            Self::KeptSession => "kept-session",
+            _ => "kept-session",
         }
     }
 

@@ -397,7 +397,10 @@ impl<S: Store> Lane<S> {
     /// Others have changed the records each time before these jobs did: the store is well, and they left nothing. They
     /// end before their time does, which would cost the session.
     fn step_back(&mut self) {
-        for asked in std::mem::take(&mut self.jobs).into_iter().flat_map(|job| job.asked) {
+        for asked in std::mem::take(&mut self.jobs)
+            .into_iter()
+            .flat_map(|job| job.asked)
+        {
             self.owed.keep(&asked.queued);
             asked.queued.answer(Err(Fault::Overloaded));
         }
