@@ -4,6 +4,7 @@
 //! rare combinations come up.
 
 mod notes;
+mod stores;
 mod values;
 
 use crate::clock::MS;
@@ -215,6 +216,7 @@ impl Kinds {
             offset_us: rng.around(if self.skewed { 350_000 } else { 500 }),
             ppm: self.drift(rng),
             disk: rng.pick(&[Disk::None, Disk::None, Disk::Stale, Disk::Always]),
+            store: None,
         }
     }
 

@@ -145,6 +145,26 @@ pub(crate) enum Fact<'a> {
         before: Seen,
         after: Seen,
     },
+    /// A client asks a store to write a value.
+    Writes {
+        resource: usize,
+        token: u64,
+        bytes: &'a [u8],
+    },
+    /// A client has heard that it stands in line at a store.
+    Stood {
+        master: usize,
+        claim: &'a Arc<Claim>,
+    },
+    /// A client has heard from a store that a lock is not its own.
+    Denied {
+        master: usize,
+        claim: &'a Arc<Claim>,
+    },
+    /// A client has heard from a store that its lock is given back.
+    GivenBack,
+    /// A store keeps a value of which somebody was told that it is given back.
+    StandsAgain { master: usize, value: &'a [u8; 32] },
     /// A stranger looks after its value under the key of a lock.
     Strange {
         master: usize,

@@ -35,6 +35,11 @@
 //!   masters that crash one after another (`draw/values.rs`). In others holders say who they are, leaders are
 //!   elected, and elections are watched (`draw/notes.rs`).
 //!
+//! - Where asked for (`--stores`), masters that are stores, under the real driver of stores (`world/session.rs`): commits of
+//!   several records by compare-and-set, late and partly done for sessions that are lost, stuck behind others, reads by
+//!   followers that lag, wake-ups lost, late and doubled, clocks of their own or none. Their records are not looked into,
+//!   but for what was given back: they are judged by what clients are told.
+//!
 //! # What is not
 //!
 //! Sockets, TLS, name look-ups and the actor around the driver, which has no decision of its own.
@@ -64,6 +69,8 @@ mod rng;
 mod run;
 mod scenario;
 mod shrink;
+mod store_node;
+mod store_plan;
 mod sweep;
 mod world;
 
@@ -79,4 +86,5 @@ pub use scenario::{
     Step,
 };
 pub use shrink::shrink;
-pub use sweep::{Failure, Summary, Sweep, first_caught};
+pub use store_plan::StorePlan;
+pub use sweep::{Failure, Summary, Sweep, Worlds, first_caught};

@@ -4,15 +4,15 @@ use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use quorate_simulation::{
-    Failure, Flaw, Play, RULES, Scenario, Summary, Sweep, first_caught, grouped, shrink,
+    Failure, Flaw, Play, RULES, Summary, Sweep, Worlds, first_caught, grouped, shrink,
 };
 
 const HELP: &str = "\
-usage: scripts/simulate [--seeds N] [--first N] [--threads N] [--bench]
-       scripts/simulate --canaries [--seeds N]
+usage: scripts/simulate [--seeds N] [--first N] [--threads N] [--stores | --bench]
+       scripts/simulate --canaries [--seeds N] [--stores]
        scripts/simulate --canary NAME [--harm]   the shrunk trace of how it is caught, by any
                                            rule, or by one whose breach does harm by itself
-       QUORATE_SEED=N scripts/simulate     one seed again, with its trace";
+       QUORATE_SEED=N scripts/simulate [--stores]   one seed again, with its trace";
 
 fn main() -> ExitCode {
     let options = match Options::read() {
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     };
     match options.what {
         What::Sweep => sweep(&options),
-        What::Replay(seed) => replay(seed, Play::default()),
+        What::Replay(seed) => replay(seed, options.worlds, Play::default()),
         What::Canaries => canaries(&options),
         What::Canary(flaw) => canary(flaw, &options),
     }
@@ -35,7 +35,7 @@ struct Options {
     seeds: u64,
     first: u64,
     threads: usize,
-    bench: bool,
+    worlds: Worlds,
     harm: bool,
 }
 
@@ -54,7 +54,7 @@ impl Options {
             seeds: 20_000,
             first: 0,
             threads: cores,
-            bench: false,
+            worlds: Worlds::default(),
             harm: false,
         };
         if let Ok(seed) = std::env::var("QUORATE_SEED") {
@@ -67,7 +67,8 @@ impl Options {
                 "--seeds" => options.seeds = number(&value()?)?,
                 "--first" => options.first = number(&value()?)?,
                 "--threads" => options.threads = number(&value()?)? as usize,
-                "--bench" => options.bench = true,
+                "--bench" => options.worlds = Worlds::Bench,
+                "--stores" => options.worlds = Worlds::Stores,
                 "--harm" => options.harm = true,
                 "--canaries" => options.what = What::Canaries,
                 "--canary" => {
@@ -100,7 +101,7 @@ fn sweep(options: &Options) -> ExitCode {
         first: options.first,
         seeds: options.seeds,
         threads: options.threads,
-        bench: options.bench,
+        worlds: options.worlds,
     };
     let summary = sweep.run(|done, failed| {
         bar.set_position(done);
@@ -116,8 +117,8 @@ fn sweep(options: &Options) -> ExitCode {
     for Failure { seed, violation } in &summary.failures {
         println!("seed {seed}: {violation}");
     }
-    if !options.bench {
-        replay(first.seed, Play::default());
+    if options.worlds != Worlds::Bench {
+        replay(first.seed, options.worlds, Play::default());
     }
     ExitCode::FAILURE
 }
@@ -144,18 +145,18 @@ fn table(options: &Options, summary: &Summary) {
         println!("the latest call: {worst} (seed {seed})");
     }
     let idle = summary.idle_rules();
-    if !idle.is_empty() && !options.bench {
+    if !idle.is_empty() && options.worlds != Worlds::Bench {
         println!("rules that judged nothing: {}", idle.join(", "));
     }
     let missing = summary.coverage.missing();
-    if !missing.is_empty() && !options.bench {
+    if !missing.is_empty() && options.worlds != Worlds::Bench {
         println!("never happened: {}", missing.join(", "));
     }
 }
 
 /// One seed again: what is wrong, in the smallest scenario found, and how it came to it.
-fn replay(seed: u64, play: Play) -> ExitCode {
-    let scenario = Scenario::draw(seed);
+fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
+    let scenario = worlds.draw(seed);
     let outcome = play.run(&scenario);
     let Some(violation) = outcome.violation else {
         let traced = Play {
@@ -178,7 +179,12 @@ fn replay(seed: u64, play: Play) -> ExitCode {
     println!("seed {seed} FAILS: {violation}\n\nshrunk to\n{small}\n");
     println!("{}", again.trace.join("\n"));
     if let Some(violation) = again.violation {
-        println!("\n{violation}\nQUORATE_SEED={seed} scripts/simulate");
+        let stores = if worlds == Worlds::Stores {
+            " --stores"
+        } else {
+            ""
+        };
+        println!("\n{violation}\nQUORATE_SEED={seed} scripts/simulate{stores}");
     }
     ExitCode::FAILURE
 }
@@ -190,7 +196,9 @@ fn canaries(options: &Options) -> ExitCode {
         "{:<24}{:>8}  {:<20}{:>12}  rule",
         "canary", "seed", "rule", "harm at seed"
     );
-    for flaw in Flaw::ALL {
+    let redis = Flaw::ALL.into_iter();
+    let redis = redis.filter(|_| options.worlds != Worlds::Stores);
+    for flaw in redis.chain(Flaw::OF_STORES) {
         let caught = |harm| first_caught(flaw, harm, options.seeds, options.threads);
         let (any, harm) = (caught(false), caught(true));
         let show = |failure: Option<Failure>| match failure {
@@ -216,6 +224,10 @@ fn canary(flaw: Flaw, options: &Options) -> ExitCode {
         harm: options.harm,
         ..Play::default()
     };
-    replay(caught.seed, play);
+    let worlds = match flaw.is_of_stores() {
+        true => Worlds::Stores,
+        false => Worlds::Redis,
+    };
+    replay(caught.seed, worlds, play);
     ExitCode::SUCCESS
 }

@@ -15,6 +15,8 @@ use quorate::testing::{Driver, drivers};
 use crate::canary::Flaw;
 use crate::clock::{BEGIN, Clock, EPOCH_US};
 use crate::rng::Rng;
+use crate::store_node::WatchedStore;
+use crate::store_plan::StorePlan;
 use crate::world::{Event, Link, Shared};
 
 /// One life of a client process.
@@ -42,6 +44,8 @@ impl Process {
         let seed = world.scenario.seed;
         let first = world.links.len();
         let masters = world.scenario.masters.len();
+        let plans = world.scenario.masters.iter();
+        let stores: Vec<Option<StorePlan>> = plans.map(|plan| plan.store).collect();
         let now = Instant::from_nanos(clock.read(world.now));
         let net = world.scenario.net;
         let preempt = (net.preempt_ppm, net.preempt);
@@ -70,13 +74,26 @@ impl Process {
             dead: AtomicBool::new(false),
         });
         let node = |master: usize| {
-            Arc::new(SimNode {
-                driver: drivers[master].clone(),
-                shared: Arc::downgrade(shared),
-                link: first + master,
-            }) as Arc<dyn Node>
+            let link = first + master;
+            match stores[master] {
+                Some(plan) => {
+                    let store =
+                        WatchedStore::new(NAMES[master], plan, shared, (client, master, link));
+                    Arc::new(store) as Arc<dyn Node>
+                }
+                None => Arc::new(SimNode {
+                    driver: drivers[master].clone(),
+                    shared: Arc::downgrade(shared),
+                    link,
+                }),
+            }
         };
-        (process, (0..masters).map(node).collect())
+        let nodes: Vec<Arc<dyn Node>> = (0..masters).map(node).collect();
+        let of_stores = (0..masters).filter(|master| stores[*master].is_some());
+        let breakers = of_stores.map(|master| (client, master, nodes[master].clone()));
+        let old = shared.world().replace_breakers(client, breakers.collect());
+        drop(old);
+        (process, nodes)
     }
 
     /// From now on nothing of this life has any effect.

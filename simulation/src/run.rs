@@ -56,6 +56,8 @@ impl Run {
             Some(flaw) if flaw.is_locker() => scenario.plain(),
             _ => scenario.clone(),
         });
+        // A run is played by one thread from beginning to end.
+        quorate::node::store::set_flaw(play.flaw.and_then(Flaw::of_driver));
         let shared = Shared::new(scenario.clone(), play);
         let executor = Executor::new(shared.clone());
         let mut run = Self {
@@ -75,7 +77,8 @@ impl Run {
     /// Starts a process with a lock factory of its own.
     fn boot(&mut self, client: usize) -> Arc<Process> {
         let (process, nodes) = Process::boot(&self.shared, client);
-        let settings = self.scenario.settings;
+        let mut settings = self.scenario.settings;
+        settings.guard &= self.flaw != Some(Flaw::StoreGuardOff);
         let flaw = self.flaw.filter(|flaw| flaw.is_locker());
         let locker: Arc<dyn Locker> = if let Some(flaw) = flaw {
             let process = process.clone();

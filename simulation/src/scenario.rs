@@ -9,6 +9,7 @@ use quorate::{Redlock, RedlockBuilder, RestartGuard, Retry};
 use crate::clock::MS;
 use crate::kind::Kind;
 use crate::rng::Rng;
+use crate::store_plan::StorePlan;
 
 /// Everything that happens from outside in one run. Times are nanoseconds of simulated time,
 /// counted from the beginning of the run.
@@ -43,6 +44,8 @@ pub struct MasterPlan {
     pub ppm: i64,
     /// What a restart leaves.
     pub disk: Disk,
+    /// It is a store, and not Redis.
+    pub store: Option<StorePlan>,
 }
 
 /// What a restart leaves of a master's memory.
@@ -289,6 +292,7 @@ impl Scenario {
             offset_us: 0,
             ppm: 0,
             disk: Disk::None,
+            store: None,
         };
         let mut client = || ClientPlan {
             origin: rng.range(1, 1 << 50),
@@ -359,7 +363,13 @@ impl Scenario {
             }
             _ => false,
         });
-        let offsets = || self.masters.iter().map(|master| master.offset_us);
+        let walls = self.clients.iter().map(|client| client.wall_us);
+        // A store without a clock goes by those of its clients.
+        let walls: Vec<i64> = walls.filter(|_| self.has_clockless()).collect();
+        let offsets = || {
+            let masters = self.masters.iter().map(|master| master.offset_us);
+            masters.chain(walls.iter().copied())
+        };
         let breaks = |fault: &Fault| matches!(fault.kind, FaultKind::Break { .. });
         // Rates move clocks apart too: 0.4 % of half a minute, both ways.
         let rates: i64 = self
@@ -389,6 +399,26 @@ impl Scenario {
             calm: self.is_quiet() && self.faults.is_empty(),
             prompt: self.is_quiet() && self.faults.iter().all(breaks),
         }
+    }
+
+    /// Which masters are stores, as bits.
+    pub(crate) fn stores(&self) -> u16 {
+        let masters = self.masters.iter().enumerate();
+        let stores = masters.filter(|(_, plan)| plan.store.is_some());
+        stores.fold(0, |all, (master, _)| all | 1 << master)
+    }
+
+    /// Whether some store has no clock of its own.
+    fn has_clockless(&self) -> bool {
+        let mut stores = self.masters.iter().filter_map(|plan| plan.store);
+        stores.any(|plan| !plan.clocked)
+    }
+
+    /// The longest that a master may take to answer.
+    pub(crate) fn slowest(&self) -> u64 {
+        let stores = self.masters.iter().filter_map(|plan| plan.store);
+        let slowest = stores.map(|plan| plan.timeout).max().unwrap_or(0);
+        slowest.max(self.settings.node_timeout)
     }
 
     /// Whether a master's clock jumps.
@@ -446,7 +476,7 @@ impl Scenario {
             jitter,
             ..
         } = self.net;
-        let trips = 3 * (delay + jitter);
+        let trips = if self.stores() == 0 { 3 } else { 12 } * (delay + jitter);
         loss_ppm + duplicate_ppm + reset_ppm + doze_ppm + preempt_ppm == 0
             && trips < self.settings.node_timeout
     }
@@ -465,8 +495,15 @@ impl Scenario {
         let turns = self.clients.len() as u64 * u64::from(self.tasks);
         let steps = self.clients.iter().flat_map(|client| &client.steps);
         let longest = steps.map(|step| step.hold).max().unwrap_or(0);
+        // Who looks at a store without a clock waits once more for what was left behind.
+        let seen_anew = if self.stores() == 0 {
+            0
+        } else {
+            2 * ttl + 12 * self.slowest()
+        };
         max_ttl
             + 4 * ttl
+            + seen_anew
             + self.net.duplicate_late
             + self.net.doze
             + self.net.preempt

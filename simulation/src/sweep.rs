@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::canary::Flaw;
-use crate::checks::{Judged, Lateness, RULES, Violation};
+use crate::checks::{Judged, Lateness, OF_STORES, RULES, Violation};
 use crate::coverage::Coverage;
 use crate::play::Play;
 use crate::run::Outcome;
@@ -24,8 +24,31 @@ pub struct Sweep {
     pub seeds: u64,
     /// On how many threads.
     pub threads: usize,
-    /// The scenario of the speed figure instead of drawn ones.
-    pub bench: bool,
+    /// Which worlds.
+    pub worlds: Worlds,
+}
+
+/// Which worlds are played.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Worlds {
+    /// Those of the seeds: masters are Redis.
+    #[default]
+    Redis,
+    /// The same, but some masters, or all, are stores.
+    Stores,
+    /// That of the speed figure.
+    Bench,
+}
+
+impl Worlds {
+    /// The scenario of a seed.
+    pub fn draw(self, seed: u64) -> Scenario {
+        match self {
+            Self::Redis => Scenario::draw(seed),
+            Self::Stores => Scenario::draw_stores(seed),
+            Self::Bench => Scenario::bench(seed),
+        }
+    }
 }
 
 /// A seed that failed.
@@ -82,11 +105,16 @@ impl Summary {
         self.worst = self.worst.take().into_iter().chain(worst).max_by_key(rank);
     }
 
+    /// One rule is about stores alone.
+    fn may_judge(&self, rule: &str) -> bool {
+        rule != OF_STORES || self.coverage.sessions > 0
+    }
+
     /// The rules that have judged nothing.
     pub fn idle_rules(&self) -> Vec<&'static str> {
         let rules = RULES.into_iter().zip(self.judged);
         rules
-            .filter(|(_, judged)| *judged == 0)
+            .filter(|(rule, judged)| *judged == 0 && self.may_judge(rule))
             .map(|(rule, _)| rule)
             .collect()
     }
@@ -128,11 +156,7 @@ impl Sweep {
     fn block(&self, seeds: std::ops::Range<u64>) -> Summary {
         let mut summary = Summary::default();
         for seed in seeds.map(|offset| self.first + offset) {
-            let scenario = if self.bench {
-                Scenario::bench(seed)
-            } else {
-                Scenario::draw(seed)
-            };
+            let scenario = self.worlds.draw(seed);
             summary.add(seed, Play::default().run(&scenario));
         }
         summary
@@ -157,7 +181,10 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
                     if seed >= seeds {
                         return;
                     }
-                    let scenario = Scenario::draw(seed);
+                    let scenario = match flaw.is_of_stores() {
+                        true => Scenario::draw_stores(seed),
+                        false => Scenario::draw(seed),
+                    };
                     let shows = scenario.has_values() || !flaw.is_of_values();
                     if !shows || flaw.is_of_notes() && !scenario.has_notes() {
                         continue;

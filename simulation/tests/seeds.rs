@@ -3,7 +3,7 @@
 //! 20,000 seeds with optimizations (`cargo test --release -p quorate-simulation`, as
 //! `scripts/test` does), 300 without; `QUORATE_SEEDS` asks for another number.
 
-use quorate_simulation::{Flaw, Play, RULES, Scenario, Sweep, first_caught, run};
+use quorate_simulation::{Flaw, Play, RULES, Scenario, Sweep, Worlds, first_caught, run};
 
 fn seeds() -> u64 {
     let asked = std::env::var("QUORATE_SEEDS").ok();
@@ -22,7 +22,7 @@ fn every_seed_passes_and_everything_happens_in_some() {
         first: 0,
         seeds,
         threads: threads(),
-        bench: false,
+        worlds: Worlds::Redis,
     };
     let summary = sweep.run(|_, _| {});
     println!("{}", summary.coverage);

@@ -18,6 +18,8 @@ mod votes;
 
 use std::fmt;
 
+use quorate::node::store::StoreFlaw;
+
 pub(crate) use as_it_stands::AsItStands;
 pub(crate) use counted::CountedHolds;
 pub(crate) use locker::WrongLocker;
@@ -151,6 +153,20 @@ pub enum Flaw {
     MasterPicksSlot,
     /// Semaphores have no line.
     NoSemaphoreLine,
+    /// The versions of a record come again after a few changes.
+    VersionsAgain,
+    /// A store removes what a session wrote when that ends.
+    SessionIsLease,
+    /// Who looks at a store without a clock does not wait for the end of a lease.
+    EarlyEnd,
+    /// What a lost session may still do is not made harmless.
+    Unsoiled,
+    /// Masters that are stores vote at once after a restart.
+    StoreGuardOff,
+    /// Leases are written by what the server's clock has certainly reached, and not by what it may have.
+    NoSlack,
+    /// A session that was given up is used again: each answer is read as that of the next question.
+    KeptSession,
 }
 
 impl Flaw {
@@ -214,6 +230,32 @@ impl Flaw {
         Self::MasterPicksSlot,
         Self::NoSemaphoreLine,
     ];
+
+    /// Those of masters that are stores, in worlds that have some.
+    pub const OF_STORES: [Self; 7] = [
+        Self::VersionsAgain,
+        Self::SessionIsLease,
+        Self::EarlyEnd,
+        Self::Unsoiled,
+        Self::StoreGuardOff,
+        Self::NoSlack,
+        Self::KeptSession,
+    ];
+
+    /// Whether it is wrong with stores.
+    pub fn is_of_stores(self) -> bool {
+        Self::OF_STORES.contains(&self)
+    }
+
+    /// What it breaks in the driver of stores.
+    pub(crate) fn of_driver(self) -> Option<StoreFlaw> {
+        match self {
+            Self::EarlyEnd => Some(StoreFlaw::EarlyEnd),
+            Self::Unsoiled => Some(StoreFlaw::Unsoiled),
+            Self::NoSlack => Some(StoreFlaw::NoSlack),
+            _ => None,
+        }
+    }
 
     /// Its name, for commands and tables.
     pub fn name(self) -> &'static str {
@@ -279,12 +321,26 @@ impl Flaw {
             Self::CountToK => "count-to-k",
             Self::MasterPicksSlot => "master-picks-slot",
             Self::NoSemaphoreLine => "no-semaphore-line",
+            of_stores => of_stores.name_at_stores(),
+        }
+    }
+
+    /// The same of those of stores.
+    fn name_at_stores(self) -> &'static str {
+        match self {
+            Self::VersionsAgain => "versions-again",
+            Self::SessionIsLease => "session-is-lease",
+            Self::EarlyEnd => "early-end",
+            Self::Unsoiled => "unsoiled",
+            Self::StoreGuardOff => "store-guard-off",
+            Self::NoSlack => "no-slack",
+            _ => "kept-session",
         }
     }
 
     /// The canary of that name.
     pub fn by_name(name: &str) -> Option<Self> {
-        let all = Self::ALL.into_iter().chain([
+        let all = Self::ALL.into_iter().chain(Self::OF_STORES).chain([
             Self::Sound,
             Self::ConfirmAnyKey,
             Self::SoundRegister,
@@ -299,6 +355,7 @@ impl Flaw {
         !self.is_of_kinds()
             && !self.is_of_values()
             && !self.is_of_notes()
+            && !self.is_of_stores()
             && !matches!(
                 self,
                 Self::UnconditionalDelete

@@ -8,6 +8,8 @@ use crate::scenario::Scenario;
 pub(crate) struct Backing {
     quorum: u32,
     fencing: bool,
+    /// Masters that are stores, whose records nobody looks into.
+    stores: u16,
     /// Per value: on which resource, counters seen together with it, and on which masters.
     votes: ByValue<Vec<(usize, u64, u16)>>,
     judged: u64,
@@ -18,6 +20,7 @@ impl Backing {
         Self {
             quorum: scenario.masters.len() as u32 / 2 + 1,
             fencing: scenario.settings.fencing,
+            stores: scenario.stores(),
             votes: ByValue::default(),
             judged: 0,
         }
@@ -53,7 +56,7 @@ impl Check for Backing {
                 Ok(())
             }
             Fact::Obtained { believer } => {
-                self.judged += 1;
+                self.judged += u64::from(self.stores.count_ones() < self.quorum);
                 let token = if self.fencing {
                     believer.fencing.unwrap_or(0)
                 } else {
@@ -69,7 +72,8 @@ impl Check for Backing {
                 };
                 // A master counts that has granted every resource.
                 let all = believer.scope.resources().map(of);
-                let masters = all.fold(u16::MAX, |all, one| all & one).count_ones();
+                let masters = all.fold(u16::MAX, |all, one| all & one) | self.stores;
+                let masters = masters.count_ones();
                 if masters >= self.quorum {
                     return Ok(());
                 }

@@ -64,8 +64,8 @@ impl fmt::Display for Lateness {
 impl Calls {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
-            round: scenario.settings.node_timeout + SLACK,
-            bound: CONNECT + ROUNDS * scenario.settings.node_timeout + SLACK,
+            round: scenario.slowest() + SLACK,
+            bound: CONNECT + ROUNDS * scenario.slowest() + SLACK,
             worst: None,
             judged: 0,
         }

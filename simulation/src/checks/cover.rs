@@ -13,6 +13,8 @@ use crate::scenario::Scenario;
 pub(crate) struct Cover {
     quorum: usize,
     masters: Vec<Kept>,
+    /// Masters that are stores, whose records nobody looks into.
+    stores: u16,
     /// For how long a master that restarted does not vote, where that is guarded.
     guarded: u64,
     judged: u64,
@@ -51,6 +53,7 @@ impl Cover {
         Self {
             quorum: masters / 2 + 1,
             masters: vec![kept; masters],
+            stores: scenario.stores(),
             guarded,
             judged: 0,
         }
@@ -66,7 +69,8 @@ impl Cover {
         };
         self.judged += 1;
         let value = believer.value.to_hex();
-        let keeps = |kept: &&Kept| {
+        let is_store = |master: usize| self.stores >> master & 1 == 1;
+        let keeps = |kept: &Kept| {
             kept.silent_until >= until
                 || believer.scope.resources().all(|resource| {
                     let key = kept.keys[resource];
@@ -79,7 +83,9 @@ impl Cover {
                     stands && key.until >= until
                 })
         };
-        let count = self.masters.iter().filter(keeps).count();
+        let kept = |(master, kept): &(usize, &Kept)| !is_store(*master) && keeps(kept);
+        let masters = self.masters.iter().enumerate();
+        let count = self.stores.count_ones() as usize + masters.filter(kept).count();
         if count < self.quorum {
             return Err(format!(
                 "client {} counts on r{} until {:.3} ms from now, and {count} masters keep it so long",

@@ -17,6 +17,11 @@ const WAYS: u64 = 12;
 /// What waiters let pass on purpose: for the other wake-ups, and between two of them at once.
 const SLACK: u64 = 15 * MS;
 
+/// Stores are asked several questions for each, and those that wake nobody are asked every 200 ms.
+fn at_stores(scenario: &Scenario) -> u64 {
+    if scenario.stores() == 0 { 1 } else { 20 }
+}
+
 pub(crate) struct Idle {
     /// Of several resources one may lie idle while the others are waited for, and two first holds of an
     /// owner that come at once may need some rounds to agree on a number.
@@ -49,7 +54,8 @@ impl Idle {
                         | Kind::Observe
                 )
             }),
-            bound: WAYS * (scenario.net.delay + scenario.net.jitter) + SLACK,
+            bound: at_stores(scenario)
+                * (WAYS * (scenario.net.delay + scenario.net.jitter) + SLACK),
             locks: Default::default(),
             judged: 0,
         }

@@ -15,6 +15,11 @@ const WAYS: u64 = 20;
 /// What waiters let pass on purpose: for the other wake-ups, and between two of them at once.
 const SLACK: u64 = 25 * MS;
 
+/// Stores are asked several questions for each, and those that wake nobody are asked every 200 ms.
+fn at_stores(scenario: &Scenario) -> u64 {
+    if scenario.stores() == 0 { 1 } else { 20 }
+}
+
 pub(crate) struct IdlePermit {
     bound: u64,
     semaphores: [Semaphore; SEMAPHORES],
@@ -39,7 +44,8 @@ impl IdlePermit {
             ..Semaphore::default()
         };
         Self {
-            bound: WAYS * (scenario.net.delay + scenario.net.jitter) + SLACK,
+            bound: at_stores(scenario)
+                * (WAYS * (scenario.net.delay + scenario.net.jitter) + SLACK),
             semaphores: asked_for(scenario).map(semaphore),
             judged: 0,
         }

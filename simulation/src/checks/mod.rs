@@ -9,6 +9,7 @@ mod counters;
 mod cover;
 mod exclusion;
 mod extensions;
+mod gone;
 mod groups;
 mod guard;
 mod healing;
@@ -73,6 +74,9 @@ pub const HARM: [&str; 9] = [
     "healing",
     "time goes on",
 ];
+
+/// The rule that judges nothing where no master is a store.
+pub(crate) const OF_STORES: &str = <gone::Gone as Check>::RULE;
 
 /// What every checker may look at.
 pub(crate) struct Moment<'a> {
@@ -170,6 +174,7 @@ checkers! {
     permit_line: permit_line::PermitLine,
     idle_permit: idle_permit::IdlePermit,
     strangers: strangers::Strangers,
+    gone: gone::Gone,
 }
 
 impl Checkers {

@@ -72,6 +72,17 @@ impl Order {
         let rank = (place.number, named(place, reads));
         let until_ms = now_ms + place.heartbeat.as_nanos().div_ceil(1_000_000) as u64;
         self.queues[master][resource].stand(rank, until_ms, now_ms);
+        self.stands_on(event, (master, resource), place, reads);
+    }
+
+    /// A waiter is in line on one master more.
+    fn stands_on(
+        &mut self,
+        event: u64,
+        (master, resource): (usize, usize),
+        place: &Ticket,
+        reads: bool,
+    ) {
         let standing = (resource, place.waiter.clone());
         let masters = self.stands.entry(standing).or_default();
         let before = masters.count_ones();
@@ -247,6 +258,15 @@ impl Check for Order {
                 resource,
                 ..
             } if *resource < RESOURCES => return self.asked(at, fact),
+            Fact::Stood { master, claim } if semaphore_of_key(claim.key()).is_none() => {
+                for key in claim.keys().filter(|_| !instead(claim)) {
+                    let resource = resource_of(key);
+                    let reads = class_on(claim, resource) == Some(&NodeClass::Shared);
+                    if let Some(place) = place(claim) {
+                        self.stands_on(at.event, (*master, resource), place, reads);
+                    }
+                }
+            }
             // What is put back stands there as if it had been granted.
             Fact::Applied {
                 master,

@@ -52,6 +52,11 @@ impl PermitLine {
         let until_ms = now_ms + place.heartbeat.as_nanos().div_ceil(1_000_000) as u64;
         let rank = (place.number, place.waiter.clone());
         self.queues[master][line].stand(rank, until_ms, now_ms);
+        self.stands_on(event, (master, line), place);
+    }
+
+    /// A waiter is in line on one master more.
+    fn stands_on(&mut self, event: u64, (master, line): (usize, usize), place: &Ticket) {
         let masters = self.stands.entry((line, place.waiter.clone())).or_default();
         let before = masters.count_ones();
         *masters |= 1 << master;
@@ -147,6 +152,12 @@ impl Check for PermitLine {
             } => {
                 if let Some(line) = semaphore_of(*resource) {
                     return self.asked(at, line, fact);
+                }
+            }
+            Fact::Stood { master, claim } => {
+                let line = semaphore_of_key(claim.key());
+                if let (Some(place), Some(line)) = (place(claim), line) {
+                    self.stands_on(at.event, (*master, line), place);
                 }
             }
             Fact::Left { master, claim } => {

@@ -28,9 +28,23 @@ impl Prompt {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
             quorum: scenario.masters.len() as u32 / 2 + 1,
-            bound: 2 * (scenario.net.delay + scenario.net.jitter) + MS,
+            // Stores of one round are asked more than one question each.
+            bound: if scenario.stores() == 0 { 2 } else { 10 }
+                * (scenario.net.delay + scenario.net.jitter)
+                + MS,
             taken: ByValue::default(),
             judged: 0,
+        }
+    }
+
+    /// A master has said that it is not theirs.
+    fn denied(&mut self, at: &Moment<'_>, master: usize, value: [u8; 32]) {
+        let held = at.believers.iter().any(|one| one.value.to_hex() == value);
+        let taken = self.taken.entry(value).or_default();
+        taken.masters |= 1 << master;
+        if held && taken.masters.count_ones() >= self.quorum && taken.by.is_none() {
+            self.judged += 1;
+            taken.by = Some(at.now + self.bound);
         }
     }
 
@@ -56,15 +70,9 @@ impl Check for Prompt {
                 ..
                 // Of several resources a majority must deny one and the same: we look at one.
             } if *resource == resource_of(claim.key()) => {
-                let value = claim.token().to_hex();
-                let held = at.believers.iter().any(|one| one.value.to_hex() == value);
-                let taken = self.taken.entry(value).or_default();
-                taken.masters |= 1 << master;
-                if held && taken.masters.count_ones() >= self.quorum && taken.by.is_none() {
-                    self.judged += 1;
-                    taken.by = Some(at.now + self.bound);
-                }
+                self.denied(at, *master, claim.token().to_hex());
             }
+            Fact::Denied { master, claim } => self.denied(at, *master, claim.token().to_hex()),
             Fact::Retired { believer, .. } => {
                 self.taken.remove(&believer.value.to_hex());
             }

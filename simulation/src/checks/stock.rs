@@ -272,6 +272,13 @@ impl Check for Stock {
                     return self.told(at.event, (*client, *resource), ask, *told);
                 }
             }
+            Fact::Writes {
+                resource,
+                token,
+                bytes,
+            } => {
+                self.written.insert((*resource, *token), bytes.to_vec());
+            }
             Fact::Valued {
                 resource,
                 request: Request::Write { token, value, .. },

@@ -123,7 +123,7 @@ impl World {
     }
 
     /// Tells the checkers of an attempt when its first message is queued.
-    fn started(&mut self, index: usize, request: &Request) {
+    pub(super) fn started(&mut self, index: usize, request: &Request) {
         let (client, task) = (self.links[index].client, self.task);
         let Request::Acquire { claim, .. } = request else {
             return;

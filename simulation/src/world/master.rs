@@ -6,7 +6,7 @@ use std::sync::Arc;
 use quorate::node::memory::Master;
 use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Request, ServerRun};
 
-use super::{Event, World};
+use super::{Event, Records, World};
 use crate::canary::{Flaw, WrongScripts, wrong_note, wrong_value};
 use crate::clock::{BEGIN, Clock, EPOCH_US};
 use crate::facts::{Fact, Member, Seen, Verb, short};
@@ -399,7 +399,7 @@ impl World {
         let now = self.now;
         for index in 0..self.masters.len() {
             let master = &mut self.masters[index];
-            if !master.up {
+            if !master.up || self.scenario.masters[index].store.is_some() {
                 continue;
             }
             let now_us = master.micros(now);
@@ -430,11 +430,17 @@ impl World {
         self.watch.coverage.crashes += 1;
         self.masters[index].up = false;
         self.cut_all(index, false);
+        self.cut_sessions(index, false);
         self.at(self.now + down, Event::Restart(index as u8));
     }
 
     pub(super) fn restart(&mut self, index: usize) {
         let now = self.now;
+        match self.masters[index].keeps {
+            Disk::None => self.stores[index].fall_back_to(Records::default()),
+            Disk::Stale => self.stores[index].fall_back_to(self.store_disks[index].clone()),
+            Disk::Always => {}
+        }
         let coverage = &mut self.watch.coverage;
         let master = &mut self.masters[index];
         match master.keeps {

@@ -9,14 +9,17 @@ mod master;
 mod net;
 mod notes;
 mod permit;
+mod records;
 mod register;
 mod server;
+mod session;
+mod store;
 mod stranger;
 mod watch;
 mod words;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -28,6 +31,10 @@ use link::Call;
 pub(crate) use link::Link;
 use master::SimMaster;
 use net::Conn;
+use records::Records;
+use session::{Asked, Session};
+pub(crate) use session::{Question, Said};
+use store::{Breaker, Breaks};
 pub(crate) use watch::Watch;
 
 use crate::canary::Flaw;
@@ -68,9 +75,16 @@ impl Shared {
         world
     }
 
-    /// Whether a task is being polled from now on.
-    pub(crate) fn polls(&self, polls: bool) {
-        self.polled.store(polls, Ordering::Relaxed);
+    /// Whether a task is being polled from now on; says whether one was.
+    pub(crate) fn polls(&self, polls: bool) -> bool {
+        self.polled.swap(polls, Ordering::Relaxed)
+    }
+
+    /// Looks at what the library says in a process.
+    pub(crate) fn after(&self, client: usize) {
+        let mut world = self.world();
+        let now = world.now;
+        world.watch.after(now, Some(client));
     }
 
     /// Somebody looks at a clock, which takes a moment.
@@ -89,6 +103,9 @@ impl Shared {
             return;
         }
         let until = self.now() + lasts;
+        if self.world().is_rested() {
+            return;
+        }
         self.world().watch.coverage.preempted += 1;
         loop {
             let world = self.world();
@@ -131,6 +148,10 @@ impl Shared {
                 waker.wake();
             }
             Some(Todo::Step(link, call)) => self.step_link(world, link, call),
+            Some(Todo::Break(breaks)) => {
+                drop(world);
+                breaks.send();
+            }
             None => world.watch.after(now, None),
         }
         Some(next.event)
@@ -145,6 +166,7 @@ impl Shared {
             std::mem::take(&mut world.spawned),
             std::mem::take(&mut world.timers),
             std::mem::take(&mut world.strays),
+            std::mem::take(&mut world.breakers),
         );
         drop(world);
         drop((links, rest));
@@ -155,27 +177,61 @@ impl Shared {
 enum Todo {
     Wake(Waker),
     Step(usize, Call),
+    Break(Breaks),
 }
 
 /// Something that will happen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     /// A timer rings.
-    Timer { client: u8, slot: u32, lap: u32 },
+    Timer {
+        client: u8,
+        slot: u32,
+        lap: u32,
+    },
     /// The actor of a link has its turn.
-    Turn { link: u32 },
+    Turn {
+        link: u32,
+    },
     /// The alarm of a link rings.
-    Alarm { link: u32, lap: u32 },
+    Alarm {
+        link: u32,
+        lap: u32,
+    },
     /// The first packet of a connection reaches the master.
-    Accept { conn: u32 },
+    Accept {
+        conn: u32,
+    },
     /// The answer to it reaches the client.
-    Dialed { conn: u32 },
+    Dialed {
+        conn: u32,
+    },
     /// The oldest piece under way reaches the master.
-    Arrive { conn: u32 },
+    Arrive {
+        conn: u32,
+    },
     /// The oldest piece under way reaches the client.
-    Receive { conn: u32 },
+    Receive {
+        conn: u32,
+    },
     /// The client learns that its connection has ended.
-    Closed { conn: u32 },
+    Closed {
+        conn: u32,
+    },
+    /// A question reaches a store, and its answer the client.
+    Reach {
+        asked: u32,
+    },
+    Tell {
+        asked: u32,
+    },
+    /// A session of a store has ended, and somebody who listens there is told something.
+    Lost {
+        session: u32,
+    },
+    Word {
+        session: u32,
+    },
     /// A message is executed once more.
     Stray(u32),
     /// A paused task may go on.
@@ -187,7 +243,10 @@ pub(crate) enum Event {
     /// What a stale disk will show.
     Snapshot(u8),
     /// A stranger takes its value from a master.
-    StrangerGoes { master: u8, resource: u8 },
+    StrangerGoes {
+        master: u8,
+        resource: u8,
+    },
     /// A paused process goes on.
     Resume(u8),
     /// A killed process starts anew; for the executor.
@@ -265,6 +324,18 @@ pub(crate) struct World {
     seq: u64,
     pub(crate) rng: Rng,
     masters: Vec<SimMaster>,
+    /// What those masters keep that are stores, and what their disks would bring back.
+    stores: Vec<Records>,
+    store_disks: Vec<Records>,
+    sessions: Vec<Session>,
+    asked: Vec<Option<Asked>>,
+    /// A canary: sessions that were given up and are given out again.
+    pool: Vec<usize>,
+    /// Whom a store has told that its lock is given back, and who has left its lines.
+    given_back: HashSet<(usize, [u8; 32])>,
+    left: HashSet<(usize, Arc<str>)>,
+    /// Nodes of stores, by client and master.
+    breakers: Vec<Breaker>,
     pub(crate) links: Vec<Link>,
     conns: Vec<Conn>,
     pub(crate) processes: Vec<Process>,
@@ -304,6 +375,14 @@ impl World {
                 .enumerate()
                 .map(SimMaster::new)
                 .collect(),
+            stores: vec![Records::default(); scenario.masters.len()],
+            store_disks: vec![Records::default(); scenario.masters.len()],
+            sessions: Vec::new(),
+            asked: Vec::new(),
+            pool: Vec::new(),
+            given_back: HashSet::new(),
+            left: HashSet::new(),
+            breakers: Vec::new(),
             links: Vec::new(),
             conns: Vec::new(),
             processes: scenario.clients.iter().map(process).collect(),
@@ -336,6 +415,11 @@ impl World {
         self.now >= BEGIN + self.scenario.heal_at
     }
 
+    /// The faults are over, also for threads: the driver of a store looks at the clock time and again.
+    fn is_rested(&self) -> bool {
+        self.healed() && self.scenario.stores() != 0
+    }
+
     /// The client whose process an event belongs to: it comes only when the process runs.
     fn owner(&self, event: &Event) -> Option<usize> {
         match event {
@@ -346,6 +430,10 @@ impl World {
             Event::Dialed { conn } | Event::Receive { conn } | Event::Closed { conn } => {
                 let link = self.conns[*conn as usize].link;
                 Some(self.links[link].client)
+            }
+            Event::Tell { asked } => self.client_of_asked(*asked),
+            Event::Lost { session } | Event::Word { session } => {
+                Some(self.client_of_session(*session))
             }
             _ => None,
         }
@@ -386,9 +474,13 @@ impl World {
             Event::Accept { conn } => self.accept(at(conn)),
             Event::Arrive { conn } => self.arrive(at(conn)),
             Event::Stray(index) => self.stray(at(index)),
-            Event::Fault(index) => self.fault(at(index)),
+            Event::Fault(index) => return self.fault(at(index)),
+            Event::Reach { asked } => self.reach(at(asked)),
+            Event::Tell { asked } => return self.tell(at(asked)),
+            Event::Lost { session } => return self.lost_session(at(session)),
+            Event::Word { session } => return self.word(at(session)),
             Event::Restart(master) => self.restart(master.into()),
-            Event::Snapshot(master) => self.masters[usize::from(master)].snapshot(),
+            Event::Snapshot(master) => self.snapshot(master.into()),
             Event::StrangerGoes { master, resource } => self.stranger_goes(master, resource),
             Event::Resume(client) => self.resume(client.into()),
             Event::Wake(_) | Event::Boot(_) => {}
@@ -396,7 +488,7 @@ impl World {
         None
     }
 
-    fn fault(&mut self, index: usize) {
+    fn fault(&mut self, index: usize) -> Option<Todo> {
         let fault = self.scenario.faults[index];
         self.say(|| format!("FAULT {:?}", fault.kind));
         let now = self.now;
@@ -415,16 +507,23 @@ impl World {
             }
             // Partitions stand in the scenario: every message looks for itself.
             FaultKind::Partition { .. } => self.watch.coverage.partitions += 1,
-            FaultKind::Reset { master } => self.cut_all(master.into(), true),
+            FaultKind::Reset { master } => {
+                self.cut_all(master.into(), true);
+                self.cut_sessions(master.into(), true);
+            }
             FaultKind::Forget { master } => {
                 self.watch.coverage.half_open += 1;
                 self.forget(master.into());
+                self.forget_sessions(master.into());
             }
             FaultKind::Refuse { master, how, lasts } => {
                 self.masters[usize::from(master)].refusing = Some((now + lasts, how));
             }
             FaultKind::Flush { master } => self.masters[usize::from(master)].scripts = 0,
-            FaultKind::Break { resource } => self.break_lock(resource),
+            FaultKind::Break { resource } => {
+                self.break_lock(resource);
+                return Some(Todo::Break(self.breaks_at_stores(resource)));
+            }
             FaultKind::Stranger {
                 master,
                 resource,
@@ -434,6 +533,7 @@ impl World {
                 for conn in &mut self.conns {
                     conn.garbled |= conn.master == usize::from(master);
                 }
+                self.garble_sessions(master.into());
             }
             FaultKind::Pause { client, lasts } => {
                 self.watch.coverage.pauses += 1;
@@ -452,6 +552,15 @@ impl World {
                     self.at(now + down, Event::Boot(client));
                 }
             }
+        }
+        None
+    }
+
+    /// What a stale disk will show.
+    fn snapshot(&mut self, index: usize) {
+        self.masters[index].snapshot();
+        if self.scenario.masters[index].store.is_some() {
+            self.store_disks[index] = self.stores[index].clone();
         }
     }
 

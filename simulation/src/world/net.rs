@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use super::link::Call;
 use super::{Event, World};
 use crate::clock::BEGIN;
-use crate::scenario::FaultKind;
+use crate::rng::Rng;
+use crate::scenario::{FaultKind, Scenario};
 
 /// One connection, from the first packet on.
 pub(super) struct Conn {
@@ -45,9 +46,57 @@ enum State {
 
 /// Which way a packet goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub(super) enum Way {
     To,
     From,
+}
+
+/// The way of one packet.
+pub(super) struct Trip {
+    pub(super) client: usize,
+    pub(super) master: usize,
+    pub(super) way: Way,
+    /// The longest that it takes once all is well.
+    pub(super) healed_within: u64,
+}
+
+impl Trip {
+    /// When it arrives. Lost packets are sent again; those that meet a partition arrive after it.
+    pub(super) fn ends(&self, scenario: &Scenario, now: u64, rng: &mut Rng, lost: &mut u64) -> u64 {
+        let net = scenario.net;
+        let takes = net.delay + rng.below(net.jitter + 1);
+        if now >= BEGIN + scenario.heal_at {
+            return now + takes.min(self.healed_within);
+        }
+        let mut at = now + takes;
+        while rng.chance(net.loss_ppm) {
+            *lost += 1;
+            at += net.again;
+        }
+        while let Some(end) = self.cut_until(scenario, now, at) {
+            at = end + net.delay + rng.below(net.again);
+        }
+        at
+    }
+
+    /// The end of a partition that it meets.
+    fn cut_until(&self, scenario: &Scenario, now: u64, at: u64) -> Option<u64> {
+        scenario.faults.iter().find_map(|fault| match fault.kind {
+            FaultKind::Partition {
+                clients,
+                masters,
+                to,
+                from,
+                lasts,
+            } => {
+                let (begin, end) = (BEGIN + fault.at, BEGIN + fault.at + lasts);
+                let here = clients >> self.client & 1 == 1 && masters >> self.master & 1 == 1;
+                let blocks = if self.way == Way::To { to } else { from };
+                (here && blocks && now < end && at >= begin && at < end).then_some(end)
+            }
+            _ => None,
+        })
+    }
 }
 
 impl Conn {
@@ -58,52 +107,21 @@ impl Conn {
 }
 
 impl World {
-    /// When a packet that is sent now arrives. Lost packets are sent again; those that meet a
-    /// partition arrive after it.
+    /// When a packet that is sent now arrives.
     fn travel(&mut self, conn: usize, way: Way) -> u64 {
-        let now = self.now;
-        let net = self.scenario.net;
-        let (client, master) = {
-            let conn = &self.conns[conn];
-            (self.links[conn.link].client, conn.master)
-        };
-        let rng = &mut self.links[self.conns[conn].link].rng;
-        let mut takes = net.delay + rng.below(net.jitter + 1);
-        let healed = now >= BEGIN + self.scenario.heal_at;
-        if healed {
+        let (link, master) = (self.conns[conn].link, self.conns[conn].master);
+        let trip = Trip {
+            client: self.links[link].client,
+            master,
+            way,
             // All is well: there and back within the node timeout.
-            takes = takes.min(self.scenario.settings.node_timeout / 3);
-        }
-        let mut at = now + takes;
-        if !healed {
-            while rng.chance(net.loss_ppm) {
-                self.watch.coverage.lost_packets += 1;
-                at += net.again;
-            }
-            loop {
-                let cut = self
-                    .scenario
-                    .faults
-                    .iter()
-                    .find_map(|fault| match fault.kind {
-                        FaultKind::Partition {
-                            clients,
-                            masters,
-                            to,
-                            from,
-                            lasts,
-                        } => {
-                            let (begin, end) = (BEGIN + fault.at, BEGIN + fault.at + lasts);
-                            let here = clients >> client & 1 == 1 && masters >> master & 1 == 1;
-                            let blocks = if way == Way::To { to } else { from };
-                            (here && blocks && now < end && at >= begin && at < end).then_some(end)
-                        }
-                        _ => None,
-                    });
-                let Some(end) = cut else { break };
-                at = end + net.delay + rng.below(net.again);
-            }
-        }
+            healed_within: self.scenario.settings.node_timeout / 3,
+        };
+        let (rng, lost) = (
+            &mut self.links[link].rng,
+            &mut self.watch.coverage.lost_packets,
+        );
+        let at = trip.ends(&self.scenario, self.now, rng, lost);
         let conn = &mut self.conns[conn];
         let last = match way {
             Way::To => &mut conn.last_to,

@@ -36,6 +36,9 @@ impl SimMaster {
 impl World {
     pub(super) fn stranger_comes(&mut self, index: u8, resource: u8, lasts: u64) {
         let now = self.now;
+        if self.scenario.masters[usize::from(index)].store.is_some() {
+            return;
+        }
         let master = &mut self.masters[usize::from(index)];
         let key = name(resource).as_bytes();
         let now_us = master.micros(now);

@@ -18,6 +18,8 @@ use crate::node::{Fault, NodeName, ServerRun};
 ///   also when it has been removed in between.
 /// - What a session was asked and has not answered may take effect at any later time, or never; versions make
 ///   that harmless.
+/// - What is read may be older than what others have been told, as at a follower that lags behind, but never older
+///   than what the same session has read or changed.
 /// - What was answered as done is not forgotten while the server runs, and after that only as
 ///   [`Greeting::uptime`] admits.
 pub trait Store: Send + Sync + 'static {

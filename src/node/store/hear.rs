@@ -84,7 +84,9 @@ async fn listen_on<S: Store>(shared: &Shared<S>) {
         return;
     };
     let context = shared.context();
-    let mut back_off = BackOff::new(context.runtime.wall_micros());
+    let mut seed = [0; 8];
+    context.runtime.random(&mut seed);
+    let mut back_off = BackOff::new(u64::from_le_bytes(seed));
     while shared.listening.goes_on(context.runtime.now()) {
         let began = context.runtime.now();
         let mut limit = Limit::new(&*context.runtime, began + context.connect_timeout);

@@ -43,6 +43,10 @@ pub(super) enum Clock {
 
 /// How long an observer sees a lease last.
 fn seen(life: u64) -> u64 {
+    #[cfg(feature = "testing")]
+    if super::flaw::has(super::flaw::StoreFlaw::EarlyEnd) {
+        return life / 3;
+    }
     life + life / 100 + 2_000
 }
 

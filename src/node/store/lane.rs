@@ -5,7 +5,7 @@
 //! and has not answered in time is dropped, and what it may still do is made harmless: the next change of each
 //! record it was about gives that record another version.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ struct Lane<S: Store> {
     risky: Vec<Name>,
     batch: Vec<Queued>,
     /// When each election that is watched is to be asked for again.
-    watched: HashMap<Arc<[u8]>, Instant>,
+    watched: BTreeMap<Arc<[u8]>, Instant>,
 }
 
 /// A session, and what its server said of itself.
@@ -89,13 +89,15 @@ impl<S: Store> Lane<S> {
     fn new(shared: Arc<Shared<S>>, number: usize) -> Self {
         let context = shared.context();
         let now = context.runtime.now();
-        // The jitter is there to part processes, not to be secret.
-        let seed = context.runtime.wall_micros() ^ u64::from(std::process::id());
+        // The jitter parts processes, and lanes of one.
+        let mut seed = [0; 8];
+        context.runtime.random(&mut seed);
+        let seed = u64::from_le_bytes(seed);
         Self {
             owed: Owed::new(),
             shelf: Shelf::default(),
             time: StoreTime::new(context.runtime.wall_micros(), now),
-            back_off: BackOff::new(seed.wrapping_add(number as u64)),
+            back_off: BackOff::new(seed),
             // The first request waits for the first connection.
             patience: Some(now + context.connect_timeout),
             patient_at: now,
@@ -104,7 +106,7 @@ impl<S: Store> Lane<S> {
             jobs: Vec::new(),
             risky: Vec::new(),
             batch: Vec::new(),
-            watched: HashMap::new(),
+            watched: BTreeMap::new(),
             shared,
             number,
         }
@@ -596,6 +598,11 @@ impl<S: Store> Lane<S> {
     fn abandon(&mut self, fault: &Fault) {
         let risky = std::mem::take(&mut self.risky);
         for name in &risky {
+            #[cfg(feature = "testing")]
+            if super::flaw::has(super::flaw::StoreFlaw::Unsoiled) {
+                self.shelf.doubt(name);
+                continue;
+            }
             self.shelf.soil(name);
         }
         let unknown = match fault {

@@ -1,6 +1,6 @@
 //! What of one store somebody of this process waits for.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -18,7 +18,7 @@ pub(super) struct Listening {
 #[derive(Default)]
 pub(super) struct State {
     /// Until when each record is listened for.
-    pub(super) wanted: HashMap<Name, Instant>,
+    pub(super) wanted: BTreeMap<Name, Instant>,
     /// The elections whose new leaders are listened for.
     pub(super) watched: HashSet<Name>,
     /// A task listens.

@@ -8,6 +8,8 @@
 mod contract;
 #[cfg(any(test, feature = "testing"))]
 mod door;
+#[cfg(feature = "testing")]
+mod flaw;
 mod hear;
 mod job;
 mod joined;
@@ -28,6 +30,8 @@ pub use contract::{
 };
 #[cfg(any(test, feature = "testing"))]
 pub use door::Door;
+#[cfg(feature = "testing")]
+pub use flaw::{StoreFlaw, set_flaw};
 pub use node::StoreNode;
 #[cfg(any(test, feature = "testing"))]
 pub use table::Table;

@@ -4,9 +4,8 @@ use crate::protocol::instant::Instant;
 
 use super::kept::Clock;
 
-/// How far the rates of two clocks differ at most, in parts of a thousand; clocks that are being put right run off
-/// by half of that.
-const RATE: u64 = 1;
+/// How far the rates of two clocks differ at most, in parts of a thousand: what a lease allows for as well.
+const RATE: u64 = 10;
 
 /// A look at the server's clock is good for so long, in microseconds.
 const STALE: u64 = 10_000_000;
@@ -82,6 +81,11 @@ impl StoreTime {
         if self.own {
             Clock::Own { stamp: version + 1 }
         } else {
+            #[cfg(feature = "testing")]
+            let slack = match super::flaw::has(super::flaw::StoreFlaw::NoSlack) {
+                true => 0,
+                false => slack,
+            };
             Clock::Server { slack }
         }
     }
@@ -112,6 +116,17 @@ mod tests {
         assert!(least <= 9_000_000 + 4_999_600 * 999 / 1000);
         assert!(least + slack >= 9_000_000 + 4_999_900 * 1001 / 1000);
         assert_eq!(time.now(at(20_000_000)), None, "too long ago");
+    }
+
+    #[test]
+    fn the_servers_time_is_bounded_also_where_rates_differ_by_as_much_as_a_lease_allows_for() {
+        for (gained, lasts) in [(1.008, 2_000_000), (0.992, 2_000_000), (1.0095, 9_000_000)] {
+            let mut time = StoreTime::new(5_000_000, at(0));
+            time.learn(Some(9_000_000), at(1_000), at(1_000));
+            let (least, slack) = time.now(at(1_000 + lasts)).expect("looked");
+            let shows = 9_000_000 + (lasts as f64 * gained) as u64;
+            assert!(least <= shows && shows <= least + slack, "{gained}");
+        }
     }
 
     #[test]

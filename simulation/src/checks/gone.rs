@@ -1,0 +1,38 @@
+//! What a store has told its client is given back stays given back: nothing that is still on its way puts it there
+//! again.
+
+use super::{Check, Moment};
+use crate::facts::{Fact, short};
+use crate::scenario::Scenario;
+
+pub(crate) struct Gone {
+    judged: u64,
+}
+
+impl Gone {
+    pub(crate) fn new(_: &Scenario) -> Self {
+        Self { judged: 0 }
+    }
+}
+
+impl Check for Gone {
+    const RULE: &'static str = "given back for good";
+
+    fn see(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
+        match fact {
+            Fact::GivenBack => self.judged += 1,
+            Fact::StandsAgain { master, value } => {
+                return Err(format!(
+                    "{} stands on master {master} again, which had said that it is given back",
+                    short(&value[..])
+                ));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn judged(&self) -> u64 {
+        self.judged
+    }
+}

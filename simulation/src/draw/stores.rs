@@ -1,0 +1,81 @@
+//! Worlds in which some masters are stores, made from others: everything else is as it was.
+
+use super::{MS, Rng, Scenario};
+use crate::scenario::Disk;
+use crate::store_plan::StorePlan;
+
+/// Which masters are stores, and of what kind.
+#[derive(Clone, Copy)]
+struct Family {
+    /// How many of a hundred masters are stores, and of those how many tell their clocks.
+    stores: u64,
+    clocked: u64,
+    /// Followers lag behind, wake-ups are lost, commits get stuck.
+    lagging: bool,
+    deaf: bool,
+    stuck: bool,
+    /// Also what has no clock may forget.
+    forgets: bool,
+}
+
+impl Family {
+    fn draw(rng: &mut Rng, calm: bool) -> Self {
+        let (stores, clocked) = (rng.pick(&[100, 100, 60, 40]), rng.pick(&[100, 0, 50]));
+        let mut on = |ppm: u32| rng.chance(ppm) && !calm;
+        Self {
+            stores,
+            clocked,
+            lagging: on(500_000),
+            deaf: on(300_000),
+            stuck: on(400_000),
+            forgets: on(200_000),
+        }
+    }
+
+    fn plan(self, rng: &mut Rng, scenario: &Scenario, disk: &mut Disk) -> StorePlan {
+        let clocked = rng.below(100) < self.clocked;
+        if !clocked && !self.forgets {
+            *disk = Disk::Always;
+        }
+        let settings = scenario.settings;
+        let longest = settings.ttl / 4 / MS * MS;
+        let some = |rng: &mut Rng, on: bool, most: u64| if on { rng.below(most) as u32 } else { 0 };
+        StorePlan {
+            clocked,
+            timeout: (settings.node_timeout * rng.pick(&[1, 2, 2, 2])).min(longest),
+            lanes: rng.pick(if clocked { &[1, 2, 4] } else { &[1, 1, 2] }),
+            batch: rng.pick(&[1, 2, 8]),
+            wakes: !rng.chance(150_000),
+            durable: *disk == Disk::Always && rng.chance(600_000),
+            vague: rng.chance(300_000),
+            lag_ppm: if clocked {
+                0
+            } else {
+                some(rng, self.lagging, 500_000)
+            },
+            deaf_ppm: some(rng, self.deaf, 300_000),
+            stuck_ppm: some(rng, self.stuck, 60_000),
+            stuck: rng.range(1, 2 * settings.ttl / MS) * MS,
+        }
+    }
+}
+
+impl Scenario {
+    /// The scenario of a seed in which one master at least is a store.
+    pub fn draw_stores(seed: u64) -> Self {
+        let mut scenario = Self::draw(seed);
+        let rng = &mut Rng::stream(seed, 9);
+        let family = Family::draw(rng, scenario.faults.is_empty());
+        let chosen = rng.below(scenario.masters.len() as u64) as usize;
+        for master in 0..scenario.masters.len() {
+            let is_store = rng.below(100) < family.stores;
+            if is_store || master == chosen {
+                let mut disk = scenario.masters[master].disk;
+                let plan = family.plan(rng, &scenario, &mut disk);
+                scenario.masters[master].disk = disk;
+                scenario.masters[master].store = Some(plan);
+            }
+        }
+        scenario
+    }
+}

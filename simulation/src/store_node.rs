@@ -1,0 +1,277 @@
+//! A master that is a store, as one process reaches it: the library's own driver of stores over a simulated one.
+
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use quorate::Inspection;
+use quorate::node::store::{
+    Clocked, Commit, Committed, Greeting, Listener, NamedRecord, Record, Session, Store, StoreNode,
+    Traits,
+};
+use quorate::node::{
+    Abilities, Answer, Context, Fault, Node, NodeName, Phase, Reply, ReplySink, Request, Scope,
+    Subscriber,
+};
+use quorate::runtime::BoxFuture;
+
+use crate::store_plan::StorePlan;
+use crate::world::{Question, Said, Shared};
+
+/// A simulated store, as a client reaches it.
+struct SimStore {
+    name: NodeName,
+    plan: StorePlan,
+    shared: Weak<Shared>,
+    client: usize,
+    master: usize,
+}
+
+/// A session of it; dropped, it is closed.
+struct SimSession {
+    shared: Weak<Shared>,
+    index: usize,
+}
+
+impl Drop for SimSession {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.world().close_session(self.index);
+        }
+    }
+}
+
+fn over() -> Fault {
+    Fault::Down("the world is gone".into())
+}
+
+impl SimSession {
+    async fn ask(&self, question: Question) -> Result<Said, Fault> {
+        let shared = self.shared.upgrade().ok_or_else(over)?;
+        shared.world().ask(self.index, question);
+        drop(shared);
+        poll_fn(|cx| match self.shared.upgrade() {
+            Some(shared) => shared.world().answer(self.index, cx.waker()),
+            None => std::task::Poll::Ready(Err(over())),
+        })
+        .await
+    }
+}
+
+/// What a canary's pool makes of an answer to another question.
+fn other<T>() -> Result<T, Fault> {
+    Err(Fault::Server("the answer to another question".into()))
+}
+
+impl SimStore {
+    fn open(&self) -> Result<SimSession, Fault> {
+        let shared = self.shared.upgrade().ok_or_else(over)?;
+        let index = shared.world().open_session(self.client, self.master);
+        let shared = self.shared.clone();
+        Ok(SimSession { shared, index })
+    }
+
+    fn from_pool(&self) -> Option<(SimSession, Greeting)> {
+        let upgraded = self.shared.upgrade()?;
+        let (index, greeting) = upgraded.world().from_pool(self.client, self.master)?;
+        let shared = self.shared.clone();
+        Some((SimSession { shared, index }, greeting))
+    }
+}
+
+impl Store for SimStore {
+    type Session = SimSession;
+    type Listener = SimSession;
+
+    fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    fn traits(&self) -> Traits {
+        let StorePlan {
+            timeout,
+            lanes,
+            batch,
+            wakes,
+            ..
+        } = self.plan;
+        let traits = Traits::new(Duration::from_nanos(timeout));
+        let traits = traits.lanes(lanes.into()).batch(batch.into());
+        if wakes {
+            traits
+        } else {
+            traits.without_wakes()
+        }
+    }
+
+    async fn connect(&self) -> Result<(SimSession, Greeting), Fault> {
+        if let Some(kept) = self.from_pool() {
+            return Ok(kept);
+        }
+        let session = self.open()?;
+        match session.ask(Question::Hello).await? {
+            Said::Hello(greeting) => Ok((session, greeting)),
+            _ => other(),
+        }
+    }
+
+    async fn listen(&self, process: Arc<str>) -> Result<SimSession, Fault> {
+        let session = self.open()?;
+        session.ask(Question::Listen(process)).await?;
+        Ok(session)
+    }
+
+    async fn inspect(&self) -> Inspection {
+        Inspection::new(self.name.clone())
+    }
+}
+
+impl Session for SimSession {
+    async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Clocked<Vec<Record>>, Fault> {
+        match self.ask(Question::Load(names.to_vec())).await? {
+            Said::Loaded(loaded) => Ok(loaded),
+            _ => other(),
+        }
+    }
+
+    async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
+        match self.ask(Question::Commit(commits.to_vec())).await? {
+            Said::Committed(committed) => Ok(committed),
+            _ => other(),
+        }
+    }
+
+    async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
+        match self.ask(Question::Page(from, count)).await? {
+            Said::Paged(paged) => Ok(paged),
+            _ => other(),
+        }
+    }
+}
+
+impl Listener for SimSession {
+    async fn next(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
+        poll_fn(|cx| match self.shared.upgrade() {
+            Some(shared) => shared.world().words(self.index, cx.waker()),
+            None => std::task::Poll::Ready(Err(over())),
+        })
+        .await
+    }
+}
+
+/// A master that is a store, with the checkers looking on.
+pub(crate) struct WatchedStore {
+    inner: StoreNode<SimStore>,
+    shared: Weak<Shared>,
+    client: usize,
+    link: usize,
+    master: usize,
+}
+
+impl WatchedStore {
+    pub(crate) fn new(
+        name: &str,
+        plan: StorePlan,
+        shared: &Arc<Shared>,
+        (client, master, link): (usize, usize, usize),
+    ) -> Self {
+        let shared = Arc::downgrade(shared);
+        let store = SimStore {
+            name: NodeName::new(name),
+            plan,
+            shared: shared.clone(),
+            client,
+            master,
+        };
+        Self {
+            inner: StoreNode::new(store),
+            shared,
+            client,
+            link,
+            master,
+        }
+    }
+}
+
+impl Node for WatchedStore {
+    fn name(&self) -> &NodeName {
+        self.inner.name()
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.inner.abilities()
+    }
+
+    fn settle(&self, context: &Context) {
+        self.inner.settle(context);
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        let Some(shared) = self.shared.upgrade() else {
+            return;
+        };
+        if !shared.asks_store(self.link, self.master, &request) {
+            return;
+        }
+        let phase = match &request {
+            Request::Acquire { .. } => Phase::Acquire,
+            Request::Release { .. } => Phase::Release,
+            Request::Extend { .. } => Phase::Extend,
+            _ => return self.inner.send(request, reply),
+        };
+        let heard = Heard {
+            shared: self.shared.clone(),
+            client: self.client,
+            master: self.master,
+            request: request.clone(),
+            reply: Mutex::new(Some(reply)),
+        };
+        let reply = Reply::new(Arc::new(heard), self.master, phase);
+        self.inner.send(request, reply);
+    }
+
+    fn subscribe(&self, subscriber: Subscriber) {
+        self.inner.subscribe(subscriber);
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        self.inner.idle()
+    }
+
+    fn inspect(&self, scope: &Scope) -> BoxFuture<Inspection> {
+        self.inner.inspect(scope)
+    }
+}
+
+/// Shows an answer to the checkers and passes it on.
+struct Heard {
+    shared: Weak<Shared>,
+    client: usize,
+    master: usize,
+    request: Request,
+    reply: Mutex<Option<Reply>>,
+}
+
+impl ReplySink for Heard {
+    fn answered(&self, _: usize, _: Phase, answer: Result<Answer, Fault>) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared
+                .world()
+                .hears_store(self.master, &self.request, &answer);
+        }
+        let reply = self
+            .reply
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let Some(reply) = reply else { return };
+        // Between an answer and what the library makes of it nobody is kept waiting, here as at Redis.
+        let shared = self.shared.upgrade();
+        let polled = shared.as_ref().map(|shared| shared.polls(false));
+        reply.answer(answer);
+        if let (Some(shared), Some(polled)) = (shared, polled) {
+            shared.after(self.client);
+            shared.polls(polled);
+        }
+    }
+}

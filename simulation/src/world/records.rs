@@ -1,0 +1,142 @@
+//! What a simulated store keeps: records with versions that never come again.
+
+use std::collections::BTreeMap;
+
+use quorate::node::store::{Commit, Committed, NamedRecord, Record};
+
+use crate::canary::Flaw;
+
+/// So many states of a record a follower may lag behind.
+const KEPT: usize = 4;
+
+/// A canary: so many versions there are.
+const AGAIN: u64 = 4;
+
+/// One state of a record.
+#[derive(Clone)]
+struct State {
+    /// The number of the change.
+    number: u64,
+    record: Record,
+    /// The session that wrote it.
+    writer: usize,
+}
+
+/// The states of a record, the last one last.
+#[derive(Clone, Default)]
+struct Past {
+    states: Vec<State>,
+    /// There were earlier ones.
+    cut: bool,
+}
+
+impl Past {
+    /// What who has seen everything up to that change finds.
+    fn at(&self, number: u64) -> Option<&State> {
+        let found = self.states.iter().rev().find(|one| one.number <= number);
+        found.or_else(|| self.states.first().filter(|_| self.cut))
+    }
+
+    fn last(&self) -> Record {
+        let last = self.states.last();
+        last.map(|state| state.record.clone()).unwrap_or_default()
+    }
+}
+
+#[derive(Clone, Default)]
+pub(super) struct Records {
+    all: BTreeMap<Vec<u8>, Past>,
+    /// Counts changes, over restarts as well.
+    last: u64,
+}
+
+impl Records {
+    pub(super) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// What stands under a name now.
+    pub(super) fn get(&self, name: &[u8]) -> Record {
+        self.all.get(name).map(Past::last).unwrap_or_default()
+    }
+
+    /// What stood there at that change, and the number of the change that made it.
+    pub(super) fn get_at(&self, name: &[u8], number: u64) -> (Record, u64) {
+        let state = self.all.get(name).and_then(|past| past.at(number));
+        state.map_or((Record::default(), 0), |one| {
+            (one.record.clone(), one.number)
+        })
+    }
+
+    /// The records in their order.
+    pub(super) fn page(&self, from: u64, count: u32) -> Vec<NamedRecord> {
+        let named = |(name, past): (&Vec<u8>, &Past)| (name.clone(), past.last());
+        let all = self.all.iter().map(named);
+        let there = all.filter(|(_, record)| record.version > 0);
+        there.skip(from as usize).take(count as usize).collect()
+    }
+
+    /// All or nothing.
+    pub(super) fn commit(
+        &mut self,
+        commit: &Commit,
+        writer: usize,
+        flaw: Option<Flaw>,
+    ) -> Committed {
+        let fits = |(name, version): (&[u8], u64)| self.get(name).version == version;
+        let mut asked = commit
+            .changes
+            .iter()
+            .map(|one| (&one.name[..], one.version));
+        if !asked.all(fits) {
+            return Committed::Stale;
+        }
+        let mut versions = Vec::new();
+        for change in &commit.changes {
+            let Some(state) = &change.state else {
+                versions.push(change.version);
+                continue;
+            };
+            self.last += 1;
+            let version = match flaw {
+                Some(Flaw::VersionsAgain) => change.version % AGAIN + 1,
+                _ => self.last,
+            };
+            versions.push(version);
+            let state = state.clone();
+            self.put(&change.name, Record { version, state }, writer);
+        }
+        Committed::Done(versions)
+    }
+
+    fn put(&mut self, name: &[u8], record: Record, writer: usize) {
+        let past = self.all.entry(name.to_vec()).or_default();
+        if past.states.len() >= KEPT {
+            past.states.remove(0);
+            past.cut = true;
+        }
+        past.states.push(State {
+            number: self.last,
+            record,
+            writer,
+        });
+    }
+
+    /// Forgets everything that came behind `disk`. The numbers of changes go on.
+    pub(super) fn fall_back_to(&mut self, disk: Self) {
+        let last = self.last;
+        *self = disk;
+        self.last = last;
+    }
+
+    /// Removes what a session wrote last: a canary.
+    pub(super) fn remove_of(&mut self, writer: usize) {
+        let of = |past: &Past| past.states.last().is_some_and(|one| one.writer == writer);
+        let names = self.all.iter().filter(|(_, past)| of(past));
+        let names: Vec<Vec<u8>> = names.map(|(name, _)| name.clone()).collect();
+        for name in names {
+            self.last += 1;
+            self.put(&name, Record::default(), usize::MAX);
+        }
+    }
+}

@@ -1,0 +1,583 @@
+//! Sessions of stores: one question at a time, on its way there, at the server, on its way back. What is given up
+//! may still be executed, long after others have spoken.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use quorate::node::store::{Clocked, Commit, Committed, Greeting, NamedRecord, Record};
+use quorate::node::{Fault, ServerRun};
+
+use super::master::run_id;
+use super::net::{Trip, Way};
+use super::{Event, Todo, World};
+use crate::canary::Flaw;
+use crate::rng::Rng;
+use crate::scenario::Refusal;
+
+/// What a session is asked.
+pub(crate) enum Question {
+    Hello,
+    /// Hears what this process is told.
+    Listen(Arc<str>),
+    Load(Vec<Arc<[u8]>>),
+    Commit(Vec<Commit>),
+    Page(u64, u32),
+}
+
+/// What it says.
+#[derive(Clone)]
+pub(crate) enum Said {
+    Hello(Greeting),
+    Listens,
+    Loaded(Clocked<Vec<Record>>),
+    Committed(Clocked<Vec<Committed>>),
+    Paged(Clocked<Vec<NamedRecord>>),
+}
+
+/// A question on its way.
+pub(crate) struct Asked {
+    session: usize,
+    question: Question,
+    /// It never gets there.
+    void: bool,
+    reached: bool,
+    /// It has waited at the server for others, and what the clock showed before.
+    waited: Option<Option<u64>>,
+    /// So much of it is executed.
+    upto: usize,
+    answer: Option<Result<Said, Fault>>,
+    /// The answer has arrived.
+    told: bool,
+}
+
+/// A connection to a store.
+pub(crate) struct Session {
+    pub(super) client: usize,
+    master: usize,
+    /// The run of the server that accepted it.
+    run: u32,
+    /// The client still has it.
+    open: bool,
+    /// The client has dropped it once.
+    closed: bool,
+    /// The server still has it.
+    server: bool,
+    /// The client has been told that it is over.
+    lost: bool,
+    /// The server says something else next.
+    garbled: bool,
+    last_to: u64,
+    last_from: u64,
+    /// It has seen everything up to this change.
+    seen: u64,
+    /// Questions whose answers have not been read.
+    unread: VecDeque<usize>,
+    waker: Option<Waker>,
+    /// Whose words it hears.
+    process: Option<Arc<str>>,
+    /// Words on their way, and those that have arrived.
+    coming: VecDeque<Vec<Vec<u8>>>,
+    words: VecDeque<Vec<Vec<u8>>>,
+    rng: Rng,
+}
+
+fn gone() -> Fault {
+    Fault::Disconnected("the session is gone".into())
+}
+
+/// What a client does, as it is polled.
+impl World {
+    /// A new session, that nothing has been said on; a canary's pool may give back an old one.
+    pub(crate) fn open_session(&mut self, client: usize, master: usize) -> usize {
+        let session = self.sessions.len();
+        let salt = 5 << 48 | session as u64;
+        self.sessions.push(Session {
+            client,
+            master,
+            run: 0,
+            open: true,
+            closed: false,
+            server: false,
+            lost: false,
+            garbled: false,
+            last_to: 0,
+            last_from: 0,
+            seen: 0,
+            unread: VecDeque::new(),
+            waker: None,
+            process: None,
+            coming: VecDeque::new(),
+            words: VecDeque::new(),
+            rng: Rng::stream(self.scenario.seed, salt),
+        });
+        session
+    }
+
+    /// A session that was given up with an answer outstanding.
+    pub(crate) fn from_pool(&mut self, client: usize, master: usize) -> Option<(usize, Greeting)> {
+        let of = |&&session: &&usize| {
+            let one = &self.sessions[session];
+            (one.client, one.master) == (client, master) && !one.lost
+        };
+        let session = *self.pool.iter().find(of)?;
+        self.pool.retain(|one| *one != session);
+        Some((session, self.greeting(master)))
+    }
+
+    pub(crate) fn ask(&mut self, session: usize, question: Question) {
+        let asked = self.asked.len();
+        let upto = match &question {
+            Question::Commit(commits) => commits.len(),
+            _ => 0,
+        };
+        self.asked.push(Some(Asked {
+            session,
+            question,
+            void: false,
+            reached: false,
+            waited: None,
+            upto,
+            answer: None,
+            told: false,
+        }));
+        self.sessions[session].unread.push_back(asked);
+        let at = self.session_trip(session, Way::To);
+        let asked = asked as u32;
+        self.at(at, Event::Reach { asked });
+        let net = self.scenario.net;
+        if !self.healed() && self.sessions[session].rng.chance(net.reset_ppm) {
+            self.cut_session(session, true);
+        }
+    }
+
+    /// The answer to the oldest question that has not been read.
+    pub(crate) fn answer(&mut self, session: usize, waker: &Waker) -> Poll<Result<Said, Fault>> {
+        let one = &mut self.sessions[session];
+        if one.lost {
+            return Poll::Ready(Err(gone()));
+        }
+        let front = one.unread.front().copied();
+        let asked = front.and_then(|front| self.asked[front].as_ref());
+        if asked.is_some_and(|asked| asked.told) {
+            one.unread.pop_front();
+            let asked = front.and_then(|front| self.asked[front].take());
+            let answer = asked.and_then(|asked| asked.answer);
+            return Poll::Ready(answer.unwrap_or_else(|| Err(gone())));
+        }
+        one.waker = Some(waker.clone());
+        Poll::Pending
+    }
+
+    /// What the process was told next.
+    pub(crate) fn words(
+        &mut self,
+        session: usize,
+        waker: &Waker,
+    ) -> Poll<Result<Vec<Vec<u8>>, Fault>> {
+        let one = &mut self.sessions[session];
+        if let Some(words) = one.words.pop_front() {
+            return Poll::Ready(Ok(words));
+        }
+        if one.lost {
+            return Poll::Ready(Err(gone()));
+        }
+        one.waker = Some(waker.clone());
+        Poll::Pending
+    }
+
+    /// The client drops it: what is on its way may get there all the same.
+    pub(crate) fn close_session(&mut self, session: usize) {
+        let one = &mut self.sessions[session];
+        one.waker = None;
+        let waits = !one.unread.is_empty() && one.server && !one.lost && one.process.is_none();
+        let first = !std::mem::replace(&mut one.closed, true);
+        if waits && first && self.flaw == Some(Flaw::KeptSession) {
+            self.pool.push(session);
+            return;
+        }
+        if std::mem::replace(&mut one.open, false) {
+            self.strand_session(session);
+            self.lease_ends(session);
+        }
+    }
+}
+
+/// What happens on the way and at the server.
+impl World {
+    fn session_trip(&mut self, session: usize, way: Way) -> u64 {
+        let one = &mut self.sessions[session];
+        let plan = self.scenario.masters[one.master].store;
+        // A change may need four questions within the timeout, and others are on their way as well.
+        let healed_within = plan.map_or(u64::MAX, |plan| plan.timeout / 12);
+        let trip = Trip {
+            client: one.client,
+            master: one.master,
+            way,
+            healed_within,
+        };
+        let lost = &mut self.watch.coverage.lost_packets;
+        let at = trip.ends(&self.scenario, self.now, &mut one.rng, lost);
+        let last = match way {
+            Way::To => &mut one.last_to,
+            Way::From => &mut one.last_from,
+        };
+        *last = at.max(*last + 1);
+        *last
+    }
+
+    /// What is on its way to the server never arrives, or arrives later, or a part of it does.
+    fn strand_session(&mut self, session: usize) {
+        let net = self.scenario.net;
+        let one = &mut self.sessions[session];
+        for asked in one.unread.clone() {
+            let Some(asked) = self.asked[asked].as_mut() else {
+                continue;
+            };
+            if asked.reached {
+                continue;
+            }
+            asked.void = !one.rng.chance(net.leftover_ppm);
+            if !asked.void && asked.upto > 1 {
+                asked.upto = one.rng.range(1, asked.upto as u64) as usize;
+            }
+        }
+    }
+
+    /// It breaks on the way. The server may still be there.
+    fn cut_session(&mut self, session: usize, alive: bool) {
+        if !self.sessions[session].open || self.sessions[session].lost {
+            return;
+        }
+        self.watch.coverage.resets += 1;
+        self.strand_session(session);
+        if !alive {
+            self.sessions[session].server = false;
+        }
+        self.lease_ends(session);
+        let at = self.session_trip(session, Way::From);
+        let session = session as u32;
+        self.at(at, Event::Lost { session });
+    }
+
+    pub(super) fn cut_sessions(&mut self, master: usize, alive: bool) {
+        for session in 0..self.sessions.len() {
+            if self.sessions[session].master == master {
+                self.cut_session(session, alive);
+                self.sessions[session].server &= alive;
+            }
+        }
+    }
+
+    /// The server forgets them, and tells nobody.
+    pub(super) fn forget_sessions(&mut self, master: usize) {
+        for session in 0..self.sessions.len() {
+            if self.sessions[session].master == master {
+                self.sessions[session].server = false;
+                self.lease_ends(session);
+            }
+        }
+    }
+
+    pub(super) fn garble_sessions(&mut self, master: usize) {
+        for session in &mut self.sessions {
+            session.garbled |= session.master == master;
+        }
+    }
+
+    /// A canary: what a session wrote is gone with it.
+    fn lease_ends(&mut self, session: usize) {
+        if self.flaw == Some(Flaw::SessionIsLease) {
+            let master = self.sessions[session].master;
+            self.stores[master].remove_of(session);
+        }
+    }
+
+    /// The client learns that it is over.
+    pub(super) fn lost_session(&mut self, session: usize) -> Option<Todo> {
+        let one = &mut self.sessions[session];
+        if !one.open || std::mem::replace(&mut one.lost, true) {
+            return None;
+        }
+        one.waker.take().map(Todo::Wake)
+    }
+
+    /// A question reaches the server.
+    pub(super) fn reach(&mut self, index: usize) {
+        let Some(asked) = self.asked[index].as_ref().filter(|asked| !asked.void) else {
+            return;
+        };
+        let session = asked.session;
+        let one = &self.sessions[session];
+        let greets = matches!(asked.question, Question::Hello | Question::Listen(_));
+        let master = &self.masters[one.master];
+        let (up, run, stalled_until) = (master.up, master.run, master.stalled_until);
+        if !greets && (!one.server || one.run != run || !up) {
+            return;
+        }
+        if up && stalled_until > self.now {
+            let asked = index as u32;
+            return self.at(stalled_until, Event::Reach { asked });
+        }
+        if self.gets_stuck(index) {
+            return;
+        }
+        let answer = if !up {
+            Err(Fault::Down("connection refused".into()))
+        } else {
+            self.sessions[session].run = run;
+            self.sessions[session].server |= greets;
+            self.carry_out(index)
+        };
+        let Some(asked) = self.asked[index].as_mut() else {
+            return;
+        };
+        asked.reached = true;
+        asked.answer = Some(answer);
+        if !self.sessions[session].open {
+            // Nobody reads it.
+            self.asked[index] = None;
+            return;
+        }
+        let at = self.session_trip(session, Way::From);
+        let asked = index as u32;
+        self.at(at, Event::Tell { asked });
+    }
+
+    /// A commit may wait at the server, as for the lock of a row.
+    fn gets_stuck(&mut self, index: usize) -> bool {
+        let healed = self.healed();
+        let Some(asked) = self.asked[index].as_mut() else {
+            return false;
+        };
+        let one = &mut self.sessions[asked.session];
+        let Some(plan) = self.scenario.masters[one.master].store else {
+            return false;
+        };
+        let commits = matches!(asked.question, Question::Commit(_));
+        if !commits || healed || asked.waited.is_some() || !one.rng.chance(plan.stuck_ppm) {
+            return false;
+        }
+        let clock = self.masters[one.master].clock.read(self.now) / 1_000;
+        asked.waited = Some(plan.clocked.then_some(clock));
+        let at = self.now + one.rng.below(plan.stuck);
+        self.watch.coverage.stuck += 1;
+        let asked = index as u32;
+        self.at(at, Event::Reach { asked });
+        true
+    }
+
+    /// The server does what it is asked.
+    fn carry_out(&mut self, index: usize) -> Result<Said, Fault> {
+        let Some(mut asked) = self.asked[index].take() else {
+            return Err(gone());
+        };
+        let session = asked.session;
+        let master = self.sessions[session].master;
+        let refusing = self.masters[master]
+            .refusing
+            .filter(|(until, _)| self.now < *until);
+        // Who is refused has been let in.
+        let greets = matches!(asked.question, Question::Hello | Question::Listen(_));
+        let answer = match refusing {
+            Some((_, how)) if !greets => {
+                self.watch.coverage.refusals += 1;
+                self.refuse_session(session, how)
+            }
+            _ => self.does(session, &mut asked),
+        };
+        self.asked[index] = Some(asked);
+        if std::mem::take(&mut self.sessions[session].garbled) {
+            self.watch.coverage.garbage += 1;
+            return Err(Fault::Server("what was not asked".into()));
+        }
+        answer
+    }
+
+    fn refuse_session(&mut self, session: usize, how: Refusal) -> Result<Said, Fault> {
+        match how {
+            Refusal::Busy => Err(Fault::Busy),
+            Refusal::OutOfMemory => Err(Fault::OutOfMemory),
+            Refusal::Misconf => Err(Fault::Misconf),
+            Refusal::ReadOnly => Err(Fault::ReadOnly),
+            Refusal::Denied => Err(Fault::Denied("not you".into())),
+            Refusal::HangUp => {
+                self.cut_session(session, false);
+                Err(gone())
+            }
+        }
+    }
+
+    fn does(&mut self, session: usize, asked: &mut Asked) -> Result<Said, Fault> {
+        let master = self.sessions[session].master;
+        let Some(plan) = self.scenario.masters[master].store else {
+            return Err(gone());
+        };
+        self.watch.coverage.messages += 1;
+        let shows = self.masters[master].clock.read(self.now) / 1_000;
+        // At some moment between question and answer: before the row was free is one.
+        let shows = plan.clocked.then_some(shows);
+        let clock = asked.waited.unwrap_or(shows);
+        let Asked { question, upto, .. } = asked;
+        Ok(match question {
+            Question::Hello => {
+                self.watch.coverage.sessions += 1;
+                Said::Hello(self.greeting(master))
+            }
+            Question::Listen(process) => {
+                self.sessions[session].process = Some(process.clone());
+                Said::Listens
+            }
+            Question::Load(names) => {
+                let what = self.load(session, names, plan.lag_ppm);
+                Said::Loaded(Clocked { what, clock })
+            }
+            Question::Commit(commits) => {
+                let what = commits[..*upto].iter();
+                let what = what.map(|commit| self.commit(session, commit)).collect();
+                Said::Committed(Clocked { what, clock })
+            }
+            Question::Page(from, count) => {
+                let what = self.stores[master].page(*from, *count);
+                Said::Paged(Clocked { what, clock })
+            }
+        })
+    }
+
+    fn greeting(&self, master: usize) -> Greeting {
+        let run = ServerRun::new(run_id(master, self.masters[master].run));
+        let greeting = Greeting::new(run).server(format!("store {master}"));
+        let durable = self.scenario.masters[master]
+            .store
+            .is_some_and(|plan| plan.durable);
+        if durable {
+            return greeting;
+        }
+        greeting.uptime(Duration::from_secs(self.uptime(master)))
+    }
+
+    /// Reads records, maybe at a follower that lags behind, but never behind what the session has seen.
+    fn load(&mut self, session: usize, names: &[Arc<[u8]>], lag_ppm: u32) -> Vec<Record> {
+        let healed = self.healed();
+        let one = &mut self.sessions[session];
+        let records = &self.stores[one.master];
+        let last = records.last();
+        let mut number = last;
+        if !healed && one.rng.chance(lag_ppm) {
+            number = one.rng.range(one.seen.max(last.saturating_sub(6)), last);
+        }
+        self.watch.coverage.loads += 1;
+        let found = names.iter().map(|name| records.get_at(name, number));
+        let (found, numbers): (Vec<Record>, Vec<u64>) = found.unzip();
+        let old = names
+            .iter()
+            .zip(&found)
+            .any(|(name, one)| records.get(name) != *one);
+        self.watch.coverage.stale_loads += u64::from(old);
+        one.seen = numbers.into_iter().fold(number, u64::max);
+        found
+    }
+
+    fn commit(&mut self, session: usize, commit: &Commit) -> Committed {
+        let one = &mut self.sessions[session];
+        let (master, open) = (one.master, one.open);
+        let before: Vec<Record> = match self.given_back.is_empty() {
+            true => Vec::new(),
+            false => {
+                let names = commit.changes.iter().map(|change| &change.name);
+                names.map(|name| self.stores[master].get(name)).collect()
+            }
+        };
+        let done = self.stores[master].commit(commit, session, self.flaw);
+        one.seen = self.stores[master].last();
+        let coverage = &mut self.watch.coverage;
+        coverage.commits += 1;
+        if done == Committed::Stale {
+            coverage.stale_commits += 1;
+            coverage.late_stale += u64::from(!open);
+            return done;
+        }
+        coverage.late_commits += u64::from(!open);
+        for (change, before) in commit.changes.iter().zip(&before) {
+            if let Some(state) = &change.state {
+                self.stands_again(master, state, &before.state);
+            }
+        }
+        for wake in &commit.wakes {
+            self.tell_process(master, &wake.process, &wake.word);
+        }
+        done
+    }
+
+    /// A process is told something, wherever it listens to this store.
+    fn tell_process(&mut self, master: usize, process: &str, word: &[u8]) {
+        let hears = |one: &Session| {
+            let server = one.master == master && one.server && one.open;
+            server && one.process.as_deref() == Some(process)
+        };
+        let sessions = self.sessions.iter().enumerate();
+        let hearing: Vec<usize> = sessions
+            .filter(|(_, one)| hears(one))
+            .map(|(index, _)| index)
+            .collect();
+        let Some(plan) = self.scenario.masters[master].store else {
+            return;
+        };
+        for session in hearing {
+            let one = &mut self.sessions[session];
+            let deaf = one.rng.chance(plan.deaf_ppm).then(|| one.rng.below(3));
+            let (times, late) = match deaf {
+                Some(0) => (0, 0),
+                Some(1) => (2, 0),
+                Some(_) => (1, one.rng.below(plan.stuck)),
+                None => (1, 0),
+            };
+            self.watch.coverage.words += times;
+            for _ in 0..times {
+                let words = if plan.vague {
+                    Vec::new()
+                } else {
+                    vec![word.to_vec()]
+                };
+                self.sessions[session].coming.push_back(words);
+                let at = self.session_trip(session, Way::From) + late;
+                let session = session as u32;
+                self.at(at, Event::Word { session });
+            }
+        }
+    }
+
+    /// A word reaches its process.
+    pub(super) fn word(&mut self, session: usize) -> Option<Todo> {
+        let one = &mut self.sessions[session];
+        let words = one.coming.pop_front()?;
+        if !one.open || one.lost {
+            return None;
+        }
+        one.words.push_back(words);
+        one.waker.take().map(Todo::Wake)
+    }
+
+    /// An answer reaches the client.
+    pub(super) fn tell(&mut self, index: usize) -> Option<Todo> {
+        let asked = self.asked[index].as_mut()?;
+        let one = &mut self.sessions[asked.session];
+        if !one.open || one.lost {
+            self.asked[index] = None;
+            return None;
+        }
+        asked.told = true;
+        one.waker.take().map(Todo::Wake)
+    }
+
+    /// The client of a session, or of a question's.
+    pub(super) fn client_of_session(&self, session: u32) -> usize {
+        self.sessions[session as usize].client
+    }
+
+    pub(super) fn client_of_asked(&self, asked: u32) -> Option<usize> {
+        let asked = self.asked[asked as usize].as_ref()?;
+        Some(self.sessions[asked.session].client)
+    }
+}

@@ -1,0 +1,161 @@
+//! Masters that are stores: what clients ask of them and are told, for the checkers.
+
+use std::sync::Arc;
+
+use quorate::node::{Answer, Extended, Fault, Node, Reply, Request};
+
+use super::{Shared, World};
+use crate::facts::{Fact, short};
+use crate::locker::{name, resource_of};
+
+/// The node of one client and one master.
+pub(crate) type Breaker = (usize, usize, Arc<dyn Node>);
+
+/// A lock is broken at a store: through the node of some process.
+pub(super) struct Breaks {
+    nodes: Vec<Arc<dyn Node>>,
+    key: Arc<[u8]>,
+}
+
+impl Breaks {
+    pub(super) fn send(self) {
+        for node in self.nodes {
+            let key = self.key.clone();
+            node.send(Request::Break { key }, Reply::ignored());
+        }
+    }
+}
+
+impl Shared {
+    /// A client asks a store; false where its process is dead.
+    pub(crate) fn asks_store(&self, link: usize, master: usize, request: &Request) -> bool {
+        let mut world = self.world();
+        if world.links[link].dead {
+            return false;
+        }
+        world.started(link, request);
+        world.asks_store(master, request);
+        true
+    }
+}
+
+impl World {
+    fn asks_store(&mut self, master: usize, request: &Request) {
+        let now = self.now;
+        match request {
+            Request::Acquire { claim, .. } => {
+                self.given_back.remove(&(master, claim.token().to_hex()));
+            }
+            Request::Release { claim, leave: true } => {
+                if let Some(place) = claim.ticket() {
+                    self.left.insert((master, place.waiter.clone()));
+                }
+                self.watch.fact(now, &Fact::Left { master, claim });
+            }
+            Request::Write {
+                claim,
+                token,
+                value,
+            } => {
+                let bytes = value.bytes.as_deref().unwrap_or_default();
+                let resource = resource_of(claim.key());
+                let fact = Fact::Writes {
+                    resource,
+                    token: *token,
+                    bytes,
+                };
+                self.watch.fact(now, &fact);
+            }
+            _ => {}
+        }
+    }
+
+    /// What a client hears from a store.
+    pub(crate) fn hears_store(
+        &mut self,
+        master: usize,
+        request: &Request,
+        answer: &Result<Answer, Fault>,
+    ) {
+        let now = self.now;
+        self.say_heard(master, request, answer);
+        match (request, answer) {
+            (Request::Acquire { claim, .. }, Ok(Answer::Refused { line: Some(_), .. })) => {
+                let left = |waiter: &Arc<str>| self.left.contains(&(master, waiter.clone()));
+                if claim.ticket().is_some_and(|place| !left(&place.waiter)) {
+                    self.watch.fact(now, &Fact::Stood { master, claim });
+                }
+            }
+            (Request::Release { claim, .. }, Ok(Answer::Released(_))) => {
+                self.given_back.insert((master, claim.token().to_hex()));
+                self.watch.fact(now, &Fact::GivenBack);
+            }
+            (Request::Extend { items }, Ok(Answer::Extended(said))) => {
+                let denied = items.iter().zip(said);
+                for (item, said) in denied {
+                    if *said == Extended::NotOurs && item.claim.group().is_none() {
+                        let claim = &item.claim;
+                        self.watch.fact(now, &Fact::Denied { master, claim });
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A process has other nodes from now on; gives back those that it had, to be dropped with the world unlocked.
+    pub(crate) fn replace_breakers(&mut self, client: usize, new: Vec<Breaker>) -> Vec<Breaker> {
+        let of = |breaker: &mut Breaker| breaker.0 == client;
+        let old = self.breakers.extract_if(.., of).collect();
+        self.breakers.extend(new);
+        old
+    }
+
+    fn say_heard(&mut self, master: usize, request: &Request, answer: &Result<Answer, Fault>) {
+        self.say(|| {
+            let what = match request {
+                Request::Acquire { claim, .. } => ("Acquire", claim),
+                Request::Release { claim, .. } => ("Release", claim),
+                Request::Extend { items } => ("Extend", &items[0].claim),
+                _ => return format!("store {master}: {answer:?}"),
+            };
+            let (verb, claim) = what;
+            let (value, key) = (short(&claim.token().to_hex()), claim.key());
+            let key = String::from_utf8_lossy(key);
+            format!("store {master} is heard: {verb} of {value} on {key}: {answer:?}")
+        });
+    }
+
+    /// A store's record holds something new: is there anybody who has been told that it is gone?
+    pub(super) fn stands_again(&mut self, master: usize, state: &[u8], before: &[u8]) {
+        let of = |state: &[u8]| -> Vec<[u8; 32]> {
+            let windows = state.windows(32);
+            let hex = windows.filter(|window| window.iter().all(u8::is_ascii_hexdigit));
+            hex.filter_map(|window| window.try_into().ok()).collect()
+        };
+        let known = of(before);
+        for value in of(state) {
+            if !known.contains(&value) && self.given_back.contains(&(master, value)) {
+                let value = &value;
+                self.watch
+                    .fact(self.now, &Fact::StandsAgain { master, value });
+            }
+        }
+    }
+
+    /// Somebody breaks a lock at all stores, through the first process that lives.
+    pub(super) fn breaks_at_stores(&self, resource: u8) -> Breaks {
+        let alive = |(client, ..): &&Breaker| {
+            !self.processes[*client].killed && self.processes[*client].paused_until <= self.now
+        };
+        let first = self.breakers.iter().find(alive).map(|(client, ..)| *client);
+        let of = self
+            .breakers
+            .iter()
+            .filter(|(client, ..)| Some(*client) == first);
+        Breaks {
+            nodes: of.map(|(.., node)| node.clone()).collect(),
+            key: name(resource).as_bytes().into(),
+        }
+    }
+}
