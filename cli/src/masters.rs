@@ -11,27 +11,27 @@ use crate::exit::Failure;
 /// When the URL of another kind than Redis is none, or this build does not know the kind. What is wrong with a
 /// Redis URL is said when all settings are checked.
 pub(crate) fn add(builder: RedlockBuilder, url: &str) -> Result<RedlockBuilder, Failure> {
-    match kind(url) {
-        Kind::Redis => Ok(builder.master(url)),
-        Kind::MySql => mysql(builder, url),
-        Kind::ZooKeeper => zookeeper(builder, url),
+    match scheme(url) {
+        Scheme::Redis => Ok(builder.master(url)),
+        Scheme::MySql => mysql(builder, url),
+        Scheme::ZooKeeper => zookeeper(builder, url),
     }
 }
 
 /// What a URL leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum Scheme {
     Redis,
     MySql,
     ZooKeeper,
 }
 
-pub(crate) fn kind(url: &str) -> Kind {
-    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-    match scheme.to_ascii_lowercase().as_str() {
-        "mysql" | "mysqls" | "mariadb" => Kind::MySql,
-        "zk" | "zks" | "zookeeper" => Kind::ZooKeeper,
-        _ => Kind::Redis,
+pub(crate) fn scheme(url: &str) -> Scheme {
+    let name = url.split_once("://").map_or("", |(name, _)| name);
+    match name.to_ascii_lowercase().as_str() {
+        "mysql" | "mysqls" | "mariadb" => Scheme::MySql,
+        "zk" | "zks" | "zookeeper" => Scheme::ZooKeeper,
+        _ => Scheme::Redis,
     }
 }
 
@@ -68,17 +68,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scheme_names_the_kind() {
+    fn a_url_says_what_it_leads_to() {
         for (url, wanted) in [
-            ("redis://h", Kind::Redis),
-            ("rediss://h", Kind::Redis),
-            ("unix:///run/redis.sock", Kind::Redis),
-            ("h:6379", Kind::Redis),
-            ("mysql://h/db", Kind::MySql),
-            ("MySQLs://h/db", Kind::MySql),
-            ("zk://h1+h2/locks", Kind::ZooKeeper),
+            ("redis://h", Scheme::Redis),
+            ("rediss://h", Scheme::Redis),
+            ("unix:///run/redis.sock", Scheme::Redis),
+            ("h:6379", Scheme::Redis),
+            ("mysql://h/db", Scheme::MySql),
+            ("MySQLs://h/db", Scheme::MySql),
+            ("zk://h1+h2/locks", Scheme::ZooKeeper),
         ] {
-            assert_eq!(kind(url), wanted, "{url}");
+            assert_eq!(scheme(url), wanted, "{url}");
         }
     }
 }

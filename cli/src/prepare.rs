@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::config;
 use crate::exit::{self, Failure, Meaning, Outcome};
-use crate::masters::{Kind, kind};
+use crate::masters::{Scheme, scheme};
 use crate::output;
 
 /// What stands below `quorate prepare --help`.
@@ -37,14 +37,14 @@ pub(crate) struct PrepareArgs {
 
 pub(crate) fn run(args: PrepareArgs) -> Outcome {
     for url in &args.urls {
-        let said = match kind(url) {
-            Kind::Redis => {
+        let said = match scheme(url) {
+            Scheme::Redis => {
                 return Err(Failure::usage(
                     "a Redis or Valkey master needs nothing prepared: mysql:// and zk:// do",
                 ));
             }
-            Kind::MySql => mysql(url)?,
-            Kind::ZooKeeper => zookeeper(url)?,
+            Scheme::MySql => mysql(url)?,
+            Scheme::ZooKeeper => zookeeper(url)?,
         };
         output::print(&said)?;
     }

@@ -12,12 +12,8 @@ use quorate::node::store::Listener;
 use crate::connection::Connection;
 use crate::schema::suits;
 use crate::session::{bytes, number, word};
-use crate::sql::{CLOCK, hex};
+use crate::sql::{CLOCK, hex, listening};
 
-/// How often the server looks before it answers that there was nothing.
-const LOOKS: u32 = 500;
-/// How long it sleeps in between.
-const PAUSE: &str = "0.001";
 /// A server that has not answered for so long has stopped.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Words that nobody has heard for so long are removed, in microseconds.
@@ -34,20 +30,6 @@ pub struct MySqlListener {
     mariadb: bool,
     /// Questions until old words are looked for.
     until_sweep: u32,
-}
-
-/// What the server is to do, for a process and from a word on that stand there as an expression each.
-pub(crate) fn body(process: &str, heard: &str) -> String {
-    format!(
-        "BEGIN \
-         DECLARE looks INT DEFAULT 0;\
-         DELETE FROM quorate_woken WHERE process={process} AND id<={heard};\
-         WHILE looks<{LOOKS} AND NOT EXISTS (SELECT 1 FROM quorate_woken WHERE process={process}) DO \
-         DO SLEEP({PAUSE});SET looks=looks+1;\
-         END WHILE;\
-         SELECT id,word FROM quorate_woken WHERE process={process} ORDER BY id;\
-         END"
-    )
 }
 
 impl MySqlListener {
@@ -79,7 +61,7 @@ impl MySqlListener {
         self.until_sweep -= 1;
         let (process, heard) = (&self.process, self.heard);
         if self.mariadb {
-            let body = body(process, &heard.to_string());
+            let body = listening(process, &heard.to_string());
             packet += &body.replacen("BEGIN", "BEGIN NOT ATOMIC", 1);
         } else {
             packet.extend([

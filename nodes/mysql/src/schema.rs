@@ -10,7 +10,7 @@ use rand::RngExt;
 use crate::connection::{Connection, Outcome};
 use crate::fault::{plain, unprepared};
 use crate::session::{number, word};
-use crate::sql::{LONGEST_NAME, LONGEST_WORD};
+use crate::sql::{LONGEST_NAME, LONGEST_WORD, listening};
 use crate::url::{Address, BadUrl};
 
 /// The schema that this version of the program works with.
@@ -214,7 +214,7 @@ async fn make(connection: &mut Connection, mariadb: bool) -> Result<(), Fault> {
 
 /// What MariaDB is told as a block, MySQL can only be told as a procedure.
 pub(crate) async fn make_procedure(connection: &mut Connection) -> Result<(), Fault> {
-    let body = crate::listener::body("listener", "heard");
+    let body = listening("listener", "heard");
     let create = format!(
         "CREATE PROCEDURE quorate_listen (listener VARBINARY(64),heard BIGINT UNSIGNED) \
          SQL SECURITY INVOKER {body}"

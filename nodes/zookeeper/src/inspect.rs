@@ -12,8 +12,8 @@ use zookeeper_client::{Client, CreateMode, Error};
 use crate::address::{Address, with_port};
 use crate::dial::{Dialled, dial};
 use crate::fault;
+use crate::greet::greet;
 use crate::layout::{Layout, fresh};
-use crate::store::greet;
 
 /// How many round trips are measured.
 const ROUNDS: usize = 3;

@@ -51,6 +51,7 @@
 mod address;
 mod dial;
 mod fault;
+mod greet;
 mod inspect;
 mod layout;
 mod listener;

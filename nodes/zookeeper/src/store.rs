@@ -5,13 +5,11 @@ use std::sync::Arc;
 use quorate::Inspection;
 use quorate::node::store::{Greeting, Store, StoreNode, Traits};
 use quorate::node::{Fault, NodeName, ServerRun};
-use zookeeper_client::Client;
 
 use crate::address::{Address, BadUrl};
 use crate::dial::dial;
-use crate::fault;
+use crate::greet::greet;
 use crate::inspect;
-use crate::layout::Layout;
 use crate::listener::ZooKeeperListener;
 use crate::session::ZooKeeperSession;
 
@@ -76,17 +74,4 @@ impl Store for ZooKeeper {
     async fn inspect(&self) -> Inspection {
         inspect::inspect(&self.address, self.name.clone()).await
     }
-}
-
-/// Brings the member up to what its leader knows, and reads the name of the ensemble.
-pub(crate) async fn greet(client: &Client, address: &Address) -> Result<String, Fault> {
-    let layout = Layout::new(address);
-    let path = layout.identity();
-    let (synced, identity) = futures::join!(client.sync(layout.root()), client.get_data(&path));
-    let read = synced.and(identity);
-    let (identity, _) = read.map_err(|error| fault::of_request(&error, address))?;
-    let identity = String::from_utf8(identity).ok();
-    identity
-        .filter(|name| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_hexdigit()))
-        .ok_or_else(|| fault::unprepared(address))
 }
