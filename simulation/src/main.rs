@@ -224,9 +224,10 @@ fn canary(flaw: Flaw, options: &Options) -> ExitCode {
         harm: options.harm,
         ..Play::default()
     };
-    let worlds = match flaw.is_of_stores() {
-        true => Worlds::Stores,
-        false => Worlds::Redis,
+    let worlds = if flaw.is_of_stores() {
+        Worlds::Stores
+    } else {
+        Worlds::Redis
     };
     replay(caught.seed, worlds, play);
     ExitCode::SUCCESS

@@ -71,9 +71,9 @@ impl SimStore {
         Ok(SimSession { shared, index })
     }
 
-    fn from_pool(&self) -> Option<(SimSession, Greeting)> {
+    fn take_pooled(&self) -> Option<(SimSession, Greeting)> {
         let upgraded = self.shared.upgrade()?;
-        let (index, greeting) = upgraded.world().from_pool(self.client, self.master)?;
+        let (index, greeting) = upgraded.world().take_pooled(self.client, self.master)?;
         let shared = self.shared.clone();
         Some((SimSession { shared, index }, greeting))
     }
@@ -105,7 +105,7 @@ impl Store for SimStore {
     }
 
     async fn connect(&self) -> Result<(SimSession, Greeting), Fault> {
-        if let Some(kept) = self.from_pool() {
+        if let Some(kept) = self.take_pooled() {
             return Ok(kept);
         }
         let session = self.open()?;

@@ -181,9 +181,10 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
                     if seed >= seeds {
                         return;
                     }
-                    let scenario = match flaw.is_of_stores() {
-                        true => Scenario::draw_stores(seed),
-                        false => Scenario::draw(seed),
+                    let scenario = if flaw.is_of_stores() {
+                        Scenario::draw_stores(seed)
+                    } else {
+                        Scenario::draw(seed)
                     };
                     let shows = scenario.has_values() || !flaw.is_of_values();
                     if !shows || flaw.is_of_notes() && !scenario.has_notes() {

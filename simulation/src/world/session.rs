@@ -43,8 +43,9 @@ pub(crate) struct Asked {
     /// It never gets there.
     void: bool,
     reached: bool,
-    /// It has waited at the server for others, and what the clock showed before.
-    waited: Option<Option<u64>>,
+    /// It has waited at the server for others, and what the clock showed before, where it shows anything.
+    waited: bool,
+    showed: Option<u64>,
     /// So much of it is executed.
     upto: usize,
     answer: Option<Result<Said, Fault>>,
@@ -116,7 +117,11 @@ impl World {
     }
 
     /// A session that was given up with an answer outstanding.
-    pub(crate) fn from_pool(&mut self, client: usize, master: usize) -> Option<(usize, Greeting)> {
+    pub(crate) fn take_pooled(
+        &mut self,
+        client: usize,
+        master: usize,
+    ) -> Option<(usize, Greeting)> {
         let of = |&&session: &&usize| {
             let one = &self.sessions[session];
             (one.client, one.master) == (client, master) && !one.lost
@@ -137,7 +142,8 @@ impl World {
             question,
             void: false,
             reached: false,
-            waited: None,
+            waited: false,
+            showed: None,
             upto,
             answer: None,
             told: false,
@@ -323,12 +329,12 @@ impl World {
         if self.gets_stuck(index) {
             return;
         }
-        let answer = if !up {
-            Err(Fault::Down("connection refused".into()))
-        } else {
+        let answer = if up {
             self.sessions[session].run = run;
             self.sessions[session].server |= greets;
             self.carry_out(index)
+        } else {
+            Err(Fault::Down("connection refused".into()))
         };
         let Some(asked) = self.asked[index].as_mut() else {
             return;
@@ -356,11 +362,11 @@ impl World {
             return false;
         };
         let commits = matches!(asked.question, Question::Commit(_));
-        if !commits || healed || asked.waited.is_some() || !one.rng.chance(plan.stuck_ppm) {
+        if !commits || healed || asked.waited || !one.rng.chance(plan.stuck_ppm) {
             return false;
         }
         let clock = self.masters[one.master].clock.read(self.now) / 1_000;
-        asked.waited = Some(plan.clocked.then_some(clock));
+        (asked.waited, asked.showed) = (true, plan.clocked.then_some(clock));
         let at = self.now + one.rng.below(plan.stuck);
         self.watch.coverage.stuck += 1;
         let asked = index as u32;
@@ -418,7 +424,7 @@ impl World {
         let shows = self.masters[master].clock.read(self.now) / 1_000;
         // At some moment between question and answer: before the row was free is one.
         let shows = plan.clocked.then_some(shows);
-        let clock = asked.waited.unwrap_or(shows);
+        let clock = asked.showed.or(shows);
         let Asked { question, upto, .. } = asked;
         Ok(match question {
             Question::Hello => {
@@ -482,13 +488,9 @@ impl World {
     fn commit(&mut self, session: usize, commit: &Commit) -> Committed {
         let one = &mut self.sessions[session];
         let (master, open) = (one.master, one.open);
-        let before: Vec<Record> = match self.given_back.is_empty() {
-            true => Vec::new(),
-            false => {
-                let names = commit.changes.iter().map(|change| &change.name);
-                names.map(|name| self.stores[master].get(name)).collect()
-            }
-        };
+        let names = commit.changes.iter().map(|change| &change.name);
+        let known = names.filter(|_| !self.given_back.is_empty());
+        let before: Vec<Record> = known.map(|name| self.stores[master].get(name)).collect();
         let done = self.stores[master].commit(commit, session, self.flaw);
         one.seen = self.stores[master].last();
         let coverage = &mut self.watch.coverage;

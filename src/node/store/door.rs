@@ -99,7 +99,13 @@ impl<S: Store> Door<S> {
                     master.put(kept.item.clone());
                 }
                 let done = change(&mut master, now);
-                let kept = Kept::after(before, master.items(now), now, time.clock(slack, version));
+                let kept = Kept::after(
+                    before,
+                    master.items(now),
+                    now,
+                    time.clock(slack, version),
+                    &[],
+                );
                 let state = (kept != before).then(|| Kept::write(&kept));
                 let changes = vec![Change {
                     name: name.clone(),

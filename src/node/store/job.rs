@@ -1,16 +1,17 @@
 //! Requests that share records, what they come to, and the one change that carries them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::contract::{Change, Commit, Wake};
-use super::kept::{Kept, micros};
+use super::kept::{Kept, Promised, micros};
 use super::names::{self, Name};
 use super::shelf::Shelf;
 use super::time::StoreTime;
 use crate::node::actor::mailbox::Queued;
 use crate::node::memory::Master;
 use crate::node::memory::items::{Id, Item, Kind};
-use crate::node::{Answer, Fault, Request, ServerRun};
+use crate::node::{Answer, Claim, Extended, Fault, Request, ServerRun};
 use crate::protocol::instant::Instant;
 
 /// How long a process hears of new leaders without asking again.
@@ -32,6 +33,33 @@ pub(super) struct Job {
 pub(super) struct Asked {
     pub(super) queued: Queued,
     pub(super) answer: Option<Result<Answer, Fault>>,
+}
+
+impl Asked {
+    /// The leases that its answer tells of.
+    fn promises(&self, now: u64) -> Vec<Promised> {
+        let of = |claim: &Claim, ttl: Duration| -> Vec<Promised> {
+            let promised = |key: &Name| Promised {
+                key: key.clone(),
+                value: claim.token().to_hex(),
+                until: now + micros(ttl),
+            };
+            claim.keys().map(promised).collect()
+        };
+        match (&self.queued.request, &self.answer) {
+            (Request::Acquire { claim, ttl, .. }, Some(Ok(Answer::Granted { .. }))) => {
+                of(claim, *ttl)
+            }
+            (Request::Extend { items }, Some(Ok(Answer::Extended(said)))) => {
+                let told = items.iter().zip(said);
+                let kept =
+                    told.filter(|(_, said)| matches!(said, Extended::Kept | Extended::Restored));
+                kept.flat_map(|(item, _)| of(&item.claim, item.ttl))
+                    .collect()
+            }
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// What a job comes to.
@@ -127,13 +155,18 @@ impl Job {
         let mut changes = Vec::new();
         let mut after = Vec::new();
         let mut changed = false;
+        let promised: Vec<Promised> = self
+            .asked
+            .iter()
+            .flat_map(|one| one.promises(now))
+            .collect();
         for (name, (version, before)) in self.names.iter().zip(known) {
             let (here, others) = items
                 .into_iter()
                 .partition(|item| self.names.len() == 1 || is_in(&item.id, name));
             items = others;
             let clock = setting.time.clock(slack, *version);
-            let kept = Kept::after(before, here, now, clock);
+            let kept = Kept::after(before, here, now, clock, &promised);
             let lived = before.iter().filter(|kept| kept.item.lives(now));
             let same = kept.iter().filter(|kept| kept.item.lives(now)).eq(lived);
             // Who wakes somebody has changed something, if only what was dead already.

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use super::names::Name;
 use crate::node::memory::items::{Id, Item, Kind};
 
 /// The first byte of every state: how the rest is written.
@@ -17,6 +18,25 @@ const FORMAT: u8 = 1;
 pub(super) struct Kept {
     pub(super) item: Item,
     when: When,
+    /// Everybody sees it last at least as long as this observer does: not so where a stamp was met, for others may
+    /// have met it before.
+    sure: bool,
+}
+
+/// A lease that somebody is told of now: under which key, by what value, and until when at least.
+pub(super) struct Promised {
+    pub(super) key: Name,
+    pub(super) value: [u8; 32],
+    pub(super) until: u64,
+}
+
+impl Promised {
+    /// Whether it rests on this item: what stands in the lock key, or a hold of its own beside others.
+    fn rests_on(&self, item: &Item) -> bool {
+        let Id { kind, key, member } = &item.id;
+        let here = **key == *self.key;
+        here && (*kind == Kind::Text || *kind == Kind::Hold && **member == self.value)
+    }
 }
 
 /// Until when an item is kept, as it stands in the record.
@@ -76,6 +96,7 @@ impl Kept {
                         && known.item.what == kept.item.what
                         && known.when == kept.when
                 });
+                kept.sure = before.is_some_and(|known| known.sure);
                 let until = before.and_then(|known| known.item.until);
                 let until = until.unwrap_or_else(|| whole(kept.item.id.kind, now + seen(life)));
                 kept.item.until = Some(until);
@@ -106,21 +127,43 @@ impl Kept {
         };
         let id = Id::of(kind_of(kind)?, &key, &member);
         let item = Item { id, what, until };
-        Some(Self { item, when })
+        let sure = !matches!(when, When::For { .. });
+        Some(Self { item, when, sure })
     }
 
     /// What is kept from `now` on where a record held `before` and is to hold `items`; what has not changed keeps its
-    /// time to the bit.
-    pub(super) fn after(before: &[Self], items: Vec<Item>, now: u64, clock: Clock) -> Vec<Self> {
-        let mut all: Vec<Self> = items
-            .into_iter()
-            .map(|item| {
-                let same = before.iter().find(|known| known.item == item);
-                same.cloned().unwrap_or_else(|| Self::new(item, now, clock))
-            })
-            .collect();
+    /// time to the bit, unless a promise rests on it that others may see end before.
+    pub(super) fn after(
+        before: &[Self],
+        items: Vec<Item>,
+        now: u64,
+        clock: Clock,
+        promised: &[Promised],
+    ) -> Vec<Self> {
+        let keep = |item: Item| {
+            let Some(known) = before.iter().find(|known| known.item == item) else {
+                return Self::new(item, now, clock);
+            };
+            let on_it = promised.iter().filter(|one| one.rests_on(&item));
+            let until = on_it.map(|one| one.until).max();
+            match until.filter(|_| !known.sure) {
+                Some(until) => known.anew(now, until, clock),
+                None => known.clone(),
+            }
+        };
+        let mut all: Vec<Self> = items.into_iter().map(keep).collect();
         all.sort_unstable_by(|one, other| one.item.id.cmp(&other.item.id));
         all
+    }
+
+    /// The same from `now` on, for as long as before, and until then at least.
+    fn anew(&self, now: u64, until: u64, clock: Clock) -> Self {
+        let When::For { life, .. } = self.when else {
+            return self.clone();
+        };
+        let until = Some(until.max(now + life));
+        let item = self.item.clone();
+        Self::new(Item { until, ..item }, now, clock)
     }
 
     fn new(mut item: Item, now: u64, clock: Clock) -> Self {
@@ -138,7 +181,8 @@ impl Kept {
                 When::For { stamp, life }
             }
         };
-        Self { item, when }
+        let sure = true;
+        Self { item, when, sure }
     }
 
     /// The state of a record that holds these.
@@ -197,4 +241,49 @@ fn kind_of(byte: u8) -> Option<Kind> {
 /// Microseconds of a duration.
 pub(super) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VALUE: [u8; 32] = [b'a'; 32];
+
+    fn held(until: u64) -> Item {
+        Item {
+            id: Id::of(Kind::Text, b"r0", b""),
+            what: VALUE.to_vec(),
+            until: Some(until),
+        }
+    }
+
+    fn promised(until: u64) -> Promised {
+        Promised {
+            key: b"r0"[..].into(),
+            value: VALUE,
+            until,
+        }
+    }
+
+    /// Another has seen the lease since it was written, and counts from then.
+    #[test]
+    fn who_prolongs_a_lease_that_it_did_not_know_writes_it_anew() {
+        let (stamp, life) = (7, 500_000);
+        let written = Kept::new(held(life), 0, Clock::Own { stamp });
+        let state = Kept::write(&[written]);
+        let now = 400_000;
+        let met = Kept::read(&state, &[], now).expect("ours");
+        let until = met[0].item.until.expect("a lease");
+        assert!(until >= now + life, "as far as it knows, long enough");
+        let clock = Clock::Own { stamp: 8 };
+        let items = || met.iter().map(|kept| kept.item.clone()).collect();
+        let looked = Kept::after(&met, items(), now, clock, &[]);
+        assert_eq!(Kept::write(&looked), state, "nobody was told anything");
+        let prolonged = Kept::after(&met, items(), now, clock, &[promised(now + life)]);
+        assert_ne!(Kept::write(&prolonged), state);
+        let again = Kept::read(&Kept::write(&prolonged), &prolonged, now).expect("ours");
+        let items = again.iter().map(|kept| kept.item.clone()).collect();
+        let same = Kept::after(&again, items, now, clock, &[promised(now + life)]);
+        assert_eq!(same, again, "its own stamp it knows");
+    }
 }

@@ -82,9 +82,10 @@ impl StoreTime {
             Clock::Own { stamp: version + 1 }
         } else {
             #[cfg(feature = "testing")]
-            let slack = match super::flaw::has(super::flaw::StoreFlaw::NoSlack) {
-                true => 0,
-                false => slack,
+            let slack = if super::flaw::has(super::flaw::StoreFlaw::NoSlack) {
+                0
+            } else {
+                slack
             };
             Clock::Server { slack }
         }

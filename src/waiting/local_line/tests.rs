@@ -251,7 +251,7 @@ fn who_asks_for_a_slot_in_vain_comes_back_before_those_that_came_later() {
     }
     assert!(fourth.is_front(), "nobody stands before it in line");
     assert!(!fourth.is_first(), "three came before it");
-    second.tell(Some(&outage()));
+    second.tell(Some(outage()));
     second.step_back();
     assert!(second.is_front() && !fourth.is_front());
     assert!(!second.is_first(), "the first is still asking");
