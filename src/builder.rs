@@ -324,7 +324,6 @@ impl RedlockBuilder {
         for node in &nodes {
             node.settle(&context);
         }
-        let slowest = self.slowest(node_timeout, &nodes)?;
         if nodes.len() > MAX_MASTERS {
             return Err(BuildError::TooManyMasters(nodes.len()));
         }
@@ -335,7 +334,7 @@ impl RedlockBuilder {
             );
         }
         let patience = Patience {
-            answer: slowest,
+            answer: self.slowest(node_timeout, &nodes)?,
             connect: self.connect_timeout,
         };
         let coordinator = Coordinator::new(

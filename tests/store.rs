@@ -240,7 +240,7 @@ async fn prizes_are_handed_out_once_over_stores() {
                 while let Ok(take) = redlock.quota("prizes").take(1).await {
                     match take {
                         Take::Taken { .. } => taken += 1,
-                        _ => break,
+                        Take::SoldOut { .. } => break,
                     }
                 }
                 taken
