@@ -12,5 +12,7 @@ if ARGV[3] then
   call('SET', value, ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3])
 else
   call('DEL', value)
+  -- What is gone tells no number any more, so the counter does: an earlier holder's late write would bring it back.
+  call('SET', fence, ARGV[1], 'PX', FENCE_TTL)
 end
 return 1

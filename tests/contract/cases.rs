@@ -91,6 +91,7 @@ macro_rules! all_cases {
                 a_value_of_a_larger_number_is_for_the_next_holder_to_read
                 a_write_below_the_counter_is_refused
                 a_write_below_the_number_of_the_value_is_refused
+                a_write_below_the_number_of_a_removal_is_refused
                 numbers_decide_a_write_and_not_who_holds_the_lock
                 a_value_is_removed_and_the_rest_stays
                 what_another_run_of_the_server_wrote_is_not_vouched_for

@@ -149,6 +149,17 @@ pub(crate) async fn a_write_below_the_number_of_the_value_is_refused(arm: &Arm) 
     written(arm, write(&claim, number, b"2")).await;
 }
 
+pub(crate) async fn a_write_below_the_number_of_a_removal_is_refused(arm: &Arm) {
+    let (claim, number) = held(arm, 1).await;
+    written(arm, write(&claim, number, b"3")).await;
+    // By a later holder, that this master has not seen.
+    written(arm, remove(&claim, number + 1)).await;
+    assert_eq!(arm.counter(KEY), Some(number + 1));
+    let late = arm.ask(write(&claim, number, b"3")).await;
+    assert_eq!(late, Ok(Answer::CounterAbove(number + 1)));
+    assert_eq!(arm.read(&value(KEY)), None);
+}
+
 pub(crate) async fn numbers_decide_a_write_and_not_who_holds_the_lock(arm: &Arm) {
     let (claim, number) = held(arm, 1).await;
     arm.delete(KEY);

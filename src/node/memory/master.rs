@@ -405,7 +405,10 @@ impl Master {
                 let head = format!("{token} {} ", run.as_str());
                 self.set(now, &key, [head.as_bytes(), bytes].concat(), None);
             }
-            None => drop(self.keys.remove(&key)),
+            None => {
+                self.keys.remove(&key);
+                self.set_counter(now, claim.key(), token);
+            }
         }
         Ok(Answer::Written { run })
     }
