@@ -54,13 +54,13 @@ fn the_same_seed_gives_the_same_run_at_stores() {
 
 /// Within how many seeds each canary must be caught.
 const CANARIES: [(Flaw, u64); 7] = [
-    (Flaw::VersionsAgain, 2_000),
+    (Flaw::VersionsAgain, 200),
     (Flaw::SessionIsLease, 200),
     (Flaw::EarlyEnd, 500),
     (Flaw::Unsoiled, 2_000),
-    (Flaw::StoreGuardOff, 500),
+    (Flaw::StoreGuardOff, 1_000),
     (Flaw::NoSlack, 20_000),
-    (Flaw::KeptSession, 500),
+    (Flaw::KeptSession, 2_000),
 ];
 
 #[test]
