@@ -60,7 +60,7 @@ const CANARIES: [(Flaw, u64); 7] = [
     (Flaw::Unsoiled, 2_000),
     (Flaw::StoreGuardOff, 1_000),
     (Flaw::NoSlack, 20_000),
-    (Flaw::KeptSession, 2_000),
+    (Flaw::KeptSession, 50),
 ];
 
 #[test]

@@ -61,8 +61,6 @@ pub(crate) struct Session {
     run: u32,
     /// The client still has it.
     open: bool,
-    /// The client has dropped it once.
-    closed: bool,
     /// The server still has it.
     server: bool,
     /// The client has been told that it is over.
@@ -99,7 +97,6 @@ impl World {
             master,
             run: 0,
             open: true,
-            closed: false,
             server: false,
             lost: false,
             garbled: false,
@@ -198,8 +195,7 @@ impl World {
         let one = &mut self.sessions[session];
         one.waker = None;
         let waits = !one.unread.is_empty() && one.server && !one.lost && one.process.is_none();
-        let first = !std::mem::replace(&mut one.closed, true);
-        if waits && first && self.flaw == Some(Flaw::KeptSession) {
+        if waits && self.flaw == Some(Flaw::KeptSession) {
             self.pool.push(session);
             return;
         }
