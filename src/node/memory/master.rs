@@ -400,15 +400,12 @@ impl Master {
         }
         let key = Family::Value.of(claim.key());
         let run = self.run.0.clone();
-        match bytes {
-            Some(bytes) => {
-                let head = format!("{token} {} ", run.as_str());
-                self.set(now, &key, [head.as_bytes(), bytes].concat(), None);
-            }
-            None => {
-                self.keys.remove(&key);
-                self.set_counter(now, claim.key(), token);
-            }
+        if let Some(bytes) = bytes {
+            let head = format!("{token} {} ", run.as_str());
+            self.set(now, &key, [head.as_bytes(), bytes].concat(), None);
+        } else {
+            self.keys.remove(&key);
+            self.set_counter(now, claim.key(), token);
         }
         Ok(Answer::Written { run })
     }
