@@ -564,6 +564,12 @@ pub fn known_as(
     settings
 }
 
+/// What the masters of these settings go by: for contract tests of one master.
+#[cfg(any(test, feature = "testing"))]
+pub fn context(settings: &RedlockBuilder) -> Context {
+    settings.context(Arc::new(Tokio::default()))
+}
+
 /// A Redis or Valkey master by its URL, with the defaults of a builder: for contract tests.
 ///
 /// # Errors

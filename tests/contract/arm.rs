@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use quorate::RestartGuard;
 use quorate::node::memory::{self, MemoryNode};
 use quorate::node::store::{Door, Store, StoreNode, Table};
 use quorate::node::{self, Answer, Extended, Fault, Node, Request};
@@ -66,8 +67,13 @@ impl Arm {
 
     /// A store, and another handle of it for the side entrance.
     pub(crate) fn store<S: Store>(store: S, other: S) -> Self {
+        let node = StoreNode::new(store);
+        // As the servers of this suite do, it is said to lose nothing.
+        let patient = settings([""; 0]).max_ttl(LONG).connect_timeout(secs(10));
+        let patient = patient.restart_guard(RestartGuard::Off);
+        node.settle(&quorate::testing::context(&patient));
         Self {
-            node: Arc::new(StoreNode::new(store)),
+            node: Arc::new(node),
             master: Master::Store(Box::new(Door::new(other))),
         }
     }

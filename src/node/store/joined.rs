@@ -126,7 +126,14 @@ impl ReplySink for Joined {
                 }
             }
             Ok(_) => {}
-            Err(fault) => state.fault = Some(fault),
+            Err(fault) => {
+                if fault == Fault::Withdrawn {
+                    for place in places {
+                        state.extended[*place] = Extended::Withdrawn;
+                    }
+                }
+                state.fault = Some(fault);
+            }
         }
         state.open -= 1;
         if state.open > 0 {
