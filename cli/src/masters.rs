@@ -35,9 +35,14 @@ pub(crate) fn scheme(url: &str) -> Scheme {
     }
 }
 
+#[cfg(any(feature = "mysql", feature = "zookeeper"))]
+fn wrong(url: &str, error: &dyn std::fmt::Display) -> Failure {
+    Failure::usage(format!("master {}: {error}", crate::output::redact(url)))
+}
+
 #[cfg(feature = "mysql")]
 fn mysql(builder: RedlockBuilder, url: &str) -> Result<RedlockBuilder, Failure> {
-    let store = quorate_mysql::MySql::open(url).map_err(Failure::usage)?;
+    let store = quorate_mysql::MySql::open(url).map_err(|error| wrong(url, &error))?;
     Ok(builder.node(quorate::node::store::StoreNode::new(store)))
 }
 
@@ -48,7 +53,8 @@ fn mysql(_: RedlockBuilder, _: &str) -> Result<RedlockBuilder, Failure> {
 
 #[cfg(feature = "zookeeper")]
 fn zookeeper(builder: RedlockBuilder, url: &str) -> Result<RedlockBuilder, Failure> {
-    Ok(builder.node(quorate_zookeeper::node(url).map_err(Failure::usage)?))
+    let node = quorate_zookeeper::node(url).map_err(|error| wrong(url, &error))?;
+    Ok(builder.node(node))
 }
 
 #[cfg(not(feature = "zookeeper"))]

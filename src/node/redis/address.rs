@@ -38,6 +38,10 @@ impl Address {
                 let why = "TLS is not built in: turn on the feature \"tls-rustls\"";
                 return Err(bad(why.to_owned()));
             }
+            "mysql" | "mysqls" | "zk" => {
+                let why = "a master of this kind is added by node(..): see the crates quorate-mysql and quorate-zookeeper";
+                return Err(bad(why.to_owned()));
+            }
             _ => return Err(bad(format!("unknown scheme {scheme:?}: {SCHEMES}"))),
         };
         if rest.is_empty() || rest.starts_with('?') {
@@ -141,6 +145,7 @@ mod tests {
             "",
             "10.0.0.1:6379",
             "http://user:s3cret@host",
+            "mysql://user:s3cret@host/db",
             "redis://",
             "redis://user:s3cret@host:notaport",
             "redis://user:s3cret@host/notadb",
