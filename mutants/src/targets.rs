@@ -18,7 +18,7 @@ const DECIDING: &[&str] = &[
     "src/node/redis/link.rs",
     "src/node/redis/online.rs",
     "src/node/redis/handshake.rs",
-    "src/node/redis/trust.rs",
+    "src/node/actor/trust.rs",
     "src/node/redis/raised.rs",
     "src/scripts/**/*.lua",
 ];
