@@ -43,6 +43,7 @@ mod error;
 mod fault;
 mod hostile;
 mod lane;
+mod life;
 mod mariadb;
 mod masters;
 pub mod measure;

@@ -4,22 +4,21 @@
 //! takes half a second, copying it a tenth.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::error::Error;
+use crate::life::Life;
 use crate::ports::PortLease;
-use crate::process::{process_state, signal_group, within};
-use crate::spawn::{find, mortal, private_dir, spawn};
+use crate::spawn::{find, mortal, private_dir};
 
 /// How often a start that found its port taken is tried on another one.
 const PORTS_TO_TRY: usize = 8;
@@ -132,8 +131,9 @@ impl Programs {
 pub struct MariaDb {
     options: MariaDbOptions,
     programs: &'static Programs,
+    /// Before what it holds on to: it is dead when that is let go.
+    life: Life,
     lease: PortLease,
-    child: Mutex<Option<Child>>,
     dir: TempDir,
 }
 
@@ -158,13 +158,14 @@ impl MariaDb {
         let template = template(programs)?;
         let mut tries = 1;
         loop {
+            let dir = private_dir(options.home.as_deref())
+                .map_err(Error::io("create a temporary directory"))?;
             let server = Self {
                 options: options.clone(),
                 programs,
+                life: Life::new(dir.path().join("server.log"), PATIENCE),
                 lease: PortLease::take().map_err(Error::io("find a free port"))?,
-                child: Mutex::new(None),
-                dir: private_dir(options.home.as_deref())
-                    .map_err(Error::io("create a temporary directory"))?,
+                dir,
             };
             copy(&template, &server.data_dir())?;
             match server.launch() {
@@ -205,9 +206,7 @@ impl MariaDb {
 
     /// The process id, or `None` when the server is dead.
     pub fn pid(&self) -> Option<u32> {
-        let mut child = self.child();
-        let running = child.as_mut()?;
-        matches!(running.try_wait(), Ok(None)).then(|| running.id())
+        self.life.pid()
     }
 
     /// Kills the server with SIGKILL, as a crash would, and waits until it is dead and its port refuses
@@ -235,8 +234,7 @@ impl MariaDb {
     ///
     /// [`Error::NotRunning`] on a dead server.
     pub fn stop(&self) -> Result<(), Error> {
-        self.signal(Signal::STOP)?;
-        self.await_state("stopped", |state| matches!(state, 'T' | 't'))
+        self.life.stop()
     }
 
     /// Lets a stopped server run on. What clients sent meanwhile is carried out now.
@@ -245,8 +243,7 @@ impl MariaDb {
     ///
     /// [`Error::NotRunning`] on a dead server.
     pub fn cont(&self) -> Result<(), Error> {
-        self.signal(Signal::CONT)?;
-        self.await_state("running", |state| !matches!(state, 'T' | 't'))
+        self.life.cont()
     }
 
     /// Kills the server if it runs and starts it again from what its disk holds, on the same port.
@@ -286,31 +283,16 @@ impl MariaDb {
 
     /// The last lines the server wrote, over all its lives.
     pub fn log_tail(&self) -> String {
-        tail(&self.log_file())
+        self.life.log_tail()
     }
 
     fn launch(&self) -> Result<(), Error> {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.log_file())
-            .map_err(Error::io("open the server's log"))?;
-        let err = log
-            .try_clone()
-            .map_err(Error::io("share the server's log"))?;
         let mut command = mortal(&self.programs.server, None);
-        {
-            use std::os::unix::process::CommandExt;
-            command.process_group(0);
-        }
         command
             .args(self.arguments())
             .args(&self.options.args)
-            .current_dir(self.dir.path())
-            .stdin(Stdio::null())
-            .stdout(log)
-            .stderr(err);
-        *self.child() = Some(spawn(command).map_err(Error::io("start the server program"))?);
+            .current_dir(self.dir.path());
+        self.life.begin(command)?;
         self.wait_ready()
     }
 
@@ -351,34 +333,18 @@ impl MariaDb {
     }
 
     fn wait_ready(&self) -> Result<(), Error> {
-        let started = Instant::now();
-        loop {
-            let status = match self.child().as_mut() {
-                None => return Err(Error::NotRunning),
-                Some(child) => child
-                    .try_wait()
-                    .map_err(Error::io("look after the server"))?,
-            };
-            if let Some(status) = status {
-                let log = self.log_tail();
-                return Err(Error::Exited { status, log });
+        // It makes its socket when it is ready; asking before would start a program for nothing.
+        let probe = || {
+            if !self.socket().exists() {
+                return Some("no socket yet".to_owned());
             }
-            // It makes its socket when it is ready; asking before would start a program for nothing.
-            let answer = if self.socket().exists() {
-                self.sql("SELECT 1").map_err(|error| error.to_string())
-            } else {
-                Err("no socket yet".into())
-            };
-            let waited = started.elapsed();
-            match answer {
-                Ok(_) if self.knock().is_ok() => return Ok(()),
-                Err(last) if waited >= PATIENCE => {
-                    let log = self.log_tail();
-                    return Err(Error::NotReady { waited, last, log });
-                }
-                _ => thread::sleep(Duration::from_millis(5)),
+            match self.sql("SELECT 1") {
+                Ok(_) => self.knock().err().map(|error| error.to_string()),
+                Err(error) => Some(error.to_string()),
             }
-        }
+        };
+        self.life
+            .wait_ready(PATIENCE, Duration::from_millis(5), probe)
     }
 
     fn knock(&self) -> io::Result<TcpStream> {
@@ -386,49 +352,10 @@ impl MariaDb {
     }
 
     fn end(&self, signal: Signal) -> Result<(), Error> {
-        let mut child = self.child();
-        let Some(process) = child.as_mut() else {
-            return Ok(());
-        };
-        let waiting = Error::io("look after the server");
-        if process.try_wait().map_err(waiting)?.is_none() {
-            signal_group(process, signal)?;
-        }
-        let dead = within(PATIENCE, || {
-            matches!(process.try_wait(), Ok(Some(_))) && self.knock().is_err()
-        });
-        if !dead {
-            return Err(unverified("dead"));
-        }
-        *child = None;
+        self.life.end(signal, || self.knock().is_err())?;
         // What a killed server leaves would pass for that of the next one.
         let _ = fs::remove_file(self.socket());
         Ok(())
-    }
-
-    fn signal(&self, signal: Signal) -> Result<(), Error> {
-        let mut child = self.child();
-        let process = child.as_mut().ok_or(Error::NotRunning)?;
-        match process
-            .try_wait()
-            .map_err(Error::io("look after the server"))?
-        {
-            Some(_) => Err(Error::NotRunning),
-            None => signal_group(process, signal),
-        }
-    }
-
-    fn await_state(&self, wanted: &'static str, is: impl Fn(char) -> bool) -> Result<(), Error> {
-        let pid = self.pid().ok_or(Error::NotRunning)?;
-        if within(PATIENCE, || process_state(pid).is_some_and(&is)) {
-            Ok(())
-        } else {
-            Err(unverified(wanted))
-        }
-    }
-
-    fn child(&self) -> MutexGuard<'_, Option<Child>> {
-        self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn data_dir(&self) -> PathBuf {
@@ -438,33 +365,6 @@ impl MariaDb {
     fn socket(&self) -> PathBuf {
         self.dir.path().join("s.sock")
     }
-
-    fn log_file(&self) -> PathBuf {
-        self.dir.path().join("server.log")
-    }
-}
-
-impl Drop for MariaDb {
-    fn drop(&mut self) {
-        if let Some(mut process) = self.child().take()
-            && matches!(process.try_wait(), Ok(None))
-        {
-            let _ = signal_group(&process, Signal::KILL);
-            let _ = process.wait();
-        }
-    }
-}
-
-fn unverified(wanted: &'static str) -> Error {
-    let waited = PATIENCE;
-    Error::Unverified { wanted, waited }
-}
-
-fn tail(log: &Path) -> String {
-    let log = fs::read(log).unwrap_or_default();
-    let log = String::from_utf8_lossy(&log);
-    let lines: Vec<_> = log.lines().collect();
-    lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
 /// The data directory that all servers of this user begin with. It is made aside and put in place whole, so that

@@ -6,25 +6,22 @@
 //!
 //! Does not manage clusters, replicas or sentinels: quorate's masters know nothing of one another.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::error::Error;
+use crate::life::Life;
 use crate::namespace::Namespace;
 use crate::options::{ServerOptions, percent};
 use crate::ports::PortLease;
-use crate::process::{process_state, signal_group, within};
 use crate::resp::{Connection, Reply};
-use crate::spawn::{available, mortal, private_dir, spawn};
+use crate::spawn::{available, mortal, private_dir};
 
 /// How often a start that found its port taken is tried on another one.
 const PORTS_TO_TRY: usize = 8;
@@ -45,8 +42,9 @@ const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
 pub struct Server {
     options: ServerOptions,
     program: PathBuf,
+    /// Before what it holds on to: it is dead when that is let go.
+    life: Life,
     lease: PortLease,
-    child: Mutex<Option<Child>>,
     dir: TempDir,
 }
 
@@ -64,12 +62,13 @@ impl Server {
         };
         let mut tries = 1;
         loop {
+            let dir = private_dir(None).map_err(Error::io("create a temporary directory"))?;
             let server = Self {
                 options: options.clone(),
                 program: program.clone(),
+                life: Life::new(dir.path().join("server.log"), SIGNAL_PATIENCE),
                 lease: PortLease::take().map_err(Error::io("find a free port"))?,
-                child: Mutex::new(None),
-                dir: private_dir(None).map_err(Error::io("create a temporary directory"))?,
+                dir,
             };
             match server.launch() {
                 Err(Error::Exited { log, .. })
@@ -131,9 +130,7 @@ impl Server {
 
     /// The process id, or `None` when the server is dead.
     pub fn pid(&self) -> Option<u32> {
-        let mut child = self.child();
-        let running = child.as_mut()?;
-        matches!(running.try_wait(), Ok(None)).then(|| running.id())
+        self.life.pid()
     }
 
     /// Whether the process exists. A stopped process is alive.
@@ -168,8 +165,7 @@ impl Server {
     ///
     /// [`Error::NotRunning`] on a dead server.
     pub fn stop(&self) -> Result<(), Error> {
-        self.signal(Signal::STOP)?;
-        self.await_state("stopped", |state| matches!(state, 'T' | 't'))
+        self.life.stop()
     }
 
     /// Lets a stopped server run on. What clients sent meanwhile is carried out now.
@@ -178,8 +174,7 @@ impl Server {
     ///
     /// [`Error::NotRunning`] on a dead server.
     pub fn cont(&self) -> Result<(), Error> {
-        self.signal(Signal::CONT)?;
-        self.await_state("running", |state| !matches!(state, 'T' | 't'))
+        self.life.cont()
     }
 
     /// Kills the server if it runs and starts it again from what its disk holds, on the same port.
@@ -210,30 +205,12 @@ impl Server {
     ///
     /// [`Error::Exited`], [`Error::NotReady`], or [`Error::NotRunning`] when there is nothing to wait for.
     pub fn wait_ready(&self) -> Result<(), Error> {
-        let started = Instant::now();
-        loop {
-            if let Some(status) = self
-                .child()
-                .as_mut()
-                .ok_or(Error::NotRunning)?
-                .try_wait()
-                .map_err(Error::io("look after the server"))?
-            {
-                let log = self.log_tail();
-                return Err(Error::Exited { status, log });
-            }
-            let last = match self.probe() {
-                Ok(None) => return Ok(()),
-                Ok(Some(refusal)) => refusal,
-                Err(error) => error.to_string(),
-            };
-            let waited = started.elapsed();
-            if waited >= self.options.patience {
-                let log = self.log_tail();
-                return Err(Error::NotReady { waited, last, log });
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
+        let probe = || match self.probe() {
+            Ok(refusal) => refusal,
+            Err(error) => Some(error.to_string()),
+        };
+        let pause = Duration::from_millis(5);
+        self.life.wait_ready(self.options.patience, pause, probe)
     }
 
     /// Asks the server something over its Unix socket, so that neither a proxy, TLS nor TCP counters are involved.
@@ -274,42 +251,25 @@ impl Server {
 
     /// The last lines the server wrote, over all its lives.
     pub fn log_tail(&self) -> String {
-        let log = fs::read(self.log_file()).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
-        let lines: Vec<_> = log.lines().collect();
-        lines[lines.len().saturating_sub(20)..].join("\n")
+        self.life.log_tail()
     }
 
     fn launch(&self) -> Result<(), Error> {
-        let prepare = || -> io::Result<File> {
+        let prepare = || -> io::Result<()> {
             fs::create_dir_all(self.data_dir())?;
             let config = self
                 .options
                 .config(self.port(), &self.unix_socket(), &self.data_dir());
-            fs::write(self.config_file(), config)?;
-            File::options()
-                .create(true)
-                .append(true)
-                .open(self.log_file())
+            fs::write(self.config_file(), config)
         };
-        let log = prepare().map_err(Error::io("lay out the server's directory"))?;
-        let err = log
-            .try_clone()
-            .map_err(Error::io("share the server's log"))?;
+        prepare().map_err(Error::io("lay out the server's directory"))?;
         let mut command = mortal(&self.program, self.namespace());
-        {
-            use std::os::unix::process::CommandExt;
-            command.process_group(0);
-        }
         command
             .arg(self.config_file())
             .args(&self.options.args)
             .envs(self.options.env.iter().map(|(name, value)| (name, value)))
-            .current_dir(self.dir.path())
-            .stdin(Stdio::null())
-            .stdout(log)
-            .stderr(err);
-        *self.child() = Some(spawn(command).map_err(Error::io("start the server program"))?);
+            .current_dir(self.dir.path());
+        self.life.begin(command)?;
         self.wait_ready()
     }
 
@@ -335,54 +295,7 @@ impl Server {
     }
 
     fn end(&self, signal: Signal) -> Result<(), Error> {
-        let mut child = self.child();
-        let Some(process) = child.as_mut() else {
-            return Ok(());
-        };
-        let waiting = Error::io("look after the server");
-        // The pid is ours as long as the child is not reaped, and only this lock reaps it.
-        if process.try_wait().map_err(waiting)?.is_none() {
-            signal_group(process, signal)?;
-        }
-        let dead = within(SIGNAL_PATIENCE, || {
-            matches!(process.try_wait(), Ok(Some(_))) && self.knock().is_err()
-        });
-        if !dead {
-            return Err(Error::Unverified {
-                wanted: "dead",
-                waited: SIGNAL_PATIENCE,
-            });
-        }
-        *child = None;
-        Ok(())
-    }
-
-    fn signal(&self, signal: Signal) -> Result<(), Error> {
-        let mut child = self.child();
-        let process = child.as_mut().ok_or(Error::NotRunning)?;
-        match process
-            .try_wait()
-            .map_err(Error::io("look after the server"))?
-        {
-            Some(_) => Err(Error::NotRunning),
-            None => signal_group(process, signal),
-        }
-    }
-
-    fn await_state(&self, wanted: &'static str, is: impl Fn(char) -> bool) -> Result<(), Error> {
-        let pid = self.pid().ok_or(Error::NotRunning)?;
-        if within(SIGNAL_PATIENCE, || process_state(pid).is_some_and(&is)) {
-            Ok(())
-        } else {
-            Err(Error::Unverified {
-                wanted,
-                waited: SIGNAL_PATIENCE,
-            })
-        }
-    }
-
-    fn child(&self) -> MutexGuard<'_, Option<Child>> {
-        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+        self.life.end(signal, || self.knock().is_err())
     }
 
     fn data_dir(&self) -> PathBuf {
@@ -391,20 +304,5 @@ impl Server {
 
     fn config_file(&self) -> PathBuf {
         self.dir.path().join("server.conf")
-    }
-
-    fn log_file(&self) -> PathBuf {
-        self.dir.path().join("server.log")
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Some(mut process) = self.child().take()
-            && matches!(process.try_wait(), Ok(None))
-        {
-            let _ = signal_group(&process, Signal::KILL);
-            let _ = process.wait();
-        }
     }
 }

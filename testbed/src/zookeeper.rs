@@ -4,22 +4,19 @@
 //! program takes a second or two to start.
 
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::error::Error;
+use crate::life::Life;
 use crate::ports::PortLease;
-use crate::process::{process_state, signal_group, within};
-use crate::spawn::{find, mortal, spawn};
+use crate::spawn::{find, mortal};
 
 /// How long a member may take to answer after its start: Java, on a busy machine.
 const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -227,8 +224,7 @@ impl ZooKeeper {
     ///
     /// [`Error::NotRunning`] on a dead one.
     pub fn stop(&self, member: usize) -> Result<(), Error> {
-        self.members[member].signal(Signal::STOP)?;
-        self.members[member].await_state("stopped", |state| matches!(state, 'T' | 't'))
+        self.members[member].life.stop()
     }
 
     /// Lets a stopped member run on.
@@ -237,8 +233,7 @@ impl ZooKeeper {
     ///
     /// [`Error::NotRunning`] on a dead one.
     pub fn cont(&self, member: usize) -> Result<(), Error> {
-        self.members[member].signal(Signal::CONT)?;
-        self.members[member].await_state("running", |state| !matches!(state, 'T' | 't'))
+        self.members[member].life.cont()
     }
 
     /// Kills a member if it runs and starts it again from what its disk holds, on the same ports. Waits until it
@@ -259,7 +254,10 @@ impl ZooKeeper {
     ///
     /// As for [`start`](Self::start).
     pub fn wait_ready(&self) -> Result<(), Error> {
-        let mut alive = self.members.iter().filter(|member| member.pid().is_some());
+        let mut alive = self
+            .members
+            .iter()
+            .filter(|member| member.life.pid().is_some());
         alive.try_for_each(Member::wait_ready)
     }
 
@@ -293,12 +291,13 @@ impl ZooKeeper {
 /// One server process of its own.
 #[derive(Debug)]
 struct Member {
+    /// Before what it holds on to: it is dead when that is let go.
+    life: Life,
     java: PathBuf,
     classes: String,
     client: PortLease,
     quorum: PortLease,
     election: PortLease,
-    child: Mutex<Option<Child>>,
     dir: TempDir,
 }
 
@@ -308,14 +307,15 @@ impl Member {
         let dir = tempfile::Builder::new()
             .prefix("quorate-testbed-")
             .tempdir();
+        let dir = dir.map_err(Error::io("create a temporary directory"))?;
         Ok(Self {
+            life: Life::new(dir.path().join("server.log"), SIGNAL_PATIENCE),
             java: java.to_owned(),
             classes: classes.to_owned(),
             client: port()?,
             quorum: port()?,
             election: port()?,
-            child: Mutex::new(None),
-            dir: dir.map_err(Error::io("create a temporary directory"))?,
+            dir,
         })
     }
 
@@ -362,17 +362,7 @@ impl Member {
     }
 
     fn launch(&self) -> Result<(), Error> {
-        let mut log = File::options();
-        let log = log.create(true).append(true).open(self.log_file());
-        let log = log.map_err(Error::io("open the server's log"))?;
-        let err = log
-            .try_clone()
-            .map_err(Error::io("share the server's log"))?;
         let mut command = mortal(&self.java, None);
-        {
-            use std::os::unix::process::CommandExt;
-            command.process_group(0);
-        }
         command
             .args([
                 "-Xmx128m",
@@ -383,39 +373,17 @@ impl Member {
             .arg(&self.classes)
             .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
             .arg(self.config_file())
-            .current_dir(self.dir.path())
-            .stdin(Stdio::null())
-            .stdout(log)
-            .stderr(err);
-        *self.child() = Some(spawn(command).map_err(Error::io("start the server program"))?);
-        Ok(())
+            .current_dir(self.dir.path());
+        self.life.begin(command)
     }
 
     fn wait_ready(&self) -> Result<(), Error> {
-        let started = Instant::now();
-        loop {
-            let ended = self
-                .child()
-                .as_mut()
-                .ok_or(Error::NotRunning)?
-                .try_wait()
-                .map_err(Error::io("look after the server"))?;
-            if let Some(status) = ended {
-                let log = self.log_tail();
-                return Err(Error::Exited { status, log });
-            }
-            let last = match self.serves() {
-                Ok(None) => return Ok(()),
-                Ok(Some(answer)) => answer,
-                Err(error) => error.to_string(),
-            };
-            let waited = started.elapsed();
-            if waited >= START_PATIENCE {
-                let log = self.log_tail();
-                return Err(Error::NotReady { waited, last, log });
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
+        let probe = || match self.serves() {
+            Ok(answer) => answer,
+            Err(error) => Some(error.to_string()),
+        };
+        let pause = Duration::from_millis(20);
+        self.life.wait_ready(START_PATIENCE, pause, probe)
     }
 
     /// `None` when it is this very server and serves, else what it said. On its port a stranger may answer.
@@ -437,65 +405,8 @@ impl Member {
     }
 
     fn kill(&self) -> Result<(), Error> {
-        let mut child = self.child();
-        let Some(process) = child.as_mut() else {
-            return Ok(());
-        };
-        let waiting = Error::io("look after the server");
-        // The pid is ours as long as the child is not reaped, and only this lock reaps it.
-        if process.try_wait().map_err(waiting)?.is_none() {
-            signal_group(process, Signal::KILL)?;
-        }
-        let dead = within(SIGNAL_PATIENCE, || {
-            matches!(process.try_wait(), Ok(Some(_)))
-                && TcpStream::connect_timeout(&self.addr(), ANSWER_PATIENCE).is_err()
-        });
-        if !dead {
-            return Err(Error::Unverified {
-                wanted: "dead",
-                waited: SIGNAL_PATIENCE,
-            });
-        }
-        *child = None;
-        Ok(())
-    }
-
-    fn signal(&self, signal: Signal) -> Result<(), Error> {
-        let mut child = self.child();
-        let process = child.as_mut().ok_or(Error::NotRunning)?;
-        let waiting = Error::io("look after the server");
-        match process.try_wait().map_err(waiting)? {
-            Some(_) => Err(Error::NotRunning),
-            None => signal_group(process, signal),
-        }
-    }
-
-    fn await_state(&self, wanted: &'static str, is: impl Fn(char) -> bool) -> Result<(), Error> {
-        let pid = self.pid().ok_or(Error::NotRunning)?;
-        if within(SIGNAL_PATIENCE, || process_state(pid).is_some_and(&is)) {
-            return Ok(());
-        }
-        Err(Error::Unverified {
-            wanted,
-            waited: SIGNAL_PATIENCE,
-        })
-    }
-
-    fn pid(&self) -> Option<u32> {
-        let mut child = self.child();
-        let running = child.as_mut()?;
-        matches!(running.try_wait(), Ok(None)).then(|| running.id())
-    }
-
-    fn child(&self) -> MutexGuard<'_, Option<Child>> {
-        self.child.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn log_tail(&self) -> String {
-        let log = fs::read(self.log_file()).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
-        let lines: Vec<_> = log.lines().collect();
-        lines[lines.len().saturating_sub(20)..].join("\n")
+        let refuses = || TcpStream::connect_timeout(&self.addr(), ANSWER_PATIENCE).is_err();
+        self.life.end(Signal::KILL, refuses)
     }
 
     fn data_dir(&self) -> PathBuf {
@@ -504,21 +415,6 @@ impl Member {
 
     fn config_file(&self) -> PathBuf {
         self.dir.path().join("zoo.cfg")
-    }
-
-    fn log_file(&self) -> PathBuf {
-        self.dir.path().join("server.log")
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        if let Some(mut process) = self.child().take()
-            && matches!(process.try_wait(), Ok(None))
-        {
-            let _ = signal_group(&process, Signal::KILL);
-            let _ = process.wait();
-        }
     }
 }
 

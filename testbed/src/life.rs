@@ -1,0 +1,170 @@
+//! The life of one server process: started in a group of its own, looked after, killed when dropped.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::error::Error;
+use crate::process::{process_state, signal_group, within};
+use crate::spawn::spawn;
+
+/// A server process, or the place of one that is dead.
+#[derive(Debug)]
+pub(crate) struct Life {
+    child: Mutex<Option<Child>>,
+    /// What the server writes, over all its lives.
+    log: PathBuf,
+    /// How long a signal may take to show its effect.
+    patience: Duration,
+}
+
+impl Life {
+    /// Not begun yet.
+    pub(crate) fn new(log: PathBuf, patience: Duration) -> Self {
+        Self {
+            child: Mutex::new(None),
+            log,
+            patience,
+        }
+    }
+
+    fn child(&self) -> MutexGuard<'_, Option<Child>> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a server in a process group of its own; what it writes goes to the log.
+    pub(crate) fn begin(&self, mut command: Command) -> Result<(), Error> {
+        let log = File::options().create(true).append(true).open(&self.log);
+        let log = log.map_err(Error::io("open the server's log"))?;
+        let err = log
+            .try_clone()
+            .map_err(Error::io("share the server's log"))?;
+        {
+            use std::os::unix::process::CommandExt;
+            command.process_group(0);
+        }
+        command.stdin(Stdio::null()).stdout(log).stderr(err);
+        *self.child() = Some(spawn(command).map_err(Error::io("start the server program"))?);
+        Ok(())
+    }
+
+    /// The process id, or `None` when the server is dead.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        let mut child = self.child();
+        let running = child.as_mut()?;
+        matches!(running.try_wait(), Ok(None)).then(|| running.id())
+    }
+
+    /// Waits until `probe` has nothing to say against it any more.
+    pub(crate) fn wait_ready(
+        &self,
+        patience: Duration,
+        pause: Duration,
+        probe: impl Fn() -> Option<String>,
+    ) -> Result<(), Error> {
+        let started = Instant::now();
+        loop {
+            let ended = self
+                .child()
+                .as_mut()
+                .ok_or(Error::NotRunning)?
+                .try_wait()
+                .map_err(Error::io("look after the server"))?;
+            if let Some(status) = ended {
+                let log = self.log_tail();
+                return Err(Error::Exited { status, log });
+            }
+            let Some(last) = probe() else { return Ok(()) };
+            let waited = started.elapsed();
+            if waited >= patience {
+                let log = self.log_tail();
+                return Err(Error::NotReady { waited, last, log });
+            }
+            thread::sleep(pause);
+        }
+    }
+
+    /// Sends a signal that ends the server, and waits until it is dead and `refuses` says that nobody listens any
+    /// more. Does nothing to a dead one.
+    pub(crate) fn end(&self, signal: Signal, refuses: impl Fn() -> bool) -> Result<(), Error> {
+        let mut child = self.child();
+        let Some(process) = child.as_mut() else {
+            return Ok(());
+        };
+        let waiting = Error::io("look after the server");
+        // The pid is ours as long as the child is not reaped, and only this lock reaps it.
+        if process.try_wait().map_err(waiting)?.is_none() {
+            signal_group(process, signal)?;
+        }
+        let dead = within(self.patience, || {
+            matches!(process.try_wait(), Ok(Some(_))) && refuses()
+        });
+        if !dead {
+            return Err(self.unverified("dead"));
+        }
+        *child = None;
+        Ok(())
+    }
+
+    /// Freezes the server and waits until it is seen stopped.
+    pub(crate) fn stop(&self) -> Result<(), Error> {
+        self.signal(Signal::STOP)?;
+        self.await_state("stopped", |state| matches!(state, 'T' | 't'))
+    }
+
+    /// Lets it run on, and waits until it is seen to.
+    pub(crate) fn cont(&self) -> Result<(), Error> {
+        self.signal(Signal::CONT)?;
+        self.await_state("running", |state| !matches!(state, 'T' | 't'))
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Error> {
+        let mut child = self.child();
+        let process = child.as_mut().ok_or(Error::NotRunning)?;
+        match process
+            .try_wait()
+            .map_err(Error::io("look after the server"))?
+        {
+            Some(_) => Err(Error::NotRunning),
+            None => signal_group(process, signal),
+        }
+    }
+
+    fn await_state(&self, wanted: &'static str, is: impl Fn(char) -> bool) -> Result<(), Error> {
+        let pid = self.pid().ok_or(Error::NotRunning)?;
+        if within(self.patience, || process_state(pid).is_some_and(&is)) {
+            Ok(())
+        } else {
+            Err(self.unverified(wanted))
+        }
+    }
+
+    fn unverified(&self, wanted: &'static str) -> Error {
+        let waited = self.patience;
+        Error::Unverified { wanted, waited }
+    }
+
+    /// The last lines the server wrote.
+    pub(crate) fn log_tail(&self) -> String {
+        let log = fs::read(&self.log).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        if let Some(mut process) = self.child().take()
+            && matches!(process.try_wait(), Ok(None))
+        {
+            let _ = signal_group(&process, Signal::KILL);
+            let _ = process.wait();
+        }
+    }
+}
