@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
-use zookeeper_client::{Client, Error, SessionState, StateWatcher};
+use zookeeper_client::{Client, SessionState, StateWatcher};
 
 use crate::address::{Address, with_port};
 use crate::fault;
@@ -73,25 +73,33 @@ async fn dial_one(host: &str, address: &Address) -> Result<Dialled, Refusal> {
             client,
             host: host.to_owned(),
         }),
-        Err(Error::NoHosts | Error::Timeout | Error::ConnectionLoss) => {
-            Err(Refusal::Silent(why_silent(host).await))
-        }
+        // A server that hangs up at once may do so before the first word is written: that is an error of the socket.
         Err(error) => Err(match fault::of_request(&error, address) {
-            Fault::Disconnected(why) => Refusal::Silent(format!("{host}: {why}")),
+            Fault::Disconnected(why) => Refusal::Silent(why_silent(host, &why).await),
             fault => Refusal::Final(fault),
         }),
     }
 }
 
-/// The client does not say why it could not connect.
-async fn why_silent(host: &str) -> String {
+/// What the client says of a connection that it could not have, `why`, does not tell a server that is not there from
+/// one that hangs up.
+async fn why_silent(host: &str, why: &str) -> String {
     match timeout(Duration::from_secs(1), TcpStream::connect(with_port(host))).await {
-        Ok(Ok(_)) => {
-            format!("{host}: it cuts us off; has its ensemble a majority, and maxClientCnxns room?")
-        }
-        Ok(Err(error)) => format!("{host}: {error}"),
+        Ok(Err(error)) if !hung_up(&error) => format!("{host}: {error}"),
+        Ok(_) => format!(
+            "{host}: it cuts us off ({why}); has its ensemble a majority, and maxClientCnxns room?"
+        ),
         Err(_) => format!("{host}: no connection"),
     }
+}
+
+/// Whoever accepts a connection and ends it at once can be quicker than the look at whether it was accepted.
+fn hung_up(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
+    matches!(
+        error.kind(),
+        BrokenPipe | ConnectionAborted | ConnectionReset
+    )
 }
 
 /// The client gives a connection up after 2/5 of the session: that must not be sooner than our own timeout.

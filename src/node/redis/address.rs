@@ -145,7 +145,7 @@ mod tests {
             "",
             "10.0.0.1:6379",
             "http://user:s3cret@host",
-            "mysql://user:s3cret@host/db",
+            "postgres://user:s3cret@host/db",
             "redis://",
             "redis://user:s3cret@host:notaport",
             "redis://user:s3cret@host/notadb",
@@ -158,6 +158,23 @@ mod tests {
                 .err()
                 .unwrap_or_else(|| panic!("{url:?} was accepted"));
             assert!(bad.why.contains("redis://host:port"), "{url:?}: {bad:?}");
+            assert!(!format!("{bad:?}").contains("s3cret"), "{url:?}: {bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_address_of_another_kind_of_master_names_its_crate() {
+        for url in [
+            "mysql://user:s3cret@host/db",
+            "mysqls://user:s3cret@host/db",
+            "zk://user:s3cret@host/path",
+        ] {
+            let bad = Address::parse(url).err();
+            let bad = bad.unwrap_or_else(|| panic!("{url:?} was accepted"));
+            assert!(
+                bad.why.contains("quorate-mysql and quorate-zookeeper"),
+                "{url:?}: {bad:?}"
+            );
             assert!(!format!("{bad:?}").contains("s3cret"), "{url:?}: {bad:?}");
         }
     }
