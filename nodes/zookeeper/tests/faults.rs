@@ -143,13 +143,17 @@ test!(
             for _ in 0..20 {
                 match one(&mut session, change("a", version, &[round])).await {
                     Committed::Done(versions) => version = versions[0],
-                    Committed::Stale => panic!("nobody else writes"),
+                    // What a lost session was asked is sent when its client is connected again, or never.
+                    Committed::Stale => {
+                        assert_eq!(load(&mut session, "a").await.0, version + 1, "nobody else writes");
+                        version += 1;
+                        continue;
+                    }
                 }
                 done += 1;
             }
             let leader = server.zookeeper.leader().unwrap();
             server.zookeeper.kill(leader).unwrap();
-            // What is under way may be done or not; a new session sees which.
             let unknown = session.commit(&[commit(change("a", version, &[round]))]).await;
             session = until_connected(&store).await;
             let (now, _) = load(&mut session, "a").await;
@@ -157,13 +161,14 @@ test!(
                 Ok(said) => assert_eq!(said.what, [Committed::Done(vec![now])]),
                 Err(_) => assert!(now == version || now == version + 1, "{now} after {version}"),
             }
-            done += now - version;
             version = now;
             let zookeeper = &server.zookeeper;
             tokio::task::block_in_place(|| zookeeper.restart(leader)).unwrap();
         }
         let (mut session, after) = store.connect().await.unwrap();
-        assert_eq!(load(&mut session, "a").await.0, done);
+        // All that was said to be done is, and at most one more a round.
+        let (last, _) = load(&mut session, "a").await;
+        assert!((done..=done + 3).contains(&last), "{last} after {done}");
         assert_eq!((before.run, before.server), (after.run, after.server));
         let seen = store.inspect().await;
         assert!(matches!(seen.role.as_deref(), Some("leader" | "follower")), "{seen:?}");
