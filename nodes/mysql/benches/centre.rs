@@ -42,7 +42,7 @@ async fn main() {
 }
 
 async fn mariadb() -> MariaDb {
-    let options = MariaDbOptions::new().flush(1).home("/dev/shm");
+    let options = MariaDbOptions::new().flush(0).home("/dev/shm");
     let server = tokio::task::spawn_blocking(|| MariaDb::start(options));
     let server = server.await.expect("no panic").expect("a MariaDB");
     prepare(&server.url("locks")).await.expect("prepared");
@@ -258,11 +258,16 @@ async fn fresh_keys(server: &MariaDb) {
         let tasks = seeds.into_iter().enumerate().map(|(client, mut seed)| {
             let client = client as u64;
             tokio::spawn(async move {
+                // Deadlock upon deadlock, a cycle may never end.
                 let mut n = 0;
-                while Instant::now() < end {
-                    seed.cycle(&key(client, n), client, || {}).await;
-                    n += 1;
-                }
+                let ended = tokio::time::sleep_until(end.into());
+                let cycles = async {
+                    loop {
+                        seed.cycle(&key(client, n), client, || {}).await;
+                        n += 1;
+                    }
+                };
+                tokio::select! { () = cycles => {}, () = ended => {} }
                 n
             })
         });
