@@ -657,6 +657,13 @@ pub enum Extended {
     Unknown,
 }
 
+impl Extended {
+    /// Whether the lease lasts as long as was asked for.
+    pub(crate) fn is_kept(self) -> bool {
+        matches!(self, Self::Kept | Self::Restored | Self::Unnoted)
+    }
+}
+
 /// What a master answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -20,20 +20,20 @@ const KEYS: [&[u8]; 2] = [b"a", b"b"];
 
 /// How long things last in one run of deeds.
 #[derive(Clone, Copy)]
-struct Times {
+pub(crate) struct Times {
     ttls: [Duration; 3],
     /// Of each waiter.
     heartbeats: [Duration; TICKETS.len()],
 }
 
 /// Far enough apart that a slow machine cannot blur them, and never over during a test.
-const LASTING: Times = Times {
+pub(crate) const LASTING: Times = Times {
     ttls: [secs(60), secs(240), LONG],
     heartbeats: [secs(240); TICKETS.len()],
 };
 
 /// Over soon, beside some that stay: so that locks expire, and waiters die whose line lives on.
-const FLEETING: Times = Times {
+pub(crate) const FLEETING: Times = Times {
     ttls: [BLINK, BLINK, LONG],
     heartbeats: [BLINK, BLINK, secs(240), secs(240)],
 };
@@ -54,7 +54,7 @@ const TICKETS: [u64; 4] = [3, 1, 3, 7];
 
 /// One thing that happens to a master.
 #[derive(Clone, Debug)]
-enum Deed {
+pub(crate) enum Deed {
     Acquire(Who, usize, i64),
     /// Relative to the counter as it stands.
     Confirm(Who, i64),
@@ -82,7 +82,7 @@ enum Deed {
 
 /// What happens to the value under a lock.
 #[derive(Clone, Debug)]
-enum ValueDeed {
+pub(crate) enum ValueDeed {
     /// Relative to the counter as it stands.
     Read(Who, i64),
     /// As well; without a digit the value is removed.
@@ -95,7 +95,7 @@ enum ValueDeed {
 
 /// One of a few claims, so that they meet.
 #[derive(Clone, Copy, Debug)]
-struct Who {
+pub(crate) struct Who {
     key: usize,
     token: u8,
     stand: Stand,
@@ -105,7 +105,7 @@ struct Who {
 
 /// How a claim stands to others.
 #[derive(Clone, Copy, Debug)]
-enum Stand {
+pub(crate) enum Stand {
     Classic,
     Unordered,
     /// In order, without a place.
@@ -215,7 +215,7 @@ fn stand() -> impl Strategy<Value = Stand> {
     ]
 }
 
-fn deed() -> impl Strategy<Value = Deed> {
+pub(crate) fn deed() -> impl Strategy<Value = Deed> {
     let key = || 0..KEYS.len();
     let ttl = || 0..LASTING.ttls.len();
     let who = || {
@@ -259,7 +259,7 @@ fn deed() -> impl Strategy<Value = Deed> {
 }
 
 /// What happens to a line: its waiters come, show that they live, win, leave and die.
-fn line_deed() -> impl Strategy<Value = Deed> {
+pub(crate) fn line_deed() -> impl Strategy<Value = Deed> {
     let waiter = || {
         (1..4u8, 0..TICKETS.len()).prop_map(|(token, waiter)| Who {
             key: 0,
@@ -282,7 +282,7 @@ fn line_deed() -> impl Strategy<Value = Deed> {
 }
 
 /// What happens where several resources, readers, owners and plain locks meet.
-fn group_deed() -> impl Strategy<Value = Deed> {
+pub(crate) fn group_deed() -> impl Strategy<Value = Deed> {
     let waiter = || prop::option::weighted(0.6, 0..TICKETS.len());
     let stand = prop_oneof![
         6 => (0..SHAPES.len(), waiter()).prop_map(|(shape, waiter)| Stand::Group(shape, waiter)),
@@ -753,12 +753,8 @@ impl Seen {
     }
 }
 
-fn compare(times: &Times, cases: u32, deeds: impl Strategy<Value = Deed>) {
-    compare_with(|| Arm::server(None), times, cases, deeds);
-}
-
 /// Compares the master in memory with another.
-fn compare_with(
+pub(crate) fn compare_with(
     other: impl FnOnce() -> Arm,
     times: &Times,
     cases: u32,
@@ -787,47 +783,4 @@ fn compare_with(
     outcome.unwrap_or_else(|error| panic!("QUORATE_SEED={seed}: {error}"));
     let [compared, cut] = [&pair.compared, &pair.cut].map(|count| count.load(Ordering::Relaxed));
     println!("{compared} deeds compared, {cut} of {cases} sequences cut short");
-}
-
-#[test]
-fn the_memory_master_agrees_with_a_real_one_reply_by_reply() {
-    compare(&LASTING, 100, deed());
-}
-
-#[test]
-fn the_two_agree_while_locks_expire_and_waiters_die() {
-    compare(&FLEETING, 30, deed());
-}
-
-#[test]
-fn the_two_agree_on_several_resources_readers_and_owners() {
-    compare(&LASTING, 150, group_deed());
-}
-
-#[test]
-fn the_two_agree_on_groups_while_holds_expire_and_waiters_die() {
-    compare(&FLEETING, 80, group_deed());
-}
-
-#[test]
-fn the_two_agree_on_lines_whose_waiters_come_and_go() {
-    compare(&FLEETING, 100, line_deed());
-}
-
-#[test]
-fn a_store_agrees_with_the_memory_master() {
-    compare_with(|| Arm::table(true), &LASTING, 20, deed());
-    compare_with(|| Arm::table(true), &LASTING, 20, group_deed());
-}
-
-#[test]
-fn a_store_agrees_while_locks_expire_and_waiters_come_and_go() {
-    compare_with(|| Arm::table(true), &FLEETING, 20, group_deed());
-    compare_with(|| Arm::table(true), &FLEETING, 20, line_deed());
-}
-
-#[test]
-fn a_store_without_a_clock_agrees_with_the_memory_master() {
-    compare_with(|| Arm::table(false), &LASTING, 20, deed());
-    compare_with(|| Arm::table(false), &LASTING, 20, group_deed());
 }

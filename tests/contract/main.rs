@@ -2,6 +2,7 @@
 //! further server program that `QUORATE_TEST_SERVERS` names (paths with commas between).
 
 mod acquire;
+mod agreed;
 mod agreement;
 mod arm;
 mod cases;

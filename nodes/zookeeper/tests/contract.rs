@@ -5,79 +5,48 @@
     reason = "of what the suite has for other masters, a part is used"
 )]
 
-#[path = "../../../tests/contract/acquire.rs"]
-mod acquire;
-#[path = "../../../tests/contract/arm.rs"]
-mod arm;
-#[path = "../../../tests/contract/cases.rs"]
-mod cases;
-#[path = "../../../tests/contract/classic.rs"]
-mod classic;
-#[path = "../../../tests/contract/confirm.rs"]
-mod confirm;
-#[path = "../../../tests/contract/extend.rs"]
-mod extend;
-#[path = "../../../tests/contract/group.rs"]
-mod group;
-#[path = "../../../tests/contract/look.rs"]
-mod look;
-#[path = "../../../tests/contract/names.rs"]
-mod names;
-#[path = "../../../tests/contract/note.rs"]
-mod note;
-#[path = "../../../tests/contract/order.rs"]
-mod order;
-#[path = "../../../tests/contract/permit.rs"]
-mod permit;
-#[path = "../../../tests/contract/release.rs"]
-mod release;
-#[path = "../../../tests/support/mod.rs"]
-mod support;
-#[path = "../../../tests/contract/value.rs"]
-mod value;
+#[path = "../../../tests/contract/apart.rs"]
+mod apart;
 
-use quorate_testbed::ZooKeeper as Process;
+use apart::*;
+use quorate_testbed::{ZooKeeper as Process, not_run};
 use quorate_zookeeper::{ZooKeeper, prepare};
 
-/// Each case on a path of its own in one ZooKeeper, and the names of those that failed.
-macro_rules! one_after_the_other {
-    ($($module:ident: $($case:ident)*;)*) => {
-        async fn play(server: &Process) -> (usize, Vec<&'static str>) {
-            let (mut played, mut failed) = (0, Vec::new());
-            $($({
-                played += 1;
-                let url = format!("{}?timeout=5s&session=15s", server.url(stringify!($case)));
-                let case = tokio::spawn(async move {
-                    prepare(&url).await.unwrap();
-                    let open = || ZooKeeper::open(&url).unwrap();
-                    crate::$module::$case(&crate::arm::Arm::store(open(), open())).await;
-                });
-                if case.await.is_err() {
-                    failed.push(stringify!($case));
-                }
-            })*)*
-            (played, failed)
-        }
-    };
+/// A server, or none and word that this test is not run.
+fn server(test: &str) -> Option<Process> {
+    if let Err(why) = Process::available() {
+        not_run(test, &why);
+        return None;
+    }
+    Some(Process::start().unwrap_or_else(|error| panic!("{error}")))
 }
 
-cases::all_cases!(one_after_the_other);
-
-/// What other clients write there is longer than anything that ZooKeeper takes.
-const IMPOSSIBLE: [&str; 1] = ["of_a_long_value_a_refusal_and_a_look_tell_the_beginning"];
+/// A path of its own.
+async fn path(url: String) -> arm::Arm {
+    let url = format!("{url}?timeout=5s&session=15s");
+    prepare(&url).await.expect("prepared");
+    let open = || ZooKeeper::open(&url).expect("a URL");
+    arm::Arm::store(open(), open())
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_zookeeper_keeps_the_contract_of_all_masters() {
-    if let Err(why) = Process::available() {
-        return quorate_testbed::not_run("a_zookeeper_keeps_the_contract_of_all_masters", &why);
-    }
-    let server = Process::start().unwrap_or_else(|error| panic!("{error}"));
-    let (played, mut failed) = play(&server).await;
-    failed.retain(|case| !IMPOSSIBLE.contains(case));
-    assert!(played > 100, "{played}");
-    assert!(
-        failed.is_empty(),
-        "{} of {played}: {failed:?}",
-        failed.len()
-    );
+    let Some(server) = server("a_zookeeper_keeps_the_contract_of_all_masters") else {
+        return;
+    };
+    keeps_the_contract(|name| path(server.url(&format!("/{name}")))).await;
+}
+
+#[test]
+fn a_zookeeper_agrees_with_the_master_in_memory() {
+    let Some(server) = server("a_zookeeper_agrees_with_the_master_in_memory") else {
+        return;
+    };
+    let number = std::cell::Cell::new(0);
+    let arm = || {
+        number.set(number.get() + 1);
+        let url = server.url(&format!("/pair_{}", number.get()));
+        tokio::runtime::Handle::current().block_on(path(url))
+    };
+    agrees(arm, 15);
 }

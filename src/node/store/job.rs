@@ -12,7 +12,7 @@ use super::time::StoreTime;
 use crate::node::actor::mailbox::Queued;
 use crate::node::memory::Master;
 use crate::node::memory::items::{Id, Item, Kind};
-use crate::node::{Answer, Claim, Extended, Fault, Request, ServerRun};
+use crate::node::{Answer, Claim, Fault, Request, ServerRun};
 use crate::protocol::instant::Instant;
 
 /// How long a process hears of new leaders without asking again.
@@ -54,11 +54,10 @@ impl Asked {
                 of(claim, *ttl)
             }
             (Request::Extend { items }, Some(Ok(Answer::Extended(said)))) => {
-                let told = items.iter().zip(said);
-                let kept =
-                    told.filter(|(_, said)| matches!(said, Extended::Kept | Extended::Restored));
-                kept.flat_map(|(item, _)| of(&item.claim, item.ttl))
-                    .collect()
+                // Of a lock of several keys something is said of each.
+                let asked = items.iter().flat_map(|item| of(&item.claim, item.ttl));
+                let kept = asked.zip(said).filter(|(_, said)| said.is_kept());
+                kept.map(|(promised, _)| promised).collect()
             }
             _ => Vec::new(),
         }
@@ -266,5 +265,61 @@ fn is_in(id: &Id, name: &Name) -> bool {
         Kind::Text | Kind::Foreign => names::of_key(&id.key) == *name,
         Kind::Line | Kind::Place => id.key == **name,
         Kind::Hold | Kind::Watcher => names::of_lock(&id.key) == *name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::{ExtendItem, Extended, Group, Mode, Part, Reply, Token};
+
+    fn item(keys: &[&[u8]], token: u8) -> ExtendItem {
+        let part = |key: &&[u8]| Part {
+            key: (*key).into(),
+            mode: Mode::Exclusive,
+        };
+        let group = Group::new(keys.iter().map(part).collect());
+        let claim = Claim::new("", keys[0], Token::from_bytes([token; 16]), true);
+        let claim = if keys.len() > 1 {
+            claim.with_group(group)
+        } else {
+            claim
+        };
+        ExtendItem {
+            claim: claim.into(),
+            ttl: Duration::from_secs(5),
+            note: false,
+        }
+    }
+
+    #[test]
+    fn whatever_is_said_to_be_kept_is_a_promise_key_by_key() {
+        use Extended::{Kept, NotOurs, Restored, Unknown, Unnoted, Withdrawn};
+        let items = vec![
+            item(&[b"a", b"b"], 1),
+            item(&[b"c"], 2),
+            item(&[b"d"], 3),
+            item(&[b"e", b"f"], 4),
+        ];
+        let promised = |said: [Extended; 6]| -> String {
+            let request = Request::Extend {
+                items: items.clone().into(),
+            };
+            let asked = Asked {
+                queued: Queued::new(request, Reply::ignored()),
+                answer: Some(Ok(Answer::Extended(said.into()))),
+            };
+            let promises = asked.promises(7);
+            assert!(promises.iter().all(|one| one.until == 7 + 5_000_000));
+            promises.iter().map(|one| char::from(one.key[0])).collect()
+        };
+        assert_eq!(
+            promised([Kept, NotOurs, Unnoted, Kept, Restored, Unknown]),
+            "acde"
+        );
+        assert_eq!(
+            promised([NotOurs, Kept, Withdrawn, NotOurs, Unknown, Unnoted]),
+            "bf"
+        );
     }
 }

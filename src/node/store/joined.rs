@@ -13,33 +13,42 @@ type Part = (Option<usize>, Request, Reply);
 pub(super) fn split(request: Request, reply: Reply, lane: impl Fn(&Claim) -> usize) -> Vec<Part> {
     match request {
         Request::Extend { items } => {
-            let lanes = by_lane(&items, |item: &ExtendItem| lane(&item.claim));
+            // Of a lock of several keys something is said of each.
+            let keys = |item: &ExtendItem| item.claim.keys().count();
+            let lanes = by_lane(&items, keys, |item| lane(&item.claim));
             parts(lanes, reply, Kind::Extend, |items| Request::Extend {
                 items,
             })
         }
         Request::Note { items } => {
-            let lanes = by_lane(&items, |item: &NoteItem| lane(&item.claim));
+            let lanes = by_lane(&items, |_| 1, |item: &NoteItem| lane(&item.claim));
             parts(lanes, reply, Kind::Note, |items| Request::Note { items })
         }
         request => vec![(None, request, reply)],
     }
 }
 
-/// The items of one lane, and where each stood.
+/// The items of one lane, and where the answers to them stand.
 type OfLane<T> = (usize, Vec<usize>, Vec<T>);
 
-fn by_lane<T: Clone>(items: &[T], lane: impl Fn(&T) -> usize) -> Vec<OfLane<T>> {
+fn by_lane<T: Clone>(
+    items: &[T],
+    answers: impl Fn(&T) -> usize,
+    lane: impl Fn(&T) -> usize,
+) -> Vec<OfLane<T>> {
     let mut lanes: Vec<OfLane<T>> = Vec::new();
-    for (place, item) in items.iter().enumerate() {
+    let mut next = 0;
+    for item in items {
         let lane = lane(item);
+        let here = next..next + answers(item);
+        next = here.end;
         let known = lanes.iter_mut().find(|(known, ..)| *known == lane);
         match known {
             Some((_, places, items)) => {
-                places.push(place);
+                places.extend(here);
                 items.push(item.clone());
             }
-            None => lanes.push((lane, vec![place], vec![item.clone()])),
+            None => lanes.push((lane, here.collect(), vec![item.clone()])),
         }
     }
     lanes
@@ -74,7 +83,7 @@ enum Kind {
 /// Puts the answers of the parts together.
 struct Joined {
     kind: Kind,
-    /// Where the items of each part stood.
+    /// Where the answers to each part stand.
     places: Vec<Vec<usize>>,
     state: Mutex<State>,
 }

@@ -37,7 +37,7 @@ impl Table {
     pub fn new(name: &str, clocked: bool) -> Self {
         Self {
             name: NodeName::new(name),
-            traits: Traits::new(Duration::from_millis(250)).lanes(2).batch(4),
+            traits: Traits::new(Duration::from_millis(250)).lanes(5).batch(4),
             clocked,
             state: Arc::default(),
             said: Arc::default(),

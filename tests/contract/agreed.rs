@@ -1,0 +1,53 @@
+//! Which masters agree with the one in memory.
+
+use proptest::prelude::*;
+
+use crate::agreement::{Deed, FLEETING, LASTING, Times, compare_with, deed, group_deed, line_deed};
+use crate::arm::Arm;
+
+fn compare(times: &Times, cases: u32, deeds: impl Strategy<Value = Deed>) {
+    compare_with(|| Arm::server(None), times, cases, deeds);
+}
+
+#[test]
+fn the_memory_master_agrees_with_a_real_one_reply_by_reply() {
+    compare(&LASTING, 100, deed());
+}
+
+#[test]
+fn the_two_agree_while_locks_expire_and_waiters_die() {
+    compare(&FLEETING, 30, deed());
+}
+
+#[test]
+fn the_two_agree_on_several_resources_readers_and_owners() {
+    compare(&LASTING, 150, group_deed());
+}
+
+#[test]
+fn the_two_agree_on_groups_while_holds_expire_and_waiters_die() {
+    compare(&FLEETING, 80, group_deed());
+}
+
+#[test]
+fn the_two_agree_on_lines_whose_waiters_come_and_go() {
+    compare(&FLEETING, 100, line_deed());
+}
+
+#[test]
+fn a_store_agrees_with_the_memory_master() {
+    compare_with(|| Arm::table(true), &LASTING, 20, deed());
+    compare_with(|| Arm::table(true), &LASTING, 20, group_deed());
+}
+
+#[test]
+fn a_store_agrees_while_locks_expire_and_waiters_come_and_go() {
+    compare_with(|| Arm::table(true), &FLEETING, 20, group_deed());
+    compare_with(|| Arm::table(true), &FLEETING, 20, line_deed());
+}
+
+#[test]
+fn a_store_without_a_clock_agrees_with_the_memory_master() {
+    compare_with(|| Arm::table(false), &LASTING, 20, deed());
+    compare_with(|| Arm::table(false), &LASTING, 20, group_deed());
+}

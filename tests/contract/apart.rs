@@ -1,0 +1,69 @@
+//! The contract for kinds of masters whose tests stand in a package of their own: who names this file as a module and
+//! uses all that is in it has the cases, each on an arm of its own, and the agreement with the master in memory.
+
+use std::future::Future;
+
+pub(crate) mod acquire;
+pub(crate) mod agreement;
+pub(crate) mod arm;
+pub(crate) mod cases;
+pub(crate) mod classic;
+pub(crate) mod confirm;
+pub(crate) mod extend;
+pub(crate) mod group;
+pub(crate) mod look;
+pub(crate) mod names;
+pub(crate) mod note;
+pub(crate) mod order;
+pub(crate) mod permit;
+pub(crate) mod release;
+#[path = "../support/mod.rs"]
+pub(crate) mod support;
+pub(crate) mod value;
+
+use agreement::{LASTING, compare_with, deed, group_deed};
+use arm::Arm;
+
+/// What other clients write there is longer than such a master takes.
+const IMPOSSIBLE: [&str; 1] = ["of_a_long_value_a_refusal_and_a_look_tell_the_beginning"];
+
+macro_rules! one_after_the_other {
+    ($($module:ident: $($case:ident)*;)*) => {
+        async fn play<A: Future<Output = Arm> + Send + 'static>(
+            arm: impl Fn(String) -> A,
+        ) -> (usize, Vec<&'static str>) {
+            let (mut played, mut failed) = (0, Vec::new());
+            $($({
+                played += 1;
+                let arm = arm(format!("case_{played}"));
+                let case = tokio::spawn(async move { $module::$case(&arm.await).await });
+                if case.await.is_err() {
+                    failed.push(stringify!($case));
+                }
+            })*)*
+            (played, failed)
+        }
+    };
+}
+
+cases::all_cases!(one_after_the_other);
+
+/// Plays each case on what `arm` makes of a name of its own.
+pub(crate) async fn keeps_the_contract<A: Future<Output = Arm> + Send + 'static>(
+    arm: impl Fn(String) -> A,
+) {
+    let (played, mut failed) = play(arm).await;
+    failed.retain(|case| !IMPOSSIBLE.contains(case));
+    assert!(played > 100, "{played}");
+    assert!(
+        failed.is_empty(),
+        "{} of {played}: {failed:?}",
+        failed.len()
+    );
+}
+
+/// Compares what `arm` makes with the master in memory, in so many random sequences of each sort.
+pub(crate) fn agrees(arm: impl Fn() -> Arm, cases: u32) {
+    compare_with(&arm, &LASTING, cases, deed());
+    compare_with(&arm, &LASTING, cases, group_deed());
+}
