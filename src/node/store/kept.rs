@@ -146,23 +146,22 @@ impl Kept {
             };
             let on_it = promised.iter().filter(|one| one.rests_on(&item));
             let until = on_it.map(|one| one.until).max();
-            match until.filter(|_| !known.sure) {
-                Some(until) => known.anew(now, until, clock),
-                None => known.clone(),
-            }
+            until.map_or_else(|| known.clone(), |until| known.promised(now, until, clock))
         };
         let mut all: Vec<Self> = items.into_iter().map(keep).collect();
         all.sort_unstable_by(|one, other| one.item.id.cmp(&other.item.id));
         all
     }
 
-    /// The same from `now` on, for as long as before, and until then at least.
-    fn anew(&self, now: u64, until: u64, clock: Clock) -> Self {
-        let When::For { life, .. } = self.when else {
-            return self.clone();
+    /// The same, kept from `now` until then at least, whatever the server's clock shows and whoever looks.
+    fn promised(&self, now: u64, until: u64, clock: Clock) -> Self {
+        let until = match (self.when, clock) {
+            // It looked long enough by the least that the clock can show, and may not be by the most.
+            (When::Until(kept), Clock::Server { slack }) if kept < until + slack => until,
+            (When::For { life, .. }, _) if !self.sure => until.max(now + life),
+            _ => return self.clone(),
         };
-        let until = Some(until.max(now + life));
-        let item = self.item.clone();
+        let (item, until) = (self.item.clone(), Some(until));
         Self::new(Item { until, ..item }, now, clock)
     }
 
@@ -263,6 +262,23 @@ mod tests {
             value: VALUE,
             until,
         }
+    }
+
+    #[test]
+    fn a_lease_is_written_anew_where_it_may_be_shorter_than_is_promised() {
+        let slack = 300_000;
+        let kept = Kept::new(held(4_000_000), 0, Clock::Server { slack: 0 });
+        let after = |until: u64, slack: u64| {
+            let items = vec![kept.item.clone()];
+            let clock = Clock::Server { slack };
+            let before = std::slice::from_ref(&kept);
+            Kept::after(before, items, 0, clock, &[promised(until)])[0]
+                .item
+                .until
+        };
+        assert_eq!(after(3_700_000, slack), Some(4_000_000), "long enough");
+        assert_eq!(after(4_000_000, slack), Some(4_300_000));
+        assert_eq!(after(4_000_000, 0), Some(4_000_000), "certainly");
     }
 
     /// Another has seen the lease since it was written, and counts from then.
