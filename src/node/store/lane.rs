@@ -186,6 +186,9 @@ impl<S: Store> Lane<S> {
         }
         tracing::debug!(node = %name, lane = self.number, "connected");
         self.time.forget();
+        if greeting.uptime.is_some() {
+            self.shelf.doubt_all();
+        }
         Ok(Online {
             session,
             lasts: greeting.uptime.is_none() || context.restart_guard == RestartGuard::Off,
