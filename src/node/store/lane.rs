@@ -57,6 +57,9 @@ struct Lane<S: Store> {
     owed: Owed,
     shelf: Shelf,
     time: StoreTime,
+    /// The last stamp. Counted from chance on and not from the version: a record that was removed and made anew must
+    /// not look as it did before.
+    stamp: u64,
     back_off: BackOff,
     /// Until when requests wait for a session instead of being refused, and when that began last.
     patience: Option<Instant>,
@@ -93,7 +96,10 @@ impl<S: Store> Lane<S> {
         let mut seed = [0; 8];
         context.runtime.random(&mut seed);
         let seed = u64::from_le_bytes(seed);
+        let mut stamp = [0; 8];
+        context.runtime.random(&mut stamp);
         Self {
+            stamp: u64::from_le_bytes(stamp),
             owed: Owed::new(),
             shelf: Shelf::default(),
             time: StoreTime::new(context.runtime.wall_micros(), now),
@@ -374,9 +380,11 @@ impl<S: Store> Lane<S> {
             let mut commits = Vec::new();
             let mut open = Vec::new();
             for mut job in std::mem::take(&mut self.jobs) {
+                self.stamp = self.stamp.wrapping_add(1);
                 let setting = Setting {
                     time: &self.time,
                     now: self.now(),
+                    stamp: self.stamp,
                     run: &online.run,
                     process: (self.shared.subscriber.get()).map(|subscriber| &subscriber.process),
                     nudges: self.shared.traits.looks,

@@ -76,10 +76,10 @@ impl StoreTime {
         ))
     }
 
-    /// How what is written now is dated, in a record of this version.
-    pub(super) fn clock(&self, slack: u64, version: u64) -> Clock {
+    /// How what is written now is dated, with a stamp that nothing else has.
+    pub(super) fn clock(&self, slack: u64, stamp: u64) -> Clock {
         if self.own {
-            Clock::Own { stamp: version + 1 }
+            Clock::Own { stamp }
         } else {
             #[cfg(feature = "testing")]
             let slack = if super::flaw::has(super::flaw::StoreFlaw::NoSlack) {
