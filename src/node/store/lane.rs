@@ -444,17 +444,17 @@ impl<S: Store> Lane<S> {
         };
         for (name, record) in names.iter().zip(&what) {
             if !self.shelf.read(name, record, seen + slack) {
-                let name = String::from_utf8_lossy(name).into_owned();
-                let why = format!("the record of {name} holds what is none of ours: left alone");
-                self.answer_all_of(&name, &Fault::Server(why.into()));
+                let shown = name.escape_ascii();
+                let why = format!("the record of {shown} holds what is none of ours: left alone");
+                self.answer_all_of(name, &Fault::Server(why.into()));
             }
         }
         Ok(())
     }
 
     /// Answers every job about a record.
-    fn answer_all_of(&mut self, name: &str, fault: &Fault) {
-        let of = |job: &Job| job.names.iter().any(|known| **known == *name.as_bytes());
+    fn answer_all_of(&mut self, name: &Name, fault: &Fault) {
+        let of = |job: &Job| job.names.contains(name);
         let (odd, rest) = std::mem::take(&mut self.jobs).into_iter().partition(of);
         self.jobs = rest;
         let odd: Vec<Job> = odd;
