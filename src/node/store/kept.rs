@@ -13,6 +13,9 @@ use crate::node::memory::items::{Id, Item, Kind};
 /// The first byte of every state: how the rest is written.
 const FORMAT: u8 = 1;
 
+/// No clock shows more microseconds, and nothing is kept for longer.
+pub(super) const LATEST: u64 = 1 << 61;
+
 /// An item of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
@@ -114,10 +117,10 @@ impl Kept {
         *rest = behind;
         let when = match form {
             0 => When::Always,
-            1 => When::Until(number(rest)?),
+            1 => When::Until(time(rest)?),
             2 => When::For {
                 stamp: number(rest)?,
-                life: number(rest)?,
+                life: time(rest)?,
             },
             _ => return None,
         };
@@ -217,6 +220,11 @@ fn number(rest: &mut &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(*number))
 }
 
+/// A time that something can be added to.
+fn time(rest: &mut &[u8]) -> Option<u64> {
+    number(rest).filter(|time| *time <= LATEST)
+}
+
 fn bytes(rest: &mut &[u8]) -> Option<Vec<u8>> {
     let (length, behind) = rest.split_first_chunk::<4>()?;
     let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
@@ -261,6 +269,19 @@ mod tests {
             key: b"r0"[..].into(),
             value: VALUE,
             until,
+        }
+    }
+
+    #[test]
+    fn a_time_that_cannot_be_is_none_of_ours() {
+        for (form, ours) in [(1, 1 << 60), (2, 1 << 60), (1, u64::MAX), (2, u64::MAX)] {
+            let mut state = vec![FORMAT, Kind::Text as u8];
+            state.extend([0; 12]);
+            state.push(form);
+            state.extend(if form == 2 { &[7; 8][..] } else { &[] });
+            state.extend(u64::to_be_bytes(ours));
+            let read = Kept::read(&state, &[], LATEST);
+            assert_eq!(read.is_some(), ours < u64::MAX, "{form} {ours}");
         }
     }
 
