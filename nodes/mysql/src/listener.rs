@@ -36,7 +36,8 @@ pub struct MySqlListener {
 
 impl MySqlListener {
     pub(crate) async fn open(mut connection: Connection, process: &str) -> Result<Self, Fault> {
-        let packet = "SET SESSION autocommit=1,lock_wait_timeout=1/*M!,max_statement_time=0*/;\
+        let packet = "SET SESSION autocommit=1,sql_select_limit=18446744073709551615,\
+                      sql_safe_updates=0,lock_wait_timeout=1/*M!,max_statement_time=0*/;\
                       SELECT MAX(version),VERSION() FROM quorate_schema";
         let mut said = connection.ask(packet).await?;
         let row = said.get_mut(1).and_then(|one| one.rows.first_mut());

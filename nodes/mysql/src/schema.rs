@@ -239,7 +239,8 @@ pub(crate) async fn greet(
     let limit = timeout.as_secs_f64();
     let packet = format!(
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;\
-         SET SESSION autocommit=1,sql_mode='STRICT_ALL_TABLES',innodb_lock_wait_timeout=1,\
+         SET SESSION autocommit=1,completion_type=0,sql_select_limit=18446744073709551615,sql_safe_updates=0,\
+         sql_mode='STRICT_ALL_TABLES',innodb_lock_wait_timeout=1,\
          lock_wait_timeout=1,wait_timeout=28800/*M!,max_statement_time={limit}*/;\
          SELECT version,COALESCE(/*!80000 @@server_uuid,*/server) FROM quorate_schema \
          ORDER BY version DESC LIMIT 1;\

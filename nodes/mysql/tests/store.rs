@@ -347,6 +347,32 @@ async fn the_commits_of_a_batch_stand_each_by_itself() {
 }
 
 #[tokio::test]
+async fn what_is_answered_is_done_whatever_a_server_is_set_to_for_everybody() {
+    let (server, store) = store!();
+    let odd =
+        "SET GLOBAL completion_type=1;SET GLOBAL sql_select_limit=1;SET GLOBAL sql_safe_updates=1";
+    server.sql(odd).expect("set");
+    let (mut one, mut other) = (session(&store).await, session(&store).await);
+    let batch = [of(change("a", 0, "a")), of(change("b", 0, "b"))];
+    let said = one.commit(&batch).await.expect("answered");
+    assert!(!said.what.contains(&Committed::Stale));
+    put(&mut one, "c", 0, "c").await;
+    assert_eq!(get(&mut other, "c").await.state, b"c", "not committed");
+    let all = ["a", "b", "c"];
+    let said = other.load(&all.map(name)).await.expect("answered");
+    let said: Vec<_> = said.what.into_iter().map(|record| record.state).collect();
+    assert_eq!(said, all.map(|key| key.as_bytes().to_vec()));
+    let mut listener = store.listen("p".into()).await.expect("listens");
+    let commit = Commit {
+        wakes: vec![wake("p", b"one"), wake("p", b"two")],
+        ..of(change("d", 0, "d"))
+    };
+    one.commit(&[commit]).await.expect("answered");
+    let heard = listener.next().await.expect("heard");
+    assert_eq!(heard, [b"one".to_vec(), b"two".to_vec()]);
+}
+
+#[tokio::test]
 async fn a_page_has_its_order() {
     let (_server, store) = store!();
     let mut session = session(&store).await;

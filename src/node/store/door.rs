@@ -103,7 +103,7 @@ impl<S: Store> Door<S> {
                     before,
                     master.items(now),
                     now,
-                    time.clock(slack, version),
+                    time.clock(slack, clock::wall_micros()),
                     &[],
                 );
                 let state = (kept != before).then(|| Kept::write(&kept));

@@ -14,21 +14,22 @@ use crate::node::actor::back_off::BackOff;
 use crate::node::{Fault, Request, Subscriber};
 use futures::future::{Either, select};
 
-/// Nobody who has not asked for so long waits any more.
+/// Nobody who has not asked for so long waits any more, nor for as long as a sign of life keeps its place.
 const WAITS: Duration = Duration::from_secs(60);
 
 /// Listens from now on where a request is of somebody who waits, or watches.
 pub(super) fn listen<S: Store>(shared: &Arc<Shared<S>>, request: &Request) {
-    let wants = match request {
-        Request::Acquire { claim, .. } => claim.ticket().is_some(),
-        Request::Watch { .. } => true,
-        _ => false,
+    let waits = match request {
+        Request::Acquire { claim, .. } => claim.ticket().map(|ticket| ticket.heartbeat),
+        Request::Watch { .. } => Some(WAITS),
+        _ => None,
     };
-    if !wants || !shared.traits.wakes || shared.subscriber.get().is_none() {
+    let Some(waits) = waits else { return };
+    if !shared.traits.wakes || shared.subscriber.get().is_none() {
         return;
     }
     let runtime = &shared.context().runtime;
-    let until = runtime.now() + WAITS;
+    let until = runtime.now() + waits.max(WAITS);
     let mut state = shared.listening.state();
     match request {
         Request::Acquire { claim, .. } => {
@@ -166,5 +167,49 @@ pub(super) fn say<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, word: &
         Some((&FREE, key)) => subscriber.sink.woken(subscriber.node, key),
         Some((&LEADER, key)) => subscriber.sink.announced(subscriber.node, key),
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::Table;
+    use super::*;
+    use crate::node::{Claim, Fairness, Ticket, Token, WakeSink};
+
+    struct Nobody;
+
+    impl WakeSink for Nobody {
+        fn woken(&self, _: usize, _: &[u8]) {}
+    }
+
+    #[tokio::test]
+    async fn who_gives_a_sign_of_life_only_seldom_is_listened_for_until_the_next_one() {
+        let shared = Arc::new(Shared::new(Table::new("table", true)));
+        let (process, sink) = ("0123456789abcdef".into(), Arc::new(Nobody));
+        let node = 0;
+        let set = shared.subscriber.set(Subscriber {
+            process,
+            node,
+            sink,
+        });
+        set.expect("the first one");
+        let heartbeat = Duration::from_secs(600);
+        let waiter = "0123456789abcdef:1".into();
+        let ticket = Ticket {
+            waiter,
+            number: 1,
+            heartbeat,
+        };
+        let claim = Claim::new("", b"a", Token::from_bytes([0; 16]), true)
+            .with_fairness(Fairness::Fair(Some(Box::new(ticket))));
+        let request = Request::Acquire {
+            claim: Arc::new(claim),
+            ttl: Duration::from_secs(1200),
+            proposal: 0,
+        };
+        listen(&shared, &request);
+        let now = shared.context().runtime.now();
+        assert!(shared.listening.goes_on(now + heartbeat / 2));
+        assert!(!shared.listening.goes_on(now + heartbeat + WAITS));
     }
 }

@@ -78,6 +78,8 @@ pub(super) enum Outcome {
 pub(super) struct Setting<'a> {
     pub(super) time: &'a StoreTime,
     pub(super) now: Instant,
+    /// What is written has this stamp, where the store has no clock.
+    pub(super) stamp: u64,
     pub(super) run: &'a ServerRun,
     /// The process that this node wakes by itself.
     pub(super) process: Option<&'a Arc<str>>,
@@ -169,7 +171,7 @@ impl Job {
                 .into_iter()
                 .partition(|item| self.names.len() == 1 || is_in(&item.id, name));
             items = others;
-            let clock = setting.time.clock(slack, *version);
+            let clock = setting.time.clock(slack, setting.stamp);
             let kept = Kept::after(before, here, now, clock, &promised);
             let lived = before.iter().filter(|kept| kept.item.lives(now));
             let same = kept.iter().filter(|kept| kept.item.lives(now)).eq(lived);

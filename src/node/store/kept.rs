@@ -13,6 +13,9 @@ use crate::node::memory::items::{Id, Item, Kind};
 /// The first byte of every state: how the rest is written.
 const FORMAT: u8 = 1;
 
+/// No clock shows more microseconds, and nothing is kept for longer.
+pub(super) const LATEST: u64 = 1 << 61;
+
 /// An item of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
@@ -114,10 +117,10 @@ impl Kept {
         *rest = behind;
         let when = match form {
             0 => When::Always,
-            1 => When::Until(number(rest)?),
+            1 => When::Until(time(rest)?),
             2 => When::For {
                 stamp: number(rest)?,
-                life: number(rest)?,
+                life: time(rest)?,
             },
             _ => return None,
         };
@@ -146,23 +149,22 @@ impl Kept {
             };
             let on_it = promised.iter().filter(|one| one.rests_on(&item));
             let until = on_it.map(|one| one.until).max();
-            match until.filter(|_| !known.sure) {
-                Some(until) => known.anew(now, until, clock),
-                None => known.clone(),
-            }
+            until.map_or_else(|| known.clone(), |until| known.promised(now, until, clock))
         };
         let mut all: Vec<Self> = items.into_iter().map(keep).collect();
         all.sort_unstable_by(|one, other| one.item.id.cmp(&other.item.id));
         all
     }
 
-    /// The same from `now` on, for as long as before, and until then at least.
-    fn anew(&self, now: u64, until: u64, clock: Clock) -> Self {
-        let When::For { life, .. } = self.when else {
-            return self.clone();
+    /// The same, kept from `now` until then at least, whatever the server's clock shows and whoever looks.
+    fn promised(&self, now: u64, until: u64, clock: Clock) -> Self {
+        let until = match (self.when, clock) {
+            // It looked long enough by the least that the clock can show, and may not be by the most.
+            (When::Until(kept), Clock::Server { slack }) if kept < until + slack => until,
+            (When::For { life, .. }, _) if !self.sure => until.max(now + life),
+            _ => return self.clone(),
         };
-        let until = Some(until.max(now + life));
-        let item = self.item.clone();
+        let (item, until) = (self.item.clone(), Some(until));
         Self::new(Item { until, ..item }, now, clock)
     }
 
@@ -218,6 +220,11 @@ fn number(rest: &mut &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(*number))
 }
 
+/// A time that something can be added to.
+fn time(rest: &mut &[u8]) -> Option<u64> {
+    number(rest).filter(|time| *time <= LATEST)
+}
+
 fn bytes(rest: &mut &[u8]) -> Option<Vec<u8>> {
     let (length, behind) = rest.split_first_chunk::<4>()?;
     let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
@@ -263,6 +270,36 @@ mod tests {
             value: VALUE,
             until,
         }
+    }
+
+    #[test]
+    fn a_time_that_cannot_be_is_none_of_ours() {
+        for (form, ours) in [(1, 1 << 60), (2, 1 << 60), (1, u64::MAX), (2, u64::MAX)] {
+            let mut state = vec![FORMAT, Kind::Text as u8];
+            state.extend([0; 12]);
+            state.push(form);
+            state.extend(if form == 2 { &[7; 8][..] } else { &[] });
+            state.extend(u64::to_be_bytes(ours));
+            let read = Kept::read(&state, &[], LATEST);
+            assert_eq!(read.is_some(), ours < u64::MAX, "{form} {ours}");
+        }
+    }
+
+    #[test]
+    fn a_lease_is_written_anew_where_it_may_be_shorter_than_is_promised() {
+        let slack = 300_000;
+        let kept = Kept::new(held(4_000_000), 0, Clock::Server { slack: 0 });
+        let after = |until: u64, slack: u64| {
+            let items = vec![kept.item.clone()];
+            let clock = Clock::Server { slack };
+            let before = std::slice::from_ref(&kept);
+            Kept::after(before, items, 0, clock, &[promised(until)])[0]
+                .item
+                .until
+        };
+        assert_eq!(after(3_700_000, slack), Some(4_000_000), "long enough");
+        assert_eq!(after(4_000_000, slack), Some(4_300_000));
+        assert_eq!(after(4_000_000, 0), Some(4_000_000), "certainly");
     }
 
     /// Another has seen the lease since it was written, and counts from then.

@@ -57,6 +57,9 @@ struct Lane<S: Store> {
     owed: Owed,
     shelf: Shelf,
     time: StoreTime,
+    /// The last stamp. Counted from chance on and not from the version: a record that was removed and made anew must
+    /// not look as it did before.
+    stamp: u64,
     back_off: BackOff,
     /// Until when requests wait for a session instead of being refused, and when that began last.
     patience: Option<Instant>,
@@ -93,7 +96,10 @@ impl<S: Store> Lane<S> {
         let mut seed = [0; 8];
         context.runtime.random(&mut seed);
         let seed = u64::from_le_bytes(seed);
+        let mut stamp = [0; 8];
+        context.runtime.random(&mut stamp);
         Self {
+            stamp: u64::from_le_bytes(stamp),
             owed: Owed::new(),
             shelf: Shelf::default(),
             time: StoreTime::new(context.runtime.wall_micros(), now),
@@ -186,6 +192,9 @@ impl<S: Store> Lane<S> {
         }
         tracing::debug!(node = %name, lane = self.number, "connected");
         self.time.forget();
+        if greeting.uptime.is_some() {
+            self.shelf.doubt_all();
+        }
         Ok(Online {
             session,
             lasts: greeting.uptime.is_none() || context.restart_guard == RestartGuard::Off,
@@ -371,9 +380,11 @@ impl<S: Store> Lane<S> {
             let mut commits = Vec::new();
             let mut open = Vec::new();
             for mut job in std::mem::take(&mut self.jobs) {
+                self.stamp = self.stamp.wrapping_add(1);
                 let setting = Setting {
                     time: &self.time,
                     now: self.now(),
+                    stamp: self.stamp,
                     run: &online.run,
                     process: (self.shared.subscriber.get()).map(|subscriber| &subscriber.process),
                     nudges: self.shared.traits.looks,
@@ -433,17 +444,17 @@ impl<S: Store> Lane<S> {
         };
         for (name, record) in names.iter().zip(&what) {
             if !self.shelf.read(name, record, seen + slack) {
-                let name = String::from_utf8_lossy(name).into_owned();
-                let why = format!("the record of {name} holds what is none of ours: left alone");
-                self.answer_all_of(&name, &Fault::Server(why.into()));
+                let shown = name.escape_ascii();
+                let why = format!("the record of {shown} holds what is none of ours: left alone");
+                self.answer_all_of(name, &Fault::Server(why.into()));
             }
         }
         Ok(())
     }
 
     /// Answers every job about a record.
-    fn answer_all_of(&mut self, name: &str, fault: &Fault) {
-        let of = |job: &Job| job.names.iter().any(|known| **known == *name.as_bytes());
+    fn answer_all_of(&mut self, name: &Name, fault: &Fault) {
+        let of = |job: &Job| job.names.contains(name);
         let (odd, rest) = std::mem::take(&mut self.jobs).into_iter().partition(of);
         self.jobs = rest;
         let odd: Vec<Job> = odd;

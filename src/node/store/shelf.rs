@@ -79,6 +79,13 @@ impl Shelf {
         }
     }
 
+    /// The server may have forgotten what it was told last, and then other changes have the same versions.
+    pub(super) fn doubt_all(&mut self) {
+        for shelved in self.records.values_mut() {
+            shelved.doubtful = true;
+        }
+    }
+
     /// A record has been read at `now`; false where it holds what no version of this library wrote.
     pub(super) fn read(&mut self, name: &Name, record: &Record, now: u64) -> bool {
         let known = self.records.get(name);

@@ -2,7 +2,7 @@
 
 use crate::protocol::instant::Instant;
 
-use super::kept::Clock;
+use super::kept::{Clock, LATEST};
 
 /// How far the rates of two clocks differ at most, in parts of a thousand: what a lease allows for as well.
 const RATE: u64 = 10;
@@ -43,7 +43,7 @@ impl StoreTime {
         match shown {
             Some(shown) => {
                 self.looked = Some(Look {
-                    shown,
+                    shown: shown.min(LATEST),
                     asked,
                     heard,
                 });
@@ -76,10 +76,10 @@ impl StoreTime {
         ))
     }
 
-    /// How what is written now is dated, in a record of this version.
-    pub(super) fn clock(&self, slack: u64, version: u64) -> Clock {
+    /// How what is written now is dated, with a stamp that nothing else has.
+    pub(super) fn clock(&self, slack: u64, stamp: u64) -> Clock {
         if self.own {
-            Clock::Own { stamp: version + 1 }
+            Clock::Own { stamp }
         } else {
             #[cfg(feature = "testing")]
             let slack = if super::flaw::has(super::flaw::StoreFlaw::NoSlack) {
@@ -128,6 +128,18 @@ mod tests {
             let shows = 9_000_000 + (lasts as f64 * gained) as u64;
             assert!(least <= shows && shows <= least + slack, "{gained}");
         }
+    }
+
+    #[test]
+    fn a_clock_that_shows_what_no_clock_can_is_survived() {
+        let mut time = StoreTime::new(5_000_000, at(0));
+        time.learn(Some(u64::MAX), at(100), at(400));
+        let (least, slack) = time.now(at(1_000)).expect("just looked");
+        assert!(
+            least
+                .checked_add(slack)
+                .is_some_and(|most| most < 2 * LATEST)
+        );
     }
 
     #[test]

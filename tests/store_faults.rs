@@ -1,0 +1,253 @@
+//! Locks over stores that answer late, forget what they were told last, or lose records.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime};
+
+use quorate::node::store::{
+    Change, Clocked, Commit, Committed, Greeting, NamedRecord, Record, Session, Store, StoreNode,
+    Table, Traits,
+};
+use quorate::node::{Fault, NodeName, ServerRun};
+use quorate::{Inspection, Redlock, RedlockBuilder};
+
+mod support;
+
+use support::{eventually, ms, secs};
+
+/// A store that counts versions as a database does: from a number that no record had before, one by one.
+#[derive(Clone)]
+struct Books {
+    name: NodeName,
+    clocked: bool,
+    /// How long an answer takes after the clock was read, in milliseconds.
+    late: Arc<AtomicU64>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Clone, Default)]
+struct State {
+    records: BTreeMap<Vec<u8>, Record>,
+    last: u64,
+    run: u64,
+}
+
+/// A connection to one run of it.
+struct BooksSession(Books, u64);
+
+impl Books {
+    fn new(clocked: bool) -> Self {
+        Self {
+            name: NodeName::new("books"),
+            clocked,
+            late: Arc::default(),
+            state: Arc::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic")
+    }
+
+    /// Crashes, and comes back with what was on its disk.
+    fn restart_with(&self, disk: State) {
+        let run = self.state().run + 1;
+        *self.state() = State { run, ..disk };
+    }
+
+    fn redlock(&self) -> RedlockBuilder {
+        Redlock::builder()
+            .ttl(secs(4))
+            .max_ttl(secs(4))
+            .node(StoreNode::new(self.clone()))
+    }
+}
+
+impl Store for Books {
+    type Session = BooksSession;
+    type Listener = <Table as Store>::Listener;
+
+    fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    fn traits(&self) -> Traits {
+        Traits::new(secs(1)).without_wakes()
+    }
+
+    async fn connect(&self) -> Result<(BooksSession, Greeting), Fault> {
+        let run = self.state().run;
+        let greeting = Greeting::new(ServerRun::new(run.to_string()));
+        let session = BooksSession(self.clone(), run);
+        // As if all leases from before had ended by now: this is not about the restart guard.
+        Ok((session, greeting.uptime(secs(3600))))
+    }
+
+    async fn listen(&self, _: Arc<str>) -> Result<Self::Listener, Fault> {
+        Err(Fault::Unsupported("nobody is woken".into()))
+    }
+
+    async fn inspect(&self) -> Inspection {
+        Inspection::new(self.name.clone())
+    }
+}
+
+impl BooksSession {
+    async fn ask<T>(&self, ask: impl FnOnce(&mut State) -> T) -> Result<Clocked<T>, Fault> {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let clock = since.expect("a clock").as_micros() as u64;
+        let what = {
+            let mut state = self.0.state();
+            if state.run != self.1 {
+                return Err(Fault::Disconnected("it has restarted".into()));
+            }
+            ask(&mut state)
+        };
+        let late = self.0.late.load(Ordering::Relaxed);
+        if late > 0 {
+            tokio::time::sleep(Duration::from_millis(late)).await;
+        }
+        let clock = self.0.clocked.then_some(clock);
+        Ok(Clocked { what, clock })
+    }
+}
+
+impl State {
+    fn record(&self, name: &[u8]) -> Record {
+        self.records.get(name).cloned().unwrap_or_default()
+    }
+
+    fn commit(&mut self, commit: &Commit) -> Committed {
+        let fits = |change: &Change| self.record(&change.name).version == change.version;
+        if !commit.changes.iter().all(fits) {
+            return Committed::Stale;
+        }
+        let mut versions = Vec::new();
+        for Change {
+            name,
+            version,
+            state,
+        } in &commit.changes
+        {
+            let mut version = *version;
+            if let Some(state) = state {
+                if version == 0 {
+                    self.last += 1_000;
+                    version = self.last;
+                }
+                version += 1;
+                let state = state.clone();
+                let record = Record { version, state };
+                self.records.insert(name.to_vec(), record);
+            }
+            versions.push(version);
+        }
+        Committed::Done(versions)
+    }
+}
+
+impl Session for BooksSession {
+    async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Clocked<Vec<Record>>, Fault> {
+        let all = |state: &mut State| names.iter().map(|name| state.record(name)).collect();
+        self.ask(all).await
+    }
+
+    async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
+        let all = |state: &mut State| commits.iter().map(|commit| state.commit(commit)).collect();
+        self.ask(all).await
+    }
+
+    async fn page(&mut self, _: u64, _: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
+        self.ask(|_| Vec::new()).await
+    }
+}
+
+/// Takes it as soon as it can be had, without standing in line.
+async fn seize(redlock: &Redlock, resource: &str) -> quorate::LockGuard {
+    let began = std::time::Instant::now();
+    loop {
+        let tried = redlock.lock(resource).fixed_lease().try_acquire().await;
+        if let Ok(Some(guard)) = tried.map(quorate::TryAcquire::acquired) {
+            return guard;
+        }
+        assert!(began.elapsed() < secs(20), "{resource} is never free");
+        tokio::time::sleep(ms(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn who_prolongs_at_once_has_it_for_as_long_as_it_is_told_where_answers_come_late() {
+    let slow = Books::new(true);
+    let quick = Books {
+        late: Arc::default(),
+        ..slow.clone()
+    };
+    slow.late.store(300, Ordering::Relaxed);
+    let (one, other) = (slow.redlock().build(), quick.redlock().build());
+    let (one, other) = (one.expect("good"), other.expect("good"));
+    let guard = one.lock("nightly").fixed_lease().acquire().await;
+    let guard = guard.expect("free");
+    guard.extend(secs(4)).await.expect("ours");
+    let _next = seize(&other, "nightly").await;
+    assert!(!guard.is_valid(), "{:?} are left", guard.remaining());
+}
+
+#[tokio::test]
+async fn what_was_known_before_a_restart_is_read_again_for_the_server_may_have_forgotten_it() {
+    let books = Books::new(true);
+    let (one, other) = (books.redlock().build(), books.redlock().build());
+    let (one, other) = (one.expect("good"), other.expect("good"));
+    seize(&one, "nightly").await.release().await;
+    let disk = books.state().clone();
+    seize(&one, "nightly").await.release().await;
+    // Its last two changes were not on the disk.
+    books.restart_with(disk);
+    seize(&one, "of this run").await.release().await;
+    let guard = seize(&other, "nightly").await;
+    guard.extend(secs(4)).await.expect("ours");
+    // As many changes as were forgotten.
+    let tried = one.try_acquire("nightly").await.expect("no fault");
+    assert!(
+        tried.acquired().is_none(),
+        "{:?} are left",
+        guard.remaining()
+    );
+    assert!(guard.is_valid(), "or this has shown nothing");
+}
+
+#[tokio::test]
+async fn a_record_that_was_removed_and_made_anew_is_not_taken_for_the_old_one() {
+    let books = Books::new(false);
+    let reader = || books.redlock().build().expect("good");
+    let writer = reader();
+    let crashed = reader();
+    let first = crashed.lock("doc").shared().fixed_lease().acquire().await;
+    let first = first.expect("free");
+    let tried = writer.try_acquire("doc").await.expect("no fault");
+    assert!(tried.acquired().is_none(), "a reader is there");
+    eventually("the end of the lease", || !first.is_valid()).await;
+    std::mem::forget(first);
+    books.state().records.clear();
+    tokio::time::sleep(ms(500)).await;
+    let other = reader();
+    let second = other.lock("doc").shared().fixed_lease().acquire().await;
+    let second = second.expect("free");
+    let tried = writer.try_acquire("doc").await.expect("no fault");
+    assert!(tried.acquired().is_none(), "a reader is there again");
+    assert!(second.is_valid(), "or this has shown nothing");
+}
+
+#[tokio::test]
+async fn a_record_of_somebody_else_is_named_whatever_its_name_is() {
+    let books = Books::new(true);
+    let redlock = books.redlock().build().expect("good");
+    for name in [&b"text"[..], b"\xff\xfe", b"\x1b[2J"] {
+        let (version, state) = (7, b"\x09junk".to_vec());
+        let record = Record { version, state };
+        books.state().records.insert(name.to_vec(), record);
+        let why = redlock.try_acquire(name).await.unwrap_err().to_string();
+        assert!(why.contains("none of ours"), "{why}");
+        assert!(!why.contains('\x1b'), "{why:?}");
+    }
+}
