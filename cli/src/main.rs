@@ -30,6 +30,7 @@ mod process;
 mod progress;
 mod quota;
 mod run;
+mod spawned;
 mod status;
 mod waiting;
 mod watch;
