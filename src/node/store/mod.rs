@@ -19,6 +19,7 @@ mod listening;
 mod look;
 mod names;
 mod node;
+mod pace;
 mod shared;
 mod shelf;
 #[cfg(any(test, feature = "testing"))]
@@ -34,5 +35,6 @@ pub use door::Door;
 #[cfg(feature = "testing")]
 pub use flaw::{StoreFlaw, set_flaw};
 pub use node::StoreNode;
+pub use pace::{Pace, Pacer};
 #[cfg(any(test, feature = "testing"))]
 pub use table::Table;
