@@ -445,6 +445,17 @@ mod tests {
         );
     }
 
+    /// What is said of a fault: the check and the advice.
+    fn advice(master: &Inspection, fault: &Fault) -> String {
+        let mut said = String::new();
+        let why = fault.to_string();
+        let add = &mut |_, check: &'static str, _, advice: &str| {
+            said = format!("{check}: {advice}");
+        };
+        assert!(unusable(master, fault, &why, add), "{fault}");
+        said
+    }
+
     #[test]
     fn why_it_cannot_be_used_is_said_with_the_cure_of_its_kind() {
         let zookeeper = |fault: &Fault| {
@@ -452,15 +463,6 @@ mod tests {
             master.server = Some("zookeeper".into());
             advice(&master, fault)
         };
-        fn advice(master: &Inspection, fault: &Fault) -> String {
-            let mut said = String::new();
-            let why = fault.to_string();
-            let add = &mut |_, check: &'static str, _, advice: &str| {
-                said = format!("{check}: {advice}");
-            };
-            assert!(unusable(master, fault, &why, add), "{fault}");
-            said
-        }
         let mut stranger = database(&[]);
         stranger.server = None;
         let denied = Fault::Denied("no (1045)".into());

@@ -9,7 +9,7 @@ use crate::masters::Scheme;
 
 /// A server of our own.
 pub(crate) enum Spawned {
-    Redis(Server),
+    Redis(Box<Server>),
     MariaDb(MariaDb),
     ZooKeeper(ZooKeeper),
 }
@@ -55,7 +55,9 @@ impl Spawned {
             return Err(Failure::internal(why));
         }
         let started = match kind {
-            Scheme::Redis => Server::start(ServerOptions::new()).map(Self::Redis),
+            Scheme::Redis => {
+                Server::start(ServerOptions::new()).map(|server| Self::Redis(Box::new(server)))
+            }
             Scheme::MySql => MariaDb::start(MariaDbOptions::new()).map(Self::MariaDb),
             Scheme::ZooKeeper => ZooKeeper::start().map(Self::ZooKeeper),
         };

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 use common::{Done, bare, done};
@@ -240,7 +241,6 @@ fn names_are_as_long_and_as_odd_as_anywhere() {
         let too_long = format!("{longest}x");
         let run = quorate(url, &["run", &too_long, "--", "true"]);
         assert_eq!(run.code, Some(64), "{run:?}");
-        use std::os::unix::ffi::OsStrExt;
         let bytes = std::ffi::OsStr::from_bytes(b"\xff\xfe\x80");
         let mut odd = bare();
         odd.env("QUORATE_MASTERS", url).arg("run").arg(bytes);
