@@ -55,7 +55,7 @@ pub(crate) enum Command {
     /// See it work: workers share one lock while masters die
     #[command(after_help = exit::below(demo::AFTER_HELP, &demo::CODES))]
     Demo(demo::DemoArgs),
-    /// Measure what a quorum size costs, on your masters or on spawned ones
+    /// Measure what a quorum costs by size or kind, on your masters or on spawned ones
     #[command(after_help = exit::below(bench::AFTER_HELP, &bench::CODES))]
     Bench(bench::BenchArgs),
     /// Hand out so many pieces and no more: create, take, left, drop

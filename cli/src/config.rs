@@ -41,10 +41,11 @@ pub(crate) const MAX_TTL: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Masters")]
 pub(crate) struct MasterOptions {
-    /// The masters, separated by commas: redis://, rediss:// or unix:// URLs
+    /// The masters, separated by commas: redis://, rediss://, unix://, mysql://, mysqls:// or zk:// URLs
     ///
     /// Every URL names one independent master, never a replica or a node of a cluster. Use an odd
-    /// number of them. A user, a password and a database number may be part of the URL:
+    /// number of them; kinds may be mixed. mysql://user:password@host/database and zk://host+host/path
+    /// are made ready by `quorate prepare`. A user, a password and a database number may be part of the URL:
     /// redis://user:password@host:6379/0. A password typed here is visible in the list of processes:
     /// prefer the variable or the file. What `run` starts inherits the variable.
     #[arg(

@@ -3,6 +3,7 @@
 //! The library looks, through the very connections of its locks; this file prints, and what was seen
 //! is judged in [`findings`](crate::findings).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
@@ -11,7 +12,8 @@ use serde::Serialize;
 
 use crate::config::{self, GuardMode, MasterOptions};
 use crate::exit::{self, Failure, Meaning, Outcome};
-use crate::findings::{Finding, Rules, Severity, judge};
+use crate::finding::{Finding, Rules, Severity};
+use crate::findings::judge;
 use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
 
 /// What stands below `quorate doctor --help`.
@@ -21,12 +23,16 @@ Checks (errors and warnings make the exit code 1, notes do not):
     login, version       they take our user and password; their version is one that is tested
     masters              their number is odd and more than one
     run_id               no server is listed twice
-    role, cluster        none is a replica or a node of a cluster
+    role, cluster        none is a replica, read-only, or a node of a cluster (Redis Cluster, Galera)
     eviction             maxmemory-policy is noeviction
+    prepared             tables or path are there, in the form that this version knows
+    binlog, session      a database logs rows and not statements; a ZooKeeper keeps sessions long enough
+    connections, latency there is room for clients; answers come well within the time that they have
     acl                  the user may use the commands, keys and channels that these locks need
     clock                the masters' clocks agree
     uptime               none restarted so lately that it does not vote yet
     persistence          what a restart would lose, and whether the restart guard covers it
+    unseen               what could not be looked at, and the right that it takes
 
 Nothing on the masters is changed. Which keys a user needs follows from --prefix; give what the names of your
 locks begin with, also where it is a part of the resource names.
@@ -40,7 +46,7 @@ JSON fields (stable): well, findings[]: severity (error, warning, note), check, 
 masters[]: master, reachable (and of use to a lock), error, connect_ms, latency_ms, server, version, role,
 run_id, uptime_s, votes_in_s (restart guard), clock_offset_ms (against the middle of all), appendonly,
 appendfsync, snapshots, maxmemory_policy, wake_ups, denied[], grant[] (what ACL SETUSER needs to
-be told). Absent values are null.";
+be told), settings (what databases and ZooKeeper say, by their own names), unseen[]. Absent values are null.";
 
 /// What it ends with.
 pub(crate) const CODES: [Meaning; 4] = [("0", "all is well"), ("1", ""), ("64", ""), ("69", "")];
@@ -78,6 +84,8 @@ struct MasterReport {
     wake_ups: bool,
     denied: Vec<String>,
     grant: Vec<String>,
+    settings: BTreeMap<String, String>,
+    unseen: Vec<String>,
     /// How the table calls it.
     #[serde(skip)]
     state: State,
@@ -167,6 +175,8 @@ impl MasterReport {
                 .iter()
                 .map(|one| one.rule().to_owned())
                 .collect(),
+            settings: found.settings.iter().cloned().collect(),
+            unseen: found.unseen.clone(),
             state: match fault {
                 None => State::Up,
                 Some(Fault::Down(_) | Fault::Timeout(_)) => State::Down,
@@ -177,12 +187,13 @@ impl MasterReport {
 
     fn row(&self) -> Vec<Cell> {
         let or_dash = |value: Option<String>| Cell::from(value.unwrap_or_else(|| "-".to_owned()));
+        let flush = self.settings.get("innodb_flush_log_at_trx_commit");
         let kept = match (self.appendonly, &self.appendfsync, self.snapshots) {
             (Some(true), Some(fsync), _) => Some(format!("aof {fsync}")),
             (Some(true), None, _) => Some("aof".to_owned()),
             (_, _, Some(true)) => Some("snapshots".to_owned()),
             (Some(false), _, Some(false)) => Some("none".to_owned()),
-            _ => None,
+            _ => flush.map(|flush| format!("flush {flush}")),
         };
         vec![
             self.master.clone().into(),

@@ -3,48 +3,10 @@
 use std::time::Duration;
 
 use quorate::{Fault, Inspection, MissingRight, Purpose};
-use serde::Serialize;
 
+use crate::finding::{Add, Finding, Rules, Severity};
 use crate::output::{human, redact};
-
-/// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Severity {
-    /// Worth knowing; all is well.
-    Note,
-    /// Locking works, with less than it could.
-    Warning,
-    /// Locking does not work here, or is not safe.
-    Error,
-}
-
-/// One thing that doctor has to say.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Finding {
-    /// How bad.
-    pub(crate) severity: Severity,
-    /// Which check found it; stable.
-    pub(crate) check: &'static str,
-    /// The master, where it is about one.
-    pub(crate) master: Option<String>,
-    /// What is the case.
-    #[serde(rename = "finding")]
-    pub(crate) what: String,
-    /// What to change.
-    pub(crate) advice: String,
-}
-
-/// The deployment's rules that facts are judged by.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Rules {
-    /// The longest ttl in use.
-    pub(crate) max_ttl: Duration,
-    /// Whether restarted masters sit out.
-    pub(crate) restart_guard: bool,
-    /// Whether it is said what the names of all lock keys begin with.
-    pub(crate) prefix: bool,
-}
+use crate::records;
 
 /// The versions that every change is tested on, by `scripts/versions`; the page for operators has the
 /// results (a test compares).
@@ -88,14 +50,12 @@ pub(crate) fn judge(masters: &[Inspection], rules: Rules) -> Vec<Finding> {
     findings
 }
 
-/// Takes down one finding about one master: how bad, which check, what is the case, what to change.
-trait Add: FnMut(Severity, &'static str, String, &str) {}
-
-impl<F: FnMut(Severity, &'static str, String, &str)> Add for F {}
-
 /// Why no lock can use it.
 fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
     let why = redact(&fault.to_string()).into_owned();
+    if master.records && records::unusable(master, fault, &why, add) {
+        return;
+    }
     let (check, what, advice) = match fault {
         Fault::Denied(_) if master.missing.is_empty() => (
             "login",
@@ -121,6 +81,11 @@ fn unusable(master: &Inspection, fault: &Fault, add: &mut impl Add) {
             "run_id",
             format!("cannot be used: {why}"),
             "list every server once; another database or address of the same server is no other master",
+        ),
+        Fault::ReadOnly => (
+            "role",
+            format!("cannot be used: {why}"),
+            "list its source instead, or make it writable: REPLICAOF NO ONE, SET GLOBAL read_only = 0",
         ),
         Fault::Timeout(_) => (
             "reachable",
@@ -218,14 +183,15 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
             "put masters right until a majority does: the other findings say how",
         );
     }
-    if n == 1 {
+    records::twins(masters, &mut add);
+    if n == 1 && !records::survives_alone(&masters[0]) {
         add(
             Severity::Warning,
             "masters",
             "there is only one master: when it is down nobody gets a lock".to_owned(),
             "use three or five independent masters",
         );
-    } else if n.is_multiple_of(2) {
+    } else if n > 1 && n.is_multiple_of(2) {
         add(
             Severity::Warning,
             "masters",
@@ -258,15 +224,13 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
     }
 }
 
-/// What is kept by records, which neither expire by themselves nor are evicted.
-fn keeps_records(master: &Inspection) -> bool {
-    let server = master.server.as_deref();
-    matches!(server, Some("mysql" | "mariadb" | "zookeeper"))
-}
-
 fn one(master: &Inspection, rules: Rules, add: &mut impl Add) {
-    if keeps_records(master) {
-        return of_records(master, rules, add);
+    if let (Some(server), Some(version)) = (&master.server, &master.version) {
+        untested(server, version, add);
+    }
+    just_started(master, add);
+    if master.records {
+        return records::judge(master, rules, add);
     }
     if let Some(role) = master.role.as_deref().filter(|&role| role != "master") {
         let role = if role == "slave" { "replica" } else { role };
@@ -300,46 +264,7 @@ fn one(master: &Inspection, rules: Rules, add: &mut impl Add) {
             "make sure that it is noeviction, or let the user run INFO",
         ),
     }
-    if let (Some(server), Some(version)) = (&master.server, &master.version) {
-        untested(server, version, add);
-    }
     restarts(master, rules, add);
-}
-
-/// The same of a server that keeps records.
-fn of_records(master: &Inspection, rules: Rules, add: &mut impl Add) {
-    if master.role.as_deref() == Some("slave") {
-        add(
-            Severity::Error,
-            "role",
-            "is read-only: a replica, or made so".to_owned(),
-            "list its source instead, or SET GLOBAL read_only = 0",
-        );
-    }
-    if let (Some(server), Some(version)) = (&master.server, &master.version) {
-        untested(server, version, add);
-    }
-    if master.uptime.is_some() {
-        if rules.restart_guard {
-            add(
-                Severity::Note,
-                "persistence",
-                "may forget the last second in a crash; the restart guard covers that".to_owned(),
-                &format!(
-                    "nothing to do: its votes are left out for {} after a restart",
-                    human(rules.max_ttl)
-                ),
-            );
-        } else {
-            add(
-                Severity::Warning,
-                "persistence",
-                "may forget grants in a crash, and the restart guard is off".to_owned(),
-                "turn the restart guard on, or vouch for innodb_flush_log_at_trx_commit = 1 and the disk below it",
-            );
-        }
-    }
-    just_started(master, add);
 }
 
 /// Whether anybody has tried this version.
@@ -413,7 +338,6 @@ fn restarts(master: &Inspection, rules: Rules, add: &mut impl Add) {
             ),
         );
     }
-    just_started(master, add);
 }
 
 /// Whether it has been up too short a time to vote.

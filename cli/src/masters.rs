@@ -1,5 +1,6 @@
 //! Masters by their URLs, of every kind that this build knows.
 
+use clap::ValueEnum;
 use quorate::RedlockBuilder;
 
 use crate::exit::Failure;
@@ -19,11 +20,27 @@ pub(crate) fn add(builder: RedlockBuilder, url: &str) -> Result<RedlockBuilder, 
 }
 
 /// What a URL leads to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scheme {
+    /// Redis or Valkey
     Redis,
+    /// MySQL or MariaDB
+    #[value(name = "mysql", alias = "mariadb")]
     MySql,
+    /// ZooKeeper
+    #[value(name = "zookeeper", alias = "zk")]
     ZooKeeper,
+}
+
+impl Scheme {
+    /// As it is written on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Redis => "redis",
+            Self::MySql => "mysql",
+            Self::ZooKeeper => "zookeeper",
+        }
+    }
 }
 
 pub(crate) fn scheme(url: &str) -> Scheme {

@@ -37,18 +37,23 @@ pub(crate) struct PrepareArgs {
 
 pub(crate) fn run(args: PrepareArgs) -> Outcome {
     for url in &args.urls {
-        let said = match scheme(url) {
-            Scheme::Redis => {
-                return Err(Failure::usage(
-                    "a Redis or Valkey master needs nothing prepared: mysql:// and zk:// do",
-                ));
-            }
-            Scheme::MySql => mysql(url)?,
-            Scheme::ZooKeeper => zookeeper(url)?,
+        let Some(said) = config::block_on(one(url))? else {
+            return Err(Failure::usage(
+                "a Redis or Valkey master needs nothing prepared: mysql:// and zk:// do",
+            ));
         };
         output::print(&said)?;
     }
     Ok(exit::OK)
+}
+
+/// Prepares the server of this URL and tells what was done; nothing where its kind needs nothing.
+pub(crate) async fn one(url: &str) -> Result<Option<String>, Failure> {
+    match scheme(url) {
+        Scheme::Redis => Ok(None),
+        Scheme::MySql => mysql(url).await.map(Some),
+        Scheme::ZooKeeper => zookeeper(url).await.map(Some),
+    }
 }
 
 #[cfg(any(feature = "mysql", feature = "zookeeper"))]
@@ -58,8 +63,8 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 }
 
 #[cfg(feature = "mysql")]
-fn mysql(url: &str) -> Result<String, Failure> {
-    let report = config::block_on(async { quorate_mysql::prepare(url).await.map_err(failed) })?;
+async fn mysql(url: &str) -> Result<String, Failure> {
+    let report = quorate_mysql::prepare(url).await.map_err(failed)?;
     let mut text = format!(
         "{}: {}\n",
         report.name,
@@ -76,14 +81,13 @@ fn mysql(url: &str) -> Result<String, Failure> {
 }
 
 #[cfg(not(feature = "mysql"))]
-fn mysql(_: &str) -> Result<String, Failure> {
+async fn mysql(_: &str) -> Result<String, Failure> {
     Err(crate::masters::unknown("MySQL", "mysql"))
 }
 
 #[cfg(feature = "zookeeper")]
-fn zookeeper(url: &str) -> Result<String, Failure> {
-    let prepared =
-        config::block_on(async { quorate_zookeeper::prepare(url).await.map_err(failed) })?;
+async fn zookeeper(url: &str) -> Result<String, Failure> {
+    let prepared = quorate_zookeeper::prepare(url).await.map_err(failed)?;
     let how = if prepared.made {
         "prepared"
     } else {
@@ -93,6 +97,6 @@ fn zookeeper(url: &str) -> Result<String, Failure> {
 }
 
 #[cfg(not(feature = "zookeeper"))]
-fn zookeeper(_: &str) -> Result<String, Failure> {
+async fn zookeeper(_: &str) -> Result<String, Failure> {
     Err(crate::masters::unknown("ZooKeeper", "zookeeper"))
 }

@@ -67,11 +67,77 @@ fn own_masters_are_left_as_they_were_but_for_counters() {
 }
 
 #[test]
+fn kinds_of_masters_are_compared_side_by_side() {
+    if let Err(why) = quorate_testbed::MariaDb::available() {
+        quorate_testbed::not_run(
+            "kinds_of_masters_are_compared_side_by_side",
+            &why.to_string(),
+        );
+        return;
+    }
+    let labels = |run: &common::Done| -> Vec<(String, u64)> {
+        assert_eq!(run.code, Some(0), "{run:?}");
+        let result: Value = serde_json::from_str(&run.out).expect("JSON");
+        assert!(result["wide"].is_null(), "{run:?}");
+        let rows = result["sizes"].as_array().expect("a list");
+        for row in rows {
+            assert!(row["cycle_us"]["p50"].as_f64() > Some(0.0), "{row}");
+            assert_eq!(row["failed"], 0, "{row}");
+        }
+        assert_eq!(rows[0]["over_first"], 1.0, "{run:?}");
+        let first = |row: &Value| row["setting"] == "classic";
+        let rows = rows.iter().filter(|row| first(row));
+        rows.map(|row| {
+            let kinds = row["kinds"].as_str().expect("kinds").to_owned();
+            (kinds, row["masters"].as_u64().expect("a number"))
+        })
+        .collect()
+    };
+    let mut spawned = bare();
+    spawned.args(["bench", "--json", "--time", "2s", "--tasks", "4"]);
+    spawned.args([
+        "--nodes",
+        "redis,redis,redis",
+        "--nodes",
+        "redis,redis,mysql",
+    ]);
+    let expected = [("3 redis", 3), ("2 redis + 1 mysql", 3)];
+    let expected = expected.map(|(kinds, masters)| (kinds.to_owned(), masters));
+    assert_eq!(labels(&done(&mut spawned)), expected);
+
+    let server = quorate_testbed::MariaDb::start(quorate_testbed::MariaDbOptions::new());
+    let server = server.expect("a server");
+    let url = format!("{}?timeout=2s", server.url("locks"));
+    assert_eq!(done(bare().args(["prepare", &url])).code, Some(0));
+    let redis = masters(2);
+    let urls = format!("{},{},{url}", redis[0].url(), redis[1].url());
+    let mut own = bare();
+    own.args([
+        "bench",
+        "--json",
+        "--time",
+        "2s",
+        "--tasks",
+        "4",
+        "--masters",
+    ]);
+    own.args([&*urls, "--restart-guard", "off"]);
+    let expected = [("2 redis", 2), ("1 mysql", 1), ("2 redis + 1 mysql", 3)];
+    let expected = expected.map(|(kinds, masters)| (kinds.to_owned(), masters));
+    assert_eq!(labels(&done(&mut own)), expected);
+}
+
+#[test]
 fn what_cannot_be_measured_is_said_before_anything_is() {
     for (args, words) in [
         (&["bench"][..], "quorate bench --spawn"),
         (&["bench", "--spawn", "--sizes", "0"], "between 1 and 64"),
         (&["bench", "--spawn", "--time", "10ms"], "below 1s"),
+        (&["bench", "--nodes", "redis,oracle"], "oracle"),
+        (
+            &["bench", "--nodes", "redis", "--sizes", "1"],
+            "cannot be used with",
+        ),
         (
             &["bench", "--masters", "redis://127.0.0.1:1", "--sizes", "3"],
             "more than the masters that are named (1)",
@@ -89,6 +155,13 @@ fn what_cannot_be_measured_is_said_before_anything_is() {
     );
     assert_eq!(run.code, Some(70), "{run:?}");
     assert!(run.err.contains("QUORATE_SERVER"), "{run:?}");
+    let run = done(
+        bare()
+            .args(["bench", "--nodes", "mysql"])
+            .env("PATH", "/nonexistent"),
+    );
+    assert_eq!(run.code, Some(70), "{run:?}");
+    assert!(run.err.contains("mariadb-server-core"), "{run:?}");
     let run = done(bare().args(["bench", "--masters", "redis://127.0.0.1:1"]));
     assert_eq!(run.code, Some(69), "{run:?}");
 }

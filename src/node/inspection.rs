@@ -22,16 +22,26 @@ pub struct Inspection {
     pub connecting: Option<Duration>,
     /// The fastest of several round trips.
     pub round_trip: Option<Duration>,
-    /// What it is: `redis`, `valkey` or another that speaks their protocol.
+    /// What it is: `redis`, `valkey` or another that speaks their protocol, `mysql`, `mariadb`, `zookeeper`.
     pub server: Option<String>,
     /// Its version.
     pub version: Option<String>,
-    /// `master` or `slave`.
+    /// `master` or `slave`; of a database also `read-only`, of a ZooKeeper what it calls itself.
     pub role: Option<String>,
     /// Whether it is a node of a cluster.
     pub cluster: Option<bool>,
     /// Names this run of the server process.
     pub run_id: Option<String>,
+    /// Names the server where its kind can: the same through every address, and after a restart.
+    pub identity: Option<String>,
+    /// Whether it keeps locks in records, which neither end by themselves nor are evicted.
+    pub records: bool,
+    /// How long it may take to answer, where that is its own and not the builder's.
+    pub timeout: Option<Duration>,
+    /// What it says of its settings, by its own names.
+    pub settings: Vec<(String, String)>,
+    /// What could not be seen, and what it would take.
+    pub unseen: Vec<String>,
     /// How long it has been up, in whole seconds.
     pub uptime: Option<Duration>,
     /// `maxmemory-policy`.
@@ -65,6 +75,11 @@ impl Inspection {
             role: None,
             cluster: None,
             run_id: None,
+            identity: None,
+            records: false,
+            timeout: None,
+            settings: Vec::new(),
+            unseen: Vec::new(),
             uptime: None,
             maxmemory_policy: None,
             append_only: None,
@@ -75,6 +90,12 @@ impl Inspection {
             wake_ups: false,
             quarantined: None,
         }
+    }
+
+    /// What it says of one of its settings.
+    pub fn setting(&self, name: &str) -> Option<&str> {
+        let found = self.settings.iter().find(|(other, _)| other == name);
+        found.map(|(_, value)| value.as_str())
     }
 
     /// Takes over what `INFO` says.

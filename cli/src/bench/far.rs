@@ -78,6 +78,9 @@ impl Place {
 /// What an acquire costs when masters are far apart: through proxies on masters that were
 /// spawned, as they are on others.
 pub(super) async fn measure(ground: &Ground) -> Result<Option<Wide>, Failure> {
+    if ground.is_by_kind() {
+        return Ok(None);
+    }
     let place = match &ground.spawned {
         Some(masters) => Place::simulated(ground, masters)?,
         None => Place::found(ground).await?,
@@ -89,7 +92,11 @@ pub(super) async fn measure(ground: &Ground) -> Result<Option<Wide>, Failure> {
         // Even ones as well: they show that one master more buys nothing but its cost.
         (1..=place.urls.len()).collect()
     } else {
-        ground.sizes.clone()
+        ground
+            .parties
+            .iter()
+            .map(|party| party.urls.len())
+            .collect()
     };
     let mut all = Vec::new();
     for masters in sizes {

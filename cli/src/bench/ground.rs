@@ -3,20 +3,28 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use quorate::Redlock;
 use quorate_testbed::Masters;
 
+use super::party::{Kinds, Party};
 use super::results::Setting;
 use crate::config::{self, Fairness, GuardMode, MasterOptions};
 use crate::exit::Failure;
+use crate::masters::{Scheme, scheme};
+use crate::prepare;
+use crate::spawned::Spawned;
 
 /// Where the locks live.
 pub(super) struct Ground {
     pub(super) options: MasterOptions,
     pub(super) urls: Vec<String>,
-    pub(super) sizes: Vec<usize>,
+    /// What is compared.
+    pub(super) parties: Vec<Party>,
     pub(super) server: String,
     pub(super) spawned: Option<Masters>,
+    /// Servers of several kinds that were started: only held, so that they live.
+    others: Vec<Spawned>,
     /// Every client there was: a measurement that is cut short has releases on their way.
     pub(super) clients: RefCell<Vec<Redlock>>,
 }
@@ -38,26 +46,63 @@ impl Ground {
         let masters = Masters::start(most)
             .map_err(|error| Failure::internal(format!("cannot start masters: {error}")))?;
         let name = program.file_name().unwrap_or_default();
+        let urls = masters.urls();
         Ok(Self {
-            options: MasterOptions {
-                // Just started by ourselves: they have forgotten nothing.
-                restart_guard: Some(GuardMode::Off),
-                ..MasterOptions::default()
-            },
-            urls: masters.urls(),
-            sizes,
+            options: of_our_own(),
+            parties: by_size(&sizes, &urls),
+            urls,
             server: format!("{} on this machine", name.to_string_lossy()),
             spawned: Some(masters),
+            others: Vec::new(),
             clients: RefCell::default(),
         })
     }
 
-    /// Takes the masters that are named; odd sizes up to their number where none are given.
+    /// Starts servers for quorums of these kinds, which share them.
+    pub(super) async fn spawn_kinds(quorums: &[Kinds]) -> Result<Self, Failure> {
+        let most = |kind: Scheme| {
+            let of_kind = |one: &Kinds| one.0.iter().filter(|other| **other == kind).count();
+            quorums.iter().map(of_kind).max().unwrap_or(0)
+        };
+        let kinds = Scheme::value_variants().iter();
+        let wanted: Vec<Scheme> = kinds
+            .flat_map(|kind| std::iter::repeat_n(*kind, most(*kind)))
+            .collect();
+        let others = Spawned::start_all(&wanted)?;
+        for server in &others {
+            prepare::one(&server.url()).await?;
+        }
+        let urls: Vec<String> = others.iter().map(Spawned::url).collect();
+        let parties = quorums.iter().map(|quorum| {
+            let mut left = urls.clone();
+            let mut next = |kind: &Scheme| {
+                let at = left.iter().position(|url| scheme(url) == *kind)?;
+                Some(left.remove(at))
+            };
+            Party::of_kinds(quorum.0.iter().filter_map(&mut next).collect())
+        });
+        let mut names: Vec<String> = others.iter().map(Spawned::name).collect();
+        names.dedup();
+        Ok(Self {
+            options: of_our_own(),
+            parties: parties.collect(),
+            urls,
+            server: format!("{} on this machine", names.join(", ")),
+            spawned: None,
+            others,
+            clients: RefCell::default(),
+        })
+    }
+
+    /// Takes the masters that are named. Where no sizes are given: by kind, if there are several, or else all odd
+    /// sizes up to their number.
     pub(super) fn find(sizes: Option<Vec<usize>>, masters: MasterOptions) -> Result<Self, Failure> {
         let (options, _) = masters.complete().map_err(|failure| {
             failure.with("; or start some for the measurement: quorate bench --spawn")
         })?;
         let urls = options.masters.clone().unwrap_or_default();
+        let kinds = Party::each_kind(&urls);
+        let by_kind = sizes.is_none() && !kinds.is_empty();
         let sizes = sizes.unwrap_or_else(|| (1..=urls.len()).step_by(2).collect());
         check(&sizes)?;
         if let Some(size) = sizes.iter().find(|size| **size > urls.len()) {
@@ -69,9 +114,14 @@ impl Ground {
         Ok(Self {
             server: format!("{} masters as configured", urls.len()),
             options,
+            parties: if by_kind {
+                kinds
+            } else {
+                by_size(&sizes, &urls)
+            },
             urls,
-            sizes,
             spawned: None,
+            others: Vec::new(),
             clients: RefCell::default(),
         })
     }
@@ -109,9 +159,32 @@ impl Ground {
     }
 
     pub(super) fn words(&self) -> String {
-        let sizes: Vec<String> = self.sizes.iter().map(ToString::to_string).collect();
-        format!("quorums of {} ({})", sizes.join(", "), self.server)
+        let labels: Vec<String> = self.parties.iter().map(Party::label).collect();
+        format!("quorums of {} ({})", labels.join(", "), self.server)
     }
+
+    /// Whether kinds of masters are compared, and not sizes.
+    pub(super) fn is_by_kind(&self) -> bool {
+        self.parties.iter().any(|party| party.kinds.is_some())
+    }
+
+    /// Whether servers were started for it.
+    pub(super) fn is_spawned(&self) -> bool {
+        self.spawned.is_some() || !self.others.is_empty()
+    }
+}
+
+/// How masters are used that were just started by ourselves: they have forgotten nothing.
+fn of_our_own() -> MasterOptions {
+    MasterOptions {
+        restart_guard: Some(GuardMode::Off),
+        ..MasterOptions::default()
+    }
+}
+
+fn by_size(sizes: &[usize], urls: &[String]) -> Vec<Party> {
+    let party = |size: &usize| Party::of_size(*size, urls);
+    sizes.iter().map(party).collect()
 }
 
 fn check(sizes: &[usize]) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! `quorate bench`: what a quorum size costs, measured on your masters or on spawned ones.
+//! `quorate bench`: what a quorum costs, by size or by kind of masters, measured on your masters or on spawned ones.
 //!
 //! Every round gives every size and every setting one short turn, so that a noisy neighbour meets
 //! all of them alike; absolute times are of this machine and this minute, ratios travel. It
@@ -7,6 +7,7 @@
 mod far;
 mod ground;
 mod measure;
+mod party;
 mod plot;
 mod report;
 mod results;
@@ -24,25 +25,29 @@ use crate::output;
 use crate::process::Signals;
 use crate::progress::Progress;
 use ground::Ground;
+use party::Kinds;
 use results::{Results, Row, Wide};
 
 /// What stands below `quorate bench --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Three settings are measured at every size: classic (--fencing off), fenced (--order unordered) and the
 default (fenced, first come first served); --fencing and --order are therefore not used. With --masters
-a size of n takes the first n of them, and odd sizes up to their number are the default. Locks are named
-quorate-bench:.. and given back; a fencing counter for each is left for a day.
+a size of n takes the first n of them, and odd sizes up to their number are the default; where they are of
+several kinds, each kind alone and all together are. Locks are named quorate-bench:.. and given back; a
+fencing counter for each is left for a day.
 
 Examples:
     quorate bench --spawn --out bench
         Everything on servers that are started for it; open bench/report.html, or show bench/*.svg.
     quorate bench --masters redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3 --time 1m
         What your own masters cost.
+    quorate bench --nodes redis,redis,redis --nodes redis,redis,mysql --nodes zookeeper
+        Kinds of masters side by side, on servers that are started for it.
 
 JSON fields (stable): version, when, server, spawned, processors, tasks, took_ms; sizes[]: masters,
-setting (classic, fenced, default), acquire_us, release_us, cycle_us (each p50, p99, p999, samples),
-cycles_per_s, client_cpu_us, server_cpu_us (null where it cannot be seen), over_classic, failed;
-wide (null where there is one master only): round_trips_ms[], simulated, sizes[]: masters, theory_ms,
+kinds (null where sizes are compared), setting (classic, fenced, default), acquire_us, release_us, cycle_us (each p50, p99, p999, samples),
+cycles_per_s, client_cpu_us, server_cpu_us (null where it cannot be seen), over_classic, over_first,
+failed; wide (null where there is one master only, and where kinds are compared): round_trips_ms[], simulated, sizes[]: masters, theory_ms,
 measured[]: setting, acquire_ms.";
 
 /// What it ends with.
@@ -72,6 +77,18 @@ pub(crate) struct BenchArgs {
     /// Start servers on free ports instead of using masters that run
     #[arg(long, env = "QUORATE_SPAWN", value_parser = clap::builder::BoolishValueParser::new())]
     spawn: bool,
+
+    /// Start a quorum of servers of these kinds; given several times, they are compared
+    ///
+    /// redis, mysql and zookeeper, separated by commas; in the variable several quorums are separated by blanks.
+    #[arg(
+        long,
+        value_name = "KIND,KIND,..",
+        env = "QUORATE_NODES",
+        value_delimiter = ' ',
+        conflicts_with = "sizes"
+    )]
+    nodes: Vec<Kinds>,
 
     /// How long to measure, all in all
     #[arg(long, value_name = "TIME", env = "QUORATE_TIME", default_value = "30s", value_parser = config::duration)]
@@ -113,7 +130,7 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
         version: env!("CARGO_PKG_VERSION"),
         when: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
         server: ground.server.clone(),
-        spawned: ground.spawned.is_some(),
+        spawned: ground.is_spawned(),
         processors: std::thread::available_parallelism().map_or(0, usize::from),
         tasks: args.tasks,
         took_ms: began.elapsed().as_millis() as u64,
@@ -134,7 +151,9 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
 async fn measured(args: &BenchArgs) -> Result<(Ground, Vec<Row>, Option<Wide>), Failure> {
     // Before anything is started: what is started is taken down in order.
     let mut signals = Signals::hear().map_err(Failure::internal)?;
-    let ground = if args.spawn {
+    let ground = if !args.nodes.is_empty() {
+        Ground::spawn_kinds(&args.nodes).await?
+    } else if args.spawn {
         Ground::spawn(args.sizes.clone(), far::MASTERS)?
     } else {
         Ground::find(args.sizes.clone(), args.masters.clone())?
@@ -144,7 +163,8 @@ async fn measured(args: &BenchArgs) -> Result<(Ground, Vec<Row>, Option<Wide>), 
         ground.words(),
         output::human(args.time)
     ));
-    for size in ground.sizes.iter().filter(|size| **size % 2 == 0) {
+    let sizes = ground.parties.iter().map(|party| party.urls.len());
+    for size in sizes.filter(|size| !ground.is_by_kind() && size % 2 == 0) {
         output::say(format!(
             "{size} masters bear no more failures than {}: an even size only costs",
             size - 1

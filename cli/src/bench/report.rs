@@ -2,7 +2,7 @@
 //! their own.
 
 use super::plot::{Scale, Series, bars, legend, lines, standalone, trim};
-use super::results::{COLUMNS, Results, Row, Setting};
+use super::results::{Results, Row, Setting};
 
 /// Light, dark and paper.
 const STYLE: &str = "
@@ -106,7 +106,7 @@ fn sizes(results: &Results) -> Vec<String> {
         .sizes
         .iter()
         .step_by(Setting::ALL.len())
-        .map(|row| row.masters.to_string())
+        .map(Row::label)
         .collect()
 }
 
@@ -140,7 +140,11 @@ fn latency(results: &Results, places: &[String]) -> Figure {
     let svg = lines(Scale::Log, places, &all, "masters", "microseconds", what);
     Figure {
         file: "latency",
-        title: "Latency by quorum size",
+        title: if results.is_by_kind() {
+            "Latency by kind of masters"
+        } else {
+            "Latency by quorum size"
+        },
         caption: "one client, one cycle: median, and the band up to p99; logarithmic".to_owned(),
         words: "One client takes and gives back one lock after the other. Line: the median cycle; band: up to \
                 the 99th percentile. Logarithmic."
@@ -163,7 +167,11 @@ fn throughput(results: &Results, places: &[String]) -> Figure {
     );
     Figure {
         file: "throughput",
-        title: "Throughput by quorum size",
+        title: if results.is_by_kind() {
+            "Throughput by kind of masters"
+        } else {
+            "Throughput by quorum size"
+        },
         caption: format!(
             "{} tasks in one thread, each with its own lock",
             results.tasks
@@ -254,7 +262,7 @@ fn far(results: &Results) -> Option<Figure> {
 
 fn table(results: &Results) -> String {
     let mut text = "<div class=\"scroll\"><table>\n<tr>".to_owned();
-    for (heading, ..) in COLUMNS {
+    for (heading, ..) in results.columns() {
         text += &format!("<th>{heading}</th>");
     }
     text += "</tr>\n";
@@ -265,7 +273,7 @@ fn table(results: &Results) -> String {
         } else {
             "<tr>"
         };
-        for (_, _, cell) in COLUMNS {
+        for (_, _, cell) in results.columns() {
             text += &format!("<td>{}</td>", cell(row));
         }
         text += "</tr>\n";

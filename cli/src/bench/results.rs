@@ -32,6 +32,8 @@ impl Setting {
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     pub(super) masters: usize,
+    /// What they are, where kinds are compared.
+    pub(super) kinds: Option<String>,
     pub(super) setting: Setting,
     pub(super) acquire_us: Latency,
     pub(super) release_us: Latency,
@@ -41,7 +43,17 @@ pub(super) struct Row {
     pub(super) server_cpu_us: Option<f64>,
     /// The median cycle over that of classic at the same size.
     pub(super) over_classic: f64,
+    /// The median cycle over that of the first quorum in the same setting.
+    pub(super) over_first: f64,
     pub(super) failed: u64,
+}
+
+impl Row {
+    /// What stands for its masters: their number, or what they are.
+    pub(super) fn label(&self) -> String {
+        let number = || self.masters.to_string();
+        self.kinds.clone().unwrap_or_else(number)
+    }
 }
 
 /// Masters far apart.
@@ -82,10 +94,13 @@ pub(super) struct Results {
 }
 
 /// One column: its heading on the page, the one on the terminal if it stands there too, and its cell.
-type Column = (&'static str, Option<&'static str>, fn(&Row) -> String);
+pub(super) type Column = (&'static str, Option<&'static str>, fn(&Row) -> String);
 
-pub(super) const COLUMNS: [Column; 15] = [
-    ("masters", Some("MASTERS"), |row| row.masters.to_string()),
+/// Only where kinds are compared: of sizes it says no more than the eye sees.
+const OVER_FIRST: &str = "over first";
+
+const COLUMNS: [Column; 16] = [
+    ("masters", Some("MASTERS"), |row| row.label()),
     ("setting", Some("SETTING"), |row| {
         row.setting.name().to_owned()
     }),
@@ -106,6 +121,9 @@ pub(super) const COLUMNS: [Column; 15] = [
     ("over classic", Some("x CLASSIC"), |row| {
         format!("{:.2}", row.over_classic)
     }),
+    (OVER_FIRST, Some("x FIRST"), |row| {
+        format!("{:.2}", row.over_first)
+    }),
     ("cycles/s", Some("CYCLES/s"), |row| number(row.cycles_per_s)),
     ("client CPU", Some("CLIENT CPU us"), |row| {
         number(row.client_cpu_us)
@@ -117,11 +135,23 @@ pub(super) const COLUMNS: [Column; 15] = [
 ];
 
 impl Results {
+    /// Whether kinds of masters are compared, and not sizes.
+    pub(super) fn is_by_kind(&self) -> bool {
+        self.sizes.iter().any(|row| row.kinds.is_some())
+    }
+
+    /// The columns that have something to say.
+    pub(super) fn columns(&self) -> impl Iterator<Item = &'static Column> {
+        let by_kind = self.is_by_kind();
+        COLUMNS
+            .iter()
+            .filter(move |(name, ..)| by_kind || *name != OVER_FIRST)
+    }
+
     /// The table for a terminal.
     pub(super) fn table(&self) -> String {
         let shown = || {
-            COLUMNS
-                .iter()
+            self.columns()
                 .filter_map(|(_, heading, cell)| Some((*heading.as_ref()?, cell)))
         };
         let heading: Vec<&str> = shown().map(|(heading, _)| heading).collect();

@@ -14,7 +14,7 @@ const ROUNDS: usize = 3;
 
 /// How many turns there will be.
 pub(super) fn turns(ground: &Ground) -> usize {
-    ground.sizes.len() * Setting::ALL.len() * ROUNDS
+    ground.parties.len() * Setting::ALL.len() * ROUNDS
 }
 
 /// Measures for `time`, half of it one client alone and half of it `tasks` tasks.
@@ -25,17 +25,17 @@ pub(super) async fn measure(
     progress: &Progress,
 ) -> Result<Vec<Row>, Failure> {
     let mut parties = Vec::new();
-    for &size in &ground.sizes {
+    for party in &ground.parties {
         for setting in Setting::ALL {
-            let redlock = ground.client(setting, &ground.options, &ground.urls[..size])?;
+            let redlock = ground.client(setting, &ground.options, &party.urls)?;
             warm_up(&redlock, setting.name()).await?;
-            parties.push((size, setting, redlock, Samples::default(), Vec::new()));
+            parties.push((party, setting, redlock, Samples::default(), Vec::new()));
         }
     }
     let turn = time / (2 * turns(ground) as u32);
     for _ in 0..ROUNDS {
-        for (size, setting, redlock, samples, crowds) in &mut parties {
-            progress.step(&format!("{size} masters, {}", setting.name()));
+        for (party, setting, redlock, samples, crowds) in &mut parties {
+            progress.step(&format!("{} masters, {}", party.label(), setting.name()));
             let name = setting.name();
             alone(redlock, name, turn, usize::MAX, samples).await;
             let servers = ground.spawned.as_deref();
@@ -44,10 +44,11 @@ pub(super) async fn measure(
     }
     let mut rows: Vec<Row> = parties
         .into_iter()
-        .map(|(masters, setting, _, samples, crowds)| {
+        .map(|(party, setting, _, samples, crowds)| {
             let middle = |value: fn(&Crowd) -> f64| Spread::of(crowds.iter().map(value)).median;
             Row {
-                masters,
+                masters: party.urls.len(),
+                kinds: party.kinds.clone(),
                 setting,
                 failed: samples.failed + crowds.iter().map(|crowd| crowd.failed).sum::<u64>(),
                 cycles_per_s: middle(|crowd| crowd.per_second),
@@ -60,14 +61,20 @@ pub(super) async fn measure(
                 release_us: Latency::of(samples.release),
                 cycle_us: Latency::of(samples.cycle),
                 over_classic: 1.0,
+                over_first: 1.0,
             }
         })
         .collect();
-    for three in rows.chunks_mut(Setting::ALL.len()) {
-        let classic = three[0].cycle_us.p50;
-        for row in three {
-            row.over_classic = row.cycle_us.p50 / classic;
-        }
-    }
+    compare(&mut rows);
     Ok(rows)
+}
+
+/// Says how each row stands to that of classic at its size, and to the first of its setting.
+fn compare(rows: &mut [Row]) {
+    let cycles: Vec<f64> = rows.iter().map(|row| row.cycle_us.p50).collect();
+    for (n, row) in rows.iter_mut().enumerate() {
+        let setting = n % Setting::ALL.len();
+        row.over_classic = row.cycle_us.p50 / cycles[n - setting];
+        row.over_first = row.cycle_us.p50 / cycles[setting];
+    }
 }

@@ -7,7 +7,8 @@ use quorate::node::{Fault, NodeName};
 
 use crate::connection::Connection;
 use crate::schema::greet;
-use crate::session::{number, word};
+use crate::session::number;
+use crate::settings;
 use crate::sql::CLOCK;
 use crate::url::Address;
 
@@ -36,24 +37,13 @@ pub(crate) async fn inspect(name: &NodeName, address: &Address) -> Inspection {
 async fn look(address: &Address, found: &mut Inspection) -> Result<(), Fault> {
     let began = Instant::now();
     let mut connection = Connection::open(address, true).await?;
-    let tells = "SELECT VERSION(),@@GLOBAL.read_only";
-    let mut said = connection.ask(tells).await?;
-    if let Some(row) = said.first_mut().and_then(|one| one.rows.first_mut()) {
-        let read_only = number(row, 1) == Some(1);
-        found.role = Some(if read_only { "slave" } else { "master" }.to_owned());
-        let version = word(row, 0).unwrap_or_default();
-        let kind = if version.contains("MariaDB") {
-            "mariadb"
-        } else {
-            "mysql"
-        };
-        found.server = Some(kind.to_owned());
-        found.version = Some(crate::fault::plain(&version));
-    }
+    settings::read(&mut connection, found).await?;
+    settings::source(address, found).await;
     let greeting = greet(&mut connection, address.timeout).await?;
     found.connecting = Some(began.elapsed());
     found.run_id = Some(greeting.run.as_str().to_owned());
     found.uptime = greeting.uptime;
+    found.identity = greeting.server;
     measure(&mut connection, found).await?;
     connection.ask(RIGHTS).await?;
     found.wake_ups = true;

@@ -32,6 +32,7 @@ mod inspect;
 mod listener;
 mod schema;
 mod session;
+mod settings;
 mod sql;
 mod store;
 mod url;

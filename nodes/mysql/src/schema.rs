@@ -151,7 +151,8 @@ async fn prepare_at(address: &Address) -> Result<(Found, bool), Fault> {
     let before = version_of(&mut connection).await?;
     let is_whole = before.is_some_and(|version| version >= VERSION);
     if !is_whole {
-        make(&mut connection, mariadb).await?;
+        let server = elsewhere(address).await.unwrap_or_else(random_word);
+        make(&mut connection, mariadb, &server).await?;
     }
     let version = version_of(&mut connection).await?;
     let version = version.ok_or_else(|| unprepared("the schema is missing"))?;
@@ -176,8 +177,23 @@ fn first_number(said: &[Outcome]) -> Option<u64> {
     said.first()?.rows.first().and_then(|row| number(row, 0))
 }
 
+/// The name of the server that another database of it knows, where this user may see that: two databases of one server
+/// are no two masters. On a connection of its own, which an error makes useless.
+async fn elsewhere(address: &Address) -> Option<String> {
+    let mut connection = Connection::open(address, true).await.ok()?;
+    let others = "SELECT table_schema FROM information_schema.tables \
+                  WHERE table_schema<>DATABASE() AND table_name='quorate_schema' LIMIT 1";
+    let mut said = connection.ask(others).await.ok()?;
+    let database = word(said.first_mut()?.rows.first_mut()?, 0)?.replace('`', "``");
+    let server = format!("SELECT MIN(server) FROM `{database}`.quorate_schema");
+    let mut said = connection.ask(&server).await.ok()?;
+    let server = word(said.first_mut()?.rows.first_mut()?, 0)?;
+    let is_ours = !server.is_empty() && server.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_ours.then_some(server)
+}
+
 /// The row that says that all is there is written last: what was not finished is made again.
-async fn make(connection: &mut Connection, mariadb: bool) -> Result<(), Fault> {
+async fn make(connection: &mut Connection, mariadb: bool, server: &str) -> Result<(), Fault> {
     let tables = [
         "CREATE TABLE IF NOT EXISTS quorate_schema (version BIGINT UNSIGNED NOT NULL PRIMARY KEY,\
          server VARBINARY(64) NOT NULL) ENGINE=InnoDB"
@@ -206,8 +222,7 @@ async fn make(connection: &mut Connection, mariadb: bool) -> Result<(), Fault> {
     }
     let last = format!(
         "INSERT IGNORE INTO quorate_schema (version,server) \
-         SELECT {VERSION},COALESCE(MIN(server),'{}') FROM quorate_schema",
-        random_word()
+         SELECT {VERSION},COALESCE(MIN(server),'{server}') FROM quorate_schema"
     );
     connection.ask(&last).await.map(drop)
 }
@@ -231,6 +246,10 @@ fn random_word() -> String {
     format!("{:032x}", rng.random::<u128>())
 }
 
+/// Changes nothing, and fails where no lock could be written: by a right that is missing, or a binary log of
+/// statements. Said when connecting, that is known not to pass by itself.
+const TRIED: &str = "UPDATE quorate_record SET version=version WHERE FALSE";
+
 /// Sets a session up and hears who the server is, in one packet.
 pub(crate) async fn greet(
     connection: &mut Connection,
@@ -247,7 +266,7 @@ pub(crate) async fn greet(
          INSERT IGNORE INTO quorate_run (one,run) SELECT 1,'{}' FROM DUAL \
          WHERE NOT EXISTS (SELECT 1 FROM quorate_run);\
          SELECT run FROM quorate_run;\
-         SHOW GLOBAL STATUS LIKE 'Uptime'",
+         SHOW GLOBAL STATUS LIKE 'Uptime';{TRIED}",
         random_word()
     );
     let mut said = connection.ask(&packet).await?;

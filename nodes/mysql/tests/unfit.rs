@@ -152,27 +152,28 @@ async fn a_read_only_server_is_not_taken_for_a_master() {
     assert_eq!(fault_of(&url).await, Fault::ReadOnly);
     let found = store.inspect().await;
     assert_eq!(found.fault, Some(Fault::ReadOnly));
-    assert_eq!(found.role.as_deref(), Some("slave"));
+    assert_eq!(found.role.as_deref(), Some("read-only"));
 }
 
 #[tokio::test]
 async fn a_binary_log_of_statements_is_refused_by_name() {
-    let Some((_server, store)) = server(options().binlog_format("STATEMENT")).await else {
+    let Some((server, store)) = server(options().binlog_format("STATEMENT")).await else {
         return;
     };
-    let (mut session, _) = match store.connect().await {
-        Ok(connected) => connected,
-        Err(fault) => {
-            assert!(fault.to_string().contains("binlog_format"), "{fault}");
-            return;
-        }
+    let Err(fault) = store.connect().await else {
+        panic!("it connected");
     };
-    let fault = session
-        .commit(&[of(change("a", 0, "s"))])
-        .await
-        .unwrap_err();
-    assert_eq!(fault.kind(), "unsupported");
+    assert!(!fault.passes_by_itself(), "nobody waits for that: {fault}");
     assert!(fault.to_string().contains("binlog_format"), "{fault}");
+    let found = store.inspect().await;
+    assert_eq!(found.fault, Some(fault));
+    assert_eq!(found.setting("binlog_format"), Some("STATEMENT"));
+    for format in ["ROW", "MIXED"] {
+        let set = format!("SET GLOBAL binlog_format={format}");
+        server.sql(&set).unwrap();
+        let (mut session, _) = store.connect().await.unwrap();
+        session.commit(&[of(change(format, 0, "s"))]).await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -205,6 +206,61 @@ async fn a_row_that_somebody_holds_makes_it_busy_and_nothing_is_done() {
 }
 
 #[tokio::test]
+async fn a_replica_is_seen_where_the_user_may_look_and_else_what_it_takes() {
+    let Some(server) = bare(options().arg("--server-id=2")) else {
+        return;
+    };
+    let report = prepare(&server.url("locks")).await.unwrap();
+    let store = MySql::open(&user(&server, &report.grants)).unwrap();
+    let found = store.inspect().await;
+    assert_eq!((found.fault, found.role.as_deref()), (None, Some("master")));
+    let missing = found.unseen.join(" ");
+    assert!(missing.contains("GRANT SLAVE MONITOR ON *.*"), "{missing}");
+    server.sql("GRANT SLAVE MONITOR ON *.* TO app").unwrap();
+    let found = store.inspect().await;
+    assert_eq!(
+        (found.unseen.len(), found.role.as_deref()),
+        (0, Some("master"))
+    );
+    let source = "CHANGE MASTER TO MASTER_HOST='10.9.8.7', MASTER_PORT=3307";
+    server.sql(source).unwrap();
+    let found = store.inspect().await;
+    assert_eq!(
+        (found.fault.clone(), found.role.as_deref()),
+        (None, Some("slave"))
+    );
+    assert_eq!(found.setting("source"), Some("10.9.8.7:3307"), "{found:?}");
+    // One that leaves the locks to themselves is none for them.
+    server
+        .sql("SET GLOBAL replicate_ignore_db='other,locks'")
+        .unwrap();
+    let found = store.inspect().await;
+    assert_eq!(found.role.as_deref(), Some("master"), "{found:?}");
+}
+
+#[tokio::test]
+async fn the_databases_of_one_server_are_one_server() {
+    let Some(server) = bare(options()) else {
+        return;
+    };
+    let mut servers = Vec::new();
+    for database in ["locks", "others"] {
+        let url = server.url(database);
+        prepare(&url).await.unwrap();
+        let (_, greeting) = MySql::open(&url).unwrap().connect().await.unwrap();
+        servers.push(greeting.server.unwrap());
+    }
+    assert_eq!(servers[0], servers[1]);
+    let other = bare(options()).unwrap();
+    let url = other.url("locks");
+    prepare(&url).await.unwrap();
+    let store = MySql::open(&url).unwrap();
+    let (_, greeting) = store.connect().await.unwrap();
+    assert_ne!(greeting.server.as_ref(), Some(&servers[0]));
+    assert_eq!(store.inspect().await.identity, greeting.server);
+}
+
+#[tokio::test]
 async fn nobody_there_is_down() {
     let Some((server, store)) = server(options()).await else {
         return;
@@ -229,6 +285,9 @@ async fn an_inspection_tells_who_is_there() {
     assert_eq!(found.fault, None);
     assert_eq!(found.server.as_deref(), Some("mariadb"));
     assert_eq!(found.role.as_deref(), Some("master"));
+    let flush = found.setting("innodb_flush_log_at_trx_commit");
+    assert_eq!(flush, Some("2"), "{found:?}");
+    assert!(found.setting("hostname").is_some() && found.setting("datadir").is_some());
     assert!(found.version.is_some_and(|version| version.contains('.')));
     let (_, greeting) = store.connect().await.unwrap();
     assert_eq!(found.run_id.as_deref(), Some(greeting.run.as_str()));

@@ -31,9 +31,15 @@ pub(crate) async fn inspect(address: &Address, name: NodeName) -> Inspection {
     };
     let greeted = timeout(address.timeout, greet(&dialled.client, address)).await;
     found.connecting = Some(begun.elapsed());
+    let session = dialled.client.session_timeout();
+    let session = humantime::format_duration(session).to_string();
+    found.settings.push(("session".to_owned(), session));
     say(&mut found, &dialled, address.timeout).await;
     match greeted.unwrap_or(Err(Fault::Timeout(address.timeout))) {
-        Ok(identity) => found.run_id = Some(identity),
+        Ok(identity) => {
+            found.identity = Some(identity.clone());
+            found.run_id = Some(identity);
+        }
         Err(fault) => return with(found, fault),
     }
     found.wake_ups = true;
@@ -75,10 +81,15 @@ async fn write(client: &Client, address: &Address) -> Result<(), Fault> {
 
 /// Takes over what the member says of itself to `srvr`, which its administrators may have forbidden.
 async fn say(found: &mut Inspection, dialled: &Dialled, within: Duration) {
-    let Ok(Ok(said)) = timeout(within, ask(&dialled.host, "srvr")).await else {
-        return;
-    };
-    read(found, &said);
+    if let Ok(Ok(said)) = timeout(within, ask(&dialled.host, "srvr")).await {
+        read(found, &said);
+    }
+    if found.version.is_none() {
+        let member = &dialled.host;
+        found.unseen.push(format!(
+            "the version of {member}: 4lw.commands.whitelist=srvr lets it say that"
+        ));
+    }
 }
 
 fn read(found: &mut Inspection, said: &str) {

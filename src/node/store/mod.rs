@@ -16,6 +16,7 @@ mod joined;
 mod kept;
 mod lane;
 mod listening;
+mod look;
 mod names;
 mod node;
 mod pace;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::contract::Store;
 use super::joined::split;
+use super::look::look;
 use super::shared::Shared;
 use super::{hear, lane, names};
 use crate::node::actor::mailbox::Queued;
@@ -101,7 +102,7 @@ impl<S: Store> Node for StoreNode<S> {
 
     fn inspect(&self, _: &Scope) -> BoxFuture<Inspection> {
         let shared = self.shared.clone();
-        Box::pin(async move { shared.store.inspect().await })
+        Box::pin(look(shared))
     }
 }
 

@@ -4,53 +4,66 @@
 //! two workers do it at once; the lock is all that stands between them. The story is told on stderr, the
 //! result is printed to stdout.
 
+mod stage;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use quorate::node::Node;
-use quorate::node::memory::{Condition, MemoryNode};
-use quorate::{AcquireError, LockGuard, Redlock, RedlockBuilder, RestartGuard, Wait};
-use quorate_testbed::Masters;
+use quorate::{AcquireError, LockGuard, Redlock};
 use serde::Serialize;
 use tokio::sync::{Mutex, Notify};
 
 use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::masters::Scheme;
 use crate::output::{self, Cell, GREEN, RED, human};
 use crate::process::Signals;
 use crate::{config, progress::Progress};
+use stage::Stage;
 
 /// What stands below `quorate demo --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Five masters are started on free ports, with redis-server or valkey-server if one is on the PATH (or
-named by QUORATE_SERVER); otherwise they live in memory. They vanish with the demo. Nothing else is
-touched, and QUORATE_MASTERS is not used.
+named by QUORATE_SERVER); otherwise they live in memory. With --nodes there are as many masters as kinds are
+named, one in memory for each whose server is not installed, which is said. They vanish with the demo. Nothing
+else is touched, and QUORATE_MASTERS is not used.
 
-JSON fields (stable): masters (redis-server, valkey-server, .. or memory), prizes_sold, acquisitions,
-overlaps, stale_writes_refused, fencing_tokens[], tokens_rising, longest_gap_ms, took_ms.";
+Examples:
+    quorate demo
+    quorate demo --nodes redis,redis,mysql
+
+JSON fields (stable): masters (redis-server, valkey-server, mariadbd, zookeeper or memory; all of them,
+separated by commas, where they differ), prizes_sold, acquisitions, overlaps, stale_writes_refused,
+fencing_tokens[], tokens_rising, longest_gap_ms, took_ms.";
 
 /// What it ends with.
-pub(crate) const CODES: [Meaning; 3] = [
+pub(crate) const CODES: [Meaning; 4] = [
     (
         "0",
         "exactly ten prizes were sold, never two workers at once, the tokens rose",
     ),
+    ("64", ""),
     ("70", "they were not, or the masters could not be started"),
     ("128+n", "signal n cut it short; its masters are gone"),
 ];
 
 const WORKERS: usize = 8;
 const PRIZES: usize = 10;
-const MASTERS: usize = 5;
 const RESOURCE: &str = "demo:prizes";
-const TTL: Duration = Duration::from_millis(800);
-/// Also how long the master that comes back sits out: short enough for it to vote again in time.
-const MAX_TTL: Duration = Duration::from_secs(1);
 
 /// Arguments of `demo`.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
+    /// The masters by their kinds, separated by commas [default: five Redis]
+    #[arg(
+        long,
+        value_name = "KIND,KIND,..",
+        env = "QUORATE_NODES",
+        value_delimiter = ','
+    )]
+    nodes: Option<Vec<Scheme>>,
+
     /// Print the result as JSON
     #[arg(long, env = "QUORATE_JSON", value_parser = clap::builder::BoolishValueParser::new())]
     json: bool,
@@ -60,6 +73,8 @@ pub(crate) struct DemoArgs {
 #[derive(Debug, Serialize)]
 struct Summary {
     masters: String,
+    #[serde(skip)]
+    cast: String,
     prizes_sold: usize,
     acquisitions: usize,
     overlaps: usize,
@@ -70,12 +85,6 @@ struct Summary {
     tokens_rising: bool,
     longest_gap_ms: u64,
     took_ms: u64,
-}
-
-/// The masters, and what can be done to them.
-enum Stage {
-    Real(String, Arc<Masters>),
-    Memory(Vec<MemoryNode>),
 }
 
 /// What the workers share: a shop that knows nothing of locks, and the witnesses.
@@ -101,8 +110,11 @@ struct Sale {
 
 /// Runs the demo.
 pub(crate) fn run(args: DemoArgs) -> Outcome {
-    let stage = Arc::new(Stage::set()?);
-    output::say(stage.describe());
+    let stage = Arc::new(Stage::set(args.nodes.as_deref())?);
+    output::say(format!(
+        "{}; {WORKERS} workers sell {PRIZES} prizes under one lock",
+        stage.describe()
+    ));
     let progress = Arc::new(Progress::new(PRIZES));
     let summary = config::block_on(async {
         let mut signals = Signals::hear().map_err(Failure::internal)?;
@@ -127,6 +139,7 @@ pub(crate) fn run(args: DemoArgs) -> Outcome {
 }
 
 async fn sell_out(stage: &Arc<Stage>, progress: &Arc<Progress>) -> Result<Summary, Failure> {
+    stage.prepare().await?;
     let shop = Arc::new(Shop::open());
     let mut workers = tokio::task::JoinSet::new();
     for worker in 1..=WORKERS {
@@ -140,7 +153,7 @@ async fn sell_out(stage: &Arc<Stage>, progress: &Arc<Progress>) -> Result<Summar
         worker.map_err(Failure::internal)??;
     }
     faults.await.map_err(Failure::internal)??;
-    Ok(shop.close(stage.kind()).await)
+    Ok(shop.close(stage).await)
 }
 
 /// One worker: takes the lock, sells, gives it back, until nothing is left.
@@ -170,112 +183,25 @@ async fn work(
     }
 }
 
-/// Two masters are killed, one comes back: each after some prizes.
+/// Masters are killed, one comes back: each after some prizes.
 async fn trouble(
     stage: Arc<Stage>,
     shop: Arc<Shop>,
     progress: Arc<Progress>,
 ) -> Result<(), Failure> {
-    for (after, master, up) in [(2, 1, false), (4, 3, false), (5, 1, true)] {
-        while shop.sales.lock().await.len() < after {
+    for &event in stage.events() {
+        while shop.sales.lock().await.len() < event.sold {
             // The timer stands underneath, should a notice be missed.
             let notice = shop.sold_one.notified();
             let _ = tokio::time::timeout(Duration::from_millis(20), notice).await;
         }
-        let words = if up { stage.homecoming() } else { "is killed" };
-        progress.line(&shop.stamp(&format!("master {} {words}", master + 1)));
+        progress.line(&shop.stamp(&stage.words(event)));
         let stage = stage.clone();
-        tokio::task::spawn_blocking(move || stage.change(master, up))
+        tokio::task::spawn_blocking(move || stage.happen(event))
             .await
             .map_err(Failure::internal)??;
     }
     Ok(())
-}
-
-impl Stage {
-    /// Real masters where a server is installed, masters in memory otherwise.
-    fn set() -> Result<Self, Failure> {
-        let Some(program) = quorate_testbed::available() else {
-            let nodes = (1..=MASTERS).map(|n| MemoryNode::new(&format!("memory-{n}")));
-            return Ok(Self::Memory(nodes.collect()));
-        };
-        let name = program
-            .file_name()
-            .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        let masters = Masters::start(MASTERS)
-            .map_err(|error| Failure::internal(format!("cannot start {name}: {error}")))?;
-        Ok(Self::Real(name, Arc::new(masters)))
-    }
-
-    fn kind(&self) -> &str {
-        match self {
-            Self::Real(name, _) => name,
-            Self::Memory(_) => "memory",
-        }
-    }
-
-    fn homecoming(&self) -> &'static str {
-        match self {
-            Self::Real(..) => {
-                "comes back empty: it sits out until nothing it forgot can still count"
-            }
-            Self::Memory(_) => "comes back",
-        }
-    }
-
-    fn describe(&self) -> String {
-        let masters = match self {
-            Self::Real(name, masters) => {
-                let ports: Vec<String> = masters.iter().map(|m| m.port().to_string()).collect();
-                format!("five {name} masters on ports {}", ports.join(", "))
-            }
-            Self::Memory(_) => {
-                "five masters in memory (no redis-server or valkey-server found)".to_owned()
-            }
-        };
-        format!("{masters}; {WORKERS} workers sell {PRIZES} prizes under one lock")
-    }
-
-    fn redlock(&self) -> Result<Redlock, Failure> {
-        self.options(Redlock::builder())
-            .ttl(TTL)
-            .max_ttl(MAX_TTL)
-            .wait(Wait::For(Duration::from_secs(30)))
-            // We have just started these masters ourselves: they have forgotten nothing.
-            .restart_guard(RestartGuard::AfterFirstContact)
-            .build()
-            .map_err(Failure::internal)
-    }
-
-    fn options(&self, builder: RedlockBuilder) -> RedlockBuilder {
-        match self {
-            Self::Real(_, masters) => builder.masters(masters.urls()),
-            Self::Memory(nodes) => builder.nodes(
-                nodes
-                    .iter()
-                    .map(|node| Arc::new(node.clone()) as Arc<dyn Node>)
-                    .collect(),
-            ),
-        }
-    }
-
-    fn change(&self, master: usize, up: bool) -> Result<(), Failure> {
-        match (self, up) {
-            (Self::Real(_, masters), false) => masters[master].kill().map_err(Failure::internal),
-            (Self::Real(_, masters), true) => {
-                masters[master].restart_empty().map_err(Failure::internal)
-            }
-            (Self::Memory(nodes), false) => {
-                nodes[master].set_condition(Condition::Down);
-                Ok(())
-            }
-            (Self::Memory(nodes), true) => {
-                // Masters in memory have no restart guard, so this one has to keep what it knew.
-                nodes[master].set_condition(Condition::Up);
-                Ok(())
-            }
-        }
-    }
 }
 
 impl Shop {
@@ -345,11 +271,12 @@ impl Shop {
         format!("{:6.2}s  {line}", self.started.elapsed().as_secs_f64())
     }
 
-    async fn close(&self, masters: &str) -> Summary {
+    async fn close(&self, stage: &Stage) -> Summary {
         let sales = self.sales.lock().await;
         let tokens: Vec<u64> = sales.iter().map(|sale| sale.token).collect();
         Summary {
-            masters: masters.to_owned(),
+            masters: stage.kinds(),
+            cast: stage.cast(),
             prizes_sold: sales.len(),
             acquisitions: self.acquisitions.load(Ordering::Relaxed),
             overlaps: self.overlaps.load(Ordering::Relaxed),
@@ -372,10 +299,7 @@ impl Summary {
         let ok = |right: bool, text: String| Cell::styled(text, if right { GREEN } else { RED });
         let ms = |ms| human(Duration::from_millis(ms));
         let mut rows: Vec<Vec<Cell>> = vec![
-            vec![
-                "masters".into(),
-                format!("{MASTERS} x {}, 2 killed, 1 came back", self.masters).into(),
-            ],
+            vec!["masters".into(), self.cast.clone().into()],
             vec![
                 "prizes sold".into(),
                 ok(

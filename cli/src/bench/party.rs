@@ -1,0 +1,107 @@
+//! Masters that are measured as one quorum, and what they are called beside the others.
+
+use std::str::FromStr;
+
+use clap::ValueEnum;
+
+use crate::masters::{Scheme, scheme};
+
+/// A quorum.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Party {
+    pub(super) urls: Vec<String>,
+    /// What its masters are, where kinds are compared; sizes are where not.
+    pub(super) kinds: Option<String>,
+}
+
+impl Party {
+    /// The first so many.
+    pub(super) fn of_size(size: usize, urls: &[String]) -> Self {
+        let urls = urls.iter().take(size).cloned().collect();
+        Self { urls, kinds: None }
+    }
+
+    /// All of these, by their kinds.
+    pub(super) fn of_kinds(urls: Vec<String>) -> Self {
+        let kinds: Vec<Scheme> = urls.iter().map(|url| scheme(url)).collect();
+        let kinds = Some(count(&kinds));
+        Self { urls, kinds }
+    }
+
+    /// Each kind for itself, and all together; nothing where there is one kind only.
+    pub(super) fn each_kind(urls: &[String]) -> Vec<Self> {
+        let of = |kind: Scheme| urls.iter().filter(move |url| scheme(url) == kind).cloned();
+        let kinds = Scheme::value_variants().iter();
+        let mut all: Vec<Self> = kinds
+            .map(|kind| Self::of_kinds(of(*kind).collect()))
+            .filter(|party| !party.urls.is_empty())
+            .collect();
+        if all.len() < 2 {
+            return Vec::new();
+        }
+        all.push(Self::of_kinds(urls.to_vec()));
+        all
+    }
+
+    pub(super) fn label(&self) -> String {
+        let number = || self.urls.len().to_string();
+        self.kinds.clone().unwrap_or_else(number)
+    }
+}
+
+/// `2 redis + 1 mysql`.
+fn count(kinds: &[Scheme]) -> String {
+    let words: Vec<String> = Scheme::value_variants()
+        .iter()
+        .map(|kind| (kind, kinds.iter().filter(|one| *one == kind).count()))
+        .filter(|(_, count)| *count > 0)
+        .map(|(kind, count)| format!("{count} {}", kind.name()))
+        .collect();
+    words.join(" + ")
+}
+
+/// The kinds of the masters of one quorum, as they are named on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Kinds(pub(super) Vec<Scheme>);
+
+impl FromStr for Kinds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let kinds: Result<Vec<Scheme>, String> = text
+            .split(',')
+            .map(|name| {
+                Scheme::from_str(name.trim(), true)
+                    .map_err(|_| format!("{name:?} is neither redis, mysql nor zookeeper"))
+            })
+            .collect();
+        let kinds = kinds?;
+        if kinds.len() > 9 {
+            return Err("a quorum of more than 9 masters is not started for this".to_owned());
+        }
+        Ok(Self(kinds))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_read_and_counted() {
+        let kinds: Kinds = "redis,mariadb, redis".parse().expect("kinds");
+        assert_eq!(count(&kinds.0), "2 redis + 1 mysql");
+        for wrong in ["", "redis,", "oracle", "redis;mysql"] {
+            assert!(wrong.parse::<Kinds>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn masters_of_several_kinds_are_compared_by_kind_and_of_one_kind_by_size() {
+        let urls = ["redis://a", "mysql://b/db", "redis://c"].map(str::to_owned);
+        let labels: Vec<String> = Party::each_kind(&urls).iter().map(Party::label).collect();
+        assert_eq!(labels, ["2 redis", "1 mysql", "2 redis + 1 mysql"]);
+        assert_eq!(Party::each_kind(&urls[..1]), []);
+        assert_eq!(Party::of_size(2, &urls).label(), "2");
+    }
+}

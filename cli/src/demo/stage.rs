@@ -1,0 +1,239 @@
+//! The masters of the demo, and what can be done to them.
+
+use std::time::Duration;
+
+use quorate::node::memory::{Condition, MemoryNode};
+use quorate::{Redlock, RestartGuard, Wait};
+
+use crate::exit::Failure;
+use crate::masters::{self, Scheme};
+use crate::output;
+use crate::prepare;
+use crate::spawned::Spawned;
+
+const MASTERS: usize = 5;
+const MOST: usize = 9;
+const TTL: Duration = Duration::from_millis(800);
+/// Also how long the master that comes back sits out: short enough for it to vote again in time.
+const MAX_TTL: Duration = Duration::from_secs(1);
+/// The same with masters that may take longer to answer: a ttl has room for four answers.
+const LONG_TTL: Duration = Duration::from_secs(2);
+const LONG_MAX_TTL: Duration = Duration::from_millis(2500);
+
+/// All masters.
+pub(super) struct Stage(Vec<Actor>);
+
+/// One master.
+enum Actor {
+    Real(Spawned),
+    Memory(MemoryNode),
+}
+
+/// What happens to a master once so many prizes are sold.
+#[derive(Clone, Copy)]
+pub(super) struct Event {
+    pub(super) sold: usize,
+    pub(super) master: usize,
+    pub(super) up: bool,
+}
+
+impl Event {
+    const fn new(sold: usize, master: usize, up: bool) -> Self {
+        Self { sold, master, up }
+    }
+}
+
+impl Stage {
+    /// Real masters of these kinds; in memory where their server is not installed, which is said.
+    pub(super) fn set(kinds: Option<&[Scheme]>) -> Result<Self, Failure> {
+        let usual = [Scheme::Redis; MASTERS];
+        let named = kinds.unwrap_or(&usual);
+        if !(1..=MOST).contains(&named.len()) {
+            return Err(Failure::usage(format!(
+                "--nodes: a demo has between 1 and {MOST} masters"
+            )));
+        }
+        if kinds.is_none() && Spawned::missing(Scheme::Redis).is_some() {
+            return Ok(Self((1..=MASTERS).map(Actor::in_memory).collect()));
+        }
+        let missing: Vec<Option<String>> =
+            named.iter().map(|kind| Spawned::missing(*kind)).collect();
+        for (n, (kind, why)) in named.iter().zip(&missing).enumerate() {
+            if let Some(why) = why {
+                let (n, kind) = (n + 1, kind.name());
+                output::say(format!(
+                    "master {n} is played in memory, there is no {kind} here: {why}"
+                ));
+            }
+        }
+        let there = named.iter().zip(&missing).filter(|(_, why)| why.is_none());
+        let there: Vec<Scheme> = there.map(|(kind, _)| *kind).collect();
+        let mut started = Spawned::start_all(&there)?.into_iter();
+        let actors = missing.iter().enumerate().map(|(n, why)| {
+            let real = if why.is_none() { started.next() } else { None };
+            real.map_or_else(|| Actor::in_memory(n + 1), Actor::Real)
+        });
+        Ok(Self(actors.collect()))
+    }
+
+    /// Makes on each what a master of its kind needs once.
+    pub(super) async fn prepare(&self) -> Result<(), Failure> {
+        for actor in &self.0 {
+            if let Actor::Real(spawned) = actor {
+                prepare::one(&spawned.url()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The kinds of all masters: one word where they are the same.
+    pub(super) fn kinds(&self) -> String {
+        let names: Vec<String> = self.0.iter().map(Actor::name).collect();
+        if names.iter().all(|name| *name == names[0]) {
+            names[0].clone()
+        } else {
+            names.join(", ")
+        }
+    }
+
+    /// How many of which kind, and what becomes of them.
+    pub(super) fn cast(&self) -> String {
+        let mut counted: Vec<(String, usize)> = Vec::new();
+        for name in self.0.iter().map(Actor::name) {
+            match counted.iter_mut().find(|(other, _)| *other == name) {
+                Some((_, count)) => *count += 1,
+                None => counted.push((name, 1)),
+            }
+        }
+        let kinds: Vec<String> = counted
+            .iter()
+            .map(|(name, count)| format!("{count} x {name}"))
+            .collect();
+        let fate = match self.0.len() {
+            MASTERS.. => "2 killed, 1 came back",
+            3.. => "1 killed, and came back",
+            _ => "none killed: the others would be no majority",
+        };
+        format!("{}, {fate}", kinds.join(", "))
+    }
+
+    /// What happens: a majority lives all the time.
+    pub(super) fn events(&self) -> &'static [Event] {
+        const TWO: [Event; 3] = [
+            Event::new(2, 1, false),
+            Event::new(4, 3, false),
+            Event::new(5, 1, true),
+        ];
+        const ONE: [Event; 2] = [Event::new(2, 1, false), Event::new(5, 1, true)];
+        match self.0.len() {
+            MASTERS.. => &TWO,
+            3.. => &ONE,
+            _ => &[],
+        }
+    }
+
+    pub(super) fn describe(&self) -> String {
+        if self.are(|actor| matches!(actor, Actor::Memory(_))) && self.0.len() == MASTERS {
+            return "five masters in memory (no redis-server or valkey-server found)".to_owned();
+        }
+        let ports: Vec<String> = self.0.iter().map(Actor::port).collect();
+        if self.are_redis() && self.0.len() == MASTERS {
+            return format!(
+                "five {} masters on ports {}",
+                self.kinds(),
+                ports.join(", ")
+            );
+        }
+        let masters = self.0.iter().zip(&ports);
+        let masters: Vec<String> = masters
+            .map(|(actor, port)| match actor {
+                Actor::Real(spawned) => format!("{} on port {port}", spawned.name()),
+                Actor::Memory(_) => "one in memory".to_owned(),
+            })
+            .collect();
+        format!("masters: {}", masters.join(", "))
+    }
+
+    pub(super) fn redlock(&self) -> Result<Redlock, Failure> {
+        let quick = self.are_redis() || self.are(|actor| matches!(actor, Actor::Memory(_)));
+        let (ttl, max_ttl) = if quick {
+            (TTL, MAX_TTL)
+        } else {
+            (LONG_TTL, LONG_MAX_TTL)
+        };
+        let mut builder = Redlock::builder();
+        for actor in &self.0 {
+            builder = match actor {
+                Actor::Real(spawned) => masters::add(builder, &spawned.url())?,
+                Actor::Memory(node) => builder.node(node.clone()),
+            };
+        }
+        builder
+            .ttl(ttl)
+            .max_ttl(max_ttl)
+            .wait(Wait::For(Duration::from_secs(30)))
+            // We have just started these masters ourselves: they have forgotten nothing.
+            .restart_guard(RestartGuard::AfterFirstContact)
+            .build()
+            .map_err(Failure::internal)
+    }
+
+    /// What is told of an event.
+    pub(super) fn words(&self, event: Event) -> String {
+        let words = match (&self.0[event.master], event.up) {
+            (_, false) => "is killed",
+            (Actor::Real(Spawned::Redis(_)), true) => {
+                "comes back empty: it sits out until nothing it forgot can still count"
+            }
+            (Actor::Real(Spawned::MariaDb(_)), true) => {
+                "comes back: it sits out until nothing that its crash lost can still count"
+            }
+            (Actor::Real(Spawned::ZooKeeper(_)) | Actor::Memory(_), true) => "comes back",
+        };
+        format!("master {} {words}", event.master + 1)
+    }
+
+    pub(super) fn happen(&self, event: Event) -> Result<(), Failure> {
+        match (&self.0[event.master], event.up) {
+            (Actor::Real(spawned), false) => spawned.kill(),
+            (Actor::Real(spawned), true) => spawned.come_back(),
+            (Actor::Memory(node), false) => {
+                node.set_condition(Condition::Down);
+                Ok(())
+            }
+            (Actor::Memory(node), true) => {
+                // Masters in memory have no restart guard, so this one has to keep what it knew.
+                node.set_condition(Condition::Up);
+                Ok(())
+            }
+        }
+    }
+
+    fn are(&self, wanted: impl Fn(&Actor) -> bool) -> bool {
+        self.0.iter().all(wanted)
+    }
+
+    fn are_redis(&self) -> bool {
+        self.are(|actor| matches!(actor, Actor::Real(Spawned::Redis(_))))
+    }
+}
+
+impl Actor {
+    fn in_memory(n: usize) -> Self {
+        Self::Memory(MemoryNode::new(&format!("memory-{n}")))
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Real(spawned) => spawned.name(),
+            Self::Memory(_) => "memory".to_owned(),
+        }
+    }
+
+    fn port(&self) -> String {
+        match self {
+            Self::Real(spawned) => spawned.port().to_string(),
+            Self::Memory(_) => "-".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,480 @@
+//! What doctor thinks of masters that keep locks in records: databases and ZooKeeper. Pure judgement.
+
+use std::time::Duration;
+
+use quorate::{Fault, Inspection};
+
+use crate::finding::{Add, Rules, Severity};
+use crate::output::human;
+
+/// Two answers about the same start may be so far apart: uptimes are whole seconds, asked one after the other.
+const ONE_START: Duration = Duration::from_secs(2);
+/// So many clients of a lock should find room: each takes four sessions and one that listens.
+const ROOM: u64 = 2 * 5;
+
+/// Why no lock can use it, where its kind has an advice of its own. Says whether it has.
+pub(crate) fn unusable(master: &Inspection, fault: &Fault, why: &str, add: &mut impl Add) -> bool {
+    let zookeeper = master.server.as_deref() == Some("zookeeper");
+    let (check, advice) = match fault {
+        Fault::Denied(_) if zookeeper => (
+            "acl",
+            "name a user in its URL (zk://user:password@host/path) whom the path lets in, or change its ACL (setAcl)",
+        ),
+        // It has let us in and told what it is.
+        Fault::Denied(_) if master.server.is_some() => (
+            "acl",
+            "say `quorate prepare URL` with an administrator's user: it prints the grants that are needed",
+        ),
+        Fault::Denied(_) => (
+            "login",
+            "correct the user, the password and the database in its URL, or grant what `quorate prepare URL` prints",
+        ),
+        Fault::Unsupported(why) if why.contains("binlog_format") => (
+            "binlog",
+            "SET GLOBAL binlog_format = ROW, and in its configuration; connections that are open keep the old one",
+        ),
+        Fault::Unsupported(why) if why.contains("maxSessionTimeout") => (
+            "session",
+            "raise maxSessionTimeout in its zoo.cfg, or give its URL a shorter ?timeout=",
+        ),
+        Fault::ReadOnly if zookeeper => (
+            "role",
+            "start members until they have a majority: this one serves reads alone",
+        ),
+        Fault::ReadOnly => ("role", READ_ONLY),
+        Fault::Timeout(_) => (
+            "reachable",
+            "find out what keeps it busy, or give its URL a longer ?timeout=",
+        ),
+        _ => return false,
+    };
+    add(
+        Severity::Error,
+        check,
+        format!("cannot be used: {why}"),
+        advice,
+    );
+    true
+}
+
+const READ_ONLY: &str = "list its source instead, or SET GLOBAL read_only = 0";
+
+/// Judges one that a lock can use.
+pub(crate) fn judge(master: &Inspection, rules: Rules, add: &mut impl Add) {
+    age(master, add);
+    role(master, add);
+    together_with_others(master, add);
+    if master.setting("log_bin") == Some("ON")
+        && master.setting("binlog_format") == Some("STATEMENT")
+    {
+        add(
+            Severity::Error,
+            "binlog",
+            "writes a binary log of statements (binlog_format = STATEMENT): it refuses what a lock writes".to_owned(),
+            "SET GLOBAL binlog_format = ROW, and in its configuration",
+        );
+    }
+    if master.uptime.is_some() {
+        persistence(master, rules, add);
+    }
+    room(master, add);
+    pace(master, add);
+    for unseen in &master.unseen {
+        let (what, advice) = unseen
+            .split_once(": ")
+            .unwrap_or((unseen, "see for yourself"));
+        let what = format!("does not say {what}");
+        add(Severity::Note, "unseen", what, advice);
+    }
+}
+
+/// Whether it has what a lock asks of it: a ZooKeeper may do without it for long.
+fn age(master: &Inspection, add: &mut impl Add) {
+    let Some(version) = master.version.as_deref() else {
+        return;
+    };
+    let mut numbers = version
+        .split('.')
+        .map_while(|part| part.parse::<u32>().ok());
+    let series = (numbers.next(), numbers.next());
+    let zookeeper = master.server.as_deref() == Some("zookeeper");
+    if let (true, (Some(major), Some(minor))) = (zookeeper, series)
+        && (major, minor) < (3, 5)
+    {
+        add(
+            Severity::Error,
+            "version",
+            format!("is ZooKeeper {version}, which is too old"),
+            "use ZooKeeper 3.5 or newer",
+        );
+    }
+}
+
+fn role(master: &Inspection, add: &mut impl Add) {
+    match master.role.as_deref() {
+        Some("slave") => {
+            let source = master.setting("source").unwrap_or("another server");
+            add(
+                Severity::Error,
+                "role",
+                format!("is a replica of {source}: what is written there is written here"),
+                "list its source instead, or keep the database of the locks out of it (replicate-ignore-db)",
+            );
+        }
+        Some("read-only") => add(
+            Severity::Error,
+            "role",
+            "is read-only".to_owned(),
+            READ_ONLY,
+        ),
+        _ => {}
+    }
+}
+
+/// Whether it is one of several that are one.
+fn together_with_others(master: &Inspection, add: &mut impl Add) {
+    let galera = master.setting("wsrep_on") == Some("ON");
+    let group = master
+        .setting("group_replication_group_name")
+        .is_some_and(|name| !name.is_empty());
+    if galera || group {
+        let what = if galera {
+            "a Galera cluster"
+        } else {
+            "a replication group"
+        };
+        add(
+            Severity::Warning,
+            "cluster",
+            format!(
+                "is a member of {what}, whose members are one master together; nobody has tried locks there"
+            ),
+            "use servers that are independent of each other; of a cluster name one member, the same everywhere",
+        );
+    }
+}
+
+/// What a crash of a database would mean.
+fn persistence(master: &Inspection, rules: Rules, add: &mut impl Add) {
+    let flush = master.setting("innodb_flush_log_at_trx_commit");
+    let binlog = match master.setting("log_bin") {
+        Some("ON") => master.setting("sync_binlog"),
+        _ => Some("1"),
+    };
+    let (Some(flush), Some(binlog)) = (flush, binlog) else {
+        return add(
+            Severity::Warning,
+            "persistence",
+            "does not say what a crash would lose".to_owned(),
+            "leave the restart guard on",
+        );
+    };
+    if flush == "1" && binlog == "1" {
+        return;
+    }
+    let lost = match (flush, binlog) {
+        ("1", _) => format!("sync_binlog = {binlog}: a power cut can lose the last commits"),
+        ("0", _) => {
+            "innodb_flush_log_at_trx_commit = 0: a crash can lose the last second".to_owned()
+        }
+        _ => format!(
+            "innodb_flush_log_at_trx_commit = {flush}: a power cut can lose the last second"
+        ),
+    };
+    if rules.restart_guard {
+        let advice = format!(
+            "nothing to do: its votes are left out for {} after a restart",
+            human(rules.max_ttl)
+        );
+        let what = format!("{lost}; the restart guard covers that");
+        add(Severity::Note, "persistence", what, &advice);
+    } else {
+        add(
+            Severity::Error,
+            "persistence",
+            format!("{lost}, and the restart guard is off"),
+            "turn the restart guard on, or set innodb_flush_log_at_trx_commit = 1, and sync_binlog = 1 with a binary log",
+        );
+    }
+}
+
+fn room(master: &Inspection, add: &mut impl Add) {
+    let number = |name| master.setting(name).and_then(|value| value.parse().ok());
+    let (Some(most), Some(now)) = (number("max_connections"), number("Threads_connected")) else {
+        return;
+    };
+    let left: u64 = u64::saturating_sub(most, now);
+    if left < ROOM {
+        add(
+            Severity::Warning,
+            "connections",
+            format!(
+                "has room for {left} more connections of {most}, and a client of a lock takes five"
+            ),
+            "raise max_connections, or give its URL fewer ?lanes=",
+        );
+    }
+}
+
+/// Whether its writes leave room in the time that it has to answer.
+fn pace(master: &Inspection, add: &mut impl Add) {
+    let (Some(trip), Some(timeout)) = (master.round_trip, master.timeout) else {
+        return;
+    };
+    if trip * 2 > timeout {
+        add(
+            Severity::Warning,
+            "latency",
+            format!(
+                "takes {} to answer where it has {}: its votes will often come too late",
+                human(trip),
+                human(timeout)
+            ),
+            "find out what keeps it or its disk busy, or give its URL a longer ?timeout=",
+        );
+    }
+}
+
+/// Whether it is the right thing for itself: consensus is inside.
+pub(crate) fn survives_alone(master: &Inspection) -> bool {
+    master.server.as_deref() == Some("zookeeper")
+        && master
+            .role
+            .as_deref()
+            .is_some_and(|role| role != "standalone")
+}
+
+/// Masters that look like one server, by all that they say of themselves.
+pub(crate) fn twins(
+    masters: &[Inspection],
+    add: &mut impl FnMut(Severity, &'static str, String, &str),
+) {
+    for (n, one) in masters.iter().enumerate() {
+        for other in &masters[n + 1..] {
+            if are_twins(one, other) {
+                add(
+                    Severity::Warning,
+                    "run_id",
+                    format!(
+                        "{} and {} look like one server: host, port, data directory and start are the same",
+                        one.node, other.node
+                    ),
+                    "list every server once: another database of it is no other master",
+                );
+            }
+        }
+    }
+}
+
+fn are_twins(one: &Inspection, other: &Inspection) -> bool {
+    // Where they are known to be one, or to be none that a lock can use, that is said already.
+    if one.fault.is_some() || other.fault.is_some() {
+        return false;
+    }
+    let names = ["hostname", "port", "datadir"];
+    let are_same = names.iter().all(|name| {
+        let said = one.setting(name);
+        said.is_some() && said == other.setting(name)
+    });
+    let started = one.uptime.zip(other.uptime);
+    let together = started.is_some_and(|(a, b)| a.abs_diff(b) <= ONE_START);
+    are_same && together && one.setting("server_uid") == other.setting("server_uid")
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate::NodeName;
+
+    use super::*;
+
+    const RULES: Rules = Rules {
+        max_ttl: Duration::from_secs(30),
+        restart_guard: true,
+        prefix: true,
+    };
+
+    fn database(settings: &[(&str, &str)]) -> Inspection {
+        let mut master = Inspection::new(NodeName::new("mysql h/locks"));
+        master.records = true;
+        master.server = Some("mariadb".into());
+        master.role = Some("master".into());
+        master.uptime = Some(Duration::from_secs(3600));
+        master.settings = settings
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        master
+    }
+
+    fn found(master: &Inspection, rules: Rules) -> Vec<(Severity, &'static str)> {
+        let mut all = Vec::new();
+        judge(master, rules, &mut |severity, check, _, _: &str| {
+            all.push((severity, check));
+        });
+        all
+    }
+
+    const SAFE: (&str, &str) = ("innodb_flush_log_at_trx_commit", "1");
+
+    #[test]
+    fn a_database_that_is_fit_leaves_nothing_to_say() {
+        let master = database(&[
+            SAFE,
+            ("log_bin", "ON"),
+            ("sync_binlog", "1"),
+            ("binlog_format", "ROW"),
+            ("wsrep_on", "OFF"),
+            ("group_replication_group_name", ""),
+            ("max_connections", "151"),
+            ("Threads_connected", "7"),
+        ]);
+        assert_eq!(found(&master, RULES), []);
+        let rules = Rules {
+            restart_guard: false,
+            ..RULES
+        };
+        assert_eq!(found(&master, rules), []);
+    }
+
+    #[test]
+    fn every_illness_of_a_database_is_found() {
+        use Severity::{Error, Warning};
+        for (settings, expected) in [
+            (
+                &[
+                    ("log_bin", "ON"),
+                    ("sync_binlog", "1"),
+                    ("binlog_format", "STATEMENT"),
+                ][..],
+                (Error, "binlog"),
+            ),
+            (&[("wsrep_on", "ON")], (Warning, "cluster")),
+            (
+                &[("group_replication_group_name", "5a3f")],
+                (Warning, "cluster"),
+            ),
+            (
+                &[("max_connections", "20"), ("Threads_connected", "15")],
+                (Warning, "connections"),
+            ),
+        ] {
+            let mut master = database(settings);
+            master.settings.push((SAFE.0.into(), SAFE.1.into()));
+            assert_eq!(found(&master, RULES), [expected], "{settings:?}");
+        }
+        let mut old = database(&[]);
+        (old.server, old.uptime) = (Some("zookeeper".into()), None);
+        for (version, expected) in [
+            ("3.4.14", 1),
+            ("3.5.0", 0),
+            ("3.10.1", 0),
+            ("4.0", 0),
+            ("", 0),
+        ] {
+            old.version = Some(version.into());
+            assert_eq!(found(&old, RULES).len(), expected, "{version}");
+        }
+        for role in ["slave", "read-only"] {
+            let mut master = database(&[SAFE]);
+            master.role = Some(role.into());
+            assert_eq!(found(&master, RULES), [(Error, "role")]);
+        }
+        let mut slow = database(&[SAFE]);
+        slow.timeout = Some(Duration::from_millis(250));
+        slow.round_trip = Some(Duration::from_millis(130));
+        assert_eq!(found(&slow, RULES), [(Warning, "latency")]);
+        slow.round_trip = Some(Duration::from_millis(120));
+        slow.unseen = vec!["whether it is a replica: GRANT it".into()];
+        assert_eq!(found(&slow, RULES), [(Severity::Note, "unseen")]);
+    }
+
+    #[test]
+    fn what_a_crash_can_lose_is_covered_by_the_guard_or_an_error() {
+        let off = Rules {
+            restart_guard: false,
+            ..RULES
+        };
+        for settings in [
+            &[("innodb_flush_log_at_trx_commit", "0")][..],
+            &[("innodb_flush_log_at_trx_commit", "2")],
+            &[SAFE, ("log_bin", "ON"), ("sync_binlog", "0")],
+        ] {
+            let master = database(settings);
+            let (note, error) = (found(&master, RULES), found(&master, off));
+            assert_eq!(note, [(Severity::Note, "persistence")], "{settings:?}");
+            assert_eq!(error, [(Severity::Error, "persistence")], "{settings:?}");
+        }
+        let silent = database(&[]);
+        assert_eq!(found(&silent, RULES), [(Severity::Warning, "persistence")]);
+    }
+
+    #[test]
+    fn an_ensemble_is_enough_for_itself_and_one_server_is_not() {
+        let mut master = database(&[]);
+        master.server = Some("zookeeper".into());
+        for (role, alone) in [("leader", true), ("follower", true), ("standalone", false)] {
+            master.role = Some(role.into());
+            assert_eq!(survives_alone(&master), alone, "{role}");
+        }
+        assert!(!survives_alone(&database(&[])));
+    }
+
+    #[test]
+    fn two_databases_of_one_server_are_told_by_what_it_says_of_itself() {
+        let settings = [("hostname", "h"), ("port", "3306"), ("datadir", "/d")];
+        let twins_among = |masters: &[Inspection]| {
+            let mut count = 0;
+            twins(masters, &mut |_, _, _, _: &str| count += 1);
+            count
+        };
+        let (one, mut other) = (database(&settings), database(&settings));
+        assert_eq!(twins_among(&[one.clone(), other.clone()]), 1);
+        other.uptime = Some(Duration::from_secs(60));
+        assert_eq!(
+            twins_among(&[one.clone(), other.clone()]),
+            0,
+            "another start"
+        );
+        let other = database(&[("hostname", "h"), ("port", "3307"), ("datadir", "/d")]);
+        assert_eq!(twins_among(&[one, other]), 0);
+        let nothing = database(&[]);
+        assert_eq!(
+            twins_among(&[nothing.clone(), nothing]),
+            0,
+            "nothing is said"
+        );
+    }
+
+    /// What is said of a fault: the check and the advice.
+    fn advice(master: &Inspection, fault: &Fault) -> String {
+        let mut said = String::new();
+        let why = fault.to_string();
+        let add = &mut |_, check: &'static str, _, advice: &str| {
+            said = format!("{check}: {advice}");
+        };
+        assert!(unusable(master, fault, &why, add), "{fault}");
+        said
+    }
+
+    #[test]
+    fn why_it_cannot_be_used_is_said_with_the_cure_of_its_kind() {
+        let zookeeper = |fault: &Fault| {
+            let mut master = database(&[]);
+            master.server = Some("zookeeper".into());
+            advice(&master, fault)
+        };
+        let mut stranger = database(&[]);
+        stranger.server = None;
+        let denied = Fault::Denied("no (1045)".into());
+        assert!(advice(&stranger, &denied).starts_with("login: correct the user"));
+        assert!(advice(&database(&[]), &denied).contains("acl: say `quorate prepare"));
+        assert!(zookeeper(&denied).contains("setAcl"));
+        assert!(advice(&database(&[]), &Fault::ReadOnly).contains("read_only = 0"));
+        let binlog = Fault::Unsupported("binlog_format=STATEMENT".into());
+        assert!(advice(&database(&[]), &binlog).contains("binlog_format = ROW"));
+        let session = Fault::Unsupported("raise maxSessionTimeout".into());
+        assert!(zookeeper(&session).starts_with("session: raise maxSessionTimeout"));
+        let late = Fault::Timeout(Duration::from_millis(250));
+        assert!(zookeeper(&late).contains("?timeout="));
+    }
+}

@@ -1,0 +1,108 @@
+//! What a server says of its settings and of its source, for whoever looks whether it is fit for locks.
+
+use mysql_async::Row;
+use quorate::Inspection;
+use quorate::node::Fault;
+
+use crate::connection::Connection;
+use crate::fault::plain;
+use crate::session::word;
+use crate::url::Address;
+
+/// What is asked for. No right is needed for that.
+const NAMES: [&str; 14] = [
+    "read_only",
+    "log_bin",
+    "binlog_format",
+    "sync_binlog",
+    "innodb_flush_log_at_trx_commit",
+    "wsrep_on",
+    "group_replication_group_name",
+    "max_connections",
+    "hostname",
+    "port",
+    "datadir",
+    "server_uid",
+    "server_uuid",
+    "super_read_only",
+];
+/// How many connections there are just now, beside its settings.
+pub(crate) const CONNECTED: &str = "Threads_connected";
+
+/// Asks for them.
+pub(crate) async fn read(connection: &mut Connection, found: &mut Inspection) -> Result<(), Fault> {
+    let packet = format!(
+        "SELECT VERSION();SHOW GLOBAL VARIABLES WHERE Variable_name IN ('{}');\
+         SHOW GLOBAL STATUS LIKE '{CONNECTED}'",
+        NAMES.join("','")
+    );
+    let said = connection.ask(&packet).await?;
+    for (number, one) in said.into_iter().enumerate() {
+        for mut row in one.rows {
+            if number == 0 {
+                kind(&word(&mut row, 0).unwrap_or_default(), found);
+            } else if let (Some(name), Some(value)) = (word(&mut row, 0), word(&mut row, 1)) {
+                found.settings.push((plain(&name), plain(&value)));
+            }
+        }
+    }
+    let is_on = |name| found.setting(name).is_some_and(|value| value != "OFF");
+    let read_only = is_on("read_only") || is_on("super_read_only");
+    found.role = Some(if read_only { "read-only" } else { "master" }.to_owned());
+    Ok(())
+}
+
+fn kind(version: &str, found: &mut Inspection) {
+    let kind = if version.contains("MariaDB") {
+        "mariadb"
+    } else {
+        "mysql"
+    };
+    found.server = Some(kind.to_owned());
+    // What stands behind the number is how it was built.
+    let number = version.split('-').next().unwrap_or_default();
+    found.version = Some(plain(number));
+}
+
+/// Whether it is a replica, on a connection of its own: where that may not be asked, the connection is of no use any
+/// more. A replica that leaves this database to itself is none here.
+pub(crate) async fn source(address: &Address, found: &mut Inspection) {
+    let (question, right) = if found.server.as_deref() == Some("mariadb") {
+        ("SHOW ALL SLAVES STATUS", "SLAVE MONITOR")
+    } else {
+        ("SHOW REPLICA STATUS", "REPLICATION CLIENT")
+    };
+    let asked = async {
+        let mut connection = Connection::open(address, false).await?;
+        connection.ask(question).await
+    };
+    match asked.await {
+        Ok(said) => {
+            let rows = said.into_iter().flat_map(|one| one.rows);
+            for mut row in rows {
+                let ignored = named(&mut row, &["Replicate_Ignore_DB"]).unwrap_or_default();
+                if ignored.split(',').any(|name| name == address.database) {
+                    continue;
+                }
+                let host = named(&mut row, &["Source_Host", "Master_Host"]).unwrap_or_default();
+                let port = named(&mut row, &["Source_Port", "Master_Port"]).unwrap_or_default();
+                let source = ("source".to_owned(), plain(&format!("{host}:{port}")));
+                found.settings.push(source);
+                found.role = Some("slave".to_owned());
+            }
+        }
+        Err(_) => found.unseen.push(format!(
+            "whether it is a replica: GRANT {right} ON *.* TO its user"
+        )),
+    }
+}
+
+fn named(row: &mut Row, names: &[&str]) -> Option<String> {
+    let is_wanted = |name: &str| names.iter().any(|wanted| wanted.eq_ignore_ascii_case(name));
+    let columns = row.columns_ref();
+    let at = columns
+        .iter()
+        .position(|column| is_wanted(&column.name_str()))?;
+    // Numbers come as text in answers to such questions.
+    word(row, at)
+}

@@ -1,0 +1,37 @@
+//! What an inspection of a store says beside what the store says of itself: whether another master is the same
+//! server, and whether it may vote.
+
+use std::sync::Arc;
+
+use super::contract::Store;
+use super::shared::Shared;
+use crate::node::Fault;
+use crate::node::inspection::Inspection;
+use crate::protocol::restart::quarantined_until;
+use crate::settings::RestartGuard;
+
+pub(super) async fn look<S: Store>(shared: Arc<Shared<S>>) -> Inspection {
+    let mut found = shared.store.inspect().await;
+    found.records = true;
+    found.timeout = Some(shared.traits.timeout);
+    let context = shared.context();
+    if let Some(server) = &found.identity
+        && let Err(other) = context.roster.enter(server, shared.store.name())
+    {
+        let same = Fault::SameServer(other.as_str().into());
+        found.fault.get_or_insert(same);
+    }
+    let first = found
+        .run_id
+        .as_deref()
+        .is_some_and(|run| shared.acquaintance.beside().is_first_run(run));
+    let guarded = match context.restart_guard {
+        RestartGuard::Off => None,
+        RestartGuard::AfterFirstContact if first => None,
+        _ => found.uptime,
+    };
+    let now = context.runtime.now();
+    let until = guarded.and_then(|up| quarantined_until(now, up.as_secs(), context.max_ttl));
+    found.quarantined = until.map(|until| until.saturating_since(now));
+    found
+}

@@ -1,0 +1,48 @@
+//! What a program compiles that uses Redis alone: nothing of other kinds of masters.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+/// The crates that the library is compiled from with these features.
+fn crates(features: &str) -> BTreeSet<String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let tree = Command::new(cargo)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args([
+            "tree",
+            "--offline",
+            "--package",
+            "quorate",
+            "--edges",
+            "normal,build",
+        ])
+        .args([
+            "--prefix",
+            "none",
+            "--format",
+            "{p}",
+            "--features",
+            features,
+        ])
+        .output()
+        .expect("cargo runs");
+    let said = String::from_utf8_lossy(&tree.stderr);
+    assert!(tree.status.success(), "{said}");
+    let tree = String::from_utf8_lossy(&tree.stdout).into_owned();
+    tree.lines()
+        .filter_map(|line| line.split(' ').next().map(str::to_owned))
+        .collect()
+}
+
+#[test]
+fn who_uses_redis_alone_compiles_nothing_of_other_kinds() {
+    let alone = crates("");
+    assert!(alone.contains("quorate") && alone.contains("redis"));
+    for name in &alone {
+        let other = ["mysql", "maria", "zookeeper"];
+        assert!(!other.iter().any(|kind| name.contains(kind)), "{name}");
+    }
+    // The traits for other kinds bring no crate.
+    assert_eq!(crates("node"), alone);
+    assert_ne!(crates("tls-rustls"), alone, "a feature that brings some");
+}
