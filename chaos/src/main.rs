@@ -98,7 +98,7 @@ fn matrix_runs(args: &MatrixArgs) -> anyhow::Result<Verdict> {
     let plan = matrix::Plan {
         workloads: args.workload.iter().map(|named| named.0.clone()).collect(),
         kinds,
-        masters: args.masters.clone(),
+        fleets: args.fleets(),
         orders: args.orders.clone(),
         cell: args.cell,
         seed: args.seed,
@@ -112,7 +112,7 @@ fn matrix_runs(args: &MatrixArgs) -> anyhow::Result<Verdict> {
     let cells = matrix::run(&plan, &base, &args.out, &STOP)?;
     let text = matrix::markdown(&cells, &world::server_version(args.server.as_deref()));
     match &args.record {
-        Some(path) => matrix::record(path, &text)?,
+        Some(path) => matrix::record(path, args.place(), &text)?,
         None => print!("{text}"),
     }
     let worst = cells

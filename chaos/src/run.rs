@@ -54,6 +54,11 @@ pub fn run(
     stop: &AtomicBool,
 ) -> anyhow::Result<Outcome> {
     scenario.check()?;
+    for (index, node) in scenario.nodes().into_iter().enumerate() {
+        if let Some(why) = node.lack() {
+            anyhow::bail!("m{} cannot be started here: {why}", index + 1);
+        }
+    }
     std::fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
     let recorder = Recorder::new(Clock::start());
     let driven = Driver::set_out(scenario, out, &recorder, progress)?.drive(stop);
@@ -101,7 +106,7 @@ impl<'a> Driver<'a> {
         let mut possible = scenario.clone();
         possible.faults.clear();
         for &kind in &scenario.faults {
-            match kind.unavailable(scenario.masters, &tools) {
+            match kind.unavailable(&scenario.nodes(), &tools) {
                 None => possible.faults.push(kind),
                 Some(why) => recorder.note("chaos", unavailable(kind.name(), why)),
             }
@@ -141,6 +146,10 @@ impl<'a> Driver<'a> {
         self.run_faults(stop);
         if !stop.load(Ordering::Relaxed) {
             self.recorder.note("chaos", Event::Calm);
+            // The first look of those who must look twice.
+            for master in 0..self.world.masters.len() {
+                let _ = self.world.keys(master);
+            }
             self.await_progress(stop);
         }
         self.gauge();
