@@ -10,6 +10,7 @@ use anyhow::Context;
 use clap::Parser;
 use quorate_chaos::checks::{self, Verdict};
 use quorate_chaos::faults::Kind;
+use quorate_chaos::node::NodeKind;
 use quorate_chaos::progress::Progress;
 use quorate_chaos::report::{self, Summary};
 use quorate_chaos::scenario::Scenario;
@@ -141,7 +142,7 @@ fn list_faults() {
     let tools = Tools::build(&needs);
     for kind in Kind::all() {
         println!("{:<22} {}", kind.name(), kind.what);
-        if kind.breaks_exclusion(true) {
+        if kind.breaks_exclusion(true, &NodeKind::ALL) {
             println!("{:<22} (two holders are possible around it)", "");
         }
         if let Some(why) = tools.lack(kind.needs) {

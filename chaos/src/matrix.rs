@@ -93,6 +93,10 @@ pub fn run(
         }
         let (nodes, order) = (scenario.nodes(), scenario.order);
         let masters = NodeKind::name_of(&nodes);
+        if let Some(why) = nodes.iter().find_map(|node| node.lack()) {
+            eprintln!("not run: {kind} over {masters}: {why}");
+            continue;
+        }
         let workloads = scenario.workloads.clone();
         let name = Workload::name_of(&workloads);
         let dir = out.join(format!("{name}-{kind}-{masters}-{}", order.name()));

@@ -119,7 +119,8 @@ impl Scenario {
 
     /// What may be expected of mutual exclusion.
     pub fn exclusion(&self) -> Exclusion {
-        let breaks = |kind: &Kind| kind.breaks_exclusion(self.guarded);
+        let nodes = self.nodes();
+        let breaks = |kind: &Kind| kind.breaks_exclusion(self.guarded, &nodes);
         // Who is rarely in each other's way may be lucky.
         let seen = self.workloads.iter().any(|one| one.shows_breaks());
         if seen && !self.faults.is_empty() && self.faults.iter().all(|kind| kind.must_break()) {
@@ -247,6 +248,20 @@ mod tests {
         let kind = |name: &str| name.parse::<Kind>().unwrap();
         assert_eq!(of(&[kind("kill")], false), Exclusion::MayBreak);
         assert_eq!(of(&[kind("amnesia")], false), Exclusion::MustBreak);
+        let over = |nodes: &[NodeKind]| {
+            let scenario = Scenario {
+                faults: vec![kind("restart-majority")],
+                guarded: false,
+                ..Scenario::default().over(nodes)
+            };
+            scenario.exclusion()
+        };
+        let (flushed, not) = (NodeKind::Mysql, NodeKind::MysqlFlush0);
+        assert_eq!(
+            over(&[flushed, flushed, NodeKind::Ensemble]),
+            Exclusion::Holds
+        );
+        assert_eq!(over(&[flushed, not]), Exclusion::MayBreak);
         let both = [kind("flushall"), kind("stop")];
         assert_eq!(of(&both, true), Exclusion::MayBreak);
         let kinds = Scenario {

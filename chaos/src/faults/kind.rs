@@ -191,10 +191,11 @@ impl Kind {
     }
 
     /// Whether Redlock cannot promise mutual exclusion around it.
-    pub fn breaks_exclusion(self, guarded: bool) -> bool {
+    pub fn breaks_exclusion(self, guarded: bool, nodes: &[NodeKind]) -> bool {
         match self.breaks {
             Breaks::Never => false,
-            Breaks::Unguarded => !guarded,
+            // Who comes back with all that it has answered needs no guard.
+            Breaks::Unguarded => !guarded && nodes.iter().any(|node| Which::Forgetful.has(*node)),
             _ => true,
         }
     }

@@ -43,7 +43,7 @@ impl Kind {
     pub fn mixed(nodes: &[NodeKind]) -> Vec<Self> {
         let fits = |kind: &Self| {
             nodes.iter().any(|node| kind.on.has(*node))
-                && !kind.breaks_exclusion(true)
+                && !kind.breaks_exclusion(true, nodes)
                 && !matches!(kind.needs, Needs::Clocks | Needs::Links | Needs::Names)
         };
         Self::all().into_iter().filter(fits).collect()
