@@ -72,7 +72,12 @@ fn stop_leader(_: &Injection, index: usize, world: &mut World) -> anyhow::Result
 /// Over when the server has closed what it did not hear of.
 fn expire(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let ensemble = world.masters[index].zookeeper()?;
-    let before = sessions(ensemble)?;
+    let mut before = BTreeSet::new();
+    // Clients may be about to come back from an earlier fault.
+    within(PATIENCE, || {
+        before = sessions(ensemble).unwrap_or_default();
+        !before.is_empty()
+    });
     ensure!(!before.is_empty(), "nobody has a session");
     let clients = fault.clients_in(world);
     let held: Vec<Injected> = clients
