@@ -1,13 +1,13 @@
 //! Locks over masters that are stores, alone and mixed with others.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quorate::node::memory::MemoryNode;
 use quorate::node::store::{
     Clocked, Commit, Committed, Greeting, NamedRecord, Record, Session, Store, StoreNode, Table,
-    Traits,
+    Traits, Wake,
 };
 use quorate::node::{Fault, NodeName};
 use quorate::{Inspection, Redlock, RedlockBuilder, Take, Wait};
@@ -73,14 +73,20 @@ async fn who_waits_at_stores_is_woken_by_the_release() {
     }
 }
 
-/// A store that counts the commits that came too late.
+/// A store with a listener that looks, which counts the commits that came too late and keeps what was told to whom.
 #[derive(Clone)]
 struct Counting {
     table: Table,
-    stale: Arc<AtomicUsize>,
+    counted: Arc<Counted>,
 }
 
-struct CountingSession(<Table as Store>::Session, Arc<AtomicUsize>);
+#[derive(Default)]
+struct Counted {
+    stale: AtomicUsize,
+    told: Mutex<Vec<Vec<Wake>>>,
+}
+
+struct CountingSession(<Table as Store>::Session, Arc<Counted>);
 
 impl Store for Counting {
     type Session = CountingSession;
@@ -91,12 +97,12 @@ impl Store for Counting {
     }
 
     fn traits(&self) -> Traits {
-        self.table.traits()
+        self.table.traits().looks()
     }
 
     async fn connect(&self) -> Result<(CountingSession, Greeting), Fault> {
         let (session, greeting) = self.table.connect().await?;
-        Ok((CountingSession(session, self.stale.clone()), greeting))
+        Ok((CountingSession(session, self.counted.clone()), greeting))
     }
 
     async fn listen(&self, process: Arc<str>) -> Result<Self::Listener, Fault> {
@@ -116,7 +122,11 @@ impl Session for CountingSession {
     async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
         let said = self.0.commit(commits).await?;
         let stale = said.what.iter().filter(|it| **it == Committed::Stale);
-        self.1.fetch_add(stale.count(), Ordering::Relaxed);
+        self.1.stale.fetch_add(stale.count(), Ordering::Relaxed);
+        let done = commits.iter().zip(&said.what);
+        let done = done.filter(|(commit, it)| !commit.wakes.is_empty() && **it != Committed::Stale);
+        let told = done.map(|(commit, _)| commit.wakes.clone());
+        self.1.told.lock().expect("no panic").extend(told);
         Ok(said)
     }
 
@@ -128,30 +138,76 @@ impl Session for CountingSession {
 #[tokio::test]
 async fn who_is_woken_reads_before_it_writes() {
     for clocked in [true, false] {
-        let (table, stale) = (Table::new("table", clocked), Arc::<AtomicUsize>::default());
-        let redlock = || {
-            let (table, stale) = (table.clone(), stale.clone());
-            let counting = Counting { table, stale };
-            let patient = Redlock::builder().ttl(secs(20)).wait(Wait::For(secs(19)));
-            patient.node(StoreNode::new(counting)).build()
-        };
-        let (one, other) = (redlock().expect("good"), redlock().expect("good"));
+        let (redlock, counted) = counting(clocked);
+        let (one, other) = (redlock(), redlock());
         for _ in 0..5 {
             let guard = one.acquire("nightly").await.expect("free");
             let other = other.clone();
             let waits = tokio::spawn(async move { other.acquire("nightly").await });
             tokio::time::sleep(Duration::from_millis(100)).await;
-            let before = stale.load(Ordering::Relaxed);
+            let before = counted.stale.load(Ordering::Relaxed);
             guard.release().await;
             let guard = waits.await.expect("no panic").expect("its turn has come");
             // The holder does not know that another stands in line since; who is woken knows that it knows nothing.
-            let late = stale.load(Ordering::Relaxed) - before;
+            let late = counted.stale.load(Ordering::Relaxed) - before;
             assert!(
                 late <= 1,
                 "{late} commits came too late, clocked: {clocked}"
             );
             guard.release().await;
         }
+    }
+}
+
+/// Opens locks over one such store, each as another process would.
+fn counting(clocked: bool) -> (impl Fn() -> Redlock, Arc<Counted>) {
+    let (table, counted) = (Table::new("table", clocked), Arc::<Counted>::default());
+    let shown = counted.clone();
+    let open = move || {
+        let (table, counted) = (table.clone(), counted.clone());
+        let patient = Redlock::builder().ttl(secs(20)).wait(Wait::For(secs(19)));
+        let node = StoreNode::new(Counting { table, counted });
+        patient.node(node).build().expect("good")
+    };
+    (open, shown)
+}
+
+#[tokio::test]
+async fn where_listeners_look_the_two_behind_who_is_woken_are_told_that_they_are_near() {
+    let (redlock, counted) = counting(true);
+    let guard = redlock().acquire("nightly").await.expect("free");
+    let mut waits = Vec::new();
+    for _ in 0..4 {
+        let other = redlock();
+        waits.push(tokio::spawn(async move {
+            other.acquire("nightly").await?.release().await;
+            Ok::<(), quorate::AcquireError>(())
+        }));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    guard.release().await;
+    for wait in waits {
+        wait.await.expect("no panic").expect("its turn comes");
+    }
+    let told = counted.told.lock().expect("no panic");
+    let woken: Vec<&Wake> = told.iter().map(|told| &told[0]).collect();
+    assert_eq!(woken.len(), 4, "{told:?}");
+    assert!(
+        woken.iter().all(|wake| wake.word.starts_with(b"w")),
+        "{told:?}"
+    );
+    for (number, told) in told.iter().enumerate() {
+        let near: Vec<_> = told[1..].iter().map(|wake| &wake.process).collect();
+        let behind: Vec<_> = woken[number + 1..]
+            .iter()
+            .take(2)
+            .map(|wake| &wake.process)
+            .collect();
+        assert_eq!(near, behind);
+        assert!(
+            told[1..].iter().all(|wake| wake.word.starts_with(b"n")),
+            "{told:?}"
+        );
     }
 }
 

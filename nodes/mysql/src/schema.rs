@@ -214,9 +214,10 @@ async fn make(connection: &mut Connection, mariadb: bool) -> Result<(), Fault> {
 
 /// What MariaDB is told as a block, MySQL can only be told as a procedure.
 pub(crate) async fn make_procedure(connection: &mut Connection) -> Result<(), Fault> {
-    let body = listening("listener", "heard");
+    let body = listening("listener", "heard", "looks", "pause");
     let create = format!(
-        "CREATE PROCEDURE quorate_listen (listener VARBINARY(64),heard BIGINT UNSIGNED) \
+        "CREATE PROCEDURE quorate_listen (listener VARBINARY(64),heard BIGINT UNSIGNED,looks INT,\
+         pause DECIMAL(6,3)) \
          SQL SECURITY INVOKER {body}"
     );
     connection

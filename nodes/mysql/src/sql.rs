@@ -205,19 +205,15 @@ pub(crate) fn has_room(commit: &Commit) -> bool {
     names.max().unwrap_or(0) <= LONGEST_NAME && words.max().unwrap_or(0) <= LONGEST_WORD
 }
 
-/// How often the server looks before it answers that there was nothing.
-const LOOKS: u32 = 500;
-/// How long it sleeps in between.
-const PAUSE: &str = "0.001";
-
-/// What a server is to do that listens for a process, from a word on: each stands there as an expression.
-pub(crate) fn listening(process: &str, heard: &str) -> String {
+/// What a server is to do that listens for a process, from a word on, looking so often with so many seconds in between:
+/// each stands there as an expression. It sleeps in a statement of its own: in that of the look, the table stays locked.
+pub(crate) fn listening(process: &str, heard: &str, looks: &str, pause: &str) -> String {
     format!(
         "BEGIN \
-         DECLARE looks INT DEFAULT 0;\
+         DECLARE looked INT DEFAULT 0;\
          DELETE FROM quorate_woken WHERE process={process} AND id<={heard};\
-         WHILE looks<{LOOKS} AND NOT EXISTS (SELECT 1 FROM quorate_woken WHERE process={process}) DO \
-         DO SLEEP({PAUSE});SET looks=looks+1;\
+         WHILE looked<{looks} AND NOT EXISTS (SELECT 1 FROM quorate_woken WHERE process={process}) DO \
+         DO SLEEP({pause});SET looked=looked+1;\
          END WHILE;\
          SELECT id,word FROM quorate_woken WHERE process={process} ORDER BY id;\
          END"

@@ -54,6 +54,7 @@ impl Store for MySql {
         Traits::new(address.timeout)
             .lanes(address.lanes)
             .batch(BATCH)
+            .looks()
     }
 
     async fn connect(&self) -> Result<(MySqlSession, Greeting), Fault> {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::master::{Master, Member, Outcome, granted_before, raised, shown_of, told};
+use super::master::{Master, Member, Outcome, PROCESS_LEN, granted_before, raised, shown_of, told};
 use crate::keys;
 use crate::node::{
     Answer, Claim, Class, Extended, Group, Hold, Mode, Note, Part, QueueInfo, Ticket, Token,
@@ -514,6 +514,21 @@ impl Master {
             let lives = u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX / 2);
             self.expire_at(key, now + lives);
         }
+    }
+
+    /// The processes of so many who stand behind the first of a line, each once.
+    pub(crate) fn next_in_line(&self, key: &[u8], most: usize) -> Vec<Arc<str>> {
+        let Some(line) = self.lines.get(key) else {
+            return Vec::new();
+        };
+        let mut next: Vec<Arc<str>> = Vec::new();
+        for (_, waiter) in line.queue.iter().skip(1).take(most) {
+            let process: Arc<str> = waiter.get(..PROCESS_LEN).unwrap_or(waiter).into();
+            if !next.contains(&process) {
+                next.push(process);
+            }
+        }
+        next
     }
 
     /// Wakes all readers of the line up to the first writer, or the writer that stands first.

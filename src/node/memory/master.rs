@@ -14,7 +14,7 @@ use crate::node::{
 use crate::protocol::fencing::PROPOSAL_SLACK_US;
 
 /// The length of a process id: what a waiter id begins with.
-const PROCESS_LEN: usize = 16;
+pub(super) const PROCESS_LEN: usize = 16;
 
 /// How long a fencing counter outlives its last grant.
 const FENCE_TTL_US: u64 = 86_400_000_000;

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::pace::Pacer;
 use crate::node::inspection::Inspection;
 use crate::node::{Fault, NodeName, ServerRun};
 
@@ -60,6 +61,9 @@ pub struct Traits {
     pub batch: usize,
     /// Whether it wakes who waits; without, they look again and again.
     pub wakes: bool,
+    /// Whether its listener looks again and again instead of being told: then who stands next in line is told so in
+    /// good time, as a word like any other, and [`Listener::follow`] says how often to look.
+    pub looks: bool,
 }
 
 impl Traits {
@@ -70,6 +74,7 @@ impl Traits {
             lanes: 1,
             batch: 1,
             wakes: true,
+            looks: false,
         }
     }
 
@@ -83,6 +88,15 @@ impl Traits {
     #[must_use]
     pub fn batch(self, batch: usize) -> Self {
         Self { batch, ..self }
+    }
+
+    /// The same, with a listener that looks again and again.
+    #[must_use]
+    pub fn looks(self) -> Self {
+        Self {
+            looks: true,
+            ..self
+        }
     }
 
     /// The same, waking nobody.
@@ -220,6 +234,11 @@ pub struct Wake {
 
 /// Hears wake-ups.
 pub trait Listener: Send + 'static {
+    /// What tells from now on how often it is worth looking, for a listener that does. Others ignore it.
+    fn follow(&mut self, pacer: Pacer) {
+        let _ = pacer;
+    }
+
     /// Waits for what the process is told next. Where it cannot say what was told, only that something was, it
     /// gives an empty list.
     fn next(&mut self) -> impl Future<Output = Result<Vec<Vec<u8>>, Fault>> + Send;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::contract::{Listener, Store};
-use super::job::{FREE, LEADER};
+use super::job::{FREE, LEADER, NEXT};
 use super::names;
 use super::shared::Shared;
 use crate::limit::Limit;
@@ -32,22 +32,21 @@ pub(super) fn listen<S: Store>(shared: &Arc<Shared<S>>, request: &Request) {
     let mut state = shared.listening.state();
     match request {
         Request::Acquire { claim, .. } => {
-            let names = names::of_claim(claim);
-            state
-                .wanted
-                .extend(names.into_iter().map(|name| (name, until)));
+            state.want(names::of_claim(claim), until);
         }
         Request::Watch { key, on: true } => drop(state.watched.insert(key.clone())),
         Request::Watch { key, .. } => {
             state.watched.remove(key);
-            return;
         }
         _ => {}
     }
-    if std::mem::replace(&mut state.runs, true) {
+    let off = matches!(request, Request::Watch { on: false, .. });
+    let runs = off || std::mem::replace(&mut state.runs, true);
+    drop(state);
+    shared.listening.repace();
+    if runs {
         return;
     }
-    drop(state);
     let task = hear(shared.clone());
     if !runtime.spawn(Box::pin(task)) {
         shared.listening.state().runs = false;
@@ -92,7 +91,8 @@ async fn listen_on<S: Store>(shared: &Shared<S>) {
         let mut limit = Limit::new(&*context.runtime, began + context.connect_timeout);
         let listening = shared.store.listen(subscriber.process.clone());
         let (fault, lived) = match limit.wait(listening).await {
-            Some(Ok(listener)) => {
+            Some(Ok(mut listener)) => {
+                listener.follow(shared.listening.pacer.clone());
                 // What was said while nobody listened may be lost.
                 told(shared, subscriber, &[]);
                 let fault = pass_on(shared, subscriber, listener).await;
@@ -155,13 +155,14 @@ fn told<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, words: &[Vec<u8>]
         }
     }
     for word in words {
-        say(subscriber, word);
+        say(shared, subscriber, word);
     }
 }
 
 /// Passes one word on.
-pub(super) fn say(subscriber: &Subscriber, word: &[u8]) {
+pub(super) fn say<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, word: &[u8]) {
     match word.split_first() {
+        Some((&NEXT, key)) => shared.listening.draw_near(&names::of_lock(key)),
         Some((&FREE, key)) => subscriber.sink.woken(subscriber.node, key),
         Some((&LEADER, key)) => subscriber.sink.announced(subscriber.node, key),
         _ => {}

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::contract::{Change, Commit, Wake};
 use super::kept::{Kept, Promised, micros};
+use super::listening::NEAR;
 use super::names::{self, Name};
 use super::shelf::Shelf;
 use super::time::StoreTime;
@@ -20,6 +21,8 @@ pub(super) const WATCHED: std::time::Duration = std::time::Duration::from_secs(6
 /// What stands before the key in a wake-up, and in word of a new leader.
 pub(super) const FREE: u8 = b'w';
 pub(super) const LEADER: u8 = b'l';
+/// What stands before the key where somebody's turn is near.
+pub(super) const NEXT: u8 = b'n';
 
 /// Requests that are answered together: each shares a record with another.
 pub(super) struct Job {
@@ -79,6 +82,8 @@ pub(super) struct Setting<'a> {
     pub(super) run: &'a ServerRun,
     /// The process that this node wakes by itself.
     pub(super) process: Option<&'a Arc<str>>,
+    /// Who stands next behind those who are woken is told so.
+    pub(super) nudges: bool,
 }
 
 impl Job {
@@ -136,7 +141,7 @@ impl Job {
         let mut wakes = Vec::new();
         for asked in &mut self.asked {
             asked.answer = Some(apply(&mut master, &mut watchers, asked, now, setting));
-            wakes.extend(heard(&mut master, &watchers, now));
+            wakes.extend(heard(&mut master, &watchers, now, setting.nudges));
         }
         watchers.retain(|watcher| watcher.lives(now));
         let mut items = master.items(now);
@@ -227,9 +232,17 @@ fn apply(
 }
 
 /// Whom the last request woke.
-fn heard(master: &mut Master, watchers: &[Item], now: u64) -> Vec<Wake> {
+fn heard(master: &mut Master, watchers: &[Item], now: u64, nudges: bool) -> Vec<Wake> {
     let word = |kind: u8, key: &[u8]| [&[kind], key].concat();
     let published = master.take_published();
+    let mut near: Vec<Wake> = Vec::new();
+    for (_, key) in published.iter().filter(|_| nudges) {
+        let next = master.next_in_line(key, NEAR).into_iter();
+        near.extend(next.map(|process| Wake {
+            process,
+            word: word(NEXT, key),
+        }));
+    }
     let published = published.into_iter().map(|(process, key)| Wake {
         process,
         word: word(FREE, &key),
@@ -244,7 +257,7 @@ fn heard(master: &mut Master, watchers: &[Item], now: u64) -> Vec<Wake> {
             word: word(LEADER, key),
         })
     });
-    published.chain(announced).collect()
+    published.chain(announced).chain(near).collect()
 }
 
 /// Whether an item is kept in the record of this name.

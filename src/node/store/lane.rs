@@ -16,7 +16,7 @@ use super::contract::{Clocked, Commit, Committed, Greeting, Session, Store};
 use super::hear::say;
 use super::job::{Asked, Job, Outcome, Setting, WATCHED};
 use super::kept::Kept;
-use super::names::Name;
+use super::names::{self, Name};
 use super::shared::Shared;
 use super::shelf::Shelf;
 use super::time::StoreTime;
@@ -376,6 +376,7 @@ impl<S: Store> Lane<S> {
                     now: self.now(),
                     run: &online.run,
                     process: (self.shared.subscriber.get()).map(|subscriber| &subscriber.process),
+                    nudges: self.shared.traits.looks,
                 };
                 match job.decide(&self.shelf, &setting) {
                     Outcome::Same => self.finish(job, online),
@@ -517,7 +518,7 @@ impl<S: Store> Lane<S> {
     fn tell(&self, words: &[Vec<u8>]) {
         if let Some(subscriber) = self.shared.subscriber.get() {
             for word in words {
-                say(subscriber, word);
+                say(&self.shared, subscriber, word);
             }
         }
     }
@@ -527,6 +528,9 @@ impl<S: Store> Lane<S> {
         let now = self.now();
         for Asked { queued, answer } in job.asked {
             let mut answer = answer.unwrap_or(Err(Fault::Withdrawn));
+            if self.shared.traits.looks {
+                self.note_place(&queued.request, &answer);
+            }
             match (&queued.request, &mut answer) {
                 (Request::Watch { key, on: true }, Ok(_)) => {
                     let next = now + WATCHED / 3;
@@ -542,6 +546,21 @@ impl<S: Store> Lane<S> {
                 _ => {}
             }
             queued.answer(answer);
+        }
+    }
+
+    /// How far somebody of this process stands from its turn, for a listener that looks.
+    fn note_place(&self, request: &Request, answer: &Result<Answer, Fault>) {
+        let (claim, ahead) = match (request, answer) {
+            (Request::Acquire { claim, .. }, Ok(Answer::Granted { .. }))
+            | (Request::Release { claim, leave: true }, _) => (claim, None),
+            (Request::Acquire { claim, .. }, Ok(Answer::Refused { line, .. })) => {
+                (claim, Some(line.as_ref().map_or(0, |line| line.ahead)))
+            }
+            _ => return,
+        };
+        if claim.ticket().is_some() {
+            self.shared.listening.stand(&names::of_claim(claim), ahead);
         }
     }
 

@@ -6,24 +6,61 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use super::names::Name;
+use super::pace::{Pace, Pacer};
 use crate::protocol::instant::Instant;
+
+/// So many behind the first in line are told that their turn is near.
+pub(crate) const NEAR: usize = 2;
 
 /// What is listened for.
 #[derive(Default)]
 pub(super) struct Listening {
     state: Mutex<State>,
     pub(super) over: Notify,
+    pub(super) pacer: Pacer,
 }
 
 #[derive(Default)]
 pub(super) struct State {
-    /// Until when each record is listened for.
-    pub(super) wanted: BTreeMap<Name, Instant>,
+    /// The records that are listened for.
+    wanted: BTreeMap<Name, Wanted>,
     /// The elections whose new leaders are listened for.
     pub(super) watched: HashSet<Name>,
     /// A task listens.
     pub(super) runs: bool,
     closed: bool,
+}
+
+/// What is known of a wait.
+struct Wanted {
+    /// Until when the record is listened for.
+    until: Instant,
+    /// How many stand before us, as far as we were told; none once nobody waits any more.
+    ahead: Option<u64>,
+}
+
+impl State {
+    /// Somebody asks for these, and stands in line.
+    pub(super) fn want(&mut self, names: Vec<Name>, until: Instant) {
+        for name in names {
+            let ahead = Some(u64::MAX);
+            let wanted = self.wanted.entry(name).or_insert(Wanted { until, ahead });
+            wanted.until = until;
+            wanted.ahead = wanted.ahead.or(ahead);
+        }
+    }
+
+    fn pace(&self) -> Pace {
+        let of = |wanted: &Wanted| match wanted.ahead {
+            None => Pace::Idle,
+            Some(ahead) if ahead > NEAR as u64 => Pace::Waiting,
+            Some(_) => Pace::Next,
+        };
+        let paces = self.wanted.values().map(of);
+        // News of a leader may take a moment.
+        let watches = (!self.watched.is_empty()).then_some(Pace::Waiting);
+        paces.chain(watches).max().unwrap_or(Pace::Idle)
+    }
 }
 
 impl Listening {
@@ -37,16 +74,82 @@ impl Listening {
         self.over.notify_one();
     }
 
+    /// So many stand before us there; none: we do not wait any more.
+    pub(super) fn stand(&self, names: &[Name], ahead: Option<u64>) {
+        let mut state = self.state();
+        for name in names {
+            if let Some(wanted) = state.wanted.get_mut(name) {
+                wanted.ahead = ahead;
+            }
+        }
+        self.pacer.set(state.pace());
+    }
+
+    /// Our turn there is near.
+    pub(super) fn draw_near(&self, name: &Name) {
+        let mut state = self.state();
+        if let Some(wanted) = state.wanted.get_mut(name) {
+            // Not for who does not wait any more.
+            wanted.ahead = wanted.ahead.map(|ahead| ahead.min(NEAR as u64));
+        }
+        self.pacer.set(state.pace());
+    }
+
+    /// What was wanted or watched may be another now.
+    pub(super) fn repace(&self) {
+        let pace = self.state().pace();
+        self.pacer.set(pace);
+    }
+
     /// Whether there is anything to listen for. Who is told that there is not must end.
     pub(super) fn goes_on(&self, now: Instant) -> bool {
         let mut state = self.state();
-        state.wanted.retain(|_, until| now < *until);
+        state.wanted.retain(|_, wanted| now < wanted.until);
         let nothing = state.watched.is_empty() && state.wanted.is_empty();
         state.runs = !state.closed && !nothing;
+        self.pacer.set(state.pace());
         state.runs
     }
 
     pub(super) fn wanted(&self) -> Vec<Name> {
         self.state().wanted.keys().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_looked_often_only_for_who_is_next() {
+        let listening = Listening::default();
+        let pace = || listening.pacer.pace();
+        let [a, b]: [Name; 2] = [b"a"[..].into(), b"b"[..].into()];
+        let until = Instant::from_nanos(1_000);
+        listening.state().want(vec![a.clone(), b.clone()], until);
+        listening.repace();
+        assert_eq!(pace(), Pace::Waiting);
+        listening.stand(std::slice::from_ref(&a), Some(7));
+        assert_eq!(pace(), Pace::Waiting);
+        listening.draw_near(&a);
+        assert_eq!(pace(), Pace::Next);
+        // Who asks again has not lost its place.
+        listening.state().want(vec![a.clone()], until);
+        listening.repace();
+        assert_eq!(pace(), Pace::Next);
+        listening.stand(std::slice::from_ref(&a), None);
+        assert_eq!(pace(), Pace::Waiting, "the other one waits");
+        listening.stand(std::slice::from_ref(&b), None);
+        assert_eq!(pace(), Pace::Idle);
+        // Told too late.
+        listening.draw_near(&a);
+        assert_eq!(pace(), Pace::Idle);
+        listening.state().watched.insert(b);
+        listening.repace();
+        assert_eq!(pace(), Pace::Waiting);
+        listening.stand(&[a], Some(0));
+        assert_eq!(pace(), Pace::Next);
+        assert!(listening.goes_on(until));
+        assert_eq!(pace(), Pace::Waiting, "only the leader is listened for");
     }
 }

@@ -18,6 +18,7 @@ mod lane;
 mod listening;
 mod names;
 mod node;
+mod pace;
 mod shared;
 mod shelf;
 #[cfg(any(test, feature = "testing"))]
@@ -33,5 +34,6 @@ pub use door::Door;
 #[cfg(feature = "testing")]
 pub use flaw::{StoreFlaw, set_flaw};
 pub use node::StoreNode;
+pub use pace::{Pace, Pacer};
 #[cfg(any(test, feature = "testing"))]
 pub use table::Table;
