@@ -165,6 +165,10 @@ pub(crate) struct MatrixArgs {
     #[arg(long, value_delimiter = ',')]
     pub(crate) faults: Vec<Kind>,
 
+    /// How long a grant lasts [default: 1s, with --mixes 2s]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    ttl: Option<Duration>,
+
     /// The seed of the first run
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -205,6 +209,15 @@ impl MatrixArgs {
             }
             mixes => mixes.iter().map(|mix| mix.0.clone()).collect(),
         }
+    }
+
+    /// How long a grant lasts.
+    pub(crate) fn ttl(&self) -> Duration {
+        let usual = match self.mixes.is_empty() {
+            true => Scenario::default().ttl,
+            false => Duration::from_secs(2),
+        };
+        self.ttl.unwrap_or(usual)
     }
 
     /// Where in a file the result goes.

@@ -106,6 +106,7 @@ fn matrix_runs(args: &MatrixArgs) -> anyhow::Result<Verdict> {
     };
     let base = Scenario {
         clients: args.clients,
+        ttl: args.ttl(),
         many: 10,
         server: args.server.clone(),
         ..Scenario::default()

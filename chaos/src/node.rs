@@ -63,6 +63,12 @@ impl NodeKind {
         }
     }
 
+    /// Whether its own clock ends a lease, so that everybody sees at once what is over. At a ZooKeeper a lease is over
+    /// for who has seen it stand still for as long as it lasts.
+    pub fn has_clock(self) -> bool {
+        !matches!(self, Self::Zookeeper | Self::Ensemble)
+    }
+
     /// The shortest name for these: a number where all are Redis.
     pub fn name_of(some: &[Self]) -> String {
         if some.iter().all(|one| *one == Self::Redis) {
