@@ -213,18 +213,20 @@ impl MatrixArgs {
 
     /// How long a grant lasts.
     pub(crate) fn ttl(&self) -> Duration {
-        let usual = match self.mixes.is_empty() {
-            true => Scenario::default().ttl,
-            false => Duration::from_secs(2),
+        let usual = if self.mixes.is_empty() {
+            Scenario::default().ttl
+        } else {
+            Duration::from_secs(2)
         };
         self.ttl.unwrap_or(usual)
     }
 
     /// Where in a file the result goes.
     pub(crate) fn place(&self) -> Place {
-        match self.mixes.is_empty() {
-            true => Place::REDIS,
-            false => Place::MIXES,
+        if self.mixes.is_empty() {
+            Place::REDIS
+        } else {
+            Place::MIXES
         }
     }
 }
