@@ -37,7 +37,7 @@ fn a_quorum_of_three_kinds_keeps_its_word_while_each_is_hurt_in_its_own_way() {
             "--seed 31 --nodes redis,mysql,zookeeper --clients 3 --many 5 \
              --workload file,handover,register,permits --faults {faults}"
         ),
-        &[8, 20],
+        &[11, 25],
         landed,
     );
     run.must_be_valid();
