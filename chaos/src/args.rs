@@ -6,6 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use clap::{Parser, Subcommand};
 use quorate_chaos::faults::Kind;
+use quorate_chaos::matrix::Place;
+use quorate_chaos::node::NodeKind;
 use quorate_chaos::scenario::Scenario;
 use quorate_chaos::workload::{Locker, Order, Workload};
 use quorate_chaos::world::Needs;
@@ -79,6 +81,20 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value_t = 5)]
     masters: usize,
 
+    /// What the masters are, in place of their number: redis, mysql (a MariaDB), mysql-flush0 (one that loses its last
+    /// second in a crash), zookeeper, ensemble (a ZooKeeper of three servers): redis,redis,mysql
+    #[arg(
+        long,
+        value_name = "KIND",
+        value_delimiter = ',',
+        conflicts_with = "masters"
+    )]
+    nodes: Vec<NodeKind>,
+
+    /// How long a grant lasts; answers of masters other than Redis are waited for as long as a quarter of it
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    ttl: Duration,
+
     /// How many client processes
     #[arg(long, default_value_t = 8)]
     clients: usize,
@@ -137,6 +153,10 @@ pub(crate) struct MatrixArgs {
     #[arg(long, value_delimiter = ',', default_value = "1,3,5")]
     pub(crate) masters: Vec<usize>,
 
+    /// Masters of several kinds in place of their numbers: redis+redis+mysql,ensemble
+    #[arg(long, value_name = "KIND+KIND", value_delimiter = ',', conflicts_with = "masters", value_parser = mix)]
+    pub(crate) mixes: Vec<Mix>,
+
     /// The orders
     #[arg(long, value_delimiter = ',', default_value = "fair,unordered")]
     pub(crate) orders: Vec<Order>,
@@ -144,6 +164,10 @@ pub(crate) struct MatrixArgs {
     /// Which faults [default: all]
     #[arg(long, value_delimiter = ',')]
     pub(crate) faults: Vec<Kind>,
+
+    /// How long a grant lasts [default: 1s, with --mixes 2s]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    ttl: Option<Duration>,
 
     /// The seed of the first run
     #[arg(long, default_value_t = 1)]
@@ -164,6 +188,47 @@ pub(crate) struct MatrixArgs {
     /// Where the reports of runs go that are not valid
     #[arg(long, value_name = "DIR", default_value = "target/chaos/matrix")]
     pub(crate) out: PathBuf,
+}
+
+/// What the masters of a run are.
+#[derive(Clone, Debug)]
+pub(crate) struct Mix(Vec<NodeKind>);
+
+fn mix(names: &str) -> Result<Mix, String> {
+    let nodes: Result<_, _> = names.split('+').map(str::parse).collect();
+    nodes.map(Mix)
+}
+
+impl MatrixArgs {
+    /// The masters of the runs.
+    pub(crate) fn fleets(&self) -> Vec<Vec<NodeKind>> {
+        match &self.mixes[..] {
+            [] => {
+                let numbers = self.masters.iter();
+                numbers.map(|n| vec![NodeKind::Redis; *n]).collect()
+            }
+            mixes => mixes.iter().map(|mix| mix.0.clone()).collect(),
+        }
+    }
+
+    /// How long a grant lasts.
+    pub(crate) fn ttl(&self) -> Duration {
+        let usual = if self.mixes.is_empty() {
+            Scenario::default().ttl
+        } else {
+            Duration::from_secs(2)
+        };
+        self.ttl.unwrap_or(usual)
+    }
+
+    /// Where in a file the result goes.
+    pub(crate) fn place(&self) -> Place {
+        if self.mixes.is_empty() {
+            Place::REDIS
+        } else {
+            Place::MIXES
+        }
+    }
 }
 
 /// What stands behind the name of a workload.
@@ -193,10 +258,14 @@ impl Command {
 impl RunArgs {
     /// What is to be run.
     pub(crate) fn scenario(&self) -> anyhow::Result<Scenario> {
+        let nodes = match &self.nodes[..] {
+            [] => vec![NodeKind::Redis; self.masters],
+            named => named.to_vec(),
+        };
         let mut faults: Vec<Kind> = Vec::new();
         for name in &self.faults {
             match name.as_str() {
-                "mixed" => faults.extend(Kind::mixed()),
+                "mixed" => faults.extend(Kind::mixed(&nodes)),
                 "none" => {}
                 name => faults.push(name.parse().map_err(anyhow::Error::msg)?),
             }
@@ -210,7 +279,8 @@ impl RunArgs {
         let scenario = Scenario {
             seed: self.seed.unwrap_or_else(seed_from_clock),
             duration: self.duration,
-            masters: self.masters,
+            ttl: self.ttl,
+            max_ttl: Scenario::default().max_ttl.max(self.ttl * 5 / 4),
             clients: self.clients,
             guarded: self
                 .restart_guard
@@ -226,7 +296,7 @@ impl RunArgs {
                 Locker::Quorate => Scenario::default().patience,
                 _ => PATIENCE_WITH_WRONG_ONES,
             },
-            ..Scenario::default()
+            ..Scenario::default().over(&nodes)
         };
         scenario.check()?;
         Ok(scenario)
@@ -245,18 +315,24 @@ impl RunArgs {
 /// The command that runs this scenario once more.
 pub(crate) fn again(scenario: &Scenario) -> String {
     let names: Vec<&str> = scenario.faults.iter().map(|kind| kind.name()).collect();
-    let faults = match scenario.faults == Kind::mixed() {
+    let faults = match scenario.faults == Kind::mixed(&scenario.nodes()) {
         true => "mixed".to_owned(),
         false if names.is_empty() => "none".to_owned(),
         false => names.join(","),
     };
+    let masters = match &scenario.nodes[..] {
+        [] => format!("--masters {}", scenario.masters),
+        nodes => {
+            let nodes: Vec<_> = nodes.iter().map(|node| node.name()).collect();
+            format!("--nodes {}", nodes.join(","))
+        }
+    };
     let mut command = format!(
-        "cargo run --release -p quorate-chaos -- run --seed {} --duration {} --masters {} --clients {} --faults {faults} --workload {} --locker {} --order {} --restart-guard {} --many {} --pause {}",
+        "cargo run --release -p quorate-chaos -- run --seed {} --duration {} {masters} --clients {} --faults {faults} --workload {} --locker {} --order {} --restart-guard {} --many {} --pause {}",
         scenario.seed,
         humantime::format_duration(scenario.duration)
             .to_string()
             .replace(' ', ""),
-        scenario.masters,
         scenario.clients,
         Workload::name_of(&scenario.workloads),
         scenario.locker.name(),
@@ -267,6 +343,9 @@ pub(crate) fn again(scenario: &Scenario) -> String {
             .to_string()
             .replace(' ', ""),
     );
+    if scenario.ttl != Scenario::default().ttl {
+        let _ = write!(command, " --ttl {}ms", scenario.ttl.as_millis());
+    }
     if let Some(server) = &scenario.server {
         let _ = write!(command, " --server {}", server.display());
     }

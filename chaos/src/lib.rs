@@ -6,6 +6,8 @@
 //! - [`scenario`], [`workload`]: what a run is to be and what it promises; [`schedule`]: what follows from its seed
 //! - [`faults`]: what can go wrong, injected and healed and seen both times
 //! - [`world`], [`fleet`]: masters and network, client processes
+//! - [`node`], [`master`], [`road`], [`probe`], [`observer`]: what masters are, the way to them, and looking at them;
+//!   [`locking`]: the library over any of them
 //! - [`register`], [`bank`]: what the fencing tokens protect
 //! - [`client`]: what runs in a client process
 //! - [`event`], [`claim`], [`recorder`], [`history`]: what is written down
@@ -25,11 +27,17 @@ pub mod event;
 pub mod faults;
 pub mod fleet;
 pub mod history;
+pub mod locking;
+pub mod master;
 pub mod matrix;
+pub mod node;
+pub mod observer;
+pub mod probe;
 pub mod progress;
 pub mod recorder;
 pub mod register;
 pub mod report;
+pub mod road;
 pub mod run;
 pub mod scenario;
 pub mod schedule;

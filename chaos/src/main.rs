@@ -10,6 +10,7 @@ use anyhow::Context;
 use clap::Parser;
 use quorate_chaos::checks::{self, Verdict};
 use quorate_chaos::faults::Kind;
+use quorate_chaos::node::NodeKind;
 use quorate_chaos::progress::Progress;
 use quorate_chaos::report::{self, Summary};
 use quorate_chaos::scenario::Scenario;
@@ -98,13 +99,14 @@ fn matrix_runs(args: &MatrixArgs) -> anyhow::Result<Verdict> {
     let plan = matrix::Plan {
         workloads: args.workload.iter().map(|named| named.0.clone()).collect(),
         kinds,
-        masters: args.masters.clone(),
+        fleets: args.fleets(),
         orders: args.orders.clone(),
         cell: args.cell,
         seed: args.seed,
     };
     let base = Scenario {
         clients: args.clients,
+        ttl: args.ttl(),
         many: 10,
         server: args.server.clone(),
         ..Scenario::default()
@@ -112,7 +114,7 @@ fn matrix_runs(args: &MatrixArgs) -> anyhow::Result<Verdict> {
     let cells = matrix::run(&plan, &base, &args.out, &STOP)?;
     let text = matrix::markdown(&cells, &world::server_version(args.server.as_deref()));
     match &args.record {
-        Some(path) => matrix::record(path, &text)?,
+        Some(path) => matrix::record(path, args.place(), &text)?,
         None => print!("{text}"),
     }
     let worst = cells
@@ -141,7 +143,7 @@ fn list_faults() {
     let tools = Tools::build(&needs);
     for kind in Kind::all() {
         println!("{:<22} {}", kind.name(), kind.what);
-        if kind.breaks_exclusion(true) {
+        if kind.breaks_exclusion(true, &NodeKind::ALL) {
             println!("{:<22} (two holders are possible around it)", "");
         }
         if let Some(why) = tools.lack(kind.needs) {

@@ -12,15 +12,32 @@ use anyhow::Context;
 
 use crate::checks::Verdict;
 use crate::faults::Kind;
+use crate::node::NodeKind;
 use crate::progress::Progress;
 use crate::report::Summary;
 use crate::run;
 use crate::scenario::{Exclusion, Scenario};
 use crate::workload::{Order, Workload, family};
 
-/// What is written anew stands between these; what people wrote around it stays.
-const BEGIN: &str = "<!-- matrix: written by scripts/chaos --all -->";
-const END: &str = "<!-- end of matrix -->";
+/// What is written anew stands between two marks; what people wrote around it stays.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    begin: &'static str,
+    end: &'static str,
+}
+
+impl Place {
+    /// Where all masters are Redis.
+    pub const REDIS: Self = Self {
+        begin: "<!-- matrix: written by scripts/chaos --all -->",
+        end: "<!-- end of matrix -->",
+    };
+    /// Where they are not.
+    pub const MIXES: Self = Self {
+        begin: "<!-- mixes: written by scripts/chaos --mixes -->",
+        end: "<!-- end of mixes -->",
+    };
+}
 
 /// One run of the matrix.
 #[derive(Debug)]
@@ -29,8 +46,8 @@ pub struct Cell {
     pub workloads: Vec<Workload>,
     /// The kind of fault.
     pub kind: Kind,
-    /// How many masters.
-    pub masters: usize,
+    /// What the masters are.
+    pub nodes: Vec<NodeKind>,
     /// In which order waiters come.
     pub order: Order,
     /// What came of it.
@@ -44,8 +61,8 @@ pub struct Plan {
     pub workloads: Vec<Vec<Workload>>,
     /// The kinds of faults.
     pub kinds: Vec<Kind>,
-    /// The numbers of masters.
-    pub masters: Vec<usize>,
+    /// The masters of each run.
+    pub fleets: Vec<Vec<NodeKind>>,
     /// The orders.
     pub orders: Vec<Order>,
     /// How long faults are injected in each run.
@@ -74,7 +91,12 @@ pub fn run(
         if stop.load(Ordering::Relaxed) {
             return Ok(cells);
         }
-        let (masters, order) = (scenario.masters, scenario.order);
+        let (nodes, order) = (scenario.nodes(), scenario.order);
+        let masters = NodeKind::name_of(&nodes);
+        if let Some(why) = nodes.iter().find_map(|node| node.lack()) {
+            eprintln!("not run: {kind} over {masters}: {why}");
+            continue;
+        }
         let workloads = scenario.workloads.clone();
         let name = Workload::name_of(&workloads);
         let dir = out.join(format!("{name}-{kind}-{masters}-{}", order.name()));
@@ -83,7 +105,7 @@ pub fn run(
         let cell = Cell {
             workloads,
             kind,
-            masters,
+            nodes,
             order,
             summary,
         };
@@ -102,17 +124,17 @@ impl Plan {
         let mut all = Vec::new();
         for workloads in &self.workloads {
             for &kind in &self.kinds {
-                for &masters in &self.masters {
+                let of = |nodes: &&Vec<_>| nodes.iter().any(|node| kind.on.has(*node));
+                for nodes in self.fleets.iter().filter(of) {
                     for &order in &self.orders {
                         let scenario = Scenario {
                             seed: self.seed + all.len() as u64,
                             duration: self.cell,
-                            masters,
                             faults: vec![kind],
                             workloads: workloads.clone(),
                             order,
                             guarded: !kind.is_unguarded(),
-                            ..base.clone()
+                            ..base.clone().over(nodes)
                         };
                         all.push((scenario, kind));
                     }
@@ -139,7 +161,8 @@ impl Cell {
     fn row(&self) -> String {
         let summary = &self.summary;
         let name = Workload::name_of(&self.workloads);
-        let (kind, masters, order) = (self.kind, self.masters, self.order.name());
+        let (kind, order) = (self.kind, self.order.name());
+        let masters = NodeKind::name_of(&self.nodes);
         let cell = format!("| {name} | {kind} | {masters} | {order} |");
         if self.is_unavailable() {
             let why = &summary.unavailable[kind.name()];
@@ -170,7 +193,7 @@ impl Cell {
             "{:<10} {:<22} {} masters, {:<9} {what:<12} {} landed, {} acquisitions, {} violations, {} allowed",
             Workload::name_of(&self.workloads),
             self.kind.name(),
-            self.masters,
+            NodeKind::name_of(&self.nodes),
             self.order.name(),
             self.summary.landed(),
             self.summary.acquisitions(),
@@ -323,12 +346,13 @@ fn by_workload(cells: &[Cell]) -> String {
 /// # Errors
 ///
 /// When the file cannot be read or written.
-pub fn record(path: &Path, matrix: &str) -> anyhow::Result<()> {
+pub fn record(path: &Path, place: Place, matrix: &str) -> anyhow::Result<()> {
+    let Place { begin, end } = place;
     let old = fs::read_to_string(path).unwrap_or_default();
-    let block = format!("{BEGIN}\n{matrix}{END}");
-    let new = match (old.find(BEGIN), old.find(END)) {
+    let block = format!("{begin}\n{matrix}{end}");
+    let new = match (old.find(begin), old.find(end)) {
         (Some(from), Some(to)) if from < to => {
-            format!("{}{block}{}", &old[..from], &old[to + END.len()..])
+            format!("{}{block}{}", &old[..from], &old[to + end.len()..])
         }
         _ if old.is_empty() => format!("# Track record\n\n{block}\n"),
         _ => format!("{}\n\n{block}\n", old.trim_end()),
@@ -360,7 +384,7 @@ mod tests {
         Cell {
             workloads: workloads.to_vec(),
             kind: "kill".parse().expect("a fault"),
-            masters: 3,
+            nodes: vec![NodeKind::Redis; 3],
             order: Order::Fair,
             summary,
         }

@@ -54,6 +54,11 @@ pub fn run(
     stop: &AtomicBool,
 ) -> anyhow::Result<Outcome> {
     scenario.check()?;
+    for (index, node) in scenario.nodes().into_iter().enumerate() {
+        if let Some(why) = node.lack() {
+            anyhow::bail!("m{} cannot be started here: {why}", index + 1);
+        }
+    }
     std::fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
     let recorder = Recorder::new(Clock::start());
     let driven = Driver::set_out(scenario, out, &recorder, progress)?.drive(stop);
@@ -101,7 +106,7 @@ impl<'a> Driver<'a> {
         let mut possible = scenario.clone();
         possible.faults.clear();
         for &kind in &scenario.faults {
-            match kind.unavailable(scenario.masters, &tools) {
+            match kind.unavailable(&scenario.nodes(), &tools) {
                 None => possible.faults.push(kind),
                 Some(why) => recorder.note("chaos", unavailable(kind.name(), why)),
             }
@@ -299,6 +304,11 @@ impl<'a> Driver<'a> {
 
     fn keys(&self, when: &str) -> anyhow::Result<()> {
         for master in 0..self.world.masters.len() {
+            // What was lost and never given back is there for who looks, for a ttl.
+            if when == "at-once" && !self.world.masters[master].kind().has_clock() {
+                let _ = self.world.keys(master);
+                continue;
+            }
             let (left, eternal) = self
                 .world
                 .keys(master)

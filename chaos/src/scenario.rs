@@ -8,6 +8,7 @@ use quorate_testbed::Persistence;
 use serde::{Deserialize, Serialize};
 
 use crate::faults::Kind;
+use crate::node::NodeKind;
 pub use crate::workload::{Locker, Order, Workload};
 use crate::world::{Layout, Needs};
 
@@ -20,6 +21,9 @@ pub struct Scenario {
     pub duration: Duration,
     /// How many masters.
     pub masters: usize,
+    /// What they are. Empty: all of them Redis.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<NodeKind>,
     /// How many client processes.
     pub clients: usize,
     /// The kinds of faults.
@@ -69,8 +73,9 @@ impl Default for Scenario {
             seed: 1,
             duration: Duration::from_secs(10),
             masters: 5,
+            nodes: Vec::new(),
             clients: 8,
-            faults: Kind::mixed(),
+            faults: Kind::mixed(&[NodeKind::Redis]),
             workloads: Workload::LOCK.to_vec(),
             locker: Locker::Quorate,
             order: Order::Fair,
@@ -88,6 +93,25 @@ impl Default for Scenario {
 }
 
 impl Scenario {
+    /// What the masters are.
+    pub fn nodes(&self) -> Vec<NodeKind> {
+        match &self.nodes[..] {
+            [] => vec![NodeKind::Redis; self.masters],
+            nodes => nodes.to_vec(),
+        }
+    }
+
+    /// The same scenario over these.
+    #[must_use]
+    pub fn over(self, nodes: &[NodeKind]) -> Self {
+        let is_mixed = nodes.iter().any(|node| *node != NodeKind::Redis);
+        Self {
+            masters: nodes.len(),
+            nodes: if is_mixed { nodes.to_vec() } else { Vec::new() },
+            ..self
+        }
+    }
+
     /// What a majority is.
     pub fn majority(&self) -> usize {
         self.masters / 2 + 1
@@ -95,7 +119,8 @@ impl Scenario {
 
     /// What may be expected of mutual exclusion.
     pub fn exclusion(&self) -> Exclusion {
-        let breaks = |kind: &Kind| kind.breaks_exclusion(self.guarded);
+        let nodes = self.nodes();
+        let breaks = |kind: &Kind| kind.breaks_exclusion(self.guarded, &nodes);
         // Who is rarely in each other's way may be lucky.
         let seen = self.workloads.iter().any(|one| one.shows_breaks());
         if seen && !self.faults.is_empty() && self.faults.iter().all(|kind| kind.must_break()) {
@@ -131,6 +156,20 @@ impl Scenario {
         ensure!(self.masters > 0, "at least one master");
         ensure!(self.clients > 0, "at least one client");
         ensure!(
+            self.nodes.is_empty() || self.nodes.len() == self.masters,
+            "{} masters are named, and there are {}",
+            self.nodes.len(),
+            self.masters
+        );
+        let foreign = self.nodes.iter().find(|node| **node != NodeKind::Redis);
+        if let Some(foreign) = foreign {
+            ensure!(
+                self.locker.is_the_library(),
+                "{} knows only Redis, and one of the masters is {foreign}",
+                self.locker.name()
+            );
+        }
+        ensure!(
             !self.guarded || !self.faults.iter().any(|kind| kind.is_unguarded()),
             "amnesia is about masters that nobody guards: give --restart-guard off"
         );
@@ -159,16 +198,17 @@ impl Scenario {
     pub fn layout(&self) -> Layout {
         Layout {
             clients: self.clients,
-            disks: (0..self.masters)
-                .map(|index| self.persistence(index))
+            masters: (self.nodes().into_iter().enumerate())
+                .map(|(index, node)| (node, self.persistence(index)))
                 .collect(),
+            timeout: self.ttl / 4,
             server: self.server.clone(),
             needs: self.faults.iter().map(|kind| kind.needs).collect(),
             seed: self.seed,
         }
     }
 
-    /// What the master of this index keeps on disk, so that every kind of restart finds its like.
+    /// What the master of this index keeps on disk, if it is a Redis, so that every kind of restart finds its like.
     pub fn persistence(&self, index: usize) -> Persistence {
         let mut wanted: Vec<Persistence> = Vec::new();
         for kind in &self.faults {
@@ -180,7 +220,12 @@ impl Scenario {
         }
         match wanted.len() {
             0 => Persistence::None,
-            kinds => wanted[index % kinds],
+            kinds => {
+                // Those in front of it that keep nothing of the kind are not counted.
+                let nodes = self.nodes();
+                let before = nodes.iter().take(index);
+                wanted[before.filter(|node| **node == NodeKind::Redis).count() % kinds]
+            }
         }
     }
 }
@@ -199,10 +244,24 @@ mod tests {
             };
             scenario.exclusion()
         };
-        assert_eq!(of(&Kind::mixed(), true), Exclusion::Holds);
+        assert_eq!(of(&Kind::mixed(&[NodeKind::Redis]), true), Exclusion::Holds);
         let kind = |name: &str| name.parse::<Kind>().unwrap();
         assert_eq!(of(&[kind("kill")], false), Exclusion::MayBreak);
         assert_eq!(of(&[kind("amnesia")], false), Exclusion::MustBreak);
+        let over = |nodes: &[NodeKind]| {
+            let scenario = Scenario {
+                faults: vec![kind("restart-majority")],
+                guarded: false,
+                ..Scenario::default().over(nodes)
+            };
+            scenario.exclusion()
+        };
+        let (flushed, not) = (NodeKind::Mysql, NodeKind::MysqlFlush0);
+        assert_eq!(
+            over(&[flushed, flushed, NodeKind::Ensemble]),
+            Exclusion::Holds
+        );
+        assert_eq!(over(&[flushed, not]), Exclusion::MayBreak);
         let both = [kind("flushall"), kind("stop")];
         assert_eq!(of(&both, true), Exclusion::MayBreak);
         let kinds = Scenario {
@@ -212,6 +271,22 @@ mod tests {
             ..Scenario::default()
         };
         assert_eq!(kinds.exclusion(), Exclusion::MayBreak);
+    }
+
+    #[test]
+    fn lockers_that_know_only_redis_are_kept_from_other_masters() {
+        let mix = [NodeKind::Redis, NodeKind::Mysql, NodeKind::Redis];
+        let checked = |locker| {
+            let scenario = Scenario {
+                locker,
+                ..Scenario::default().over(&mix)
+            };
+            scenario.check().map_err(|error| error.to_string())
+        };
+        assert_eq!(checked(Locker::Quorate), Ok(()));
+        assert_eq!(checked(Locker::IgnoresLoss), Ok(()));
+        let why = "half-quorum knows only Redis, and one of the masters is mysql";
+        assert_eq!(checked(Locker::HalfQuorum), Err(why.to_owned()));
     }
 
     #[test]

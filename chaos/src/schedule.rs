@@ -53,7 +53,7 @@ impl<'a> Scheduler<'a> {
             .faults
             .iter()
             .copied()
-            .filter(|kind| kind.fits(scenario.masters))
+            .filter(|kind| self.has_turns(*kind))
             .collect();
         if kinds.is_empty() {
             return Vec::new();
@@ -83,9 +83,18 @@ impl<'a> Scheduler<'a> {
         self.planned
     }
 
+    /// Whether there is a master that it can be done to: what never has its turn would hold up all others.
+    fn has_turns(&self, kind: Kind) -> bool {
+        let (scenario, nodes) = (self.scenario, self.scenario.nodes());
+        let suits = |index| kind.suits(nodes[index], scenario.persistence(index));
+        let is_done_to_one = kind.reach == Reach::One;
+        kind.fits(&nodes) && (!is_done_to_one || (0..nodes.len()).any(suits))
+    }
+
     fn draw(&mut self, kind: Kind, at: Duration) -> Option<Injection> {
         let scenario = self.scenario;
-        let suits = |index: &usize| kind.suits(scenario.persistence(*index));
+        let nodes = scenario.nodes();
+        let suits = |index: &usize| kind.suits(nodes[*index], scenario.persistence(*index));
         let free: Vec<usize> = (0..scenario.masters)
             .filter(|index| self.masters[*index] <= at)
             .filter(suits)
@@ -161,6 +170,7 @@ impl<'a> Scheduler<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::NodeKind;
 
     #[test]
     fn the_same_seed_makes_the_same_schedule_and_every_kind_has_its_turn() {
@@ -181,5 +191,31 @@ mod tests {
             ..scenario
         };
         assert_ne!(plan, schedule(&other));
+    }
+
+    #[test]
+    fn what_can_be_done_to_no_master_holds_up_nothing_and_what_is_for_one_kind_is_done_to_it_alone()
+    {
+        let mix = [NodeKind::Redis, NodeKind::Mysql, NodeKind::Ensemble];
+        let scenario = Scenario {
+            duration: Duration::from_secs(120),
+            faults: Kind::mixed(&mix),
+            ..Scenario::default().over(&mix)
+        };
+        let plan = schedule(&scenario);
+        let last = plan.last().expect("some").at;
+        assert!(last > Duration::from_secs(100), "it ends at {last:?}");
+        for planned in &plan {
+            let fault = &planned.fault;
+            let nodes = fault.masters.iter().map(|index| mix[*index]);
+            assert!(
+                nodes.into_iter().all(|node| fault.kind.on.has(node)),
+                "{fault:?}"
+            );
+        }
+        for name in ["db-row-held", "zk-leader-kill", "stop", "latency"] {
+            let mut of = plan.iter().filter(|one| one.fault.kind.name() == name);
+            assert!(of.next().is_some(), "{name} has no turn");
+        }
     }
 }

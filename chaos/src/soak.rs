@@ -17,11 +17,21 @@ const SLACK_BYTES: u64 = 6 << 20;
 /// The same for open handles and connections.
 const SLACK_HANDLES: u64 = 12;
 
-/// A soak of this length: faults every second or two, a thousand locks held.
+/// So many locks are held on Redis.
+const HELD: usize = 1_000;
+/// And where a master must have each renewal on its disk: each three times in a second.
+const HELD_ON_DISK: usize = 200;
+
+/// A soak of this length: faults every second or two, a thousand locks held, or two hundred.
 pub fn scenario(duration: Duration, base: Scenario) -> Scenario {
+    let held = if base.nodes.is_empty() {
+        HELD
+    } else {
+        HELD_ON_DISK
+    };
     Scenario {
         duration,
-        many: 1_000_usize.div_ceil(base.clients),
+        many: held.div_ceil(base.clients),
         many_hold: Duration::from_secs(20),
         gap: Duration::from_secs(2),
         pause: Duration::from_millis(400),

@@ -182,6 +182,11 @@ impl Locker {
         Self::LedByOne,
     ];
 
+    /// Whether the library does the asking, so that masters of every kind are asked.
+    pub fn is_the_library(self) -> bool {
+        matches!(self, Self::Quorate | Self::IgnoresLoss | Self::JumpsLine)
+    }
+
     /// What it knows how to lock.
     pub fn workloads(self) -> &'static [Workload] {
         match self {

@@ -10,11 +10,15 @@ use std::time::Duration;
 
 use anyhow::Context;
 use quorate_testbed::{
-    ClockShim, Leads, Names, Namespace, OffsetFile, Persistence, Proxy, Reply, Server,
-    ServerOptions, isolable,
+    ClockShim, Leads, Names, Namespace, OffsetFile, Persistence, Reply, Server, ServerOptions,
+    isolable,
 };
 
 use crate::fleet::{self, Fleet};
+use crate::master::{Login, Master};
+use crate::node::NodeKind;
+use crate::observer::{self, Observer};
+use crate::road::Road;
 
 /// The user as whom clients log in, where they do.
 pub const USER: &str = "locker";
@@ -22,6 +26,12 @@ pub const USER: &str = "locker";
 pub const PASSWORD: &str = "thrown-away";
 /// What that user may do: everything, while nothing has been taken away.
 pub const ALL_RIGHTS: &[&str] = &["~*", "&*", "+@all"];
+
+/// The same for a database.
+const CLIENTS: Login<'_> = Login {
+    user: USER,
+    password: PASSWORD,
+};
 
 /// How long a master may take to be ready, on a machine that is busy.
 const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -50,8 +60,10 @@ pub enum Needs {
 pub struct Layout {
     /// How many clients will come.
     pub clients: usize,
-    /// What each master keeps on disk.
-    pub disks: Vec<Persistence>,
+    /// What each master is, and what it keeps on disk where it is a Redis.
+    pub masters: Vec<(NodeKind, Persistence)>,
+    /// How long an answer of a master that is no Redis is waited for.
+    pub timeout: Duration,
     /// The server program; `None`: what the machine offers.
     pub server: Option<PathBuf>,
     /// What the faults need.
@@ -109,17 +121,20 @@ pub struct World {
     /// The client processes; none at first. They end before what they speak to does.
     pub clients: Fleet,
     /// The masters.
-    pub masters: Vec<Arc<Server>>,
-    /// One proxy for each client and master: `proxies[client][master]`.
-    pub proxies: Vec<Vec<Proxy>>,
+    pub masters: Vec<Master>,
+    /// One way for each client and master: `roads[client][master]`.
+    pub roads: Vec<Vec<Road>>,
     /// What moves the masters' clocks; empty where no fault needs it.
     pub offsets: Vec<OffsetFile>,
     /// Where the masters' names lead, where they have names.
     pub names: Option<Names>,
     /// Whether clients speak to the masters themselves, and not to the proxies.
     direct: bool,
-    /// What clients log in with, as it stands in a URL.
+    /// What clients log in with at a Redis, as it stands in a URL.
     login: String,
+    /// Who looks at each master that is no Redis.
+    observers: Vec<Option<Observer>>,
+    timeout: Duration,
 }
 
 impl World {
@@ -131,20 +146,24 @@ impl World {
     pub fn build(layout: &Layout, tools: Tools, clients: Fleet) -> anyhow::Result<Self> {
         let shim = tools.clocks.and_then(Result::ok);
         let (masters, offsets) = start_masters(layout, shim.as_ref())?;
-        let mut proxies = Vec::new();
+        let mut roads = Vec::new();
         for client in 0..layout.clients {
             let mut row = Vec::new();
             for (index, master) in masters.iter().enumerate() {
                 let seed = layout.seed ^ ((client * 64 + index) as u64);
-                row.push(Proxy::seeded(master.addr(), seed).context("start a proxy")?);
+                row.push(Road::open(&master.addrs(), seed).context("start a proxy")?);
             }
-            proxies.push(row);
+            roads.push(row);
         }
         // A proxy would answer the connect in place of a master that cannot be reached.
         let proxied = layout.has(Needs::Proxies) || layout.has(Needs::Names);
+        let observers = masters.iter().map(observe);
+        let observers = observers.collect::<anyhow::Result<_>>()?;
         let world = Self {
             masters,
-            proxies,
+            roads,
+            observers,
+            timeout: layout.timeout,
             offsets,
             names: tools.names.and_then(Result::ok),
             clients,
@@ -166,7 +185,7 @@ impl World {
     /// The address by which clients come to this master.
     pub fn way_to(&self, master: usize) -> IpAddr {
         if self.direct {
-            self.masters[master].addr().ip()
+            self.masters[master].addrs()[0].ip()
         } else {
             Ipv4Addr::LOCALHOST.into()
         }
@@ -175,11 +194,15 @@ impl World {
     /// The masters' addresses as this client is to see them.
     pub fn urls(&self, client: usize) -> Vec<String> {
         let url = |master: usize| {
-            let port = if self.direct {
-                self.masters[master].port()
+            let over = if self.direct {
+                self.masters[master].addrs()
             } else {
-                self.proxies[client][master].addr().port()
+                self.roads[client][master].addrs()
             };
+            if let Some(url) = self.masters[master].url(&over, CLIENTS, self.timeout) {
+                return url;
+            }
+            let port = over[0].port();
             let host = match self.names {
                 Some(_) => host(master),
                 None => self.way_to(master).to_string(),
@@ -195,13 +218,25 @@ impl World {
         names.collect()
     }
 
+    /// The Redis that this master is.
+    ///
+    /// # Errors
+    ///
+    /// When it is none.
+    pub fn redis(&self, master: usize) -> anyhow::Result<&Arc<Server>> {
+        self.masters[master].redis()
+    }
+
     /// The keys on a master: those of locks and queues, and those that never expire.
     ///
     /// # Errors
     ///
     /// When the master does not answer.
     pub fn keys(&self, master: usize) -> anyhow::Result<(Vec<String>, Vec<String>)> {
-        let mut connection = self.masters[master].connect(Duration::from_secs(2))?;
+        if let Some(observer) = &self.observers[master] {
+            return Ok((observer.locked()?, Vec::new()));
+        }
+        let mut connection = self.redis(master)?.connect(Duration::from_secs(2))?;
         let (mut left, mut eternal) = (Vec::new(), Vec::new());
         let Reply::Array(keys) = connection.command(&["KEYS", "*"])? else {
             anyhow::bail!("no answer to KEYS")
@@ -229,15 +264,15 @@ impl World {
 
     /// Whether a master answers at once.
     pub fn answers(&self, master: usize) -> bool {
-        let patience = Duration::from_millis(50);
-        let probe = self.masters[master].connect(patience);
-        probe.is_ok_and(|mut connection| connection.command(&["PING"]).is_ok())
+        self.masters[master].answers(Duration::from_millis(50))
     }
 
     /// What a master uses: the bytes that it says, its open file descriptors, and the connections of
     /// clients, without the one on which it is asked.
     pub fn gauge(&self, master: usize) -> Option<(u64, u64, u64)> {
-        let server = &self.masters[master];
+        let Ok(server) = self.redis(master) else {
+            return gauge_store(&self.masters[master]);
+        };
         let (_, handles) = fleet::usage(server.pid()?)?;
         let number = |section: &str, name: &str| {
             let info = server.command(&["INFO", section]).ok()?;
@@ -256,6 +291,28 @@ impl World {
     }
 }
 
+/// What a master says of itself that is no Redis. Its memory is not ours to judge: it fills its caches.
+fn gauge_store(master: &Master) -> Option<(u64, u64, u64)> {
+    if let Ok(server) = master.database() {
+        let (_, handles) = fleet::usage(server.pid()?)?;
+        let count =
+            format!("SELECT COUNT(*) FROM information_schema.processlist WHERE user = '{USER}'");
+        let connections = server.sql(&count).ok()?.trim().parse().ok()?;
+        return Some((0, handles, connections));
+    }
+    let ensemble = master.zookeeper().ok()?;
+    let members = 0..ensemble.members();
+    let connections =
+        members.filter_map(|member| ensemble.figure(member, "zk_num_alive_connections"));
+    Some((0, 0, connections.sum()))
+}
+
+/// Who looks at a master that is no Redis.
+fn observe(master: &Master) -> anyhow::Result<Option<Observer>> {
+    let url = master.url(&master.addrs(), CLIENTS, observer::PATIENCE);
+    url.map(|url| Observer::of(&url)).transpose()
+}
+
 /// How clients call a master, where masters have names.
 pub fn host(master: usize) -> String {
     format!("m{}.quorate.test", master + 1)
@@ -264,9 +321,9 @@ pub fn host(master: usize) -> String {
 fn start_masters(
     layout: &Layout,
     shim: Option<&ClockShim>,
-) -> anyhow::Result<(Vec<Arc<Server>>, Vec<OffsetFile>)> {
+) -> anyhow::Result<(Vec<Master>, Vec<OffsetFile>)> {
     let (mut offsets, mut options) = (Vec::new(), Vec::new());
-    for &disk in &layout.disks {
+    for &(_, disk) in &layout.masters {
         let mut one = server_options(layout, disk);
         if let Some(shim) = shim {
             let offset = shim.offset_file().context("make a clock file")?;
@@ -282,7 +339,8 @@ fn start_masters(
     let started: Vec<_> = thread::scope(|scope| {
         let starts: Vec<_> = options
             .into_iter()
-            .map(|options| scope.spawn(move || Server::start(options)))
+            .zip(&layout.masters)
+            .map(|(options, (kind, _))| scope.spawn(move || Master::start(*kind, options, CLIENTS)))
             .collect();
         starts
             .into_iter()
@@ -294,8 +352,8 @@ fn start_masters(
             .collect()
     });
     let mut masters = Vec::new();
-    for server in started {
-        masters.push(Arc::new(server.context("start a master")?));
+    for master in started {
+        masters.push(master.context("start a master")?);
     }
     Ok((masters, offsets))
 }

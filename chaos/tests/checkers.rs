@@ -6,6 +6,7 @@ use quorate_chaos::claim::Claim;
 use quorate_chaos::event::{Entry, Event};
 use quorate_chaos::faults::Kind;
 use quorate_chaos::history::History;
+use quorate_chaos::node::NodeKind;
 use quorate_chaos::scenario::{Scenario, Workload};
 
 const MS: u64 = 1_000_000;
@@ -347,6 +348,27 @@ fn keys_that_stay_are_found() {
         Verdict::Unknown,
         "nobody looked"
     );
+}
+
+#[test]
+fn a_master_without_a_clock_is_looked_at_after_the_ttl_alone_and_any_other_at_once_as_well() {
+    let verdict = |node: NodeKind, after: &[&str]| {
+        let keys = |when: &str| Event::Keys {
+            when: when.to_owned(),
+            left: after.iter().map(|key| (*key).to_owned()).collect(),
+            eternal: Vec::new(),
+        };
+        let tale = Tale::default()
+            .at(100_000, "chaos", Event::Finish)
+            .at(101_000, "m1", keys("after-ttl"))
+            .at(104_000, "m1", keys("after-notes"));
+        let scenario = Scenario::default().over(&[node]);
+        let findings = check(&scenario, &History::new(tale.0));
+        findings.by("litter").expect("that checker").verdict
+    };
+    assert_eq!(verdict(NodeKind::Ensemble, &[]), Verdict::Valid);
+    assert_eq!(verdict(NodeKind::Zookeeper, &["file"]), Verdict::Invalid);
+    assert_eq!(verdict(NodeKind::Mysql, &[]), Verdict::Unknown);
 }
 
 #[test]

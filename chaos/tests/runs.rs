@@ -2,100 +2,21 @@
 //!
 //! They share one machine, so they take turns.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+mod support;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use quorate_chaos::checks::Verdict;
 use quorate_chaos::faults::Kind;
-use quorate_chaos::report::Summary;
-use rustix::fs::{FlockOperation, flock};
-
-/// Holds off the other runs of this file, also those in other processes.
-fn turn() -> File {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("chaos.turn");
-    let file = File::create(path).expect("a file to lock");
-    flock(&file, FlockOperation::LockExclusive).expect("a turn");
-    file
-}
-
-struct Run {
-    output: Output,
-    out: PathBuf,
-    summary: Summary,
-}
-
-impl Run {
-    fn of(name: &str, args: &str) -> Self {
-        let _turn = turn();
-        let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let _ = std::fs::remove_dir_all(&out);
-        let output = chaos(&format!("run {args} --out {}", out.display()));
-        let summary = std::fs::read(out.join("summary.json")).unwrap_or_else(|error| {
-            panic!("{name} left no summary ({error}):\n{}", text(&output));
-        });
-        let summary = serde_json::from_slice(&summary).expect("a summary");
-        Self {
-            output,
-            out,
-            summary,
-        }
-    }
-
-    /// The same for longer and longer until it has seen enough: a busy machine gets less done in the
-    /// same time, and what nobody could do is not looked at.
-    fn until(name: &str, args: &str, seconds: &[u32], enough: impl Fn(&Self) -> bool) -> Self {
-        let mut runs = seconds
-            .iter()
-            .map(|seconds| Self::of(name, &format!("{args} --duration {seconds}s")));
-        let mut run = runs.next().expect("a first one");
-        for longer in runs {
-            if enough(&run) {
-                break;
-            }
-            eprintln!("{name} once more, for longer:\n{}", text(&run.output));
-            run = longer;
-        }
-        run
-    }
-
-    fn must_be_valid(&self) {
-        assert_eq!(
-            self.summary.verdict,
-            Verdict::Valid,
-            "{}",
-            text(&self.output)
-        );
-        assert!(self.output.status.success(), "{}", text(&self.output));
-    }
-
-    fn landed(&self, kind: Kind) -> usize {
-        let count = self.summary.faults.get(kind.name());
-        count.map_or(0, |count| count.landed)
-    }
-}
-
-fn chaos(args: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_quorate-chaos"))
-        .args(args.split(' '))
-        .stdin(Stdio::null())
-        .output()
-        .expect("the program runs")
-}
-
-fn kind(name: &str) -> Kind {
-    name.parse().expect("a kind of fault")
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
-}
+use quorate_chaos::node::NodeKind;
+use support::{Run, chaos, kind, text};
 
 #[test]
 fn forty_seconds_of_mixed_faults_break_nothing() {
     let run = Run::of("mixed", "--seed 30 --duration 40s --clients 5");
     run.must_be_valid();
-    for kind in Kind::mixed() {
+    for kind in Kind::mixed(&[NodeKind::Redis]) {
         assert!(run.landed(kind) > 0, "{kind} did not have its turn");
     }
     let page = std::fs::read_to_string(run.out.join("timeline.html")).expect("a page");

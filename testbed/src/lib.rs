@@ -2,7 +2,7 @@
 //!
 //! - [`Server`] is one real Redis or Valkey process on loopback that can be killed, frozen, restarted from
 //!   its disk or with amnesia; [`Masters`] are several of them. Both vanish when dropped.
-//! - [`MariaDb`] is one real MariaDB process, with the same handles.
+//! - [`MariaDb`] is one real MariaDB process, with the same handles; a [`Console`] is a session of its administrator.
 //! - [`ZooKeeper`] is one ZooKeeper server or an ensemble of several.
 //! - [`Proxy`] stands between a client and a server and does to their bytes what a [`Fault`] says.
 //! - [`Hostile`] is a server that goes by a [`Script`]: it hangs up, keeps silent, talks nonsense, floods.
@@ -38,6 +38,7 @@ compile_error!(
 );
 
 mod clock;
+mod console;
 mod counters;
 mod error;
 mod fault;
@@ -63,6 +64,7 @@ pub mod table;
 mod zookeeper;
 
 pub use clock::{ClockShim, OffsetFile, Skew};
+pub use console::Console;
 pub use counters::{Counters, Flow};
 pub use error::Error;
 pub use fault::{Fault, Injected, Way};

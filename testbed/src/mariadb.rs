@@ -15,6 +15,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::console::Console;
 use crate::error::Error;
 use crate::life::Life;
 use crate::ports::PortLease;
@@ -263,11 +264,8 @@ impl MariaDb {
     ///
     /// [`Error::Refused`] with what the server said.
     pub fn sql(&self, statements: &str) -> Result<String, Error> {
-        let output = Command::new(&self.programs.client)
-            .args(["--no-defaults", "--user=root", "--connect-timeout=5"])
-            .args(["--batch", "--skip-column-names", "--binary-mode"])
-            .arg("--socket")
-            .arg(self.socket())
+        let output = self
+            .client()
             .arg("-e")
             .arg(statements)
             .stdin(Stdio::null())
@@ -279,6 +277,25 @@ impl MariaDb {
             let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             Err(Error::Refused(said))
         }
+    }
+
+    /// A session of the administrator that stays open, for what ends with it: locked rows and tables.
+    ///
+    /// # Errors
+    ///
+    /// When the client program does not start. Whether the server let it in is seen by the first answer.
+    pub fn console(&self) -> Result<Console, Error> {
+        Console::open(self.client())
+    }
+
+    fn client(&self) -> Command {
+        let mut command = Command::new(&self.programs.client);
+        command
+            .args(["--no-defaults", "--user=root", "--connect-timeout=5"])
+            .args(["--batch", "--skip-column-names", "--binary-mode"])
+            .arg("--socket")
+            .arg(self.socket());
+        command
     }
 
     /// The last lines the server wrote, over all its lives.

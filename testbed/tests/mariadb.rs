@@ -3,7 +3,7 @@
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use quorate_testbed::{Error, MariaDb, MariaDbOptions, not_run};
+use quorate_testbed::{Error, MariaDb, MariaDbOptions, not_run, within};
 
 fn server(options: MariaDbOptions) -> Option<MariaDb> {
     if let Err(error) = MariaDb::available() {
@@ -79,4 +79,27 @@ fn a_dead_server_is_gone_and_leaves_nothing_behind() {
     drop(server);
     assert!(!dir.exists());
     assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+}
+
+#[test]
+fn what_a_console_has_locked_is_free_when_it_is_dropped() {
+    let Some(server) = server(MariaDbOptions::new()) else {
+        return;
+    };
+    let make =
+        "CREATE DATABASE d; CREATE TABLE d.t (n INT PRIMARY KEY); INSERT INTO d.t VALUES (7)";
+    server.sql(make).unwrap();
+    let mut console = server.console().unwrap();
+    let held = console.say("BEGIN; SELECT n FROM d.t FOR UPDATE").unwrap();
+    assert_eq!(held, "7\n");
+    let ask = || server.sql("SELECT n FROM d.t FOR UPDATE NOWAIT");
+    let refused = ask().unwrap_err();
+    assert!(
+        matches!(&refused, Error::Refused(said) if said.contains("1205")),
+        "{refused}"
+    );
+    assert!(matches!(console.say("nonsense"), Err(Error::Refused(_))));
+    drop(console);
+    // The server notices a moment later.
+    assert!(within(Duration::from_secs(10), || ask().is_ok()));
 }

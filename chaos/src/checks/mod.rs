@@ -157,10 +157,11 @@ impl Case<'_> {
             return None;
         }
         let after = self.scenario.max_ttl.as_nanos() as u64 + 1_000_000_000;
+        let (scenario, nodes) = (self.scenario, self.scenario.nodes());
         let near = |fault: &&FaultSpan| {
             fault
                 .kind()
-                .is_some_and(|kind| kind.breaks_exclusion(self.scenario.guarded))
+                .is_some_and(|kind| kind.breaks_exclusion(scenario.guarded, &nodes))
                 && fault.from <= to
                 && from <= fault.healed.unwrap_or(self.end).saturating_add(after)
         };

@@ -17,8 +17,9 @@ pub(super) async fn repeat(ctx: Ctx) {
         return;
     };
     while !ctx.is_finishing() {
-        // Dropping the future loses nothing.
-        let step = Duration::from_millis(50);
+        // Dropping the future loses nothing but the look that is under way: there must be time for a slow one, or
+        // nothing is ever seen.
+        let step = ctx.settings.ttl;
         let Ok(leader) = tokio::time::timeout(step, observation.next()).await else {
             continue;
         };

@@ -30,6 +30,7 @@ use context::{Ctx, Shared};
 use settings::PATIENCE;
 
 use crate::event::Event;
+use crate::locking;
 use crate::workload::{Locker, Order, Workload};
 
 /// How many worker threads a client has; all of them are blocked when it starves.
@@ -83,8 +84,7 @@ fn die_with_parent() {
 }
 
 fn redlock(settings: &Settings) -> anyhow::Result<Redlock> {
-    let builder = Redlock::builder()
-        .masters(settings.masters.clone())
+    let builder = locking::over(&settings.masters)?
         .ttl(settings.ttl)
         .max_ttl(settings.max_ttl)
         // Twice the default: masters, proxies and clients share the machine.

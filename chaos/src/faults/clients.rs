@@ -7,6 +7,7 @@ use quorate_testbed::within;
 
 use super::kind::{Injection, Landed, Lasts, Reach, Row};
 use crate::client::Instruction;
+use crate::node::Which;
 use crate::world::World;
 
 pub(super) const ROWS: &[Row] = &[
@@ -19,7 +20,8 @@ pub(super) const ROWS: &[Row] = &[
             Ok(Landed::new(how, move |world| world.clients.respawn(client)))
         },
     )
-    .reach(Reach::Client),
+    .reach(Reach::Client)
+    .on(Which::All),
     Row::all(
         "client-sigstop",
         "SIGSTOP to a client for longer than the ttl",
@@ -32,6 +34,7 @@ pub(super) const ROWS: &[Row] = &[
         },
     )
     .reach(Reach::Client)
+    .on(Which::All)
     .lasts(Lasts::BeyondTtl),
     Row::all(
         "client-drop",
@@ -39,6 +42,7 @@ pub(super) const ROWS: &[Row] = &[
         |fault, world| suffering(fault, world, &Instruction::DropFutures(fault.lasts)),
     )
     .reach(Reach::Client)
+    .on(Which::All)
     .lasts(Lasts::Attempts),
     Row::all(
         "client-starve",
@@ -46,6 +50,7 @@ pub(super) const ROWS: &[Row] = &[
         |fault, world| suffering(fault, world, &Instruction::Starve(fault.lasts)),
     )
     .reach(Reach::Client)
+    .on(Which::All)
     .lasts(Lasts::BeyondTtl),
 ];
 

@@ -79,7 +79,7 @@ fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Resul
     let well = others.find_map(|other| {
         let run = world
             .answers(other)
-            .then(|| run_id(&world.masters[other]))?;
+            .then(|| world.redis(other).and_then(|server| run_id(server)))?;
         Some((other, run.ok()?))
     });
     let other = well
@@ -109,7 +109,7 @@ const OF_OTHERS: &[&str] = &[
 ];
 
 fn relay(world: &World, index: usize, harm: Tampering) -> Script {
-    let target = world.masters[index].addr();
+    let target = world.masters[index].addrs()[0];
     Script::Relay { target, harm }
 }
 
@@ -128,9 +128,9 @@ fn lead_to(
     let clients = fault.clients_in(world);
     let mut detours: Vec<Injected> = Vec::new();
     for &client in &clients {
-        let proxy = &world.proxies[client][index];
-        detours.push(Fault::Detour(hostile.addr()).inject(proxy));
-        proxy.reset_all();
+        let road = &world.roads[client][index];
+        detours.extend(road.inject(&Fault::Detour(hostile.addr())));
+        road.reset_all();
     }
     let come = within(PATIENCE, || hostile.accepted() > probes);
     let look = |_: &World| {
@@ -140,7 +140,7 @@ fn lead_to(
     Landed::once_seen(world, look, move |world| {
         drop(detours);
         for client in clients {
-            world.proxies[client][index].reset_all();
+            world.roads[client][index].reset_all();
         }
         drop(hostile);
         Ok(())

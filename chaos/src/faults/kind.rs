@@ -12,6 +12,7 @@ use anyhow::Context;
 use quorate_testbed::Persistence;
 use serde::{Serialize, Serializer};
 
+use crate::node::{NodeKind, Which};
 use crate::world::{Needs, Tools, World};
 
 /// What can go wrong: the name of a row.
@@ -25,6 +26,8 @@ pub struct Row {
     pub what: &'static str,
     /// How many it is done to.
     pub reach: Reach,
+    /// Which masters it can be done to.
+    pub on: Which,
     /// What has to be there before it can happen.
     pub needs: Needs,
     /// In a run of fewer masters it means nothing.
@@ -122,6 +125,7 @@ impl Row {
             name,
             what,
             reach: Reach::One,
+            on: Which::Redis,
             needs: Needs::Nothing,
             fewest_masters: 1,
             lasts: Lasts::Usual,
@@ -142,6 +146,10 @@ impl Row {
             fewest_masters,
             ..self
         }
+    }
+
+    pub(super) const fn on(self, on: Which) -> Self {
+        Self { on, ..self }
     }
 
     pub(super) const fn needs(self, needs: Needs) -> Self {
@@ -183,10 +191,11 @@ impl Kind {
     }
 
     /// Whether Redlock cannot promise mutual exclusion around it.
-    pub fn breaks_exclusion(self, guarded: bool) -> bool {
+    pub fn breaks_exclusion(self, guarded: bool, nodes: &[NodeKind]) -> bool {
         match self.breaks {
             Breaks::Never => false,
-            Breaks::Unguarded => !guarded,
+            // Who comes back with all that it has answered needs no guard.
+            Breaks::Unguarded => !guarded && nodes.iter().any(|node| Which::Forgetful.has(*node)),
             _ => true,
         }
     }
@@ -215,26 +224,45 @@ impl Kind {
         }
     }
 
-    /// Whether it can happen to a master with this on its disk.
-    pub fn suits(self, kept: Persistence) -> bool {
-        match self.disk {
+    /// Whether it can happen to a master of this kind with this on its disk, where that is a Redis.
+    pub fn suits(self, node: NodeKind, kept: Persistence) -> bool {
+        let disk = match self.disk {
             Disk::Any => true,
             Disk::Keeps(needed) => kept == needed,
             Disk::Not(spoilt) => kept != spoilt,
-        }
+        };
+        self.on.has(node) && (disk || node != NodeKind::Redis)
     }
 
-    /// Whether a run of that many masters can have it at all.
-    pub fn fits(self, masters: usize) -> bool {
-        masters >= self.fewest_masters
+    /// Whether a run of these masters can have it at all.
+    pub fn fits(self, nodes: &[NodeKind]) -> bool {
+        self.unfit(nodes).is_none()
+    }
+
+    /// Why a run of these masters cannot have it, if it cannot.
+    fn unfit(self, nodes: &[NodeKind]) -> Option<String> {
+        if nodes.len() < self.fewest_masters {
+            return Some(format!("needs at least {} masters", self.fewest_masters));
+        }
+        let majority = nodes.len() / 2 + 1;
+        let (needed, all) = match self.reach {
+            Reach::Client => return None,
+            Reach::One => (1, "it can be done to none of these masters"),
+            Reach::Minority => (nodes.len() - majority, "it can be done to too few of them"),
+            Reach::Majority => (majority, "it can be done to no majority of them"),
+        };
+        let found = nodes.iter().filter(|node| self.on.has(**node)).count();
+        if found < needed {
+            return Some(all.to_owned());
+        }
+        let alone = matches!(self.needs, Needs::Clocks | Needs::Links | Needs::Names);
+        let is_mixed = nodes.iter().any(|node| *node != NodeKind::Redis);
+        (alone && is_mixed).then(|| "is done where all masters are Redis".to_owned())
     }
 
     /// Why it cannot be had here, if it cannot.
-    pub fn unavailable(self, masters: usize, tools: &Tools) -> Option<String> {
-        if !self.fits(masters) {
-            return Some(format!("needs at least {} masters", self.fewest_masters));
-        }
-        tools.lack(self.needs)
+    pub fn unavailable(self, nodes: &[NodeKind], tools: &Tools) -> Option<String> {
+        self.unfit(nodes).or_else(|| tools.lack(self.needs))
     }
 }
 
@@ -405,7 +433,7 @@ impl Injection {
 
     /// The clients that it is about.
     pub(super) fn clients_in(&self, world: &World) -> Vec<usize> {
-        or_all(&self.clients, world.proxies.len())
+        or_all(&self.clients, world.roads.len())
     }
 
     /// The clients and masters that it is between.
@@ -477,7 +505,8 @@ mod tests {
     fn half_a_fault_is_healed_at_once_and_so_is_one_that_nobody_sees() {
         let layout = Layout {
             clients: 0,
-            disks: Vec::new(),
+            masters: Vec::new(),
+            timeout: Duration::from_millis(250),
             server: None,
             needs: Vec::new(),
             seed: 1,

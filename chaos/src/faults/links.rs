@@ -20,11 +20,11 @@ pub(super) const ROWS: &[Row] = &[Row::each(
 .needs(Needs::Links)];
 
 fn sever(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    link(&world.masters[index])?
+    link(world.redis(index)?)?
         .sever()
         .context("take the link down")?;
     let look = |world: &World| {
-        look(&world.masters[index])?;
+        look(world.redis(index)?)?;
         let alive = if world.answers(index) {
             "alive"
         } else {
@@ -33,7 +33,7 @@ fn sever(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Lande
         Ok(format!("a connect timed out; it is {alive}"))
     };
     Landed::once_seen(world, look, move |world| {
-        let server = &world.masters[index];
+        let server = world.redis(index)?;
         link(server)?.mend().context("bring the link up")?;
         let back = within(Duration::from_secs(5), || {
             TcpStream::connect_timeout(&server.addr(), SILENCE).is_ok()

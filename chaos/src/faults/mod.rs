@@ -2,6 +2,7 @@
 
 mod clients;
 mod clocks;
+mod databases;
 mod impostors;
 mod kind;
 mod links;
@@ -9,6 +10,7 @@ mod names;
 mod network;
 mod processes;
 mod servers;
+mod zookeepers;
 
 use std::str::FromStr;
 
@@ -16,6 +18,7 @@ use serde::de::{Deserialize, Deserializer, Error};
 
 pub use kind::{Injection, Kind, Landed, Lasts, Reach};
 
+use crate::node::NodeKind;
 use crate::world::Needs;
 
 impl Kind {
@@ -29,15 +32,18 @@ impl Kind {
             names::ROWS,
             clocks::ROWS,
             servers::ROWS,
+            databases::ROWS,
+            zookeepers::ROWS,
             clients::ROWS,
         ];
         files.into_iter().flatten().map(Self).collect()
     }
 
-    /// Those that leave all promises standing and go together on any machine: the default of a run.
-    pub fn mixed() -> Vec<Self> {
+    /// Those that leave all promises standing and go together on any machine, for such masters: the default of a run.
+    pub fn mixed(nodes: &[NodeKind]) -> Vec<Self> {
         let fits = |kind: &Self| {
-            !kind.breaks_exclusion(true)
+            nodes.iter().any(|node| kind.on.has(*node))
+                && !kind.breaks_exclusion(true, nodes)
                 && !matches!(kind.needs, Needs::Clocks | Needs::Links | Needs::Names)
         };
         Self::all().into_iter().filter(fits).collect()

@@ -45,7 +45,7 @@ fn lose(
     names.set(&name, leads)?;
     // Nobody asks for a name while the connection stands.
     for client in fault.clients_in(world) {
-        world.proxies[client][index].reset_all();
+        world.roads[client][index].reset_all();
     }
     let look = |_: &World| {
         let mut asked = Asked::of(&names, &name)?;

@@ -5,9 +5,12 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use quorate_testbed::{Connection, Fault, Injected, Proxy, Way};
+use quorate_testbed::{Fault, Injected, Way};
 
 use super::kind::{Injection, Landed, Reach, Row, ToAll};
+use crate::node::{NodeKind, Which};
+use crate::probe::Probe;
+use crate::road::Road;
 use crate::world::{Needs, World};
 
 /// How long a probe waits for what should not come.
@@ -94,7 +97,9 @@ pub(super) const ROWS: &[Row] = &[
 ];
 
 const fn net(name: &'static str, what: &'static str, deed: ToAll) -> Row {
-    Row::all(name, what, deed).needs(Needs::Proxies)
+    Row::all(name, what, deed)
+        .on(Which::All)
+        .needs(Needs::Proxies)
 }
 
 /// By turns one that gives back on heal what it held, and one that does not.
@@ -115,53 +120,58 @@ fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<
     };
     let probed = pairs.iter().filter(|(client, _)| *client == first);
     let probes: Vec<_> = probed
-        .map(|&(client, master)| (master, open(&world.proxies[client][master])))
+        .map(|&(client, master)| {
+            let kind = world.masters[master].kind();
+            (master, open(kind, &world.roads[client][master]))
+        })
         .collect();
     let mut guards: Vec<Injected> = Vec::new();
     for &(client, master) in &pairs {
-        let proxy = &world.proxies[client][master];
-        guards.push(net.inject(proxy));
+        let road = &world.roads[client][master];
+        guards.extend(road.inject(net));
         if *net == Fault::Refuse {
-            proxy.reset_all();
+            road.reset_all();
         }
     }
     let mut seen = Vec::new();
     for (master, probe) in probes {
-        let proxy = &world.proxies[first][master];
-        seen.push(format!("m{}: {}", master + 1, look(net, proxy, probe)?));
+        let (kind, road) = (world.masters[master].kind(), &world.roads[first][master]);
+        let felt = look(net, kind, road, probe)?;
+        seen.push(format!("m{}: {felt}", master + 1));
     }
     // A connection with a gap in its bytes must not go on.
     let leaves_gaps = matches!(net, Fault::Drop(_));
     Ok(Landed::new(seen.join("; "), move |world| {
         drop(guards);
         for &(client, master) in pairs.iter().filter(|_| leaves_gaps) {
-            world.proxies[client][master].reset_all();
+            world.roads[client][master].reset_all();
         }
         Ok(())
     }))
 }
 
-/// A connection on which an answer has been heard; `None` where the master does not answer anyway.
-fn open(proxy: &Proxy) -> Option<Connection> {
-    let mut probe = Connection::tcp(proxy.addr(), SILENCE).ok()?;
-    probe.command(&["PING"]).ok().map(|_| probe)
+/// A connection, where the master answers; `None` where it does not anyway.
+fn open(kind: NodeKind, road: &Road) -> Option<Probe> {
+    let fresh = || Probe::open(kind, road.first(), SILENCE).ok();
+    fresh()?.ask().ok()?;
+    fresh()
 }
 
 /// Whether the fault is felt. Without a probe the master is down for another reason, and what the
 /// network does to it cannot be felt; the proxy's word is taken then.
-fn look(net: &Fault, proxy: &Proxy, probe: Option<Connection>) -> anyhow::Result<String> {
+fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyhow::Result<String> {
     let Some(mut probe) = probe else {
         return Ok("in force, the master was not answering".into());
     };
+    let fresh = |patience| Probe::open(kind, road.first(), patience);
     let started = Instant::now();
     match net {
-        Fault::Hold(_) | Fault::Drop(_) | Fault::HalfOpen => match probe.command(&["PING"]) {
+        Fault::Hold(_) | Fault::Drop(_) | Fault::HalfOpen => match probe.ask() {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
             // Another fault of this master has ended the probe. A partition is silent to a new
             // connection as well; a half-open one can only be felt on an old one.
             Err(_) if *net != Fault::HalfOpen => {
-                let fresh = Connection::tcp(proxy.addr(), SILENCE);
-                match fresh.and_then(|mut fresh| fresh.command(&["PING"])) {
+                match fresh(SILENCE).and_then(|mut fresh| fresh.ask()) {
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
                     // That other fault ends new ones as well; an answer there was none.
                     Err(error) => Ok(format!("in force, probes are ended: {}", error.kind())),
@@ -172,15 +182,12 @@ fn look(net: &Fault, proxy: &Proxy, probe: Option<Connection>) -> anyhow::Result
             Ok(heard) => bail!("expected silence, heard {heard:?}"),
         },
         Fault::ResetAfter(_) | Fault::Refuse => {
-            let fresh = || {
-                Connection::tcp(proxy.addr(), PATIENCE)
-                    .and_then(|mut fresh| fresh.command(&["PING"]))
-            };
+            let again = || fresh(PATIENCE).and_then(|mut fresh| fresh.ask());
             let heard = match net {
-                Fault::Refuse => fresh(),
-                _ => match probe.command(&["PING"]) {
+                Fault::Refuse => again(),
+                _ => match probe.ask() {
                     // The probe is not patient.
-                    Err(error) if error.kind() == io::ErrorKind::TimedOut => fresh(),
+                    Err(error) if error.kind() == io::ErrorKind::TimedOut => again(),
                     heard => heard,
                 },
             };
@@ -192,15 +199,13 @@ fn look(net: &Fault, proxy: &Proxy, probe: Option<Connection>) -> anyhow::Result
             }
         }
         Fault::Latency { base, .. } => {
-            let mut patient = Connection::tcp(proxy.addr(), PATIENCE)?;
-            let _ = patient.command(&["PING"]);
+            let _ = fresh(PATIENCE)?.ask();
             let took = started.elapsed();
             ensure!(took >= *base, "a round trip took only {took:?}");
             Ok(format!("round trip {} ms", took.as_millis()))
         }
         Fault::Rate { .. } => {
-            let mut patient = Connection::tcp(proxy.addr(), Duration::from_secs(1))?;
-            let _ = patient.command(&["ECHO", "0123456789012345678901234567890123456789"]);
+            let _ = fresh(Duration::from_secs(1)).and_then(|mut fresh| fresh.ask_at_length());
             let took = started.elapsed();
             ensure!(
                 took >= Duration::from_millis(200),

@@ -9,6 +9,7 @@ use anyhow::{Context, bail, ensure};
 use quorate_testbed::{Persistence, Reply, Server, within};
 
 use super::kind::{Breaks, Disk, Injection, Landed, Lasts, Reach, Row};
+use crate::node::Which;
 use crate::world::{Needs, World, run_id};
 
 /// Written just before a kill, to see afterwards what the restart has kept.
@@ -46,23 +47,25 @@ pub(super) const ROWS: &[Row] = &[
     .breaks(Breaks::Unguarded),
     Row::all(
         "restart-majority",
-        "SIGKILL to a majority at once, which comes back empty at once: what the restart guard is for",
+        "SIGKILL to a majority at once, which comes back at once, empty but for what its disk must keep: what the restart guard is for",
         restart_together,
     )
+    .on(Which::All)
     .reach(Reach::Majority)
     .restarts()
     .lasts(Lasts::Moment)
     .breaks(Breaks::Unguarded),
     Row::all(
         "amnesia",
-        "the same where nothing guards against it",
+        "the same where nothing guards against it, to masters that forget",
         restart_together,
     )
+    .on(Which::Forgetful)
     .reach(Reach::Majority)
     .restarts()
     .lasts(Lasts::Moment)
     .breaks(Breaks::MustUnguarded),
-    Row::each("stop", "SIGSTOP to a master, then SIGCONT", stop),
+    Row::each("stop", "SIGSTOP to a master, then SIGCONT", stop).on(Which::All),
     Row::each(
         "loading",
         "a master takes its time to load its data set: `-LOADING`",
@@ -83,8 +86,8 @@ fn restart_together(fault: &Injection, world: &mut World) -> anyhow::Result<Land
             .masters
             .iter()
             .map(|&index| {
-                let server = &world.masters[index];
-                scope.spawn(move || server.restart_empty())
+                let master = &world.masters[index];
+                scope.spawn(move || master.come_back())
             })
             .collect();
         restarts.into_iter().try_for_each(|restart| {
@@ -93,21 +96,21 @@ fn restart_together(fault: &Injection, world: &mut World) -> anyhow::Result<Land
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     })?;
-    Ok(Landed::momentary("back and empty"))
+    Ok(Landed::momentary("killed, and back"))
 }
 
 fn stop(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     world.masters[index].stop()?;
     Ok(Landed::new("in state T", move |world| {
-        Ok(world.masters[index].cont()?)
+        world.masters[index].cont()
     }))
 }
 
 fn kill(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    let old = run_id(&world.masters[index])?;
+    let old = run_id(world.redis(index)?)?;
     world.masters[index].kill()?;
     Ok(Landed::new(DEAD, move |world| {
-        let server = &world.masters[index];
+        let server = world.redis(index)?;
         server.restart_empty()?;
         ensure!(run_id(server)? != old, "the same life as before");
         Ok(())
@@ -115,7 +118,7 @@ fn kill(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed
 }
 
 fn restart_from_all(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    let server = &world.masters[index];
+    let server = world.redis(index)?;
     mark(server)?;
     server.kill()?;
     Ok(back_with_marker(index, true))
@@ -128,7 +131,7 @@ fn restart_without_the_end(
     index: usize,
     world: &mut World,
 ) -> anyhow::Result<Landed> {
-    let server = &world.masters[index];
+    let server = world.redis(index)?;
     let file = append_file(server)?;
     let kept = file.metadata()?.len();
     thread::sleep(Duration::from_millis(300));
@@ -139,7 +142,7 @@ fn restart_without_the_end(
 }
 
 fn restart_from_snapshot(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    let server = &world.masters[index];
+    let server = world.redis(index)?;
     ensure_ok(server, &["CONFIG", "SET", "save", ""])?;
     save(server)?;
     thread::sleep(Duration::from_millis(300));
@@ -151,7 +154,7 @@ fn restart_from_snapshot(_: &Injection, index: usize, world: &mut World) -> anyh
 /// The restart, and whether what was written last must still be there.
 fn back_with_marker(index: usize, kept: bool) -> Landed {
     Landed::new(DEAD, move |world| {
-        let server = &world.masters[index];
+        let server = world.redis(index)?;
         server.restart()?;
         let found = server.command(&["EXISTS", MARKER])?.int() == Some(1);
         ensure!(
@@ -167,7 +170,7 @@ fn back_with_marker(index: usize, kept: bool) -> Landed {
 fn loading(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     /// Each loads in about a third of a millisecond then.
     const KEYS: u32 = 900;
-    let server = world.masters[index].clone();
+    let server = world.redis(index)?.clone();
     let fill = format!(
         "for i = 1, {KEYS} do redis.call('SET', 'chaos:bulk:' .. i, string.rep('x', 64), 'PX', 60000) end"
     );

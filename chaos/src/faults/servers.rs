@@ -144,14 +144,14 @@ impl Change {
         look: impl Fn(&Server) -> anyhow::Result<String> + Copy + 'static,
     ) -> anyhow::Result<Landed> {
         // Opened before the fault: it may be the only way in afterwards.
-        let mut admin = world.masters[index].connect(PATIENCE)?;
+        let mut admin = world.redis(index)?.connect(PATIENCE)?;
         ok(&mut admin, &self.set)?;
         if self.ends_connections {
             kill_clients(&mut admin)?;
         }
-        let see = |world: &World| look(&world.masters[index]);
+        let see = |world: &World| look(world.redis(index)?);
         Landed::once_seen(world, see, move |world| {
-            let server = &world.masters[index];
+            let server = world.redis(index)?;
             let mut outcome = Ok(());
             within(PATIENCE, || {
                 outcome = ok(&mut admin, &self.back);
@@ -170,7 +170,7 @@ impl Change {
 }
 
 fn flush_all(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    let mut admin = world.masters[index].connect(PATIENCE)?;
+    let mut admin = world.redis(index)?.connect(PATIENCE)?;
     ok(&mut admin, &["SET", "chaos:marker", "1", "PX", "60000"])?;
     ok(&mut admin, &["FLUSHALL"])?;
     let gone = admin.command(&["EXISTS", "chaos:marker"])?.int() == Some(0);
@@ -179,7 +179,7 @@ fn flush_all(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<L
 }
 
 fn flush_scripts(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    let mut admin = world.masters[index].connect(PATIENCE)?;
+    let mut admin = world.redis(index)?.connect(PATIENCE)?;
     let loaded = admin.command(&["SCRIPT", "LOAD", "return 42"])?;
     let sha = loaded.text().unwrap_or_default().into_owned();
     ok(&mut admin, &["SCRIPT", "FLUSH"])?;
@@ -189,7 +189,7 @@ fn flush_scripts(_: &Injection, index: usize, world: &mut World) -> anyhow::Resu
 }
 
 fn kill_all_clients(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    let mut admin = world.masters[index].connect(PATIENCE)?;
+    let mut admin = world.redis(index)?.connect(PATIENCE)?;
     let mut killed = 0;
     // Clients may be about to come back from an earlier fault.
     within(PATIENCE, || {
@@ -202,7 +202,7 @@ fn kill_all_clients(_: &Injection, index: usize, world: &mut World) -> anyhow::R
 
 /// A script without an end, until somebody kills it.
 fn busy(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    let server = &world.masters[index];
+    let server = world.redis(index)?;
     let mut admin = server.connect(PATIENCE)?;
     // Its old name, which newer servers know as well.
     ok(&mut admin, &["CONFIG", "SET", "lua-time-limit", "5"])?;
@@ -213,7 +213,7 @@ fn busy(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed
     });
     ensure!(landed, "nobody was told BUSY");
     Ok(Landed::new("BUSY", move |world| {
-        let server = &world.masters[index];
+        let server = world.redis(index)?;
         ok(&mut server.connect(PATIENCE)?, &["SCRIPT", "KILL"])?;
         let idle = within(PATIENCE, || {
             server.command(&["PING"]).is_ok_and(|reply| !said(&reply))
@@ -226,7 +226,7 @@ fn busy(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed
 
 /// The snapshot cannot be put into place, because a directory stands there.
 fn misconf(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    let server = &world.masters[index];
+    let server = world.redis(index)?;
     let mut admin = server.connect(PATIENCE)?;
     let in_the_way = server.dir().join("data").join("dump.rdb");
     let _ = std::fs::remove_file(&in_the_way);

@@ -1,0 +1,133 @@
+//! What administrators and crashes do to a MariaDB.
+
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+use quorate_testbed::{Error, MariaDb, within};
+
+use super::kind::{Injection, Landed, Lasts, Row};
+use crate::master::DATABASE;
+use crate::node::Which;
+use crate::world::{USER, World};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(super) const ROWS: &[Row] = &[
+    Row::each(
+        "db-kill",
+        "SIGKILL to a MariaDB, which comes back with every commit that it has answered",
+        kill,
+    )
+    .on(Which::SafeDatabases)
+    .restarts(),
+    Row::each(
+        "db-row-held",
+        "somebody at the console of a MariaDB holds all rows of the locks: `SELECT .. FOR UPDATE`",
+        hold_rows,
+    )
+    .on(Which::Databases),
+    Row::each(
+        "db-tables-locked",
+        "somebody makes a backup of a MariaDB: `FLUSH TABLES WITH READ LOCK`",
+        lock_tables,
+    )
+    .on(Which::Databases),
+    Row::each(
+        "db-read-only",
+        "a MariaDB takes no writes: `SET GLOBAL read_only = 1`",
+        read_only,
+    )
+    .on(Which::Databases),
+    Row::each(
+        "db-kill-connections",
+        "KILL CONNECTION on a MariaDB, for all of the locks' user",
+        kill_connections,
+    )
+    .on(Which::Databases)
+    .lasts(Lasts::Moment),
+];
+
+/// What was committed just before must be there afterwards: else the guard would have had to be on.
+fn kill(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    let server = world.masters[index].database()?;
+    let marker = fault.draw;
+    server.sql(&format!("REPLACE INTO chaos.marker VALUES ({marker})"))?;
+    server.kill()?;
+    Ok(Landed::new("dead, and its port refuses", move |world| {
+        let server = world.masters[index].database()?;
+        server.restart()?;
+        let count = format!("SELECT COUNT(*) FROM chaos.marker WHERE n = {marker}");
+        ensure!(server.sql(&count)? == "1\n", "back without its last commit");
+        Ok(())
+    }))
+}
+
+fn hold_rows(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    let mut console = world.masters[index].database()?.console()?;
+    let count = format!("SELECT COUNT(*) FROM {DATABASE}.quorate_record FOR UPDATE");
+    let held = console.say(&format!("BEGIN; {count}"))?;
+    let look = move |world: &World| {
+        let server = world.masters[index].database()?;
+        let one = format!("SELECT name FROM {DATABASE}.quorate_record LIMIT 1 FOR UPDATE NOWAIT");
+        refused(server, &one, "1205")?;
+        Ok(format!("{} rows are held", held.trim()))
+    };
+    Landed::once_seen(world, look, move |_| {
+        console.say("ROLLBACK")?;
+        Ok(())
+    })
+}
+
+fn lock_tables(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    let mut console = world.masters[index].database()?.console()?;
+    console.say("SET lock_wait_timeout = 5; FLUSH TABLES WITH READ LOCK")?;
+    let look = move |world: &World| {
+        let server = world.masters[index].database()?;
+        let write = "SET STATEMENT lock_wait_timeout = 0 FOR DELETE FROM chaos.marker WHERE n = 0";
+        refused(server, write, "1205")?;
+        Ok("no table can be written".to_owned())
+    };
+    Landed::once_seen(world, look, move |_| {
+        console.say("UNLOCK TABLES")?;
+        Ok(())
+    })
+}
+
+fn read_only(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    let set = |server: &MariaDb, on: u8| server.sql(&format!("SET GLOBAL read_only = {on}"));
+    set(world.masters[index].database()?, 1)?;
+    let look = move |world: &World| {
+        let server = world.masters[index].database()?;
+        ensure!(
+            server.sql("SELECT @@GLOBAL.read_only")? == "1\n",
+            "it is not"
+        );
+        Ok("read_only".to_owned())
+    };
+    Landed::once_seen(world, look, move |world| {
+        set(world.masters[index].database()?, 0)?;
+        Ok(())
+    })
+}
+
+fn kill_connections(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    let server = world.masters[index].database()?;
+    let there = format!("SELECT id FROM information_schema.processlist WHERE user = '{USER}'");
+    let mut killed = 0;
+    // Clients may be about to come back from an earlier fault.
+    within(PATIENCE, || {
+        killed = server.sql(&there).map_or(0, |ids| ids.lines().count());
+        killed > 0
+    });
+    ensure!(killed > 0, "nobody was there to be killed");
+    server.sql(&format!("KILL CONNECTION USER {USER}"))?;
+    Ok(Landed::momentary(format!("{killed} connections killed")))
+}
+
+fn refused(server: &MariaDb, statement: &str, code: &str) -> anyhow::Result<()> {
+    match server.sql(statement) {
+        Err(Error::Refused(said)) if said.contains(code) => Ok(()),
+        Err(error) => bail!("{statement}: {error} instead of {code}"),
+        Ok(said) => bail!("{statement} was answered {said:?}"),
+    }
+}

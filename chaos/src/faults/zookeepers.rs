@@ -1,0 +1,109 @@
+//! What happens to a ZooKeeper: its leader dies or stands still, sessions end.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use quorate_testbed::{Fault, Injected, Way, ZooKeeper, within};
+
+use super::kind::{Injection, Landed, Lasts, Row};
+use crate::node::Which;
+use crate::world::{Needs, World};
+
+/// How long an ensemble may take to have a leader, on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) const ROWS: &[Row] = &[
+    Row::each(
+        "zk-leader-kill",
+        "SIGKILL to the leader of a ZooKeeper, or to its only server, which comes back",
+        kill_leader,
+    )
+    .on(Which::ZooKeepers)
+    .lasts(Lasts::Short),
+    Row::each(
+        "zk-leader-stop",
+        "SIGSTOP to the leader of a ZooKeeper, or to its only server, for longer than sessions last",
+        stop_leader,
+    )
+    .on(Which::ZooKeepers)
+    .lasts(Lasts::BeyondTtl),
+    Row::each(
+        "zk-session-expires",
+        "a ZooKeeper hears nothing of clients until it has closed their sessions",
+        expire,
+    )
+    .on(Which::ZooKeepers)
+    .needs(Needs::Proxies)
+    .lasts(Lasts::BeyondTtl),
+];
+
+fn leader(ensemble: &ZooKeeper) -> anyhow::Result<usize> {
+    let mut leader = None;
+    within(PATIENCE, || {
+        leader = ensemble.leader();
+        leader.is_some()
+    });
+    leader.context("it has no leader")
+}
+
+fn kill_leader(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    let ensemble = world.masters[index].zookeeper()?;
+    let leader = leader(ensemble)?;
+    ensemble.kill(leader)?;
+    let seen = format!("server {} was the leader and is dead", leader + 1);
+    Ok(Landed::new(seen, move |world| {
+        Ok(world.masters[index].zookeeper()?.restart(leader)?)
+    }))
+}
+
+fn stop_leader(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    let ensemble = world.masters[index].zookeeper()?;
+    let leader = leader(ensemble)?;
+    ensemble.stop(leader)?;
+    let seen = format!("server {} was the leader and is in state T", leader + 1);
+    Ok(Landed::new(seen, move |world| {
+        let ensemble = world.masters[index].zookeeper()?;
+        ensemble.cont(leader)?;
+        Ok(ensemble.wait_ready()?)
+    }))
+}
+
+/// Over when the server has closed what it did not hear of.
+fn expire(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
+    let ensemble = world.masters[index].zookeeper()?;
+    let mut before = BTreeSet::new();
+    // Clients may be about to come back from an earlier fault.
+    within(PATIENCE, || {
+        before = sessions(ensemble).unwrap_or_default();
+        !before.is_empty()
+    });
+    ensure!(!before.is_empty(), "nobody has a session");
+    let clients = fault.clients_in(world);
+    let held: Vec<Injected> = clients
+        .iter()
+        .flat_map(|client| world.roads[*client][index].inject(&Fault::Hold(Way::Both)))
+        .collect();
+    let seen = format!(
+        "{} sessions, {} clients unheard",
+        before.len(),
+        clients.len()
+    );
+    Ok(Landed::new(seen, move |world| {
+        let ensemble = world.masters[index].zookeeper()?;
+        let closed = within(PATIENCE, || {
+            sessions(ensemble).is_ok_and(|now| before.difference(&now).next().is_some())
+        });
+        drop(held);
+        ensure!(closed, "no session was closed");
+        Ok(())
+    }))
+}
+
+/// Those that the leader knows of.
+fn sessions(ensemble: &ZooKeeper) -> anyhow::Result<BTreeSet<String>> {
+    let dump = ensemble.ask(leader(ensemble)?, "dump")?;
+    let (all, _) = dump.split_once("ephemeral").unwrap_or((&dump, ""));
+    let words = all.split_whitespace().filter(|word| word.starts_with("0x"));
+    Ok(words.map(str::to_owned).collect())
+}

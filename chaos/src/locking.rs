@@ -1,0 +1,21 @@
+//! The library over masters of any kind.
+
+use quorate::node::store::StoreNode;
+use quorate::{Redlock, RedlockBuilder};
+
+/// A lock over the masters of these URLs, in this order.
+///
+/// # Errors
+///
+/// When a URL of a database or a ZooKeeper is none.
+pub fn over(urls: &[String]) -> anyhow::Result<RedlockBuilder> {
+    let mut builder = Redlock::builder();
+    for url in urls {
+        builder = match url.split_once("://") {
+            Some(("mysql", _)) => builder.node(StoreNode::new(quorate_mysql::MySql::open(url)?)),
+            Some(("zk", _)) => builder.node(quorate_zookeeper::node(url)?),
+            _ => builder.master(url),
+        };
+    }
+    Ok(builder)
+}

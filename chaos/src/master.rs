@@ -1,0 +1,254 @@
+//! One master, whatever kind of server it is.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use quorate_testbed::{
+    MariaDb, MariaDbOptions, Server, ServerOptions, ZooKeeper, ZooKeeperOptions,
+};
+
+use crate::node::NodeKind;
+use crate::probe::Probe;
+
+/// The database that the locks are kept in.
+pub const DATABASE: &str = "locks";
+/// Where in a ZooKeeper they are kept.
+const CHROOT: &str = "/chaos";
+/// How long a session of a ZooKeeper lasts without a sign of life, at least: what stands still for longer than a ttl
+/// has lost it.
+const SESSION: Duration = Duration::from_secs(1);
+
+/// One master.
+#[derive(Clone, Debug)]
+pub struct Master {
+    kind: NodeKind,
+    servers: Servers,
+}
+
+#[derive(Clone, Debug)]
+enum Servers {
+    Redis(Arc<Server>),
+    Database(Arc<MariaDb>),
+    ZooKeeper(Arc<ZooKeeper>),
+}
+
+/// Who logs in to a database.
+#[derive(Clone, Copy, Debug)]
+pub struct Login<'a> {
+    /// The name.
+    pub user: &'a str,
+    /// Its password.
+    pub password: &'a str,
+}
+
+impl Master {
+    /// Starts one, and prepares it where that is needed; `options` are for a Redis, `login` for the clients of a
+    /// database.
+    ///
+    /// # Errors
+    ///
+    /// When it does not start. Nothing is left running then.
+    pub fn start(kind: NodeKind, options: ServerOptions, login: Login<'_>) -> anyhow::Result<Self> {
+        let servers = match kind {
+            NodeKind::Redis => Servers::Redis(Arc::new(Server::start(options)?)),
+            NodeKind::Mysql => Servers::Database(start_database(1, login)?),
+            NodeKind::MysqlFlush0 => Servers::Database(start_database(0, login)?),
+            NodeKind::Zookeeper | NodeKind::Ensemble => {
+                Servers::ZooKeeper(start_zookeeper(kind.servers())?)
+            }
+        };
+        Ok(Self { kind, servers })
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> NodeKind {
+        self.kind
+    }
+
+    /// The Redis that it is.
+    ///
+    /// # Errors
+    ///
+    /// When it is none.
+    pub fn redis(&self) -> anyhow::Result<&Arc<Server>> {
+        match &self.servers {
+            Servers::Redis(server) => Ok(server),
+            _ => anyhow::bail!("this master is no Redis but {}", self.kind),
+        }
+    }
+
+    /// The database that it is.
+    ///
+    /// # Errors
+    ///
+    /// When it is none.
+    pub fn database(&self) -> anyhow::Result<&Arc<MariaDb>> {
+        match &self.servers {
+            Servers::Database(server) => Ok(server),
+            _ => anyhow::bail!("this master is no database but {}", self.kind),
+        }
+    }
+
+    /// The ZooKeeper that it is.
+    ///
+    /// # Errors
+    ///
+    /// When it is none.
+    pub fn zookeeper(&self) -> anyhow::Result<&Arc<ZooKeeper>> {
+        match &self.servers {
+            Servers::ZooKeeper(ensemble) => Ok(ensemble),
+            _ => anyhow::bail!("this master is no ZooKeeper but {}", self.kind),
+        }
+    }
+
+    /// The addresses of its servers.
+    pub fn addrs(&self) -> Vec<SocketAddr> {
+        match &self.servers {
+            Servers::Redis(server) => vec![server.addr()],
+            Servers::Database(server) => vec![server.addr()],
+            Servers::ZooKeeper(ensemble) => {
+                let members = 0..ensemble.members();
+                members.map(|member| ensemble.addr(member)).collect()
+            }
+        }
+    }
+
+    /// The URL of a database or a ZooKeeper over these addresses, with answers awaited for that long; `None` for a
+    /// Redis.
+    pub fn url(&self, over: &[SocketAddr], login: Login<'_>, timeout: Duration) -> Option<String> {
+        let ms = timeout.as_millis();
+        let over: Vec<String> = over.iter().map(SocketAddr::to_string).collect();
+        match &self.servers {
+            Servers::Redis(_) => None,
+            Servers::Database(_) => {
+                let Login { user, password } = login;
+                let at = over.first().cloned().unwrap_or_default();
+                Some(format!(
+                    "mysql://{user}:{password}@{at}/{DATABASE}?timeout={ms}ms"
+                ))
+            }
+            Servers::ZooKeeper(_) => {
+                let over = over.join("+");
+                let session = SESSION.max(timeout * 5 / 2).as_millis();
+                Some(format!(
+                    "zk://{over}{CHROOT}?timeout={ms}ms&session={session}ms"
+                ))
+            }
+        }
+    }
+
+    /// Kills all its servers, as a crash would.
+    ///
+    /// # Errors
+    ///
+    /// When one is not seen to go.
+    pub fn kill(&self) -> anyhow::Result<()> {
+        match &self.servers {
+            Servers::Redis(server) => server.kill()?,
+            Servers::Database(server) => server.kill()?,
+            Servers::ZooKeeper(ensemble) => {
+                (0..ensemble.members()).try_for_each(|member| ensemble.kill(member))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the killed ones again: a Redis empty, the others with what their disks hold.
+    ///
+    /// # Errors
+    ///
+    /// When one does not come up.
+    pub fn come_back(&self) -> anyhow::Result<()> {
+        match &self.servers {
+            Servers::Redis(server) => Ok(server.restart_empty()?),
+            Servers::Database(server) => Ok(server.restart()?),
+            Servers::ZooKeeper(ensemble) => thread::scope(|scope| {
+                // Each waits until a majority serves.
+                let restart = |member| scope.spawn(move || ensemble.restart(member));
+                let all: Vec<_> = (0..ensemble.members()).map(restart).collect();
+                let ended = all.into_iter().map(|one| {
+                    one.join()
+                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                });
+                let ended: Vec<_> = ended.collect();
+                Ok(ended.into_iter().collect::<Result<(), _>>()?)
+            }),
+        }
+    }
+
+    /// Freezes all its servers.
+    ///
+    /// # Errors
+    ///
+    /// When one is dead, or not seen to stop.
+    pub fn stop(&self) -> anyhow::Result<()> {
+        match &self.servers {
+            Servers::Redis(server) => server.stop()?,
+            Servers::Database(server) => server.stop()?,
+            Servers::ZooKeeper(ensemble) => {
+                (0..ensemble.members()).try_for_each(|member| ensemble.stop(member))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets them run on.
+    ///
+    /// # Errors
+    ///
+    /// When one is dead, or not seen to run.
+    pub fn cont(&self) -> anyhow::Result<()> {
+        match &self.servers {
+            Servers::Redis(server) => server.cont()?,
+            Servers::Database(server) => server.cont()?,
+            Servers::ZooKeeper(ensemble) => {
+                (0..ensemble.members()).try_for_each(|member| ensemble.cont(member))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether any of its servers answers within that time.
+    pub fn answers(&self, patience: Duration) -> bool {
+        self.addrs().into_iter().any(|at| {
+            let probe = Probe::open(self.kind, at, patience);
+            probe.and_then(|mut probe| probe.ask()).is_ok()
+        })
+    }
+}
+
+fn start_database(flush: u8, login: Login<'_>) -> anyhow::Result<Arc<MariaDb>> {
+    let server = MariaDb::start(MariaDbOptions::new().flush(flush))?;
+    let prepared = blocking(quorate_mysql::prepare(&server.url(DATABASE)))??;
+    let Login { user, password } = login;
+    let user = format!("'{user}'@'%'");
+    let grants = prepared.grants.iter();
+    let mut statements: Vec<String> = grants
+        .map(|grant| grant.replace("TO USER", &format!("TO {user}")))
+        .collect();
+    statements.insert(0, format!("CREATE USER {user} IDENTIFIED BY '{password}'"));
+    statements.push("CREATE DATABASE chaos".into());
+    statements.push("CREATE TABLE chaos.marker (n BIGINT PRIMARY KEY) ENGINE=InnoDB".into());
+    server.sql(&statements.join(";"))?;
+    Ok(Arc::new(server))
+}
+
+fn start_zookeeper(members: usize) -> anyhow::Result<Arc<ZooKeeper>> {
+    let options = ZooKeeperOptions::new().members(members);
+    let ensemble = ZooKeeper::start_with(&options)?;
+    blocking(quorate_zookeeper::prepare(&ensemble.url(CHROOT)))??;
+    ensure!(ensemble.leader().is_some(), "it has no leader");
+    Ok(Arc::new(ensemble))
+}
+
+/// What comes of it, on a runtime of its own.
+fn blocking<T>(what: impl Future<Output = T>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("begin a runtime")?;
+    Ok(runtime.block_on(what))
+}

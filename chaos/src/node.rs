@@ -1,0 +1,151 @@
+//! What kinds of servers masters are.
+
+use std::fmt;
+use std::str::FromStr;
+
+use quorate_testbed::{MariaDb, ZooKeeper};
+use serde::{Deserialize, Serialize};
+
+/// What kind of server a master is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeKind {
+    /// A Redis or Valkey.
+    Redis,
+    /// A MariaDB that has each commit on disk before it says so.
+    Mysql,
+    /// A MariaDB with `innodb_flush_log_at_trx_commit=0`: a crash takes its last second.
+    MysqlFlush0,
+    /// A ZooKeeper of one server.
+    Zookeeper,
+    /// A ZooKeeper of three servers, which is one master.
+    Ensemble,
+}
+
+impl NodeKind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Redis,
+        Self::Mysql,
+        Self::MysqlFlush0,
+        Self::Zookeeper,
+        Self::Ensemble,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Redis => "redis",
+            Self::Mysql => "mysql",
+            Self::MysqlFlush0 => "mysql-flush0",
+            Self::Zookeeper => "zookeeper",
+            Self::Ensemble => "ensemble",
+        }
+    }
+
+    /// Why it cannot be started here, if it cannot. A Redis says so when it is started.
+    pub fn lack(self) -> Option<String> {
+        let why = match self {
+            Self::Redis => None,
+            Self::Mysql | Self::MysqlFlush0 => {
+                MariaDb::available().err().map(|why| why.to_string())
+            }
+            Self::Zookeeper | Self::Ensemble => ZooKeeper::available().err(),
+        };
+        why.map(|why| format!("no {self}: {why}"))
+    }
+
+    /// How many servers it is.
+    pub fn servers(self) -> usize {
+        match self {
+            Self::Ensemble => 3,
+            _ => 1,
+        }
+    }
+
+    /// Whether its own clock ends a lease, so that everybody sees at once what is over. At a ZooKeeper a lease is over
+    /// for who has seen it stand still for as long as it lasts.
+    pub fn has_clock(self) -> bool {
+        !matches!(self, Self::Zookeeper | Self::Ensemble)
+    }
+
+    /// The shortest name for these: a number where all are Redis.
+    pub fn name_of(some: &[Self]) -> String {
+        if some.iter().all(|one| *one == Self::Redis) {
+            return some.len().to_string();
+        }
+        let names: Vec<_> = some.iter().map(|one| one.name()).collect();
+        names.join("+")
+    }
+}
+
+impl fmt::Display for NodeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for NodeKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let named = match name {
+            "valkey" => Some(Self::Redis),
+            "mariadb" => Some(Self::Mysql),
+            "zk" => Some(Self::Zookeeper),
+            _ => Self::ALL.into_iter().find(|one| one.name() == name),
+        };
+        named.ok_or_else(|| format!("one of {}", Self::ALL.map(Self::name).join(", ")))
+    }
+}
+
+/// Which kinds of masters a fault can be done to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Whatever it is.
+    All,
+    /// Redis.
+    Redis,
+    /// MariaDB.
+    Databases,
+    /// MariaDB that forgets nothing in a crash.
+    SafeDatabases,
+    /// ZooKeeper, one server or several.
+    ZooKeepers,
+    /// Whoever forgets when it is killed.
+    Forgetful,
+}
+
+impl Which {
+    /// Whether this kind is among them.
+    pub fn has(self, node: NodeKind) -> bool {
+        use NodeKind::{Ensemble, Mysql, MysqlFlush0, Redis, Zookeeper};
+        match self {
+            Self::All => true,
+            Self::Redis => node == Redis,
+            Self::Databases => matches!(node, Mysql | MysqlFlush0),
+            Self::SafeDatabases => node == Mysql,
+            Self::ZooKeepers => matches!(node, Zookeeper | Ensemble),
+            Self::Forgetful => matches!(node, Redis | MysqlFlush0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_is_found_by_its_name_and_a_wrong_name_is_told_the_right_ones() {
+        for kind in NodeKind::ALL {
+            assert_eq!(kind.name().parse(), Ok(kind));
+            let json = serde_json::to_string(&kind).expect("it is written");
+            assert_eq!(json, format!("\"{kind}\""), "one spelling everywhere");
+        }
+        let why = "etcd".parse::<NodeKind>().expect_err("none of ours");
+        assert!(why.contains("redis, mysql"), "{why}");
+        assert_eq!(NodeKind::name_of(&[NodeKind::Redis; 3]), "3");
+        let mix = [NodeKind::Redis, NodeKind::Mysql];
+        assert_eq!(NodeKind::name_of(&mix), "redis+mysql");
+    }
+}

@@ -1,0 +1,47 @@
+//! The way from one client to one master: a proxy in front of each of its servers.
+
+use std::io;
+use std::net::SocketAddr;
+
+use quorate_testbed::{Fault, Injected, Proxy};
+
+/// A proxy in front of each server of one master, for one client.
+#[derive(Debug)]
+pub struct Road {
+    doors: Vec<Proxy>,
+}
+
+impl Road {
+    /// Opens a proxy to each of these.
+    ///
+    /// # Errors
+    ///
+    /// When one does not start.
+    pub fn open(targets: &[SocketAddr], seed: u64) -> io::Result<Self> {
+        let doors = targets.iter().map(|target| Proxy::seeded(*target, seed));
+        let doors = doors.collect::<io::Result<_>>()?;
+        Ok(Self { doors })
+    }
+
+    /// Where the client connects to, one address a server.
+    pub fn addrs(&self) -> Vec<SocketAddr> {
+        self.doors.iter().map(Proxy::addr).collect()
+    }
+
+    /// The way to the first server.
+    pub fn first(&self) -> SocketAddr {
+        self.doors[0].addr()
+    }
+
+    /// Puts a fault in force on all of it.
+    pub fn inject(&self, fault: &Fault) -> Vec<Injected> {
+        self.doors.iter().map(|door| fault.inject(door)).collect()
+    }
+
+    /// Resets every connection that is there.
+    pub fn reset_all(&self) {
+        for door in &self.doors {
+            door.reset_all();
+        }
+    }
+}
