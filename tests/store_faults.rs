@@ -31,6 +31,8 @@ struct State {
     records: BTreeMap<Vec<u8>, Record>,
     last: u64,
     run: u64,
+    /// So many commits are carried out; before the next the server closes.
+    closes_after: Option<usize>,
 }
 
 /// A connection to one run of it.
@@ -154,8 +156,15 @@ impl Session for BooksSession {
     }
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
-        let all = |state: &mut State| commits.iter().map(|commit| state.commit(commit)).collect();
-        self.ask(all).await
+        let done = self.ask(|state| {
+            for left in state.closes_after.iter_mut() {
+                *left = left.checked_sub(commits.len()).ok_or(())?;
+            }
+            Ok(commits.iter().map(|commit| state.commit(commit)).collect())
+        });
+        let Clocked { what, clock } = done.await?;
+        let what = what.map_err(|()| Fault::Down("closing".into()))?;
+        Ok(Clocked { what, clock })
     }
 
     async fn page(&mut self, _: u64, _: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
@@ -250,4 +259,22 @@ async fn a_record_of_somebody_else_is_named_whatever_its_name_is() {
         assert!(why.contains("none of ours"), "{why}");
         assert!(!why.contains('\x1b'), "{why:?}");
     }
+}
+
+#[tokio::test]
+async fn what_was_done_before_the_store_closed_is_given_back_though_it_was_not_answered() {
+    let books = Books::new(true);
+    let redlock = books.redlock().build().expect("good");
+    redlock.acquire("warm").await.expect("free").release().await;
+    books.state().closes_after = Some(1);
+    // Both are asked for at once, and are a commit each.
+    let (one, other) = (redlock.lock("one"), redlock.lock("other"));
+    let both = tokio::join!(one.try_acquire(), other.try_acquire());
+    assert!(both.0.is_err() && both.1.is_err(), "{both:?}");
+    books.state().closes_after = None;
+    let began = std::time::Instant::now();
+    drop(seize(&redlock, "one").await);
+    drop(seize(&redlock, "other").await);
+    // Without its release it would be there for the rest of its ttl.
+    assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
 }

@@ -234,7 +234,8 @@ impl Observation {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing; call it again.
+    /// Dropping the future loses nothing that was seen, but a look that is under way begins anew: whoever drops it each time
+    /// before a slow master can have answered hears nothing.
     pub async fn next(&mut self) -> Option<Leader> {
         loop {
             self.wait().await;

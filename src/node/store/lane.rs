@@ -482,10 +482,10 @@ impl<S: Store> Lane<S> {
         let mut done = Vec::new();
         for chunk in commits.chunks(self.shared.traits.batch.max(1)) {
             let changes = chunk.iter().flat_map(|commit| &commit.changes);
-            self.risky = changes.map(|change| change.name.clone()).collect();
+            // Those of earlier chunks as well: what of them is done is not said before all is.
+            self.risky.extend(changes.map(|change| change.name.clone()));
             let asked = self.now();
             let Clocked { what, clock } = online.session.commit(chunk).await?;
-            self.risky.clear();
             self.time.learn(clock, asked, self.now());
             for (commit, committed) in chunk.iter().zip(what) {
                 let (kept, own) = (kept.next(), own.next());
@@ -503,6 +503,7 @@ impl<S: Store> Lane<S> {
                 done.push(true);
             }
         }
+        self.risky.clear();
         let open = self.jobs.split_off(first);
         for (mut job, done) in open.into_iter().zip(done) {
             if done {
