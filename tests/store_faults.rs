@@ -157,7 +157,7 @@ impl Session for BooksSession {
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
         let done = self.ask(|state| {
-            for left in state.closes_after.iter_mut() {
+            if let Some(left) = &mut state.closes_after {
                 *left = left.checked_sub(commits.len()).ok_or(())?;
             }
             Ok(commits.iter().map(|commit| state.commit(commit)).collect())
