@@ -33,10 +33,10 @@ fn kept(keys: &[Extended]) -> Kept {
         Kept::Unknown
     } else if keys.contains(&Extended::NotOurs) {
         Kept::No
-    } else if keys.contains(&Extended::Unknown) {
-        Kept::Unknown
-    } else {
+    } else if keys.iter().all(|said| said.is_kept()) {
         Kept::Yes
+    } else {
+        Kept::Unknown
     }
 }
 

@@ -517,6 +517,7 @@ impl Master {
     }
 
     /// The processes of so many who stand behind the first of a line, each once.
+    #[cfg(feature = "node")]
     pub(crate) fn next_in_line(&self, key: &[u8], most: usize) -> Vec<Arc<str>> {
         let Some(line) = self.lines.get(key) else {
             return Vec::new();
