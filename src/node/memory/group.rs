@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::master::{Master, Member, Outcome, PROCESS_LEN, granted_before, raised, shown_of, told};
+use super::master::{Master, Member, Outcome, granted_before, raised, shown_of, told};
 use crate::keys;
 use crate::node::{
     Answer, Claim, Class, Extended, Group, Hold, Mode, Note, Part, QueueInfo, Ticket, Token,
@@ -524,7 +524,10 @@ impl Master {
         };
         let mut next: Vec<Arc<str>> = Vec::new();
         for (_, waiter) in line.queue.iter().skip(1).take(most) {
-            let process: Arc<str> = waiter.get(..PROCESS_LEN).unwrap_or(waiter).into();
+            let process: Arc<str> = waiter
+                .get(..super::master::PROCESS_LEN)
+                .unwrap_or(waiter)
+                .into();
             if !next.contains(&process) {
                 next.push(process);
             }
