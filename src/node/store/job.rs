@@ -41,11 +41,13 @@ pub(super) struct Asked {
 impl Asked {
     /// The leases that its answer tells of.
     fn promises(&self, now: u64) -> Vec<Promised> {
+        let extended = matches!(self.queued.request, Request::Extend { .. });
         let of = |claim: &Claim, ttl: Duration| -> Vec<Promised> {
             let promised = |key: &Name| Promised {
                 key: key.clone(),
                 value: claim.token().to_hex(),
                 until: now + micros(ttl),
+                extended,
             };
             claim.keys().map(promised).collect()
         };

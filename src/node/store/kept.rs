@@ -31,6 +31,8 @@ pub(super) struct Promised {
     pub(super) key: Name,
     pub(super) value: [u8; 32],
     pub(super) until: u64,
+    /// By an extension: then it is counted from now. A repeated grant is counted from before the first.
+    pub(super) extended: bool,
 }
 
 impl Promised {
@@ -148,19 +150,24 @@ impl Kept {
                 return Self::new(item, now, clock);
             };
             let on_it = promised.iter().filter(|one| one.rests_on(&item));
-            let until = on_it.map(|one| one.until).max();
-            until.map_or_else(|| known.clone(), |until| known.promised(now, until, clock))
+            let last = on_it.max_by_key(|one| (one.until, one.extended));
+            last.map_or_else(|| known.clone(), |last| known.promised(now, last, clock))
         };
         let mut all: Vec<Self> = items.into_iter().map(keep).collect();
         all.sort_unstable_by(|one, other| one.item.id.cmp(&other.item.id));
         all
     }
 
-    /// The same, kept from `now` until then at least, whatever the server's clock shows and whoever looks.
-    fn promised(&self, now: u64, until: u64, clock: Clock) -> Self {
+    /// The same, kept from `now` on for what is promised, whatever the server's clock shows and whoever looks.
+    fn promised(&self, now: u64, last: &Promised, clock: Clock) -> Self {
+        let until = last.until;
         let until = match (self.when, clock) {
             // It looked long enough by the least that the clock can show, and may not be by the most.
-            (When::Until(kept), Clock::Server { slack }) if kept < until + slack => until,
+            (When::Until(kept), Clock::Server { slack })
+                if last.extended && kept < until + slack =>
+            {
+                until
+            }
             (When::For { life, .. }, _) if !self.sure => until.max(now + life),
             _ => return self.clone(),
         };
@@ -269,6 +276,7 @@ mod tests {
             key: b"r0"[..].into(),
             value: VALUE,
             until,
+            extended: true,
         }
     }
 
@@ -300,6 +308,23 @@ mod tests {
         assert_eq!(after(3_700_000, slack), Some(4_000_000), "long enough");
         assert_eq!(after(4_000_000, slack), Some(4_300_000));
         assert_eq!(after(4_000_000, 0), Some(4_000_000), "certainly");
+        let again = Promised {
+            extended: false,
+            ..promised(60_000_000)
+        };
+        let clock = Clock::Server { slack };
+        let granted = Kept::after(
+            std::slice::from_ref(&kept),
+            vec![kept.item.clone()],
+            0,
+            clock,
+            &[again],
+        );
+        assert_eq!(
+            granted[0].item.until,
+            Some(4_000_000),
+            "counted from before"
+        );
     }
 
     /// Another has seen the lease since it was written, and counts from then.
