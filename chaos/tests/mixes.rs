@@ -55,7 +55,7 @@ fn a_database_that_forgets_its_last_second_is_seen_to_break_exclusion_and_leaves
         "flush0",
         "--seed 6 --nodes mysql-flush0 --ttl 3s --clients 3 --faults amnesia \
          --workload file,handover,register",
-        &[5, 15, 30],
+        &[5, 15, 30, 60, 60],
         |run| run.summary.excused > 0,
     );
     run.must_be_valid();
