@@ -8,7 +8,7 @@ use crate::keys::RESERVED;
 use crate::node::note::{Identity, NoteText, Notes};
 #[cfg(any(test, feature = "testing"))]
 use crate::node::redis::driver::Driver;
-use crate::node::redis::{Address, NodeOptions, RedisNode};
+use crate::node::redis::{Address, BadAddress, NodeOptions, RedisNode};
 use crate::node::{Context, Node};
 use crate::options::{Options, bad, text};
 #[cfg(any(test, feature = "testing"))]
@@ -45,7 +45,7 @@ use crate::tls::Tls;
 #[derive(Clone)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct RedlockBuilder {
-    masters: Vec<String>,
+    masters: Vec<Named>,
     ttl: Duration,
     max_ttl: Duration,
     node_timeout: Option<Duration>,
@@ -70,6 +70,24 @@ pub struct RedlockBuilder {
     nodes: Vec<Arc<dyn Node>>,
     /// Masters of other kinds, each with the number of those that were named by URL before it.
     others: Vec<(usize, Arc<dyn Node>)>,
+}
+
+/// A master as it was named.
+#[derive(Clone)]
+enum Named {
+    ByUrl(String),
+    #[cfg(feature = "redis")]
+    AsClient(Box<redis::ConnectionInfo>),
+}
+
+impl Named {
+    fn address(&self) -> Result<Address, BadAddress> {
+        match self {
+            Self::ByUrl(url) => Address::parse(url),
+            #[cfg(feature = "redis")]
+            Self::AsClient(info) => Address::of(info),
+        }
+    }
 }
 
 /// The most masters that are supported. Far more than helps: each costs a message per step.
@@ -117,13 +135,39 @@ impl RedlockBuilder {
     ///
     /// Masters must be independent servers: not replicas of each other, not nodes of a cluster.
     pub fn master(mut self, url: impl Into<String>) -> Self {
-        self.masters.push(url.into());
+        self.masters.push(Named::ByUrl(url.into()));
         self
     }
 
     /// Adds several masters.
     pub fn masters<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
-        self.masters.extend(urls.into_iter().map(Into::into));
+        let urls = urls.into_iter().map(Into::into);
+        self.masters.extend(urls.map(Named::ByUrl));
+        self
+    }
+
+    /// Adds the master of a client of the `redis` crate: see [`redis_connection`](Self::redis_connection).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = redis::Client::open("redis://user:secret@10.0.0.1/2")?;
+    /// let builder = quorate::Redlock::builder().redis_client(&client);
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "redis")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+    pub fn redis_client(self, client: &redis::Client) -> Self {
+        self.redis_connection(client.get_connection_info().clone())
+    }
+
+    /// Adds one master by its address, user, password, database and TLS as the `redis` crate holds them. The
+    /// connection itself is our own: its other settings (protocol, TCP, library name) are not looked at.
+    /// Certificates cannot be read out of it: hand them to [`tls`](Self::tls). Host names are always checked, so an
+    /// `insecure` address is refused by [`build`](Self::build).
+    #[cfg(feature = "redis")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+    pub fn redis_connection(mut self, master: redis::ConnectionInfo) -> Self {
+        self.masters.push(Named::AsClient(Box::new(master)));
         self
     }
 
@@ -399,7 +443,10 @@ impl RedlockBuilder {
         node_timeout: Duration,
         name: &str,
         context: &Context,
+        addresses: &[Address],
     ) -> Result<Arc<NodeOptions>, BuildError> {
+        #[cfg(not(feature = "tls-rustls"))]
+        let _ = addresses;
         Ok(Arc::new(NodeOptions {
             node_timeout,
             connect_timeout: self.connect_timeout,
@@ -410,7 +457,9 @@ impl RedlockBuilder {
             #[cfg(any(test, feature = "testing"))]
             dial: self.dial.clone(),
             #[cfg(feature = "tls-rustls")]
-            tls: self.tls.client_config(&self.masters)?,
+            tls: self
+                .tls
+                .client_config(addresses.iter().any(Address::wants_tls))?,
         }))
     }
 
@@ -477,15 +526,21 @@ impl RedlockBuilder {
         Ok(nodes)
     }
 
+    /// Whether the masters that were named so far can be understood.
+    pub(crate) fn check_masters(&self) -> Result<(), BuildError> {
+        addresses(&self.masters).map(drop)
+    }
+
     fn redis_nodes(
         &self,
         node_timeout: Duration,
         context: &Context,
     ) -> Result<Vec<Arc<dyn Node>>, BuildError> {
         let name = Identity::of_this_process().of_connection();
-        let options = self.node_options(node_timeout, &name, context)?;
+        let addresses = addresses(&self.masters)?;
+        let options = self.node_options(node_timeout, &name, context, &addresses)?;
         let node = |address| Arc::new(RedisNode::new(address, options.clone())) as Arc<dyn Node>;
-        Ok(addresses(&self.masters)?.into_iter().map(node).collect())
+        Ok(addresses.into_iter().map(node).collect())
     }
 
     /// The masters without their actors, for simulations.
@@ -493,8 +548,10 @@ impl RedlockBuilder {
     pub(crate) fn drivers(&self, seed: u64, now: Instant) -> Result<Vec<Driver>, BuildError> {
         // The same in every run, so that a run can be repeated.
         let context = self.context(Arc::new(Tokio::default()));
-        let options = self.node_options(self.effective_node_timeout(), "quorate", &context)?;
-        let addresses = addresses(&self.masters)?.into_iter().zip(seed..);
+        let addresses = addresses(&self.masters)?;
+        let node_timeout = self.effective_node_timeout();
+        let options = self.node_options(node_timeout, "quorate", &context, &addresses)?;
+        let addresses = addresses.into_iter().zip(seed..);
         let driver = |(address, seed)| Driver::new(address, options.clone(), seed, now);
         Ok(addresses.map(driver).collect())
     }
@@ -519,13 +576,13 @@ impl std::fmt::Debug for RedlockBuilder {
     }
 }
 
-fn addresses(urls: &[String]) -> Result<Vec<Address>, BuildError> {
-    if urls.is_empty() {
+fn addresses(masters: &[Named]) -> Result<Vec<Address>, BuildError> {
+    if masters.is_empty() {
         return Err(BuildError::NoMasters);
     }
-    let mut seen: Vec<Address> = Vec::with_capacity(urls.len());
-    for (index, url) in urls.iter().enumerate() {
-        let address = Address::parse(url).map_err(|bad| BuildError::BadMaster {
+    let mut seen: Vec<Address> = Vec::with_capacity(masters.len());
+    for (index, master) in masters.iter().enumerate() {
+        let address = master.address().map_err(|bad| BuildError::BadMaster {
             master: bad.shown.unwrap_or_else(|| format!("number {}", index + 1)),
             why: bad.why,
         })?;

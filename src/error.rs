@@ -55,10 +55,35 @@ pub enum BuildError {
     /// A note that is too long for the masters to keep beside each lock.
     #[error("the note is {0} bytes long, at most {max} are allowed", max = crate::node::note::MAX_NOTE_LEN)]
     NoteTooLong(usize),
+    /// A setting that cannot be read: of the environment or of a file.
+    #[error("{name} {why}")]
+    BadSetting {
+        /// What it is called: the variable, or the key of the file.
+        name: String,
+        /// What is wrong, and what would be right.
+        why: String,
+    },
     /// A TLS setting that cannot be used.
     #[error("TLS: {0}")]
     Tls(String),
+    /// The thread that keeps the locks of blocking callers could not be started.
+    #[cfg(feature = "blocking")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
+    #[error("no thread could be started for the locks: {0}")]
+    NoThread(String),
 }
+
+/// A call that waits was made on a thread of a Tokio runtime, and was refused: it would keep that thread from its
+/// other tasks, perhaps from the one that it waits for. Nothing was sent.
+#[cfg(feature = "blocking")]
+#[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a blocking call on a thread of a Tokio runtime would stop its other tasks: use quorate::Redlock and .await there, \
+     or make the call on a thread of its own; under spawn_blocking, by the handle of in_spawn_blocking()"
+)]
+#[non_exhaustive]
+pub struct CannotBlock;
 
 /// The lock was not acquired. Nothing is held; what a master may have granted is being released,
 /// and where that fails it expires with the ttl.
@@ -81,6 +106,10 @@ pub enum AcquireError {
     InvalidResource(InvalidResource),
     /// The options of this lock do not fit together. Nothing was sent.
     InvalidOptions(BuildError),
+    /// A blocking call on a thread of a Tokio runtime. Nothing was sent.
+    #[cfg(feature = "blocking")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
+    CannotBlock(CannotBlock),
 }
 
 /// Why a lock was not acquired: what the last round found that proved something.
@@ -125,6 +154,8 @@ impl AcquireError {
             | Self::NoQuorum(missed)
             | Self::TooLate(missed) => &missed.reports,
             Self::InvalidResource(_) | Self::InvalidOptions(_) => &[],
+            #[cfg(feature = "blocking")]
+            Self::CannotBlock(_) => &[],
         }
     }
 }
@@ -154,6 +185,8 @@ impl fmt::Display for AcquireError {
             Self::TooLate(missed) => (missed, "was granted too slowly, no validity was left"),
             Self::InvalidResource(why) => return why.fmt(f),
             Self::InvalidOptions(why) => return why.fmt(f),
+            #[cfg(feature = "blocking")]
+            Self::CannotBlock(why) => return why.fmt(f),
         };
         let waited = Duration::from_millis(missed.waited.as_millis() as u64);
         let named = matches!(self, Self::HeldByOther(missed) if !missed.held_here);
@@ -183,6 +216,8 @@ impl std::error::Error for AcquireError {
         match self {
             Self::InvalidResource(why) => Some(why),
             Self::InvalidOptions(why) => Some(why),
+            #[cfg(feature = "blocking")]
+            Self::CannotBlock(why) => Some(why),
             _ => None,
         }
     }
@@ -213,6 +248,11 @@ pub enum ExtendError {
     /// The ttl asked for cannot be used. Nothing was sent.
     #[error(transparent)]
     InvalidTtl(BuildError),
+    /// A blocking call on a thread of a Tokio runtime. Nothing was sent.
+    #[cfg(feature = "blocking")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
+    #[error(transparent)]
+    CannotBlock(CannotBlock),
 }
 
 /// A [`scope`](crate::Redlock::scope) did not run to its end under the lock.
@@ -222,7 +262,7 @@ pub enum ScopeError {
     /// The lock was not acquired; the body was not started.
     #[error(transparent)]
     NotAcquired(#[from] AcquireError),
-    /// The lock was lost while the body ran; the body was dropped.
-    #[error("the body was stopped because the lock was lost: {0}")]
+    /// The lock was lost while the body ran. An async body was dropped; one that blocks has run to its end.
+    #[error("the lock was lost while the body ran: {0}")]
     Lost(LossCause),
 }

@@ -82,8 +82,12 @@ compile_error!(
 );
 
 mod acquire;
+#[cfg(feature = "blocking")]
+#[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
+pub mod blocking;
 mod builder;
 mod clock;
+mod config;
 mod error;
 mod hold;
 mod keys;
@@ -114,6 +118,7 @@ mod tls;
 mod waiting;
 
 pub use builder::RedlockBuilder;
+pub use config::{Order, Settings};
 pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
 pub use hold::guard::LockGuard;
 pub use hold::released::Released;

@@ -247,6 +247,24 @@ impl Redlock {
     /// # Ok(()) }
     /// ```
     ///
+    /// A helper of your own around it takes a body that hands its future over in a box; then what the helper returns
+    /// can be spawned:
+    ///
+    /// ```
+    /// use futures::future::BoxFuture;
+    /// use quorate::{LockGuard, Redlock, ScopeError};
+    ///
+    /// fn for_tenant<'a, T: Send + 'a>(
+    ///     redlock: &'a Redlock,
+    ///     tenant: &'a str,
+    ///     body: impl for<'g> FnOnce(&'g LockGuard) -> BoxFuture<'g, T> + Send + 'a,
+    /// ) -> impl Future<Output = Result<T, ScopeError>> + Send + 'a {
+    ///     let resource = format!("tenant:{tenant}");
+    ///     let body = async move |guard: &LockGuard| body(guard).await;
+    ///     async move { redlock.scope(resource, body).await }
+    /// }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ScopeError::NotAcquired`] before the body has started, [`ScopeError::Lost`] when it was
@@ -262,6 +280,52 @@ impl Redlock {
         body: impl AsyncFnOnce(&LockGuard) -> T,
     ) -> Result<T, ScopeError> {
         self.lock(resource).scope(body).await
+    }
+
+    /// Runs a body that may fail while the lock is held, with one error for both: what the body fails with comes
+    /// back as it is, and that the lock was not acquired, or was lost, is made into the body's error by its
+    /// `From<ScopeError>`. So the caller tells them apart by its own error type: by a variant of an enum, or with
+    /// `error.is::<ScopeError>()` where that is a `Box<dyn Error>` or the like.
+    ///
+    /// ```
+    /// use quorate::ScopeError;
+    ///
+    /// #[derive(Debug)]
+    /// enum ReportError {
+    ///     Lock(ScopeError),
+    ///     Disk(std::io::Error),
+    /// }
+    ///
+    /// impl From<ScopeError> for ReportError {
+    ///     fn from(error: ScopeError) -> Self {
+    ///         Self::Lock(error)
+    ///     }
+    /// }
+    ///
+    /// # async fn write_report(fence: Option<u64>) -> std::io::Result<u64> { Ok(fence.unwrap_or(0)) }
+    /// # async fn example(redlock: quorate::Redlock) -> Result<(), ReportError> {
+    /// let bytes = redlock
+    ///     .try_scope("report", async |guard| {
+    ///         write_report(guard.fencing_token()).await.map_err(ReportError::Disk)
+    ///     })
+    ///     .await?;
+    /// # let _ = bytes;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`scope`](Self::scope), and what the body fails with.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`scope`](Self::scope).
+    pub async fn try_scope<T, E: From<ScopeError>>(
+        &self,
+        resource: impl AsRef<[u8]>,
+        body: impl AsyncFnOnce(&LockGuard) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.lock(resource).try_scope(body).await
     }
 
     /// What every master knows of `resource`, without touching it.
@@ -404,6 +468,19 @@ pub struct LockRequest<'a> {
     observer: Option<Observer>,
 }
 
+impl fmt::Debug for LockRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockRequest")
+            .field("resource", &String::from_utf8_lossy(&self.resource))
+            .field("kind", &self.kind)
+            .field("ttl", &self.ttl)
+            .field("wait", &self.wait)
+            .field("max_hold", &self.max_hold)
+            .field("renew", &self.renew)
+            .finish_non_exhaustive()
+    }
+}
+
 impl LockRequest<'_> {
     /// How long the masters keep the lock without a renewal. Default: the builder's.
     pub fn ttl(mut self, ttl: Duration) -> Self {
@@ -511,6 +588,18 @@ impl LockRequest<'_> {
         let outcome = guard.while_held(body).await;
         guard.release().await;
         outcome.map_err(ScopeError::Lost)
+    }
+
+    /// Runs a body that may fail under this lock; see [`Redlock::try_scope`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Redlock::try_scope`].
+    pub async fn try_scope<T, E: From<ScopeError>>(
+        self,
+        body: impl AsyncFnOnce(&LockGuard) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.scope(body).await?
     }
 
     fn check(&self) -> Result<(), AcquireError> {

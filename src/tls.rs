@@ -43,15 +43,12 @@ impl Tls {
         self
     }
 
-    /// The configuration for these masters; none where no master wants TLS.
+    /// The configuration for the masters; none where none of them wants TLS.
     pub(crate) fn client_config(
         &self,
-        masters: &[String],
+        wanted: bool,
     ) -> Result<Option<Arc<ClientConfig>>, BuildError> {
-        if !masters
-            .iter()
-            .any(|url| url.trim().starts_with("rediss://"))
-        {
+        if !wanted {
             return Ok(None);
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());

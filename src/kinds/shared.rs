@@ -30,6 +30,11 @@ pub enum DowngradeError {
     /// Readers rest on fencing numbers.
     #[error("readers need fencing numbers: leave `fencing(false)` out of this Redlock")]
     NeedsFencing,
+    /// A blocking call on a thread of a Tokio runtime.
+    #[cfg(feature = "blocking")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
+    #[error(transparent)]
+    CannotBlock(crate::error::CannotBlock),
 }
 
 impl LockGuard {

@@ -27,7 +27,7 @@ pub(crate) struct Coordinator {
     pub(crate) drift: Drift,
     pub(crate) prefix: Box<str>,
     pub(crate) fencing: bool,
-    pub(super) patience: Patience,
+    pub(crate) patience: Patience,
     /// The pauses of who asks again within one attempt.
     pub(super) retry: Retry,
     /// The masters have been asked before: who is not there by now is not waited for.

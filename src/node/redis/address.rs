@@ -56,20 +56,60 @@ impl Address {
         // The parser's own message may quote the URL and with it the password.
         let unclear = || bad(format!("not understood as a URL: {SCHEMES}[/db]"));
         let info = plain.into_connection_info().map_err(|_| unclear())?;
-        let name = match info.addr() {
-            ConnectionAddr::Tcp(host, _) if host.is_empty() => {
-                return Err(bad(format!("no host: {SCHEMES}")));
+        match name(info.addr()) {
+            Some(name) if name.starts_with(':') => Err(bad(format!("no host: {SCHEMES}"))),
+            Some(name) => Ok(Self {
+                info,
+                tls,
+                name: NodeName::new(name),
+            }),
+            None => Err(unclear()),
+        }
+    }
+
+    /// The address of a client of the `redis` crate, with its user, password, database and TLS.
+    #[cfg(feature = "redis")]
+    pub(crate) fn of(info: &ConnectionInfo) -> Result<Self, BadAddress> {
+        let (plain, tls, why) = match info.addr() {
+            ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure,
+                tls_params,
+            } => {
+                let why = match () {
+                    () if !cfg!(feature = "tls-rustls") => {
+                        Some("TLS is not built in: turn on the feature \"tls-rustls\"")
+                    }
+                    () if *insecure => Some("host names are always checked: leave insecure out"),
+                    () if tls_params.is_some() => Some(
+                        "its certificates cannot be read: hand them to tls(..), and leave them out here",
+                    ),
+                    () => None,
+                };
+                (ConnectionAddr::Tcp(host.clone(), *port), true, why)
             }
-            ConnectionAddr::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
-            ConnectionAddr::Tcp(host, port) => format!("{host}:{port}"),
-            ConnectionAddr::Unix(path) => path.display().to_string(),
-            _ => return Err(unclear()),
+            other => (other.clone(), false, None),
         };
-        Ok(Self {
-            info,
-            tls,
-            name: NodeName::new(name),
-        })
+        let name = name(&plain).filter(|name| !name.starts_with(':'));
+        let why = why.or(name.is_none().then_some("no host"));
+        match (why, name) {
+            (None, Some(name)) => Ok(Self {
+                info: info.clone().set_addr(plain),
+                tls,
+                name: NodeName::new(name),
+            }),
+            (why, shown) => Err(BadAddress {
+                shown,
+                why: why.unwrap_or("no address").to_owned(),
+            }),
+        }
+    }
+
+    /// Whether TLS is spoken there.
+    #[cfg(feature = "tls-rustls")]
+    pub(crate) fn wants_tls(&self) -> bool {
+        self.tls
     }
 
     pub(crate) fn name(&self) -> &NodeName {
@@ -84,6 +124,16 @@ impl Address {
         };
         plain(self.name.as_str()) == plain(other.name.as_str())
     }
+}
+
+/// What it is called in reports; nothing for a kind of address that is not known here.
+fn name(address: &ConnectionAddr) -> Option<String> {
+    Some(match address {
+        ConnectionAddr::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
+        ConnectionAddr::Tcp(host, port) => format!("{host}:{port}"),
+        ConnectionAddr::Unix(path) => path.display().to_string(),
+        _ => return None,
+    })
 }
 
 /// The URL without user and password; nothing when it has no recognisable shape.
@@ -122,19 +172,19 @@ fn is_port(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn name(url: &str) -> String {
+    fn named(url: &str) -> String {
         Address::parse(url).map_or_else(|bad| bad.why, |address| address.name().to_string())
     }
 
     #[test]
     fn names_have_no_credentials() {
         assert_eq!(
-            name("redis://user:s3cret@example.org/2"),
+            named("redis://user:s3cret@example.org/2"),
             "example.org:6379"
         );
-        assert_eq!(name("redis://:s3cret@[::1]:7000"), "[::1]:7000");
+        assert_eq!(named("redis://:s3cret@[::1]:7000"), "[::1]:7000");
         assert_eq!(
-            name("unix:///run/redis.sock?db=2&pass=s3cret"),
+            named("unix:///run/redis.sock?db=2&pass=s3cret"),
             "/run/redis.sock"
         );
     }
@@ -184,5 +234,58 @@ mod tests {
         let a = Address::parse("redis://LOCALHOST:7000/0").ok();
         let b = Address::parse("redis://user:pw@127.0.0.1:7000/3").ok();
         assert!(a.zip(b).is_some_and(|(a, b)| a.same_server(&b)));
+    }
+
+    #[cfg(feature = "redis")]
+    mod of_a_client {
+        use super::*;
+
+        fn of(url: &str) -> Result<Address, BadAddress> {
+            let client = redis::Client::open(url).expect("a good URL");
+            Address::of(client.get_connection_info())
+        }
+
+        #[test]
+        fn user_password_and_database_are_taken_over() {
+            let address = of("redis://user:s3cret@example.org:7000/2").expect("good");
+            assert_eq!(address.name().as_str(), "example.org:7000");
+            let settings = address.info.redis_settings();
+            assert_eq!(settings.username(), Some("user"));
+            assert_eq!(settings.password(), Some("s3cret"));
+            assert_eq!(settings.db(), 2);
+            assert!(!address.tls);
+            let socket = of("unix:///run/redis.sock").expect("good");
+            assert_eq!(socket.name().as_str(), "/run/redis.sock");
+        }
+
+        fn over_tls(insecure: bool) -> Result<Address, BadAddress> {
+            let info = "redis://:s3cret@example.org".into_connection_info();
+            let address = ConnectionAddr::TcpTls {
+                host: "example.org".to_owned(),
+                port: 6380,
+                insecure,
+                tls_params: None,
+            };
+            Address::of(&info.expect("a good URL").set_addr(address))
+        }
+
+        #[cfg(feature = "tls-rustls")]
+        #[test]
+        fn tls_is_taken_over_and_never_without_checking_the_name() {
+            let address = over_tls(false).expect("good");
+            assert!(address.tls && address.wants_tls());
+            assert_eq!(address.name().as_str(), "example.org:6380");
+            assert_eq!(address.info.redis_settings().password(), Some("s3cret"));
+            let bad = over_tls(true).err().expect("refused");
+            assert!(bad.why.contains("always checked"), "{bad:?}");
+        }
+
+        #[cfg(not(feature = "tls-rustls"))]
+        #[test]
+        fn tls_without_the_feature_is_no_plain_connection() {
+            let bad = over_tls(false).err().expect("refused");
+            assert!(bad.why.contains("tls-rustls"), "{bad:?}");
+            assert_eq!(bad.shown.as_deref(), Some("example.org:6380"));
+        }
     }
 }

@@ -23,7 +23,7 @@ mod shared;
 mod socket;
 mod wire;
 
-pub(crate) use address::Address;
+pub(crate) use address::{Address, BadAddress};
 pub(crate) use shared::NodeOptions;
 
 use std::sync::Arc;

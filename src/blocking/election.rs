@@ -1,0 +1,179 @@
+//! Electing a leader, for callers without a runtime.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::home::Home;
+use super::kept::Kept;
+use crate::error::{AcquireError, CannotBlock};
+use crate::hold::guard::LockGuard;
+use crate::hold::released::Released;
+use crate::kinds::election::{self, Leader};
+use crate::node::note::NoteText;
+use crate::outcome::LossCause;
+use crate::resource::InvalidResource;
+use crate::settings::Wait;
+use crate::waiting::Waiting;
+
+/// An election: as [`quorate::Election`](crate::Election).
+#[derive(Clone)]
+pub struct Election {
+    election: election::Election,
+    home: Home,
+}
+
+/// Being the leader: as [`quorate::Leadership`](crate::Leadership).
+#[must_use = "dropping it resigns"]
+pub struct Leadership {
+    kept: Kept<election::Leadership>,
+}
+
+/// Watches an election: as [`quorate::Observation`](crate::Observation).
+pub struct Observation {
+    kept: Kept<election::Observation>,
+}
+
+/// What [`Observation::next_within`] saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// This one leads now.
+    Leads(Leader),
+    /// No leader is known any more.
+    Nobody,
+    /// Nothing has changed in that time.
+    Unchanged,
+}
+
+impl Election {
+    pub(super) fn new(election: election::Election, home: &Home) -> Self {
+        let home = home.clone();
+        Self { election, home }
+    }
+
+    /// How long a leader that has died is still taken for one. Default: the builder's ttl.
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Self {
+        let election = self.election.ttl(ttl);
+        Self { election, ..self }
+    }
+
+    /// How long [`campaign`](Self::campaign) waits to lead. Default: for ever.
+    #[must_use]
+    pub fn wait(self, wait: Wait) -> Self {
+        let election = self.election.wait(wait);
+        Self { election, ..self }
+    }
+
+    /// Calls `waits` while another leads.
+    #[must_use]
+    pub fn waiting(self, waits: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
+        let election = self.election.waiting(waits);
+        Self { election, ..self }
+    }
+
+    /// Waits until it leads; see [`quorate::Election::campaign`](crate::Election::campaign).
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`AcquireError::CannotBlock`].
+    pub fn campaign(&self, note: impl Into<NoteText>) -> Result<Leadership, AcquireError> {
+        let leads = self.home.wait(self.election.campaign(note));
+        let leads = leads.map_err(AcquireError::CannotBlock)??;
+        Ok(Leadership {
+            kept: Kept::new(leads, &self.home),
+        })
+    }
+
+    /// Watches who leads. Nothing is sent before the first [`Observation::next`].
+    ///
+    /// # Errors
+    ///
+    /// Only for a name that cannot be locked.
+    pub fn observe(&self) -> Result<Observation, InvalidResource> {
+        Ok(Observation {
+            kept: Kept::new(self.election.observe()?, &self.home),
+        })
+    }
+}
+
+impl Leadership {
+    /// The fencing number: larger than that of every earlier leader.
+    pub fn term(&self) -> u64 {
+        self.kept.get().term()
+    }
+
+    /// The lock underneath: its validity, its report.
+    pub fn guard(&self) -> &LockGuard {
+        self.kept.get().guard()
+    }
+
+    /// Whether it leads now.
+    pub fn is_valid(&self) -> bool {
+        self.kept.get().is_valid()
+    }
+
+    /// Waits until it leads no more, or for so long.
+    ///
+    /// # Errors
+    ///
+    /// [`CannotBlock`] on a thread of a Tokio runtime.
+    pub fn wait_lost(&self, within: Duration) -> Result<Option<LossCause>, CannotBlock> {
+        let lost = self.kept.get().lost();
+        self.kept.home.wait_for(within, lost)
+    }
+
+    /// Leads no more; the next candidate in line does.
+    ///
+    /// # Errors
+    ///
+    /// [`CannotBlock`] on a thread of a Tokio runtime: then it resigns in the background.
+    pub fn resign(self) -> Result<Released, CannotBlock> {
+        let (leads, home) = self.kept.take();
+        home.wait(leads.resign())
+    }
+}
+
+impl Observation {
+    /// The next change: a leader, or `None` when no leader is known any more; see
+    /// [`quorate::Observation::next`](crate::Observation::next).
+    ///
+    /// # Errors
+    ///
+    /// [`CannotBlock`] on a thread of a Tokio runtime.
+    pub fn next(&mut self) -> Result<Option<Leader>, CannotBlock> {
+        let (observation, home) = self.kept.split();
+        home.wait(observation.next())
+    }
+
+    /// The same, waiting for so long.
+    ///
+    /// # Errors
+    ///
+    /// [`CannotBlock`] on a thread of a Tokio runtime.
+    pub fn next_within(&mut self, within: Duration) -> Result<Change, CannotBlock> {
+        let (observation, home) = self.kept.split();
+        Ok(match home.wait_for(within, observation.next())? {
+            Some(Some(leader)) => Change::Leads(leader),
+            Some(None) => Change::Nobody,
+            None => Change::Unchanged,
+        })
+    }
+}
+
+impl fmt::Debug for Election {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.election, f)
+    }
+}
+
+impl fmt::Debug for Leadership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.kept.get(), f)
+    }
+}
+
+impl fmt::Debug for Observation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.kept.get(), f)
+    }
+}

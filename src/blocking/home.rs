@@ -1,0 +1,170 @@
+//! The thread in the background, and how callers wait.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, EnterGuard, Handle};
+use tokio::sync::oneshot;
+
+use crate::error::{BuildError, CannotBlock};
+use crate::redlock::Redlock;
+
+/// So long releases may still take at the end, beyond the time in which a master has to answer.
+const PARTING: Duration = Duration::from_millis(300);
+
+/// Where the locks of blocking callers live: a runtime on a thread of its own.
+#[derive(Clone)]
+pub(super) struct Home {
+    background: Arc<Background>,
+    /// Also on threads that belong to a runtime.
+    anywhere: bool,
+}
+
+/// The thread, until the last one who needs it has gone.
+struct Background {
+    runtime: Handle,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+thread_local! {
+    /// This thread waits for us just now: what is called in between, by a body or an observer, may wait as well.
+    static WAITS: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Home {
+    pub(super) fn start(redlock: Redlock) -> Result<Self, BuildError> {
+        let no_thread = |error: std::io::Error| BuildError::NoThread(error.to_string());
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(no_thread)?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel();
+        let run = move || {
+            runtime.block_on(async move {
+                let _ = stopped.await;
+                let patience = redlock.core.coordinator.patience.answer + PARTING;
+                let _ = tokio::time::timeout(patience, redlock.flush()).await;
+            });
+            // Dropped, it would wait for a name that is being looked up.
+            runtime.shutdown_background();
+        };
+        let thread = thread::Builder::new().name("quorate".to_owned()).spawn(run);
+        let background = Background {
+            runtime: handle,
+            stop: Some(stop),
+            thread: Some(thread.map_err(no_thread)?),
+        };
+        Ok(Self {
+            background: Arc::new(background),
+            anywhere: false,
+        })
+    }
+
+    pub(super) fn anywhere(&self) -> Self {
+        Self {
+            anywhere: true,
+            ..self.clone()
+        }
+    }
+
+    /// In the runtime of the thread: what is sent from here is sent by that, wherever the caller stands.
+    pub(super) fn enter(&self) -> EnterGuard<'_> {
+        self.background.runtime.enter()
+    }
+
+    /// Runs this beside all else.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.background.runtime.spawn(task);
+    }
+
+    /// Waits on this thread; timers and sockets are moved by the one in the background.
+    pub(super) fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T, CannotBlock> {
+        let nested = WAITS.get();
+        if !self.anywhere && !nested && Handle::try_current().is_ok() {
+            // What is given back by it is given back in the background.
+            let _in = self.enter();
+            drop(future);
+            return Err(CannotBlock);
+        }
+        let _in = self.enter();
+        let _waits = Waits::from_now_on(nested);
+        let parked = Arc::new(Parked {
+            thread: thread::current(),
+            woken: AtomicBool::new(false),
+        });
+        let waker = Waker::from(parked.clone());
+        let mut context = Context::from_waker(&waker);
+        let mut future = pin!(future);
+        loop {
+            if let Poll::Ready(done) = future.as_mut().poll(&mut context) {
+                return Ok(done);
+            }
+            // Somebody else's wake-up of this thread is not ours, and ours is not theirs.
+            while !parked.woken.swap(false, Ordering::Acquire) {
+                thread::park();
+            }
+        }
+    }
+
+    /// The same, with a limit.
+    pub(super) fn wait_for<T>(
+        &self,
+        limit: Duration,
+        future: impl Future<Output = T>,
+    ) -> Result<Option<T>, CannotBlock> {
+        self.wait(async { tokio::time::timeout(limit, future).await.ok() })
+    }
+}
+
+/// Marks this thread as one that waits, until it is dropped.
+struct Waits {
+    before: bool,
+}
+
+impl Waits {
+    fn from_now_on(before: bool) -> Self {
+        WAITS.set(true);
+        Self { before }
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        WAITS.set(self.before);
+    }
+}
+
+/// A thread that waits for one future.
+struct Parked {
+    thread: Thread,
+    woken: AtomicBool,
+}
+
+impl Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.woken.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        // In a runtime nobody is kept waiting, and the thread itself cannot wait for its own end.
+        if let (Some(thread), Err(_)) = (self.thread.take(), Handle::try_current()) {
+            let _ = thread.join();
+        }
+    }
+}

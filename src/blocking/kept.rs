@@ -1,0 +1,41 @@
+//! What is held, together with the thread that keeps it.
+
+use super::home::Home;
+
+/// Something that gives itself back when it is dropped.
+pub(super) struct Kept<G> {
+    /// There until it is taken or dropped.
+    held: Option<G>,
+    pub(super) home: Home,
+}
+
+impl<G> Kept<G> {
+    pub(super) fn new(held: G, home: &Home) -> Self {
+        Self {
+            held: Some(held),
+            home: home.clone(),
+        }
+    }
+
+    pub(super) fn get(&self) -> &G {
+        self.held.as_ref().expect("it is held until it is taken")
+    }
+
+    pub(super) fn split(&mut self) -> (&mut G, &Home) {
+        let held = self.held.as_mut();
+        (held.expect("it is held until it is taken"), &self.home)
+    }
+
+    /// It, and where it lived: the thread goes on as long as that is kept.
+    pub(super) fn take(mut self) -> (G, Home) {
+        let held = self.held.take().expect("it is held until it is taken");
+        (held, self.home.clone())
+    }
+}
+
+impl<G> Drop for Kept<G> {
+    fn drop(&mut self) {
+        let _in = self.home.enter();
+        self.held = None;
+    }
+}
