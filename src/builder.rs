@@ -292,20 +292,25 @@ impl RedlockBuilder {
         self
     }
 
-    /// Masters in memory instead of servers.
+    /// Masters in memory instead of servers, of this `Redlock` alone. Its time is tokio's then, as that of the
+    /// masters: where a test stops it (`tokio::time::pause`), locks expire in no time at all.
     #[cfg(any(test, feature = "testing"))]
-    pub fn in_memory(mut self, masters: usize) -> Self {
-        let node = |n| crate::node::memory::MemoryNode::new(&format!("memory-{n}"));
-        self.nodes = (1..=masters)
-            .map(|n| Arc::new(node(n)) as Arc<dyn Node>)
-            .collect();
-        self
+    pub fn in_memory(self, masters: usize) -> Self {
+        self.in_memory_on(&crate::node::memory::Masters::new(masters))
     }
 
-    /// Masters of your own making.
+    /// These masters in memory: several `Redlock`s that name the same ones stand for processes of their own. Time is
+    /// tokio's, as with [`in_memory`](Self::in_memory).
+    #[cfg(any(test, feature = "testing"))]
+    pub fn in_memory_on(self, masters: &crate::node::memory::Masters) -> Self {
+        self.nodes(masters.nodes())
+    }
+
+    /// Masters of your own making. Time is tokio's, as with [`in_memory`](Self::in_memory).
     #[cfg(any(test, feature = "testing"))]
     pub fn nodes(mut self, nodes: Vec<Arc<dyn Node>>) -> Self {
         self.nodes = nodes;
+        self.runtime.get_or_insert_with(|| Arc::new(Tokio::paced()));
         self
     }
 

@@ -39,8 +39,10 @@
 //!   [`list`](Redlock::list) what is locked now.
 //! - [`AcquireError`] tells contention, outage and lateness apart; every error and every guard carries
 //!   a [`NodeReport`] of each master.
-//! - [`node`] and [`runtime`] are the seams for tests, simulations and other back ends (feature
-//!   `testing`); [`Redlock::in_memory`] tests your own code without a server.
+//! - [`Settings`] and [`RedlockBuilder::from_env`] take what a service is configured by; the module `blocking` (a feature)
+//!   has the same verbs without async.
+//! - `Redlock::in_memory` (feature `testing`) tests your own code without a server: `docs/testing.md`. The modules `node` and
+//!   `runtime` (features `node`, `testing`) are the seams for other back ends and simulations.
 //!
 //! # Platforms
 //!
@@ -99,7 +101,17 @@ mod listing;
 pub mod metrics;
 #[cfg(not(feature = "metrics"))]
 mod metrics;
+#[cfg(any(test, feature = "testing", feature = "node"))]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "testing", feature = "node"))))]
 pub mod node;
+#[cfg(not(any(test, feature = "testing", feature = "node")))]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "a part of it is only for masters of other kinds"
+)]
+mod node;
 mod options;
 mod outcome;
 mod protocol;
@@ -108,10 +120,16 @@ mod report;
 mod resource;
 mod retry;
 mod rounds;
+#[cfg(any(test, feature = "testing", feature = "node"))]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "testing", feature = "node"))))]
 pub mod runtime;
+#[cfg(not(any(test, feature = "testing", feature = "node")))]
+#[allow(unreachable_pub, reason = "public for masters of other kinds")]
+mod runtime;
 mod settings;
 mod sync;
 #[cfg(any(test, feature = "testing"))]
+#[cfg_attr(docsrs, doc(cfg(feature = "testing")))]
 pub mod testing;
 #[cfg(feature = "tls-rustls")]
 mod tls;

@@ -40,25 +40,50 @@ pub trait Runtime: Send + Sync + 'static {
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 
 /// tokio's timers and tasks, the operating system's clocks and generator.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Tokio {
     /// The last runtime seen, for callers that are outside of one.
     last: Mutex<Option<Handle>>,
+    now: fn() -> Instant,
+    wall_micros: fn() -> u64,
+}
+
+impl Default for Tokio {
+    fn default() -> Self {
+        Self {
+            last: Mutex::default(),
+            now: Instant::now,
+            wall_micros: clock::wall_micros,
+        }
+    }
+}
+
+impl Tokio {
+    /// With tokio's own clock, which tests stop and push on.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn paced() -> Self {
+        Self {
+            now: clock::paced::now,
+            wall_micros: clock::paced::wall_micros,
+            ..Self::default()
+        }
+    }
 }
 
 impl Runtime for Tokio {
     fn now(&self) -> Instant {
-        Instant::now()
+        (self.now)()
     }
 
     fn wall_micros(&self) -> u64 {
-        clock::wall_micros()
+        (self.wall_micros)()
     }
 
     fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
+        let now = self.now;
         Box::pin(async move {
             loop {
-                let left = at.saturating_since(Instant::now());
+                let left = at.saturating_since(now());
                 if left.is_zero() {
                     return;
                 }

@@ -106,3 +106,249 @@ mod quorum_size {
         assert_eq!(text(without_quorum(3, 0.5)), text(365.0 * 12.0 * 3600.0));
     }
 }
+
+/// The code of `docs/testing.md`.
+mod testing {
+    use std::error::Error;
+    use std::time::Duration;
+
+    use quorate::testing::{Condition, Masters};
+    use quorate::{AcquireError, LossCause, Redlock};
+
+    async fn nightly_report(redlock: &Redlock) -> Result<bool, AcquireError> {
+        let Some(guard) = redlock.try_acquire("nightly-report").await?.acquired() else {
+            return Ok(false); // another machine is at it
+        };
+        // .. the work ..
+        guard.release().await;
+        Ok(true)
+    }
+
+    #[tokio::test]
+    async fn one_machine_writes_the_report() -> Result<(), Box<dyn Error>> {
+        let redlock = Redlock::in_memory(3);
+        assert!(nightly_report(&redlock).await?);
+        let elsewhere = redlock.acquire("nightly-report").await?;
+        assert!(!nightly_report(&redlock).await?);
+        drop(elsewhere);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn the_next_machine_goes_on() -> Result<(), Box<dyn Error>> {
+        let masters = Masters::new(3);
+        let here = Redlock::builder().in_memory_on(&masters).build()?;
+        let there = Redlock::builder().in_memory_on(&masters).build()?;
+
+        let first = here.acquire("stock").await?;
+        assert!(there.try_acquire("stock").await?.acquired().is_none());
+        let number = first.fencing_token();
+        first.release().await;
+
+        let second = there.acquire("stock").await?;
+        assert!(second.fencing_token() > number);
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_crashed_machine_is_replaced_after_its_ttl() -> Result<(), Box<dyn Error>> {
+        let masters = Masters::new(3);
+        let here = Redlock::builder().in_memory_on(&masters).build()?;
+        let there = Redlock::builder().in_memory_on(&masters).build()?;
+
+        // Never given back, and not renewed: as after a crash.
+        let crashed = here.lock("stock").fixed_lease().acquire().await?;
+        std::mem::forget(crashed);
+
+        let started = tokio::time::Instant::now();
+        let next = there.acquire("stock").await?; // waits, as in production
+        assert!(started.elapsed() >= Duration::from_secs(9));
+        assert!(next.is_valid());
+
+        // It is renewed, for as long as it is wanted.
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert!(next.is_valid());
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_job_stops_when_its_lock_is_lost() -> Result<(), Box<dyn Error>> {
+        let masters = Masters::new(3);
+        let redlock = Redlock::builder().in_memory_on(&masters).build()?;
+        let guard = redlock.acquire("stock").await?;
+
+        // One of three: nobody notices.
+        masters[0].set_condition(Condition::Down);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(guard.is_valid());
+
+        // A majority acts on what it is sent and never answers: the holder hears of it before the masters let go.
+        masters[1].set_condition(Condition::Mute);
+        assert_eq!(guard.lost().await, LossCause::Expired);
+
+        // Without a majority that is an outage, and not "held by another".
+        let refused = redlock.try_acquire("other").await;
+        assert!(matches!(refused, Err(AcquireError::NoQuorum(_))));
+
+        // Both are back, one of them with an empty memory.
+        masters[0].set_condition(Condition::Up);
+        masters[0].forget();
+        masters[1].set_condition(Condition::Up);
+        assert!(redlock.acquire("other").await?.is_valid());
+        Ok(())
+    }
+}
+
+/// What a page's code of this file is compared by: everything but white space.
+fn dense(text: &str) -> String {
+    text.chars().filter(|c| !c.is_whitespace()).collect()
+}
+
+#[test]
+fn the_code_of_the_pages_stands_here_word_for_word() {
+    let here = dense(include_str!("pages.rs"));
+    for (name, least) in [
+        ("README.md", 3),
+        ("docs/testing.md", 4),
+        ("docs/kinds.md", 7),
+    ] {
+        let text = page(name);
+        let blocks: Vec<_> = text.split("```rust\n").skip(1).collect();
+        assert!(blocks.len() >= least, "{name} has {}", blocks.len());
+        for block in blocks {
+            let code = block.split("```").next().unwrap_or_default();
+            assert!(
+                here.contains(&dense(code)),
+                "{name}: copy this into tests/pages.rs, where it is compiled:\n{code}"
+            );
+        }
+    }
+}
+
+/// The code of `README.md`: compiled, and not run.
+#[allow(unused, clippy::pedantic)]
+#[rustfmt::skip]
+mod readme {
+    use std::error::Error;
+    use std::time::Duration;
+
+    use quorate::{Redlock, Take, TryAcquire, Wait};
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    async fn write_report(fence: Option<u64>) {}
+    async fn report() {}
+    async fn sum_up(fence: Option<u64>) -> u64 { 0 }
+
+    async fn snippet_0() -> Result<(), Box<dyn Error>> {
+        use quorate::Redlock;
+
+        let redlock = Redlock::builder()
+            .masters(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
+            .build()?;                                   // never connects: starts while masters are down
+
+        let guard = redlock.acquire("nightly-report").await?;    // first come, first served
+        write_report(guard.fencing_token()).await;               // renewed in the background meanwhile
+        if !guard.is_valid() { /* lost: guard.lost() would have told at once */ }
+        guard.release().await;
+        Ok(())
+    }
+
+    async fn snippet_1(redlock: Redlock) -> Result<(), Box<dyn Error>> {
+        // Held by another is an answer, not an error.
+        match redlock.try_acquire("invoice-42").await? {
+            TryAcquire::Acquired(guard) => { /* ... */ }
+            TryAcquire::Held(refusal) => println!("free in {:?} at the latest", refusal.ttl_left),
+        }
+
+        // The body is dropped when the lock is lost, and the caller is told.
+        let total = redlock.scope("month-end", async |guard| sum_up(guard.fencing_token()).await).await?;
+
+        // Options of one lock.
+        let guard = redlock.lock("leader").ttl(Duration::from_secs(5)).wait(Wait::Forever)
+            .max_hold(Duration::from_secs(3600)).acquire().await?;
+        Ok(())
+    }
+
+    async fn snippet_2(redlock: Redlock) -> Result<(), Box<dyn Error>> {
+        // So many pieces and no more, whatever clocks, crashes and late messages do; and once a period.
+        if let Take::Taken { left } = redlock.quota("prizes").take(1).await? { /* yours */ }
+        redlock.once("nightly", DAY).at_most_once(async |_| report().await).await?;
+        Ok(())
+    }
+}
+
+/// The code of `docs/kinds.md`: compiled, and not run.
+#[allow(unused, clippy::pedantic)]
+#[rustfmt::skip]
+mod kinds {
+    use std::error::Error;
+    use std::time::Duration;
+
+    use quorate::{LossCause, Redlock, Take};
+
+    async fn transfer(fence: Option<u64>) {}
+    async fn call(slot: Option<usize>, fence: Option<u64>) {}
+    fn hand_out(left: u64) {}
+    fn sorry(left: u64) {}
+    async fn report() {}
+    async fn schedule_until(lost: impl Future<Output = LossCause>, term: u64) {}
+
+    async fn snippet_0(redlock: Redlock) -> Result<(), Box<dyn Error>> {
+        let both = redlock.lock_all(["account:1", "account:2"]).acquire().await?;
+        transfer(both.fencing_token()).await;
+        Ok(())
+    }
+
+    async fn snippet_1(redlock: Redlock) -> Result<(), Box<dyn Error>> {
+        let reading = redlock.lock("doc").shared().acquire().await?;
+        // A writer goes on as a reader, with a new number; the other way does not exist.
+        let reading = redlock.acquire("doc").await?.downgrade().await?;
+        Ok(())
+    }
+
+    async fn snippet_2(redlock: Redlock) -> Result<(), Box<dyn Error>> {
+        let permit = redlock.semaphore("api", 5).acquire().await?;
+        call(permit.slot(), permit.fencing_token()).await;
+        Ok(())
+    }
+
+    async fn snippet_3(redlock: Redlock) -> Result<(), Box<dyn Error>> {
+        let order = redlock.owner("order-4711")?;
+        let outer = order.acquire("stock").await?;
+        let inner = order.acquire("stock").await?;   // at once; in another process as well
+        Ok(())
+    }
+
+    async fn snippet_4(redlock: Redlock) -> Result<(), Box<dyn Error>> {
+        let prizes = redlock.quota("prizes");
+        prizes.create(10).await?;              // once, by an operator: every master must be there
+        match prizes.take(1).await? {
+            Take::Taken { left } => hand_out(left),
+            Take::SoldOut { left } => sorry(left),
+        }
+        Ok(())
+    }
+
+    async fn snippet_5(redlock: Redlock) -> Result<(), Box<dyn Error>> {
+        let nightly = redlock.once("nightly", Duration::from_secs(24 * 3600));
+        nightly.create().await?;               // once, by an operator
+        nightly.at_most_once(async |_| report().await).await?;
+        Ok(())
+    }
+
+    async fn snippet_6(redlock: Redlock) -> Result<(), Box<dyn Error>> {
+        // A candidate: waits, first come, first served.
+        let leadership = redlock.election("scheduler").campaign("10.0.0.1:9000").await?;
+        schedule_until(leadership.lost(), leadership.term()).await;
+        leadership.resign().await;
+
+        // Everybody else.
+        let mut observation = redlock.election("scheduler").observe()?;
+        loop {
+            match observation.next().await {
+                Some(leader) => println!("term {}: {:?}", leader.term, leader.note),
+                None => println!("no leader known"),
+            }
+        }
+    }
+}

@@ -76,22 +76,51 @@ impl LockGuard {
     }
 
     /// The resource that is locked, without the key prefix.
+    ///
+    /// ```no_run
+    /// # async fn example(guard: quorate::LockGuard) {
+    /// println!("{} is ours", String::from_utf8_lossy(guard.resource()));
+    /// # }
+    /// ```
     pub fn resource(&self) -> &[u8] {
         self.held.claim.resource()
     }
 
     /// The random value of this lock, as it stands in the lock key on the masters.
+    ///
+    /// ```no_run
+    /// # async fn example(guard: quorate::LockGuard) {
+    /// // As `GET nightly` shows it on a master, and `quorate status` to people.
+    /// println!("{}", guard.token());
+    /// # }
+    /// ```
     pub fn token(&self) -> Token {
         self.held.claim.token()
     }
 
     /// The fencing number: larger than that of every earlier holder of this resource, agreed by a
     /// majority. Stays the same through renewals. `None` with `fencing(false)`.
+    ///
+    /// ```no_run
+    /// # async fn example(guard: quorate::LockGuard) {
+    /// let fence = guard.fencing_token().unwrap_or_default();
+    /// // What is written to refuses smaller numbers than the largest it has seen.
+    /// let statement = format!("UPDATE report SET text = $1, fence = {fence} WHERE fence <= {fence}");
+    /// # drop(statement);
+    /// # }
+    /// ```
     pub fn fencing_token(&self) -> Option<u64> {
         self.held.fencing.map(NonZero::get)
     }
 
     /// All resources that are locked, without the key prefix; most locks have one.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
+    /// let both = redlock.lock_all(["account:1", "account:2"]).acquire().await?;
+    /// assert_eq!(both.resources().count(), 2);
+    /// # Ok(()) }
+    /// ```
     pub fn resources(&self) -> impl Iterator<Item = &[u8]> {
         let prefix = self.core.coordinator.prefix.len();
         let several = self
@@ -106,16 +135,40 @@ impl LockGuard {
     }
 
     /// Which permit of a semaphore this is, from 0.
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
+    /// let permit = redlock.semaphore("licence", 5).acquire().await?;
+    /// let seat = permit.slot().expect("of a semaphore"); // 0 to 4
+    /// # let _ = seat;
+    /// # Ok(()) }
+    /// ```
     pub fn slot(&self) -> Option<usize> {
         self.held.claim.permit().map(|permit| permit.slot().into())
     }
 
     /// Until when the lock may be counted on, if nothing renews it.
+    ///
+    /// ```no_run
+    /// # async fn example(guard: quorate::LockGuard) {
+    /// let left = guard.valid_until().saturating_since(quorate::Instant::now());
+    /// println!("{left:?}, unless it is renewed");
+    /// # }
+    /// ```
     pub fn valid_until(&self) -> Instant {
         self.held.valid_until()
     }
 
     /// How long the lock may still be counted on; zero once it has ended.
+    ///
+    /// ```no_run
+    /// # async fn example(guard: quorate::LockGuard) {
+    /// # use std::time::Duration;
+    /// if guard.remaining() < Duration::from_secs(2) {
+    ///     println!("not enough for another step");
+    /// }
+    /// # }
+    /// ```
     pub fn remaining(&self) -> Duration {
         let now = self.core.coordinator.now();
         match self.held.ended(now) {
@@ -126,6 +179,18 @@ impl LockGuard {
 
     /// Whether the lock is held now. Look right before each step that needs it: a moment later
     /// the answer may be another, and only the fencing token protects against that.
+    ///
+    /// ```no_run
+    /// # async fn example(guard: quorate::LockGuard) {
+    /// # async fn step(_: u32) {}
+    /// for number in 0..10 {
+    ///     if !guard.is_valid() {
+    ///         break; // whoever holds it now goes on from here
+    ///     }
+    ///     step(number).await;
+    /// }
+    /// # }
+    /// ```
     pub fn is_valid(&self) -> bool {
         !self.remaining().is_zero()
     }
@@ -139,6 +204,16 @@ impl LockGuard {
     /// # Cancel safety
     ///
     /// Dropping it loses nothing; call it again.
+    ///
+    /// ```no_run
+    /// # async fn example(guard: quorate::LockGuard) {
+    /// # async fn work() {}
+    /// tokio::select! {
+    ///     () = work() => println!("done"),
+    ///     cause = guard.lost() => println!("stopped: {cause}"),
+    /// }
+    /// # }
+    /// ```
     pub fn lost(&self) -> impl Future<Output = LossCause> + Send + use<> {
         let held = self.held.clone();
         let runtime = self.core.coordinator.runtime.clone();
@@ -160,6 +235,14 @@ impl LockGuard {
     ///
     /// Dropped midway, masters may keep the key longer than the guard knows; the guard's
     /// validity is never wrong, and release works as ever.
+    ///
+    /// ```no_run
+    /// # async fn example(guard: quorate::LockGuard) -> Result<(), quorate::ExtendError> {
+    /// # use std::time::Duration;
+    /// // Nobody renews a fixed lease: before a longer step it is prolonged by hand.
+    /// guard.extend(Duration::from_secs(20)).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn extend(&self, ttl: Duration) -> Result<(), ExtendError> {
         self.core
             .options
@@ -176,6 +259,15 @@ impl LockGuard {
     /// # Cancel safety
     ///
     /// The releases are queued before the first await; dropping the future only drops the answer.
+    ///
+    /// ```no_run
+    /// # async fn example(guard: quorate::LockGuard) {
+    /// let released = guard.release().await;
+    /// if !released.was_valid {
+    ///     println!("it had ended before: what was written may have been written by two");
+    /// }
+    /// # }
+    /// ```
     pub async fn release(mut self) -> Released {
         let was_valid = self.is_valid();
         self.released = true;
@@ -215,6 +307,14 @@ impl LockGuard {
     ///
     /// Once a renewal or an extension has not succeeded, what the masters said to that, or to the
     /// one after it: so after a loss it tells why. [`NodeReport::phase`] is `Extend` then.
+    ///
+    /// ```no_run
+    /// # async fn example(guard: quorate::LockGuard) {
+    /// for master in guard.report() {
+    ///     println!("{master} after {:?}", master.latency.unwrap_or_default());
+    /// }
+    /// # }
+    /// ```
     pub fn report(&self) -> Vec<NodeReport> {
         self.held.reports(self.core.coordinator.names())
     }

@@ -51,6 +51,14 @@ impl LockGuard {
     /// # Cancel safety
     ///
     /// Dropped midway, both the writer's lock and what has become of it are released in the background.
+    ///
+    /// ```no_run
+    /// # async fn example(guard: quorate::LockGuard) -> Result<(), quorate::DowngradeError> {
+    /// // Written; from here on it is only read, beside others.
+    /// let reading = guard.downgrade().await?;
+    /// # drop(reading);
+    /// # Ok(()) }
+    /// ```
     pub async fn downgrade(self) -> Result<LockGuard, DowngradeError> {
         let (core, old) = (self.core.clone(), self.held.clone());
         if old.claim.group().is_some() || old.claim.permit().is_some() {

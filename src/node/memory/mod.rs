@@ -7,16 +7,19 @@ mod group;
 #[cfg(any(test, feature = "node"))]
 pub(super) mod items;
 mod master;
+#[cfg(any(test, feature = "testing"))]
+mod masters;
 mod permit;
 
 pub use master::{Master, Peek};
+#[cfg(any(test, feature = "testing"))]
+pub use masters::Masters;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Answer, Fault, Node, NodeName, Reply, Request, ServerRun, Subscriber};
-use crate::clock;
-use crate::protocol::instant::Instant;
+use crate::clock::paced;
 use crate::runtime::BoxFuture;
 
 /// How an in-memory master behaves.
@@ -32,7 +35,8 @@ pub enum Condition {
     Mute,
 }
 
-/// One master in memory.
+/// One master in memory. Clones are the same master. Its time is tokio's, which a test can stop and push on
+/// (`tokio::time::pause`, `advance`).
 ///
 /// ```
 /// use quorate::node::memory::{MemoryNode, Condition};
@@ -87,7 +91,7 @@ impl MemoryNode {
 
     /// Reads or changes the keys.
     pub fn with_master<T>(&self, read: impl FnOnce(&mut Master, u64) -> T) -> T {
-        read(&mut self.state().master, clock::wall_micros())
+        read(&mut self.state().master, paced::wall_micros())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -98,12 +102,12 @@ impl MemoryNode {
         let mut state = self.state();
         match state.condition {
             _ if request.is_withdrawn() => Err(Fault::Withdrawn),
-            _ if request.is_void(Instant::now(), state.master.run()) => Err(Fault::Withdrawn),
-            Condition::Up => state.master.apply(clock::wall_micros(), request),
+            _ if request.is_void(paced::now(), state.master.run()) => Err(Fault::Withdrawn),
+            Condition::Up => state.master.apply(paced::wall_micros(), request),
             Condition::Down => Err(Fault::Down("switched off".into())),
             Condition::Mute => {
                 // It acts; only the answer is lost.
-                let _ = state.master.apply(clock::wall_micros(), request);
+                let _ = state.master.apply(paced::wall_micros(), request);
                 Err(Fault::Timeout(Duration::ZERO))
             }
         }

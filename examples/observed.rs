@@ -1,0 +1,57 @@
+//! What a service sees of its locks: tracing on stderr, and metrics.
+//!
+//! `cargo run -p quorate --features testing,metrics --example observed`
+//!
+//! The recorder here prints at the end; a service installs the exporter that it uses, for example
+//! `metrics_exporter_prometheus` as in `examples/service/examples/axum.rs`.
+
+use std::time::Duration;
+
+use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+use quorate::testing::Masters;
+use quorate::{Redlock, TryAcquire};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::prelude::*;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // Everything that the library says has the target `quorate`: warnings matter, `debug` follows each acquire.
+    let wanted = Targets::new().with_target("quorate", LevelFilter::DEBUG);
+    let print = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    tracing_subscriber::registry()
+        .with(print)
+        .with(wanted)
+        .init();
+
+    // Before the first `Redlock` is built, so that every series is there from the start.
+    let recorder = DebuggingRecorder::new();
+    let figures = recorder.snapshotter();
+    recorder.install()?;
+    quorate::metrics::describe();
+
+    let masters = Masters::new(3);
+    let redlock = Redlock::builder().in_memory_on(&masters).build()?;
+    let elsewhere = Redlock::builder().in_memory_on(&masters).build()?;
+    let guard = redlock.acquire("report").await?;
+    if let TryAcquire::Held(refusal) = elsewhere.try_acquire("report").await? {
+        println!("held elsewhere for {:?} at most", refusal.ttl_left);
+    }
+    guard.release().await;
+    let lost = redlock
+        .lock("brief")
+        .ttl(Duration::from_millis(300))
+        .fixed_lease();
+    println!("{}", lost.acquire().await?.lost().await);
+
+    for (key, _, _, value) in figures.snapshot().into_vec() {
+        let key = key.key();
+        let labels: Vec<_> = key.labels().map(|label| label.value()).collect();
+        match value {
+            DebugValue::Counter(count) if count > 0 => {
+                println!("{} {}: {count}", key.name(), labels.join(" "));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
