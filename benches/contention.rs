@@ -209,7 +209,7 @@ fn worker(args: &[String]) {
             .restart_guard(RestartGuard::Off)
             .wait(Wait::For(Duration::from_secs(120)));
         let builder = if mode == "unordered" {
-            builder.unordered()
+            builder.order(quorate::Order::Unordered)
         } else {
             builder
         };

@@ -69,7 +69,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let paused = redlock
         .lock("register")
         .ttl(Duration::from_millis(500))
-        .fixed_lease()
+        .renewal(false)
         .acquire()
         .await?;
     let stale = paused.fencing_token().unwrap_or_default();

@@ -40,12 +40,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let lost = redlock
         .lock("brief")
         .ttl(Duration::from_millis(300))
-        .fixed_lease();
+        .renewal(false);
     println!("{}", lost.acquire().await?.lost().await);
 
     for (key, _, _, value) in figures.snapshot().into_vec() {
         let key = key.key();
-        let labels: Vec<_> = key.labels().map(|label| label.value()).collect();
+        let labels: Vec<_> = key.labels().map(metrics::Label::value).collect();
         match value {
             DebugValue::Counter(count) if count > 0 => {
                 println!("{} {}: {count}", key.name(), labels.join(" "));

@@ -19,7 +19,7 @@ use crate::resource::MAX_RESOURCE_LEN;
 use crate::retry::Retry;
 use crate::rounds::coordinator::{Coordinator, Patience};
 use crate::runtime::{Runtime, Tokio};
-use crate::settings::{RestartGuard, Wait};
+use crate::settings::{Order, RestartGuard, Wait};
 #[cfg(feature = "tls-rustls")]
 use crate::tls::Tls;
 
@@ -38,7 +38,7 @@ use crate::tls::Tls;
 /// | `prefix` | none | several deployments share masters |
 /// | `max_hold` | none | a stuck holder must not hold for ever |
 /// | `fencing` | on | you want literally `SET key value NX PX ttl` |
-/// | `fair` | on | you want raw Redlock with jittered retries: `unordered()` |
+/// | `order` | first come, first served | you want raw Redlock with jittered retries |
 /// | `heartbeat` | half the ttl, at most the wait | a crashed waiter must be passed over sooner |
 /// | `restart_guard` | on | masters with `appendfsync always` |
 /// | `note` | host, pid, process | operators should see more of who holds a lock, or nothing |
@@ -56,7 +56,7 @@ pub struct RedlockBuilder {
     prefix: String,
     max_hold: Option<Duration>,
     fencing: bool,
-    fair: bool,
+    order: Order,
     heartbeat: Option<Duration>,
     restart_guard: RestartGuard,
     note: NoteText,
@@ -112,7 +112,7 @@ impl Default for RedlockBuilder {
             prefix: String::new(),
             max_hold: None,
             fencing: true,
-            fair: true,
+            order: Order::Fair,
             heartbeat: None,
             restart_guard: RestartGuard::On,
             note: NoteText::default(),
@@ -241,17 +241,20 @@ impl RedlockBuilder {
         self
     }
 
-    /// First come, first served, over all processes and machines that wait for a lock in order:
-    /// the default. Waiters stand in line on every master and are woken one at a time.
-    pub fn fair(mut self) -> Self {
-        self.fair = true;
-        self
-    }
-
-    /// Raw Redlock: whoever asks at the right moment, with jittered pauses in between, and no
-    /// queue keys on the masters. Such clients may overtake those that wait in order.
-    pub fn unordered(mut self) -> Self {
-        self.fair = false;
+    /// Who is next when a lock is free: first come, first served, unless it is [`Order::Unordered`].
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), quorate::BuildError> {
+    /// use quorate::{Order, Redlock};
+    ///
+    /// let redlock = Redlock::builder()
+    ///     .master("redis://10.0.0.1")
+    ///     .order(Order::Unordered)
+    ///     .build()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
         self
     }
 
@@ -264,7 +267,7 @@ impl RedlockBuilder {
 
     /// Off: the classic algorithm, literally `SET key value NX PX ttl` on every master, with no
     /// counter and no queue, and [`fencing_token`](crate::LockGuard::fencing_token) is `None`.
-    /// It includes [`unordered`](Self::unordered).
+    /// It includes [`Order::Unordered`].
     pub fn fencing(mut self, fencing: bool) -> Self {
         self.fencing = fencing;
         self
@@ -343,7 +346,7 @@ impl RedlockBuilder {
         let mut process = [0; 8];
         runtime.random(&mut process);
         let options = Options {
-            fair: self.fair && self.fencing,
+            fair: self.order == Order::Fair && self.fencing,
             heartbeat: self.effective_heartbeat()?,
             process: format!("{:016x}", u64::from_be_bytes(process)).into(),
             ttl: self.ttl,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::builder::RedlockBuilder;
 use crate::error::BuildError;
 use crate::redlock::Redlock;
-use crate::settings::{RestartGuard, Wait};
+use crate::settings::{Order, RestartGuard, Wait};
 
 /// The settings of a [`RedlockBuilder`] as data, with the names that the command `quorate` gives them in its file.
 /// What is left out keeps the default of the builder.
@@ -88,16 +88,6 @@ pub struct Settings {
     pub client_cert: Option<PathBuf>,
     /// For `rediss://`: a PEM file with the private key of `client_cert`.
     pub client_key: Option<PathBuf>,
-}
-
-/// Who is next when a lock is free.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Order {
-    /// First come, first served, over all machines: `fair`.
-    Fair,
-    /// Whoever asks at the right moment: `unordered`.
-    Unordered,
 }
 
 /// What one variable is called and what it sets.
@@ -209,11 +199,7 @@ impl Settings {
         builder = given(builder, self.fencing, RedlockBuilder::fencing);
         builder = given(builder, self.restart_guard, RedlockBuilder::restart_guard);
         builder = given(builder, self.note, RedlockBuilder::note);
-        Ok(match self.order {
-            None => builder,
-            Some(Order::Fair) => builder.fair(),
-            Some(Order::Unordered) => builder.unordered(),
-        })
+        Ok(given(builder, self.order, RedlockBuilder::order))
     }
 
     #[cfg(feature = "tls-rustls")]

@@ -46,7 +46,9 @@
 //!
 //! # Platforms
 //!
-//! Linux, macOS and other Unix systems; every change is tested on Linux. On Windows it does not compile, and says so.
+//! Linux, macOS and other Unix systems; every change is tested on Linux. On Windows it does not compile, and says so:
+//! `unix://` masters, the name of the host in notes (`uname`) and the clock are Unix's, and nobody tests the rest there. From
+//! Windows use WSL, or take the lock in a container.
 //! On Linux leases are measured with a clock that runs on while the machine sleeps. Elsewhere that clock may stand
 //! still: a machine that slept believes too long in what it held, as a paused process does.
 //!
@@ -136,7 +138,7 @@ mod tls;
 mod waiting;
 
 pub use builder::RedlockBuilder;
-pub use config::{Order, Settings};
+pub use config::Settings;
 pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
 pub use hold::guard::LockGuard;
 pub use hold::released::Released;
@@ -159,7 +161,7 @@ pub use redlock::{LockRequest, NodeStatus, Redlock, Refusal, Status, StatusVerdi
 pub use report::{NodeOutcome, NodeReport};
 pub use resource::{InvalidResource, MAX_OWNER_LEN, MAX_PERMITS, MAX_RESOURCE_LEN, MAX_RESOURCES};
 pub use retry::Retry;
-pub use settings::{RestartGuard, Wait};
+pub use settings::{Order, RestartGuard, Wait};
 #[cfg(feature = "tls-rustls")]
 pub use tls::Tls;
 pub use waiting::Waiting;

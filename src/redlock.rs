@@ -500,9 +500,10 @@ impl LockRequest<'_> {
         self
     }
 
-    /// Turns the renewal off: the lock ends after one ttl, unless extended by hand.
-    pub fn fixed_lease(mut self) -> Self {
-        self.renew = false;
+    /// Whether it is renewed in the background. Default: it is. Without that it is a fixed lease: it ends after one
+    /// ttl, unless extended by hand.
+    pub fn renewal(mut self, renewal: bool) -> Self {
+        self.renew = renewal;
         self
     }
 

@@ -30,6 +30,19 @@ impl Wait {
     }
 }
 
+/// Who is next when a lock is free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Order {
+    /// First come, first served, over all processes and machines that wait in order. Waiters stand in line on every
+    /// master and are woken one at a time. The default.
+    #[default]
+    Fair,
+    /// Raw Redlock: whoever asks at the right moment, with jittered pauses in between, and no queue keys on the
+    /// masters. Such clients may overtake those that wait in order.
+    Unordered,
+}
+
 /// Whether a master that restarted lately may vote.
 ///
 /// A master that lost its memory has forgotten who holds a lock. With the guard on its votes are

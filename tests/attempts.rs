@@ -27,7 +27,8 @@ fn settings(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
 }
 
 fn both_orders(settings: RedlockBuilder) -> [Redlock; 2] {
-    [settings.clone(), settings.unordered()].map(|settings| settings.build().expect("good"))
+    [settings.clone(), settings.order(quorate::Order::Unordered)]
+        .map(|settings| settings.build().expect("good"))
 }
 
 fn holder(node: &Stubborn) -> Option<Vec<u8>> {

@@ -194,7 +194,7 @@ fn a_body_takes_other_locks_and_a_lost_lock_is_told() {
     // It ends while the body runs, and the body runs on.
     let told = Arc::new(Mutex::new(None));
     let tell = told.clone();
-    let brief = redlock.lock("brief").ttl(ms(500)).fixed_lease();
+    let brief = redlock.lock("brief").ttl(ms(500)).renewal(false);
     let lost = brief.scope(|guard: &LockGuard| {
         guard.on_lost(move |cause| *tell.lock().expect("no panic") = Some(cause));
         thread::sleep(ms(700));

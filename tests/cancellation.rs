@@ -219,7 +219,7 @@ async fn a_waiter_in_line_can_be_dropped_anywhere() {
 
 #[tokio::test]
 async fn a_waiter_that_retries_can_be_dropped_anywhere() {
-    waits_at_every_point(RedlockBuilder::unordered).await;
+    waits_at_every_point(|builder| builder.order(quorate::Order::Unordered)).await;
 }
 
 #[tokio::test(start_paused = true)]

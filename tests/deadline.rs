@@ -29,7 +29,11 @@ fn settings(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
 }
 
 fn both_orders(nodes: &[Arc<Stubborn>]) -> [Redlock; 2] {
-    [settings(nodes), settings(nodes).unordered()].map(|settings| settings.build().expect("good"))
+    [
+        settings(nodes),
+        settings(nodes).order(quorate::Order::Unordered),
+    ]
+    .map(|settings| settings.build().expect("good"))
 }
 
 /// What an acquire says that must fail when its wait is over, and not much later.
@@ -196,7 +200,7 @@ async fn a_wait_that_ends_in_an_outage_is_not_told_as_held_by_another() {
         let brief = Retry::new(ms(1), ms(1));
         let mut settings = settings(&nodes).wait(Wait::For(ms(400))).retry(brief);
         if unordered {
-            settings = settings.unordered();
+            settings = settings.order(quorate::Order::Unordered);
         }
         let redlock = settings.build().expect("good settings");
         for _ in 0..3 {
@@ -261,7 +265,7 @@ async fn a_wait_beside_a_holder_on_a_majority_is_told_as_held_by_another() {
 async fn what_is_asked_of_masters_that_never_answer_again_ends_all_the_same() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let redlock = settings(&nodes).build().expect("good settings");
-    let lock = || redlock.lock("x").ttl(secs(1)).fixed_lease();
+    let lock = || redlock.lock("x").ttl(secs(1)).renewal(false);
     let (guard, began) = (lock().acquire().await.expect("free"), Instant::now());
     for node in &nodes {
         node.change(unanswered(|_| true));

@@ -156,7 +156,7 @@ async fn without_wake_ups_observers_look_by_themselves() {
         settings(masters.urls())
             .node_timeout(ms(300))
             .ttl(secs(3))
-            .unordered()
+            .order(quorate::Order::Unordered)
     };
     let redlock = unordered().build().expect("good settings");
     let mut observer = observe(&redlock);

@@ -110,7 +110,11 @@ impl Scene {
             Company::TwoGood => vec![good[0].url(), good[1].url(), hostile.url()],
         };
         let builder = settings_for(urls);
-        let builder = if fair { builder } else { builder.unordered() };
+        let builder = if fair {
+            builder
+        } else {
+            builder.order(quorate::Order::Unordered)
+        };
         let order = if fair { "in order" } else { "unordered" };
         Self {
             redlock: builder.build().expect("good settings"),
@@ -465,7 +469,7 @@ async fn replies_that_come_byte_by_byte_are_replies() {
 async fn counters_that_cannot_be_become_no_fencing_token() {
     for counter in ["0", "-7", "9007199254740993", "9223372036854775807"] {
         let hostile = start(after_handshake(&format!(":{counter}\r\n")));
-        let redlock = settings_for([hostile.url()]).unordered();
+        let redlock = settings_for([hostile.url()]).order(quorate::Order::Unordered);
         let redlock = redlock.build().expect("good settings");
         let outcome = redlock.try_acquire("job").await;
         assert!(

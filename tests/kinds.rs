@@ -46,7 +46,8 @@ fn memory() -> RedlockBuilder {
 
 /// Both ways of waiting.
 fn both() -> [Redlock; 2] {
-    [memory(), memory().unordered()].map(|builder| builder.build().expect("good settings"))
+    [memory(), memory().order(quorate::Order::Unordered)]
+        .map(|builder| builder.build().expect("good settings"))
 }
 
 async fn soon<T>(what: impl Future<Output = T>) -> T {

@@ -76,7 +76,7 @@ async fn renewal_keeps_a_lock_far_beyond_its_ttl() {
 async fn a_fixed_lease_ends_at_its_deadline() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let lease = redlock.lock("job").ttl(secs(2)).fixed_lease();
+    let lease = redlock.lock("job").ttl(secs(2)).renewal(false);
     let guard = lease.acquire().await.expect("free");
     let deadline = guard.valid_until();
     assert_eq!(end(&guard).await, LossCause::Expired);
@@ -90,7 +90,7 @@ async fn a_fixed_lease_that_ends_does_not_end_the_renewal_of_another_lock() {
     let masters = masters(1);
     let redlock = redlock(&masters);
     let renewed = held(&redlock, secs(2)).await;
-    let fixed = redlock.lock("other").fixed_lease().acquire().await;
+    let fixed = redlock.lock("other").renewal(false).acquire().await;
     drop(fixed.expect("free"));
     tokio::time::sleep(secs(4)).await;
     assert!(renewed.is_valid(), "renewed beyond its first ttl");
@@ -255,7 +255,7 @@ async fn no_key_comes_back_after_a_release() {
 async fn an_extension_prolongs_and_never_shortens() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let lease = redlock.lock("job").ttl(secs(10)).fixed_lease();
+    let lease = redlock.lock("job").ttl(secs(10)).renewal(false);
     let guard = lease.acquire().await.expect("free");
     let token = guard.fencing_token();
     guard.extend(secs(30)).await.expect("extended");
@@ -274,7 +274,7 @@ async fn an_extension_prolongs_and_never_shortens() {
 async fn an_extension_after_the_end_is_a_loss_and_sets_no_key() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let lease = redlock.lock("job").ttl(secs(2)).fixed_lease();
+    let lease = redlock.lock("job").ttl(secs(2)).renewal(false);
     let guard = lease.acquire().await.expect("free");
     tokio::time::sleep(ms(2200)).await;
     let lost = Err(ExtendError::Lost(LossCause::Expired));
@@ -301,7 +301,7 @@ async fn an_extension_of_a_stolen_lock_is_a_loss() {
 async fn an_extension_without_a_majority_leaves_the_old_validity() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let lease = redlock.lock("job").ttl(secs(10)).fixed_lease();
+    let lease = redlock.lock("job").ttl(secs(10)).renewal(false);
     let guard = lease.acquire().await.expect("free");
     let before = guard.valid_until();
     masters[0].stop().expect("stopped");
@@ -328,7 +328,7 @@ async fn an_extension_without_a_majority_leaves_the_old_validity() {
 async fn releasing_an_expired_lock_is_an_outcome() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let lease = redlock.lock("job").ttl(secs(2)).fixed_lease();
+    let lease = redlock.lock("job").ttl(secs(2)).renewal(false);
     let guard = lease.acquire().await.expect("free");
     tokio::time::sleep(ms(2200)).await;
     let next = take(&redlock, "job").await;

@@ -77,7 +77,7 @@ async fn the_first_attempt_is_made_in_full_however_short_the_wait() {
     let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
     let redlock = Redlock::builder().nodes(as_nodes.collect());
     let redlock = redlock.node_timeout(secs(2)).ttl(secs(20));
-    for redlock in [redlock.clone(), redlock.unordered()] {
+    for redlock in [redlock.clone(), redlock.order(quorate::Order::Unordered)] {
         let redlock = redlock.build().expect("good settings");
         let lock = redlock.lock("job").wait(quorate::Wait::For(ms(10)));
         let guard = lock.acquire().await;

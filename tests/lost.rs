@@ -33,7 +33,7 @@ fn outcomes(guard: &LockGuard) -> Vec<(Phase, NodeOutcome)> {
 
 /// Taken with a fixed lease: no renewal finds it out instead.
 async fn leased(redlock: &Redlock) -> LockGuard {
-    let lock = redlock.lock("job").fixed_lease();
+    let lock = redlock.lock("job").renewal(false);
     lock.acquire().await.expect("free")
 }
 

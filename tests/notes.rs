@@ -167,7 +167,7 @@ async fn one_in_six_renewals_looks_after_the_note() {
 async fn nobody_is_shown_a_dead_holders_note_while_it_is_kept() {
     let masters = masters(3);
     let (holder, other) = (redlock(&masters), redlock(&masters));
-    let dead = holder.lock("job").fixed_lease();
+    let dead = holder.lock("job").renewal(false);
     let _dead = dead.note("the dead one").acquire().await.expect("free");
     noted(&other, "job").await;
     eventually("it is on all masters", || note_keys(&masters) == 3).await;
@@ -194,7 +194,7 @@ async fn a_fixed_lease_has_a_note_and_an_extension_prolongs_it() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).ttl(secs(10)).build();
     let redlock = redlock.expect("good settings");
-    let guard = redlock.lock("job").fixed_lease().acquire().await;
+    let guard = redlock.lock("job").renewal(false).acquire().await;
     let guard = guard.expect("free");
     noted(&redlock, "job").await;
     eventually("it is on all masters", || note_keys(&masters) == 3).await;
@@ -276,7 +276,10 @@ async fn no_note_is_written_where_none_is_wanted() {
         guard.release().await;
     }
     // Unordered locks with numbers have one, and a lock may differ from its factory.
-    let unordered = settings(masters.urls()).unordered().note(None).build();
+    let unordered = settings(masters.urls())
+        .order(quorate::Order::Unordered)
+        .note(None)
+        .build();
     let unordered = unordered.expect("good settings");
     let guard = unordered.lock("job").note("seen").acquire().await;
     let guard = guard.expect("free");
@@ -400,7 +403,7 @@ async fn a_reader_that_dies_leaves_its_note_for_four_ttls_and_the_others_keep_th
         short.clone().build().expect("good settings"),
         short.build().expect("good settings"),
     );
-    let dying = dies.lock("doc").shared().note("dies").fixed_lease();
+    let dying = dies.lock("doc").shared().note("dies").renewal(false);
     let dying = dying.acquire().await.expect("free");
     let living = lives.lock("doc").shared().note("lives").acquire().await;
     let _living = living.expect("a reader");

@@ -157,7 +157,7 @@ mod testing {
         let there = Redlock::builder().in_memory_on(&masters).build()?;
 
         // Never given back, and not renewed: as after a crash.
-        let crashed = here.lock("stock").fixed_lease().acquire().await?;
+        let crashed = here.lock("stock").renewal(false).acquire().await?;
         std::mem::forget(crashed);
 
         let started = tokio::time::Instant::now();

@@ -98,7 +98,11 @@ impl World {
             Arc::new(Counting { node, asked, wakes }) as Arc<dyn Node>
         };
         let settings = Self::settings(self.masters.iter().map(counting).collect());
-        if fair { settings } else { settings.unordered() }
+        if fair {
+            settings
+        } else {
+            settings.order(quorate::Order::Unordered)
+        }
     }
 
     /// The process whose requests are counted.

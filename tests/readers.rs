@@ -244,7 +244,7 @@ async fn a_writer_that_lost_its_lock_or_is_none_does_not_become_a_reader() {
     let refused = reader.downgrade().await.expect_err("a reader");
     assert_eq!(refused, DowngradeError::NotAWriter);
     eventually("given back", || holders(&masters, "doc") == 0).await;
-    let lease = redlock.lock("doc").ttl(secs(2)).fixed_lease();
+    let lease = redlock.lock("doc").ttl(secs(2)).renewal(false);
     let writer = lease.acquire().await.expect("free");
     writer.lost().await;
     let refused = writer.downgrade().await.expect_err("over");

@@ -558,7 +558,7 @@ async fn an_idle_connection_that_the_server_closes_costs_nothing() {
     let masters = Masters::start_with(3, idle).expect("three masters");
     // Raw: a connection that listens for wake-ups is never idle to the server.
     let redlock = patient(&masters)
-        .unordered()
+        .order(quorate::Order::Unordered)
         .build()
         .expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);

@@ -8,7 +8,7 @@ use support::{ask_server, has_key, masters, settings};
 #[tokio::test]
 async fn masters_are_taken_over_from_clients_with_their_passwords() {
     let masters = masters(3);
-    for server in masters.iter() {
+    for server in &*masters {
         ask_server(server, &["CONFIG", "SET", "requirepass", "s3cret"]);
     }
     let clients = |password: &str| {

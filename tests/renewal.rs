@@ -172,7 +172,7 @@ async fn the_validity_of_a_renewal_counts_from_before_it_was_asked_for() {
 #[tokio::test]
 async fn the_validity_of_an_extension_counts_from_before_it_was_asked_for() {
     let world = World::new();
-    let lease = world.redlock.lock("job").fixed_lease();
+    let lease = world.redlock.lock("job").renewal(false);
     let guard = lease.acquire().await.expect("free");
     world.extensions_are(slow);
     guard.extend(TTL * 2).await.expect("extended");

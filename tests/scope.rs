@@ -9,6 +9,7 @@ use quorate::{LockGuard, Redlock, ScopeError};
 mod support;
 use support::{ms, secs};
 
+#[expect(clippy::manual_async_fn, reason = "that it is `Send` is the point")]
 /// A helper as a service writes it: the lock of a tenant around a body, as a future that can be spawned. What a
 /// generic async closure returns cannot be named, so the body hands its future over in a box.
 fn for_tenant<'a, T: Send + 'a>(
@@ -38,6 +39,7 @@ async fn a_generic_helper_around_a_scope_can_be_spawned() {
     assert!(matches!(spawned.await, Ok(Ok(Some(_)))));
 }
 
+#[expect(clippy::manual_async_fn, reason = "that it is `Send` is the point")]
 /// What needs nothing of the guard but its number needs no box.
 fn with_number<T, Body, Work>(
     redlock: Redlock,
@@ -90,7 +92,7 @@ async fn a_body_that_fails_and_a_lock_that_does_are_told_apart_in_one_error() {
     guard.release().await;
 
     // Lost on the way: the body is dropped.
-    let brief = redlock.lock("r").ttl(secs(1)).fixed_lease();
+    let brief = redlock.lock("r").ttl(secs(1)).renewal(false);
     let lost = brief
         .try_scope(async |_| {
             std::future::pending::<()>().await;

@@ -248,7 +248,7 @@ async fn a_permit_becomes_no_reader() {
 #[tokio::test]
 async fn without_order_another_slot_is_asked_for_at_once() {
     let masters = masters(3);
-    let pauses = settings(masters.urls()).unordered();
+    let pauses = settings(masters.urls()).order(quorate::Order::Unordered);
     let pauses = pauses.retry(Retry::new(secs(600), secs(600)));
     let redlocks = [(); 2].map(|()| pauses.clone().build().expect("good settings"));
     // Each begins at a slot by chance: half of the time at that of the other.

@@ -176,7 +176,7 @@ impl Session for BooksSession {
 async fn seize(redlock: &Redlock, resource: &str) -> quorate::LockGuard {
     let began = std::time::Instant::now();
     loop {
-        let tried = redlock.lock(resource).fixed_lease().try_acquire().await;
+        let tried = redlock.lock(resource).renewal(false).try_acquire().await;
         if let Ok(Some(guard)) = tried.map(quorate::TryAcquire::acquired) {
             return guard;
         }
@@ -195,7 +195,7 @@ async fn who_prolongs_at_once_has_it_for_as_long_as_it_is_told_where_answers_com
     slow.late.store(300, Ordering::Relaxed);
     let (one, other) = (slow.redlock().build(), quick.redlock().build());
     let (one, other) = (one.expect("good"), other.expect("good"));
-    let guard = one.lock("nightly").fixed_lease().acquire().await;
+    let guard = one.lock("nightly").renewal(false).acquire().await;
     let guard = guard.expect("free");
     guard.extend(secs(4)).await.expect("ours");
     let _next = seize(&other, "nightly").await;
@@ -231,7 +231,7 @@ async fn a_record_that_was_removed_and_made_anew_is_not_taken_for_the_old_one() 
     let reader = || books.redlock().build().expect("good");
     let writer = reader();
     let crashed = reader();
-    let first = crashed.lock("doc").shared().fixed_lease().acquire().await;
+    let first = crashed.lock("doc").shared().renewal(false).acquire().await;
     let first = first.expect("free");
     let tried = writer.try_acquire("doc").await.expect("no fault");
     assert!(tried.acquired().is_none(), "a reader is there");
@@ -240,7 +240,7 @@ async fn a_record_that_was_removed_and_made_anew_is_not_taken_for_the_old_one() 
     books.state().records.clear();
     tokio::time::sleep(ms(500)).await;
     let other = reader();
-    let second = other.lock("doc").shared().fixed_lease().acquire().await;
+    let second = other.lock("doc").shared().renewal(false).acquire().await;
     let second = second.expect("free");
     let tried = writer.try_acquire("doc").await.expect("no fault");
     assert!(tried.acquired().is_none(), "a reader is there again");

@@ -85,7 +85,7 @@ async fn a_refusal_that_does_not_pass_by_itself_ends_a_wait_after_one_look() {
     ] {
         let nodes = ["a", "b"].map(|name| Stubborn::new(name, fails(fault.clone())));
         let nodes = [nodes[0].clone(), nodes[1].clone(), Stubborn::honest("c")];
-        for settings in [over(&nodes), over(&nodes).unordered()] {
+        for settings in [over(&nodes), over(&nodes).order(quorate::Order::Unordered)] {
             let redlock = settings.wait(Wait::Forever).build().expect("good settings");
             let outcome = tokio::time::timeout(PATIENCE, redlock.acquire("x")).await;
             let error = outcome.expect("ends").map(drop).expect_err("refused");
@@ -151,7 +151,7 @@ async fn who_waits_for_what_its_own_process_holds_is_told_so() {
     for unordered in [false, true] {
         let settings = Redlock::builder().in_memory(3).wait(Wait::For(ms(200)));
         let settings = if unordered {
-            settings.unordered()
+            settings.order(quorate::Order::Unordered)
         } else {
             settings
         };
@@ -188,7 +188,7 @@ async fn what_another_process_holds_is_not_told_as_held_here() {
     for unordered in [false, true] {
         let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
         let settings = if unordered {
-            over(&nodes).unordered()
+            over(&nodes).order(quorate::Order::Unordered)
         } else {
             over(&nodes)
         };
@@ -231,7 +231,7 @@ async fn the_span_of_a_waiter_records_each_field_once() {
             .retry(quorate::Retry::new(ms(5), ms(5)))
             .heartbeat(ms(30));
         let settings = if unordered {
-            settings.unordered()
+            settings.order(quorate::Order::Unordered)
         } else {
             settings
         };

@@ -56,7 +56,10 @@ async fn an_attempt_is_withdrawn_before_its_releases_are_sent() {
     let held = ["b", "c"].map(|name| Stubborn::honest(name).holding("job"));
     let [b, c] = held;
     let nodes = [grants, b, c];
-    for settings in [eager(&nodes), eager(&nodes).unordered()] {
+    for settings in [
+        eager(&nodes),
+        eager(&nodes).order(quorate::Order::Unordered),
+    ] {
         let redlock = settings.build().expect("good settings");
         let tried = redlock.try_acquire("job").await.expect("an answer");
         assert!(matches!(tried, quorate::TryAcquire::Held(_)), "{tried:?}");
@@ -109,7 +112,7 @@ async fn an_attempt_is_waited_for_until_every_master_has_undone_it() {
         });
         let settings = eager(&[Stubborn::honest("a"), quick, slow]);
         let settings = if unordered {
-            settings.unordered()
+            settings.order(quorate::Order::Unordered)
         } else {
             settings
         };

@@ -199,7 +199,7 @@ async fn a_lock_whose_fixed_lease_has_ended_can_be_taken_by_the_same_process() {
     let guard = redlock
         .lock("x")
         .ttl(ttl)
-        .fixed_lease()
+        .renewal(false)
         .acquire()
         .await
         .expect("free");

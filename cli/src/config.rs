@@ -314,7 +314,7 @@ pub(crate) fn redlock(options: &MasterOptions, ttl: Option<Duration>) -> Result<
         builder = builder.fencing(fencing);
     }
     if options.order == Some(Fairness::Unordered) {
-        builder = builder.unordered();
+        builder = builder.order(quorate::Order::Unordered);
     }
     builder.tls(tls(options)?).build().map_err(Failure::usage)
 }

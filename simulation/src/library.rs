@@ -128,7 +128,7 @@ impl Locker for Arc<Library> {
             }
             let mut request = library.request(&order);
             if !order.renew {
-                request = request.fixed_lease();
+                request = request.renewal(false);
             }
             request = request.wait(order.wait());
             let alone = order.kind.scope(order.resource).resources().count() == 1;

@@ -536,9 +536,9 @@ impl Settings {
             .fencing(self.fencing);
         let builder = quorate::testing::known_as(builder, "host", 1, "simulated");
         if self.fair {
-            builder.fair()
+            builder.order(quorate::Order::Fair)
         } else {
-            builder.unordered()
+            builder.order(quorate::Order::Unordered)
         }
     }
 }

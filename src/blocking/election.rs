@@ -140,6 +140,10 @@ impl Observation {
     /// # Errors
     ///
     /// [`CannotBlock`] on a thread of a Tokio runtime.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "it has no end, and the name that it has with async"
+    )]
     pub fn next(&mut self) -> Result<Option<Leader>, CannotBlock> {
         let (observation, home) = self.kept.split();
         home.wait(observation.next())

@@ -68,9 +68,9 @@ impl<'a> LockRequest<'a> {
         self.with(|request| request.max_hold(max_hold))
     }
 
-    /// Turns the renewal off: the lock ends after one ttl, unless extended by hand.
-    pub fn fixed_lease(self) -> Self {
-        self.with(redlock::LockRequest::fixed_lease)
+    /// Whether it is renewed in the background. Default: it is.
+    pub fn renewal(self, renewal: bool) -> Self {
+        self.with(|request| request.renewal(renewal))
     }
 
     /// What those who look are told of the holder; see [`quorate::LockRequest::note`](crate::LockRequest::note).

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::Order;
-use crate::settings::{RestartGuard, Wait};
+use crate::settings::{Order, RestartGuard, Wait};
 
 /// Reads a duration with its unit.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
@@ -82,8 +81,7 @@ pub(super) mod read {
     use serde::Deserialize;
     use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
-    use super::Order;
-    use crate::settings::{RestartGuard, Wait};
+    use crate::settings::{Order, RestartGuard, Wait};
 
     fn text<'de, D: Deserializer<'de>, T>(
         from: D,

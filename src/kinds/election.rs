@@ -224,7 +224,7 @@ impl Observation {
     /// first one is told at once, whatever it is. Terms never fall.
     ///
     /// It is woken by the announcement of a new leader, and looks three times within a ttl all the same;
-    /// without wake-ups ([`unordered`](crate::RedlockBuilder::unordered), or a user who may not
+    /// without wake-ups ([`Order::Unordered`](crate::Order::Unordered), or a user who may not
     /// subscribe) that is all.
     ///
     /// Who holds the lock of that name without having campaigned for it is not told as a leader once its

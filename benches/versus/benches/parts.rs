@@ -99,7 +99,10 @@ fn core(c: &mut Criterion) {
     for masters in [1, 3, 5, 9] {
         let settings = [
             ("classic", yes(masters, false)),
-            ("fenced", yes(masters, true).unordered()),
+            (
+                "fenced",
+                yes(masters, true).order(quorate::Order::Unordered),
+            ),
             ("default", yes(masters, true)),
         ];
         for (setting, builder) in settings {

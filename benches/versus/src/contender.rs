@@ -24,7 +24,7 @@ pub(crate) enum Name {
     Rslock,
     /// quorate with `fencing(false)`: literally SET NX PX
     Classic,
-    /// quorate with fencing tokens, `unordered()`
+    /// quorate with fencing tokens, `Order::Unordered`
     Fenced,
     /// quorate as it comes: fencing tokens, first come first served
     Default,
@@ -111,8 +111,8 @@ pub(crate) fn settings(name: Name, urls: &[String]) -> RedlockBuilder {
         .ttl(TTL)
         .restart_guard(RestartGuard::Off);
     match name {
-        Name::Classic => builder.fencing(false).unordered(),
-        Name::Fenced => builder.unordered(),
+        Name::Classic => builder.fencing(false).order(quorate::Order::Unordered),
+        Name::Fenced => builder.order(quorate::Order::Unordered),
         _ => builder,
     }
 }

@@ -61,9 +61,9 @@ impl Hold {
             _ => ctx.redlock.lock_all(wanted.resources()),
         };
         Taken::of(match ctx.settings.locker {
-            Locker::IgnoresLoss => request.fixed_lease().acquire().await.map(Self::Ignoring),
+            Locker::IgnoresLoss => request.renewal(false).acquire().await.map(Self::Ignoring),
             Locker::Quorate if !ctx.settings.renewed => {
-                request.fixed_lease().acquire().await.map(Self::Guard)
+                request.renewal(false).acquire().await.map(Self::Guard)
             }
             _ => request.acquire().await.map(Self::Guard),
         })

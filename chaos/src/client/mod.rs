@@ -96,8 +96,8 @@ fn redlock(settings: &Settings) -> anyhow::Result<Redlock> {
             Guarding::Off => RestartGuard::Off,
         });
     let builder = match settings.waiting {
-        Order::Fair if settings.locker != Locker::JumpsLine => builder.fair(),
-        _ => builder.unordered(),
+        Order::Fair if settings.locker != Locker::JumpsLine => builder.order(quorate::Order::Fair),
+        _ => builder.order(quorate::Order::Unordered),
     };
     Ok(builder.build()?)
 }

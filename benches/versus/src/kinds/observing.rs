@@ -20,7 +20,7 @@ fn client(at: &Addresses, wakes: bool) -> Redlock {
     let settings = if wakes {
         settings
     } else {
-        settings.unordered()
+        settings.order(quorate::Order::Unordered)
     };
     settings.build().expect("good settings")
 }

@@ -1,0 +1,166 @@
+//! A web service whose instances share locks: one lock a customer around a request, contention and outage told apart
+//! in the answer, locks given back before the process ends, and metrics at `/metrics`.
+//!
+//! `cargo run -p quorate-service --features service --example axum` asks itself a few things and ends;
+//! `QUORATE_MASTERS=redis://.. cargo run -p quorate-service --features service --example axum -- 127.0.0.1:8080` serves until Ctrl-C.
+
+use std::error::Error;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use quorate::{AcquireError, Redlock, RedlockBuilder, ScopeError, Wait};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+/// What all handlers share: a `Redlock` is cheap to clone, and one is enough for the process.
+#[derive(Clone)]
+struct Service {
+    redlock: Redlock,
+    metrics: PrometheusHandle,
+}
+
+/// Why a request failed, for its sender.
+struct Failure(StatusCode, String);
+
+impl axum::response::IntoResponse for Failure {
+    fn into_response(self) -> axum::response::Response {
+        (self.0, self.1).into_response()
+    }
+}
+
+impl From<ScopeError> for Failure {
+    fn from(error: ScopeError) -> Self {
+        let status = match &error {
+            // Somebody else is at it: the sender may come again.
+            ScopeError::NotAcquired(AcquireError::HeldByOther(_)) => StatusCode::CONFLICT,
+            // No quorum, too late, or lost on the way: nothing is known to be done.
+            _ => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Self(status, error.to_string())
+    }
+}
+
+/// Writes an invoice. The body is dropped when the lock is lost; the fencing token protects what it writes to even
+/// where this process was paused.
+async fn invoice(
+    State(service): State<Service>,
+    Path(customer): Path<u32>,
+) -> Result<String, Failure> {
+    let lock = service.redlock.lock(format!("invoice:{customer}"));
+    let lock = lock.wait(Wait::For(Duration::from_millis(300)));
+    lock.try_scope(async |guard| {
+        let fence = guard.fencing_token().unwrap_or_default();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        if customer == 0 {
+            return Err(Failure(
+                StatusCode::NOT_FOUND,
+                "no such customer".to_owned(),
+            ));
+        }
+        Ok(format!("invoice for {customer}, number {fence}\n"))
+    })
+    .await
+}
+
+/// Ready while a majority of the masters answers: a load balancer asks.
+async fn ready(State(service): State<Service>) -> StatusCode {
+    match service.redlock.status("ready").await {
+        Ok(status) if status.verdict() != quorate::StatusVerdict::Unknown => StatusCode::OK,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+async fn metrics(State(service): State<Service>) -> String {
+    service.metrics.render()
+}
+
+fn router(service: Service) -> Router {
+    Router::new()
+        .route("/invoice/{customer}", post(invoice))
+        .route("/ready", get(ready))
+        .route("/metrics", get(metrics))
+        .with_state(service)
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    // Before the `Redlock` is built, so that every series is there from the start.
+    let metrics = PrometheusBuilder::new().install_recorder()?;
+    quorate::metrics::describe();
+    let redlock = match std::env::var_os("QUORATE_MASTERS") {
+        Some(_) => RedlockBuilder::from_env()?.build()?,
+        None => Redlock::in_memory(3),
+    };
+    let service = Service {
+        redlock: redlock.clone(),
+        metrics,
+    };
+    let address = std::env::args().nth(1);
+    let listener = TcpListener::bind(address.as_deref().unwrap_or("127.0.0.1:0")).await?;
+    let bound = listener.local_addr()?;
+    println!("serving on http://{bound}");
+    let serve = axum::serve(listener, router(service));
+    if address.is_some() {
+        let stop = async {
+            let _ = tokio::signal::ctrl_c().await;
+        };
+        // Requests that are under way end first, and give their locks back.
+        serve.with_graceful_shutdown(stop).await?;
+    } else {
+        tokio::select! {
+            served = serve => served?,
+            told = try_out(bound, &redlock) => told?,
+        }
+    }
+    // What a dropped request gave back in the background is still to be sent.
+    let _ = tokio::time::timeout(Duration::from_millis(500), redlock.flush()).await;
+    Ok(())
+}
+
+/// Asks the service a few things, as its users would.
+async fn try_out(bound: std::net::SocketAddr, redlock: &Redlock) -> Result<(), Box<dyn Error>> {
+    for (what, status) in [
+        ("POST /invoice/7", 200),
+        ("POST /invoice/0", 404),
+        ("GET /ready", 200),
+    ] {
+        expect(ask(bound, what).await?, what, status)?;
+    }
+    let held = redlock.acquire("invoice:8").await?;
+    expect(ask(bound, "POST /invoice/8").await?, "POST /invoice/8", 409)?;
+    held.release().await;
+    let figures = ask(bound, "GET /metrics").await?;
+    let counted = figures
+        .lines()
+        .find(|line| line.starts_with("quorate_rounds_total"));
+    println!("GET /metrics: {}", counted.ok_or("no rounds were counted")?);
+    Ok(())
+}
+
+fn expect(answer: String, what: &str, status: u16) -> Result<(), Box<dyn Error>> {
+    let last = answer.lines().last().unwrap_or_default();
+    println!("{what}: {status} {last}");
+    if answer.starts_with(&format!("HTTP/1.1 {status} ")) {
+        Ok(())
+    } else {
+        Err(format!("{what} was answered {answer:?}").into())
+    }
+}
+
+async fn ask(bound: std::net::SocketAddr, what: &str) -> Result<String, Box<dyn Error>> {
+    let mut stream = TcpStream::connect(bound).await?;
+    let length = if what.starts_with("POST") {
+        "content-length: 0\r\n"
+    } else {
+        ""
+    };
+    let text = format!("{what} HTTP/1.1\r\nhost: {bound}\r\nconnection: close\r\n{length}\r\n");
+    stream.write_all(text.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}

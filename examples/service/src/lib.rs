@@ -1,0 +1,1 @@
+//! Nothing: the examples of this package are what it is for.
