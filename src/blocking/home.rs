@@ -41,11 +41,15 @@ thread_local! {
 impl Home {
     pub(super) fn start(redlock: Redlock) -> Result<Self, BuildError> {
         let no_thread = |error: std::io::Error| BuildError::NoThread(error.to_string());
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(no_thread)?;
-        let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
+        let (started, starts) = std::sync::mpsc::channel();
+        // The runtime is made and dropped there: neither may be done everywhere.
         let run = move || {
+            let runtime = match Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(started.send(Err(error))),
+            };
+            let _ = started.send(Ok(runtime.handle().clone()));
             runtime.block_on(async move {
                 let _ = stopped.await;
                 let patience = redlock.core.coordinator.patience.answer + PARTING;
@@ -55,10 +59,12 @@ impl Home {
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name("quorate".to_owned()).spawn(run);
+        let thread = thread.map_err(no_thread)?;
+        let runtime = starts.recv().map_err(|_| std::io::Error::other("it ended"));
         let background = Background {
-            runtime: handle,
+            runtime: runtime.and_then(|made| made).map_err(no_thread)?,
             stop: Some(stop),
-            thread: Some(thread.map_err(no_thread)?),
+            thread: Some(thread),
         };
         Ok(Self {
             background: Arc::new(background),
