@@ -8,7 +8,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{did_not_run, done, end, masters, run, signal, until};
+use common::{done, end, masters, run, signal, until};
+use quorate_testbed::not_run;
 
 /// The value of a series, by its name and what its labels end with.
 fn value(file: &Path, name: &str, label: &str) -> Option<f64> {
@@ -63,7 +64,7 @@ fn check_with_promtool(file: &Path) {
         .stderr(Stdio::piped())
         .spawn();
     let Ok(mut promtool) = promtool else {
-        return did_not_run(
+        return not_run(
             "a_file_tells_how_the_last_run_ended",
             "there is no promtool",
         );

@@ -4,7 +4,8 @@ mod common;
 
 use std::process::{Command, Stdio};
 
-use common::{Done, bare, did_not_run, done, masters};
+use common::{Done, bare, done, masters};
+use quorate_testbed::not_run;
 
 /// Every command that has a page of its own.
 const COMMANDS: [&str; 16] = [
@@ -102,7 +103,7 @@ fn typeset(name: &str, file: &std::path::Path, command: &str) {
         .arg(file)
         .output();
     let Ok(groff) = groff else {
-        return did_not_run(&format!("typeset {name}"), "there is no groff");
+        return not_run(&format!("typeset {name}"), "there is no groff");
     };
     let said = String::from_utf8_lossy(&groff.stderr);
     assert!(groff.status.success() && said.is_empty(), "{name}: {said}");
@@ -156,7 +157,7 @@ fn tables_fit_narrow_terminals() {
     let urls = masters.urls().join(",");
     for words in ["status deploy:web", "list", "doctor"] {
         let Some(wide) = on_a_terminal(200, &urls, words) else {
-            return did_not_run("tables_fit_narrow_terminals", "there is no script");
+            return not_run("tables_fit_narrow_terminals", "there is no script");
         };
         assert!(
             wide.iter()
