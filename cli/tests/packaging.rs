@@ -109,66 +109,67 @@ fn the_units_are_what_systemd_takes_and_their_command_runs() {
     assert_eq!(refused.code, Some(1), "a check that can fail: {refused:?}");
 }
 
-#[test]
-fn the_cron_job_is_what_kubernetes_takes_and_its_command_runs() {
-    let name = "the_cron_job_is_what_kubernetes_takes";
+/// The cron job as kubectl reads it, without a cluster: what it does not know is left out.
+fn as_kubernetes_reads_it() -> Option<Value> {
     if !is_there("kubectl") {
-        return not_run(name, "there is no kubectl");
+        return None;
     }
-    let path = file("kubernetes/cronjob.yaml");
-    // Reads it as what it is, without a cluster.
-    let read = done(
-        Command::new("kubectl")
-            .args([
-                "set",
-                "image",
-                "--local",
-                "-o",
-                "json",
-                "nightly-report=x",
-                "-f",
-            ])
-            .arg(&path),
-    );
+    let mut kubectl = Command::new("kubectl");
+    kubectl.args([
+        "set",
+        "image",
+        "--local",
+        "-o",
+        "json",
+        "nightly-report=x",
+        "-f",
+    ]);
+    let read = done(kubectl.arg(file("kubernetes/cronjob.yaml")));
     assert_eq!(read.code, Some(0), "{read:?}");
-    let job: Value = serde_json::from_str(&read.out).expect("JSON");
-    // What it does not know is left out.
+    Some(serde_json::from_str(&read.out).expect("JSON"))
+}
+
+/// The names of all fields in the source of the cron job.
+fn fields_of_the_cron_job() -> BTreeSet<String> {
     let source = text("kubernetes/cronjob.yaml");
-    let names = source
+    let lines = source
         .lines()
         .filter(|line| !line.trim_start().starts_with('#'));
-    let names: BTreeSet<&str> = names
-        .filter_map(|line| line.trim_start().trim_start_matches("- ").split_once(':'))
-        .map(|(name, _)| name)
-        .filter(|name| name.chars().all(char::is_alphanumeric))
-        .collect();
+    let names = lines.filter_map(|line| {
+        let (name, _) = line.trim_start().trim_start_matches("- ").split_once(':')?;
+        name.chars()
+            .all(char::is_alphanumeric)
+            .then(|| name.to_owned())
+    });
+    names.collect()
+}
+
+#[test]
+fn the_cron_job_is_what_kubernetes_takes_and_its_command_runs() {
+    let Some(job) = as_kubernetes_reads_it() else {
+        return not_run(
+            "the_cron_job_is_what_kubernetes_takes",
+            "there is no kubectl",
+        );
+    };
+    let (names, read) = (fields_of_the_cron_job(), job.to_string());
     assert!(names.len() > 20, "{names:?}");
     for field in names {
-        assert!(
-            read.out.contains(&format!("\"{field}\":")),
-            "{field}: {}",
-            read.out
-        );
+        assert!(read.contains(&format!("\"{field}\":")), "{field}: {read}");
     }
     let container = &job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0];
-    let list = |name: &str| -> Vec<String> {
-        let words = container[name].as_array().expect(name).iter();
-        words
-            .map(|word| word.as_str().expect("text").to_owned())
-            .collect()
-    };
-    let (command, mut words) = (list("command"), list("args"));
-    assert_eq!(command, ["quorate", "once"]);
-    words.insert(0, "once".to_owned());
-    let words: Vec<String> = words
-        .iter()
-        .map(|word| {
-            if word.starts_with("/usr/local") {
-                "true"
-            } else {
-                word
-            }
-        })
+    assert_eq!(container["command"], serde_json::json!(["quorate", "once"]));
+    let words = container["args"].as_array().expect("a list").iter();
+    let words = words.map(|word| word.as_str().expect("text"));
+    let words = words.map(|word| {
+        if word.starts_with("/usr/local") {
+            "true"
+        } else {
+            word
+        }
+    });
+    let words: Vec<String> = std::iter::once("once")
+        .chain(words)
         .map(str::to_owned)
         .collect();
     runs(&masters(3), &words, "nightly-report", &[0]);
@@ -187,6 +188,7 @@ fn the_cron_job_is_what_kubernetes_takes_and_its_command_runs() {
         Some(0),
         "no failure where another is at it: {held:?}"
     );
+    assert!(held.err.contains("held by another"), "{held:?}");
 }
 
 #[test]
