@@ -103,7 +103,9 @@ fn name(command: &clap::Command) -> &str {
 }
 
 fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
-    let man = Man::new(command.clone());
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage: ").to_owned();
+    let man = Man::new(command.clone().override_usage(usage));
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     // What is to be typed must not be hyphenated, and there is much of it.
