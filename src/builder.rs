@@ -33,7 +33,7 @@ use crate::tls::Tls;
 /// | `node_timeout` | 50 ms, at most a tenth of the ttl | masters are more than 20 ms away |
 /// | `connect_timeout` | 500 ms | TLS over slow lines |
 /// | `drift` | 1 % + 2 ms | clocks run badly |
-/// | `wait` | 30 s | you would rather give up sooner, or never |
+/// | `wait` | 30 s (the command `quorate run` waits for ever: who waits at a terminal can interrupt it) | you would rather give up sooner, or never |
 /// | `retry` | 10 ms growing to 250 ms | locks are held for a few milliseconds only |
 /// | `prefix` | none | several deployments share masters |
 /// | `max_hold` | none | a stuck holder must not hold for ever |

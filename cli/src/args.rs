@@ -1,5 +1,7 @@
 //! The command line as a whole: the commands and their help.
 
+use std::ffi::{OsStr, OsString};
+
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -8,7 +10,8 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::log::Talk;
 use crate::{
-    bench, break_, demo, doctor, exit, lead, list, manual, once, prepare, quota, run, status, watch,
+    bench, break_, completion, demo, doctor, exit, fit, hold, lead, list, manual, once, prepare,
+    quota, run, separator, status, watch,
 };
 
 /// Run commands under a lock that a majority of independent masters agrees on: Redis, Valkey, MySQL, ZooKeeper.
@@ -23,8 +26,7 @@ use crate::{
     after_help = "Try it with nothing prepared:  quorate demo\nThe common case:               quorate run nightly-report -- ./report.sh",
     after_long_help = manual::after_help(),
     arg_required_else_help = true,
-    disable_help_subcommand = true,
-    max_term_width = 100
+    disable_help_subcommand = true
 )]
 struct Cli {
     #[command(subcommand)]
@@ -38,8 +40,15 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Take a lock, run a command, give the lock back
-    #[command(after_help = exit::table_of(&run::CODES), after_long_help = exit::below(run::AFTER_HELP, &run::CODES))]
+    #[command(
+        override_usage = "quorate run [OPTIONS] <RESOURCE> [--] <COMMAND>...\n       quorate run [OPTIONS] <RESOURCE> --shell <LINE>",
+        after_help = exit::table_of(&run::CODES),
+        after_long_help = exit::below(run::AFTER_HELP, &run::CODES)
+    )]
     Run(run::RunArgs),
+    /// Take a lock and hold it until Ctrl-C, a signal, or the end of the input
+    #[command(after_help = exit::table_of(&hold::CODES), after_long_help = exit::below(hold::AFTER_HELP, &hold::CODES))]
+    Hold(hold::HoldArgs),
     /// Show who holds a lock, master by master
     #[command(after_help = exit::table_of(&status::CODES), after_long_help = exit::below(status::AFTER_HELP, &status::CODES))]
     Status(status::StatusArgs),
@@ -63,13 +72,18 @@ pub(crate) enum Command {
     Quota(quota::QuotaArgs),
     /// Run a command once a period over all machines, at most or at least
     #[command(
+        override_usage = "quorate once --per <TIME> <RESOURCE> -- <COMMAND>...\n       quorate once --create|--drop <RESOURCE>",
         after_help = exit::table_of(&once::CODES),
         after_long_help = exit::below(once::AFTER_HELP, &once::CODES),
-        mut_arg("command", |command| command.required(false).required_unless_present_any(["create", "drop"]))
+        mut_arg("command", |command| command.required(false).required_unless_present_any(["create", "drop", "shell"]))
     )]
     Once(once::OnceArgs),
     /// Run a command whenever this machine leads, and campaign again after a loss
-    #[command(after_help = exit::table_of(&lead::CODES), after_long_help = exit::below(lead::AFTER_HELP, &lead::CODES))]
+    #[command(
+        override_usage = "quorate lead [OPTIONS] <NAME> [--] <COMMAND>...",
+        after_help = exit::table_of(&lead::CODES),
+        after_long_help = exit::below(lead::AFTER_HELP, &lead::CODES)
+    )]
     Lead(lead::LeadArgs),
     /// Tell who leads, and each change
     #[command(after_help = exit::table_of(&watch::CODES), after_long_help = exit::below(watch::AFTER_HELP, &watch::CODES))]
@@ -78,18 +92,28 @@ pub(crate) enum Command {
     #[command(after_help = exit::table_of(&list::CODES), after_long_help = exit::below(list::AFTER_HELP, &list::CODES))]
     List(list::ListArgs),
     /// Print a completion script for a shell
-    #[command(after_help = manual::COMPLETIONS_HELP)]
-    Completions(manual::CompletionArgs),
+    #[command(after_help = completion::AFTER_HELP)]
+    Completions(completion::CompletionArgs),
     /// Print or write the manual pages
     Man(manual::ManArgs),
 }
 
 impl Command {
+    /// The words of the command that it runs, as they were typed.
+    fn typed_command(&self) -> &[OsString] {
+        match self {
+            Self::Run(args) => args.command(),
+            Self::Once(args) => args.command(),
+            Self::Lead(args) => args.command(),
+            _ => &[],
+        }
+    }
+
     /// What the library says unasked. The others show each master's answer themselves, and the
     /// demonstration kills masters on purpose.
     pub(crate) fn usual(&self) -> LevelFilter {
         match self {
-            Self::Run(_) | Self::Once(_) | Self::Lead(_) => LevelFilter::WARN,
+            Self::Run(_) | Self::Hold(_) | Self::Once(_) | Self::Lead(_) => LevelFilter::WARN,
             _ => LevelFilter::OFF,
         }
     }
@@ -101,7 +125,8 @@ impl Command {
 ///
 /// As the argument parser says; help and version are errors to it as well.
 pub(crate) fn parse() -> Result<(Command, Talk), clap::Error> {
-    let matches = without_empty_variables(Cli::command()).try_get_matches()?;
+    let matches = fitted(without_empty_variables(Cli::command()), fit::page_width());
+    let matches = matches.try_get_matches()?;
     let Cli {
         mut command,
         mut talk,
@@ -110,18 +135,45 @@ pub(crate) fn parse() -> Result<(Command, Talk), clap::Error> {
     if second_stands(&matches, ["quiet", "verbose"], words)? {
         talk.quiet = false;
     }
+    if let Some((name, _)) = matches.subcommand() {
+        check_separator(name, command.typed_command())?;
+    }
     let waits = match &mut command {
-        Command::Run(run) => Some(run),
-        Command::Once(once) => Some(once.shared()),
+        Command::Run(run) => Some(&mut run.lock),
+        Command::Hold(hold) => Some(hold.lock()),
+        Command::Once(once) => Some(&mut once.shared().lock),
         _ => None,
     };
-    if let (Some(run), Some((_, matches))) = (waits, matches.subcommand()) {
+    if let (Some(lock), Some((_, matches))) = (waits, matches.subcommand()) {
         let words = "--try does not wait and --wait does: give one of them";
         if second_stands(matches, ["try_once", "wait"], words)? {
-            run.do_wait();
+            lock.do_wait();
         }
     }
     Ok((command, talk))
+}
+
+/// Whether the command begins where it was found.
+fn check_separator(name: &str, command: &[OsString]) -> Result<(), clap::Error> {
+    let mut all = Cli::command();
+    all.build();
+    let Some(ours) = all.find_subcommand(name) else {
+        return Ok(());
+    };
+    let is_ours = |word: &OsStr| {
+        let text = word.to_string_lossy();
+        let long = text
+            .strip_prefix("--")
+            .and_then(|long| long.split('=').next());
+        let short = text.strip_prefix('-').and_then(|rest| rest.chars().next());
+        ours.get_arguments().any(|arg| {
+            arg.get_long().is_some_and(|name| long == Some(name))
+                || arg.get_short().is_some_and(|name| short == Some(name))
+        })
+    };
+    let typed: Vec<OsString> = std::env::args_os().skip(1).collect();
+    separator::check(&typed, command, is_ours)
+        .map_err(|words| Cli::command().error(ErrorKind::TooManyValues, words))
 }
 
 /// Of two options that exclude each other, whether the second was typed and the first was not: what was
@@ -131,6 +183,23 @@ fn second_stands(matches: &ArgMatches, two: [&str; 2], words: &str) -> Result<bo
         [true, true] => Err(Cli::command().error(ErrorKind::ArgumentConflict, words)),
         [first, second] => Ok(second && !first),
     }
+}
+
+/// Lets all help texts fit.
+fn fitted(command: clap::Command, width: usize) -> clap::Command {
+    let fit = |text: &clap::builder::StyledStr| fit::page(&text.to_string(), width);
+    let short = command.get_after_help().map(fit);
+    let long = command.get_after_long_help().map(fit);
+    let mut command = command
+        .term_width(width)
+        .mut_subcommands(|command| fitted(command, width));
+    if let Some(text) = short {
+        command = command.after_help(text);
+    }
+    if let Some(text) = long {
+        command = command.after_long_help(text);
+    }
+    command
 }
 
 /// Forgets the variables that are empty. They count as unset, whatever their option takes: that is how
@@ -172,6 +241,9 @@ mod tests {
                 let long = arg.get_long().unwrap_or_default();
                 if matches!(long, "help" | "version" | "yes" | "create" | "drop") {
                     continue; // consent is given each time
+                }
+                if long == "shell" {
+                    continue; // what is to run is said with its lock
                 }
                 if matches!(
                     long,

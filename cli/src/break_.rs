@@ -88,7 +88,7 @@ pub(crate) fn run(args: BreakArgs) -> Outcome {
     if args.json {
         output::print_json(&before)?;
     } else {
-        output::print(&page(&before))?;
+        output::print_page(&page(&before))?;
     }
     if before.answered < before.quorum {
         return Err(no_quorum(&before));

@@ -127,7 +127,7 @@ pub(crate) fn run(args: DoctorArgs) -> Outcome {
             "masters": reports,
         }))?;
     } else {
-        output::print(&page(&reports, &findings, well))?;
+        output::print_page(&page(&reports, &findings, well))?;
     }
     if findings.iter().any(|finding| finding.check == "quorum") {
         return Err(Failure::new(exit::UNAVAILABLE, "no quorum of masters"));

@@ -6,13 +6,15 @@ use crate::exit::{self, Failure};
 
 /// Contention, outage and wrong names are different exits.
 pub(crate) fn not_acquired(error: AcquireError) -> Failure {
-    Failure::new(code_of(&error), error)
+    let is_usual = matches!(error, AcquireError::HeldByOther(_));
+    let failure = Failure::new(code_of(&error), error);
+    if is_usual { failure.usual() } else { failure }
 }
 
 /// A value under a lock that was not read or not written.
 pub(crate) fn no_value(error: ValueError) -> Failure {
-    let code = match &error {
-        ValueError::NotAcquired(error) => code_of(error),
+    let code = match error {
+        ValueError::NotAcquired(error) => return not_acquired(error),
         ValueError::NoFencing
         | ValueError::Invalid(_)
         | ValueError::Missing(_)

@@ -83,6 +83,8 @@ pub(crate) struct Failure {
     pub(crate) line: String,
     /// The signal that cut it short: whoever waits for us is to see that we died of it.
     pub(crate) signal: Option<Signal>,
+    /// Nothing is wrong: `-q` leaves the line out.
+    pub(crate) is_usual: bool,
 }
 
 /// What every command returns: the code to exit with.
@@ -95,6 +97,7 @@ impl Failure {
             code,
             line: line.to_string(),
             signal: None,
+            is_usual: false,
         }
     }
 
@@ -107,6 +110,23 @@ impl Failure {
     pub(crate) fn with(mut self, more: &str) -> Self {
         self.line.push_str(more);
         self
+    }
+
+    /// The same, where nothing is wrong.
+    pub(crate) fn usual(self) -> Self {
+        Self {
+            is_usual: true,
+            ..self
+        }
+    }
+
+    /// The same, with another code where the lock is held by another.
+    pub(crate) fn on_conflict(self, code: u8) -> Self {
+        let is_conflict = self.code == HELD;
+        Self {
+            code: if is_conflict { code } else { self.code },
+            ..self
+        }
     }
 
     /// A failure of the machinery itself.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 use nix::sys::signal::Signal;
 use quorate::{Election, Leadership, LockGuard, Redlock, Wait};
 
@@ -13,9 +13,10 @@ use crate::deadline::Deadline;
 use crate::errors::not_acquired;
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::kind::{Kind, Place};
+use crate::lock::{DEFAULT_TTL, said};
 use crate::output::{self, human};
 use crate::process::{self, Ended, Job, Members, Signals};
-use crate::run::{DEFAULT_GRACE, DEFAULT_TTL, leaving_nothing, said};
+use crate::run::{DEFAULT_GRACE, leaving_nothing};
 use crate::waiting::WaitDisplay;
 
 /// What stands below `quorate lead --help`.
@@ -67,7 +68,14 @@ pub(crate) struct LeadArgs {
     name: OsString,
 
     /// The command to run while this machine leads, with its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    ///
+    /// Behind `--`, which may be left out where no argument of the command is `--` or an option of quorate as well.
+    #[arg(
+        trailing_var_arg = true,
+        required = true,
+        value_name = "COMMAND",
+        value_hint = ValueHint::CommandWithArguments
+    )]
     command: Vec<OsString>,
 
     /// What observers see of the leader, an address for example: at most 1 KiB
@@ -88,6 +96,13 @@ pub(crate) struct LeadArgs {
 
     #[command(flatten)]
     masters: MasterOptions,
+}
+
+impl LeadArgs {
+    /// The words of the command as they were typed.
+    pub(crate) fn command(&self) -> &[OsString] {
+        &self.command
+    }
 }
 
 /// Leads.

@@ -66,7 +66,7 @@ pub(crate) fn run(args: ListArgs) -> Outcome {
             "locks": locks, "complete": listing.complete, "not_asked": not_asked,
         }))?;
     } else {
-        output::print(&page(&listing, &locks))?;
+        output::print_page(&page(&listing, &locks))?;
     }
     let answered = all - listing.faults.len();
     if answered < all / 2 + 1 {

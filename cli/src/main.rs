@@ -9,17 +9,24 @@ mod ancestry;
 mod args;
 mod bench;
 mod break_;
+mod completion;
 mod config;
 mod deadline;
 mod demo;
 mod doctor;
 mod errors;
 mod exit;
+mod exporter;
+mod figures;
 mod finding;
 mod findings;
+mod fit;
+mod hold;
+mod input;
 mod kind;
 mod lead;
 mod list;
+mod lock;
 mod log;
 mod manual;
 mod masters;
@@ -32,8 +39,10 @@ mod progress;
 mod quota;
 mod records;
 mod run;
+mod separator;
 mod spawned;
 mod status;
+mod variables;
 mod waiting;
 mod watch;
 mod wrong_usage;
@@ -56,8 +65,12 @@ fn main() -> ExitCode {
         Err(error) => return finish(wrong_usage::explain(&error)),
     };
     log::start(talk, command.usual());
+    if !matches!(command, Command::Completions(_) | Command::Man(_)) {
+        variables::warn_of_unknown(&args::description());
+    }
     finish(match command {
         Command::Run(args) => run::run(args),
+        Command::Hold(args) => hold::run(args),
         Command::Status(args) => status::run(args),
         Command::Break(args) => break_::run(args),
         Command::Doctor(args) => doctor::run(args),
@@ -66,7 +79,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Quota(args) => quota::run(args),
         Command::Once(args) => once::run(args),
-        Command::Completions(args) => manual::completions(&args, args::description()),
+        Command::Completions(args) => completion::run(&args, args::description()),
         Command::Lead(args) => lead::run(args),
         Command::Watch(args) => watch::run(args),
         Command::List(args) => list::run(args),
@@ -79,7 +92,9 @@ fn finish(outcome: Outcome) -> ExitCode {
     ExitCode::from(match outcome {
         Ok(code) => code,
         Err(failure) => {
-            output::complain(&failure.line);
+            if !(failure.is_usual && output::is_quiet()) {
+                output::complain(&failure.line);
+            }
             failure.signal.map_or(failure.code, process::die_of)
         }
     })

@@ -1,19 +1,22 @@
-//! Completions and manual pages, both made from the description of the command line.
+//! The manual pages, made from the description of the command line.
 
+use std::io;
 use std::path::PathBuf;
 
 use clap::Args;
-use clap_complete::Shell;
+use clap_mangen::Man;
 
 use crate::exit::{self, Failure, Outcome};
+use crate::fit::{self, Block, Line};
 use crate::output;
+use crate::variables::TOLD;
 
 /// The first part of it.
 const AFTER_HELP: &str = "\
 Examples:
     quorate demo
         See it work, with nothing prepared.
-    export QUORATE_MASTERS=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3
+    export QUORATE_MASTERS=redis://a,redis://b,redis://c
     quorate doctor
         Are these masters fit to hold locks?
     quorate run nightly-report -- ./report.sh --full
@@ -34,19 +37,27 @@ pub(crate) fn after_help() -> String {
     format!("{AFTER_HELP}\n\n{}", exit::table())
 }
 
-/// What stands below `quorate completions --help`.
-pub(crate) const COMPLETIONS_HELP: &str = "\
-Examples:
-    quorate completions bash > ~/.local/share/bash-completion/completions/quorate
-    quorate completions zsh > ~/.zfunc/_quorate
-    quorate completions fish > ~/.config/fish/completions/quorate.fish";
+/// Variables that are of no option.
+const OTHERS: [(&str, &str); 3] = [
+    (
+        "RUST_LOG",
+        "which events of the library are said on stderr, where neither -q nor -v is given: quorate=debug",
+    ),
+    ("NO_COLOR", "no colours, where it is set"),
+    ("COLUMNS", "how wide help is, where stdout is no terminal"),
+];
 
-/// Arguments of `completions`.
-#[derive(Debug, Args)]
-pub(crate) struct CompletionArgs {
-    /// The shell
-    shell: Shell,
-}
+/// Those that servers are started by.
+const SERVERS: [(&str, &str); 2] = [
+    (
+        "QUORATE_SERVER",
+        "the redis-server or valkey-server that demo and bench start",
+    ),
+    (
+        "QUORATE_ZOOKEEPER",
+        "the folder of the ZooKeeper that demo and bench start",
+    ),
+];
 
 /// Arguments of `man`.
 #[derive(Debug, Args)]
@@ -56,16 +67,10 @@ pub(crate) struct ManArgs {
     out: Option<PathBuf>,
 }
 
-/// Prints a completion script.
-pub(crate) fn completions(args: &CompletionArgs, mut commands: clap::Command) -> Outcome {
-    let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut commands, "quorate", &mut script);
-    output::print_raw(&script)?;
-    Ok(exit::OK)
-}
-
 /// Prints the main manual page, or writes all of them.
-pub(crate) fn man(args: &ManArgs, commands: clap::Command) -> Outcome {
+pub(crate) fn man(args: &ManArgs, mut commands: clap::Command) -> Outcome {
+    commands = commands.disable_help_subcommand(true);
+    commands.build();
     if let Some(dir) = &args.out {
         let failed = |error| {
             Failure::usage(format!(
@@ -74,13 +79,158 @@ pub(crate) fn man(args: &ManArgs, commands: clap::Command) -> Outcome {
             ))
         };
         std::fs::create_dir_all(dir).map_err(failed)?;
-        clap_mangen::generate_to(commands, dir).map_err(failed)?;
+        for (name, page) in pages(&commands).map_err(failed)? {
+            std::fs::write(dir.join(format!("{name}.1")), page).map_err(failed)?;
+        }
     } else {
-        let mut page = Vec::new();
-        clap_mangen::Man::new(commands)
-            .render(&mut page)
-            .map_err(Failure::internal)?;
+        let page = page(&commands).map_err(Failure::internal)?;
         output::print_raw(&page)?;
     }
     Ok(exit::OK)
+}
+
+/// The page of this command and those of the commands below it, by their names.
+fn pages(command: &clap::Command) -> io::Result<Vec<(String, Vec<u8>)>> {
+    let mut all = vec![(name(command).to_owned(), page(command)?)];
+    for below in command.get_subcommands() {
+        all.extend(pages(below)?);
+    }
+    Ok(all)
+}
+
+fn name(command: &clap::Command) -> &str {
+    command.get_display_name().unwrap_or(command.get_name())
+}
+
+fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage: ").to_owned();
+    let man = Man::new(command.clone().override_usage(usage));
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    // What is to be typed must not be hyphenated, and there is much of it.
+    page.extend_from_slice(b".nr HY 0\n.nh\n.ad l\n");
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    let help = command.get_after_long_help().or(command.get_after_help());
+    let help = help.map(ToString::to_string).unwrap_or_default();
+    let mut blocks = fit::blocks(&help);
+    let mut taken = |is: &dyn Fn(&str) -> bool| -> Vec<Block> {
+        blocks.extract_if(.., |block| is(&block.head)).collect()
+    };
+    let codes = taken(&|head| head == "Exit codes:");
+    let examples = taken(&|head| head == "Examples:");
+    let json = taken(&|head| head.starts_with("JSON fields"));
+    page.extend(text(&blocks).into_bytes());
+    man.render_options_section(&mut page)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut page)?;
+    }
+    let mut rest = String::new();
+    section(&mut rest, "EXIT STATUS", &lines(&codes));
+    section(&mut rest, "ENVIRONMENT", &environment(command));
+    section(&mut rest, "EXAMPLES", &lines(&examples));
+    section(&mut rest, "JSON", &text(&json));
+    section(&mut rest, "SEE ALSO", &see_also(command));
+    page.extend(rest.into_bytes());
+    Ok(page)
+}
+
+fn section(page: &mut String, title: &str, text: &str) {
+    if !text.is_empty() {
+        page.push_str(&format!(".SH \"{title}\"\n{text}"));
+    }
+}
+
+/// Blocks as paragraphs, each with its lines.
+fn text(blocks: &[Block]) -> String {
+    let paragraph = |block: &Block| {
+        let below = lines(std::slice::from_ref(block));
+        format!(".PP\n{}\n{below}", escaped(&block.head))
+    };
+    blocks.iter().map(paragraph).collect()
+}
+
+/// The lines of blocks, without what stands above them.
+fn lines(blocks: &[Block]) -> String {
+    let line = |line: &Line| match line {
+        Line::Pair(name, words) => pair(name, words),
+        Line::Command(words) => format!(".PP\n.RS 4\n.EX\n{}\n.EE\n.RE\n", escaped(words)),
+        Line::Words(words) => format!(".RS 8\n{}\n.RE\n", escaped(words)),
+    };
+    let lines = blocks.iter().flat_map(|block| &block.lines);
+    lines.map(line).collect()
+}
+
+fn pair(name: &str, words: &str) -> String {
+    format!(".TP\n\\fB{}\\fR\n{}\n", escaped(name), escaped(words))
+}
+
+/// The variables that stand for its options, what else it goes by, and what it tells a command.
+fn environment(command: &clap::Command) -> String {
+    let options = command.get_arguments().filter_map(|arg| {
+        let variable = arg.get_env()?.to_str()?;
+        Some(pair(variable, &format!("as --{}", arg.get_long()?)))
+    });
+    let mut text: String = options.collect();
+    if command.has_subcommands() {
+        text.push_str(".PP\nOf every option of a command its page names the variable.\n");
+    }
+    text.extend(OTHERS.map(|(name, words)| pair(name, words)));
+    if matches!(command.get_name(), "quorate" | "bench" | "demo") {
+        text.extend(SERVERS.map(|(name, words)| pair(name, words)));
+    }
+    let runs = |arg: &clap::Arg| arg.get_id() == "command";
+    if command.get_arguments().any(runs) {
+        text.push_str(".PP\nThe command is told:\n");
+        text.extend(TOLD.map(|(name, words)| pair(name, words)));
+    }
+    text
+}
+
+fn see_also(command: &clap::Command) -> String {
+    let own = command.get_subcommands().map(name);
+    let mut pages: Vec<String> = own
+        .map(|name| format!("\\fB{}\\fR(1)", escaped(name)))
+        .collect();
+    if !command.has_subcommands() {
+        pages.push("\\fBquorate\\fR(1)".to_owned());
+    }
+    format!("{}\n", pages.join(",\n"))
+}
+
+/// As it is written in the language of manual pages: what is typed stays what it is.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    if text.starts_with(['.', '\'']) {
+        escaped.push_str("\\&");
+    }
+    for letter in text.chars() {
+        match letter {
+            '\\' => escaped.push_str("\\(rs"),
+            '-' => escaped.push_str("\\-"),
+            '\'' => escaped.push_str("\\(aq"),
+            '`' => escaped.push_str("\\(ga"),
+            '^' => escaped.push_str("\\(ha"),
+            '~' => escaped.push_str("\\(ti"),
+            '\n' => escaped.push(' '),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_to_be_typed_stays_as_it_is() {
+        assert_eq!(
+            escaped("a --b 'c' \\ `d` ~"),
+            r"a \-\-b \(aqc\(aq \(rs \(gad\(ga \(ti"
+        );
+        assert_eq!(escaped(".x"), "\\&.x");
+    }
 }

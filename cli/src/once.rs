@@ -78,11 +78,11 @@ pub(crate) struct OnceArgs {
     at_least: bool,
 
     /// Create the record, with no period done; every master must be there
-    #[arg(long, conflicts_with_all = ["drop", "command"])]
+    #[arg(long, conflicts_with_all = ["drop", "command", "shell"])]
     create: bool,
 
     /// Remove the record from every master
-    #[arg(long, conflicts_with = "command")]
+    #[arg(long, conflicts_with_all = ["command", "shell"])]
     drop: bool,
 
     #[command(flatten)]
@@ -94,6 +94,11 @@ impl OnceArgs {
     pub(crate) fn shared(&mut self) -> &mut RunArgs {
         &mut self.run
     }
+
+    /// The words of the command as they were typed.
+    pub(crate) fn command(&self) -> &[OsString] {
+        self.run.command()
+    }
 }
 
 /// Any period: the record is the same for all.
@@ -101,7 +106,7 @@ const SOME: Duration = Duration::from_secs(1);
 
 /// Runs a command once a period, or looks after the record of that.
 pub(crate) fn run(args: OnceArgs) -> Outcome {
-    if let Some(option) = args.run.kind().asks_for_another() {
+    if let Some(option) = args.run.lock.kind().asks_for_another() {
         return Err(Failure::usage(format!(
             "{option} is for quorate run: what is done once is done under the lock of its name, held alone"
         )));

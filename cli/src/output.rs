@@ -15,6 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 
 use crate::exit::Failure;
+use crate::fit;
 
 /// Good news.
 pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
@@ -81,6 +82,22 @@ pub(crate) fn complain(line: &str) {
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = anstream::stdout().lock();
     written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// The same for a page that people read: no line is broken within a word where it is shown on a terminal.
+///
+/// # Errors
+///
+/// As [`print()`].
+pub(crate) fn print_page(text: &str) -> Result<(), Failure> {
+    let Some(width) = fit::columns(io::stdout()) else {
+        return print(text);
+    };
+    let lines = text.lines().map(|line| {
+        let lead = line.len() - line.trim_start_matches(' ').len();
+        fit::fill(line, width, &" ".repeat(lead + 4)) + "\n"
+    });
+    print(&lines.collect::<String>())
 }
 
 /// Writes one line to stdout; false when nobody reads it any more.
@@ -167,8 +184,38 @@ impl Cell {
     }
 }
 
-/// Columns as wide as their widest cell, two spaces apart, the heading in bold.
+/// Columns as wide as their widest cell, two spaces apart, the heading in bold. On a terminal that is too narrow for
+/// that, one line a cell.
 pub(crate) fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
+    let wide = columns(heading, rows);
+    let is_too_wide = |room: &usize| wide.lines().any(|line| fit::visible(line) > *room);
+    match fit::columns(io::stdout()).filter(is_too_wide) {
+        Some(room) => records(heading, rows, room),
+        None => wide,
+    }
+}
+
+/// Each row as lines of its own, cells without a value left out.
+fn records(heading: &[&str], rows: &[Vec<Cell>], room: usize) -> String {
+    let names = heading.iter().skip(1).map(|name| fit::visible(name));
+    let left = names.max().unwrap_or(0);
+    let mut text = String::new();
+    for row in rows {
+        let mut cells = row.iter().zip(heading);
+        if let Some((Cell { text: first, .. }, _)) = cells.next() {
+            text += &format!("{BOLD}{first}{BOLD:#}\n");
+        }
+        for (cell, name) in cells.filter(|(cell, _)| cell.text != "-") {
+            let style = cell.style;
+            let line = format!("  {name:left$}  {style}{}{style:#}", cell.text);
+            text += &fit::fill(&line, room, &" ".repeat(left + 4));
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn columns(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     let heading: Vec<Cell> = heading.iter().map(|&h| Cell::styled(h, BOLD)).collect();
     let width = |text: &str| text.chars().count();
     let widths: Vec<usize> = (0..heading.len())
@@ -306,6 +353,22 @@ mod tests {
         ];
         let plain = anstream::adapter::strip_str(&table(&["name", "what"], &rows)).to_string();
         assert_eq!(plain, "name    what\na       first\nlonger  ünd\n");
+    }
+
+    #[test]
+    fn a_row_that_does_not_fit_becomes_lines() {
+        let rows = vec![
+            vec![
+                Cell::from("a"),
+                Cell::from("-"),
+                Cell::from("one two three"),
+            ],
+            vec![Cell::from("b"), Cell::from("up"), Cell::from("-")],
+        ];
+        let narrow = records(&["MASTER", "STATE", "WHY"], &rows, 17);
+        let plain = anstream::adapter::strip_str(&narrow).to_string();
+        let expected = "a\n  WHY    one two\n         three\nb\n  STATE  up\n";
+        assert_eq!(plain, expected);
     }
 
     #[test]

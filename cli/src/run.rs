@@ -1,24 +1,24 @@
 //! `quorate run`: take the lock, run the command, keep the lock, give it back.
 
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{Args, ValueHint};
 use futures::FutureExt as _;
 use nix::sys::signal::Signal;
-use quorate::{LockGuard, NodeOutcome, Phase, Redlock, Wait};
+use quorate::{LockGuard, Redlock};
 
 use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;
-use crate::errors::not_acquired;
 use crate::exit::{self, Failure, Meaning, Outcome};
-use crate::kind::{Kind, KindArgs, Place};
+use crate::exporter::{Exporter, ExporterArgs};
+use crate::lock::{Lock, LockArgs, said};
 use crate::output::{self, human};
 use crate::period::{Period, Unrecorded};
 use crate::process::{self, Ended, Job, Lease, Members, Signals};
-use crate::waiting::WaitDisplay;
 
 /// What stands below `quorate run --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -34,7 +34,8 @@ which); --owner ID holds it beside all runs of the same owner. A quorate that ru
 what that one holds would wait for itself: it is refused at once (QUORATE_HELD says what is held, and by which
 process), unless the outer one has an --owner and the inner one joins it with --reenter (QUORATE_OWNER).
 
-The command runs without a shell, in a process group of its own; signals are passed on to the group.
+The command runs without a shell (--shell LINE runs a line with one: sh -c LINE, whose exit code is that of the
+last command), in a process group of its own; signals are passed on to the group.
 The command must be ours to signal: write `sudo quorate run .. -- command`, not
 `quorate run .. -- sudo command`. What could not be stopped is named, with its pid, and so is what the
 command leaves running in its group when it ends.
@@ -52,7 +53,8 @@ Examples:
     quorate run account:1 --also account:2 -- transfer
     quorate run --shared catalogue -- ./export.sh
     quorate run --permits 5 api -- ./call.sh
-    quorate run db:migrate -- sh -c 'migrate --fence \"$QUORATE_FENCING_TOKEN\"'";
+    quorate run db:migrate --shell './migrate | tee log'
+    quorate run --quiet --try --conflict-exit-code 0 cron:mail ./mail.sh";
 
 /// What it ends with.
 pub(crate) const CODES: [Meaning; 9] = [
@@ -66,7 +68,7 @@ pub(crate) const CODES: [Meaning; 9] = [
     ),
     (
         "75",
-        "held by another until the wait was over; the command did not run",
+        "held by another until the wait was over; the command did not run (-E N: N instead)",
     ),
     ("126", ""),
     ("127", ""),
@@ -79,28 +81,24 @@ pub(crate) const CODES: [Meaning; 9] = [
 /// Arguments of `run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// What to lock: any text that all parties agree on
-    resource: OsString,
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 
     /// The command to run, with its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    ///
+    /// Behind `--`, which may be left out where no argument of the command is `--` or an option of quorate as well.
+    #[arg(
+        trailing_var_arg = true,
+        required_unless_present = "shell",
+        conflicts_with = "shell",
+        value_name = "COMMAND",
+        value_hint = ValueHint::CommandWithArguments
+    )]
     command: Vec<OsString>,
 
-    /// Do not wait: exit with 75 when somebody else holds the lock; the same as --wait none
-    #[arg(long = "try", env = "QUORATE_TRY", value_parser = clap::builder::BoolishValueParser::new())]
-    try_once: bool,
-
-    /// How long to wait for the lock: a duration, `forever` or `none` [default: forever]
-    #[arg(long, value_name = "TIME", env = "QUORATE_WAIT", value_parser = config::wait)]
-    wait: Option<Wait>,
-
-    /// How long a grant lasts without renewal; it is renewed at a third of it [default: 10s]
-    #[arg(long, value_name = "TIME", env = "QUORATE_TTL", value_parser = config::duration)]
-    ttl: Option<Duration>,
-
-    /// Stop the command when it has held the lock for this long [default: no limit]
-    #[arg(long, value_name = "TIME", env = "QUORATE_MAX_HOLD", value_parser = config::duration)]
-    max_hold: Option<Duration>,
+    /// Run this line with `sh -c`, instead of a command: 'a | b' (not on Windows, as quorate itself)
+    #[arg(long, value_name = "LINE")]
+    shell: Option<OsString>,
 
     /// Keep the lock at least this long, however short the command
     ///
@@ -112,71 +110,42 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME", env = "QUORATE_GRACE", value_parser = config::duration)]
     grace: Option<Duration>,
 
-    /// What `status` and waiters see of the holder, beside host, pid and since when: at most 1 KiB
-    #[arg(long, value_name = "TEXT", env = "QUORATE_NOTE")]
-    note: Option<String>,
-
     /// Do not hand QUORATE_MASTERS, with the passwords in it, on to the command
     #[arg(long, env = "QUORATE_HIDE_MASTERS", value_parser = clap::builder::BoolishValueParser::new())]
     hide_masters: bool,
 
     #[command(flatten)]
-    kind: KindArgs,
+    export: ExporterArgs,
 
     #[command(flatten)]
     masters: MasterOptions,
 }
 
 impl RunArgs {
-    /// Lets `--wait` stand against the variable of `--try`.
-    pub(crate) fn do_wait(&mut self) {
-        self.try_once = false;
-    }
-
-    /// Which kind of lock it is to be.
-    pub(crate) fn kind(&self) -> &KindArgs {
-        &self.kind
+    /// The words of the command as they were typed.
+    pub(crate) fn command(&self) -> &[OsString] {
+        &self.command
     }
 
     /// The resource, and where the masters are: all that is needed where no command runs.
     pub(crate) fn into_name(self) -> (OsString, MasterOptions) {
-        (self.resource, self.masters)
+        (self.lock.into_name(), self.masters)
     }
 }
 
 /// The options with the file filled in.
 struct Plan {
-    resource: OsString,
-    place: Place,
-    kind: Kind,
+    lock: Lock,
     command: Vec<OsString>,
-    wait: Wait,
-    ttl: Duration,
-    max_hold: Option<Duration>,
     keep_for: Duration,
     deadline: Deadline,
     hide_masters: bool,
     /// How often the command runs; whenever it is asked to, without.
     once: Option<Period>,
-    note: Option<String>,
+    exporter: RefCell<Exporter>,
 }
 
 impl Plan {
-    /// Whether an ancestor reads what this one is to read.
-    fn is_read_above(&self) -> bool {
-        self.kind.is_read_above(&self.place, &self.resource)
-    }
-
-    /// How long to wait. Under an ancestor that reads it, no longer than a ttl: a writer in line may be gone by
-    /// then, and an outage that lasts longer has ended the ancestor's lock as well.
-    fn patience(&self) -> Wait {
-        match self.wait {
-            Wait::For(time) if self.is_read_above() => Wait::For(time.min(self.ttl)),
-            Wait::Forever if self.is_read_above() => Wait::For(self.ttl),
-            wait => wait,
-        }
-    }
-
     /// Says why the lock is gone, and what became of the command: the end of `max_hold` is seen coming,
     /// so that the library's own word for it comes too late.
     fn why_lost(&self, held_for: Duration, cause: &str, survivors: Option<&Members>) -> String {
@@ -189,8 +158,8 @@ impl Plan {
                 survivors.verb("goes on", "go on")
             ),
         };
-        match self.max_hold {
-            Some(most) if held_for + notice + SLACK.min(self.ttl / 4) >= most => {
+        match self.lock.max_hold {
+            Some(most) if held_for + notice + SLACK.min(self.lock.ttl / 4) >= most => {
                 format!("was held for its maximum of {}; {fate}", human(most))
             }
             _ => format!("was lost: {cause}; {fate}"),
@@ -198,7 +167,6 @@ impl Plan {
     }
 }
 
-pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(10);
 /// The acquire itself counts towards `max_hold`; more than this only on a machine that is starved.
 const SLACK: Duration = Duration::from_millis(300);
 pub(crate) const DEFAULT_GRACE: Duration = Duration::from_secs(5);
@@ -209,60 +177,61 @@ pub(crate) fn run(args: RunArgs) -> Outcome {
 }
 
 /// The same, unless it has been done in this period.
-pub(crate) fn run_once(mut args: RunArgs, once: Option<Period>) -> Outcome {
-    let (masters, mut file) = args.masters.complete()?;
-    config::fill!(args from file: ttl, wait, max_hold, keep_for, grace);
-    process::ready().map_err(Failure::internal)?;
-    let ttl = args.ttl.unwrap_or(DEFAULT_TTL);
-    if ttl.is_zero() {
-        return Err(Failure::usage(
-            "a ttl of 0s leaves no validity: write --ttl 10s, for example",
-        ));
-    }
+pub(crate) fn run_once(args: RunArgs, once: Option<Period>) -> Outcome {
+    let conflict = args.lock.conflict_exit_code();
+    let end = plan_and_run(args, once).map_err(|failure| failure.on_conflict(conflict))?;
+    Ok(match end {
+        WayOut::Code(code) => code,
+        WayOut::Signal(sig) => process::die_of(sig),
+    })
+}
+
+fn plan_and_run(mut args: RunArgs, once: Option<Period>) -> Result<WayOut, Failure> {
+    let conflict = args.lock.conflict_exit_code();
+    let (lock, mut file) = args.lock.complete(args.masters)?;
+    config::fill!(args from file: keep_for, grace);
     let grace = args.grace.unwrap_or(DEFAULT_GRACE);
-    let max_hold = args.max_hold;
     // A hold that is shorter than the ttl has to leave room for work before the grace as well.
-    let room = max_hold.map_or(ttl, |most| most.min(ttl));
-    let redlock = config::redlock(&masters, Some(ttl))?;
-    let place = Place::new(&redlock, &masters);
+    let room = lock.room();
     let plan = Plan {
-        kind: args.kind.kind(&place, &args.resource)?,
-        resource: args.resource,
-        place,
-        command: args.command,
-        wait: if args.try_once {
-            Wait::None
-        } else {
-            args.wait.unwrap_or(Wait::Forever)
+        command: match args.shell {
+            Some(line) => vec!["sh".into(), "-c".into(), line],
+            None => args.command,
         },
-        ttl,
-        max_hold,
         keep_for: args.keep_for.unwrap_or_default(),
         deadline: Deadline::new(room, grace),
         hide_masters: args.hide_masters,
         once,
-        note: args.note,
+        exporter: RefCell::new(Exporter::begin(
+            &args.export,
+            &output::bytes(lock.resource.as_bytes()),
+        )?),
+        lock,
     };
-    plan.kind
-        .check_ancestors(&plan.place, &plan.resource, plan.wait)?;
     let fits = plan.deadline.grace();
     if fits < grace && args.grace.is_some() {
         output::mention(format!(
             "a grace of {} does not fit into a {} of {}: using {}",
             human(grace),
-            if room < ttl { "longest hold" } else { "ttl" },
+            if room < plan.lock.ttl {
+                "longest hold"
+            } else {
+                "ttl"
+            },
             human(room),
             human(fits)
         ));
     }
-    let parting = masters.parting();
-    let work = under_the_lock(&redlock, &plan);
+    let work = under_the_lock(&plan);
     // On this thread: the parent-death signal of the command belongs to the thread that starts it.
-    let end = config::block_on(leaving_nothing(&redlock, parting, work))?;
-    Ok(match end {
-        WayOut::Code(code) => code,
-        WayOut::Signal(sig) => process::die_of(sig),
-    })
+    let end = config::block_on(leaving_nothing(&plan.lock.redlock, plan.lock.parting, work));
+    let came_to = match &end {
+        Ok(WayOut::Code(code)) => Ok(*code),
+        Ok(WayOut::Signal(sig)) => Ok(exit::signalled(*sig as i32)),
+        Err(failure) => Err(failure.code),
+    };
+    plan.exporter.into_inner().end(came_to, conflict);
+    end
 }
 
 /// How it ended, when nothing failed.
@@ -290,35 +259,18 @@ pub(crate) async fn leaving_nothing<T>(
     })
 }
 
-async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<WayOut, Failure> {
+async fn under_the_lock(plan: &Plan) -> Result<WayOut, Failure> {
     let mut signals = Signals::hear_and_reap().map_err(Failure::internal)?;
-    let guard = tokio::select! {
-        guard = acquire(redlock, plan) => guard?,
-        sig = signals.next_that_ends() => {
-            return Err(Failure::cut_short(sig, "waited for the lock; nothing is held"));
-        }
-    };
-    let Some(unrecorded) = begin(redlock, plan, &guard, &mut signals).await? else {
+    let guard = plan.lock.take(&mut signals).await?;
+    let number = guard.fencing_token();
+    plan.exporter.borrow_mut().held(number);
+    let Some(unrecorded) = begin(plan, &guard, &mut signals).await? else {
         guard.release().await;
         return Ok(WayOut::Code(exit::OK));
     };
     let since = Instant::now();
-    let mut env = vec![
-        ("QUORATE_RESOURCE", Some(plan.resource.clone())),
-        ("QUORATE_TOKEN", Some(guard.token().to_string().into())),
-        (
-            "QUORATE_FENCING_TOKEN",
-            guard.fencing_token().map(|token| token.to_string().into()),
-        ),
-    ];
-    let slot = guard.slot();
-    env.extend(plan.kind.environment(&plan.place, &plan.resource, slot));
-    if let Some(slot) = slot {
-        env.push(("QUORATE_SLOT", Some(slot.to_string().into())));
-    }
-    if plan.hide_masters {
-        env.push(("QUORATE_MASTERS", None));
-    }
+    let env = environment(plan, &guard);
+    plan.exporter.borrow_mut().running();
     let job = Job {
         argv: &plan.command,
         env: &env,
@@ -343,7 +295,7 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<WayOut, Failur
             exit::LOST,
             format!(
                 "the lock on '{}' {}{}",
-                output::bytes(plan.resource.as_bytes()),
+                output::bytes(plan.lock.resource.as_bytes()),
                 plan.why_lost(since.elapsed(), &cause, survivors.as_ref()),
                 said(&guard)
             ),
@@ -359,9 +311,30 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<WayOut, Failur
     outcome
 }
 
+/// What the command is told.
+fn environment(plan: &Plan, guard: &LockGuard) -> Vec<(&'static str, Option<OsString>)> {
+    let lock = &plan.lock;
+    let mut env = vec![
+        ("QUORATE_RESOURCE", Some(lock.resource.clone())),
+        ("QUORATE_TOKEN", Some(guard.token().to_string().into())),
+        (
+            "QUORATE_FENCING_TOKEN",
+            guard.fencing_token().map(|token| token.to_string().into()),
+        ),
+    ];
+    let slot = guard.slot();
+    env.extend(lock.kind.environment(&lock.place, &lock.resource, slot));
+    if let Some(slot) = slot {
+        env.push(("QUORATE_SLOT", Some(slot.to_string().into())));
+    }
+    if plan.hide_masters {
+        env.push(("QUORATE_MASTERS", None));
+    }
+    env
+}
+
 /// Whether the command is to run; none where it has been done in this period.
 async fn begin<'a>(
-    redlock: &Redlock,
     plan: &Plan,
     guard: &'a LockGuard,
     signals: &mut Signals,
@@ -369,50 +342,11 @@ async fn begin<'a>(
     let Some(Period { per, at_least }) = plan.once else {
         return Ok(Some(Unrecorded::nothing()));
     };
-    let name = plan.resource.as_bytes();
-    let once = redlock.once(name, per);
+    let name = plan.lock.resource.as_bytes();
+    let once = plan.lock.redlock.once(name, per);
     let program = &plan.command[0];
     let name = output::bytes(name);
     Unrecorded::begin(&once, &name, at_least, program, guard, signals).await
-}
-
-/// What the masters said to a renewal that failed, if one did.
-pub(crate) fn said(guard: &LockGuard) -> String {
-    let report = guard.report().into_iter();
-    let failed: Vec<String> = report
-        .filter(|said| said.phase == Phase::Extend)
-        // Who has not answered yet was not needed to know it.
-        .filter(|said| !matches!(said.outcome, NodeOutcome::Yes | NodeOutcome::Silent))
-        .map(|said| said.to_string())
-        .collect();
-    if failed.is_empty() {
-        return String::new();
-    }
-    format!(" [{}]", failed.join("; "))
-}
-
-/// Takes the lock, as patiently as the plan says.
-async fn acquire(redlock: &Redlock, plan: &Plan) -> Result<LockGuard, Failure> {
-    let mut owner = None;
-    let mut lock = plan.kind.request(redlock, &plan.resource, &mut owner)?;
-    lock = lock.ttl(plan.ttl).wait(plan.patience());
-    if let Some(max_hold) = plan.max_hold {
-        lock = lock.max_hold(max_hold);
-    }
-    if let Some(note) = &plan.note {
-        lock = lock.note(&**note);
-    }
-    if plan.wait != Wait::None {
-        let display = WaitDisplay::new(plan.resource.as_bytes());
-        lock = lock.waiting(move |seen| display.see(seen));
-    }
-    lock.acquire().await.map_err(|error| {
-        let failure = not_acquired(error);
-        if failure.code != exit::HELD || !plan.is_read_above() {
-            return failure;
-        }
-        failure.with("; the quorate that this one runs under reads it, and a writer waits for that one to end")
-    })
 }
 
 /// Lets the lock outlive a short command, unless a signal or a loss cuts it short. Says the signal if

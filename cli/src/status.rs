@@ -219,7 +219,7 @@ pub(crate) fn run(args: StatusArgs) -> Outcome {
         output::print_json(&serde_json::json!({ "resources": statuses }))?;
     } else {
         let texts: Vec<String> = statuses.iter().map(page).collect();
-        output::print(&texts.join("\n"))?;
+        output::print_page(&texts.join("\n"))?;
     }
     match statuses.iter().find(|status| status.verdict == "unknown") {
         Some(status) => Err(no_quorum(status)),

@@ -27,7 +27,18 @@ fn spawned_masters_are_measured_and_the_report_needs_nothing_else() {
         assert!(row["cycle_us"]["p50"].as_f64() > Some(0.0), "{row}");
         assert!(row["cycles_per_s"].as_f64() > Some(0.0), "{row}");
         assert_eq!(row["failed"], 0, "{row}");
+        let rounds = &row["rounds_us"];
+        assert!(rounds["least"].as_f64() <= rounds["most"].as_f64(), "{row}");
+        assert!(rounds["share"].as_f64() >= Some(0.0), "{row}");
     }
+    let noise = &result["noise"];
+    let others = noise["others"].as_f64().expect("seen with --spawn");
+    assert!((0.0..=1.0).contains(&others), "{noise}");
+    assert_eq!(
+        noise["noisy"] == true,
+        run.err.contains("a noisy machine"),
+        "{run:?}"
+    );
     // The q-th fastest of 1, 10, 40, 80 and 150 ms, whatever the machine adds.
     let far = result["wide"]["sizes"].as_array().expect("a list");
     let theory: Vec<_> = far.iter().map(|size| size["theory_ms"].as_f64()).collect();
@@ -52,6 +63,33 @@ fn spawned_masters_are_measured_and_the_report_needs_nothing_else() {
     }
     let saved = std::fs::read_to_string(out.path().join("result.json")).expect("the numbers");
     assert_eq!(serde_json::from_str::<Value>(&saved).expect("JSON"), result);
+}
+
+#[test]
+fn a_machine_that_others_keep_busy_is_called_noisy() {
+    // As many as there are processors, and one more.
+    let busy = std::thread::available_parallelism().map_or(2, usize::from) + 1;
+    let loops = (0..busy).map(|_| {
+        let mut shell = std::process::Command::new("sh");
+        shell
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .expect("starts")
+    });
+    let mut loops: Vec<_> = loops.collect();
+    let run = done(bare().args([
+        "bench", "--spawn", "--sizes", "1", "--tasks", "2", "--time", "2s",
+    ]));
+    for shell in &mut loops {
+        shell.kill().expect("ours");
+        shell.wait().expect("ours");
+    }
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(
+        run.err.contains("a noisy machine: other processes had"),
+        "{run:?}"
+    );
+    assert!(run.out.contains("APART"), "{run:?}");
 }
 
 #[test]

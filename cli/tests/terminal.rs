@@ -104,3 +104,28 @@ fn a_job_that_stood_still_beyond_its_lock_is_not_continued() {
     };
     assert!(seen.contains("was lost"), "{seen}");
 }
+
+#[test]
+fn a_hold_ends_with_the_keys_that_end_a_program() {
+    let masters = masters(1);
+    for (key, code) in [("\x04", "code=0"), ("\x03", "code=130")] {
+        let Some(seen) = at_a_terminal(&masters, "quorate hold r", &[key]) else {
+            return;
+        };
+        assert!(seen.contains(code), "{code}: {seen}");
+    }
+}
+
+#[test]
+fn a_hold_in_the_background_is_not_stopped_for_want_of_the_keyboard() {
+    let masters = masters(1);
+    let keys = ["", "jobs\n", "kill %1; wait %1\n"];
+    let Some(seen) = at_a_terminal(&masters, "quorate hold r &", &keys) else {
+        return;
+    };
+    assert!(
+        seen.contains("Running") && !seen.contains("Stopped"),
+        "{seen}"
+    );
+    assert!(seen.contains("code=143"), "{seen}");
+}

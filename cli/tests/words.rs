@@ -42,6 +42,8 @@ fn a_waiter_says_why_masters_do_not_vote() {
     let line = line.expect("a line after three seconds");
     assert!(line.contains("no vote from 3 of 3 masters"), "{line}");
     assert!(line.contains("restart guard: can vote in"), "{line}");
+    let warning = "quorate: warning: master restarted lately";
+    assert!(waited.err.contains(warning), "{waited:?}");
 }
 
 #[test]
@@ -155,6 +157,34 @@ fn warnings_of_the_library_reach_stderr_as_far_as_they_are_wanted() {
             command.env(variable, value);
         });
         assert_eq!(off.err, "");
+    }
+}
+
+#[test]
+fn an_even_number_of_masters_is_warned_of_but_not_refused() {
+    let even = done(&mut run(&masters(2), &["r"], &["true"]));
+    assert_eq!(even.code, Some(0), "{even:?}");
+    let warning = "quorate: warning: an even number of masters";
+    assert!(even.err.starts_with(warning), "{even:?}");
+}
+
+#[test]
+fn each_warning_of_a_lock_that_is_lost_reaches_stderr_while_the_command_runs() {
+    let masters = masters(3);
+    let mut holder = run(&masters, &["--ttl", "3s", "lost"], &["sleep", "60"]);
+    let holder = holder.spawn().expect("runs");
+    until_held(&masters, "lost");
+    masters[0].kill().expect("killed");
+    masters[2].kill().expect("killed");
+    let holder = end(holder);
+    assert_eq!(holder.code, Some(74), "{holder:?}");
+    for warning in [
+        "connection lost",
+        "no connection",
+        "no majority for a renewal, trying again",
+    ] {
+        let line = format!("quorate: warning: {warning} ");
+        assert!(holder.err.contains(&line), "{warning}: {holder:?}");
     }
 }
 

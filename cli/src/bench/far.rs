@@ -54,14 +54,14 @@ impl Place {
     }
 
     /// As they are: one master alone takes its round trip and its work.
-    async fn found(ground: &Ground) -> Result<Self, Failure> {
+    async fn found(ground: &Ground, time: Duration) -> Result<Self, Failure> {
         let options = ground.options.clone();
         let mut round_trips_ms = Vec::new();
         for url in &ground.urls {
             let redlock = ground.client(Setting::Classic, &options, std::slice::from_ref(url))?;
             let mut samples = Samples::default();
             if warm_up(&redlock, "near").await.is_ok() {
-                let time = Duration::from_millis(300);
+                let time = Duration::from_millis(300).min(time);
                 alone(&redlock, "near", time, 50, &mut samples).await;
             }
             round_trips_ms.push(Latency::of(samples.acquire).p50 / 1e3);
@@ -76,14 +76,14 @@ impl Place {
 }
 
 /// What an acquire costs when masters are far apart: through proxies on masters that were
-/// spawned, as they are on others.
-pub(super) async fn measure(ground: &Ground) -> Result<Option<Wide>, Failure> {
+/// spawned, as they are on others. Takes about this `time`, and at least one acquire for each.
+pub(super) async fn measure(ground: &Ground, time: Duration) -> Result<Option<Wide>, Failure> {
     if ground.is_by_kind() {
         return Ok(None);
     }
     let place = match &ground.spawned {
         Some(masters) => Place::simulated(ground, masters)?,
-        None => Place::found(ground).await?,
+        None => Place::found(ground, time / 2 / ground.urls.len().max(1) as u32).await?,
     };
     if place.urls.len() < 2 {
         return Ok(None);
@@ -98,6 +98,7 @@ pub(super) async fn measure(ground: &Ground) -> Result<Option<Wide>, Failure> {
             .map(|party| party.urls.len())
             .collect()
     };
+    let turn = time / 2 / (sizes.len() * Setting::ALL.len()).max(1) as u32;
     let mut all = Vec::new();
     for masters in sizes {
         let mut sorted = place.round_trips_ms[..masters].to_vec();
@@ -108,8 +109,7 @@ pub(super) async fn measure(ground: &Ground) -> Result<Option<Wide>, Failure> {
             let redlock = ground.client(setting, &place.options, &place.urls[..masters])?;
             warm_up(&redlock, "far").await?;
             let mut samples = Samples::default();
-            let time = Duration::from_secs(2);
-            alone(&redlock, "far", time, CYCLES, &mut samples).await;
+            alone(&redlock, "far", turn, CYCLES, &mut samples).await;
             measured.push(WideTime {
                 setting,
                 acquire_ms: Latency::of(samples.acquire).p50 / 1e3,

@@ -7,6 +7,7 @@
 mod far;
 mod ground;
 mod measure;
+mod noise;
 mod party;
 mod plot;
 mod report;
@@ -25,6 +26,7 @@ use crate::output;
 use crate::process::Signals;
 use crate::progress::Progress;
 use ground::Ground;
+use noise::{Look, Noise};
 use party::Kinds;
 use results::{Results, Row, Wide};
 
@@ -36,6 +38,10 @@ a size of n takes the first n of them, and odd sizes up to their number are the 
 several kinds, each kind alone and all together are. Locks are named quorate-bench:.. and given back; a
 fencing counter for each is left for a day.
 
+Every setting is measured in three rounds, in turns. APART says how far apart their medians lie, over the middle one.
+Where that is more than 25 % for half of the settings, or other processes had more than 10 % of the processor time
+(which can be told with --spawn), a warning says so: figures of a noisy machine are worth little.
+
 Examples:
     quorate bench --spawn --out bench
         Everything on servers that are started for it; open bench/report.html, or show bench/*.svg.
@@ -44,9 +50,10 @@ Examples:
     quorate bench --nodes redis,redis,redis --nodes redis,redis,mysql --nodes zookeeper
         Kinds of masters side by side, on servers that are started for it.
 
-JSON fields (stable): version, when, server, spawned, processors, tasks, took_ms; sizes[]: masters,
+JSON fields (stable): version, when, server, spawned, processors, tasks, took_ms; noise: others (share of the processor time; null
+where it cannot be told), apart (share), noisy; sizes[]: masters,
 kinds (null where sizes are compared), setting (classic, fenced, default), acquire_us, release_us, cycle_us (each p50, p99, p999, samples),
-cycles_per_s, client_cpu_us, server_cpu_us (null where it cannot be seen), over_classic, over_first,
+rounds_us (the median cycle of the rounds: least, most, share), cycles_per_s, client_cpu_us, server_cpu_us (null where it cannot be seen), over_classic, over_first,
 failed; wide (null where there is one master only, and where kinds are compared): round_trips_ms[], simulated, sizes[]: masters, theory_ms,
 measured[]: setting, acquire_ms.";
 
@@ -125,7 +132,15 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
         // Before half a minute is spent on what could not be written.
         std::fs::create_dir_all(dir).map_err(|error| unwritable(dir, &error))?;
     }
-    let (ground, sizes, wide) = config::block_on(measured(&args))?;
+    let Measured {
+        ground,
+        noise,
+        sizes,
+        wide,
+    } = config::block_on(measured(&args))?;
+    if let Some(warning) = noise.warning() {
+        output::say(format!("warning: {warning}"));
+    }
     let results = Results {
         version: env!("CARGO_PKG_VERSION"),
         when: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
@@ -134,6 +149,7 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
         processors: std::thread::available_parallelism().map_or(0, usize::from),
         tasks: args.tasks,
         took_ms: began.elapsed().as_millis() as u64,
+        noise,
         sizes,
         wide,
     };
@@ -143,12 +159,20 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
     if args.json {
         output::print_json(&results)?;
     } else {
-        output::print(&results.table())?;
+        output::print_page(&results.table())?;
     }
     Ok(exit::OK)
 }
 
-async fn measured(args: &BenchArgs) -> Result<(Ground, Vec<Row>, Option<Wide>), Failure> {
+/// What was measured, and where.
+struct Measured {
+    ground: Ground,
+    noise: Noise,
+    sizes: Vec<Row>,
+    wide: Option<Wide>,
+}
+
+async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
     // Before anything is started: what is started is taken down in order.
     let mut signals = Signals::hear().map_err(Failure::internal)?;
     let ground = if !args.nodes.is_empty() {
@@ -174,9 +198,16 @@ async fn measured(args: &BenchArgs) -> Result<(Ground, Vec<Row>, Option<Wide>), 
     let all = async {
         // A tenth is left for the masters far apart and for what goes between the turns.
         let time = args.time.mul_f64(0.9);
+        let servers = ground.spawned.as_deref();
+        let before = Look::now(servers.unwrap_or_default());
         let sizes = sizes::measure(&ground, time, args.tasks, &progress).await?;
+        let after = Look::now(servers.unwrap_or_default());
+        // Of servers that others started it cannot be told what they are busy with.
+        let others = servers.and_then(|_| before.others_since(&after));
+        let apart = sizes.iter().map(|row| row.rounds_us.share).collect();
         progress.step("masters far apart");
-        Ok((sizes, far::measure(&ground).await?))
+        let wide = far::measure(&ground, args.time.saturating_sub(time)).await?;
+        Ok((Noise::of(others, apart), sizes, wide))
     };
     let measured = tokio::select! {
         measured = all => measured,
@@ -187,8 +218,13 @@ async fn measured(args: &BenchArgs) -> Result<(Ground, Vec<Row>, Option<Wide>), 
     progress.finish();
     // Also when all went well: a release is over when a majority has answered.
     ground.clear().await;
-    let (sizes, wide) = measured?;
-    Ok((ground, sizes, wide))
+    let (noise, sizes, wide) = measured?;
+    Ok(Measured {
+        ground,
+        noise,
+        sizes,
+        wide,
+    })
 }
 
 /// Writes the page, its plots and the numbers.

@@ -53,6 +53,9 @@ pub(super) fn html(results: &Results) -> String {
         results.processors,
         results.took_ms / 1000
     );
+    if let Some(warning) = results.noise.warning() {
+        page += &format!("<p><strong>Measured on {warning}.</strong></p>\n");
+    }
     for figure in figures(results) {
         let body = format!(
             "<figure>\n{}{}</figure>\n",

@@ -1,9 +1,10 @@
 //! What was measured, and the columns of its tables: those of the terminal and of the page are the same.
 
-use quorate_testbed::measure::number;
+use quorate_testbed::measure::{Spread, number};
 use serde::Serialize;
 
 use super::measure::Latency;
+use super::noise::Noise;
 use super::plot;
 use crate::output::{self, Cell};
 
@@ -38,6 +39,8 @@ pub(super) struct Row {
     pub(super) acquire_us: Latency,
     pub(super) release_us: Latency,
     pub(super) cycle_us: Latency,
+    /// The medians of the rounds.
+    pub(super) rounds_us: Apart,
     pub(super) cycles_per_s: f64,
     pub(super) client_cpu_us: f64,
     pub(super) server_cpu_us: Option<f64>,
@@ -46,6 +49,27 @@ pub(super) struct Row {
     /// The median cycle over that of the first quorum in the same setting.
     pub(super) over_first: f64,
     pub(super) failed: u64,
+}
+
+/// How far apart the same figure lies in several rounds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Apart {
+    pub(super) least: f64,
+    pub(super) most: f64,
+    /// From the least to the most, over the middle one.
+    pub(super) share: f64,
+}
+
+impl Apart {
+    pub(super) fn of(spread: Spread) -> Self {
+        let Spread {
+            median,
+            least,
+            most,
+        } = spread;
+        let share = (most - least) / median;
+        Self { least, most, share }
+    }
 }
 
 impl Row {
@@ -89,6 +113,7 @@ pub(super) struct Results {
     pub(super) processors: usize,
     pub(super) tasks: usize,
     pub(super) took_ms: u64,
+    pub(super) noise: Noise,
     pub(super) sizes: Vec<Row>,
     pub(super) wide: Option<Wide>,
 }
@@ -99,7 +124,7 @@ pub(super) type Column = (&'static str, Option<&'static str>, fn(&Row) -> String
 /// Only where kinds are compared: of sizes it says no more than the eye sees.
 const OVER_FIRST: &str = "over first";
 
-const COLUMNS: [Column; 16] = [
+const COLUMNS: [Column; 17] = [
     ("masters", Some("MASTERS"), |row| row.label()),
     ("setting", Some("SETTING"), |row| {
         row.setting.name().to_owned()
@@ -118,6 +143,13 @@ const COLUMNS: [Column; 16] = [
     }),
     ("p99", Some("p99"), |row| number(row.cycle_us.p99)),
     ("p99.9", Some("p99.9"), |row| number(row.cycle_us.p999)),
+    ("rounds apart", Some("APART"), |row| {
+        let share = row.rounds_us.share;
+        let percent = |share: f64| format!("{:.0}%", share * 100.0);
+        Some(share)
+            .filter(|share| share.is_finite())
+            .map_or("-".to_owned(), percent)
+    }),
     ("over classic", Some("x CLASSIC"), |row| {
         format!("{:.2}", row.over_classic)
     }),

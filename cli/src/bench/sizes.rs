@@ -6,7 +6,7 @@ use quorate_testbed::measure::{Samples, Spread};
 
 use super::ground::Ground;
 use super::measure::{Crowd, Latency, alone, crowd, warm_up};
-use super::results::{Row, Setting};
+use super::results::{Apart, Row, Setting};
 use crate::exit::Failure;
 use crate::progress::Progress;
 
@@ -29,22 +29,29 @@ pub(super) async fn measure(
         for setting in Setting::ALL {
             let redlock = ground.client(setting, &ground.options, &party.urls)?;
             warm_up(&redlock, setting.name()).await?;
-            parties.push((party, setting, redlock, Samples::default(), Vec::new()));
+            parties.push((party, setting, redlock, Vec::new(), Vec::new()));
         }
     }
     let turn = time / (2 * turns(ground) as u32);
     for _ in 0..ROUNDS {
-        for (party, setting, redlock, samples, crowds) in &mut parties {
+        for (party, setting, redlock, rounds, crowds) in &mut parties {
             progress.step(&format!("{} masters, {}", party.label(), setting.name()));
             let name = setting.name();
-            alone(redlock, name, turn, usize::MAX, samples).await;
+            let mut samples = Samples::default();
+            alone(redlock, name, turn, usize::MAX, &mut samples).await;
+            rounds.push(samples);
             let servers = ground.spawned.as_deref();
             crowds.push(crowd(redlock, name, turn, tasks, servers).await);
         }
     }
     let mut rows: Vec<Row> = parties
         .into_iter()
-        .map(|(party, setting, _, samples, crowds)| {
+        .map(|(party, setting, _, rounds, crowds)| {
+            let medians = rounds
+                .iter()
+                .map(|round| Latency::of(round.cycle.clone()).p50);
+            let spread = Apart::of(Spread::of(medians));
+            let samples = together(rounds);
             let middle = |value: fn(&Crowd) -> f64| Spread::of(crowds.iter().map(value)).median;
             Row {
                 masters: party.urls.len(),
@@ -60,6 +67,7 @@ pub(super) async fn measure(
                 acquire_us: Latency::of(samples.acquire),
                 release_us: Latency::of(samples.release),
                 cycle_us: Latency::of(samples.cycle),
+                rounds_us: spread,
                 over_classic: 1.0,
                 over_first: 1.0,
             }
@@ -67,6 +75,18 @@ pub(super) async fn measure(
         .collect();
     compare(&mut rows);
     Ok(rows)
+}
+
+/// The samples of all rounds.
+fn together(rounds: Vec<Samples>) -> Samples {
+    let mut all = Samples::default();
+    for round in rounds {
+        all.acquire.extend(round.acquire);
+        all.release.extend(round.release);
+        all.cycle.extend(round.cycle);
+        all.failed += round.failed;
+    }
+    all
 }
 
 /// Says how each row stands to that of classic at its size, and to the first of its setting.

@@ -1,0 +1,143 @@
+//! Whether the machine was quiet while it was measured.
+
+use std::time::Duration;
+
+use quorate_testbed::Server;
+use quorate_testbed::measure::{own_cpu, servers_cpu};
+use serde::Serialize;
+
+/// The share of all processor time that others may use before it is said.
+const OTHERS: f64 = 0.1;
+/// How far apart the rounds of a setting may lie, in the middle of all settings, before it is said.
+const APART: f64 = 0.25;
+/// What the system counts processor time in.
+const TICK: Duration = Duration::from_millis(10);
+
+/// What the machine had done when it was looked at.
+pub(super) struct Look {
+    /// Of all processors together, in ticks: at work, and at all.
+    machine: Option<(u64, u64)>,
+    /// Of this process and the servers that it started.
+    ours: Duration,
+}
+
+impl Look {
+    /// As of now; `servers` are those that were started for it.
+    pub(super) fn now(servers: &[Server]) -> Self {
+        let stat = std::fs::read_to_string("/proc/stat").ok();
+        Self {
+            machine: stat.and_then(|stat| ticks(&stat)),
+            ours: own_cpu() + servers_cpu(servers),
+        }
+    }
+
+    /// The share of the processor time since then that others had; none where the system does not tell.
+    pub(super) fn others_since(&self, now: &Self) -> Option<f64> {
+        let ((worked, all), (works, every)) = self.machine.zip(now.machine)?;
+        let ours = now.ours.saturating_sub(self.ours);
+        let theirs = (TICK * works.saturating_sub(worked) as u32).saturating_sub(ours);
+        let all = TICK * every.saturating_sub(all) as u32;
+        (!all.is_zero()).then(|| theirs.as_secs_f64() / all.as_secs_f64())
+    }
+}
+
+/// The first line: user, nice, system, idle, waiting for disks, interrupts of two kinds, and stolen by other machines.
+fn ticks(stat: &str) -> Option<(u64, u64)> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let numbers = line.split_whitespace().take(8).map(str::parse);
+    let numbers: Vec<u64> = numbers.collect::<Result<_, _>>().ok()?;
+    let all = numbers.iter().sum::<u64>();
+    let idle = numbers.get(3)? + numbers.get(4)?;
+    Some((all - idle, all))
+}
+
+/// How quiet it was.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Noise {
+    /// The share of all processor time that neither this program had nor the servers that it started.
+    others: Option<f64>,
+    /// How far apart the rounds of a setting lie, in the middle of all settings.
+    apart: f64,
+    /// Whether that is much.
+    noisy: bool,
+}
+
+impl Noise {
+    /// Of these; `apart` has how far apart the rounds lie, of every setting.
+    pub(super) fn of(others: Option<f64>, mut apart: Vec<f64>) -> Self {
+        apart.retain(|share| share.is_finite());
+        apart.sort_by(f64::total_cmp);
+        let apart = apart.get(apart.len() / 2).copied().unwrap_or(0.0);
+        let noisy = others.is_some_and(|share| share > OTHERS) || apart > APART;
+        Self {
+            others,
+            apart,
+            noisy,
+        }
+    }
+
+    /// What is to be said of it; nothing of a quiet machine.
+    pub(super) fn warning(&self) -> Option<String> {
+        let percent = |share: f64| (share * 100.0).round();
+        let others = self.others.filter(|share| *share > OTHERS);
+        let others = others.map(|share| {
+            format!(
+                "other processes had {} % of the processor time, ",
+                percent(share)
+            )
+        });
+        self.noisy.then(|| {
+            format!(
+                "a noisy machine: {}the rounds of one and the same setting lie {} % apart; trust the ratios and not \
+                 the times, or measure longer (--time) where nothing else runs",
+                others.unwrap_or_default(),
+                percent(self.apart)
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_is_read_from_its_first_line() {
+        let stat = "cpu  100 1 50 800 20 0 4 5 7 0\ncpu0 1 2 3 4 5 6 7 8\n";
+        assert_eq!(ticks(stat), Some((160, 980)));
+        assert_eq!(ticks("cpu  1 2 x"), None);
+        assert_eq!(ticks("intr 5"), None);
+    }
+
+    #[test]
+    fn what_we_use_ourselves_is_no_noise() {
+        let look = |worked, all, ours| Look {
+            machine: Some((worked, all)),
+            ours: Duration::from_millis(ours),
+        };
+        let share =
+            |look: &Look, now: &Look| look.others_since(now).map(|share| (share * 100.0).round());
+        // A second of two processors: 150 ticks at work, of which 500 ms are ours.
+        assert_eq!(share(&look(0, 0, 0), &look(150, 200, 500)), Some(50.0));
+        assert_eq!(share(&look(0, 0, 0), &look(40, 200, 500)), Some(0.0));
+        assert_eq!(share(&look(5, 5, 0), &look(5, 5, 0)), None);
+    }
+
+    #[test]
+    fn a_quiet_machine_is_not_spoken_of() {
+        assert_eq!(Noise::of(Some(0.05), vec![0.9, 0.1, 0.2]).warning(), None);
+        assert_eq!(Noise::of(None, vec![]).warning(), None);
+        let busy = Noise::of(Some(0.4), vec![0.1]).warning().expect("said");
+        assert!(
+            busy.contains("other processes had 40 %") && busy.contains("10 % apart"),
+            "{busy}"
+        );
+        let jumpy = Noise::of(Some(0.0), vec![0.3, 0.4, 0.1])
+            .warning()
+            .expect("said");
+        assert!(
+            !jumpy.contains("other processes") && jumpy.contains("30 % apart"),
+            "{jumpy}"
+        );
+    }
+}

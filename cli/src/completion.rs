@@ -1,0 +1,71 @@
+//! Completions: made from the description of the command line, and of commands behind `--`.
+
+use clap::Args;
+use clap_complete::Shell;
+
+use crate::exit::{self, Outcome};
+use crate::output;
+
+/// What stands below `quorate completions --help`.
+pub(crate) const AFTER_HELP: &str = "\
+Behind -- the words of the command are completed as they would be without quorate.
+
+Examples:
+    quorate completions bash > ~/.local/share/bash-completion/completions/quorate
+    quorate completions zsh > ~/.zfunc/_quorate
+    quorate completions fish > ~/.config/fish/completions/quorate.fish";
+
+/// Behind the script for bash, whose own way to complete commands of commands (`_command_offset`, of the package
+/// bash-completion) may not be there.
+const BASH: &str = r#"
+_quorate_or_command() {
+    local at
+    for ((at = 1; at < COMP_CWORD; at++)); do
+        [[ ${COMP_WORDS[at]} == -- ]] || continue
+        if declare -F _comp_command_offset >/dev/null; then
+            _comp_command_offset $((at + 1))
+        elif declare -F _command_offset >/dev/null; then
+            _command_offset $((at + 1))
+        elif ((COMP_CWORD == at + 1)); then
+            mapfile -t COMPREPLY < <(compgen -c -- "${COMP_WORDS[COMP_CWORD]}")
+        else
+            mapfile -t COMPREPLY < <(compgen -f -- "${COMP_WORDS[COMP_CWORD]}")
+        fi
+        return
+    done
+    _quorate "$@"
+}
+complete -F _quorate_or_command -o bashdefault -o default quorate
+"#;
+
+/// Behind the script for fish.
+const FISH: &str = r#"
+function __fish_quorate_command
+    set -l words (commandline -opc) (commandline -ct)
+    set -l at (contains -i -- -- $words)
+    test -n "$at"; and complete -C (string join ' ' -- (string escape -- $words[(math $at + 1)..-1]))
+end
+complete -c quorate -n 'contains -- -- (commandline -opc)' -xa '(__fish_quorate_command)'
+"#;
+
+/// Arguments of `completions`.
+#[derive(Debug, Args)]
+pub(crate) struct CompletionArgs {
+    /// The shell
+    shell: Shell,
+}
+
+/// Prints a completion script.
+pub(crate) fn run(args: &CompletionArgs, mut commands: clap::Command) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut commands, "quorate", &mut script);
+    output::print_raw(&script)?;
+    let more = match args.shell {
+        Shell::Bash => BASH,
+        Shell::Fish => FISH,
+        // Of zsh the script itself says that a command follows.
+        _ => "",
+    };
+    output::print_raw(more.as_bytes())?;
+    Ok(exit::OK)
+}

@@ -1,0 +1,229 @@
+//! Hands the figures of a run to a file and to statsd, on a thread of its own: a disk or a name server that
+//! stands still must not keep the lock from being renewed.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::Args;
+
+use crate::exit::{self, Failure};
+use crate::figures::Figures;
+use crate::output;
+
+/// How long the end of a run waits for its figures to be handed over, and for the address of statsd.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Where the figures of a run go.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct ExporterArgs {
+    /// Write what the run came to into this file, for Prometheus
+    ///
+    /// As the textfile collector of the node exporter reads it: name it *.prom in the collector's directory. It is
+    /// replaced as a whole, when the command begins and when all is over.
+    #[arg(long, value_name = "FILE", env = "QUORATE_METRICS_FILE")]
+    metrics_file: Option<PathBuf>,
+
+    /// Send what the run came to to this statsd, over UDP
+    #[arg(long, value_name = "HOST:PORT", env = "QUORATE_STATSD")]
+    statsd: Option<String>,
+}
+
+/// The figures of one run, and who is told of them.
+pub(crate) struct Exporter {
+    figures: Figures,
+    began: Instant,
+    held: Option<Instant>,
+    thread: Option<Handed>,
+}
+
+/// The thread that hands them over.
+struct Handed {
+    figures: Sender<Figures>,
+    /// Closed once all is handed over.
+    done: Receiver<()>,
+}
+
+impl Exporter {
+    /// Of the run that begins now.
+    ///
+    /// # Errors
+    ///
+    /// Where nothing can be written to the file, or the address is none.
+    pub(crate) fn begin(args: &ExporterArgs, resource: &str) -> Result<Self, Failure> {
+        let mut figures = Figures {
+            resource: resource.to_owned(),
+            began: now(),
+            ..Figures::default()
+        };
+        if let Some(path) = &args.metrics_file {
+            try_out(path)?;
+            figures.remember(&fs::read_to_string(path).unwrap_or_default());
+        }
+        if let Some(address) = &args.statsd {
+            check(address)?;
+        }
+        let is_wanted = args.metrics_file.is_some() || args.statsd.is_some();
+        Ok(Self {
+            figures,
+            began: Instant::now(),
+            held: None,
+            thread: is_wanted.then(|| Handed::start(args.clone())),
+        })
+    }
+
+    /// The lock is held, with this number.
+    pub(crate) fn held(&mut self, number: Option<u64>) {
+        self.held = Some(Instant::now());
+        self.figures.waited = self.began.elapsed();
+        self.figures.number = number;
+    }
+
+    /// The command begins.
+    pub(crate) fn running(&mut self) {
+        self.figures.is_running = true;
+        self.hand_over();
+    }
+
+    /// All is over, with this code; waits until that is told, for a while. `ran` says whether there was a command.
+    pub(crate) fn end(mut self, outcome: Result<u8, u8>, conflict: u8) {
+        let ran = self.figures.is_running;
+        let (label, code) = match outcome {
+            Ok(exit::OK) if ran => ("ok", exit::OK),
+            Ok(code) if ran => ("failed", code),
+            Ok(code) => ("not_due", code),
+            Err(exit::HELD) => ("held_by_other", conflict),
+            Err(exit::UNAVAILABLE) => ("no_quorum", exit::UNAVAILABLE),
+            Err(exit::LOST) => ("lost", exit::LOST),
+            Err(code) => ("error", code),
+        };
+        match self.held {
+            Some(held) => self.figures.held = Some(held.elapsed()),
+            None => self.figures.waited = self.began.elapsed(),
+        }
+        self.figures.ended(label, code, now());
+        self.hand_over();
+        if let Some(Handed { figures, done }) = self.thread {
+            drop(figures);
+            if done.recv_timeout(2 * PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                output::mention("what the run came to could not be handed over in time");
+            }
+        }
+    }
+
+    fn hand_over(&self) {
+        if let Some(thread) = &self.thread {
+            let _ = thread.figures.send(self.figures.clone());
+        }
+    }
+}
+
+impl Handed {
+    fn start(args: ExporterArgs) -> Self {
+        let (figures, news) = channel::<Figures>();
+        let (over, done) = channel();
+        let address = args.statsd.map(resolve);
+        std::thread::spawn(move || {
+            for figures in news {
+                if let Some(path) = &args.metrics_file
+                    && let Err(error) = replace(path, &figures.prometheus())
+                {
+                    say(&path.display().to_string(), &error);
+                }
+                if let (Some(address), Some(_)) = (&address, &figures.end)
+                    && let Err(error) = send(address, &figures.statsd())
+                {
+                    say("statsd", &error);
+                }
+            }
+            drop(over);
+        });
+        Self { figures, done }
+    }
+}
+
+fn say(what: &str, error: &io::Error) {
+    if !output::is_quiet() {
+        output::say_in_passing(format!(
+            "warning: what the run came to was not told to {what}: {error}"
+        ));
+    }
+}
+
+fn now() -> f64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_millis() as f64 / 1e3)
+}
+
+/// Finds out what is wrong with a path while nothing is locked yet. A disk that is full may have room later, and is no
+/// reason not to run.
+fn try_out(path: &Path) -> Result<(), Failure> {
+    let beside = beside(path);
+    let tried = if path.is_dir() {
+        Err(io::ErrorKind::IsADirectory.into())
+    } else {
+        fs::write(&beside, "")
+    };
+    let _ = fs::remove_file(&beside);
+    match tried {
+        Err(error) if error.kind() != io::ErrorKind::StorageFull => Err(Failure::usage(format!(
+            "cannot write --metrics-file {}: {error}",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The file whose name is not that of a collected one: who looks meanwhile sees the old one as a whole.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let beside = beside(path);
+    let mut file = fs::File::create(&beside)?;
+    let written = file
+        .write_all(text.as_bytes())
+        .and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.{}", std::process::id()))
+}
+
+fn check(address: &str) -> Result<(), Failure> {
+    let parts = address.rsplit_once(':');
+    let is_one = parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    if is_one {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "--statsd '{address}' is no address: HOST:PORT, for example 127.0.0.1:8125"
+    )))
+}
+
+/// Looks a name up while the run goes on.
+fn resolve(address: String) -> Receiver<io::Result<SocketAddr>> {
+    let (tell, found) = channel();
+    std::thread::spawn(move || {
+        let all = address.to_socket_addrs();
+        let first = all.and_then(|mut all| all.next().ok_or(io::ErrorKind::NotFound.into()));
+        let _ = tell.send(first);
+    });
+    found
+}
+
+fn send(address: &Receiver<io::Result<SocketAddr>>, text: &str) -> io::Result<()> {
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "its name is not found yet");
+    let address = address.recv_timeout(PATIENCE).map_err(late)??;
+    let own: SocketAddr = match address {
+        SocketAddr::V4(_) => ([0; 4], 0).into(),
+        SocketAddr::V6(_) => ([0_u16; 8], 0).into(),
+    };
+    UdpSocket::bind(own)?.send_to(text.as_bytes(), address)?;
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! What one run came to, as numbers: for the textfile collector of Prometheus' node exporter, and for statsd.
+
+use std::time::Duration;
+
+/// Every way in which a run can end, as a label.
+const OUTCOMES: [&str; 7] = [
+    OK,
+    "failed",
+    "not_due",
+    "held_by_other",
+    "no_quorum",
+    "lost",
+    "error",
+];
+
+/// The command ran and ended with 0.
+const OK: &str = "ok";
+
+/// The one number that outlives the run after.
+const LAST_SUCCESS: &str = "quorate_run_last_success_time_seconds";
+
+/// What a run has come to so far.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Figures {
+    pub(crate) resource: String,
+    /// In seconds since 1970, as all times here.
+    pub(crate) began: f64,
+    pub(crate) waited: Duration,
+    /// Whether the command runs.
+    pub(crate) is_running: bool,
+    pub(crate) number: Option<u64>,
+    pub(crate) held: Option<Duration>,
+    /// How it ended, and with which code and when.
+    pub(crate) end: Option<(&'static str, u8, f64)>,
+    pub(crate) last_success: Option<f64>,
+}
+
+impl Figures {
+    /// It has ended.
+    pub(crate) fn ended(&mut self, outcome: &'static str, code: u8, at: f64) {
+        debug_assert!(OUTCOMES.contains(&outcome), "{outcome} has its series");
+        self.is_running = false;
+        self.end = Some((outcome, code, at));
+        if outcome == OK {
+            self.last_success = Some(at);
+        }
+    }
+
+    /// As Prometheus reads it.
+    pub(crate) fn prometheus(&self) -> String {
+        let mut text = String::new();
+        let resource = format!("resource=\"{}\"", escaped(&self.resource));
+        let mut metric = |name: &str, help: &str, samples: &[(String, f64)]| {
+            if samples.is_empty() {
+                return;
+            }
+            text += &format!("# HELP {name} {help}\n# TYPE {name} gauge\n");
+            for (more, value) in samples {
+                text += &format!("{name}{{{resource}{more}}} {value}\n");
+            }
+        };
+        let one = |value: Option<f64>| -> Vec<(String, f64)> {
+            value
+                .map(|value| (String::new(), value))
+                .into_iter()
+                .collect()
+        };
+        metric(
+            "quorate_run_running",
+            "Whether the command runs under the lock now",
+            &one(Some(f64::from(u8::from(self.is_running)))),
+        );
+        metric(
+            "quorate_run_start_time_seconds",
+            "When the last run began to ask for the lock",
+            &one(Some(self.began)),
+        );
+        metric(
+            "quorate_run_wait_seconds",
+            "How long the last run waited for the lock",
+            &one(Some(self.waited.as_secs_f64())),
+        );
+        metric(
+            "quorate_run_hold_seconds",
+            "How long the last run held the lock",
+            &one(self.held.map(|held| held.as_secs_f64())),
+        );
+        metric(
+            "quorate_run_fencing_number",
+            "The fencing number of the last run",
+            &one(self.number.map(|number| number as f64)),
+        );
+        let end = self.end.as_ref();
+        let outcomes = end.map(|(outcome, ..)| {
+            let is = |name: &str| f64::from(u8::from(name == *outcome));
+            OUTCOMES.map(|name| (format!(",outcome=\"{name}\""), is(name)))
+        });
+        metric(
+            "quorate_run_outcome",
+            "How the last run ended: 1 for what it came to",
+            outcomes.as_ref().map_or(&[], |all| &all[..]),
+        );
+        metric(
+            "quorate_run_exit_code",
+            "The exit code of the last run",
+            &one(end.map(|(_, code, _)| f64::from(*code))),
+        );
+        metric(
+            "quorate_run_end_time_seconds",
+            "When the last run ended",
+            &one(end.map(|(.., at)| *at)),
+        );
+        metric(
+            LAST_SUCCESS,
+            "When a run on this machine has last ended with 0",
+            &one(self.last_success),
+        );
+        text
+    }
+
+    /// As statsd reads it, in one datagram.
+    pub(crate) fn statsd(&self) -> String {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let name = self.resource.replace(|c| !is_plain(c), "_");
+        let wait = self.waited.as_millis();
+        let mut lines = vec![format!("quorate.run.{name}.wait:{wait}|ms")];
+        if let Some(held) = self.held {
+            lines.push(format!("quorate.run.{name}.hold:{}|ms", held.as_millis()));
+        }
+        if let Some((outcome, code, _)) = &self.end {
+            lines.push(format!("quorate.run.{name}.{outcome}:1|c"));
+            lines.push(format!("quorate.run.{name}.exit_code:{code}|g"));
+        }
+        lines.join("\n")
+    }
+
+    /// When a run of this name has last ended well, by what an earlier one has written.
+    pub(crate) fn remember(&mut self, earlier: &str) {
+        let series = format!(
+            "{LAST_SUCCESS}{{resource=\"{}\"}} ",
+            escaped(&self.resource)
+        );
+        let mut values = earlier
+            .lines()
+            .filter_map(|line| line.strip_prefix(&series));
+        self.last_success = values.next().and_then(|value| value.parse().ok());
+    }
+}
+
+/// The value of a label.
+fn escaped(text: &str) -> String {
+    text.replace('\\', r"\\")
+        .replace('"', "\\\"")
+        .replace('\n', r"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(outcome: &'static str, code: u8) -> Figures {
+        let mut figures = Figures {
+            resource: "a \"b\"\\c:1".to_owned(),
+            began: 1000.5,
+            waited: Duration::from_millis(250),
+            is_running: true,
+            number: Some(7),
+            held: Some(Duration::from_secs(3)),
+            ..Figures::default()
+        };
+        figures.ended(outcome, code, 1004.0);
+        figures
+    }
+
+    #[test]
+    fn the_end_of_a_run_is_told_to_both() {
+        let text = ended("failed", 3).prometheus();
+        for line in [
+            r#"quorate_run_running{resource="a \"b\"\\c:1"} 0"#,
+            r#"quorate_run_wait_seconds{resource="a \"b\"\\c:1"} 0.25"#,
+            r#"quorate_run_outcome{resource="a \"b\"\\c:1",outcome="failed"} 1"#,
+            r#"quorate_run_outcome{resource="a \"b\"\\c:1",outcome="ok"} 0"#,
+            r#"quorate_run_exit_code{resource="a \"b\"\\c:1"} 3"#,
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
+        assert!(!text.contains(LAST_SUCCESS), "{text}");
+        assert_eq!(
+            ended("ok", 0).statsd(),
+            "quorate.run.a__b__c_1.wait:250|ms\nquorate.run.a__b__c_1.hold:3000|ms\n\
+             quorate.run.a__b__c_1.ok:1|c\nquorate.run.a__b__c_1.exit_code:0|g"
+        );
+    }
+
+    #[test]
+    fn the_last_success_outlives_a_failure() {
+        let first = ended("ok", 0).prometheus();
+        let mut second = ended("lost", 74);
+        second.remember(&first);
+        assert_eq!(second.last_success, Some(1004.0));
+        let mut other = Figures {
+            resource: "another".to_owned(),
+            ..Figures::default()
+        };
+        other.remember(&first);
+        assert_eq!(other.last_success, None);
+    }
+}

@@ -1,0 +1,256 @@
+//! Text that fits a width: paragraphs are filled, columns hang, and examples can still be copied.
+//!
+//! Pages are written as blocks between empty lines: a paragraph, or a heading with lines that are indented by four.
+//! Of these, what has two columns keeps them, what is indented by eight is filled, and the rest are commands.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use rustix::termios::tcgetwinsize;
+
+/// Where lines are too long to be read, whatever fits.
+const WIDEST: usize = 100;
+/// Where a page could not be read any more.
+const NARROWEST: usize = 32;
+
+/// A blank at which no line ends.
+const HARD: char = '\u{a0}';
+
+/// What stands between two empty lines.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Block {
+    /// A paragraph, or what the lines below are.
+    pub(crate) head: String,
+    pub(crate) lines: Vec<Line>,
+}
+
+/// One line of a block.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    /// In two columns.
+    Pair(String, String),
+    /// To be copied.
+    Command(String),
+    /// What the command above does.
+    Words(String),
+}
+
+/// The blocks of a page.
+pub(crate) fn blocks(page: &str) -> Vec<Block> {
+    let texts = page.split("\n\n").filter(|text| !text.trim().is_empty());
+    texts.map(block).collect()
+}
+
+fn block(text: &str) -> Block {
+    let is_inside = |line: &&str| line.starts_with("    ");
+    let head: Vec<&str> = text.lines().filter(|line| !is_inside(line)).collect();
+    let inside: Vec<&str> = text.lines().filter(is_inside).collect();
+    let column = second_column(&inside);
+    let mut lines: Vec<Line> = Vec::new();
+    for line in inside {
+        let words = line.trim().to_owned();
+        lines.push(match column {
+            _ if line.starts_with("        ") => Line::Words(words),
+            Some(at) => {
+                let (left, right) =
+                    line.split_at(line.char_indices().nth(at).map_or(line.len(), |(at, _)| at));
+                Line::Pair(left.trim().to_owned(), right.trim().to_owned())
+            }
+            None => Line::Command(words),
+        });
+    }
+    Block {
+        head: head.join(" ").trim().to_owned(),
+        lines,
+    }
+}
+
+/// Where the second of two columns begins: behind a blank in every line, and behind several in one.
+fn second_column(lines: &[&str]) -> Option<usize> {
+    let own = lines.iter().filter(|line| !line.starts_with("        "));
+    let own: Vec<Vec<char>> = own.map(|line| line.chars().collect()).collect();
+    let longest = own.iter().map(Vec::len).max()?;
+    (6..longest).find(|&at| {
+        let begins =
+            |line: &Vec<char>| line.get(at).is_some_and(|c| *c != ' ') && line[at - 1] == ' ';
+        own.iter().all(begins) && own.iter().any(|line| line[at - 2] == ' ')
+    })
+}
+
+/// A page as it fits.
+pub(crate) fn page(text: &str, width: usize) -> String {
+    let blocks = blocks(text);
+    let texts: Vec<String> = blocks.iter().map(|block| laid_out(block, width)).collect();
+    texts.join("\n\n")
+}
+
+fn laid_out(block: &Block, width: usize) -> String {
+    let left = block.lines.iter().map(|line| match line {
+        Line::Pair(left, _) => left.chars().count(),
+        _ => 0,
+    });
+    let left = left.max().unwrap_or(0);
+    let mut lines = vec![fill(&block.head, width, "")];
+    for line in &block.lines {
+        lines.push(match line {
+            Line::Pair(name, words) => {
+                let first = format!("    {name:left$} {words}");
+                fill(&first, width, &" ".repeat(4 + left + 1))
+            }
+            Line::Words(words) => fill(&format!("        {words}"), width, "        "),
+            Line::Command(words) => broken(words, width),
+        });
+    }
+    lines.join("\n")
+}
+
+/// A command in several lines, as a shell takes them.
+fn broken(words: &str, width: usize) -> String {
+    let whole = format!("    {words}");
+    if visible(&whole) <= width {
+        return whole;
+    }
+    // What is quoted is one word.
+    let mut quote = None;
+    let whole = whole.chars().map(|letter| match (quote, letter) {
+        (None, '\'' | '"') => {
+            quote = Some(letter);
+            letter
+        }
+        (Some(open), _) if letter == open => {
+            quote = None;
+            letter
+        }
+        (Some(_), ' ') => HARD,
+        _ => letter,
+    });
+    let lines = fill(
+        &whole.collect::<String>(),
+        width.saturating_sub(2),
+        "        ",
+    );
+    lines.replace('\n', " \\\n").replace(HARD, " ")
+}
+
+/// Breaks one line where it is too long, between words; what follows is indented.
+pub(crate) fn fill(line: &str, width: usize, indent: &str) -> String {
+    if visible(line) <= width {
+        return line.to_owned();
+    }
+    let lead = line.len() - line.trim_start_matches(' ').len();
+    let mut text = String::new();
+    let mut at = 0;
+    let mut is_new = true;
+    // Blanks within a line belong to the word behind them: columns stay.
+    let mut rest = &line[lead..];
+    text.push_str(&line[..lead]);
+    at += lead;
+    while !rest.is_empty() {
+        let blanks = rest.len() - rest.trim_start_matches(' ').len();
+        let word = rest[blanks..].split(' ').next().unwrap_or_default();
+        let length = visible(word);
+        if !is_new && at + blanks + length > width {
+            text.push('\n');
+            text.push_str(indent);
+            at = visible(indent);
+        } else {
+            text.push_str(&rest[..blanks]);
+            at += blanks;
+        }
+        text.push_str(word);
+        at += length;
+        is_new = false;
+        rest = &rest[blanks + word.len()..];
+    }
+    text
+}
+
+/// How wide it is on a terminal, without what only colours it.
+pub(crate) fn visible(text: &str) -> usize {
+    let mut count = 0;
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        if letter == '\x1b' {
+            letters.by_ref().find(char::is_ascii_alphabetic);
+        } else {
+            count += 1;
+        }
+    }
+    count
+}
+
+/// How wide a terminal is; none where it is none.
+pub(crate) fn columns(of: impl AsFd) -> Option<usize> {
+    let size = tcgetwinsize(of).ok()?;
+    let columns = usize::from(size.ws_col);
+    (columns > 0).then(|| columns.max(NARROWEST))
+}
+
+/// How wide a page for people may be: as the terminal, or as `COLUMNS` says.
+pub(crate) fn page_width() -> usize {
+    let named = || std::env::var("COLUMNS").ok()?.trim().parse().ok();
+    let terminal = || columns(File::open("/dev/tty").ok()?);
+    let width = columns(std::io::stdout()).or_else(named).or_else(terminal);
+    width.map_or(WIDEST, |width: usize| width.clamp(NARROWEST, WIDEST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = "\
+One paragraph that goes on
+over two lines.
+
+Examples:
+    quorate run --wait 5m --max-hold 1h deploy:web -- make deploy
+    quorate demo
+        Needs nothing that would have to be there before.
+
+Exit codes:
+    0       success
+    128+n   signal n ended the command, the wait for the lock, or a measurement";
+
+    #[test]
+    fn a_page_fits_what_there_is() {
+        let narrow = page(PAGE, 40);
+        assert_eq!(
+            narrow,
+            "One paragraph that goes on over two\nlines.\n\n\
+             Examples:\n    quorate run --wait 5m --max-hold \\\n        1h deploy:web -- make deploy\n    \
+             quorate demo\n        Needs nothing that would have to\n        be there before.\n\n\
+             Exit codes:\n    0     success\n    128+n signal n ended the command,\n          the wait for the \
+             lock, or a\n          measurement"
+        );
+        for width in [32, 60, 80, 100, 200] {
+            for line in page(PAGE, width).lines() {
+                assert!(visible(line) <= width, "{width}: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_quoted_stays_together() {
+        let text = page("Examples:\n    quorate run name --shell 'a | b; c d' x", 32);
+        let expected = "Examples:\n    quorate run name --shell \\\n        'a | b; c d' x";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn columns_are_seen_where_one_word_fills_the_first() {
+        let block = block("Checks:\n    login      they take us\n    long names are taken, too");
+        let pairs = [("login", "they take us"), ("long names", "are taken, too")];
+        let pairs = pairs.map(|(left, right)| Line::Pair(left.into(), right.into()));
+        assert_eq!(block.lines, pairs);
+    }
+
+    #[test]
+    fn colours_take_no_room() {
+        assert_eq!(visible("\x1b[1mab\x1b[0m"), 2);
+        assert_eq!(
+            fill("\x1b[1mab\x1b[0m cd ef", 5, "  "),
+            "\x1b[1mab\x1b[0m cd\n  ef"
+        );
+        assert_eq!(fill("longerthanthat", 5, ""), "longerthanthat");
+    }
+}

@@ -1,0 +1,138 @@
+//! `quorate hold`: holds a lock until somebody asks for the end of it, for what is no command.
+
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use clap::Args;
+use nix::sys::signal::Signal;
+use quorate::LockGuard;
+
+use crate::config::{self, MasterOptions};
+use crate::deadline::{Action, Deadline};
+use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::input;
+use crate::lock::{Lock, LockArgs, said};
+use crate::output;
+use crate::process::{self, Signals};
+use crate::run::leaving_nothing;
+
+/// What stands below `quorate hold --help`.
+pub(crate) const AFTER_HELP: &str = "\
+For what is no single command: a console session, a step of a pipeline, a script that goes on while it holds. As \
+soon as the lock is held, one line on stdout says its fencing number (\"-\" with --fencing off): larger than every \
+earlier holder's; hand it to what you write to. From then on it holds until Ctrl-C, another signal, or the end of its \
+standard input, and gives the lock back.
+
+/dev/null is what shells give to background jobs and systemd to services: it is no standard input that ends, and only \
+a signal or the loss of the lock ends a hold with it.
+
+When the lock is lost, it says so and ends with 74, before the validity is over. Nothing is stopped by that: whoever \
+relies on the lock has to watch this process. Where it is one command that needs the lock, quorate run does that.
+
+Examples:
+    quorate hold deploy:web
+        Until Ctrl-C or Ctrl-D.
+    coproc quorate hold db:migrate && read -r number <&\"${COPROC[0]}\"
+        In bash, for all that follows: it ends with the script, however that ends.
+    eval \"exec ${COPROC[1]}>&-\"
+        Gives it back before.";
+
+/// What it ends with.
+pub(crate) const CODES: [Meaning; 7] = [
+    (
+        "0",
+        "its standard input has ended, and the lock was given back",
+    ),
+    ("64", "wrong usage; nothing was touched"),
+    ("69", ""),
+    ("70", ""),
+    ("74", "the lock was lost while it was held"),
+    ("75", ""),
+    ("128+n", "signal n ended the hold, or the wait for the lock"),
+];
+
+/// The longest sleep between two looks at the lock.
+const TICK: Duration = Duration::from_millis(250);
+
+/// Arguments of `hold`.
+#[derive(Debug, Args)]
+pub(crate) struct HoldArgs {
+    #[command(flatten)]
+    lock: LockArgs,
+
+    #[command(flatten)]
+    masters: MasterOptions,
+}
+
+impl HoldArgs {
+    /// The options that it shares with `run`.
+    pub(crate) fn lock(&mut self) -> &mut LockArgs {
+        &mut self.lock
+    }
+}
+
+/// Holds.
+pub(crate) fn run(args: HoldArgs) -> Outcome {
+    let conflict = args.lock.conflict_exit_code();
+    let end = take_and_hold(args).map_err(|failure| failure.on_conflict(conflict))?;
+    Ok(end.map_or(exit::OK, process::die_of))
+}
+
+fn take_and_hold(args: HoldArgs) -> Result<Option<Signal>, Failure> {
+    let (lock, _) = args.lock.complete(args.masters)?;
+    let work = async {
+        let mut signals = Signals::hear_and_reap().map_err(Failure::internal)?;
+        let guard = lock.take(&mut signals).await?;
+        let end = hold(&guard, &lock, &mut signals).await;
+        guard.release().await;
+        end
+    };
+    config::block_on(leaving_nothing(&lock.redlock, lock.parting, work))
+}
+
+/// Tells the number, and waits for the end; the signal, if it was one.
+async fn hold(
+    guard: &LockGuard,
+    lock: &Lock,
+    signals: &mut Signals,
+) -> Result<Option<Signal>, Failure> {
+    let number = guard.fencing_token();
+    let number = number.map_or_else(|| "-".to_owned(), |token| token.to_string());
+    // On a thread of its own: where nobody reads, the lock is renewed all the same.
+    let mut told = tokio::task::spawn_blocking(move || output::print_line(&number));
+    let mut input = std::pin::pin!(input::ended());
+    let mut is_told = false;
+    loop {
+        let Some(nap) = nap(guard, lock) else {
+            return Err(lost(guard, lock, "no majority renewed it in time"));
+        };
+        tokio::select! {
+            cause = guard.lost() => return Err(lost(guard, lock, &cause.to_string())),
+            sig = signals.next_that_ends() => return Ok(Some(sig)),
+            () = &mut input => return Ok(None),
+            written = &mut told, if !is_told => {
+                is_told = true;
+                // Who does not want to know it needs the lock all the same.
+                let _is_read = written.map_err(Failure::internal)??;
+            }
+            () = tokio::time::sleep(nap.min(TICK)) => {}
+        }
+    }
+}
+
+/// How long the lock is certainly there; none when it is time to say that it is lost.
+fn nap(guard: &LockGuard, lock: &Lock) -> Option<Duration> {
+    match Deadline::new(lock.room(), Duration::ZERO).decide(guard.remaining(), None) {
+        Action::KeepRunning(nap) | Action::Terminate(nap) => Some(nap),
+        Action::Kill => None,
+    }
+}
+
+fn lost(guard: &LockGuard, lock: &Lock, cause: &str) -> Failure {
+    let name = output::bytes(lock.resource.as_bytes());
+    let said = said(guard);
+    Failure::new(
+        exit::LOST,
+        format!("the lock on '{name}' was lost: {cause}{said}"),
+    )
+}

@@ -1,0 +1,205 @@
+//! Which lock is asked for, and how patiently: what `run`, `once` and `hold` have in common.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use clap::Args;
+use quorate::{LockGuard, NodeOutcome, Phase, Redlock, Wait};
+
+use crate::config::{self, FileOptions, MasterOptions};
+use crate::errors::not_acquired;
+use crate::exit::{self, Failure};
+use crate::kind::{Kind, KindArgs, Place};
+use crate::process::{self, Signals};
+use crate::waiting::WaitDisplay;
+
+pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(10);
+
+/// Arguments about the lock.
+#[derive(Debug, Args)]
+pub(crate) struct LockArgs {
+    /// What to lock: any text that all parties agree on
+    resource: OsString,
+
+    /// Do not wait: exit with 75 when somebody else holds the lock; the same as --wait none
+    #[arg(long = "try", env = "QUORATE_TRY", value_parser = clap::builder::BoolishValueParser::new())]
+    try_once: bool,
+
+    /// How long to wait for the lock: a duration, `forever` or `none` [default: forever]
+    #[arg(long, value_name = "TIME", env = "QUORATE_WAIT", value_parser = config::wait)]
+    wait: Option<Wait>,
+
+    /// The exit code when somebody else holds the lock until the wait is over [default: 75]
+    #[arg(
+        short = 'E',
+        long,
+        value_name = "N",
+        env = "QUORATE_CONFLICT_EXIT_CODE"
+    )]
+    conflict_exit_code: Option<u8>,
+
+    /// How long a grant lasts without renewal; it is renewed at a third of it [default: 10s]
+    #[arg(long, value_name = "TIME", env = "QUORATE_TTL", value_parser = config::duration)]
+    ttl: Option<Duration>,
+
+    /// The lock is held for this long at most, and then counts as lost [default: no limit]
+    #[arg(long, value_name = "TIME", env = "QUORATE_MAX_HOLD", value_parser = config::duration)]
+    max_hold: Option<Duration>,
+
+    /// What `status` and waiters see of the holder, beside host, pid and since when: at most 1 KiB
+    #[arg(long, value_name = "TEXT", env = "QUORATE_NOTE")]
+    note: Option<String>,
+
+    #[command(flatten)]
+    kind: KindArgs,
+}
+
+/// A lock that can be asked for: the options with the file filled in.
+pub(crate) struct Lock {
+    pub(crate) redlock: Redlock,
+    pub(crate) resource: OsString,
+    pub(crate) place: Place,
+    pub(crate) kind: Kind,
+    pub(crate) ttl: Duration,
+    pub(crate) max_hold: Option<Duration>,
+    /// How long to see releases off at the end.
+    pub(crate) parting: Duration,
+    wait: Wait,
+    note: Option<String>,
+}
+
+impl LockArgs {
+    /// Lets `--wait` stand against the variable of `--try`.
+    pub(crate) fn do_wait(&mut self) {
+        self.try_once = false;
+    }
+
+    /// Which kind of lock it is to be.
+    pub(crate) fn kind(&self) -> &KindArgs {
+        &self.kind
+    }
+
+    /// What to end with where another holds it.
+    pub(crate) fn conflict_exit_code(&self) -> u8 {
+        self.conflict_exit_code.unwrap_or(exit::HELD)
+    }
+
+    /// The resource: all that is needed where no lock is asked for.
+    pub(crate) fn into_name(self) -> OsString {
+        self.resource
+    }
+
+    /// The lock on these masters, and what the file says of other options.
+    ///
+    /// # Errors
+    ///
+    /// When an option is wrong, or an ancestor holds the lock and would have to be waited for.
+    pub(crate) fn complete(
+        mut self,
+        masters: MasterOptions,
+    ) -> Result<(Lock, FileOptions), Failure> {
+        let (masters, mut file) = masters.complete()?;
+        config::fill!(self from file: ttl, wait, max_hold);
+        process::ready().map_err(Failure::internal)?;
+        let ttl = self.ttl.unwrap_or(DEFAULT_TTL);
+        if ttl.is_zero() {
+            return Err(Failure::usage(
+                "a ttl of 0s leaves no validity: write --ttl 10s, for example",
+            ));
+        }
+        let redlock = config::redlock(&masters, Some(ttl))?;
+        let place = Place::new(&redlock, &masters);
+        let wait = self.wait.unwrap_or(Wait::Forever);
+        let lock = Lock {
+            redlock,
+            kind: self.kind.kind(&place, &self.resource)?,
+            resource: self.resource,
+            place,
+            ttl,
+            max_hold: self.max_hold,
+            parting: masters.parting(),
+            wait: if self.try_once { Wait::None } else { wait },
+            note: self.note,
+        };
+        lock.kind
+            .check_ancestors(&lock.place, &lock.resource, lock.wait)?;
+        Ok((lock, file))
+    }
+}
+
+impl Lock {
+    /// The shorter of the ttl and the longest hold: what a grace has to fit into.
+    pub(crate) fn room(&self) -> Duration {
+        self.max_hold.map_or(self.ttl, |most| most.min(self.ttl))
+    }
+
+    /// Whether an ancestor reads what this one is to read.
+    fn is_read_above(&self) -> bool {
+        self.kind.is_read_above(&self.place, &self.resource)
+    }
+
+    /// How long to wait. Under an ancestor that reads it, no longer than a ttl: a writer in line may be gone by
+    /// then, and an outage that lasts longer has ended the ancestor's lock as well.
+    fn patience(&self) -> Wait {
+        match self.wait {
+            Wait::For(time) if self.is_read_above() => Wait::For(time.min(self.ttl)),
+            Wait::Forever if self.is_read_above() => Wait::For(self.ttl),
+            wait => wait,
+        }
+    }
+
+    /// Takes it, unless a signal asks for the end before.
+    ///
+    /// # Errors
+    ///
+    /// Contention, an outage, or the signal.
+    pub(crate) async fn take(&self, signals: &mut Signals) -> Result<LockGuard, Failure> {
+        tokio::select! {
+            guard = self.acquire() => guard,
+            sig = signals.next_that_ends() => {
+                Err(Failure::cut_short(sig, "waited for the lock; nothing is held"))
+            }
+        }
+    }
+
+    async fn acquire(&self) -> Result<LockGuard, Failure> {
+        let mut owner = None;
+        let mut lock = self
+            .kind
+            .request(&self.redlock, &self.resource, &mut owner)?;
+        lock = lock.ttl(self.ttl).wait(self.patience());
+        if let Some(max_hold) = self.max_hold {
+            lock = lock.max_hold(max_hold);
+        }
+        if let Some(note) = &self.note {
+            lock = lock.note(&**note);
+        }
+        if self.wait != Wait::None {
+            let display = WaitDisplay::new(self.resource.as_bytes());
+            lock = lock.waiting(move |seen| display.see(seen));
+        }
+        lock.acquire().await.map_err(|error| {
+            let failure = not_acquired(error);
+            if failure.code != exit::HELD || !self.is_read_above() {
+                return failure;
+            }
+            failure.with("; the quorate that this one runs under reads it, and a writer waits for that one to end")
+        })
+    }
+}
+
+/// What the masters said to a renewal that failed, if one did.
+pub(crate) fn said(guard: &LockGuard) -> String {
+    let report = guard.report().into_iter();
+    let failed: Vec<String> = report
+        .filter(|said| said.phase == Phase::Extend)
+        // Who has not answered yet was not needed to know it.
+        .filter(|said| !matches!(said.outcome, NodeOutcome::Yes | NodeOutcome::Silent))
+        .map(|said| said.to_string())
+        .collect();
+    if failed.is_empty() {
+        return String::new();
+    }
+    format!(" [{}]", failed.join("; "))
+}

@@ -1,0 +1,132 @@
+//! Where the command begins in what was typed: behind `--`, or, where nobody can take it for something else, without.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use crate::output;
+
+/// What stands in front of the command.
+const SEPARATOR: &str = "--";
+
+/// Says what is wrong with a line whose command could be another than the one that was found in it.
+///
+/// `typed` is all that was typed behind the name of the program, and ends with the words of the command: the parser
+/// takes all that follows the first of them for the rest. `is_ours` tells the options of quorate.
+///
+/// # Errors
+///
+/// Where `--` has to stand, on the very line.
+pub(crate) fn check(
+    typed: &[OsString],
+    command: &[OsString],
+    is_ours: impl Fn(&OsStr) -> bool,
+) -> Result<(), String> {
+    let Some((program, arguments)) = command.split_first() else {
+        return Ok(());
+    };
+    let head = typed.len().saturating_sub(command.len());
+    let (head, _) = typed.split_at(head);
+    match head.iter().position(|word| word == SEPARATOR) {
+        Some(at) if at + 1 == head.len() => return Ok(()),
+        Some(at) => {
+            let before = &head[..at];
+            return Err(format!(
+                "<RESOURCE> is missing: the name of the lock stands before {SEPARATOR}: {}",
+                line(&[before, &["RESOURCE".into()]].concat(), &typed[at + 1..])
+            ));
+        }
+        None => {}
+    }
+    let odd = arguments
+        .iter()
+        .position(|word| word == SEPARATOR || is_ours(word));
+    let Some(at) = odd else {
+        return Ok(());
+    };
+    let word = shown(&arguments[at]);
+    let program = shown(program);
+    let right = line(head, command);
+    Err(if arguments[at] == SEPARATOR {
+        format!(
+            "the command may begin with {program} or behind the {SEPARATOR}: write {right} for the first"
+        )
+    } else {
+        format!(
+            "{word} may be meant for quorate or for {program}: write {right} to give it to the command, \
+             or put it before the name of the lock"
+        )
+    })
+}
+
+/// The line as it would be right.
+fn line(head: &[OsString], command: &[OsString]) -> String {
+    let mut words = vec!["quorate".to_owned()];
+    words.extend(head.iter().map(|word| shown(word)));
+    words.push(SEPARATOR.to_owned());
+    words.extend(command.iter().map(|word| shown(word)));
+    format!("`{}`", words.join(" "))
+}
+
+/// A word as a shell would take it.
+fn shown(word: &OsStr) -> String {
+    let text = output::bytes(word.as_bytes());
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./:=,@%+".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text;
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of `quorate run HEAD COMMAND`, where the words of the command follow a bar.
+    fn said(line: &str) -> Result<(), String> {
+        let (head, command) = line.split_once('|').expect("a bar");
+        let words =
+            |text: &str| -> Vec<OsString> { text.split_whitespace().map(OsString::from).collect() };
+        let command = words(command);
+        let typed = [words(head), command.clone()].concat();
+        check(&typed, &command, |word| word == "--ttl" || word == "-q")
+    }
+
+    #[test]
+    fn nothing_is_said_where_there_is_no_doubt() {
+        for line in [
+            "run x | make -j4 deploy",
+            "run --ttl 5s x | ./report.sh --full",
+            "run x -- | make --ttl 5s",
+            "run x -- | git log -- file",
+            "run --note=a x | true",
+        ] {
+            assert_eq!(said(line), Ok(()), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_in_doubt_is_answered_with_the_line_that_is_right() {
+        for (line, right) in [
+            (
+                "run x | ./a --ttl 5s",
+                "--ttl may be meant for quorate or for ./a: write `quorate run x -- ./a --ttl 5s`",
+            ),
+            (
+                "run x | grep -q it's",
+                r"`quorate run x -- grep -q 'it'\''s'`",
+            ),
+            (
+                "run x | git log -- file",
+                "write `quorate run x -- git log -- file` for the first",
+            ),
+            ("run a | b -- make", "`quorate run a -- b -- make`"),
+            (
+                "run -- ./a | -f",
+                "the name of the lock stands before --: `quorate run RESOURCE -- ./a -f`",
+            ),
+        ] {
+            let error = said(line).expect_err(line);
+            assert!(error.contains(right), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Variables that look like ours and that nobody reads: most are slips of the pen, and change nothing.
+
+use std::collections::BTreeSet;
+
+use crate::output;
+
+/// What the names of all of them begin with.
+const OURS: &str = "QUORATE_";
+
+/// What a command is told that runs under a lock, or leads: a quorate under it sees them as well.
+pub(crate) const TOLD: [(&str, &str); 6] = [
+    ("QUORATE_RESOURCE", "the name of the lock"),
+    ("QUORATE_TOKEN", "the value of the lock key on the masters"),
+    (
+        "QUORATE_FENCING_TOKEN",
+        "a number larger than every earlier holder's",
+    ),
+    ("QUORATE_SLOT", "which of the permits it is, with --permits"),
+    ("QUORATE_HELD", "what is held, and by which process"),
+    ("QUORATE_OWNER", "whose it is, with --owner"),
+];
+
+/// What `demo` and `bench` go by when they start servers.
+const SERVERS: [&str; 2] = ["QUORATE_SERVER", "QUORATE_ZOOKEEPER"];
+
+/// What the tests and tools beside this program go by; each stands for all that begin with it.
+const TOOLS: [&str; 11] = [
+    "QUORATE_TEST_",
+    "QUORATE_CHAOS_",
+    "QUORATE_INTEROP_",
+    "QUORATE_MUTANT",
+    "QUORATE_SEED",
+    "QUORATE_CLI",
+    "QUORATE_NOT_RUN",
+    "QUORATE_ISOLATED",
+    "QUORATE_PRIZE_RUNS",
+    "QUORATE_NAMES_DIR",
+    "QUORATE_CLOCK_OFFSET_FILE",
+];
+
+/// Says of each variable that nobody reads that this is so, and which one may be meant.
+pub(crate) fn warn_of_unknown(commands: &clap::Command) {
+    let mut known: BTreeSet<String> = of_options(commands);
+    known.extend(SERVERS.map(str::to_owned));
+    // One that is empty is not set.
+    let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
+    let names = set.filter_map(|(name, _)| name.into_string().ok());
+    for name in names.filter(|name| is_unknown(name, &known)) {
+        let meant = match nearest(&name, &known) {
+            Some(meant) => format!("{meant} may be meant"),
+            None => "it changes nothing".to_owned(),
+        };
+        output::mention(format!(
+            "warning: {name} is no variable of quorate: {meant}"
+        ));
+    }
+}
+
+/// The variables of all options.
+fn of_options(commands: &clap::Command) -> BTreeSet<String> {
+    let own = commands.get_arguments().filter_map(|arg| arg.get_env());
+    let own = own.filter_map(|name| name.to_str().map(str::to_owned));
+    own.chain(commands.get_subcommands().flat_map(of_options))
+        .collect()
+}
+
+fn is_unknown(name: &str, known: &BTreeSet<String>) -> bool {
+    name.starts_with(OURS)
+        && !known.contains(name)
+        && !TOLD.iter().any(|(told, _)| *told == name)
+        && !TOOLS.iter().any(|tool| name.starts_with(tool))
+}
+
+/// The known one that is most like it, if one is.
+fn nearest<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
+    let bare = name.strip_prefix(OURS)?.to_ascii_uppercase();
+    let most = (bare.len() / 3).max(1);
+    let distance = |other: &String| edits(&bare, other.strip_prefix(OURS).unwrap_or(other));
+    let near = known.iter().map(|other| (distance(other), other));
+    let near = near.filter(|(edits, _)| *edits <= most);
+    near.min().map(|(_, other)| &**other)
+}
+
+/// How many letters have to be put in, taken out or exchanged to make one word of the other.
+fn edits(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (n, letter) in one.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], n + 1);
+        for (m, theirs) in other.iter().enumerate() {
+            let exchanged = diagonal + usize::from(letter != *theirs);
+            diagonal = row[m + 1];
+            row[m + 1] = exchanged.min(row[m] + 1).min(diagonal + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_of_the_pen_finds_the_word_that_was_meant() {
+        let known = ["TTL", "TRY", "MASTERS", "NODE_TIMEOUT", "WAIT"];
+        let known: BTreeSet<String> = known.map(|name| format!("{OURS}{name}")).into();
+        for (name, meant) in [
+            ("QUORATE_TLL", Some("QUORATE_TTL")),
+            ("QUORATE_MASTER", Some("QUORATE_MASTERS")),
+            ("QUORATE_masters", Some("QUORATE_MASTERS")),
+            ("QUORATE_NODE_TIME_OUT", Some("QUORATE_NODE_TIMEOUT")),
+            ("QUORATE_WIAT", None),
+            ("QUORATE_ELSE", None),
+        ] {
+            assert_eq!(nearest(name, &known), meant, "{name}");
+            assert!(is_unknown(name, &known), "{name}");
+        }
+        for name in [
+            "QUORATE_TTL",
+            "QUORATE_HELD",
+            "QUORATE_TEST_SERVERS",
+            "PATH",
+        ] {
+            assert!(!is_unknown(name, &known), "{name}");
+        }
+    }
+
+    #[test]
+    fn words_are_as_far_apart_as_letters_differ() {
+        let apart = [
+            ("", "abc", 3),
+            ("abc", "abc", 0),
+            ("kitten", "sitting", 3),
+            ("ab", "ba", 2),
+        ];
+        for (one, other, wanted) in apart {
+            assert_eq!(edits(one, other), wanted, "{one} {other}");
+            assert_eq!(edits(other, one), wanted, "{other} {one}");
+        }
+    }
+}
