@@ -83,6 +83,7 @@ compile_error!(
 
 mod acquire;
 mod builder;
+mod change;
 mod clock;
 mod error;
 mod hold;
@@ -105,6 +106,7 @@ mod resource;
 mod retry;
 mod rounds;
 pub mod runtime;
+mod sets;
 mod settings;
 mod sync;
 #[cfg(any(test, feature = "testing"))]
@@ -114,6 +116,7 @@ mod tls;
 mod waiting;
 
 pub use builder::RedlockBuilder;
+pub use change::{Change, ChangeError, Stage, Survey};
 pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
 pub use hold::guard::LockGuard;
 pub use hold::released::Released;
@@ -125,6 +128,7 @@ pub use kinds::semaphore::SemaphoreStatus;
 pub use kinds::shared::DowngradeError;
 pub use kinds::value_error::{ValueError, ValueTrouble};
 pub use listing::{Listed, Listing};
+pub use node::change::{ChangeSeen, ClientKind, ClientSeen, MasterSeen};
 pub use node::inspection::Inspection;
 pub use node::note::{MAX_NOTE_LEN, NoteText};
 pub use node::redis::needs::{MissingRight, Purpose};

@@ -44,14 +44,11 @@ impl Tls {
     }
 
     /// The configuration for these masters; none where no master wants TLS.
-    pub(crate) fn client_config(
+    pub(crate) fn client_config<'a>(
         &self,
-        masters: &[String],
+        mut masters: impl Iterator<Item = &'a String>,
     ) -> Result<Option<Arc<ClientConfig>>, BuildError> {
-        if !masters
-            .iter()
-            .any(|url| url.trim().starts_with("rediss://"))
-        {
+        if !masters.any(|url| url.trim().starts_with("rediss://")) {
             return Ok(None);
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());

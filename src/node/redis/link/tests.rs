@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use super::*;
+use crate::node::Marks;
 use crate::node::actor::trust::Roster;
 use crate::node::redis::address::Address;
 use crate::node::redis::shared::NodeOptions;
@@ -10,6 +11,7 @@ use crate::node::{
     Answer, Claim, Class, Group, Mode, NewValue, Part, Phase, Reply, ReplySink, Request, ServerRun,
     Subscriber, Token, WakeSink,
 };
+use crate::protocol::mark::{Configuration, Fingerprint};
 use crate::settings::RestartGuard;
 
 const NODE_TIMEOUT: u64 = 50;
@@ -64,7 +66,9 @@ struct Bench {
 
 fn options(roster: Roster) -> Arc<NodeOptions> {
     Arc::new(NodeOptions {
-        name: "quorate".into(),
+        name: "host:1".into(),
+        configuration: Configuration::new(0, Fingerprint::of(["master:6379"]), None),
+        marks: Marks::of(1),
         node_timeout: ms(NODE_TIMEOUT),
         connect_timeout: ms(CONNECT_TIMEOUT),
         max_ttl: Duration::from_secs(30),
@@ -151,12 +155,13 @@ impl Bench {
 const SHA: &str = "$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
 
 /// The answers to a handshake, up to the number of the connection.
-const GREETING: [&str; 14] = [
+const GREETING: [&str; 15] = [
     "%1\r\n+proto\r\n:3\r\n",
     "+OK\r\n",
     "+OK\r\n",
     "-ERR unknown subcommand\r\n",
     "$38\r\nrun_id:a\r\nuptime_in_seconds:99999999\r\n\r\n",
+    "_\r\n",
     SHA,
     SHA,
     SHA,
