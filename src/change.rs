@@ -217,6 +217,21 @@ impl Change<'_> {
         Ok(after)
     }
 
+    /// Opens the next masters that were not reached, of a change that is open.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Missing`] where it is not.
+    pub async fn open_again(&self) -> Result<Survey, ChangeError> {
+        let before = self.look().await;
+        let mut missing = before.strangers_to_the_change();
+        if before.stage() < Stage::Open {
+            missing.push("the next masters are not open: open first".into());
+        }
+        none(missing)?;
+        Ok(self.raise(2).await)
+    }
+
     /// Ends the change: clients that know both sets have no votes any more.
     ///
     /// # Errors
@@ -488,9 +503,9 @@ impl Survey {
         missing
     }
 
-    /// The step of the clients that know only the old masters.
-    pub fn old_step(&self) -> u64 {
-        self.configuration.first_mark() / 2
+    /// Whether next masters are named.
+    pub fn is_change(&self) -> bool {
+        self.configuration.has_next()
     }
 
     /// How many values stand on the old masters: quotas and the like, which do not go along.
