@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     fn prints() -> [Fingerprint; 3] {
-        [["a", "b"], ["b", "c"], ["c", "d"]].map(|names| Fingerprint::of(names))
+        [["a", "b"], ["b", "c"], ["c", "d"]].map(Fingerprint::of)
     }
 
     /// Clients of the first masters, of both, of the second, of those and the third, of the third.
@@ -223,7 +223,8 @@ mod tests {
             let admit = marks.filter(|mark| client.admission(Some(*mark)) == Admitted);
             let mut admit: Vec<_> = admit.map(|mark| mark.to_string()).collect();
             let mut listed: Vec<_> = client.marks().map(|mark| mark.to_string()).collect();
-            (admit.sort(), listed.sort());
+            admit.sort();
+            listed.sort();
             assert_eq!(admit, listed, "step {}", client.step());
             assert_eq!(client.needs_no_mark(), client.step() < 2);
         }

@@ -367,9 +367,10 @@ mod tests {
                 assert_eq!(tally.majority_said_no(), denied, "{sets:?} {said:?}");
                 let usable = each(&|set| has(set, "yn.") >= most(set));
                 assert_eq!(tally.possible_without_faults(), usable, "{sets:?} {said:?}");
-                let reason = match each(&|set| has(set, "yn") >= most(set)) {
-                    true => Some(Reason::Contention),
-                    false => (!usable).then_some(Reason::Outage),
+                let reason = if each(&|set| has(set, "yn") >= most(set)) {
+                    Some(Reason::Contention)
+                } else {
+                    (!usable).then_some(Reason::Outage)
                 };
                 assert_eq!(tally.reason(), reason, "{sets:?} {said:?}");
                 assert_eq!(tally.complete(), !said.contains(&'.'), "{sets:?} {said:?}");

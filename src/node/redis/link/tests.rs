@@ -834,3 +834,63 @@ fn a_new_connection_ends_the_old_one_by_its_number() {
     bench.say(b":1\r\n", 2_004);
     assert!(bench.link.take(at(2_005)));
 }
+
+/// A handshake with a server of this run, long up, with this mark.
+fn greet_as(bench: &mut Bench, run: &str, mark: &str, now: u64) {
+    bench.link.dialed(at(now));
+    bench.written();
+    let info = format!("run_id:{run}\r\nuptime_in_seconds:99999999\r\n");
+    let info = format!("${}\r\n{info}\r\n", info.len());
+    let mark = match mark {
+        "" => "_\r\n".to_owned(),
+        mark => format!("${}\r\n{mark}\r\n", mark.len()),
+    };
+    let mut said = GREETING.map(str::to_owned);
+    (said[4], said[5]) = (info, mark);
+    bench.say(said.concat().as_bytes(), now);
+    if bench.written().contains("KILL") {
+        bench.say(b":0\r\n", now);
+    }
+}
+
+#[test]
+fn another_server_in_the_place_of_a_master_is_guarded_though_it_has_been_up_for_long() {
+    let mut bench = Bench::new();
+    greet_as(&mut bench, "a", "", 0);
+    bench.ask(1, acquire(1));
+    bench.link.take(at(1));
+    assert!(bench.written().contains("EVALSHA"));
+    bench.say(b":5\r\n", 2);
+    bench.link.cut(Fault::Down("led elsewhere".into()), at(3));
+    let mut now = 3;
+    while bench.link.stage() != Stage::Dial {
+        now += 1;
+        bench.link.tick(at(now));
+    }
+    greet_as(&mut bench, "b", "", now);
+    bench.told.all();
+    bench.ask(2, acquire(2));
+    bench.ask(3, release(1));
+    bench.link.take(at(now + 1));
+    assert_eq!(bench.told.kinds(), ["quarantined"]);
+    assert!(bench.written().contains("EVALSHA"), "releases go there");
+    bench.ask(4, acquire(3));
+    bench.link.take(at(now + 30_000));
+    assert!(
+        bench.written().contains("EVALSHA"),
+        "for the longest ttl, and not longer"
+    );
+}
+
+#[test]
+fn a_master_that_was_closed_is_sent_nothing_but_releases() {
+    let mut bench = Bench::new();
+    greet_as(&mut bench, "a", "1 0123456789abcdef", 0);
+    bench.ask(1, acquire(1));
+    bench.link.take(at(1));
+    assert_eq!(bench.told.kinds(), ["other_masters"]);
+    assert_eq!(bench.written(), "");
+    bench.ask(2, release(1));
+    bench.link.take(at(2));
+    assert!(bench.written().contains("EVALSHA"));
+}
