@@ -348,3 +348,54 @@ async fn clients_that_were_told_other_masters_are_refused() {
         .expect("classic");
     assert!(is_refused(&classic).await);
 }
+
+/// As the users of before there were marks: without the right to read one, or to name a connection.
+#[tokio::test]
+async fn users_that_may_not_read_the_mark_lock_and_stop_a_change_and_those_without_a_name_are_refused()
+ {
+    let scene = Scene::start();
+    let both = scene.both();
+    let user = |name: &str, rights: &[&str]| {
+        for server in scene.servers.iter() {
+            let mut words = vec!["ACL", "SETUSER", name, "on", "nopass", "~*", "&*", "+@all"];
+            words.extend(rights);
+            assert!(ask_server(server, &words).is_ok());
+        }
+        let url = |url: &String| url.replace("redis://", &format!("redis://{name}:x@"));
+        let urls: Vec<String> = scene.urls(0..3).iter().map(url).collect();
+        settings(urls)
+            .max_ttl(MAX_TTL)
+            .ttl(MAX_TTL)
+            .build()
+            .expect("good settings")
+    };
+    let unread = user("unread", &["resetkeys", "~job", "~quorate:*:*"]);
+    let unnamed = user("unnamed", &["-client|setname"]);
+    for redlock in [&unread, &unnamed] {
+        redlock.acquire("job").await.expect("free").release().await;
+    }
+    let change = both.change().expect("a change").strangers_pass(true);
+    scene.prepare(&change).await;
+    change.close().await.expect("closed");
+    // Its connection stands, and nobody could end it by its name.
+    assert!(is_refused(&unnamed).await);
+    let Err(ChangeError::Missing(missing)) = change.closed().await else {
+        panic!("it goes on as if nothing were");
+    };
+    assert!(
+        missing.iter().any(|line| line.contains("quorate:")),
+        "{missing:?}"
+    );
+    unread
+        .acquire("job")
+        .await
+        .expect("nobody can tell it")
+        .release()
+        .await;
+    drop(unread);
+    let started = std::time::Instant::now();
+    while let Err(error) = change.closed().await {
+        assert!(started.elapsed() < PATIENCE, "{error}");
+        tokio::time::sleep(ms(50)).await;
+    }
+}

@@ -90,7 +90,9 @@ pub(crate) fn run(args: ChangeArgs) -> Outcome {
     | Step::Finish(step)
     | Step::BackOut(step)) = &args.step;
     let (masters, _) = step.masters.clone().complete()?;
-    let redlock = config::redlock(&masters, None)?;
+    // No lock is taken: any ttl will do that fits the longest.
+    let ttl = masters.max_ttl.unwrap_or(config::MAX_TTL);
+    let redlock = config::redlock(&masters, Some(ttl))?;
     let strangers_pass = step.strangers_pass;
     config::block_on(async {
         if let Step::Status(_) = args.step {

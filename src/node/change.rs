@@ -97,7 +97,11 @@ impl ClientSeen {
             None if name == OPERATOR => return None,
             None if name.starts_with("quorate:") => ClientKind::Untold,
             None if field("lib-name") == Some("quorate") => ClientKind::Untold,
+            // Runs scripts, or listens as those do who wait for locks.
             None if command.starts_with("eval") || command.starts_with("fcall") => {
+                ClientKind::Stranger
+            }
+            None if name.is_empty() && field("sub").is_some_and(|count| count != "0") => {
                 ClientKind::Stranger
             }
             None => return None,
@@ -145,8 +149,10 @@ mod tests {
         assert_eq!(kind(unnamed), Some(ClientKind::Untold));
         let other = "id=7 addr=a name= cmd=evalsha user=x lib-name=other";
         assert_eq!(kind(other), Some(ClientKind::Stranger));
+        let listens = "id=7 addr=a name= db=0 sub=1 psub=0 cmd=ping";
+        assert_eq!(kind(listens), Some(ClientKind::Stranger));
         for nobody in [
-            "id=7 addr=a name= cmd=get",
+            "id=7 addr=a name= sub=0 cmd=get",
             "id=7 addr=a name=quorate-operator cmd=eval",
             "",
         ] {

@@ -44,6 +44,8 @@ pub(super) struct Handshake {
     quarantined_until: Instant,
     memory: Memory,
     mark: Option<Seen>,
+    /// The server does not take the name.
+    unnamed: bool,
     refused: Option<Fault>,
     unmarked: Option<Instant>,
 }
@@ -63,6 +65,8 @@ enum Asked {
     Database,
     /// Names library and process in CLIENT LIST: not every server knows it, not every user may.
     Courtesy,
+    /// Names the connection, and which masters it goes by.
+    Name,
     Info,
     /// How far a change of masters is.
     Mark,
@@ -100,7 +104,7 @@ impl Handshake {
             asked.push_back(Asked::Courtesy);
         }
         Command::words(out, &["CLIENT", "SETNAME", &shared.options.full_name()]);
-        asked.push_back(Asked::Courtesy);
+        asked.push_back(Asked::Name);
         Command::words(out, &["INFO", "server"]);
         asked.push_back(Asked::Info);
         // Behind the name: who has not read the mark yet when it is raised is found by name.
@@ -121,6 +125,7 @@ impl Handshake {
             quarantined_until: NEVER_GUARDED,
             memory: Memory::of(None, false),
             mark: None,
+            unnamed: false,
             refused: None,
             unmarked: None,
         }
@@ -137,7 +142,11 @@ impl Handshake {
             // Before it nothing was subscribed to: who pushes all the same may never stop.
             (_, Value::Push(_)) => return Err(odd("a message before anything was subscribed to")),
             (Asked::Hello, value) => hello_answer(shared, value)?,
-            (Asked::Courtesy | Asked::Kill, Value::Error(_) | Value::Simple(_) | Value::Int(_))
+            (Asked::Name, Value::Error(_)) => self.unnamed = true,
+            (
+                Asked::Courtesy | Asked::Name | Asked::Kill,
+                Value::Error(_) | Value::Simple(_) | Value::Int(_),
+            )
             | (Asked::Id, Value::Error(_))
             | (Asked::Database, Value::Simple(_)) => {}
             (Asked::Info, Value::Error(error)) => self.untold = Some(server_fault(error)),
@@ -230,6 +239,12 @@ impl Handshake {
             }
         };
         options.marks.saw(name, mark);
+        if self.unnamed && options.configuration.step() == 0 {
+            // Nobody finds this connection to end it: its scripts have to look.
+            self.scripts = Scripts::checked(options.configuration);
+            let loaded = self.scripts.load(Scripts::PLAIN, options.max_ttl, out);
+            self.asked.extend(loaded.map(Asked::Script));
+        }
         self.unmarked = mark.is_none().then_some(answered);
         let early = options.configuration.admission(mark) == Admission::Early;
         if !early {

@@ -61,10 +61,10 @@ impl Purpose {
         Self::Operating,
         Self::Values,
         Self::Semaphores,
+        Self::Masters,
         Self::Database,
         Self::Persistence,
         Self::Naming,
-        Self::Masters,
     ];
 
     /// Whether no lock can be taken without it, where it is in use.
@@ -207,6 +207,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Naming, "CLIENT SETNAME quorate"),
     // Never written here: the key may be there.
     (Purpose::Masters, "GET {masters}"),
+    (Purpose::Masters, "CLIENT SETNAME quorate"),
 ];
 
 /// The purposes that one `Redlock` has.
@@ -667,7 +668,7 @@ mod tests {
     }
 
     /// What each script is for.
-    const OF_SCRIPTS: [&[Purpose]; 17] = {
+    const OF_SCRIPTS: [&[Purpose]; 18] = {
         use Purpose::{
             Elections, Fencing, Groups, Locking, Notes, Operating, Order, Semaphores, Values,
             WakeUps,
@@ -690,6 +691,7 @@ mod tests {
             &[Locking, Fencing, Order, Semaphores],
             &[Locking, Order, WakeUps, Notes],
             &[Notes, Elections, Groups, Fencing],
+            &[Locking],
         ]
     };
 
@@ -739,6 +741,7 @@ mod tests {
             });
             let name = need.command();
             let driver = direct.contains(&name.as_str())
+                || need.family() == Some(Family::Masters)
                 || name.starts_with("client|")
                 || name == "config|get";
             assert!(called || driver, "nobody needs {need:?}");

@@ -1,6 +1,7 @@
 //! Requests as commands, replies as answers, errors as faults.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -160,18 +161,13 @@ const OTHER_MASTERS: &str = "quorate: masters ";
 /// What stands in front of a script that votes, where the mark has to be one of those that admit this client. In a
 /// connection that lasts, and behind a proxy, it is what stops a client that was admitted when it came.
 fn check(configuration: Configuration) -> String {
-    if configuration.step() == 0 {
-        // These are told by their handshake, and who closes them ends their connections: nobody pays who never
-        // changes masters.
-        return String::new();
-    }
     let mut wrong = String::from(if configuration.needs_no_mark() {
         "mark"
     } else {
         "true"
     });
     for mark in configuration.marks() {
-        wrong.push_str(&format!(" and mark ~= '{mark}'"));
+        let _ = write!(wrong, " and mark ~= '{mark}'");
     }
     format!(
         "local mark = redis.call('GET', '{MASTERS}') if {wrong} then \
@@ -180,7 +176,18 @@ fn check(configuration: Configuration) -> String {
 }
 
 impl Scripts {
+    /// Those of a client of masters that were never changed look at nothing: these clients are told by their handshake,
+    /// and who closes their masters ends their connections. Nobody pays who never changes masters.
     pub(super) fn of(configuration: Configuration) -> Self {
+        if configuration.step() == 0 {
+            Self::default()
+        } else {
+            Self::checked(configuration)
+        }
+    }
+
+    /// Those that look at the mark, whatever the step.
+    pub(super) fn checked(configuration: Configuration) -> Self {
         Self {
             check: check(configuration),
             ..Self::default()

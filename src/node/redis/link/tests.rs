@@ -157,9 +157,9 @@ const SHA: &str = "$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
 /// The answers to a handshake, up to the number of the connection.
 const GREETING: [&str; 15] = [
     "%1\r\n+proto\r\n:3\r\n",
-    "+OK\r\n",
-    "+OK\r\n",
     "-ERR unknown subcommand\r\n",
+    "-ERR unknown subcommand\r\n",
+    "+OK\r\n",
     "$38\r\nrun_id:a\r\nuptime_in_seconds:99999999\r\n\r\n",
     "_\r\n",
     SHA,
@@ -851,6 +851,40 @@ fn greet_as(bench: &mut Bench, run: &str, mark: &str, now: u64) {
     if bench.written().contains("KILL") {
         bench.say(b":0\r\n", now);
     }
+}
+
+fn refusing_the_name() -> String {
+    let mut said = GREETING;
+    said[3] = "-NOPERM no name\r\n";
+    said.concat()
+}
+
+/// Who closes masters ends the connections of the old clients by their names.
+#[test]
+fn a_connection_that_cannot_be_named_loads_scripts_that_look_at_the_mark() {
+    let mut bench = Bench::new();
+    bench.link.dialed(at(0));
+    assert!(
+        bench
+            .written()
+            .matches("redis.call('GET', 'quorate:masters')")
+            .count()
+            == 0
+    );
+    bench.say(refusing_the_name().as_bytes(), 0);
+    let loaded = bench.written();
+    assert_eq!(
+        loaded
+            .matches("redis.call('GET', 'quorate:masters')")
+            .count(),
+        4,
+        "{loaded}"
+    );
+    bench.say(SHA.repeat(8).as_bytes(), 1);
+    bench.ask(1, acquire(1));
+    bench.link.take(at(1));
+    bench.say(b"-ERR quorate: masters 1 0123456789abcdef\r\n", 2);
+    assert_eq!(bench.told.kinds(), ["other_masters"]);
 }
 
 #[test]
