@@ -70,6 +70,8 @@
 //! | `value removed` | debug | `resource` |
 //! | `no connection`, `connection lost` | warn | `node`, `fault` |
 //! | `master restarted lately ..` | warn | `node`, `uptime_s` |
+//! | `master refuses this client's configuration` | warn | `node`, `fault` |
+//! | `master has lost the mark ..` | warn | `node` |
 //! | `no wake-ups, only timers` | warn | `node`, `why` |
 //! | `an even number of masters ..` | warn | `masters` |
 //!

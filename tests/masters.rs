@@ -3,11 +3,13 @@
 
 mod support;
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use quorate::{
     AcquireError, Change, ChangeError, Fault, LossCause, NodeOutcome, NodeReport, Redlock,
-    RedlockBuilder, RestartGuard, Stage, TryAcquire,
+    RedlockBuilder, RestartGuard, Stage, TryAcquire, Wait,
 };
 use quorate_testbed::Masters;
 use support::{PATIENCE, ask_server, eventually, has_key, masters, ms, secs, settings};
@@ -58,15 +60,6 @@ impl Scene {
             .expect("next")
     }
 
-    /// The next masters have been up for long enough.
-    async fn prepare(&self, change: &Change<'_>) {
-        let started = std::time::Instant::now();
-        while let Err(error) = change.prepare().await {
-            assert!(started.elapsed() < PATIENCE, "{error}");
-            tokio::time::sleep(ms(100)).await;
-        }
-    }
-
     fn marks(&self) -> Vec<String> {
         let mark = |server| {
             ask_server(server, &["GET", MARK])
@@ -80,6 +73,15 @@ impl Scene {
     }
 }
 
+/// The next masters have been up for long enough.
+async fn prepare(change: &Change<'_>) {
+    let started = Instant::now();
+    while let Err(error) = change.prepare().await {
+        assert!(started.elapsed() < PATIENCE, "{error}");
+        tokio::time::sleep(ms(100)).await;
+    }
+}
+
 async fn closed_and_waited(change: &Change<'_>) {
     change.close().await.expect("closed");
     let closed = change.closed().await.expect("closed");
@@ -90,7 +92,7 @@ async fn closed_and_waited(change: &Change<'_>) {
 
 /// Whether the masters have no votes for it. A connection that has just been ended says nothing of that.
 async fn is_refused(redlock: &Redlock) -> bool {
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     loop {
         match redlock.try_acquire("job").await {
             Err(AcquireError::OtherMasters(missed)) => {
@@ -137,7 +139,7 @@ async fn clients_of_both_sets_exclude_those_of_either_and_numbers_rise_through_t
         matches!(change.close().await, Err(ChangeError::Missing(_))),
         "not prepared"
     );
-    scene.prepare(&change).await;
+    prepare(&change).await;
     assert_eq!(change.look().await.stage(), Stage::Prepared);
     // Old ones beside both.
     let guard = old.acquire("job").await.expect("free");
@@ -179,7 +181,7 @@ async fn who_holds_on_closed_masters_is_not_prolonged_and_gives_back_everywhere(
     let scene = Scene::start();
     let (old, both) = (scene.old(), scene.both());
     let change = both.change().expect("a change");
-    scene.prepare(&change).await;
+    prepare(&change).await;
     let lasts = old.acquire("job").await.expect("free");
     let gives_back = old.acquire("other").await.expect("free");
     change.close().await.expect("closed");
@@ -201,7 +203,7 @@ async fn nothing_is_opened_where_the_old_masters_were_not_closed_all_the_time() 
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
-    scene.prepare(&change).await;
+    prepare(&change).await;
     assert!(
         matches!(change.closed().await, Err(ChangeError::Missing(_))),
         "not closed"
@@ -228,7 +230,7 @@ async fn a_client_that_cannot_be_refused_is_named_and_stops_the_opening() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
-    scene.prepare(&change).await;
+    prepare(&change).await;
     change.close().await.expect("closed");
     // As a version before there were marks names itself.
     let mut before = scene.servers[0].connect(secs(2)).expect("a connection");
@@ -264,7 +266,7 @@ async fn a_master_that_lost_its_mark_is_guarded_and_given_it_again() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
-    scene.prepare(&change).await;
+    prepare(&change).await;
     change.close().await.expect("closed");
     let next = scene.urls(2..5);
     let guarded = scene
@@ -280,22 +282,22 @@ async fn a_master_that_lost_its_mark_is_guarded_and_given_it_again() {
         support::connections(&scene.servers[0]) > 0
     })
     .await;
-    let started = std::time::Instant::now();
-    while scene.marks()[0] != "1" {
-        assert!(started.elapsed() < PATIENCE, "{:?}", scene.marks());
+    let started = Instant::now();
+    loop {
         let guard = guarded
             .acquire("job")
             .await
             .expect("a majority of each is there");
         let said = guard.report();
         guard.release().await;
-        if scene.marks()[0] == "1" {
-            let quarantined = |said: &NodeReport| {
-                matches!(said.outcome, NodeOutcome::Fault(Fault::Quarantined(_)))
-            };
-            assert!(said.iter().any(quarantined), "{said:?}");
+        let quarantined =
+            |said: &NodeReport| matches!(said.outcome, NodeOutcome::Fault(Fault::Quarantined(_)));
+        if said.iter().any(quarantined) {
+            break;
         }
+        assert!(started.elapsed() < PATIENCE, "{said:?}");
     }
+    eventually("its mark is there again", || scene.marks()[0] == "1").await;
     assert!(is_refused(&scene.old()).await);
 }
 
@@ -313,7 +315,7 @@ async fn a_counter_ahead_of_the_clock_is_carried() {
     for server in scene.servers.iter().take(2) {
         ask_server(server, &["SET", "quorate:fence:job", &hour.to_string()]);
     }
-    scene.prepare(&change).await;
+    prepare(&change).await;
     closed_and_waited(&change).await;
     assert!(u128::from(number(&next).await) > hour);
 }
@@ -323,7 +325,7 @@ async fn clients_that_were_told_other_masters_are_refused() {
     let scene = Scene::start();
     let both = scene.both();
     let change = both.change().expect("a change");
-    scene.prepare(&change).await;
+    prepare(&change).await;
     closed_and_waited(&change).await;
     let odd = scene
         .settings(1..4)
@@ -366,6 +368,7 @@ async fn users_that_may_not_read_the_mark_lock_and_stop_a_change_and_those_witho
         settings(urls)
             .max_ttl(MAX_TTL)
             .ttl(MAX_TTL)
+            .node_timeout(ms(250))
             .build()
             .expect("good settings")
     };
@@ -375,7 +378,7 @@ async fn users_that_may_not_read_the_mark_lock_and_stop_a_change_and_those_witho
         redlock.acquire("job").await.expect("free").release().await;
     }
     let change = both.change().expect("a change").strangers_pass(true);
-    scene.prepare(&change).await;
+    prepare(&change).await;
     change.close().await.expect("closed");
     // Its connection stands, and nobody could end it by its name.
     assert!(is_refused(&unnamed).await);
@@ -393,9 +396,122 @@ async fn users_that_may_not_read_the_mark_lock_and_stop_a_change_and_those_witho
         .release()
         .await;
     drop(unread);
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     while let Err(error) = change.closed().await {
         assert!(started.elapsed() < PATIENCE, "{error}");
         tokio::time::sleep(ms(50)).await;
     }
+}
+
+/// What the holders of all clients have in common.
+#[derive(Default)]
+struct Book {
+    /// Until when somebody believes to hold it.
+    held: Mutex<Option<Instant>>,
+    last: Mutex<u64>,
+    wrong: Mutex<Vec<String>>,
+    /// How often each client has had it.
+    had: [AtomicUsize; 5],
+}
+
+impl Book {
+    /// One acquisition of this client, written down.
+    async fn hold(&self, client: usize, redlock: &Redlock) {
+        let lock = redlock.lock("job").fixed_lease().wait(Wait::For(ms(300)));
+        let Ok(guard) = lock.acquire().await else {
+            tokio::time::sleep(ms(20)).await;
+            return;
+        };
+        let number = guard.fencing_token().expect("a number");
+        let until = Instant::now() + guard.remaining();
+        if let Some(other) = self.held.lock().expect("no panic").replace(until)
+            && Instant::now() < other
+        {
+            let mut wrong = self.wrong.lock().expect("no panic");
+            wrong.push(format!("client {client} beside another"));
+        }
+        let before = std::mem::replace(&mut *self.last.lock().expect("no panic"), number);
+        if number <= before {
+            let mut wrong = self.wrong.lock().expect("no panic");
+            wrong.push(format!("client {client}: {number} after {before}"));
+        }
+        self.had[client].fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(ms(2)).await;
+        *self.held.lock().expect("no panic") = None;
+        guard.release().await;
+    }
+
+    fn had(&self) -> Vec<usize> {
+        let had = self.had.iter();
+        had.map(|had| had.load(Ordering::Relaxed)).collect()
+    }
+}
+
+/// From three to five and on to three others, while clients of all five configurations run from the first moment to the
+/// last, and an old master is killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_of_every_step_may_run_all_the_time() {
+    let servers = masters(7);
+    let urls = |which: std::ops::Range<usize>| servers.urls()[which].to_vec();
+    let sets = [urls(0..3), urls(0..5), urls(4..7)];
+    let told = |set: usize| {
+        let settings = settings(sets[set].clone()).node_timeout(ms(250));
+        let max_ttl = secs(2);
+        settings
+            .max_ttl(max_ttl)
+            .ttl(max_ttl)
+            .masters_generation(set as u64)
+    };
+    let both = |set: usize| told(set).next_masters(sets[set + 1].clone());
+    let clients = [told(0), both(0), told(1), both(1), told(2)];
+    let clients = clients.map(|settings| settings.build().expect("good settings"));
+    let book = Arc::new(Book::default());
+    let over = Arc::new(AtomicBool::new(false));
+    let run = |(client, redlock): (usize, &Redlock)| {
+        let (redlock, book, over) = (redlock.clone(), book.clone(), over.clone());
+        tokio::spawn(async move {
+            while !over.load(Ordering::Relaxed) {
+                book.hold(client, &redlock).await;
+            }
+        })
+    };
+    let running: Vec<_> = clients.iter().enumerate().map(run).collect();
+    let have_it = async |who: &[usize]| {
+        let before = book.had();
+        let what = format!("clients {who:?} have it");
+        eventually(&what, || {
+            let now = book.had();
+            who.iter().all(|client| now[*client] > before[*client] + 3)
+        })
+        .await;
+    };
+    for (set, joint) in [(0, &clients[1]), (1, &clients[3])] {
+        let (old, step) = (2 * set, 2 * set + 1);
+        let change = joint.change().expect("a change");
+        prepare(&change).await;
+        have_it(&[old, step]).await;
+        change.close().await.expect("closed");
+        if set == 1 {
+            servers[0].kill().expect("killed");
+        }
+        have_it(&[step]).await;
+        let closed = change.closed().await.expect("closed");
+        tokio::time::sleep(change.wait()).await;
+        change.open(&closed).await.expect("open");
+        have_it(&[step, step + 1]).await;
+        change.finish().await.expect("finished");
+        have_it(&[step + 1]).await;
+    }
+    let at_last = book.had();
+    have_it(&[4]).await;
+    over.store(true, Ordering::Relaxed);
+    for client in running {
+        client.await.expect("no panic");
+    }
+    assert_eq!(*book.wrong.lock().expect("no panic"), [] as [String; 0]);
+    assert_eq!(
+        book.had()[..4],
+        at_last[..4],
+        "those that were closed out have nothing"
+    );
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::conversation::Conversation;
 use super::resp::{Command, Value};
 use super::shared::Shared;
-use super::wire::{down, server_fault};
+use super::wire::{down, server_fault, with_parts};
 use crate::keys::{self, Family, MASTERS};
 use crate::node::Fault;
 use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, ClientSeen, Counter, OPERATOR};
@@ -50,8 +50,15 @@ async fn carried_out(
             print,
             step,
         } => {
-            talk.say(&["EVAL", RAISE, "1", MASTERS, &number.to_string(), print])
-                .await?;
+            let raise = [
+                "EVAL",
+                &with_parts(RAISE),
+                "1",
+                MASTERS,
+                &number.to_string(),
+                print,
+            ];
+            talk.say(&raise).await?;
             // Read behind the mark: who had not read it before is in this list.
             for client in talk.clients().await? {
                 if matches!(client.kind, ClientKind::AtStep(of) if of < *step) {
@@ -219,9 +226,10 @@ impl Talk {
     }
 
     async fn carry(&mut self, counters: &[Counter]) -> Result<(), Fault> {
+        let carry = with_parts(CARRY);
         for page in counters.chunks(TOGETHER) {
             let mut command = Command::of(self.0.out(), 3 + 2 * page.len() + 1);
-            command.arg("EVAL").arg(CARRY).number(page.len() as u64);
+            command.arg("EVAL").arg(&carry).number(page.len() as u64);
             for (key, _) in page {
                 command.arg(key);
             }

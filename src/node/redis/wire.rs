@@ -75,7 +75,7 @@ pub(super) fn sources() -> &'static [String; SOURCES.len()] {
     &WHOLE
 }
 
-fn with_parts(source: &str) -> String {
+pub(super) fn with_parts(source: &str) -> String {
     let put_in = |text: String, (line, part): &(&str, &str)| text.replace(line, part);
     keys::put_in(&PARTS.iter().fold(source.to_owned(), put_in))
 }
