@@ -133,6 +133,10 @@ impl Session for CountingSession {
     async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
         self.0.page(from, count).await
     }
+
+    async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
+        self.0.remove(records).await
+    }
 }
 
 #[tokio::test]

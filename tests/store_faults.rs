@@ -170,6 +170,10 @@ impl Session for BooksSession {
     async fn page(&mut self, _: u64, _: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
         self.ask(|_| Vec::new()).await
     }
+
+    async fn remove(&mut self, _: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
+        Ok(())
+    }
 }
 
 /// Takes it as soon as it can be had, without standing in line.

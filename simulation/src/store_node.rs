@@ -147,6 +147,13 @@ impl Session for SimSession {
             _ => other(),
         }
     }
+
+    async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
+        match self.ask(Question::Remove(records.to_vec())).await? {
+            Said::Removed => Ok(()),
+            _ => other(),
+        }
+    }
 }
 
 impl Listener for SimSession {

@@ -74,13 +74,29 @@ pub(crate) fn load(names: &[Arc<[u8]>]) -> String {
     out
 }
 
-/// A page of the records, as [`load`] gives them.
-pub(crate) fn page(from: u64, count: u32) -> String {
-    format!(
+/// A page of the records, as [`load`] gives them: behind that name, or behind so many of them.
+pub(crate) fn page(from: u64, behind: Option<&[u8]>, count: u32) -> String {
+    let mut out = format!(
         "SELECT c.clock,r.name,r.version,r.state FROM (SELECT {CLOCK} AS clock) c \
-         LEFT JOIN (SELECT name,version,state FROM quorate_record WHERE state IS NOT NULL \
-         ORDER BY name LIMIT {count} OFFSET {from}) r ON TRUE ORDER BY r.name"
-    )
+         LEFT JOIN (SELECT name,version,state FROM quorate_record WHERE state IS NOT NULL"
+    );
+    if let Some(behind) = behind {
+        out.push_str(" AND name>");
+        hex(behind, &mut out);
+    }
+    let offset = if behind.is_some() { 0 } else { from };
+    let _ = write!(
+        out,
+        " ORDER BY name LIMIT {count} OFFSET {offset}) r ON TRUE ORDER BY r.name"
+    );
+    out
+}
+
+/// Removes a record where it has this version.
+pub(crate) fn remove(name: &[u8], version: u64, out: &mut String) {
+    out.push_str("DELETE FROM quorate_record WHERE name=");
+    hex(name, out);
+    let _ = write!(out, " AND version={version}");
 }
 
 /// Changes a record that is there. Its answer says whether it did, and the clock.

@@ -154,6 +154,28 @@ async fn a_version_never_comes_again_also_when_the_row_was_removed() {
 }
 
 #[tokio::test]
+async fn what_is_removed_by_its_version_is_gone_and_nothing_else_is() {
+    let (_server, store) = store!();
+    let mut session = session(&store).await;
+    let first = put(&mut session, "a", 0, "1").await;
+    let last = put(&mut session, "a", first, "2").await;
+    let kept = put(&mut session, "b", 0, "3").await;
+    let name = |key: &str| std::sync::Arc::<[u8]>::from(key.as_bytes());
+    let late = [(name("b"), kept - 1), (name("a"), first), (name("c"), 1)];
+    session.remove(&late).await.unwrap();
+    assert_eq!(get(&mut session, "a").await.version, last);
+    session
+        .remove(&[(name("b"), 1), (name("a"), last)])
+        .await
+        .unwrap();
+    assert_eq!(get(&mut session, "a").await, Record::default());
+    assert_eq!(get(&mut session, "b").await.version, kept);
+    let anew = put(&mut session, "a", 0, "4").await;
+    session.remove(&[(name("a"), last)]).await.unwrap();
+    assert_eq!(get(&mut session, "a").await.version, anew);
+}
+
+#[tokio::test]
 async fn what_a_lost_session_still_does_finds_another_version() {
     let (server, store) = store!();
     let mut lost = session(&store).await;
@@ -385,6 +407,11 @@ async fn a_page_has_its_order() {
     let said = session.page(2, 2).await.unwrap();
     assert_eq!(said.what[0].0, b"c");
     assert_eq!(said.what[0].1, get(&mut session, "c").await);
+    // Behind the last page nothing is counted: what was removed before it is not missed.
+    session.page(0, 2).await.unwrap();
+    let first = get(&mut session, "a").await.version;
+    session.remove(&[(b"a"[..].into(), first)]).await.unwrap();
+    assert_eq!(session.page(2, 2).await.unwrap().what[0].0, b"c");
     let none = session.page(3, 2).await.unwrap();
     assert!(none.what.is_empty() && none.clock.is_some());
 }

@@ -7,6 +7,7 @@ use rand::rngs::StdRng;
 use zookeeper_client::{Acls, CreateMode, CreateOptions};
 
 use crate::address::Address;
+use crate::step::Life;
 
 /// The znode that names the ensemble for all paths in it.
 pub(crate) const SERVER: &str = "/quorate-server";
@@ -42,11 +43,19 @@ impl Layout {
         format!("{}/identity", self.root)
     }
 
+    /// The znode under which the one of a record is.
     pub(crate) fn record(&self, name: &[u8]) -> String {
         let mut path = self.records();
-        path.reserve(1 + 2 * name.len());
+        path.reserve(1 + 2 * name.len() + 9);
         path.push('/');
         path.push_str(&hex(name));
+        path
+    }
+
+    /// The znode of a record in one of its lives.
+    pub(crate) fn of_life(&self, name: &[u8], life: Life) -> String {
+        let mut path = self.record(name);
+        let _ = write!(path, "/{life:08x}");
         path
     }
 
@@ -68,6 +77,13 @@ impl Layout {
 pub(crate) fn fresh() -> String {
     let mut rng: StdRng = rand::make_rng();
     hex(&rng.random::<[u8; 16]>())
+}
+
+/// Which life the znode of this name is of; `None` for what [`Layout::of_life`] did not write.
+pub(crate) fn life_of(name: &str) -> Option<Life> {
+    Life::from_str_radix(name, 16)
+        .ok()
+        .filter(|life| format!("{life:08x}") == name && *life > 0)
 }
 
 /// Two digits a byte. An empty name is a dash: a znode has a name.

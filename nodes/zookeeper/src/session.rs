@@ -1,22 +1,31 @@
 //! Reading and changing records over one session.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use quorate::node::Fault;
 use quorate::node::store::{Clocked, Commit, Committed, NamedRecord, Record, Session};
+use rand::RngExt;
+use rand::rngs::StdRng;
 use zookeeper_client::{Client, CreateMode, Error, MultiWriteError, MultiWriteResult, MultiWriter};
 
 use crate::address::Address;
 use crate::dial::{Dialled, Watch};
 use crate::fault;
-use crate::layout::{Layout, unhex};
-use crate::step::{Step, steps, version};
+use crate::layout::{Layout, life_of, unhex};
+use crate::step::{Life, Step, life, removal, steps, version};
 use crate::words;
 
 /// ZooKeeper cuts the connection of who sends more than a MiB.
 const LARGEST: usize = 1_000_000;
+
+/// The lives of so many records are remembered; then all are asked for anew.
+const MOST: usize = 16_384;
+
+/// So often in a row a record is looked for that is removed and made anew in between.
+const TRIES: usize = 5;
 
 /// One session with a ZooKeeper.
 #[derive(Debug)]
@@ -26,6 +35,17 @@ pub struct ZooKeeperSession {
     layout: Layout,
     /// The names of all records, as they were when the first page was asked for.
     names: Vec<String>,
+    /// Which life of each record was seen last: where to look first.
+    lives: HashMap<Arc<[u8]>, Life>,
+    draw: StdRng,
+}
+
+/// What stands where a record should be and is none: no version of it fits.
+fn strange() -> Record {
+    Record {
+        version: u64::MAX,
+        state: vec![u8::MAX],
+    }
 }
 
 /// What became of one transaction.
@@ -46,6 +66,8 @@ impl ZooKeeperSession {
             layout: Layout::new(&address),
             address,
             names: Vec::new(),
+            lives: HashMap::new(),
+            draw: rand::make_rng(),
         }
     }
 
@@ -53,22 +75,90 @@ impl ZooKeeperSession {
         fault::of_request(error, &self.address)
     }
 
-    async fn read(&self, paths: Vec<String>) -> Result<Vec<Record>, Fault> {
+    async fn read(&mut self, names: &[Arc<[u8]>]) -> Result<Vec<Record>, Fault> {
+        let mut records = vec![Record::default(); names.len()];
+        let mut open: Vec<usize> = (0..names.len()).collect();
+        for _ in 0..TRIES {
+            self.find(names, &mut open, &mut records).await?;
+            self.fetch(names, &mut open, &mut records).await?;
+            if open.is_empty() {
+                return Ok(records);
+            }
+        }
+        let why = "a record that is removed and made anew time and again";
+        Err(Fault::Server(why.into()))
+    }
+
+    /// Looks up the lives of the records that are open, where they are not known. What has none is not open any more.
+    async fn find(
+        &mut self,
+        names: &[Arc<[u8]>],
+        open: &mut Vec<usize>,
+        records: &mut [Record],
+    ) -> Result<(), Fault> {
+        let known = |at: &usize| self.lives.contains_key(&names[*at]);
+        let unknown: Vec<usize> = open.iter().copied().filter(|at| !known(at)).collect();
+        let paths: Vec<String> = unknown
+            .iter()
+            .map(|at| self.layout.record(&names[*at]))
+            .collect();
+        let asked: Vec<_> = paths
+            .iter()
+            .map(|path| self.client.list_children(path))
+            .collect();
+        let said = join_all(asked).await;
+        if self.lives.len() > MOST {
+            self.lives.retain(|name, _| names.contains(name));
+        }
+        for (at, said) in unknown.into_iter().zip(said) {
+            let (lives, foreign) = match said {
+                Ok(lives) => (lives, true),
+                Err(Error::NoNode) => (Vec::new(), false),
+                Err(error) => return Err(self.fault(&error)),
+            };
+            if let Some(life) = lives.iter().find_map(|life| life_of(life)) {
+                self.lives.insert(names[at].clone(), life);
+                continue;
+            }
+            open.retain(|one| *one != at);
+            if foreign {
+                records[at] = strange();
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the records that are open. What has gone meanwhile stays open.
+    async fn fetch(
+        &mut self,
+        names: &[Arc<[u8]>],
+        open: &mut Vec<usize>,
+        records: &mut [Record],
+    ) -> Result<(), Fault> {
+        let lives: Vec<Life> = open.iter().map(|at| self.lives[&names[*at]]).collect();
+        let path = |(at, life): (&usize, &Life)| self.layout.of_life(&names[*at], *life);
+        let paths: Vec<String> = open.iter().zip(&lives).map(path).collect();
         // Each is sent when it is called, not when it is polled.
         let asked: Vec<_> = paths
             .iter()
             .map(|path| self.client.get_data(path))
             .collect();
-        let said = join_all(asked).await.into_iter();
-        said.map(|said| match said {
-            Ok((state, stat)) => Ok(Record {
-                version: version(stat.version),
-                state,
-            }),
-            Err(Error::NoNode) => Ok(Record::default()),
-            Err(error) => Err(self.fault(&error)),
-        })
-        .collect()
+        let said = join_all(asked).await;
+        let asked = std::mem::take(open);
+        for ((at, life), said) in asked.into_iter().zip(lives).zip(said) {
+            match said {
+                Ok((state, stat)) => {
+                    let version = version(life, stat.version);
+                    records[at] = Record { version, state };
+                }
+                Err(Error::NoNode) => {
+                    self.lives.remove(&names[at]);
+                    open.push(at);
+                }
+                Err(error) => return Err(self.fault(&error)),
+            }
+        }
+        Ok(())
     }
 
     async fn list(&self) -> Result<Vec<String>, Fault> {
@@ -90,14 +180,14 @@ impl ZooKeeperSession {
         told: &[Told],
     ) -> BoxFuture<'_, Result<Outcome, Fault>> {
         if let ([change], [only], []) = (&*commit.changes, steps, told)
-            && let [Step::Set(at)] = **only
+            && let [Step::Set(life, at)] = **only
         {
             let state = change.state.as_deref().unwrap_or_default();
-            let path = self.layout.record(&change.name);
+            let path = self.layout.of_life(&change.name, life);
             let set = self.client.set_data(&path, state, Some(at));
             return async move {
                 match set.await {
-                    Ok(stat) => Ok(Outcome::Done(vec![version(stat.version)])),
+                    Ok(stat) => Ok(Outcome::Done(vec![version(life, stat.version)])),
                     Err(Error::BadVersion | Error::NoNode) => Ok(Outcome::Stale),
                     Err(error) => Err(self.fault(&error)),
                 }
@@ -123,23 +213,35 @@ impl ZooKeeperSession {
         told: &[Told],
     ) -> Result<(), Error> {
         for (change, steps) in commit.changes.iter().zip(steps) {
-            let path = self.layout.record(&change.name);
             let state = change.state.as_deref().unwrap_or_default();
-            for step in steps {
-                match *step {
-                    Step::Create => {
-                        let options = self.layout.options(CreateMode::Persistent);
-                        writer.add_create(&path, state, &options)?;
-                    }
-                    Step::Set(at) => writer.add_set_data(&path, state, Some(at))?,
-                    Step::SetAgain => writer.add_set_data(&path, state, None)?,
-                    Step::Check(at) => writer.add_check_version(&path, at)?,
-                    Step::Remove => writer.add_delete(&path, None)?,
-                }
-            }
+            self.write_record(writer, &change.name, state, steps)?;
         }
         for (process, data) in told {
             writer.add_set_data(&self.layout.wake(process), data, None)?;
+        }
+        Ok(())
+    }
+
+    fn write_record(
+        &self,
+        writer: &mut MultiWriter<'_>,
+        name: &[u8],
+        state: &[u8],
+        steps: &[Step],
+    ) -> Result<(), Error> {
+        let record = || self.layout.record(name);
+        let of_life = |life| self.layout.of_life(name, life);
+        let options = self.layout.options(CreateMode::Persistent);
+        for step in steps {
+            match *step {
+                Step::Room => writer.add_create(&record(), b"", &options)?,
+                Step::Create(life) => writer.add_create(&of_life(life), state, &options)?,
+                Step::Set(life, at) => writer.add_set_data(&of_life(life), state, Some(at))?,
+                Step::SetAgain(life) => writer.add_set_data(&of_life(life), state, None)?,
+                Step::Check(life, at) => writer.add_check_version(&of_life(life), at)?,
+                Step::Remove(life, at) => writer.add_delete(&of_life(life), Some(at))?,
+                Step::Clear => writer.add_delete(&record(), None)?,
+            }
         }
         Ok(())
     }
@@ -158,7 +260,7 @@ impl ZooKeeperSession {
             }
             Ok(_) => Err(Fault::Disconnected("half an answer".into())),
             Err(MultiWriteError::OperationFailed { index, source }) => {
-                let created = steps.iter().flatten().nth(index) == Some(&Step::Create);
+                let created = steps.iter().flatten().nth(index) == Some(&Step::Room);
                 match source {
                     _ if index >= of_records => Ok(Outcome::Unheard(index - of_records)),
                     Error::BadVersion | Error::NodeExists => Ok(Outcome::Stale),
@@ -168,6 +270,36 @@ impl ZooKeeperSession {
                 }
             }
             Err(MultiWriteError::RequestFailed { source }) => Err(self.fault(&source)),
+        }
+    }
+
+    /// Sends the removal of one record now; of what has another version nothing is removed.
+    fn send_removal(&self, name: &[u8], steps: &[Step]) -> BoxFuture<'_, Result<(), Fault>> {
+        let mut writer = self.client.new_multi_writer();
+        if let Err(error) = self.write_record(&mut writer, name, b"", steps) {
+            return std::future::ready(Err(self.fault(&error))).boxed();
+        }
+        let sent = writer.commit();
+        async move {
+            match sent.await {
+                Ok(_) | Err(MultiWriteError::OperationFailed { .. }) => Ok(()),
+                Err(MultiWriteError::RequestFailed { source }) => Err(self.fault(&source)),
+            }
+        }
+        .boxed()
+    }
+
+    /// Of what is done it is known where it is.
+    fn remember(&mut self, commits: &[Commit], settled: &[Committed]) {
+        for (commit, settled) in commits.iter().zip(settled) {
+            let Committed::Done(versions) = settled else {
+                continue;
+            };
+            for (change, version) in commit.changes.iter().zip(versions) {
+                if let Some(life) = life(*version) {
+                    self.lives.insert(change.name.clone(), life);
+                }
+            }
         }
     }
 
@@ -194,13 +326,14 @@ impl ZooKeeperSession {
 impl Session for ZooKeeperSession {
     async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Clocked<Vec<Record>>, Fault> {
         let watch = Watch::on(&self.client)?;
-        let paths = names.iter().map(|name| self.layout.record(name)).collect();
-        watch.over(self.read(paths)).await.map(without_clock)
+        watch.over(self.read(names)).await.map(without_clock)
     }
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
         let watch = Watch::on(&self.client)?;
-        let planned = commits.iter().map(plan).collect::<Result<Vec<_>, _>>()?;
+        let life = self.draw.random_range(1..=Life::MAX);
+        let planned = commits.iter().map(|commit| plan(commit, life));
+        let planned = planned.collect::<Result<Vec<_>, _>>()?;
         // All are sent before the first answer is waited for.
         let sent: Vec<_> = commits
             .iter()
@@ -211,8 +344,9 @@ impl Session for ZooKeeperSession {
                 self.settle(commit, steps, told, first)
             })
             .collect();
-        let settled = join_all(sent).map(together);
-        watch.over(settled).await.map(without_clock)
+        let settled = watch.over(join_all(sent).map(together)).await?;
+        self.remember(commits, &settled);
+        Ok(without_clock(settled))
     }
 
     async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
@@ -222,10 +356,23 @@ impl Session for ZooKeeperSession {
         }
         let from = usize::try_from(from).unwrap_or(usize::MAX);
         let page = self.names.iter().skip(from).take(count as usize);
-        let named: Vec<Vec<u8>> = page.filter_map(|name| unhex(name)).collect();
-        let paths = named.iter().map(|name| self.layout.record(name)).collect();
-        let records = Watch::on(&self.client)?.over(self.read(paths)).await?;
-        Ok(without_clock(named.into_iter().zip(records).collect()))
+        let named: Vec<Arc<[u8]>> = page.filter_map(|name| Some(unhex(name)?.into())).collect();
+        let watch = Watch::on(&self.client)?;
+        let records = watch.over(self.read(&named)).await?;
+        let named = named.iter().map(|name| name.to_vec());
+        let there = |(_, record): &NamedRecord| record.version > 0;
+        Ok(without_clock(named.zip(records).filter(there).collect()))
+    }
+
+    async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
+        let watch = Watch::on(&self.client)?;
+        let sent: Vec<_> = records
+            .iter()
+            .filter_map(|(name, version)| Some((name, removal(*version)?)))
+            .map(|(name, steps)| self.send_removal(name, &steps))
+            .collect();
+        let all = async { join_all(sent).await.into_iter().collect() };
+        watch.over(all).await
     }
 }
 
@@ -235,14 +382,18 @@ fn without_clock<T>(what: T) -> Clocked<T> {
 }
 
 /// What a commit is to ZooKeeper; a fault where it must not be sent.
-fn plan(commit: &Commit) -> Result<Vec<Vec<Step>>, Fault> {
+fn plan(commit: &Commit, life: Life) -> Result<Vec<Vec<Step>>, Fault> {
     let states = commit.changes.iter().filter_map(|it| it.state.as_ref());
     let size: usize = states.map(Vec::len).sum();
     if size > LARGEST {
         let why = format!("{size} bytes in one change are more than ZooKeeper takes");
         return Err(Fault::Server(why.into()));
     }
-    let planned: Option<_> = commit.changes.iter().map(steps).collect();
+    let planned: Option<_> = commit
+        .changes
+        .iter()
+        .map(|change| steps(change, life))
+        .collect();
     planned
         .ok_or_else(|| Fault::Server("no znode can be asked for this version of a record".into()))
 }
@@ -272,12 +423,22 @@ fn versions(results: &[MultiWriteResult], steps: &[Vec<Step>], before: &[u64]) -
         .iter()
         .zip(before)
         .map(|(steps, before)| match results.nth(steps.len() - 1) {
-            Some(MultiWriteResult::Create { .. }) => version(0),
-            Some(MultiWriteResult::SetData { stat }) => version(stat.version),
+            Some(MultiWriteResult::Create { .. }) => made(steps).unwrap_or(*before),
+            Some(MultiWriteResult::SetData { stat }) => {
+                version(life(*before).unwrap_or_default(), stat.version)
+            }
             // It was only looked at.
             _ => *before,
         });
     last.collect()
+}
+
+/// The version of a record that these steps make.
+fn made(steps: &[Step]) -> Option<u64> {
+    steps.iter().find_map(|step| match step {
+        Step::Create(life) => Some(version(*life, 0)),
+        _ => None,
+    })
 }
 
 /// All that became of a batch, or why that is not known. A fault that says that nothing was left must be true of

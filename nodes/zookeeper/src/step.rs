@@ -2,65 +2,97 @@
 
 use quorate::node::store::Change;
 
-/// One operation on one znode.
+/// Which life of a record its znode is: drawn at random when it is made, so that the versions of a record that was
+/// removed are never those of one that is made anew. A znode would count from 0 again.
+pub(crate) type Life = u32;
+
+/// One operation on the znodes of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Make it, with the state.
-    Create,
+    /// Make the znode of its name, empty: there must be none.
+    Room,
+    /// Make the znode of this life under it, with the state.
+    Create(Life),
     /// Put the state into it where it has this version.
-    Set(i32),
+    Set(Life, i32),
     /// Put the state into it, whatever its version. Only behind a [`Step::Set`] of the same transaction.
-    SetAgain,
+    SetAgain(Life),
     /// Nothing, where it has this version.
-    Check(i32),
-    /// Remove what the same transaction made: so it is known that there was none.
-    Remove,
+    Check(Life, i32),
+    /// Remove it where it has this version.
+    Remove(Life, i32),
+    /// Remove the znode of its name, under which there is none: what the same transaction made, so it is known that there
+    /// was none; or what it emptied.
+    Clear,
 }
 
-/// The version of a record whose znode has this one. A znode counts from 0, and on from the largest number to the
-/// smallest.
-pub(crate) fn version(of_znode: i32) -> u64 {
-    u64::from(of_znode.cast_unsigned()) + 1
+/// The version of a record whose znode of this life has this one. A znode counts from 0, and on from the largest number to
+/// the smallest.
+pub(crate) fn version(life: Life, of_znode: i32) -> u64 {
+    u64::from(life) << 32 | u64::from(of_znode.cast_unsigned())
+}
+
+/// Which life a version of a record is of.
+pub(crate) fn life(version: u64) -> Option<Life> {
+    match of_znode(version) {
+        Known::At(life, _) => Some(life),
+        Known::None | Known::Never => None,
+    }
 }
 
 /// What a version of a record is to ZooKeeper.
 enum Known {
     /// There is no record.
     None,
-    /// The znode has this version.
-    At(i32),
+    /// The znode of this life has this version.
+    At(Life, i32),
     /// No znode can have it, or none can be asked for it.
     Never,
 }
 
 fn of_znode(version: u64) -> Known {
-    match version.checked_sub(1).map(u32::try_from) {
-        None => Known::None,
-        Some(Ok(at)) if at.cast_signed() != ANY => Known::At(at.cast_signed()),
-        Some(_) => Known::Never,
+    let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).unwrap_or_default();
+    let (life, at) = (half(version >> 32), half(version).cast_signed());
+    match (life, at) {
+        _ if version == 0 => Known::None,
+        (_, ANY) => Known::Never,
+        (life, at) => Known::At(life, at),
     }
 }
 
 /// ZooKeeper takes this version in a request for "any".
 const ANY: i32 = -1;
 
-/// The steps of a change, all of one transaction; `None` where they cannot be made to depend on the version.
-pub(crate) fn steps(change: &Change) -> Option<Vec<Step>> {
+/// The steps of a change, all of one transaction; `None` where they cannot be made to depend on the version. A record that
+/// is made has this life.
+pub(crate) fn steps(change: &Change, life: Life) -> Option<Vec<Step>> {
     let writes = change.state.is_some();
     Some(match of_znode(change.version) {
         Known::Never => return None,
-        Known::None if writes => vec![Step::Create],
-        Known::None => vec![Step::Create, Step::Remove],
-        Known::At(version) if !writes => vec![Step::Check(version)],
+        Known::None if writes => vec![Step::Room, Step::Create(life)],
+        Known::None => vec![Step::Room, Step::Clear],
+        Known::At(life, version) if !writes => vec![Step::Check(life, version)],
         // The next version would be ANY: one step more, and nobody ever sees it.
-        Known::At(version) if version == ANY - 1 => vec![Step::Set(version), Step::SetAgain],
-        Known::At(version) => vec![Step::Set(version)],
+        Known::At(life, version) if version == ANY - 1 => {
+            vec![Step::Set(life, version), Step::SetAgain(life)]
+        }
+        Known::At(life, version) => vec![Step::Set(life, version)],
     })
+}
+
+/// The steps by which a record of this version is removed; `None` where there is no such record.
+pub(crate) fn removal(version: u64) -> Option<Vec<Step>> {
+    match of_znode(version) {
+        Known::At(life, version) => Some(vec![Step::Remove(life, version), Step::Clear]),
+        Known::None | Known::Never => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LIFE: Life = 0xfeed_0001;
 
     fn change(version: u64, state: Option<&[u8]>) -> Change {
         Change {
@@ -71,33 +103,45 @@ mod tests {
     }
 
     #[test]
-    fn versions_of_records_are_those_of_znodes_plus_one() {
+    fn versions_of_records_are_those_of_znodes_in_one_life() {
         for znode in [0, 1, i32::MAX, i32::MIN, -2] {
-            assert!(matches!(of_znode(version(znode)), Known::At(at) if at == znode));
+            let known = of_znode(version(LIFE, znode));
+            assert!(matches!(known, Known::At(LIFE, at) if at == znode));
         }
-        assert_eq!(version(0), 1);
+        assert_ne!(version(1, 0), 0, "0 is no record");
         assert_eq!(
-            version(i32::MIN),
-            version(i32::MAX) + 1,
+            version(LIFE, i32::MIN),
+            version(LIFE, i32::MAX) + 1,
             "it goes on rising"
         );
     }
 
     #[test]
     fn every_step_asks_for_the_version() {
-        let write = |version| steps(&change(version, Some(b"x")));
-        let look = |version| steps(&change(version, None));
-        assert_eq!(write(0).unwrap(), [Step::Create]);
-        assert_eq!(look(0).unwrap(), [Step::Create, Step::Remove]);
-        assert_eq!(write(1).unwrap(), [Step::Set(0)]);
-        assert_eq!(look(8).unwrap(), [Step::Check(7)]);
-        let last = version(-2);
-        assert_eq!(write(last - 1).unwrap(), [Step::Set(-3)]);
-        assert_eq!(write(last).unwrap(), [Step::Set(-2), Step::SetAgain]);
-        assert_eq!(look(last).unwrap(), [Step::Check(-2)]);
+        let write = |version| steps(&change(version, Some(b"x")), 7);
+        let look = |version| steps(&change(version, None), 7);
+        assert_eq!(write(0).unwrap(), [Step::Room, Step::Create(7)]);
+        assert_eq!(look(0).unwrap(), [Step::Room, Step::Clear]);
+        let first = version(LIFE, 0);
+        assert_eq!(write(first).unwrap(), [Step::Set(LIFE, 0)]);
+        assert_eq!(look(first + 7).unwrap(), [Step::Check(LIFE, 7)]);
+        assert_eq!(
+            removal(first + 7).unwrap(),
+            [Step::Remove(LIFE, 7), Step::Clear]
+        );
+        let last = version(LIFE, -2);
+        assert_eq!(write(last - 1).unwrap(), [Step::Set(LIFE, -3)]);
+        assert_eq!(
+            write(last).unwrap(),
+            [Step::Set(LIFE, -2), Step::SetAgain(LIFE)]
+        );
+        assert_eq!(look(last).unwrap(), [Step::Check(LIFE, -2)]);
         // A request with -1 would be done whatever the version is.
-        assert_eq!((write(last + 1), look(last + 1)), (None, None));
-        assert_eq!((write(last + 2), look(last + 3)), (None, None));
-        assert_eq!(write(u64::MAX), None);
+        let never = last + 1;
+        assert_eq!(
+            (write(never), look(never), removal(never)),
+            (None, None, None)
+        );
+        assert_eq!(removal(0), None, "there is none");
     }
 }

@@ -37,8 +37,9 @@ test!(a_commit_that_names_another_version_does_nothing, server => {
     for version in [0, first[0], second[0] + 1] {
         assert_eq!(one(&mut session, change("a", version, b"x")).await, Committed::Stale, "{version}");
     }
-    // One that no znode ever has is not taken for another.
-    let never = commit(change("a", second[0] + (1 << 32), b"x"));
+    // That of another life is not taken for it, and one that no znode can be asked for is not sent.
+    assert_eq!(one(&mut session, change("a", second[0] ^ (1 << 32), b"x")).await, Committed::Stale);
+    let never = commit(change("a", second[0] | u64::from(u32::MAX), b"x"));
     assert!(matches!(session.commit(&[never]).await, Err(Fault::Server(_))));
     assert_eq!(load(&mut session, "a").await, (second[0], b"2".to_vec()));
 });
@@ -57,45 +58,95 @@ test!(a_batch_is_done_in_order_and_each_commit_by_itself, server => {
     let names: Vec<_> = (0..64).map(|i| name(&format!("r{i}"))).collect();
     let loaded = session.load(&names).await.unwrap();
     assert!(loaded.clock.is_none());
-    for (i, record) in loaded.what.iter().enumerate() {
-        let there = if i % 3 == 0 { (0, vec![]) } else { (1, vec![i as u8]) };
+    for (i, (record, became)) in loaded.what.iter().zip(&became.what).enumerate() {
+        let there = match became {
+            Committed::Done(versions) => (versions[0], vec![i as u8]),
+            Committed::Stale => (0, vec![]),
+        };
         assert_eq!((record.version, record.state.clone()), there);
     }
 });
 
 test!(several_records_change_together_or_not_at_all, server => {
     let mut session = session(&server).await;
-    one(&mut session, change("a", 0, b"1")).await;
+    let first = put(&mut session, "a", 0, b"1").await;
     let both = |a, b| Commit { changes: vec![change("a", a, b"2"), change("b", b, b"2")], wakes: vec![] };
-    for stale in [both(7, 0), both(1, 1), both(0, 0)] {
+    for stale in [both(first + 6, 0), both(first, first), both(0, 0)] {
         assert_eq!(session.commit(&[stale]).await.unwrap().what, [Committed::Stale]);
     }
-    assert_eq!(load(&mut session, "a").await, (1, b"1".to_vec()));
+    assert_eq!(load(&mut session, "a").await, (first, b"1".to_vec()));
     assert_eq!(load(&mut session, "b").await, (0, vec![]));
-    let done = session.commit(&[both(1, 0)]).await.unwrap().what;
-    assert_eq!(done, [Committed::Done(vec![2, 1])]);
-    assert_eq!(load(&mut session, "b").await, (1, b"2".to_vec()));
+    let done = session.commit(&[both(first, 0)]).await.unwrap().what;
+    let [Committed::Done(versions)] = &done[..] else { panic!("{done:?}") };
+    assert_eq!(versions[0], first + 1);
+    assert_eq!(load(&mut session, "b").await, (versions[1], b"2".to_vec()));
 });
 
 test!(a_record_that_is_only_looked_at_decides_and_stays_as_it_is, server => {
     let mut session = session(&server).await;
-    one(&mut session, change("a", 0, b"1")).await;
+    let first = put(&mut session, "a", 0, b"1").await;
     let with = |a: u64, none: u64| Commit {
         changes: vec![look("a", a), look("none", none), change("b", 0, b"1")],
         wakes: vec![],
     };
-    for stale in [with(2, 0), with(1, 1), with(0, 0)] {
+    for stale in [with(first + 1, 0), with(first, first), with(0, 0)] {
         assert_eq!(session.commit(&[stale]).await.unwrap().what, [Committed::Stale]);
     }
-    let done = session.commit(&[with(1, 0)]).await.unwrap().what;
-    assert_eq!(done, [Committed::Done(vec![1, 0, 1])]);
-    assert_eq!(load(&mut session, "a").await, (1, b"1".to_vec()));
+    let done = session.commit(&[with(first, 0)]).await.unwrap().what;
+    let [Committed::Done(versions)] = &done[..] else { panic!("{done:?}") };
+    assert_eq!(versions[..2], [first, 0]);
+    assert_eq!(load(&mut session, "a").await, (first, b"1".to_vec()));
+    assert_eq!(load(&mut session, "b").await, (versions[2], b"1".to_vec()));
     assert_eq!(load(&mut session, "none").await, (0, vec![]));
     // And by itself.
-    assert_eq!(one(&mut session, look("a", 1)).await, Committed::Done(vec![1]));
-    assert_eq!(one(&mut session, look("a", 2)).await, Committed::Stale);
+    assert_eq!(one(&mut session, look("a", first)).await, Committed::Done(vec![first]));
+    assert_eq!(one(&mut session, look("a", first + 1)).await, Committed::Stale);
     assert_eq!(one(&mut session, look("none", 0)).await, Committed::Done(vec![0]));
     assert_eq!(one(&mut session, look("a", 0)).await, Committed::Stale);
+});
+
+test!(what_is_removed_by_its_version_is_gone_and_made_anew_it_never_has_that_version_again, server => {
+    let mut first = session(&server).await;
+    let mut second = session(&server).await;
+    let mut seen = std::collections::BTreeSet::new();
+    for round in 0..20_u8 {
+        let mut version = 0;
+        for _ in 0..3 {
+            version = put(&mut first, "a", version, &[round]).await;
+            assert!(seen.insert(version), "{version} came again");
+        }
+        assert_eq!(load(&mut second, "a").await, (version, vec![round]));
+        let removed = [(name("a"), version - 1), (name("b"), version), (name("a"), 0)];
+        first.remove(&removed).await.unwrap();
+        assert_eq!(load(&mut first, "a").await.0, version, "it has another version");
+        first.remove(&[(name("a"), version)]).await.unwrap();
+        assert_eq!(load(&mut second, "a").await, (0, vec![]));
+        assert!(first.page(0, 10).await.unwrap().what.is_empty());
+        // What somebody remembers of it fits nothing any more, nor what is made anew.
+        assert_eq!(one(&mut second, change("a", version, b"late")).await, Committed::Stale);
+        let anew = put(&mut second, "a", 0, b"anew").await;
+        for late in seen.iter().copied() {
+            assert_eq!(one(&mut first, change("a", late, b"late")).await, Committed::Stale);
+            assert_eq!(one(&mut first, look("a", late)).await, Committed::Stale);
+        }
+        first.remove(&[(name("a"), version)]).await.unwrap();
+        assert_eq!(load(&mut first, "a").await, (anew, b"anew".to_vec()));
+        first.remove(&[(name("a"), anew)]).await.unwrap();
+    }
+});
+
+test!(what_stands_where_a_record_should_be_and_is_none_is_shown_as_one_that_nobody_can_change, server => {
+    let admin = admin(&server).await;
+    let options = zookeeper_client::CreateMode::Persistent.with_acls(zookeeper_client::Acls::anyone_all());
+    for path in ["/a/locks/records/61", "/a/locks/records/62", "/a/locks/records/62/strange"] {
+        admin.create(path, b"x", &options).await.unwrap();
+    }
+    let mut session = session(&server).await;
+    for of in ["a", "b"] {
+        let (version, state) = load(&mut session, of).await;
+        assert_eq!((version, state), (u64::MAX, vec![u8::MAX]), "{of}");
+    }
+    assert_eq!(one(&mut session, change("a", 0, b"1")).await, Committed::Stale);
 });
 
 test!(of_sessions_that_change_the_same_record_exactly_one_does, server => {
@@ -129,8 +180,8 @@ test!(several_records_in_opposite_orders_never_wait_for_each_other, server => {
     futures::join!(work(["a", "b"]), work(["b", "a"]), work(["a", "b"]), work(["b", "a"]));
     let mut session = session(&server).await;
     let (a, b) = (load(&mut session, "a").await.0, load(&mut session, "b").await.0);
-    assert_eq!(a, b);
-    assert_eq!(a, counted.into_inner());
+    assert_eq!(times_written(a), times_written(b));
+    assert_eq!(times_written(a), counted.into_inner());
 });
 
 test!(names_of_any_bytes_and_of_full_length_are_kept_apart, server => {
@@ -138,10 +189,12 @@ test!(names_of_any_bytes_and_of_full_length_are_kept_apart, server => {
     let names: Vec<Vec<u8>> = vec![
         vec![], vec![0], b"/".to_vec(), b"a/b".to_vec(), b"-".to_vec(), b"2d".to_vec(), vec![0xff; 2_100], vec![0xff; 2_099],
     ];
+    let mut versions = Vec::new();
     for (i, name) in names.iter().enumerate() {
         let mut change = change("", 0, &[i as u8]);
         change.name = name.as_slice().into();
-        assert!(matches!(one(&mut session, change).await, Committed::Done(_)), "{i}");
+        let Committed::Done(version) = one(&mut session, change).await else { panic!("{i}") };
+        versions.extend(version);
     }
     let mut paged = Vec::new();
     for from in (0..8).step_by(3) {
@@ -151,7 +204,7 @@ test!(names_of_any_bytes_and_of_full_length_are_kept_apart, server => {
     assert_eq!(paged.len(), names.len());
     for (i, name) in names.iter().enumerate() {
         let (_, record) = paged.iter().find(|(it, _)| it == name).expect("listed");
-        assert_eq!((record.version, &*record.state), (1, &[i as u8][..]));
+        assert_eq!((record.version, &*record.state), (versions[i], &[i as u8][..]));
     }
 });
 
@@ -169,10 +222,10 @@ test!(a_state_that_is_too_large_is_refused_and_the_session_stays, server => {
 test!(what_a_dropped_future_left_behind_finds_another_version, server => {
     let mut first = session(&server).await;
     let mut second = session(&server).await;
-    one(&mut first, change("a", 0, b"0")).await;
+    let made = put(&mut first, "a", 0, b"0").await;
     // The server stands still; the change is on its way when its session is dropped.
     server.zookeeper.stop(0).unwrap();
-    let late = [commit(change("a", 1, b"late"))];
+    let late = [commit(change("a", made, b"late"))];
     let cut = tokio::time::timeout(Duration::from_millis(50), first.commit(&late)).await;
     assert!(cut.is_err());
     drop(first);
@@ -200,10 +253,13 @@ test!(a_process_is_told_every_word_and_nobody_else_is_woken, server => {
     idle(&mut mine).await;
     idle(&mut other).await;
     let fired = server.watches_fired();
+    let mut version = 0;
     for round in 0..20_u64 {
         let word = format!("word {round}");
-        let told = Commit { changes: vec![change("a", round, b"x")], wakes: vec![wake("00000000000000aa", &word)] };
-        assert_eq!(session.commit(&[told]).await.unwrap().what, [Committed::Done(vec![round + 1])]);
+        let told = Commit { changes: vec![change("a", version, b"x")], wakes: vec![wake("00000000000000aa", &word)] };
+        let done = session.commit(&[told]).await.unwrap().what;
+        let [Committed::Done(versions)] = &done[..] else { panic!("{done:?}") };
+        version = versions[0];
         assert_eq!(next(&mut mine).await, [word.into_bytes()]);
         // The watch is set again behind what was read.
     }
@@ -232,7 +288,8 @@ test!(a_wake_up_for_a_process_that_is_gone_does_not_hold_up_the_commit, server =
     drop(gone);
     let wakes = ["00000000000000bb", "00000000000000aa", "00000000000000cc"].map(|it| wake(it, "w"));
     let told = Commit { changes: vec![change("a", 0, b"x")], wakes: wakes.to_vec() };
-    assert_eq!(session.commit(std::slice::from_ref(&told)).await.unwrap().what, [Committed::Done(vec![1])]);
+    let done = session.commit(std::slice::from_ref(&told)).await.unwrap().what;
+    assert!(matches!(done[..], [Committed::Done(_)]), "{done:?}");
     assert_eq!(next(&mut there).await, [b"w".to_vec()]);
     // Nobody is told of what was not done.
     assert_eq!(session.commit(&[told]).await.unwrap().what, [Committed::Stale]);
@@ -272,7 +329,7 @@ test!(a_server_that_stood_still_for_longer_than_a_session_ends_it_and_keeps_the_
     let store = ZooKeeper::open(&url).unwrap();
     let (mut session, _) = store.connect().await.unwrap();
     let mut mine = store.listen("00000000000000aa".into()).await.unwrap();
-    one(&mut session, change("a", 0, b"1")).await;
+    let made = put(&mut session, "a", 0, b"1").await;
     server.zookeeper.stop(0).unwrap();
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     server.zookeeper.cont(0).unwrap();
@@ -281,7 +338,7 @@ test!(a_server_that_stood_still_for_longer_than_a_session_ends_it_and_keeps_the_
     let over = session.load(&[name("a")]).await.unwrap_err();
     assert!(matches!(over, Fault::Disconnected(_) | Fault::Down(_)), "{over}");
     let mut again = until_connected(&store).await;
-    assert_eq!(load(&mut again, "a").await, (1, b"1".to_vec()));
+    assert_eq!(load(&mut again, "a").await, (made, b"1".to_vec()));
     let mut mine = store.listen("00000000000000aa".into()).await.unwrap();
     let told = Commit { changes: vec![], wakes: vec![wake("00000000000000aa", "w")] };
     again.commit(&[told]).await.unwrap();
@@ -293,9 +350,8 @@ test!(a_killed_server_is_noticed_at_once_and_has_forgotten_nothing, server => {
     let (mut session, before) = store.connect().await.unwrap();
     let mut done = Vec::new();
     for i in 0..50 {
-        done.push(one(&mut session, change(&format!("r{i}"), 0, &[i])).await);
+        done.push(put(&mut session, &format!("r{i}"), 0, &[i]).await);
     }
-    assert!(done.iter().all(|it| matches!(it, Committed::Done(_))));
     server.zookeeper.kill(0).unwrap();
     let begun = Instant::now();
     let over = session.load(&[name("r1")]).await.unwrap_err();
@@ -305,8 +361,8 @@ test!(a_killed_server_is_noticed_at_once_and_has_forgotten_nothing, server => {
     assert!(matches!(&down, Fault::Down(why) if why.contains("refused")), "{down}");
     server.zookeeper.restart(0).unwrap();
     let (mut session, after) = store.connect().await.unwrap();
-    for i in 0..50_u8 {
-        assert_eq!(load(&mut session, &format!("r{i}")).await, (1, vec![i]));
+    for (i, version) in (0..50_u8).zip(done) {
+        assert_eq!(load(&mut session, &format!("r{i}")).await, (version, vec![i]));
     }
     assert_eq!((before.run, before.server), (after.run, after.server));
     assert!(after.uptime.is_none(), "it loses nothing");

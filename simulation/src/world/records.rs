@@ -109,6 +109,14 @@ impl Records {
         Committed::Done(versions)
     }
 
+    /// Removes a record where it has this version.
+    pub(super) fn remove(&mut self, name: &[u8], version: u64) {
+        if version > 0 && self.get(name).version == version {
+            self.last += 1;
+            self.put(name, Record::default(), usize::MAX);
+        }
+    }
+
     fn put(&mut self, name: &[u8], record: Record, writer: usize) {
         let past = self.all.entry(name.to_vec()).or_default();
         if past.states.len() >= KEPT {

@@ -24,6 +24,7 @@ pub(crate) enum Question {
     Load(Vec<Arc<[u8]>>),
     Commit(Vec<Commit>),
     Page(u64, u32),
+    Remove(Vec<(Arc<[u8]>, u64)>),
 }
 
 /// What it says.
@@ -34,6 +35,7 @@ pub(crate) enum Said {
     Loaded(Clocked<Vec<Record>>),
     Committed(Clocked<Vec<Committed>>),
     Paged(Clocked<Vec<NamedRecord>>),
+    Removed,
 }
 
 /// A question on its way.
@@ -443,6 +445,12 @@ impl World {
             Question::Page(from, count) => {
                 let what = self.stores[master].page(*from, *count);
                 Said::Paged(Clocked { what, clock })
+            }
+            Question::Remove(records) => {
+                for (name, version) in &*records {
+                    self.stores[master].remove(name, *version);
+                }
+                Said::Removed
             }
         })
     }

@@ -169,6 +169,13 @@ pub trait Session: Send + 'static {
         from: u64,
         count: u32,
     ) -> impl Future<Output = Result<Clocked<Vec<NamedRecord>>, Fault>> + Send;
+
+    /// Removes these records, each only where it still has this version: nothing in them is of use any more. It may
+    /// take effect late, or never, as a commit may.
+    fn remove(
+        &mut self,
+        records: &[(Arc<[u8]>, u64)],
+    ) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
 /// An answer, and what the server's clock showed.

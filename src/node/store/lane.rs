@@ -19,6 +19,7 @@ use super::kept::Kept;
 use super::names::{self, Name};
 use super::shared::Shared;
 use super::shelf::Shelf;
+use super::sweep::{PAGE, Sweep};
 use super::time::StoreTime;
 use crate::limit::Limit;
 use crate::node::actor::back_off::{BackOff, STEADY};
@@ -56,6 +57,7 @@ struct Lane<S: Store> {
     number: usize,
     owed: Owed,
     shelf: Shelf,
+    sweep: Sweep,
     time: StoreTime,
     /// The last stamp. Counted from chance on and not from the version: a record that was removed and made anew must
     /// not look as it did before.
@@ -102,6 +104,7 @@ impl<S: Store> Lane<S> {
             stamp: u64::from_le_bytes(stamp),
             owed: Owed::new(),
             shelf: Shelf::default(),
+            sweep: Sweep::new(now, seed),
             time: StoreTime::new(context.runtime.wall_micros(), now),
             back_off: BackOff::new(seed),
             // The first request waits for the first connection.
@@ -303,6 +306,49 @@ impl<S: Store> Lane<S> {
                 }
             }
             self.shared.lanes[self.number].rest();
+            if self.sweep.is_due(self.now()) {
+                self.sweep(online).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes some of what is of no use any more, and looks for more.
+    async fn sweep(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
+        let shared = self.shared.clone();
+        let mut limit = Limit::new(
+            &*shared.context().runtime,
+            self.now() + shared.traits.timeout,
+        );
+        let swept = limit.wait(self.sweep_some(online)).await;
+        swept.unwrap_or(Err(Fault::Stalled))
+    }
+
+    async fn sweep_some(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
+        let now = self.now();
+        // A clock that was not heard for long says nothing: next time.
+        let time = self.time.now(now).map_or(0, |(least, _)| least);
+        let over = self.sweep.over(now, time, &self.shelf);
+        if !over.is_empty() {
+            for (name, _) in &over {
+                self.shelf.forget(name);
+            }
+            online.session.remove(&over).await?;
+        }
+        // One of the lanes is enough for that.
+        if *self.shared.pager.get_or_init(|| self.number) != self.number || !self.shelf.has_room() {
+            return Ok(());
+        }
+        let asked = self.now();
+        let Clocked { what, clock } = online.session.page(self.sweep.page(), PAGE).await?;
+        let heard = self.now();
+        self.time.learn(clock, asked, heard);
+        self.sweep.looked(what.len());
+        let Some((seen, slack)) = self.time.now(heard) else {
+            return Ok(());
+        };
+        for (name, record) in what {
+            self.shelf.glance(&name.into(), &record, seen + slack);
         }
         Ok(())
     }

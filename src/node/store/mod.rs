@@ -22,6 +22,7 @@ mod node;
 mod pace;
 mod shared;
 mod shelf;
+mod sweep;
 #[cfg(any(test, feature = "testing"))]
 mod table;
 mod time;

@@ -19,6 +19,8 @@ pub(super) struct Shared<S> {
     pub(super) lanes: Box<[Mailbox]>,
     pub(super) acquaintance: Acquaintance,
     pub(super) listening: Listening,
+    /// Which lane looks at records that nobody has asked for: the first that comes to it.
+    pub(super) pager: OnceLock<usize>,
     /// Who hears the wake-ups; unset where nobody waits in order.
     pub(super) subscriber: OnceLock<Subscriber>,
     context: OnceLock<Context>,
@@ -33,6 +35,7 @@ impl<S: Store> Shared<S> {
             traits,
             acquaintance: Acquaintance::default(),
             listening: Listening::default(),
+            pager: OnceLock::new(),
             subscriber: OnceLock::new(),
             context: OnceLock::new(),
         }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::contract::Record;
 use super::kept::Kept;
 use super::names::Name;
+use crate::node::memory::Master;
 
 /// So many records are remembered; beyond that all are forgotten that nobody has asked for lately. A record that
 /// has been forgotten is read once more, and what is dead in one whose store has no clock is waited for once more.
@@ -29,6 +30,19 @@ struct Shelved {
     doubtful: bool,
 }
 
+impl Shelved {
+    /// Whether the next change of it would leave nothing.
+    fn is_over(&self, now: u64) -> bool {
+        let items = || self.kept.iter().map(|kept| &kept.item);
+        if items().any(|item| item.lives(now)) {
+            return false;
+        }
+        let mut master = Master::default();
+        items().for_each(|item| master.put(item.clone()));
+        master.items(now).is_empty()
+    }
+}
+
 impl Shelf {
     /// Another batch: nothing is fresh any more.
     pub(super) fn turn(&mut self) {
@@ -41,6 +55,34 @@ impl Shelf {
             let since = self.round.saturating_sub(MOST as u64);
             self.dirty.retain(|_, round| *round >= since);
         }
+    }
+
+    /// In which round this is.
+    pub(super) fn round(&self) -> u64 {
+        self.round
+    }
+
+    /// Whether records may be remembered that nobody has asked for.
+    pub(super) fn has_room(&self) -> bool {
+        self.records.len() < MOST / 2
+    }
+
+    /// Records in which nothing is of use any more at that time, and that nobody has asked for since that round, with
+    /// their versions.
+    pub(super) fn over(&self, now: u64, since: u64, most: usize) -> Vec<(Name, u64)> {
+        let over = self.records.iter().filter(|(_, one)| {
+            let idle = one.seen < since && one.version > 0 && !one.doubtful;
+            idle && one.is_over(now)
+        });
+        let over = over.filter(|(name, _)| !self.is_dirty(name));
+        over.map(|(name, one)| (name.clone(), one.version))
+            .take(most)
+            .collect()
+    }
+
+    /// It is gone, or is another one by now.
+    pub(super) fn forget(&mut self, name: &Name) {
+        self.records.remove(name);
     }
 
     /// All that is known of these records; none where one of them must be read.
@@ -95,6 +137,16 @@ impl Shelf {
         };
         self.put(name, record.version, kept);
         true
+    }
+
+    /// A record has been read at `now` that nobody has asked for.
+    pub(super) fn glance(&mut self, name: &Name, record: &Record, now: u64) {
+        let seen = self.records.get(name).map_or(0, |shelved| shelved.seen);
+        if self.read(name, record, now)
+            && let Some(shelved) = self.records.get_mut(name)
+        {
+            shelved.seen = seen;
+        }
     }
 
     /// A change of it is done: nothing older can take effect any more.

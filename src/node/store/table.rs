@@ -147,6 +147,20 @@ impl Session for Table {
         drop(state);
         Ok(self.said(page))
     }
+
+    async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
+        let mut state = self.state();
+        for (name, version) in records {
+            if state
+                .records
+                .get(&name[..])
+                .is_some_and(|it| it.version == *version)
+            {
+                state.records.remove(&name[..]);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Hears what one process is told.

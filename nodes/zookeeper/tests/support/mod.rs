@@ -155,6 +155,24 @@ pub(crate) async fn one(session: &mut ZooKeeperSession, change: Change) -> Commi
         .remove(0)
 }
 
+/// How often a record of this version has been written in its life.
+pub(crate) fn times_written(version: u64) -> u64 {
+    (version & u64::from(u32::MAX)) + 1
+}
+
+/// Changes a record that has this version; the next one.
+pub(crate) async fn put(
+    session: &mut ZooKeeperSession,
+    of: &str,
+    version: u64,
+    state: &[u8],
+) -> u64 {
+    match one(session, change(of, version, state)).await {
+        Committed::Done(versions) => versions[0],
+        Committed::Stale => panic!("{of} has another version than {version}"),
+    }
+}
+
 pub(crate) async fn next(listener: &mut ZooKeeperListener) -> Vec<Vec<u8>> {
     let told = tokio::time::timeout(PATIENCE, listener.next()).await;
     told.expect("something is told").unwrap()
