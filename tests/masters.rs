@@ -64,7 +64,7 @@ impl Scene {
         let mark = |server| {
             ask_server(server, &["GET", MARK])
                 .text()
-                .map(|text| text.into_owned())
+                .map(std::borrow::Cow::into_owned)
         };
         let number =
             |mark: Option<String>| mark.and_then(|mark| Some(mark.split(' ').next()?.to_owned()));
@@ -358,7 +358,7 @@ async fn users_that_may_not_read_the_mark_lock_and_stop_a_change_and_those_witho
     let scene = Scene::start();
     let both = scene.both();
     let user = |name: &str, rights: &[&str]| {
-        for server in scene.servers.iter() {
+        for server in &scene.servers {
             let mut words = vec!["ACL", "SETUSER", name, "on", "nopass", "~*", "&*", "+@all"];
             words.extend(rights);
             assert!(ask_server(server, &words).is_ok());

@@ -31,7 +31,7 @@ impl Scene {
         self.0.urls()[which].join(",")
     }
 
-    fn quorate(&self, masters: &str) -> Command {
+    fn quorate(masters: &str) -> Command {
         let mut command = bare();
         command
             .env("QUORATE_MASTERS", masters)
@@ -43,30 +43,30 @@ impl Scene {
     }
 
     fn operator(&self, words: &[&str]) -> Done {
-        let mut command = self.quorate(&self.urls(0..3));
+        let mut command = Self::quorate(&self.urls(0..3));
         command.env("QUORATE_NEXT_MASTERS", self.urls(2..5));
         done(command.args(words))
     }
 
-    fn locks(&self, mut command: Command) -> Option<i32> {
+    fn locks(mut command: Command) -> Option<i32> {
         let words = ["run", "--ttl", "1s", "--wait", "5s", "job", "--", "true"];
         done(command.args(words)).code
     }
 
     fn old(&self) -> Option<i32> {
-        self.locks(self.quorate(&self.urls(0..3)))
+        Self::locks(Self::quorate(&self.urls(0..3)))
     }
 
     fn both(&self) -> Option<i32> {
-        let mut command = self.quorate(&self.urls(0..3));
+        let mut command = Self::quorate(&self.urls(0..3));
         command.env("QUORATE_NEXT_MASTERS", self.urls(2..5));
-        self.locks(command)
+        Self::locks(command)
     }
 
     fn next(&self) -> Option<i32> {
-        let mut command = self.quorate(&self.urls(2..5));
+        let mut command = Self::quorate(&self.urls(2..5));
         command.env("QUORATE_MASTERS_GENERATION", "1");
-        self.locks(command)
+        Self::locks(command)
     }
 }
 
@@ -103,7 +103,7 @@ fn the_walk_of_the_page_changes_the_masters_under_their_clients() {
     }
     assert_eq!(steps, ["prepare", "status", "close", "open", "finish"]);
     // Back again, as any other change: the first three have to be told anew.
-    let mut command = scene.quorate(&scene.urls(2..5));
+    let mut command = Scene::quorate(&scene.urls(2..5));
     command.env("QUORATE_NEXT_MASTERS", scene.urls(0..3));
     command.env("QUORATE_MASTERS_GENERATION", "1");
     for step in ["prepare", "close", "open", "finish"] {
@@ -116,9 +116,9 @@ fn the_walk_of_the_page_changes_the_masters_under_their_clients() {
         let took = done(&mut again);
         assert_eq!(took.code, Some(0), "{step}: {took:?}");
     }
-    let mut first = scene.quorate(&scene.urls(0..3));
+    let mut first = Scene::quorate(&scene.urls(0..3));
     first.env("QUORATE_MASTERS_GENERATION", "2");
-    assert_eq!(scene.locks(first), Some(0));
+    assert_eq!(Scene::locks(first), Some(0));
     assert_eq!(scene.next(), Some(78));
 }
 
@@ -147,9 +147,9 @@ fn a_step_that_comes_too_early_is_not_taken_and_says_what_is_missing() {
     let left = scene.operator(&["masters", "back-out"]);
     assert_eq!(left.code, Some(1), "{left:?}");
     // Without next masters there is nothing to change.
-    let none = done(scene.quorate(&scene.urls(0..3)).args(["masters", "close"]));
+    let none = done(Scene::quorate(&scene.urls(0..3)).args(["masters", "close"]));
     assert_eq!(none.code, Some(64), "{none:?}");
-    let shown = done(scene.quorate(&scene.urls(0..3)).args(["masters", "status"]));
+    let shown = done(Scene::quorate(&scene.urls(0..3)).args(["masters", "status"]));
     assert_eq!(shown.code, Some(0), "{shown:?}");
 }
 
