@@ -140,6 +140,7 @@ impl Change<'_> {
                     .into(),
             );
         }
+        missing.extend(before.told_others());
         none(missing)?;
         let after = self.raise(0).await;
         if after.stage() < Stage::Prepared {
@@ -478,6 +479,28 @@ impl Survey {
         missing
     }
 
+    /// Clients that name the masters of this change otherwise: the mark would close them out.
+    fn told_others(&self) -> Vec<String> {
+        let configuration = self.configuration;
+        let mut missing = Vec::new();
+        for master in &self.masters {
+            for client in &master.seen.clients {
+                if let ClientKind::AtStep(step, print) = client.kind
+                    && configuration
+                        .tagged(step)
+                        .is_some_and(|ours| ours.number() != print)
+                {
+                    missing.push(format!(
+                        "{}: {} at {} was told other masters, or the same under other names: its hosts and ports have to be \
+                         those of this change",
+                        master.node, client.name, client.address
+                    ));
+                }
+            }
+        }
+        missing
+    }
+
     /// Clients on closed masters that cannot be told that they are: nothing is safe while they are there.
     fn not_told(&self, strangers_pass: bool) -> Vec<String> {
         let mut missing = Vec::new();
@@ -487,7 +510,7 @@ impl Survey {
                 .clients
                 .iter()
                 .filter(|client| match client.kind {
-                    ClientKind::AtStep(_) => false,
+                    ClientKind::AtStep(..) => false,
                     ClientKind::Untold => true,
                     ClientKind::Stranger => !strangers_pass,
                 });

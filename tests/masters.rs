@@ -403,6 +403,33 @@ async fn users_that_may_not_read_the_mark_lock_and_stop_a_change_and_those_witho
     }
 }
 
+/// The mark would close out clients that name the same masters otherwise.
+#[tokio::test]
+async fn clients_that_name_the_masters_otherwise_stop_the_change_before_it_begins() {
+    let scene = Scene::start();
+    let both = scene.both();
+    let change = both.change().expect("a change");
+    let fewer = scene.settings(0..2).build().expect("two of them");
+    fewer.acquire("job").await.expect("free").release().await;
+    let started = Instant::now();
+    loop {
+        let Err(ChangeError::Missing(missing)) = change.prepare().await else {
+            panic!("prepared");
+        };
+        if missing
+            .iter()
+            .all(|line| line.contains("was told other masters"))
+        {
+            break;
+        }
+        assert!(started.elapsed() < PATIENCE, "{missing:?}");
+        tokio::time::sleep(ms(100)).await;
+    }
+    assert_eq!(scene.marks(), [""; 5]);
+    drop(fewer);
+    prepare(&change).await;
+}
+
 /// What the holders of all clients have in common.
 #[derive(Default)]
 struct Book {

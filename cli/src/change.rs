@@ -285,7 +285,7 @@ fn clients(master: &MasterSeen) -> Cell {
     let mut count: BTreeMap<String, usize> = BTreeMap::new();
     for client in &master.seen.clients {
         let kind = match client.kind {
-            ClientKind::AtStep(step) => format!("step {step}"),
+            ClientKind::AtStep(step, _) => format!("step {step}"),
             ClientKind::Untold => "untold".to_owned(),
             ClientKind::Stranger => "stranger".to_owned(),
         };

@@ -75,8 +75,9 @@ pub struct ClientSeen {
 /// Who is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientKind {
-    /// A client at this step of a change, that is told when its masters are closed.
-    AtStep(u64),
+    /// A client at this step of a change, that is told when its masters are closed, with the fingerprint of the masters
+    /// that it goes by, or is to go by.
+    AtStep(u64, u64),
     /// A client of this library that cannot be told: of an older version, or of a user that may not read the mark.
     Untold,
     /// Somebody else who runs scripts: perhaps another Redlock client, which knows nothing of marks.
@@ -93,7 +94,11 @@ impl ClientSeen {
         let name = field("name").unwrap_or_default();
         let command = field("cmd").unwrap_or_default();
         let kind = match name.strip_prefix("quorate/") {
-            Some(rest) => ClientKind::AtStep(rest.split('/').next()?.parse().ok()?),
+            Some(rest) => {
+                let (step, rest) = rest.split_once('/')?;
+                let print = rest.split(':').next()?;
+                ClientKind::AtStep(step.parse().ok()?, u64::from_str_radix(print, 16).ok()?)
+            }
             None if name == OPERATOR => return None,
             None if name.starts_with("quorate:") => ClientKind::Untold,
             None if field("lib-name") == Some("quorate") => ClientKind::Untold,
@@ -140,7 +145,7 @@ mod tests {
     fn who_takes_locks_is_known_by_its_name_or_by_its_last_command() {
         let kind = |line: &str| ClientSeen::read(line).map(|client| client.kind);
         let at = "id=7 addr=10.0.0.1:5 laddr=x fd=8 name=quorate/1/00aa:host:9 age=3 cmd=ping";
-        assert_eq!(kind(at), Some(ClientKind::AtStep(1)));
+        assert_eq!(kind(at), Some(ClientKind::AtStep(1, 0xaa)));
         let client = ClientSeen::read(at).expect("a client");
         assert_eq!((client.id, client.address.as_str()), (7, "10.0.0.1:5"));
         let before = "id=7 addr=a name=quorate:host:9 cmd=evalsha";

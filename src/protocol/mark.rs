@@ -35,6 +35,12 @@ impl Fingerprint {
     }
 }
 
+impl Fingerprint {
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+}
+
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
@@ -154,6 +160,15 @@ impl Configuration {
         let print = self.next.unwrap_or(self.masters);
         format!("{}/{print}", self.step())
     }
+
+    /// The fingerprint that clients of this step have in their names, where this configuration knows it.
+    pub(crate) fn tagged(self, step: u64) -> Option<Fingerprint> {
+        match step.checked_sub(2 * self.generation)? {
+            0 => Some(self.masters),
+            1 | 2 => self.next,
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -228,6 +243,16 @@ mod tests {
             assert_eq!(admit, listed, "step {}", client.step());
             assert_eq!(client.needs_no_mark(), client.step() < 2);
         }
+    }
+
+    #[test]
+    fn a_change_knows_the_tags_of_its_clients() {
+        let [a, b, _] = prints();
+        let change = Configuration::new(3, a, Some(b));
+        let tags: Vec<_> = (5..10).map(|step| change.tagged(step)).collect();
+        assert_eq!(tags, [None, Some(a), Some(b), Some(b), None]);
+        assert_eq!(change.tag(), format!("7/{b}"));
+        assert_eq!(Configuration::new(3, a, None).tag(), format!("6/{a}"));
     }
 
     #[test]

@@ -61,7 +61,7 @@ async fn carried_out(
             talk.say(&raise).await?;
             // Read behind the mark: who had not read it before is in this list.
             for client in talk.clients().await? {
-                if matches!(client.kind, ClientKind::AtStep(of) if of < *step) {
+                if matches!(client.kind, ClientKind::AtStep(of, _) if of < *step) {
                     let id = client.id.to_string();
                     let killed = talk.say(&["CLIENT", "KILL", "ID", &id]).await?;
                     seen.ended += usize::from(killed == Said::Number(1));
