@@ -19,7 +19,7 @@ const SLACK: Duration = Duration::from_secs(2);
 
 /// A change of masters as an operator sees it; see [`Redlock::change`].
 #[derive(Debug)]
-pub struct Change<'a> {
+pub struct MastersChange<'a> {
     redlock: &'a Redlock,
     configuration: Configuration,
     strangers_pass: bool,
@@ -40,7 +40,7 @@ pub enum ChangeError {
 /// How far a change is, by what majorities of the masters show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
-pub enum Stage {
+pub enum ChangeStage {
     /// Nothing has been marked.
     Untouched,
     /// Both sets know of the change; clients of the old masters and of both have votes.
@@ -72,7 +72,7 @@ impl Redlock {
     /// # Errors
     ///
     /// [`ChangeError::NothingToChange`] where no next masters are named.
-    pub fn change(&self) -> Result<Change<'_>, ChangeError> {
+    pub fn change(&self) -> Result<MastersChange<'_>, ChangeError> {
         let change = self.masters_as_marked()?;
         if change.configuration.has_next() {
             Ok(change)
@@ -90,9 +90,9 @@ impl Redlock {
         Ok(self.masters_as_marked()?.look().await)
     }
 
-    fn masters_as_marked(&self) -> Result<Change<'_>, ChangeError> {
+    fn masters_as_marked(&self) -> Result<MastersChange<'_>, ChangeError> {
         let configuration = self.core.coordinator.configuration;
-        Ok(Change {
+        Ok(MastersChange {
             redlock: self,
             configuration: configuration.ok_or(ChangeError::NothingToChange)?,
             strangers_pass: false,
@@ -100,7 +100,7 @@ impl Redlock {
     }
 }
 
-impl Change<'_> {
+impl MastersChange<'_> {
     /// Others who run scripts on the masters are known to take no locks of ours: they stop nothing. Never true of other
     /// Redlock clients of the same locks.
     #[must_use]
@@ -143,7 +143,7 @@ impl Change<'_> {
         missing.extend(before.told_others());
         none(missing)?;
         let after = self.raise(0).await;
-        if after.stage() < Stage::Prepared {
+        if after.stage() < ChangeStage::Prepared {
             let mut missing = vec!["no majority of each set is told: prepare again".into()];
             missing.extend(after.faults());
             return Err(ChangeError::Missing(missing));
@@ -159,12 +159,12 @@ impl Change<'_> {
     pub async fn close(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.strangers_to_the_change();
-        if before.stage() < Stage::Prepared {
+        if before.stage() < ChangeStage::Prepared {
             missing.push("it is not prepared on a majority of each set: prepare first".into());
         }
         none(missing)?;
         let after = self.raise(1).await;
-        if after.stage() < Stage::Closed {
+        if after.stage() < ChangeStage::Closed {
             let mut missing = vec!["no majority of the old masters is closed: close again".into()];
             missing.extend(after.faults());
             return Err(ChangeError::Missing(missing));
@@ -181,7 +181,7 @@ impl Change<'_> {
     pub async fn closed(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         none(before.strangers_to_the_change())?;
-        if before.stage() < Stage::Closed {
+        if before.stage() < ChangeStage::Closed {
             let missing = vec!["no majority of the old masters is closed: close first".into()];
             return Err(ChangeError::Missing(missing));
         }
@@ -210,7 +210,7 @@ impl Change<'_> {
         none(missing)?;
         self.carry().await?;
         let after = self.raise(2).await;
-        if after.stage() < Stage::Open {
+        if after.stage() < ChangeStage::Open {
             let mut missing = vec!["no majority of the next masters is open: open again".into()];
             missing.extend(after.faults());
             return Err(ChangeError::Missing(missing));
@@ -226,7 +226,7 @@ impl Change<'_> {
     pub async fn open_again(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.strangers_to_the_change();
-        if before.stage() < Stage::Open {
+        if before.stage() < ChangeStage::Open {
             missing.push("the next masters are not open: open first".into());
         }
         none(missing)?;
@@ -241,12 +241,12 @@ impl Change<'_> {
     pub async fn finish(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.strangers_to_the_change();
-        if before.stage() < Stage::Open {
+        if before.stage() < ChangeStage::Open {
             missing.push("the next masters are not open: open first".into());
         }
         none(missing)?;
         let after = self.raise(4).await;
-        if after.stage() < Stage::Finished {
+        if after.stage() < ChangeStage::Finished {
             let mut missing = vec!["no majority of the next masters is told: finish again".into()];
             missing.extend(after.faults());
             return Err(ChangeError::Missing(missing));
@@ -365,20 +365,20 @@ impl Survey {
     }
 
     /// How far the change is.
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> ChangeStage {
         let [old, next] = [self.quorum.old_only(), self.quorum.next_only()];
         if next.is_met_by(self.marked(4)) {
-            Stage::Finished
+            ChangeStage::Finished
         } else if next.is_met_by(self.marked(2)) {
-            Stage::Open
+            ChangeStage::Open
         } else if old.is_met_by(self.marked(1)) {
-            Stage::Closed
+            ChangeStage::Closed
         } else if self.marked(1) != Masters::default() {
-            Stage::PartlyClosed
+            ChangeStage::PartlyClosed
         } else if self.quorum.is_met_by(self.marked(0)) {
-            Stage::Prepared
+            ChangeStage::Prepared
         } else {
-            Stage::Untouched
+            ChangeStage::Untouched
         }
     }
 

@@ -118,7 +118,7 @@ mod tls;
 mod waiting;
 
 pub use builder::RedlockBuilder;
-pub use change::{Change, ChangeError, Stage, Survey};
+pub use change::{ChangeError, ChangeStage, MastersChange, Survey};
 pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
 pub use hold::guard::LockGuard;
 pub use hold::released::Released;

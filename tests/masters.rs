@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use quorate::{
-    AcquireError, Change, ChangeError, Fault, LossCause, NodeOutcome, NodeReport, Redlock,
-    RedlockBuilder, RestartGuard, Stage, TryAcquire, Wait,
+    AcquireError, ChangeError, ChangeStage, Fault, LossCause, MastersChange, NodeOutcome,
+    NodeReport, Redlock, RedlockBuilder, RestartGuard, TryAcquire, Wait,
 };
 use quorate_testbed::Masters;
 use support::{PATIENCE, ask_server, eventually, has_key, masters, ms, secs, settings};
@@ -74,7 +74,7 @@ impl Scene {
 }
 
 /// The next masters have been up for long enough.
-async fn prepare(change: &Change<'_>) {
+async fn prepare(change: &MastersChange<'_>) {
     let started = Instant::now();
     while let Err(error) = change.prepare().await {
         assert!(started.elapsed() < PATIENCE, "{error}");
@@ -82,12 +82,12 @@ async fn prepare(change: &Change<'_>) {
     }
 }
 
-async fn closed_and_waited(change: &Change<'_>) {
+async fn closed_and_waited(change: &MastersChange<'_>) {
     change.close().await.expect("closed");
     let closed = change.closed().await.expect("closed");
     tokio::time::sleep(change.wait()).await;
     let open = change.open(&closed).await.expect("open");
-    assert_eq!(open.stage(), Stage::Open);
+    assert_eq!(open.stage(), ChangeStage::Open);
 }
 
 /// Whether the masters have no votes for it. A connection that has just been ended says nothing of that.
@@ -134,13 +134,13 @@ async fn clients_of_both_sets_exclude_those_of_either_and_numbers_rise_through_t
     let (old, both, next) = (scene.old(), scene.both(), scene.next());
     let mut last = number(&old).await;
     let change = both.change().expect("a change");
-    assert_eq!(change.look().await.stage(), Stage::Untouched);
+    assert_eq!(change.look().await.stage(), ChangeStage::Untouched);
     assert!(
         matches!(change.close().await, Err(ChangeError::Missing(_))),
         "not prepared"
     );
     prepare(&change).await;
-    assert_eq!(change.look().await.stage(), Stage::Prepared);
+    assert_eq!(change.look().await.stage(), ChangeStage::Prepared);
     // Old ones beside both.
     let guard = old.acquire("job").await.expect("free");
     assert!(is_held(&both).await);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-use quorate::{Change, ChangeError, ClientKind, MasterSeen, Redlock, Stage, Survey};
+use quorate::{ChangeError, ChangeStage, ClientKind, MasterSeen, MastersChange, Redlock, Survey};
 
 use crate::config::{self, MasterOptions};
 use crate::exit::{self, Failure, Meaning, Outcome};
@@ -125,13 +125,13 @@ async fn status(redlock: &Redlock) -> Outcome {
     Ok(exit::OK)
 }
 
-async fn prepared(change: &Change<'_>) -> Outcome {
+async fn prepared(change: &MastersChange<'_>) -> Outcome {
     let survey = taken(change, change.prepare().await).await?;
     show(&survey)?;
     done("prepared: give all clients next_masters, then close")
 }
 
-async fn closed(change: &Change<'_>) -> Outcome {
+async fn closed(change: &MastersChange<'_>) -> Outcome {
     let survey = taken(change, change.close().await).await?;
     show(&survey)?;
     let ended: usize = survey.masters.iter().map(|master| master.seen.ended).sum();
@@ -140,8 +140,8 @@ async fn closed(change: &Change<'_>) -> Outcome {
     ))
 }
 
-async fn opened(change: &Change<'_>) -> Outcome {
-    if change.look().await.stage() >= Stage::Open {
+async fn opened(change: &MastersChange<'_>) -> Outcome {
+    if change.look().await.stage() >= ChangeStage::Open {
         // Again, for masters that were not reached.
         let survey = taken(change, change.open_again().await).await?;
         show(&survey)?;
@@ -162,7 +162,7 @@ async fn opened(change: &Change<'_>) -> Outcome {
     )
 }
 
-async fn finished(change: &Change<'_>) -> Outcome {
+async fn finished(change: &MastersChange<'_>) -> Outcome {
     let survey = taken(change, change.finish().await).await?;
     show(&survey)?;
     let left: Vec<String> = survey
@@ -177,11 +177,11 @@ async fn finished(change: &Change<'_>) -> Outcome {
     done("finished: the next masters are the masters")
 }
 
-async fn left(change: &Change<'_>) -> Outcome {
+async fn left(change: &MastersChange<'_>) -> Outcome {
     let survey = change.look().await;
     show(&survey)?;
     match survey.stage() {
-        Stage::Untouched | Stage::Prepared => done(
+        ChangeStage::Untouched | ChangeStage::Prepared => done(
             "nothing has been closed: take next_masters away from all clients again, and the change is left",
         ),
         _ => Err(Failure::new(
@@ -193,7 +193,10 @@ async fn left(change: &Change<'_>) -> Outcome {
 }
 
 /// What a step told; where it was not taken, what all masters show first.
-async fn taken(change: &Change<'_>, step: Result<Survey, ChangeError>) -> Result<Survey, Failure> {
+async fn taken(
+    change: &MastersChange<'_>,
+    step: Result<Survey, ChangeError>,
+) -> Result<Survey, Failure> {
     match step {
         Ok(survey) => Ok(survey),
         Err(ChangeError::Missing(missing)) => {
@@ -236,14 +239,14 @@ fn what_next(survey: &Survey) -> &'static str {
         return "no next_masters are named: nothing is being changed here";
     }
     match survey.stage() {
-        Stage::Untouched => "not prepared: the next step is prepare",
-        Stage::Prepared => {
+        ChangeStage::Untouched => "not prepared: the next step is prepare",
+        ChangeStage::Prepared => {
             "prepared: give all clients next_masters; when none at the old step is left, or they may be refused, close"
         }
-        Stage::PartlyClosed => "closed on too few of the old masters: close again",
-        Stage::Closed => "closed: the next step is open",
-        Stage::Open => "open: give all clients the next masters alone; then finish",
-        Stage::Finished => {
+        ChangeStage::PartlyClosed => "closed on too few of the old masters: close again",
+        ChangeStage::Closed => "closed: the next step is open",
+        ChangeStage::Open => "open: give all clients the next masters alone; then finish",
+        ChangeStage::Finished => {
             "finished: name the next masters as masters, with masters_generation one higher"
         }
         _ => "unknown",

@@ -123,7 +123,7 @@ impl ClientSeen {
 /// What an operator's connection calls itself.
 pub(crate) const OPERATOR: &str = "quorate-operator";
 
-/// One master with what it shows, as [`Change`](crate::Change) tells it.
+/// One master with what it shows, as [`MastersChange`](crate::MastersChange) tells it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MasterSeen {

@@ -64,7 +64,7 @@ async fn carried_out(
                 if matches!(client.kind, ClientKind::AtStep(of, _) if of < *step) {
                     let id = client.id.to_string();
                     let killed = talk.say(&["CLIENT", "KILL", "ID", &id]).await?;
-                    seen.ended += usize::from(killed == Said::Number(1));
+                    seen.ended += usize::from(killed == OwnedValue::Number(1));
                 }
             }
         }
@@ -76,14 +76,14 @@ async fn carried_out(
 
 /// One reply, kept.
 #[derive(Debug, PartialEq, Eq)]
-enum Said {
+enum OwnedValue {
     Nothing,
     Number(i64),
     Text(Vec<u8>),
-    All(Vec<Said>),
+    All(Vec<OwnedValue>),
 }
 
-impl Said {
+impl OwnedValue {
     fn of(value: &Value<'_>) -> Result<Self, Fault> {
         Ok(match value {
             Value::Nil => Self::Nothing,
@@ -122,17 +122,17 @@ impl Said {
 struct Talk(Conversation);
 
 impl Talk {
-    async fn say(&mut self, words: &[&str]) -> Result<Said, Fault> {
+    async fn say(&mut self, words: &[&str]) -> Result<OwnedValue, Fault> {
         Command::words(self.0.out(), words);
         let mut said = self.heard(1).await?;
-        said.pop().unwrap_or(Ok(Said::Nothing))
+        said.pop().unwrap_or(Ok(OwnedValue::Nothing))
     }
 
-    async fn heard(&mut self, count: usize) -> Result<Vec<Result<Said, Fault>>, Fault> {
+    async fn heard(&mut self, count: usize) -> Result<Vec<Result<OwnedValue, Fault>>, Fault> {
         let mut said = Vec::with_capacity(count);
         let exchange = self
             .0
-            .exchange(count, |_, value| said.push(Said::of(&value)));
+            .exchange(count, |_, value| said.push(OwnedValue::of(&value)));
         match tokio::time::timeout(PATIENCE, exchange).await {
             Ok(heard) => heard.map_err(down)?,
             Err(_) => return Err(Fault::Timeout(PATIENCE)),
@@ -149,8 +149,8 @@ impl Talk {
     async fn time(&mut self) -> Result<u64, Fault> {
         let time = self.say(&["TIME"]).await?.all();
         match (
-            time.first().map(Said::number),
-            time.get(1).map(Said::number),
+            time.first().map(OwnedValue::number),
+            time.get(1).map(OwnedValue::number),
         ) {
             (Some(Some(secs)), Some(Some(micros))) => {
                 Ok(secs.saturating_mul(1_000_000).saturating_add(micros))
@@ -177,7 +177,7 @@ impl Talk {
         let ahead = i128::from(theirs / 1000) - i128::try_from(ours.as_millis()).unwrap_or(0);
         seen.clock_offset_ms = i64::try_from(ahead).ok();
         seen.mark = match self.say(&["GET", MASTERS]).await? {
-            Said::Nothing => None,
+            OwnedValue::Nothing => None,
             mark => Some(mark.text()),
         };
         seen.values = self.keys(Family::Value, MOST_VALUES).await?.len();
@@ -193,9 +193,9 @@ impl Talk {
         loop {
             let page = ["SCAN", &cursor, "MATCH", &pattern, "COUNT", "1000"];
             let mut page = self.say(&page).await?.all().into_iter();
-            cursor = page.next().map(Said::text).unwrap_or_default();
-            for key in page.next().map(Said::all).unwrap_or_default() {
-                if let Said::Text(key) = key {
+            cursor = page.next().map(OwnedValue::text).unwrap_or_default();
+            for key in page.next().map(OwnedValue::all).unwrap_or_default() {
+                if let OwnedValue::Text(key) = key {
                     found.push(key);
                 }
             }

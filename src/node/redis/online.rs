@@ -234,11 +234,8 @@ impl Online {
         }
         let quarantine = self.quarantined_until.saturating_since(now);
         for queued in batch.drain(..) {
-            if queued.request.is_vote() && self.refused.is_some() {
-                let fault = self.refused.clone().unwrap_or(Fault::Withdrawn);
+            if let Some(fault) = self.withheld(&queued.request, quarantine) {
                 queued.answer(Err(fault));
-            } else if !quarantine.is_zero() && queued.request.is_vote() {
-                queued.answer(Err(Fault::Quarantined(quarantine)));
             } else if let Some(set) = self.scripts.lacks(&queued.request) {
                 if !self.wanted.contains(&set) {
                     self.wanted.push(set);
@@ -254,6 +251,13 @@ impl Online {
             }
         }
         took
+    }
+
+    /// Why a vote is not asked for.
+    fn withheld(&self, request: &Request, quarantine: Duration) -> Option<Fault> {
+        let guarded = (!quarantine.is_zero()).then_some(Fault::Quarantined(quarantine));
+        let fault = self.refused.clone().or(guarded);
+        fault.filter(|_| request.is_vote())
     }
 
     /// A master without a mark, where most have one, has forgotten what it knew or is another server than it was: it
