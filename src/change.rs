@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, Counter, MasterSeen};
 use crate::node::{Fault, NodeName};
+use crate::protocol::instant::Instant;
 use crate::protocol::mark::{Configuration, Mark};
 use crate::protocol::quorum::{Masters, Quorum};
 use crate::redlock::Redlock;
@@ -63,6 +64,8 @@ pub struct Survey {
     pub masters: Vec<MasterSeen>,
     configuration: Configuration,
     quorum: Quorum,
+    /// When the last of them had answered.
+    at: Instant,
 }
 
 impl Redlock {
@@ -206,6 +209,11 @@ impl MastersChange<'_> {
                     .into(),
             );
         }
+        if now.at < closed.at + self.wait() {
+            missing.push(
+                "what clients of the old masters had may not be over yet: wait longer".into(),
+            );
+        }
         missing.extend(now.not_told(self.strangers_pass));
         none(missing)?;
         self.carry().await?;
@@ -330,6 +338,7 @@ impl MastersChange<'_> {
             masters: masters.collect(),
             configuration: self.configuration,
             quorum,
+            at: coordinator.now(),
         }
     }
 }
