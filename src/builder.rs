@@ -8,17 +8,19 @@ use crate::keys::RESERVED;
 use crate::node::note::{Identity, NoteText, Notes};
 #[cfg(any(test, feature = "testing"))]
 use crate::node::redis::driver::Driver;
-use crate::node::redis::{Address, BadAddress, NodeOptions, RedisNode};
-use crate::node::{Context, Node};
+use crate::node::redis::{Address, NodeOptions, RedisNode};
+use crate::node::{Context, Marks, Node};
 use crate::options::{Options, bad, text};
 #[cfg(any(test, feature = "testing"))]
 use crate::protocol::instant::Instant;
+use crate::protocol::mark::Configuration;
 use crate::protocol::validity::Drift;
 use crate::redlock::Redlock;
 use crate::resource::MAX_RESOURCE_LEN;
 use crate::retry::Retry;
-use crate::rounds::coordinator::{Coordinator, Patience};
+use crate::rounds::coordinator::{Coordinator, Members, Patience};
 use crate::runtime::{Runtime, Tokio};
+use crate::sets::{Named, Sets};
 use crate::settings::{Order, RestartGuard, Wait};
 #[cfg(feature = "tls-rustls")]
 use crate::tls::Tls;
@@ -41,11 +43,15 @@ use crate::tls::Tls;
 /// | `order` | first come, first served | you want raw Redlock with jittered retries |
 /// | `heartbeat` | half the ttl, at most the wait | a crashed waiter must be passed over sooner |
 /// | `restart_guard` | on | masters with `appendfsync always` |
+/// | `next_masters` | none | masters are being replaced while in use |
+/// | `masters_generation` | 0 | they have been replaced before |
 /// | `note` | host, pid, process | operators should see more of who holds a lock, or nothing |
 #[derive(Clone)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct RedlockBuilder {
     masters: Vec<Named>,
+    next_masters: Vec<Named>,
+    generation: u64,
     ttl: Duration,
     max_ttl: Duration,
     node_timeout: Option<Duration>,
@@ -72,24 +78,6 @@ pub struct RedlockBuilder {
     others: Vec<(usize, Arc<dyn Node>)>,
 }
 
-/// A master as it was named.
-#[derive(Clone)]
-enum Named {
-    ByUrl(String),
-    #[cfg(feature = "redis")]
-    AsClient(Box<redis::ConnectionInfo>),
-}
-
-impl Named {
-    fn address(&self) -> Result<Address, BadAddress> {
-        match self {
-            Self::ByUrl(url) => Address::parse(url),
-            #[cfg(feature = "redis")]
-            Self::AsClient(info) => Address::of(info),
-        }
-    }
-}
-
 /// The most masters that are supported. Far more than helps: each costs a message per step.
 const MAX_MASTERS: usize = 64;
 
@@ -102,6 +90,8 @@ impl Default for RedlockBuilder {
     fn default() -> Self {
         Self {
             masters: Vec::new(),
+            next_masters: Vec::new(),
+            generation: 0,
             ttl: Duration::from_secs(10),
             max_ttl: Duration::from_secs(30),
             node_timeout: None,
@@ -168,6 +158,28 @@ impl RedlockBuilder {
     #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     pub fn redis_connection(mut self, master: redis::ConnectionInfo) -> Self {
         self.masters.push(Named::AsClient(Box::new(master)));
+        self
+    }
+
+    /// The masters that are to take the place of those named by [`masters`](Self::masters), all of them, also those
+    /// that stay. While they are named, every lock is taken on a majority of each set, so that it excludes those who
+    /// know only the one and those who know only the other.
+    ///
+    /// For the time of a change only, step by step as `docs/operations.md` says (masters that change); `quorate masters`
+    /// leads through it. All masters must be Redis or Valkey servers: others keep no mark of how far a change is.
+    pub fn next_masters<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
+        let urls = urls.into_iter().map(Into::into);
+        self.next_masters.extend(urls.map(Named::ByUrl));
+        self
+    }
+
+    /// How often the masters have been changed with the help of [`next_masters`](Self::next_masters), up to those
+    /// named by [`masters`](Self::masters): 0, the default, for masters that never were.
+    ///
+    /// Masters refuse who has a number that is not theirs: one too low is what a client has that was forgotten when the
+    /// masters were changed.
+    pub fn masters_generation(mut self, generation: u64) -> Self {
+        self.generation = generation;
         self
     }
 
@@ -368,29 +380,30 @@ impl RedlockBuilder {
             return Err(BuildError::ReservedPrefix(std::mem::take(&mut self.prefix)));
         }
         let context = self.context(runtime.clone());
-        let nodes = if self.nodes.is_empty() {
+        let members = if self.nodes.is_empty() {
             self.all_nodes(node_timeout, &context)?
         } else {
-            std::mem::take(&mut self.nodes)
+            Members::of(std::mem::take(&mut self.nodes))
         };
-        for node in &nodes {
+        let nodes = &members.nodes;
+        for node in nodes {
             node.settle(&context);
         }
         if nodes.len() > MAX_MASTERS {
             return Err(BuildError::TooManyMasters(nodes.len()));
         }
-        if nodes.len() % 2 == 0 {
+        if nodes.len() % 2 == 0 && self.next_masters.is_empty() {
             tracing::warn!(
                 masters = nodes.len(),
                 "an even number of masters survives no more failures than one fewer would"
             );
         }
         let patience = Patience {
-            answer: self.slowest(node_timeout, &nodes)?,
+            answer: self.slowest(node_timeout, nodes)?,
             connect: self.connect_timeout,
         };
         let coordinator = Coordinator::new(
-            nodes,
+            members,
             runtime,
             self.drift,
             &self.prefix,
@@ -450,6 +463,7 @@ impl RedlockBuilder {
         &self,
         node_timeout: Duration,
         name: &str,
+        configuration: Configuration,
         context: &Context,
         addresses: &[Address],
     ) -> Result<Arc<NodeOptions>, BuildError> {
@@ -461,6 +475,8 @@ impl RedlockBuilder {
             max_ttl: self.max_ttl,
             restart_guard: self.restart_guard,
             name: name.into(),
+            configuration,
+            marks: Marks::of(self.masters.len().max(self.next_masters.len())),
             roster: context.roster.clone(),
             #[cfg(any(test, feature = "testing"))]
             dial: self.dial.clone(),
@@ -512,16 +528,21 @@ impl RedlockBuilder {
     }
 
     /// All masters, in the order in which they were named.
-    fn all_nodes(
-        &self,
-        node_timeout: Duration,
-        context: &Context,
-    ) -> Result<Vec<Arc<dyn Node>>, BuildError> {
-        let mut nodes = if self.masters.is_empty() && !self.others.is_empty() {
-            Vec::new()
+    fn all_nodes(&self, node_timeout: Duration, context: &Context) -> Result<Members, BuildError> {
+        if let Some((_, node)) = self.others.first()
+            && (self.generation > 0 || !self.next_masters.is_empty())
+        {
+            return Err(BuildError::UnmarkedMaster(node.name().to_string()));
+        }
+        let members = if self.masters.is_empty() && !self.others.is_empty() {
+            Members::of(Vec::new())
         } else {
             self.redis_nodes(node_timeout, context)?
         };
+        if self.others.is_empty() {
+            return Ok(members);
+        }
+        let mut nodes = members.nodes;
         let mut names: Vec<String> = nodes.iter().map(|node| node.name().to_string()).collect();
         for (before, (at, node)) in self.others.iter().enumerate() {
             let name = node.name().to_string();
@@ -531,24 +552,38 @@ impl RedlockBuilder {
             names.push(name);
             nodes.insert(at + before, node.clone());
         }
-        Ok(nodes)
+        Ok(Members::of(nodes))
     }
 
     /// Whether the masters that were named so far can be understood.
     pub(crate) fn check_masters(&self) -> Result<(), BuildError> {
-        addresses(&self.masters).map(drop)
+        self.sets().map(drop)
     }
 
     fn redis_nodes(
         &self,
         node_timeout: Duration,
         context: &Context,
-    ) -> Result<Vec<Arc<dyn Node>>, BuildError> {
+    ) -> Result<Members, BuildError> {
         let name = Identity::of_this_process().of_connection();
-        let addresses = addresses(&self.masters)?;
-        let options = self.node_options(node_timeout, &name, context, &addresses)?;
+        let sets = self.sets()?;
+        let options = self.node_options(
+            node_timeout,
+            &name,
+            sets.configuration,
+            context,
+            &sets.addresses,
+        )?;
         let node = |address| Arc::new(RedisNode::new(address, options.clone())) as Arc<dyn Node>;
-        Ok(addresses.into_iter().map(node).collect())
+        Ok(Members {
+            nodes: sets.addresses.into_iter().map(node).collect(),
+            quorum: sets.quorum,
+            configuration: Some(sets.configuration),
+        })
+    }
+
+    fn sets(&self) -> Result<Sets, BuildError> {
+        Sets::of(&self.masters, &self.next_masters, self.generation)
     }
 
     /// The masters without their actors, for simulations.
@@ -556,10 +591,11 @@ impl RedlockBuilder {
     pub(crate) fn drivers(&self, seed: u64, now: Instant) -> Result<Vec<Driver>, BuildError> {
         // The same in every run, so that a run can be repeated.
         let context = self.context(Arc::new(Tokio::default()));
-        let addresses = addresses(&self.masters)?;
-        let node_timeout = self.effective_node_timeout();
-        let options = self.node_options(node_timeout, "quorate", &context, &addresses)?;
-        let addresses = addresses.into_iter().zip(seed..);
+        let sets = self.sets()?;
+        let timeout = self.effective_node_timeout();
+        let of = sets.configuration;
+        let options = self.node_options(timeout, "quorate", of, &context, &sets.addresses)?;
+        let addresses = sets.addresses.into_iter().zip(seed..);
         let driver = |(address, seed)| Driver::new(address, options.clone(), seed, now);
         Ok(addresses.map(driver).collect())
     }
@@ -568,8 +604,12 @@ impl RedlockBuilder {
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn single_node(self) -> Result<Arc<dyn Node>, BuildError> {
         let context = self.context(Arc::new(Tokio::default()));
-        let nodes = self.redis_nodes(self.effective_node_timeout(), &context)?;
-        nodes.into_iter().next().ok_or(BuildError::NoMasters)
+        let members = self.redis_nodes(self.effective_node_timeout(), &context)?;
+        members
+            .nodes
+            .into_iter()
+            .next()
+            .ok_or(BuildError::NoMasters)
     }
 }
 
@@ -582,24 +622,6 @@ impl std::fmt::Debug for RedlockBuilder {
             .field("wait", &self.wait)
             .finish_non_exhaustive()
     }
-}
-
-fn addresses(masters: &[Named]) -> Result<Vec<Address>, BuildError> {
-    if masters.is_empty() {
-        return Err(BuildError::NoMasters);
-    }
-    let mut seen: Vec<Address> = Vec::with_capacity(masters.len());
-    for (index, master) in masters.iter().enumerate() {
-        let address = master.address().map_err(|bad| BuildError::BadMaster {
-            master: bad.shown.unwrap_or_else(|| format!("number {}", index + 1)),
-            why: bad.why,
-        })?;
-        if seen.iter().any(|other| other.same_server(&address)) {
-            return Err(BuildError::SameMasterTwice(address.name().to_string()));
-        }
-        seen.push(address);
-    }
-    Ok(seen)
 }
 
 /// The masters of a builder as [`Driver`]s: for simulations. `seed` draws the jitter of their pauses,

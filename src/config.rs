@@ -48,6 +48,11 @@ pub struct Settings {
     /// The masters, by their URLs.
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::read::masters"))]
     pub masters: Vec<String>,
+    /// The masters that will be, while they are replaced.
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "text::read::masters"))]
+    pub next_masters: Vec<String>,
+    /// How often the masters have been replaced.
+    pub masters_generation: Option<u64>,
     /// How long the masters keep a lock that is not renewed.
     #[cfg_attr(feature = "serde", serde(deserialize_with = "text::read::duration"))]
     pub ttl: Option<Duration>,
@@ -94,10 +99,21 @@ pub struct Settings {
 type Variable = (&'static str, fn(&mut Settings, &str) -> Result<(), String>);
 
 /// Those that hold text; the files are read apart, for their names may be any bytes.
-const VARIABLES: [Variable; 12] = [
+const VARIABLES: [Variable; 14] = [
     ("QUORATE_MASTERS", |to, text| {
         to.masters = text::urls(text);
         Ok(())
+    }),
+    ("QUORATE_NEXT_MASTERS", |to, text| {
+        to.next_masters = text::urls(text);
+        Ok(())
+    }),
+    ("QUORATE_MASTERS_GENERATION", |to, text| {
+        let number = text.trim().parse();
+        set(
+            &mut to.masters_generation,
+            number.map_err(|_| "is no number".to_owned()),
+        )
     }),
     ("QUORATE_TTL", |to, text| {
         set(&mut to.ttl, text::duration(text))
@@ -160,15 +176,18 @@ impl Settings {
     fn from_variables(look: impl Fn(&str) -> Option<OsString>) -> Result<Self, BuildError> {
         let mut settings = Self::default();
         for (name, take) in VARIABLES {
-            let Some(value) = look(name) else { continue };
+            let Some(value) = look(name).filter(|value| !value.is_empty()) else {
+                continue;
+            };
             let text = value
                 .into_string()
                 .map_err(|_| wrong(name, "is no text in UTF-8"))?;
             take(&mut settings, &text).map_err(|why| wrong(name, why))?;
         }
-        settings.ca_file = look("QUORATE_CA_FILE").map(Into::into);
-        settings.client_cert = look("QUORATE_CLIENT_CERT").map(Into::into);
-        settings.client_key = look("QUORATE_CLIENT_KEY").map(Into::into);
+        let file = |name| look(name).filter(|path| !path.is_empty()).map(Into::into);
+        settings.ca_file = file("QUORATE_CA_FILE");
+        settings.client_cert = file("QUORATE_CLIENT_CERT");
+        settings.client_key = file("QUORATE_CLIENT_KEY");
         Ok(settings)
     }
 
@@ -185,6 +204,12 @@ impl Settings {
     fn named(self, name: impl Fn(&str) -> String) -> Result<RedlockBuilder, BuildError> {
         let mut builder = self.tls(Redlock::builder(), name)?;
         builder = builder.masters(self.masters);
+        builder = builder.next_masters(self.next_masters);
+        builder = given(
+            builder,
+            self.masters_generation,
+            RedlockBuilder::masters_generation,
+        );
         builder = given(builder, self.ttl, RedlockBuilder::ttl);
         builder = given(builder, self.max_ttl, RedlockBuilder::max_ttl);
         builder = given(builder, self.node_timeout, RedlockBuilder::node_timeout);
@@ -271,12 +296,13 @@ fn given<T>(
 impl RedlockBuilder {
     /// Settings from the environment, with the names and meanings that they have for the command `quorate`:
     ///
-    /// `QUORATE_MASTERS` (URLs with commas between them; it must be set), `QUORATE_TTL`, `QUORATE_MAX_TTL`,
+    /// `QUORATE_MASTERS` (URLs with commas between them; it must be set), `QUORATE_NEXT_MASTERS` and
+    /// `QUORATE_MASTERS_GENERATION` while and after masters are replaced, `QUORATE_TTL`, `QUORATE_MAX_TTL`,
     /// `QUORATE_NODE_TIMEOUT`, `QUORATE_CONNECT_TIMEOUT`, `QUORATE_MAX_HOLD` (durations: `500ms`, `1h 30m`),
     /// `QUORATE_WAIT` (a duration, `forever` or `none`), `QUORATE_PREFIX`, `QUORATE_NOTE`, `QUORATE_FENCING`
     /// (`on` or `off`), `QUORATE_ORDER` (`fair` or `unordered`), `QUORATE_RESTART_GUARD` (`on`,
     /// `after-first-contact` or `off`), and for TLS `QUORATE_CA_FILE`, `QUORATE_CLIENT_CERT` and
-    /// `QUORATE_CLIENT_KEY`. What is not set has the builder's default. No file is read for settings: for that
+    /// `QUORATE_CLIENT_KEY`. What is not set, or empty, has the builder's default. No file is read for settings: for that
     /// see [`Settings`]. Masters of other kinds than Redis are added by hand: take their URLs out of
     /// [`Settings::masters`] first.
     ///

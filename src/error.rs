@@ -4,9 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::keys::RESERVED;
-use crate::node::Note;
+use crate::node::{Fault, Note};
 use crate::outcome::LossCause;
-use crate::report::{NodeReport, OneLine, is_hopeless};
+use crate::protocol::quorum::Quorum;
+use crate::report::{NodeReport, OneLine, failed_with};
 use crate::resource::InvalidResource;
 
 /// A builder's settings do not fit together. Nothing has been contacted.
@@ -33,6 +34,17 @@ pub enum BuildError {
          another database number on the same server is not"
     )]
     SameMasterTwice(String),
+    /// Next masters that are the masters: nothing would change.
+    #[error(
+        "next_masters names the same servers as masters: leave it out, or name what is to be in their place"
+    )]
+    SameMasters,
+    /// A master of a kind that cannot be told of a change.
+    #[error(
+        "master {0} keeps no mark of how far a change of masters is: \
+         next_masters and masters_generation are for Redis and Valkey masters only"
+    )]
+    UnmarkedMaster(String),
     /// A duration that cannot work together with the others.
     #[error("{what} of {} {why}", humantime::format_duration(*.value))]
     BadDuration {
@@ -100,6 +112,10 @@ pub enum AcquireError {
     /// Outage: fewer masters than a majority of the configured ones could vote. Comes before the
     /// end of the wait where that does not pass by itself: see [`Missed::passes_by_itself`].
     NoQuorum(Missed),
+    /// Outdated configuration: the masters have been changed, and so many of those that were asked give no votes to
+    /// who goes by the masters that this Redlock was built with. Waiting does not help, nor does asking again:
+    /// build it with the masters that are named now (`docs/operations.md`, masters that change).
+    OtherMasters(Missed),
     /// Lateness: a majority granted it, but so slowly that no validity was left.
     TooLate(Missed),
     /// The resource name cannot be locked. Nothing was sent.
@@ -134,6 +150,8 @@ pub struct Missed {
     pub held_here: bool,
     /// What the holder says of itself, where it did.
     pub note: Option<Box<Note>>,
+    /// Which masters make a majority.
+    pub(crate) majority: Quorum,
 }
 
 impl Missed {
@@ -141,7 +159,16 @@ impl Missed {
     /// masters that refuse the user or cannot do what a lock needs: then an acquire ends after one
     /// look, however long it may wait. The next one looks again.
     pub fn passes_by_itself(&self) -> bool {
-        !is_hopeless(&self.reports)
+        let lasting = failed_with(&self.reports, |fault| !fault.passes_by_itself());
+        self.majority.possible_without(lasting)
+    }
+
+    /// So many masters go by another configuration that none of ours has a majority.
+    pub(crate) fn is_outdated(&self) -> bool {
+        let other = failed_with(&self.reports, |fault| {
+            matches!(fault, Fault::OtherMasters(_))
+        });
+        !self.majority.possible_without(other)
     }
 }
 
@@ -152,6 +179,7 @@ impl AcquireError {
             Self::HeldByOther(missed)
             | Self::NotJoinable(missed)
             | Self::NoQuorum(missed)
+            | Self::OtherMasters(missed)
             | Self::TooLate(missed) => &missed.reports,
             Self::InvalidResource(_) | Self::InvalidOptions(_) => &[],
             #[cfg(feature = "blocking")]
@@ -172,6 +200,11 @@ impl fmt::Display for AcquireError {
                 missed,
                 "is held by its owner, which cannot be joined now: no majority of the masters shows one number of \
                  its holds; that is over when the hold that crashed has expired",
+            ),
+            Self::OtherMasters(missed) => (
+                missed,
+                "cannot be asked for with this configuration: its masters are not the ones in force, \
+                 and that does not pass by itself",
             ),
             Self::NoQuorum(missed) if !missed.passes_by_itself() => (
                 missed,

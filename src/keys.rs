@@ -46,6 +46,9 @@ pub(crate) fn line_of_semaphore(name: &[u8]) -> Vec<u8> {
 /// What stands before the process id in the name of its wake channel.
 pub(crate) const WAKE: &str = "quorate:wake:";
 
+/// The key of the mark: how far a change of masters is, and which masters it is for.
+pub(crate) const MASTERS: &str = "quorate:masters";
+
 /// Where that stands in a script and in the table of rights.
 pub(crate) const WAKE_PLACE: &str = "{wake}";
 
@@ -99,10 +102,12 @@ pub(crate) enum Family {
     Note,
     /// What one hold of a class tells; behind it stand its value and the lock key.
     OfHold,
+    /// The mark of the masters: one key for all locks.
+    Masters,
 }
 
 impl Family {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Lock,
         Self::Fence,
         Self::Queue,
@@ -116,6 +121,7 @@ impl Family {
         // Begins as the next does.
         Self::OfHold,
         Self::Note,
+        Self::Masters,
     ];
 
     /// What stands before the lock key.
@@ -133,6 +139,7 @@ impl Family {
             Self::OfSlot => "quorate:fence:quorate:slot:",
             Self::Note => "quorate:note:",
             Self::OfHold => "quorate:note:quorate:hold:",
+            Self::Masters => MASTERS,
         }
     }
 
@@ -151,6 +158,7 @@ impl Family {
             Self::OfSlot => "{of-slot}",
             Self::Note => "{note}",
             Self::OfHold => "{of-hold}",
+            Self::Masters => "{masters}",
         }
     }
 

@@ -74,6 +74,8 @@
 //! | `value removed` | debug | `resource` |
 //! | `no connection`, `connection lost` | warn | `node`, `fault` |
 //! | `master restarted lately ..` | warn | `node`, `uptime_s` |
+//! | `master refuses this client's configuration` | warn | `node`, `fault` |
+//! | `master has lost the mark ..` | warn | `node` |
 //! | `no wake-ups, only timers` | warn | `node`, `why` |
 //! | `an even number of masters ..` | warn | `masters` |
 //!
@@ -90,6 +92,7 @@ mod acquire;
 #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
 pub mod blocking;
 mod builder;
+mod change;
 mod clock;
 mod config;
 mod error;
@@ -128,6 +131,7 @@ pub mod runtime;
 #[cfg(not(any(test, feature = "testing", feature = "node")))]
 #[allow(unreachable_pub, reason = "public for masters of other kinds")]
 mod runtime;
+mod sets;
 mod settings;
 mod sync;
 #[cfg(any(test, feature = "testing"))]
@@ -138,6 +142,7 @@ mod tls;
 mod waiting;
 
 pub use builder::RedlockBuilder;
+pub use change::{ChangeError, ChangeStage, MastersChange, Survey};
 pub use config::Settings;
 pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
 pub use hold::guard::LockGuard;
@@ -150,6 +155,7 @@ pub use kinds::semaphore::SemaphoreStatus;
 pub use kinds::shared::DowngradeError;
 pub use kinds::value_error::{ValueError, ValueTrouble};
 pub use listing::{Listed, Listing};
+pub use node::change::{ChangeSeen, ClientKind, ClientSeen, MasterSeen};
 pub use node::inspection::Inspection;
 pub use node::note::{MAX_NOTE_LEN, NoteText};
 pub use node::redis::needs::{MissingRight, Purpose};

@@ -21,6 +21,7 @@ use crate::node::note::{self, NoteText};
 use crate::node::{Fault, Hold, KeyState, NodeName, Note, Phase, Request, Scope, Subscriber};
 use crate::options::{Options, check_max_hold, check_note};
 use crate::outcome::Failure;
+use crate::protocol::quorum::{Masters, Quorum};
 use crate::report::NodeReport;
 use crate::resource::{InvalidResource, check_resource};
 use crate::rounds::coordinator::Coordinator;
@@ -440,6 +441,7 @@ impl Redlock {
         Status {
             nodes,
             quorum: coordinator.quorum.size(),
+            majority: coordinator.quorum,
         }
     }
 }
@@ -745,10 +747,12 @@ impl LockRequest<'_> {
             reports: reports.unwrap_or_default(),
             held_here: ended.held_here,
             note: ended.note.clone().map(Box::new),
+            majority: coordinator.quorum,
         };
         match ended.failure {
             Failure::Contention => AcquireError::HeldByOther(missed),
             Failure::NotJoinable => AcquireError::NotJoinable(missed),
+            Failure::Outage if missed.is_outdated() => AcquireError::OtherMasters(missed),
             Failure::Outage => AcquireError::NoQuorum(missed),
             Failure::Late => AcquireError::TooLate(missed),
         }
@@ -761,8 +765,10 @@ impl LockRequest<'_> {
 pub struct Status {
     /// Each master, in the order of the builder.
     pub nodes: Vec<NodeStatus>,
-    /// How many masters make a majority.
+    /// How many masters make a majority; while masters are replaced, the fewest that make one of each set.
     pub quorum: usize,
+    /// And which.
+    majority: Quorum,
 }
 
 /// What one master knows of one resource.
@@ -794,26 +800,34 @@ pub enum StatusVerdict {
 impl Status {
     /// What the answers come to over the quorum.
     pub fn verdict(&self) -> StatusVerdict {
-        let known: Vec<&KeyState> = self
-            .nodes
-            .iter()
-            .filter_map(|node| node.state.as_ref().ok())
-            .collect();
-        if known.len() < self.quorum {
+        if !self.majority.is_met_by(self.those(|_| true)) {
             return StatusVerdict::Unknown;
         }
+        let known = self.nodes.iter();
+        let known = known.filter_map(|node| node.state.as_ref().ok());
+        let mut holders = known.filter_map(|state| state.holder.as_deref());
+        // Of one set, where there are two: its holder may know no other.
         let held_by = |value: &[u8]| {
-            known
-                .iter()
-                .filter(|state| state.holder.as_deref() == Some(value))
-                .count()
+            let those = self.those(|state| state.holder.as_deref() == Some(value));
+            self.majority.is_met_somewhere(those)
         };
-        let holders = known.iter().filter_map(|state| state.holder.as_deref());
-        match holders.clone().find(|value| held_by(value) >= self.quorum) {
+        match holders.find(|value| held_by(value)) {
             Some(value) => StatusVerdict::Held(value.to_vec()),
-            None if known.len() - holders.count() >= self.quorum => StatusVerdict::Free,
+            None if self
+                .majority
+                .is_met_by(self.those(|state| state.holder.is_none())) =>
+            {
+                StatusVerdict::Free
+            }
             None => StatusVerdict::Split,
         }
+    }
+
+    /// The masters that answered such a state.
+    fn those(&self, such: impl Fn(&KeyState) -> bool) -> Masters {
+        let nodes = self.nodes.iter().enumerate();
+        let those = nodes.filter(|(_, node)| node.state.as_ref().is_ok_and(&such));
+        those.map(|(node, _)| node).collect()
     }
 
     /// Whether any master has a holder.
@@ -828,25 +842,24 @@ impl Status {
     /// Where readers hold it, or an owner does: every hold that a majority of the masters names, with its note;
     /// the one that lives on the longest comes last. How long it lives is the longest that any master says.
     pub fn holds(&self) -> Vec<Hold> {
-        let known = self
-            .nodes
-            .iter()
-            .filter_map(|node| node.state.as_ref().ok());
-        let mut holds: Vec<(usize, Hold)> = Vec::new();
-        for hold in known.flat_map(|state| &state.holds) {
+        let known = self.nodes.iter().enumerate();
+        let known = known.filter_map(|(node, said)| Some((node, said.state.as_ref().ok()?)));
+        let mut holds: Vec<(Masters, Hold)> = Vec::new();
+        let each = known.flat_map(|(node, state)| state.holds.iter().map(move |hold| (node, hold)));
+        for (node, hold) in each {
             match holds
                 .iter_mut()
                 .find(|(_, known)| known.value == hold.value)
             {
                 Some((masters, known)) => {
-                    *masters += 1;
+                    masters.add(node);
                     known.lives = known.lives.max(hold.lives);
                     known.note = known.note.take().or_else(|| hold.note.clone());
                 }
-                None => holds.push((1, hold.clone())),
+                None => holds.push((Masters::one(node), hold.clone())),
             }
         }
-        holds.retain(|(masters, _)| *masters >= self.quorum);
+        holds.retain(|(masters, _)| self.majority.is_met_somewhere(*masters));
         holds.sort_by(|(_, a), (_, b)| (a.lives, &a.value).cmp(&(b.lives, &b.value)));
         holds.into_iter().map(|(_, hold)| hold).collect()
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::node::{Answer, Fault, NodeName, Phase};
 use crate::protocol::instant::Instant;
-use crate::protocol::quorum::Quorum;
+use crate::protocol::quorum::{Masters, Quorum};
 
 /// What one master said in one phase of a lock's life.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,12 +169,11 @@ impl Slots {
         }
     }
 
-    /// How many faults do not pass by themselves.
-    pub(crate) fn lasting_faults(&self) -> usize {
+    /// Who fails in a way that does not pass by itself.
+    pub(crate) fn lasting_faults(&self) -> Masters {
         let faults = self.faults.iter().flat_map(|faults| &faults.0);
-        faults
-            .filter(|(_, fault)| !fault.passes_by_itself())
-            .count()
+        let lasting = faults.filter(|(_, fault)| !fault.passes_by_itself());
+        lasting.map(|(node, _)| *node).collect()
     }
 
     /// As public reports, given the masters' names in order.
@@ -234,12 +233,15 @@ pub(crate) fn trouble(mut reports: Vec<NodeReport>) -> Vec<NodeReport> {
     reports
 }
 
-/// Whether so many masters fail in a way that does not pass by itself that no majority is left.
-pub(crate) fn is_hopeless(reports: &[NodeReport]) -> bool {
-    let lasting = reports.iter().filter(
-        |report| matches!(&report.outcome, NodeOutcome::Fault(fault) if !fault.passes_by_itself()),
-    );
-    !Quorum::of(reports.len()).possible_without(lasting.count())
+/// The masters, by their place, that failed in such a way.
+pub(crate) fn failed_with(reports: &[NodeReport], such: impl Fn(&Fault) -> bool) -> Masters {
+    let is_such =
+        |report: &NodeReport| matches!(&report.outcome, NodeOutcome::Fault(fault) if such(fault));
+    let failed = reports
+        .iter()
+        .enumerate()
+        .filter(|(_, report)| is_such(report));
+    failed.map(|(node, _)| node).collect()
 }
 
 impl NodeReport {
@@ -264,10 +266,12 @@ pub(crate) struct OneLine<'a>(pub(crate) &'a [NodeReport]);
 impl OneLine<'_> {
     fn decided(&self) -> bool {
         let quorum = Quorum::of(self.0.len());
-        let failed = self.0.iter().filter(|report| report.failed()).count();
-        let unheard = self.0.iter().filter(|report| report.unheard()).count();
-        let said = self.0.len() - failed - unheard;
-        said >= quorum.size() || !quorum.possible_without(failed)
+        let those = |is: fn(&NodeReport) -> bool| -> Masters {
+            let those = self.0.iter().enumerate().filter(|(_, report)| is(report));
+            those.map(|(node, _)| node).collect()
+        };
+        let said = those(|report| !report.failed() && !report.unheard());
+        quorum.is_met_by(said) || !quorum.possible_without(those(NodeReport::failed))
     }
 }
 

@@ -115,6 +115,7 @@ async fn hostile(mut stream: DuplexStream, answer: Option<&'static [u8]>) {
                 (false, "INFO") => INFO,
                 (false, "CLIENT") => b":1\r\n",
                 (false, "HELLO") => b"%1\r\n+proto\r\n:3\r\n",
+                (false, "GET") => b"_\r\n",
                 (false, "SCRIPT") => b"$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n",
                 (false, _) => b"+OK\r\n",
                 (true, _) => match answer {

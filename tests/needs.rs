@@ -438,6 +438,9 @@ fn told(right: &str) -> Option<String> {
         | "+getex"
         // What readers, owners, permits and locks on several resources need beyond that.
         | "~quorate:holds:lock:*"
+        // For masters that change: `tests/masters.rs`.
+        | "~quorate:masters"
+        | "+client|setname"
         | "~quorate:slot:*:lock:*"
         | "~quorate:*:quorate:slot:*:lock:*"
         | "+zcount"

@@ -316,7 +316,7 @@ async fn connections_say_whose_they_are() {
     let pid = format!(":{} ", std::process::id());
     let named = list
         .lines()
-        .any(|line| line.contains("name=quorate:") && line.contains(&pid));
+        .any(|line| line.contains("name=quorate/0/") && line.contains(&pid));
     assert!(named, "{list}");
 }
 

@@ -398,13 +398,14 @@ async fn a_stopped_master_costs_its_callers_one_timeout() {
 /// The name of a script.
 const SHA: &str = "$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
 
-/// What a master answers to a handshake: to HELLO, three courtesies, INFO, eight scripts, CLIENT ID.
-const GREETING: [&str; 14] = [
+/// What a master answers to a handshake: to HELLO, three courtesies, INFO, the mark of the masters, eight scripts, CLIENT ID.
+const GREETING: [&str; 15] = [
     "%1\r\n+proto\r\n:3\r\n",
     "+OK\r\n",
     "+OK\r\n",
     "+OK\r\n",
     "$38\r\nrun_id:a\r\nuptime_in_seconds:99999999\r\n\r\n",
+    "_\r\n",
     SHA,
     SHA,
     SHA,

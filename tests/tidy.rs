@@ -16,13 +16,13 @@ const FLOORS: [&[&str]; 13] = [
     &["node"],
     &["report"],
     &["error"],
-    &["options", "tls"],
+    &["options", "tls", "sets"],
     &["rounds"],
     &["waiting"],
     &["hold"],
     &["acquire"],
     &["redlock"],
-    &["kinds", "listing"],
+    &["kinds", "listing", "change"],
     &["builder", "config", "testing", "blocking", "lib"],
 ];
 

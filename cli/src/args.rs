@@ -10,8 +10,8 @@ use tracing_subscriber::filter::LevelFilter;
 
 use crate::log::Talk;
 use crate::{
-    bench, break_, completion, demo, doctor, exit, fit, hold, lead, list, manual, once, prepare,
-    quota, run, separator, status, watch,
+    bench, break_, change, completion, demo, doctor, exit, fit, hold, lead, list, manual, once,
+    prepare, quota, run, separator, status, watch,
 };
 
 /// Run commands under a lock that a majority of independent masters agrees on: Redis, Valkey, MySQL, ZooKeeper.
@@ -91,6 +91,9 @@ pub(crate) enum Command {
     /// Show what is locked now, by whom, and who waits
     #[command(after_help = exit::table_of(&list::CODES), after_long_help = exit::below(list::AFTER_HELP, &list::CODES))]
     List(list::ListArgs),
+    /// Replace the masters while they are in use: status, prepare, close, open, finish, back-out
+    #[command(after_help = exit::table_of(&change::CODES), after_long_help = exit::below(change::AFTER_HELP, &change::CODES))]
+    Masters(change::ChangeArgs),
     /// Print a completion script for a shell
     #[command(after_help = completion::AFTER_HELP)]
     Completions(completion::CompletionArgs),

@@ -56,6 +56,21 @@ pub(crate) struct MasterOptions {
     )]
     pub(crate) masters: Option<Vec<String>>,
 
+    /// The masters that are to take their place, while masters are replaced: all of them, also those that stay
+    ///
+    /// While both are named, locks are taken on a majority of each. See `quorate masters`.
+    #[arg(
+        long,
+        value_name = "URL,URL,..",
+        env = "QUORATE_NEXT_MASTERS",
+        hide_env_values = true
+    )]
+    pub(crate) next_masters: Option<Vec<String>>,
+
+    /// How often the masters have been replaced up to these [default: 0]
+    #[arg(long, value_name = "N", env = "QUORATE_MASTERS_GENERATION")]
+    pub(crate) masters_generation: Option<u64>,
+
     /// A TOML file with any of these options [default: quorate.toml, when it exists]
     ///
     /// Its keys are the long options with underscores: masters = ["redis://a", ..], ttl = "10s".
@@ -132,6 +147,8 @@ pub(crate) enum Fairness {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct FileOptions {
     masters: Option<List>,
+    next_masters: Option<List>,
+    masters_generation: Option<u64>,
     #[serde(deserialize_with = "duration_text")]
     node_timeout: Option<Duration>,
     #[serde(deserialize_with = "duration_text")]
@@ -177,29 +194,22 @@ impl MasterOptions {
             None if found.exists() => FileOptions::load(found, Source::Found)?,
             None => FileOptions::default(),
         };
-        let typed = self
-            .masters
-            .map(|lists| lists.iter().flat_map(|list| urls(list)).collect());
-        self.masters = typed.or(file.masters.take().map(|List(urls)| urls));
-        fill!(self from file: node_timeout, connect_timeout, max_ttl, prefix, restart_guard, fencing, order,
+        self.masters = named(self.masters, file.masters.take());
+        self.next_masters = named(self.next_masters, file.next_masters.take());
+        fill!(self from file: masters_generation, node_timeout, connect_timeout, max_ttl, prefix, restart_guard, fencing, order,
             ca_file, client_cert, client_key);
         let urls = self.masters.get_or_insert_default();
-        for url in urls.iter_mut() {
-            *url = url.trim().to_owned();
-        }
         if urls.iter().all(String::is_empty) {
             return Err(Failure::usage(
                 "no masters: name them with --masters URL,URL,.. or QUORATE_MASTERS \
                  or masters = [..] in quorate.toml, for example --masters redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3",
             ));
         }
-        if let Some(at) = urls.iter().position(String::is_empty) {
-            return Err(Failure::usage(format!(
-                "master {} of {} is empty: remove the comma too many, or fill in its URL",
-                at + 1,
-                urls.len()
-            )));
-        }
+        none_empty("master", urls)?;
+        none_empty(
+            "next master",
+            self.next_masters.as_deref().unwrap_or_default(),
+        )?;
         Ok((self, file))
     }
 
@@ -211,6 +221,24 @@ impl MasterOptions {
     /// How long to see releases off at the end.
     pub(crate) fn parting(&self) -> Duration {
         self.node_timeout() + PARTING
+    }
+}
+
+/// The URLs that were typed, or stand in the file.
+fn named(typed: Option<Vec<String>>, file: Option<List>) -> Option<Vec<String>> {
+    let typed = typed.map(|lists| lists.iter().flat_map(|list| urls(list)).collect());
+    let named: Option<Vec<String>> = typed.or(file.map(|List(urls)| urls));
+    named.map(|urls| urls.iter().map(|url| url.trim().to_owned()).collect())
+}
+
+fn none_empty(what: &str, urls: &[String]) -> Result<(), Failure> {
+    match urls.iter().position(String::is_empty) {
+        None => Ok(()),
+        Some(at) => Err(Failure::usage(format!(
+            "{what} {} of {} is empty: remove the comma too many, or fill in its URL",
+            at + 1,
+            urls.len()
+        ))),
     }
 }
 
@@ -291,6 +319,10 @@ pub(crate) fn redlock(options: &MasterOptions, ttl: Option<Duration>) -> Result<
     let mut builder = Redlock::builder();
     for url in options.masters.iter().flatten() {
         builder = crate::masters::add(builder, url)?;
+    }
+    builder = builder.next_masters(options.next_masters.iter().flatten());
+    if let Some(generation) = options.masters_generation {
+        builder = builder.masters_generation(generation);
     }
     if let Some(ttl) = ttl {
         builder = builder.ttl(ttl);

@@ -33,6 +33,7 @@ pub(crate) const VALUE_CUT_SHORT: &str =
 fn code_of(error: &AcquireError) -> u8 {
     match error {
         AcquireError::HeldByOther(_) | AcquireError::NotJoinable(_) => exit::HELD,
+        AcquireError::OtherMasters(_) => exit::CONFIG,
         AcquireError::InvalidResource(_) | AcquireError::InvalidOptions(_) => exit::USAGE,
         _ => exit::UNAVAILABLE,
     }

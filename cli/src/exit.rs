@@ -18,6 +18,8 @@ pub(crate) const SOFTWARE: u8 = 70;
 pub(crate) const LOST: u8 = 74;
 /// Somebody else held the lock until the wait was over.
 pub(crate) const HELD: u8 = 75;
+/// The masters have been changed, and this configuration names others.
+pub(crate) const CONFIG: u8 = 78;
 /// The command was found and could not be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// The command was not found.
@@ -27,7 +29,7 @@ pub(crate) const NOT_FOUND: u8 = 127;
 pub(crate) type Meaning = (&'static str, &'static str);
 
 /// What every code means. All help texts are made of it, and the pages are compared with it.
-const TABLE: [Meaning; 10] = [
+const TABLE: [Meaning; 11] = [
     ("0", "success (run: the command's own code, whatever it is)"),
     ("1", "something is to be put right"),
     (
@@ -38,6 +40,10 @@ const TABLE: [Meaning; 10] = [
     ("70", "an internal failure"),
     ("74", "the lock was lost while the command ran"),
     ("75", "held by another until the wait was over"),
+    (
+        "78",
+        "outdated configuration: the masters have been changed",
+    ),
     ("126", "the command cannot be executed"),
     ("127", "the command was not found"),
     (

@@ -9,6 +9,7 @@ mod ancestry;
 mod args;
 mod bench;
 mod break_;
+mod change;
 mod completion;
 mod config;
 mod deadline;
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
         Command::Lead(args) => lead::run(args),
         Command::Watch(args) => watch::run(args),
         Command::List(args) => list::run(args),
+        Command::Masters(args) => change::run(args),
         Command::Man(args) => manual::man(&args, args::description()),
     })
 }

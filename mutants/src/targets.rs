@@ -10,6 +10,8 @@ use anyhow::{Context, Result, ensure};
 const DECIDING: &[&str] = &[
     "src/protocol/*.rs",
     "src/limit.rs",
+    "src/sets.rs",
+    "src/change.rs",
     "src/rounds/*.rs",
     "src/waiting/*.rs",
     "src/hold/*.rs",

@@ -172,7 +172,7 @@ fn tell_refusal(process: &Process, resource: u8, holder: Option<&[u8]>, note: &N
 fn miss(error: AcquireError) -> Miss {
     match error {
         AcquireError::HeldByOther(_) | AcquireError::NotJoinable(_) => Miss::HeldByOther,
-        AcquireError::NoQuorum(_) => Miss::NoQuorum,
+        AcquireError::NoQuorum(_) | AcquireError::OtherMasters(_) => Miss::NoQuorum,
         AcquireError::TooLate(_) => Miss::TooLate,
         error => panic!("a scenario with bad input: {error}"),
     }

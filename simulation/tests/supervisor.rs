@@ -128,6 +128,7 @@ fn answer(verb: &str, command: &[Vec<u8>], shared: &Shared) -> (Vec<u8>, bool) {
         "HELLO" => b"%1\r\n$5\r\nproto\r\n:3\r\n",
         "CLIENT" if command[1] == b"ID" => b":1\r\n",
         "INFO" => b"$37\r\nrun_id:abc\r\nuptime_in_seconds:86400\r\n\r\n",
+        "GET" => b"_\r\n",
         "SCRIPT" => b"$40\r\n0123456789012345678901234567890123456789\r\n",
         "SET" => {
             script.told.push("acquire".to_owned());

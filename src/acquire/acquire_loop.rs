@@ -399,7 +399,7 @@ impl<'a> AcquireLoop<'a> {
     /// the next sign of life is due, or sooner beside a holder that may wake nobody.
     async fn wait(&self, place: &Place, line: &mut InLine<'_>, missed: &FailedAttempt) {
         let coordinator = &self.core.coordinator;
-        let quorum = coordinator.quorum.size();
+        let quorum = coordinator.quorum;
         let now = coordinator.now();
         let (free, free_in, ahead, holder) = {
             let answers = missed.round.answers();
@@ -439,13 +439,13 @@ impl<'a> AcquireLoop<'a> {
     /// shows one and the same counter.
     fn has_met(&self, missed: &FailedAttempt) -> bool {
         let owned = matches!(self.wanted.class(), Some(Class::Owner(_)));
-        let granted = missed.round.answers().free().count_ones() as usize;
-        let quorum = self.core.coordinator.quorum.size();
+        let granted = missed.round.answers().free();
+        let quorum = self.core.coordinator.quorum;
         let failed = matches!(
             missed.failure,
             Some(Failure::Contention | Failure::NotJoinable)
         );
-        owned && failed && granted >= quorum
+        owned && failed && quorum.is_met_by(granted)
     }
 
     /// Lets others of the same owner go first: who is alone can agree on a number (family, section 6). If all

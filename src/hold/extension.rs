@@ -108,7 +108,7 @@ impl Collect for ExtendAnswers {
         let old_end = self.held.valid_until();
         let outcome = self
             .votes
-            .record(&said, &keys, from.now, old_end, self.terms);
+            .record(from.node, &said, &keys, from.now, old_end, self.terms);
         if let (Ok(said), Some(core)) = (&said, self.core.upgrade())
             && self.held.lacks_note(said)
         {

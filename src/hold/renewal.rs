@@ -252,8 +252,9 @@ impl Collect for RenewAnswers {
         };
         let nodes = coordinator.quorum.nodes();
         self.heard.push((from, extended(answer, self.keys)));
-        let usable = self.heard.iter().filter(|(_, said)| said.is_ok()).count();
-        if usable >= coordinator.quorum.size() || self.heard.len() >= nodes {
+        let usable = self.heard.iter().filter(|(_, said)| said.is_ok());
+        let usable = usable.map(|(from, _)| from.node).collect();
+        if coordinator.quorum.is_met_by(usable) || self.heard.len() >= nodes {
             self.open = None;
         }
         let Self {
@@ -288,7 +289,7 @@ impl Collect for RenewAnswers {
             let old_end = held.valid_until();
             let outcome = lock
                 .votes
-                .record(said, &lock.keys, from.now, old_end, terms);
+                .record(from.node, said, &lock.keys, from.now, old_end, terms);
             metrics::renewal(outcome, old_end.saturating_since(from.now));
             lock.tells |= match outcome {
                 Extension::Pending => false,
@@ -349,7 +350,7 @@ mod tests {
     use crate::node::{Fault, Node};
     use crate::protocol::validity::Drift;
     use crate::retry::Retry;
-    use crate::rounds::coordinator::Patience;
+    use crate::rounds::coordinator::{Members, Patience};
     use crate::runtime::Tokio;
 
     const NOW: Instant = Instant::from_nanos(1_000_000_000);
@@ -365,7 +366,13 @@ mod tests {
         let drift = Drift::default();
         let retry = Retry::default();
         Arc::new(Coordinator::new(
-            nodes, runtime, drift, "", true, patience, retry,
+            Members::of(nodes),
+            runtime,
+            drift,
+            "",
+            true,
+            patience,
+            retry,
         ))
     }
 

@@ -310,19 +310,22 @@ impl Observation {
         let key = self.key.clone();
         let answers = coordinator.look(Request::Look { key }).await;
         let now = coordinator.now();
-        let states: Vec<&KeyState> = answers.iter().flat_map(|(state, _)| state).collect();
+        let states = answers.iter().enumerate();
+        let states = states.filter_map(|(node, (state, _))| Some((node, state.as_ref().ok()?)));
+        let (said, states): (Vec<usize>, Vec<&KeyState>) = states.unzip();
         let others: Vec<_> = states
             .iter()
             .filter_map(|state| never_elected(state))
             .collect();
-        let votes = states.iter().filter_map(|state| self.standing(state));
-        let votes = votes.filter(|(value, _)| !others.contains(value));
+        let votes = said.iter().zip(&states);
+        let votes = votes.filter_map(|(node, state)| Some((*node, self.standing(state)?)));
+        let votes = votes.filter(|(_, (value, _))| !others.contains(value));
         let votes: Vec<_> = votes.collect();
         self.due = now + self.every;
         let elected = leader(&votes, coordinator.quorum);
         let elected = elected.filter(|(value, term)| !self.observed.was_of_another(*value, *term));
         let Some((value, term)) = elected else {
-            return if states.len() >= coordinator.quorum.size() {
+            return if coordinator.quorum.is_met_by(said.into_iter().collect()) {
                 Found::Nobody
             } else {
                 Found::Unknown

@@ -1,6 +1,8 @@
 //! What every kind of master has to keep.
 
+use super::change::{ChangeOrder, ChangeSeen};
 use super::context::{Abilities, Context};
+use super::fault::Fault;
 use super::inspection::Inspection;
 use super::name::NodeName;
 use super::request::{Reply, Request, Subscriber};
@@ -40,6 +42,17 @@ pub trait Node: Send + Sync + 'static {
 
     /// Resolves when nothing that was sent so far is under way any more.
     fn idle(&self) -> crate::runtime::BoxFuture<()>;
+
+    /// Carries out an order of who changes masters, and looks at the master. An implementation that keeps no mark
+    /// refuses.
+    fn change(&self, order: ChangeOrder) -> crate::runtime::BoxFuture<ChangeSeen> {
+        let _ = order;
+        let seen = ChangeSeen {
+            fault: Some(Fault::Unsupported("it keeps no mark of its masters".into())),
+            ..ChangeSeen::default()
+        };
+        Box::pin(async move { seen })
+    }
 
     /// Looks at the master itself, beside all that is under way. An implementation that has nothing to
     /// tell finds nothing wrong.

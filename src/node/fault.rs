@@ -45,6 +45,9 @@ pub enum Fault {
     /// The server lacks what has to be made there once (a schema, a path), or has it in another version: the text
     /// names the command that helps.
     Unprepared(Arc<str>),
+    /// The masters have been changed, or are being changed: this one gives no votes to who goes by the masters that
+    /// this `Redlock` was built with. The text says which configuration it goes by.
+    OtherMasters(Arc<str>),
     /// Another address of the same `Redlock` leads to the very same server, the one of this name:
     /// its single memory would count as two votes.
     SameServer(Arc<str>),
@@ -72,7 +75,8 @@ impl Fault {
             Fault::WrongType => Some(Fault::Denied(none.into())),
             Fault::Denied(_) => Some(Fault::Unsupported(none.into())),
             Fault::Unsupported(_) => Some(Fault::Unprepared(none.into())),
-            Fault::Unprepared(_) => Some(Fault::SameServer(none.into())),
+            Fault::Unprepared(_) => Some(Fault::OtherMasters(none.into())),
+            Fault::OtherMasters(_) => Some(Fault::SameServer(none.into())),
             Fault::SameServer(_) => Some(Fault::Server(none.into())),
             Fault::Server(_) => None,
         })
@@ -91,6 +95,7 @@ impl Fault {
                 | Self::Loading
                 | Self::Unsupported(_)
                 | Self::Unprepared(_)
+                | Self::OtherMasters(_)
                 | Self::SameServer(_)
         )
     }
@@ -100,7 +105,11 @@ impl Fault {
     pub fn passes_by_itself(&self) -> bool {
         !matches!(
             self,
-            Self::Denied(_) | Self::Unsupported(_) | Self::Unprepared(_) | Self::SameServer(_)
+            Self::Denied(_)
+                | Self::Unsupported(_)
+                | Self::Unprepared(_)
+                | Self::OtherMasters(_)
+                | Self::SameServer(_)
         )
     }
 
@@ -123,6 +132,7 @@ impl Fault {
             Self::Denied(_) => "denied",
             Self::Unsupported(_) => "unsupported",
             Self::Unprepared(_) => "unprepared",
+            Self::OtherMasters(_) => "other_masters",
             Self::SameServer(_) => "same_server",
             Self::Server(_) => "server_error",
         }
@@ -155,6 +165,7 @@ impl fmt::Display for Fault {
             Self::Denied(why) => write!(f, "access denied ({why})"),
             Self::Unsupported(why) => write!(f, "not supported ({why})"),
             Self::Unprepared(why) => write!(f, "not prepared ({why})"),
+            Self::OtherMasters(why) => write!(f, "outdated configuration ({why})"),
             Self::SameServer(other) => write!(
                 f,
                 "the same server as {other}, which votes already: name each server once"

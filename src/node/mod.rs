@@ -6,9 +6,11 @@
 //! decides that a lock is held; it has one vote.
 
 mod actor;
+pub(crate) mod change;
 mod context;
 mod contract;
 mod fault;
+pub(crate) use actor::marks::Marks;
 pub(crate) mod inspection;
 #[cfg(any(test, feature = "testing", feature = "node"))]
 pub mod memory;
@@ -24,6 +26,7 @@ mod stream;
 
 mod text;
 
+pub use change::{ChangeOrder, ChangeSeen};
 pub use context::{Abilities, Context};
 pub use contract::Node;
 pub use fault::Fault;

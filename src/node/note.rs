@@ -126,11 +126,11 @@ impl Identity {
         }
     }
 
-    /// The name of a connection in `CLIENT LIST`, where no spaces and no signs beyond ASCII may stand.
+    /// The end of the name of a connection in `CLIENT LIST`, where no spaces and no signs beyond ASCII may stand.
     pub(crate) fn of_connection(&self) -> String {
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let host: String = self.host.chars().filter(|c| fits(*c)).collect();
-        format!("quorate:{host}:{}", self.pid)
+        format!("{host}:{}", self.pid)
     }
 
     /// What a note of this process says, but for the time.
@@ -331,6 +331,6 @@ mod tests {
     #[test]
     fn the_name_of_a_connection_is_one_that_servers_take() {
         let me = Identity::new("my host\u{fc}\n", 7, "p");
-        assert_eq!(me.of_connection(), "quorate:myhost:7");
+        assert_eq!(me.of_connection(), "myhost:7");
     }
 }

@@ -1,15 +1,20 @@
 //! Who leads, as far as the masters' answers go, and what observers are told of it.
 
-use super::quorum::Quorum;
+use super::quorum::{Masters, Quorum};
 
 /// What one master says of an election: the value of its lock key and the term.
 pub(crate) type Standing = (u128, u64);
 
-/// What a majority agrees on, value and term alike; none where there is none.
-pub(crate) fn leader(votes: &[Standing], quorum: Quorum) -> Option<Standing> {
-    let agree = |vote: &Standing| votes.iter().filter(|other| *other == vote).count();
-    let mut elected = votes.iter().filter(|vote| agree(vote) >= quorum.size());
-    elected.next().copied()
+/// What a majority agrees on, value and term alike; none where there is none. `votes` are the masters and their words.
+/// Of one set, where there are two: who was elected by clients that know only that set leads all the same.
+pub(crate) fn leader(votes: &[(usize, Standing)], quorum: Quorum) -> Option<Standing> {
+    let agree = |vote: &Standing| -> Masters {
+        let same = votes.iter().filter(|(_, other)| other == vote);
+        same.map(|(node, _)| *node).collect()
+    };
+    let mut said = votes.iter().map(|(_, vote)| vote);
+    said.find(|vote| quorum.is_met_somewhere(agree(vote)))
+        .copied()
 }
 
 /// What an observer has been told.
@@ -80,6 +85,7 @@ mod tests {
             (vec![(a, 1), (b, 1), (a, 1), (b, 1)], None),
             (vec![], None),
         ] {
+            let votes: Vec<_> = votes.into_iter().enumerate().collect();
             assert_eq!(leader(&votes, quorum), elected, "{votes:?}");
         }
     }

@@ -1,6 +1,6 @@
 //! Agreeing on one fencing number from the counters that the masters returned.
 
-use super::quorum::Quorum;
+use super::quorum::{Masters, Quorum};
 
 /// What the counters of a won round say (protocol, section 2, step 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,13 +11,20 @@ pub(crate) enum Agreement {
     WriteBack(u64),
 }
 
-/// Looks for a number that a majority granted. The largest alone is not a token: without a
-/// confirming majority two holders can be handed the same one.
-pub(crate) fn agree(quorum: Quorum, granted: impl Iterator<Item = u64> + Clone) -> Agreement {
-    let largest = granted.clone().max().unwrap_or(0);
-    let same = |v: u64| granted.clone().filter(|&g| g == v).count();
+/// Looks for a number that a majority granted, of each set of masters; `granted` are the masters and their numbers.
+/// The largest alone is not a token: without a confirming majority two holders can be handed the same one.
+pub(crate) fn agree(
+    quorum: Quorum,
+    granted: impl Iterator<Item = (usize, u64)> + Clone,
+) -> Agreement {
+    let mut numbers = granted.clone().map(|(_, number)| number);
+    let largest = numbers.clone().max().unwrap_or(0);
+    let same = |v: u64| {
+        let same = granted.clone().filter(|(_, number)| *number == v);
+        same.map(|(node, _)| node).collect::<Masters>()
+    };
     // At most one number can have a majority, so the first that has it is the one.
-    match granted.clone().find(|&v| same(v) >= quorum.size()) {
+    match numbers.find(|&v| quorum.is_met_by(same(v))) {
         Some(token) => Agreement::Agreed(token),
         None => Agreement::WriteBack(largest),
     }
@@ -103,12 +110,32 @@ mod tests {
 
     #[test]
     fn a_number_is_agreed_only_by_a_majority_of_the_configured_nodes() {
-        let of = |nodes, granted: &[u64]| agree(Quorum::of(nodes), granted.iter().copied());
+        let of =
+            |nodes, granted: &[u64]| agree(Quorum::of(nodes), granted.iter().copied().enumerate());
         assert_eq!(of(5, &[7, 7, 7]), Agreement::Agreed(7));
         assert_eq!(of(5, &[7, 7, 9]), Agreement::WriteBack(9));
         assert_eq!(of(5, &[9, 7, 7, 7]), Agreement::Agreed(7));
         assert_eq!(of(1, &[3]), Agreement::Agreed(3));
         assert_eq!(of(4, &[3, 3, 5]), Agreement::WriteBack(5));
+    }
+
+    #[test]
+    fn a_number_is_agreed_by_a_majority_of_each_set_and_by_no_majority_of_one_or_of_all() {
+        let disjoint = Quorum::joint(Masters::first(3), (3..6).collect());
+        let grown = Quorum::joint(Masters::first(3), Masters::first(5));
+        for (quorum, granted, agreement) in [
+            (disjoint, &[7, 7, 5, 7, 7, 5][..], Agreement::Agreed(7)),
+            // In the first set alone, in the second alone, in the union.
+            (disjoint, &[7, 7, 7, 7, 5, 9], Agreement::WriteBack(9)),
+            (disjoint, &[7, 5, 9, 7, 7, 7], Agreement::WriteBack(9)),
+            (disjoint, &[7, 7, 7, 7, 5, 5], Agreement::WriteBack(7)),
+            (grown, &[7, 7, 5, 7, 5], Agreement::Agreed(7)),
+            (grown, &[7, 7, 9, 5, 5], Agreement::WriteBack(9)),
+            (grown, &[7, 5, 5, 7, 7], Agreement::WriteBack(7)),
+        ] {
+            let granted = granted.iter().copied().enumerate();
+            assert_eq!(agree(quorum, granted.clone()), agreement, "{granted:?}");
+        }
     }
 
     #[test]

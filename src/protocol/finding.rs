@@ -82,9 +82,10 @@ mod tests {
             (4, 2, 2, 0, Some(Held)),
         ] {
             let mut votes = Tally::new(Quorum::of(nodes));
-            (0..yes).for_each(|_| votes.yes());
-            (0..no).for_each(|_| votes.no());
-            (0..faults).for_each(|_| votes.fault());
+            let (refused, failed) = (yes + no, yes + no + faults);
+            (0..yes).for_each(|node| votes.yes(node));
+            (yes..refused).for_each(|node| votes.no(node));
+            (refused..failed).for_each(|node| votes.fault(node));
             let case = (nodes, yes, no, faults);
             assert_eq!(Finding::of(votes), proves, "{case:?}");
         }

@@ -69,19 +69,20 @@ impl Ballot {
         }
     }
 
-    /// Counts one vote, at `now`, of an extension to `ttl` that was sent from `started` on, while
+    /// Counts the vote of `node`, at `now`, of an extension to `ttl` that was sent from `started` on, while
     /// the lease was valid until `old_end`. Anything but `Pending` is said once.
     pub(crate) fn record(
         &mut self,
+        node: usize,
         kept: Kept,
         now: Instant,
         old_end: Instant,
         terms: Terms,
     ) -> Extension {
         match kept {
-            Kept::Yes => self.tally.yes(),
-            Kept::No => self.tally.no(),
-            Kept::Unknown => self.tally.fault(),
+            Kept::Yes => self.tally.yes(node),
+            Kept::No => self.tally.no(node),
+            Kept::Unknown => self.tally.fault(node),
         }
         if self.settled {
             return Extension::Pending;
@@ -135,7 +136,8 @@ mod tests {
         let mut ballot = Ballot::new(Quorum::of(3));
         votes
             .iter()
-            .map(|&(kept, ms)| ballot.record(kept, at(ms), at(9_898), TERMS))
+            .enumerate()
+            .map(|(node, &(kept, ms))| ballot.record(node, kept, at(ms), at(9_898), TERMS))
             .collect()
     }
 
@@ -185,13 +187,35 @@ mod tests {
     }
 
     #[test]
+    fn of_two_sets_each_must_keep_a_lock_and_one_alone_can_end_it() {
+        use super::super::quorum::Masters;
+        let said = |votes: &[(usize, Kept)]| {
+            let quorum = Quorum::joint(Masters::first(3), (3..6).collect());
+            let mut ballot = Ballot::new(quorum);
+            let record = |(node, kept): &(usize, Kept)| {
+                ballot.record(*node, *kept, at(3_001), at(9_898), TERMS)
+            };
+            votes.iter().map(record).last()
+        };
+        let kept = |nodes: &[usize]| -> Vec<_> { nodes.iter().map(|n| (*n, Kept::Yes)).collect() };
+        assert_eq!(said(&kept(&[0, 1, 2, 3])), Some(Extension::Pending));
+        assert_eq!(
+            said(&kept(&[0, 1, 3, 4])),
+            Some(Extension::Renewed(at(12_898)))
+        );
+        let mut lost = kept(&[0, 1, 2]);
+        lost.extend([(3, Kept::No), (4, Kept::No)]);
+        assert_eq!(said(&lost), Some(Extension::Lost));
+    }
+
+    #[test]
     fn an_extension_never_shortens() {
         let mut ballot = Ballot::new(Quorum::of(1));
         let terms = Terms {
             ttl: Duration::from_secs(1),
             ..TERMS
         };
-        let said = ballot.record(Kept::Yes, at(3_001), at(9_898), terms);
+        let said = ballot.record(0, Kept::Yes, at(3_001), at(9_898), terms);
         assert_eq!(said, Extension::Renewed(at(9_898)));
     }
 }

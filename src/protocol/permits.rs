@@ -1,17 +1,17 @@
 //! Which slot of a semaphore to ask for next (family, section 5).
 
-use super::quorum::Quorum;
+use super::quorum::{Masters, Quorum};
 
 /// What the masters said to a claim on one slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotsSeen<'a> {
     /// The slots that each refusing master showed to be free, as bits.
-    pub(crate) free: &'a [u64],
-    /// How many granted the slot that was asked for: there it counts as free.
-    pub(crate) granted: usize,
+    pub(crate) free: &'a [(usize, u64)],
+    /// Who granted the slot that was asked for: there it counts as free.
+    pub(crate) granted: Masters,
     pub(crate) asked: u8,
-    /// How many have not answered yet.
-    pub(crate) silent: usize,
+    /// Who has not answered yet.
+    pub(crate) silent: Masters,
 }
 
 /// What that says.
@@ -32,23 +32,27 @@ pub(crate) enum NextSlot {
 /// The client names the slot, the same on every master: each master offering one of its own would split
 /// the votes for as long as a minority is down.
 pub(crate) fn next_slot(quorum: Quorum, seen: SlotsSeen<'_>, permits: u8, start: u8) -> NextSlot {
-    let shows = |slot: u8| {
-        let free = seen
-            .free
-            .iter()
-            .filter(|bits| *bits >> slot & 1 == 1)
-            .count();
-        free + if slot == seen.asked { seen.granted } else { 0 }
+    let free = |slot: u8| -> Masters {
+        let free = seen.free.iter().filter(|(_, bits)| bits >> slot & 1 == 1);
+        free.map(|(node, _)| *node).collect()
     };
-    let may_be = |slot: u8| shows(slot) + if slot == seen.asked { 0 } else { seen.granted };
+    let shows = |slot: u8| {
+        let granted = if slot == seen.asked {
+            seen.granted
+        } else {
+            Masters::default()
+        };
+        free(slot).or(granted)
+    };
+    let may_be = |slot: u8| free(slot).or(seen.granted);
     let mut slots = (0..permits).map(|step| (start % permits + step) % permits);
-    if let Some(slot) = slots.clone().find(|&slot| shows(slot) >= quorum.size()) {
+    if let Some(slot) = slots.clone().find(|&slot| quorum.is_met_by(shows(slot))) {
         return NextSlot::Ask(slot);
     }
-    let open = |slot| may_be(slot) + seen.silent >= quorum.size();
+    let open = |slot| quorum.is_met_by(may_be(slot).or(seen.silent));
     match slots.find(|&slot| open(slot)) {
         None => NextSlot::Held,
-        Some(_) if seen.silent > 0 => NextSlot::Open,
+        Some(_) if seen.silent.len() > 0 => NextSlot::Open,
         Some(slot) => NextSlot::Ask(slot),
     }
 }
@@ -58,11 +62,12 @@ mod tests {
     use super::*;
 
     fn next(free: &[u64], granted: usize, asked: u8, start: u8) -> Option<u8> {
+        let free: Vec<_> = free.iter().copied().enumerate().collect();
         let seen = SlotsSeen {
-            free,
-            granted,
+            free: &free,
+            granted: (free.len()..free.len() + granted).collect(),
             asked,
-            silent: 0,
+            silent: Masters::default(),
         };
         match next_slot(Quorum::of(3), seen, 4, start) {
             NextSlot::Ask(slot) => Some(slot),
@@ -74,11 +79,12 @@ mod tests {
     #[test]
     fn who_has_not_answered_may_decide_it() {
         let next = |free: &[u64], silent| {
+            let free: Vec<_> = free.iter().copied().enumerate().collect();
             let seen = SlotsSeen {
-                free,
-                granted: 0,
+                free: &free,
+                granted: Masters::default(),
                 asked: 0,
-                silent,
+                silent: (free.len()..free.len() + silent).collect(),
             };
             next_slot(Quorum::of(3), seen, 4, 0)
         };

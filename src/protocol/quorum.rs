@@ -1,30 +1,144 @@
 //! Counting votes: how many masters are enough, and when the answer is certain.
 
-/// How many of the configured masters make a majority. Always over the configured ones: a quorum
-/// of the reachable ones lets two halves of a broken network both win.
+/// Some of the masters, one bit each by its place in the order of the builder: 64 at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Masters(u64);
+
+impl Masters {
+    /// The first so many.
+    pub(crate) const fn first(count: usize) -> Self {
+        match count {
+            0 => Self(0),
+            1..64 => Self((1 << count) - 1),
+            _ => Self(u64::MAX),
+        }
+    }
+
+    pub(crate) const fn of_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    pub(crate) fn one(node: usize) -> Self {
+        let node = u32::try_from(node).unwrap_or(u32::MAX);
+        Self(1u64.checked_shl(node).unwrap_or(0))
+    }
+
+    pub(crate) fn has(self, node: usize) -> bool {
+        self.and(Self::one(node)).len() > 0
+    }
+
+    pub(crate) fn add(&mut self, node: usize) {
+        self.0 |= Self::one(node).0;
+    }
+
+    pub(crate) const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    const fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    pub(crate) const fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+}
+
+impl FromIterator<usize> for Masters {
+    fn from_iter<I: IntoIterator<Item = usize>>(nodes: I) -> Self {
+        let mut masters = Self::default();
+        nodes.into_iter().for_each(|node| masters.add(node));
+        masters
+    }
+}
+
+/// Which of the configured masters make a majority. Always over the configured ones: a quorum of the reachable ones
+/// lets two halves of a broken network both win.
+///
+/// While masters are replaced there are two sets, and a majority is one of **each**: a majority of the union, or of
+/// one set alone, lets two clients win (`docs/protocol.md`, masters that change). A master in both is asked once, has
+/// one vote, and counts in both. Where nothing is replaced both are the same set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quorum {
-    nodes: usize,
+    sets: [Masters; 2],
 }
 
 impl Quorum {
+    /// Of one set: the first so many.
     pub(crate) const fn of(nodes: usize) -> Self {
-        Self { nodes }
+        Self::joint(Masters::first(nodes), Masters::first(nodes))
     }
 
+    /// Of two, that are and that will be.
+    pub(crate) const fn joint(old: Masters, next: Masters) -> Self {
+        Self { sets: [old, next] }
+    }
+
+    /// Of the masters that are, alone.
+    pub(crate) const fn old_only(self) -> Self {
+        Self::joint(self.sets[0], self.sets[0])
+    }
+
+    /// Of those that will be, alone.
+    pub(crate) const fn next_only(self) -> Self {
+        Self::joint(self.sets[1], self.sets[1])
+    }
+
+    /// Whether this is one of the masters that are.
+    pub(crate) fn is_old(self, node: usize) -> bool {
+        self.sets[0].has(node)
+    }
+
+    /// Whether this is one of those that will be.
+    pub(crate) fn is_next(self, node: usize) -> bool {
+        self.sets[1].has(node)
+    }
+
+    /// How many masters there are.
     pub(crate) const fn nodes(self) -> usize {
-        self.nodes
+        self.sets[0].or(self.sets[1]).len()
     }
 
-    /// `floor(N / 2) + 1`.
-    pub(crate) const fn size(self) -> usize {
-        self.nodes / 2 + 1
+    /// The fewest masters that make a majority: `floor(N / 2) + 1`; of two sets those that count in both go first.
+    pub(crate) fn size(self) -> usize {
+        let [old, next] = self.sets;
+        let both = if old == next { old } else { old.and(next) };
+        let [one, other] = [majority(old), majority(next)];
+        one + other - both.len().min(one).min(other)
     }
 
-    /// Whether a majority is left when so many do not count.
-    pub(crate) const fn possible_without(self, out: usize) -> bool {
-        self.nodes.saturating_sub(out) >= self.size()
+    /// Whether these make a majority, of each set.
+    pub(crate) fn is_met_by(self, said: Masters) -> bool {
+        self.sets.iter().all(|set| in_majority(*set, said))
     }
+
+    /// Whether these are a majority of some set: enough to say no, and to be a holder that knows only one of them.
+    pub(crate) fn is_met_somewhere(self, said: Masters) -> bool {
+        self.sets.iter().any(|set| in_majority(*set, said))
+    }
+
+    /// Whether a majority is left, of each set, when these do not count.
+    pub(crate) fn possible_without(self, out: Masters) -> bool {
+        self.is_met_by(Masters(!out.0))
+    }
+
+    /// The least of these that makes a majority with all that are less; none where all together make none.
+    pub(crate) fn first_met<T: Ord + Copy>(self, said: &mut [(T, usize)]) -> Option<T> {
+        said.sort_unstable();
+        let mut so_far = Masters::default();
+        said.iter().find_map(|(at, node)| {
+            so_far.add(*node);
+            self.is_met_by(so_far).then_some(*at)
+        })
+    }
+}
+
+const fn majority(set: Masters) -> usize {
+    set.len() / 2 + 1
+}
+
+const fn in_majority(set: Masters, said: Masters) -> bool {
+    set.and(said).len() >= majority(set)
 }
 
 /// What the counted votes say so far. Once it is not `Pending` it never changes.
@@ -51,52 +165,48 @@ pub(crate) enum Reason {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tally {
     quorum: Quorum,
-    yes: u16,
-    no: u16,
-    faults: u16,
+    yes: Masters,
+    no: Masters,
+    faults: Masters,
 }
 
 impl Tally {
     pub(crate) const fn new(quorum: Quorum) -> Self {
         Self {
             quorum,
-            yes: 0,
-            no: 0,
-            faults: 0,
+            yes: Masters(0),
+            no: Masters(0),
+            faults: Masters(0),
         }
     }
 
-    pub(crate) fn yes(&mut self) {
-        self.yes += 1;
+    pub(crate) fn yes(&mut self, node: usize) {
+        self.yes.add(node);
     }
 
-    pub(crate) fn no(&mut self) {
-        self.no += 1;
+    pub(crate) fn no(&mut self, node: usize) {
+        self.no.add(node);
     }
 
-    pub(crate) fn fault(&mut self) {
-        self.faults += 1;
+    pub(crate) fn fault(&mut self, node: usize) {
+        self.faults.add(node);
     }
 
-    fn counts(&self) -> (usize, usize, usize) {
-        (self.yes.into(), self.no.into(), self.faults.into())
-    }
-
+    /// A yes needs each set, a no only one of them.
     pub(crate) fn verdict(&self) -> Verdict {
-        let (yes, no, faults) = self.counts();
-        if yes >= self.quorum.size() {
+        if self.quorum.is_met_by(self.yes) {
             Verdict::Won
-        } else if !self.quorum.possible_without(no + faults) {
+        } else if !self.quorum.possible_without(self.no.or(self.faults)) {
             Verdict::Lost
         } else {
             Verdict::Pending
         }
     }
 
-    /// Why there is no majority, once that is certain: `q` masters answered (contention), or `q`
-    /// can no longer answer (outage).
+    /// Why there is no majority, once that is certain: a majority answered (contention), or can no longer answer
+    /// (outage, in some set).
     pub(crate) fn reason(&self) -> Option<Reason> {
-        if self.answered() >= self.quorum.size() {
+        if self.quorum.is_met_by(self.yes.or(self.no)) {
             Some(Reason::Contention)
         } else if !self.possible_without_faults() {
             Some(Reason::Outage)
@@ -107,28 +217,22 @@ impl Tally {
 
     /// Whether those that did not fail could still make a majority.
     pub(crate) fn possible_without_faults(&self) -> bool {
-        self.quorum.possible_without(self.faults.into())
+        self.quorum.possible_without(self.faults)
     }
 
     /// Whether those that did not refuse could make one.
     pub(crate) fn possible_without_refusals(&self) -> bool {
-        self.quorum.possible_without(self.no.into())
+        self.quorum.possible_without(self.no)
     }
 
-    /// A majority said no: certain, and stronger than "no majority said yes".
+    /// A majority of some set said no: certain, and stronger than "no majority said yes".
     pub(crate) fn majority_said_no(&self) -> bool {
-        usize::from(self.no) >= self.quorum.size()
-    }
-
-    /// How many answered, yes or no.
-    pub(crate) fn answered(&self) -> usize {
-        usize::from(self.yes) + usize::from(self.no)
+        self.quorum.is_met_somewhere(self.no)
     }
 
     /// Every node has been counted.
     pub(crate) fn complete(&self) -> bool {
-        let (yes, no, faults) = self.counts();
-        yes + no + faults >= self.quorum.nodes()
+        self.yes.or(self.no).or(self.faults).len() >= self.quorum.nodes()
     }
 }
 
@@ -138,9 +242,10 @@ mod tests {
 
     fn tally(nodes: usize, yes: usize, no: usize, faults: usize) -> Tally {
         let mut tally = Tally::new(Quorum::of(nodes));
-        (0..yes).for_each(|_| tally.yes());
-        (0..no).for_each(|_| tally.no());
-        (0..faults).for_each(|_| tally.fault());
+        let (no, faults) = (yes + no, yes + no + faults);
+        (0..yes).for_each(|node| tally.yes(node));
+        (yes..no).for_each(|node| tally.no(node));
+        (no..faults).for_each(|node| tally.fault(node));
         tally
     }
 
@@ -179,11 +284,11 @@ mod tests {
             for code in 0..3usize.pow(nodes as u32) {
                 let mut tally = Tally::new(Quorum::of(nodes));
                 let (mut fallen, mut rest) = (Verdict::Pending, code);
-                for _ in 0..nodes {
+                for node in 0..nodes {
                     match rest % 3 {
-                        0 => tally.yes(),
-                        1 => tally.no(),
-                        _ => tally.fault(),
+                        0 => tally.yes(node),
+                        1 => tally.no(node),
+                        _ => tally.fault(node),
                     }
                     rest /= 3;
                     let verdict = tally.verdict();
@@ -195,5 +300,141 @@ mod tests {
                 assert_ne!(fallen, Verdict::Pending, "{nodes} nodes, votes {code}");
             }
         }
+    }
+
+    /// Two sets that share some masters: the first `old` places, and `next` of which the first `shared` are among
+    /// them.
+    fn sets(old: usize, next: usize, shared: usize) -> [Masters; 2] {
+        let from = old - shared;
+        [
+            Masters::first(old),
+            (from..from + next).collect::<Masters>(),
+        ]
+    }
+
+    /// All shapes that are tried: three to three, three to five and back, an even number on either side.
+    fn shapes() -> impl Iterator<Item = [Masters; 2]> {
+        let sizes = [(3, 3), (3, 5), (5, 3), (1, 3), (4, 3), (2, 2)];
+        sizes.into_iter().flat_map(|(old, next)| {
+            (0..=usize::min(old, next)).map(move |shared| sets(old, next, shared))
+        })
+    }
+
+    /// The plain definition: how many of one set are among these.
+    fn of_set(set: Masters, said: &[char], what: &str) -> usize {
+        let counts =
+            |(node, said): &(usize, &char)| set.0 >> node & 1 == 1 && what.contains(**said);
+        said.iter().enumerate().filter(counts).count()
+    }
+
+    /// All that so many masters may say: yes, no, fault, nothing.
+    fn outcomes(nodes: usize) -> impl Iterator<Item = Vec<char>> {
+        let digit = |code: usize, node: usize| ['y', 'n', 'f', '.'][code >> (2 * node) & 3];
+        (0..1usize << (2 * nodes)).map(move |code| (0..nodes).map(|n| digit(code, n)).collect())
+    }
+
+    fn counted(quorum: Quorum, said: &[char]) -> Tally {
+        let mut tally = Tally::new(quorum);
+        for (node, said) in said.iter().enumerate() {
+            match said {
+                'y' => tally.yes(node),
+                'n' => tally.no(node),
+                'f' => tally.fault(node),
+                _ => {}
+            }
+        }
+        tally
+    }
+
+    #[test]
+    fn of_two_sets_each_must_say_yes_and_one_can_say_no_whatever_is_answered() {
+        for sets in shapes() {
+            let quorum = Quorum::joint(sets[0], sets[1]);
+            for said in outcomes(quorum.nodes()) {
+                let tally = counted(quorum, &said);
+                let has = |set: Masters, what: &str| of_set(set, &said, what);
+                let most = |set: Masters| set.len() / 2 + 1;
+                let each = |holds: &dyn Fn(Masters) -> bool| sets.iter().all(|set| holds(*set));
+                let won = each(&|set| has(set, "y") >= most(set));
+                let open = each(&|set| has(set, "y.") >= most(set));
+                let verdict = match (won, open) {
+                    (true, _) => Verdict::Won,
+                    (_, true) => Verdict::Pending,
+                    _ => Verdict::Lost,
+                };
+                assert_eq!(tally.verdict(), verdict, "{sets:?} {said:?}");
+                let denied = !each(&|set| has(set, "n") < most(set));
+                assert_eq!(tally.majority_said_no(), denied, "{sets:?} {said:?}");
+                let usable = each(&|set| has(set, "yn.") >= most(set));
+                assert_eq!(tally.possible_without_faults(), usable, "{sets:?} {said:?}");
+                let reason = if each(&|set| has(set, "yn") >= most(set)) {
+                    Some(Reason::Contention)
+                } else {
+                    (!usable).then_some(Reason::Outage)
+                };
+                assert_eq!(tally.reason(), reason, "{sets:?} {said:?}");
+                assert_eq!(tally.complete(), !said.contains(&'.'), "{sets:?} {said:?}");
+            }
+        }
+    }
+
+    /// Whether some masters can say yes to one client and the rest to another.
+    fn two_can_win(one: impl Fn(Masters) -> bool, other: impl Fn(Masters) -> bool) -> bool {
+        (0..1u64 << 10).any(|yes| one(Masters(yes)) && other(Masters(!yes)))
+    }
+
+    #[test]
+    fn a_joint_majority_meets_every_majority_of_either_set_and_the_wrong_rules_do_not() {
+        let (mut union, mut alone) = (0, 0);
+        for [old, next] in shapes() {
+            let joint = Quorum::joint(old, next);
+            let met = |quorum: Quorum| move |said| quorum.is_met_by(said);
+            let only = |set| met(Quorum::joint(set, set));
+            for other in [only(old), only(next), met(joint)] {
+                assert!(!two_can_win(met(joint), other), "{old:?} {next:?}");
+            }
+            union += u32::from(two_can_win(only(old.or(next)), only(old)));
+            union += u32::from(two_can_win(only(old.or(next)), only(next)));
+            alone += u32::from(two_can_win(only(old), only(next)));
+        }
+        // A majority of all of them, and of one set alone beside the other.
+        assert!(union > 5 && alone > 10, "{union} {alone}");
+    }
+
+    #[test]
+    fn those_that_count_in_both_sets_make_a_majority_of_fewer() {
+        for ([old, next], size) in [
+            (sets(3, 3, 3), 2),
+            (sets(3, 3, 2), 2),
+            (sets(3, 3, 1), 3),
+            (sets(3, 3, 0), 4),
+            (sets(3, 5, 3), 3),
+            (sets(5, 3, 0), 5),
+        ] {
+            let quorum = Quorum::joint(old, next);
+            assert_eq!(quorum.size(), size, "{old:?} {next:?}");
+            let meets = |said: &u64| quorum.is_met_by(Masters(*said));
+            let fewest = (0..1u64 << 8).filter(meets).map(u64::count_ones).min();
+            assert_eq!(fewest, u32::try_from(size).ok(), "{old:?} {next:?}");
+        }
+    }
+
+    #[test]
+    fn a_majority_of_each_is_there_when_the_later_of_both_is() {
+        let quorum = Quorum::joint(Masters::first(3), (3..6).collect());
+        let mut said = [(9, 3), (1, 0), (2, 1), (3, 2), (4, 4)];
+        assert_eq!(quorum.first_met(&mut said), Some(9));
+        assert_eq!(quorum.first_met(&mut said[..4]), None);
+        assert_eq!(Quorum::of(3).first_met(&mut [(7, 2), (5, 0)]), Some(7));
+    }
+
+    #[test]
+    fn a_master_has_one_vote_however_often_it_is_counted() {
+        let mut tally = Tally::new(Quorum::of(3));
+        tally.yes(1);
+        tally.yes(1);
+        assert_eq!(tally.verdict(), Verdict::Pending);
+        assert_eq!(Masters::one(64), Masters::default(), "there is none");
+        assert_eq!(Masters::first(64), Masters(u64::MAX));
     }
 }

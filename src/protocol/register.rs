@@ -3,7 +3,7 @@
 //! A master has a vote on the value only if it has one and vouches for it: written in the run of the server that
 //! answers. One that has lost it, or has it from before a restart, may have had a later one.
 
-use super::quorum::Quorum;
+use super::quorum::{Masters, Quorum};
 
 /// What one master's answer to a read is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,26 +47,34 @@ pub(crate) fn read(quorum: Quorum, votes: &[Option<ReadVote>]) -> Option<Reading
             Some(ReadVote::Value(number)) => Some((*number, node)),
             _ => None,
         });
-    if values.clone().count() >= quorum.size() {
+    if quorum.is_met_by(values.clone().map(|(_, node)| node).collect()) {
         return values.max().map(|(_, node)| Reading::Found(node));
     }
     if votes.iter().any(Option::is_none) {
         return None;
     }
-    let count = |of: ReadVote| votes.iter().filter(|vote| **vote == Some(of)).count();
-    let (nothing, old) = (count(ReadVote::Nothing), count(ReadVote::Old));
-    let shown = values.count() + old;
-    Some(if !quorum.possible_without(nothing + old) {
+    let who = |of: ReadVote| who_said(votes, of);
+    let (nothing, old) = (who(ReadVote::Nothing), who(ReadVote::Old));
+    let shown = values.count() + old.len();
+    Some(if !quorum.possible_without(nothing.or(old)) {
         if shown == 0 {
             Reading::Missing
         } else {
             Reading::Lost
         }
-    } else if !quorum.possible_without(count(ReadVote::Refused)) {
+    } else if !quorum.possible_without(who(ReadVote::Refused)) {
         Reading::NotOurs
     } else {
         Reading::Outage
     })
+}
+
+fn who_said<T: PartialEq>(votes: &[Option<T>], what: T) -> Masters {
+    let votes = votes.iter().enumerate();
+    votes
+        .filter(|(_, vote)| vote.as_ref() == Some(&what))
+        .map(|(node, _)| node)
+        .collect()
 }
 
 /// Whether a value may be created.
@@ -121,18 +129,19 @@ pub(crate) enum Writing {
 /// A write counts only on masters that were read: on others it may stand beside a later one that was not seen.
 /// None while it is open.
 pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Writing> {
-    let count = |of: WriteVote| votes.iter().filter(|vote| **vote == Some(of)).count();
-    if count(WriteVote::Counted) >= quorum.size() {
+    if quorum.is_met_by(who_said(votes, WriteVote::Counted)) {
         return Some(Writing::Written);
     }
     if votes.iter().any(Option::is_none) {
         return None;
     }
-    Some(if count(WriteVote::NotWritten) == votes.len() {
-        Writing::Nowhere
-    } else {
-        Writing::Unknown
-    })
+    Some(
+        if who_said(votes, WriteVote::NotWritten).len() == votes.len() {
+            Writing::Nowhere
+        } else {
+            Writing::Unknown
+        },
+    )
 }
 
 #[cfg(test)]

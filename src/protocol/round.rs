@@ -40,10 +40,10 @@ impl Round {
         if let Some(slot @ None) = self.votes.get_mut(node) {
             *slot = Some(vote);
             match vote {
-                Vote::Granted(_) => self.tally.yes(),
-                Vote::Refused => self.tally.no(),
+                Vote::Granted(_) => self.tally.yes(node),
+                Vote::Refused => self.tally.no(node),
                 // From a withdrawn one no vote will come either.
-                Vote::Fault { .. } | Vote::Withdrawn => self.tally.fault(),
+                Vote::Fault { .. } | Vote::Withdrawn => self.tally.fault(node),
             }
         }
         self.verdict()
@@ -61,12 +61,12 @@ impl Round {
     /// What the votes of a lost round prove.
     pub(crate) fn finding(&self) -> Option<Finding> {
         let mut votes = Tally::new(self.quorum);
-        for vote in self.votes.iter().flatten() {
+        for (node, vote) in self.votes.iter().enumerate() {
             match vote {
-                Vote::Granted(_) => votes.yes(),
-                Vote::Refused => votes.no(),
-                Vote::Fault { .. } => votes.fault(),
-                Vote::Withdrawn => {}
+                Some(Vote::Granted(_)) => votes.yes(node),
+                Some(Vote::Refused) => votes.no(node),
+                Some(Vote::Fault { .. }) => votes.fault(node),
+                Some(Vote::Withdrawn) | None => {}
             }
         }
         Finding::of(votes)
@@ -90,8 +90,9 @@ impl Round {
 
     /// The fencing number of a won round.
     pub(crate) fn agreement(&self) -> Agreement {
-        let granted = self.votes.iter().filter_map(|vote| match vote {
-            Some(Vote::Granted(counter)) => *counter,
+        let votes = self.votes.iter().enumerate();
+        let granted = votes.filter_map(|(node, vote)| match vote {
+            Some(Vote::Granted(Some(counter))) => Some((node, *counter)),
             _ => None,
         });
         agree(self.quorum, granted)

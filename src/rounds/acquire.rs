@@ -10,7 +10,7 @@ use crate::protocol::fencing::Agreement;
 use crate::protocol::finding::Finding;
 use crate::protocol::instant::Instant;
 use crate::protocol::permits::{NextSlot, SlotsSeen, next_slot};
-use crate::protocol::quorum::{Quorum, Verdict};
+use crate::protocol::quorum::{Masters, Quorum, Verdict};
 use crate::protocol::round::{Round, Vote};
 use crate::report::{LateAnswers, NodeReport, Slots};
 
@@ -40,11 +40,11 @@ pub(crate) struct Refusals {
     pub(crate) ahead: Option<u64>,
     pub(crate) holder: Option<Vec<u8>>,
     /// The free slots of a semaphore, as each node said.
-    free_slots: Vec<u64>,
+    free_slots: Vec<(usize, u64)>,
     /// What that holder says of itself.
     note: Option<Note>,
     /// When each node may be free, as it said.
-    free_in: Vec<Option<Duration>>,
+    free_in: Vec<(Option<Duration>, usize)>,
 }
 
 impl AcquireAnswers {
@@ -72,7 +72,11 @@ impl AcquireAnswers {
 
     /// The longest that any refusing node will keep the holder's key.
     pub(crate) fn ttl_left(&self) -> Option<Duration> {
-        self.refusals()?.free_in.iter().flatten().max().copied()
+        self.refusals()?
+            .free_in
+            .iter()
+            .filter_map(|(left, _)| *left)
+            .max()
     }
 
     /// A majority says that another has it.
@@ -84,8 +88,8 @@ impl AcquireAnswers {
     pub(crate) fn free_slots(&self) -> Option<u64> {
         let shown = &self.refusals()?.free_slots;
         let by_majority = |slot: &u64| {
-            let free = shown.iter().filter(|bits| *bits & slot != 0);
-            free.count() >= self.quorum.size()
+            let free = shown.iter().filter(|(_, bits)| bits & slot != 0);
+            self.quorum.is_met_by(free.map(|(node, _)| *node).collect())
         };
         let slots = (0..u64::BITS).map(|slot| 1 << slot).filter(by_majority);
         Some(slots.fold(0, |bits, slot| bits | slot))
@@ -98,43 +102,43 @@ impl AcquireAnswers {
         let Some(refusals) = refusals else {
             return Some(NextSlot::Held);
         };
-        let free: Vec<u64> = refusals
+        let free: Vec<_> = refusals
             .free_slots
             .iter()
-            .map(|bits| bits & !taken)
+            .map(|(node, bits)| (*node, bits & !taken))
             .collect();
         let seen = SlotsSeen {
             free: &free,
-            granted: self.round.granted().count(),
+            granted: self.round.granted().collect(),
             asked: permit.slot(),
-            silent: self.round.silent().count(),
+            silent: self.round.silent().collect(),
         };
         let next = next_slot(self.quorum, seen, permit.permits(), permit.slot());
         (next != NextSlot::Open).then_some(next)
     }
 
-    /// The nodes that granted, as bits.
-    pub(crate) fn free(&self) -> u64 {
-        self.round.granted().fold(0, |bits, node| bits | 1 << node)
+    /// The nodes that granted.
+    pub(crate) fn free(&self) -> Masters {
+        self.round.granted().collect()
     }
 
-    /// When a majority may have become free: the q-th soonest of the nodes that answered.
+    /// When a majority may have become free: the soonest of the nodes that answered, up to a majority.
     pub(crate) fn free_in(&self) -> Option<Duration> {
-        let granted = self.round.granted().map(|_| Duration::ZERO);
+        let granted = self.round.granted().map(|node| (Duration::ZERO, node));
         let refused = self
             .refusals()
             .into_iter()
             .flat_map(|refusals| &refusals.free_in);
-        let mut times: Vec<_> = granted.chain(refused.flatten().copied()).collect();
-        times.sort_unstable();
-        times.get(self.quorum.size() - 1).copied()
+        let refused = refused.filter_map(|(left, node)| Some(((*left)?, *node)));
+        let mut times: Vec<_> = granted.chain(refused).collect();
+        self.quorum.first_met(&mut times)
     }
 
-    fn refused(&mut self, ttl_left: Option<Duration>, line: Option<Box<QueueInfo>>) {
+    fn refused(&mut self, node: usize, ttl_left: Option<Duration>, line: Option<Box<QueueInfo>>) {
         let refusals = self.refusals.get_or_insert_default();
-        refusals.free_in.push(ttl_left);
+        refusals.free_in.push((ttl_left, node));
         if let Some(line) = line {
-            refusals.free_slots.push(line.free);
+            refusals.free_slots.push((node, line.free));
             refusals.ticket = refusals.ticket.max(line.ticket);
             refusals.ahead = refusals.ahead.max(Some(line.ahead));
             let QueueInfo { holder, note, .. } = *line;
@@ -204,7 +208,7 @@ impl Collect for AcquireAnswers {
         let vote = match answer {
             Ok(Answer::Granted { counter }) => Vote::Granted(counter),
             Ok(Answer::Refused { ttl_left, line }) => {
-                self.refused(ttl_left, line);
+                self.refused(from.node, ttl_left, line);
                 Vote::Refused
             }
             Ok(_) => Vote::Fault { sent: true },

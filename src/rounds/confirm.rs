@@ -147,7 +147,7 @@ impl Coordinator {
 /// The numbers that masters show to a hold of an owner.
 struct OwnerAnswers {
     quorum: Quorum,
-    numbers: Vec<u64>,
+    numbers: Vec<(usize, u64)>,
     open: usize,
 }
 
@@ -165,12 +165,12 @@ impl OwnerAnswers {
 }
 
 impl Collect for OwnerAnswers {
-    fn count(&mut self, _: From, answer: Result<Answer, Fault>) -> bool {
+    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
         if let Ok(Answer::Granted {
             counter: Some(counter),
         }) = answer
         {
-            self.numbers.push(counter);
+            self.numbers.push((from.node, counter));
         }
         self.open = self.open.saturating_sub(1);
         self.decided().is_some()
@@ -202,19 +202,19 @@ impl ConfirmAnswers {
 }
 
 impl Collect for ConfirmAnswers {
-    fn count(&mut self, _: From, answer: Result<Answer, Fault>) -> bool {
+    fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
         match answer {
-            Ok(Answer::Confirmed) => self.tally.yes(),
+            Ok(Answer::Confirmed) => self.tally.yes(from.node),
             Ok(Answer::CounterAbove(counter)) => {
                 self.above = self.above.max(Some(counter));
-                self.tally.no();
+                self.tally.no(from.node);
             }
             Ok(Answer::NotAlone) => {
                 self.crowded = true;
-                self.tally.no();
+                self.tally.no(from.node);
             }
-            Ok(_) => self.tally.no(),
-            Err(_) => self.tally.fault(),
+            Ok(_) => self.tally.no(from.node),
+            Err(_) => self.tally.fault(from.node),
         }
         self.tally.verdict() != Verdict::Pending
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::fan_out::{Collect, FanOut};
 use crate::node::{Claim, Node, NodeName, Phase, Reply, ReplySink, Request, Token};
 use crate::protocol::instant::Instant;
+use crate::protocol::mark::Configuration;
 use crate::protocol::quorum::Quorum;
 use crate::protocol::validity::Drift;
 use crate::retry::Retry;
@@ -21,6 +22,8 @@ const BACKSTOP: Duration = Duration::from_secs(1);
 pub(crate) struct Coordinator {
     pub(super) nodes: Box<[Arc<dyn Node>]>,
     pub(crate) quorum: Quorum,
+    /// Which masters they were named as; none where they keep no mark.
+    pub(crate) configuration: Option<Configuration>,
     /// Whether a quorum of the masters wakes those who wait.
     pub(crate) wakes: bool,
     pub(crate) runtime: Arc<dyn Runtime>,
@@ -36,6 +39,24 @@ pub(crate) struct Coordinator {
     pub(super) offset: AtomicI64,
 }
 
+/// Who is asked, and who makes a majority.
+pub(crate) struct Members {
+    pub(crate) nodes: Vec<Arc<dyn Node>>,
+    pub(crate) quorum: Quorum,
+    pub(crate) configuration: Option<Configuration>,
+}
+
+impl Members {
+    /// Of one set that is not changed.
+    pub(crate) fn of(nodes: Vec<Arc<dyn Node>>) -> Self {
+        Self {
+            quorum: Quorum::of(nodes.len()),
+            nodes,
+            configuration: None,
+        }
+    }
+}
+
 /// How long a node may take to answer.
 #[derive(Clone, Copy)]
 pub(crate) struct Patience {
@@ -47,7 +68,7 @@ pub(crate) struct Patience {
 
 impl Coordinator {
     pub(crate) fn new(
-        nodes: Vec<Arc<dyn Node>>,
+        members: Members,
         runtime: Arc<dyn Runtime>,
         drift: Drift,
         prefix: &str,
@@ -55,14 +76,20 @@ impl Coordinator {
         patience: Patience,
         retry: Retry,
     ) -> Self {
-        let quorum = Quorum::of(nodes.len());
-        let waking = nodes.iter().filter(|node| node.abilities().wakes);
-        let wakes = waking.count() >= quorum.size();
+        let Members {
+            nodes,
+            quorum,
+            configuration,
+        } = members;
+        let waking = nodes.iter().enumerate();
+        let waking = waking.filter(|(_, node)| node.abilities().wakes);
+        let wakes = quorum.is_met_by(waking.map(|(index, _)| index).collect());
         let nodes = nodes.into();
         let prefix = prefix.into();
         Self {
             nodes,
             quorum,
+            configuration,
             wakes,
             runtime,
             drift,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::node::{Answer, Extended, Fault};
 use crate::protocol::instant::Instant;
 use crate::protocol::lease::{Ballot, Extension, Kept, Terms};
-use crate::protocol::quorum::Quorum;
+use crate::protocol::quorum::{Masters, Quorum};
 
 /// What one master said of each key of an extension.
 pub(crate) type KeysSaid = Result<Vec<Extended>, Fault>;
@@ -52,14 +52,18 @@ pub(crate) fn extended(answer: Result<Answer, Fault>, keys: usize) -> KeysSaid {
 pub(crate) struct Votes {
     ballot: Ballot,
     quorum: Quorum,
-    /// How many masters have said of each key that it is not ours; for a lock of several keys.
-    denied: Box<[u8]>,
+    /// Who has said of each key that it is not ours; for a lock of several keys.
+    denied: Box<[Masters]>,
 }
 
 impl Votes {
     /// On a lock of so many keys.
     pub(crate) fn new(quorum: Quorum, keys: usize) -> Self {
-        let denied = if keys > 1 { vec![0; keys] } else { Vec::new() };
+        let denied = if keys > 1 {
+            vec![Masters::default(); keys]
+        } else {
+            Vec::new()
+        };
         Self {
             ballot: Ballot::new(quorum),
             quorum,
@@ -71,6 +75,7 @@ impl Votes {
     /// (family, section 4): each for another reason is no majority.
     pub(crate) fn record(
         &mut self,
+        node: usize,
         said: &KeysSaid,
         keys: &Range<usize>,
         now: Instant,
@@ -81,15 +86,17 @@ impl Votes {
         let mut vote = said.map_or(Kept::Unknown, kept);
         if !self.denied.is_empty() && vote == Kept::No {
             for (denied, said) in self.denied.iter_mut().zip(said.unwrap_or_default()) {
-                *denied += u8::from(*said == Extended::NotOurs);
+                if *said == Extended::NotOurs {
+                    denied.add(node);
+                }
             }
-            let most = self.denied.iter().max().copied().unwrap_or_default();
-            if usize::from(most) >= self.quorum.size() {
+            let mut denied = self.denied.iter();
+            if denied.any(|denied| self.quorum.is_met_somewhere(*denied)) {
                 return self.ballot.lose();
             }
             vote = Kept::Unknown;
         }
-        self.ballot.record(vote, now, old_end, terms)
+        self.ballot.record(node, vote, now, old_end, terms)
     }
 }
 
@@ -110,8 +117,9 @@ mod tests {
             ttl: Duration::from_secs(10),
             drift: Drift::default(),
         };
-        let said = said.iter().map(|said| Ok(said.to_vec()));
-        said.map(|said| votes.record(&said, &(0..keys), at, at + Duration::from_secs(1), terms))
+        let said = said.iter().map(|said| Ok(said.to_vec())).enumerate();
+        let end = at + Duration::from_secs(1);
+        said.map(|(node, said)| votes.record(node, &said, &(0..keys), at, end, terms))
             .collect()
     }
 

@@ -9,7 +9,7 @@ use super::look::timeout;
 use crate::limit::Limit;
 use crate::node::{Answer, Claim, Fault, NewValue, NodeName, Phase, Request, ServerRun};
 use crate::protocol::instant::Instant;
-use crate::protocol::quorum::Quorum;
+use crate::protocol::quorum::{Masters, Quorum};
 use crate::protocol::register::{self, ReadVote, Reading, Vacancy, WriteVote, Writing};
 use crate::report::{NodeOutcome, NodeReport};
 use crate::runtime::pause;
@@ -107,7 +107,7 @@ pub(crate) struct ValueAnswers {
     quorum: Quorum,
     started: Instant,
     said: Vec<Option<Timed>>,
-    yes: usize,
+    yes: Masters,
     heard: usize,
 }
 
@@ -117,7 +117,7 @@ impl ValueAnswers {
             quorum,
             started,
             said: vec![None; quorum.nodes()],
-            yes: 0,
+            yes: Masters::default(),
             heard: 0,
         }
     }
@@ -267,12 +267,13 @@ impl ValueAnswers {
 
 impl Collect for ValueAnswers {
     fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
-        let yes = matches!(answer, Ok(Answer::Value { .. } | Answer::Written { .. }));
-        self.yes += usize::from(yes);
+        if let Ok(Answer::Value { .. } | Answer::Written { .. }) = answer {
+            self.yes.add(from.node);
+        }
         self.heard += 1;
         if let Some(said) = self.said.get_mut(from.node) {
             *said = Some((answer, from.now.saturating_since(self.started)));
         }
-        self.yes >= self.quorum.size() || self.heard >= self.quorum.nodes()
+        self.quorum.is_met_by(self.yes) || self.heard >= self.quorum.nodes()
     }
 }

@@ -7,7 +7,7 @@ use super::coordinator::Coordinator;
 use super::fan_out::{Collect, FanOut, From};
 use crate::node::{Answer, Claim, Fault, NodeName, Phase, Reply, Request};
 use crate::protocol::instant::Instant;
-use crate::protocol::quorum::Quorum;
+use crate::protocol::quorum::{Masters, Quorum};
 use crate::report::{NodeReport, Slots};
 
 impl Coordinator {
@@ -74,6 +74,8 @@ pub(crate) struct ReleaseAnswers {
     deleted: usize,
     gone: usize,
     faults: usize,
+    /// Who has let go.
+    free: Masters,
 }
 
 impl ReleaseAnswers {
@@ -86,6 +88,7 @@ impl ReleaseAnswers {
             deleted: 0,
             gone: 0,
             faults: 0,
+            free: Masters::default(),
         }
     }
 
@@ -104,7 +107,7 @@ impl ReleaseAnswers {
 
     /// A majority has let go, so the next holder can have it; or nobody else will answer.
     pub(crate) fn settled(&self) -> bool {
-        self.deleted + self.gone >= self.quorum.size() || self.complete()
+        self.quorum.is_met_by(self.free) || self.complete()
     }
 
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
@@ -117,6 +120,9 @@ impl Collect for ReleaseAnswers {
         let late = self.settled();
         self.slots
             .note(from.node, &answer, self.started, from.now, late);
+        if answer.is_ok() {
+            self.free.add(from.node);
+        }
         match answer {
             Ok(Answer::Released(true)) => self.deleted += 1,
             Ok(_) => self.gone += 1,

@@ -17,6 +17,7 @@ use super::own::{Asked, OwnLocks};
 use super::watchers::Watchers;
 use crate::node::{Permit, WakeSink};
 use crate::protocol::instant::Instant;
+use crate::protocol::quorum::{Masters, Quorum};
 use crate::rounds::wanted::Wanted;
 use crate::runtime::Runtime;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Notify, Ordering};
@@ -516,13 +517,19 @@ impl Place {
     /// Waits until so many masters may be free that a majority of `quorum` is possible, counting
     /// those that were `free` at the last attempt; or, with fewer wake-ups, a moment after the
     /// first; at the latest until `at`.
-    pub(crate) async fn woken(&self, runtime: &dyn Runtime, free: u64, quorum: usize, at: Instant) {
+    pub(crate) async fn woken(
+        &self,
+        runtime: &dyn Runtime,
+        free: Masters,
+        quorum: Quorum,
+        at: Instant,
+    ) {
         let turn = &self.turn;
         let mut limit = at;
         let mut sleep = runtime.sleep_until(limit);
         loop {
             let woken = turn.woken.load(Ordering::Acquire);
-            if woken != 0 && (woken | free).count_ones() as usize >= quorum {
+            if woken != 0 && quorum.is_met_by(Masters::of_bits(woken).or(free)) {
                 return;
             }
             let now = runtime.now();
@@ -732,7 +739,7 @@ mod models {
             place.forget_wakes();
             // What is free by now is seen, and what becomes so later wakes.
             if lines.own_slots(&permit(), None).0 != 0 {
-                block_on(place.woken(&Still, 0, 2, Instant::NEVER));
+                block_on(place.woken(&Still, Masters::default(), Quorum::of(3), Instant::NEVER));
             }
             all_end([ends]);
         });
@@ -771,7 +778,7 @@ mod models {
                 let lines = lines.clone();
                 does(move || lines.woken(node, &key()))
             });
-            block_on(place.woken(&Still, 0, 2, Instant::NEVER));
+            block_on(place.woken(&Still, Masters::default(), Quorum::of(3), Instant::NEVER));
             all_end(wakes);
         });
     }
@@ -786,7 +793,7 @@ mod models {
             // What comes from now on is for the second.
             let wakes = lines.clone();
             let wakes = does(move || wakes.woken(1, &key()));
-            block_on(second.woken(&Still, 1, 2, Instant::NEVER));
+            block_on(second.woken(&Still, Masters::first(1), Quorum::of(3), Instant::NEVER));
             all_end([leaves, wakes]);
         });
     }

@@ -551,6 +551,7 @@ fn introduction(command: &[Vec<u8>], port: u16, connection: u64) -> Option<Vec<u
             std::process::id()
         )),
         ("SCRIPT", "LOAD") => bulk(&format!("{:040x}", hash(command.last()?))),
+        ("GET", "QUORATE:MASTERS") => "_\r\n".into(),
         ("CLIENT", "ID") => format!(":{connection}\r\n"),
         ("CLIENT", "KILL") => ":0\r\n".into(),
         ("AUTH" | "SELECT" | "CLIENT", _) => "+OK\r\n".into(),

@@ -127,6 +127,7 @@ async fn serve(mut stream: DuplexStream) {
                 b"INFO" => b"$38\r\nrun_id:a\r\nuptime_in_seconds:99999999\r\n\r\n",
                 b"SCRIPT" => b"$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n",
                 b"EVALSHA" | b"CLIENT" => b":1\r\n",
+                b"GET" => b"_\r\n",
                 _ => b"+OK\r\n",
             });
             at += len;

@@ -180,6 +180,7 @@ pub(super) fn word(error: &AcquireError) -> &'static str {
     match error {
         AcquireError::HeldByOther(_) | AcquireError::NotJoinable(_) => "held",
         AcquireError::NoQuorum(_) => "no_quorum",
+        AcquireError::OtherMasters(_) => "other_masters",
         AcquireError::TooLate(_) => "late",
         _ => "invalid",
     }

@@ -5,6 +5,7 @@
 
 pub(super) mod back_off;
 pub(super) mod mailbox;
+pub(super) mod marks;
 pub(super) mod owed;
 pub(super) mod trust;
 pub(super) mod window;

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::node::{NodeName, ServerRun};
+use crate::protocol::instant::Instant;
 
 /// What the memory of the server behind one connection is worth.
 #[derive(Clone, Debug)]
@@ -39,6 +41,8 @@ struct Seen {
     first_run: Option<String>,
     /// The last connection: the server's run id, and its number there.
     last: Option<(String, i64)>,
+    /// The run met last, and until when it is guarded for not being the one before.
+    run: Option<(String, Instant)>,
 }
 
 impl Acquaintance {
@@ -48,7 +52,26 @@ impl Acquaintance {
         Self(Mutex::new(Seen {
             first_run: seen.first_run.clone(),
             last: None,
+            run: seen.run.clone(),
         }))
+    }
+
+    /// Until when a run of a server is guarded that is not the one before, however long it has been up: it may have been
+    /// up beside it (behind a name that leads elsewhere now), and knows nothing of what that one granted.
+    pub(in crate::node) fn guarded(
+        &self,
+        run: &str,
+        answered: Instant,
+        max_ttl: Duration,
+    ) -> Instant {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = match &seen.run {
+            Some((known, until)) if known == run => return *until,
+            Some(_) => answered + max_ttl,
+            None => Instant::from_nanos(0),
+        };
+        seen.run = Some((run.to_owned(), until));
+        until
     }
 
     /// Whether this is the run that was met first.
@@ -112,6 +135,27 @@ mod tests {
         assert!(memory(false).vouches_for(b"run") && !memory(false).vouches_for(b"other"));
         assert!(memory(true).vouches_for(b"other"));
         assert_eq!(Memory::of(Some("two words"), true).run.as_str(), "-");
+    }
+
+    #[test]
+    fn a_server_in_the_place_of_another_is_guarded_however_long_it_has_been_up() {
+        let seen = Acquaintance::default();
+        let at = |secs: u64| Instant::from_nanos(secs * 1_000_000_000);
+        let guarded = |run, now| seen.guarded(run, at(now), Duration::from_secs(30));
+        assert_eq!(
+            guarded("run 1", 5),
+            at(0),
+            "nothing is known of one before it"
+        );
+        assert_eq!(guarded("run 1", 9), at(0));
+        assert_eq!(guarded("run 2", 10), at(40));
+        assert_eq!(guarded("run 2", 20), at(40), "a new connection");
+        assert_eq!(guarded("run 1", 21), at(51), "back, with an old memory");
+        assert_eq!(
+            seen.beside()
+                .guarded("run 1", at(30), Duration::from_secs(30)),
+            at(51)
+        );
     }
 
     #[test]

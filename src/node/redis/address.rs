@@ -118,11 +118,13 @@ impl Address {
 
     /// One server, whatever the database number, the user, or the spelling of the loopback.
     pub(crate) fn same_server(&self, other: &Self) -> bool {
-        let plain = |name: &str| {
-            name.to_ascii_lowercase()
-                .replace("localhost:", "127.0.0.1:")
-        };
-        plain(self.name.as_str()) == plain(other.name.as_str())
+        self.plain() == other.plain()
+    }
+
+    /// Its name without what may be spelt in another way.
+    pub(crate) fn plain(&self) -> String {
+        let name = self.name.as_str().to_ascii_lowercase();
+        name.replace("localhost:", "127.0.0.1:")
     }
 }
 

@@ -9,11 +9,12 @@ use std::collections::VecDeque;
 
 use super::resp::{Command, Value};
 use super::shared::Shared;
-use super::wire::{Scripts, server_fault};
-use crate::keys::WAKE;
+use super::wire::{Scripts, not_admitted, server_fault};
+use crate::keys::{MASTERS, WAKE};
 use crate::node::Fault;
 use crate::node::actor::trust::Memory;
 use crate::protocol::instant::Instant;
+use crate::protocol::mark::{Admission, Mark};
 use crate::protocol::restart::quarantined_until;
 use crate::settings::RestartGuard;
 
@@ -23,6 +24,10 @@ pub(super) struct Negotiated {
     /// Until when this master's votes do not count.
     pub(super) quarantined_until: Instant,
     pub(super) memory: Memory,
+    /// Why this master gives no votes to this client, where that stays so.
+    pub(super) refused: Option<Fault>,
+    /// Since when the master is known to have no mark; none where it has one, or nobody may read it.
+    pub(super) unmarked: Option<Instant>,
 }
 
 /// A handshake under way.
@@ -38,6 +43,20 @@ pub(super) struct Handshake {
     id: Option<i64>,
     quarantined_until: Instant,
     memory: Memory,
+    mark: Option<Seen>,
+    /// The server does not take the name.
+    unnamed: bool,
+    refused: Option<Fault>,
+    unmarked: Option<Instant>,
+}
+
+/// What stands where the mark of the masters may be.
+#[derive(Clone, Copy)]
+enum Seen {
+    Nothing,
+    Mark(Mark),
+    /// Something else.
+    Strange,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +65,11 @@ enum Asked {
     Database,
     /// Names library and process in CLIENT LIST: not every server knows it, not every user may.
     Courtesy,
+    /// Names the connection, and which masters it goes by.
+    Name,
     Info,
+    /// How far a change of masters is.
+    Mark,
     Script(usize),
     Id,
     /// Ends the last connection.
@@ -80,23 +103,31 @@ impl Handshake {
             Command::words(out, &["CLIENT", "SETINFO", what, value]);
             asked.push_back(Asked::Courtesy);
         }
-        Command::words(out, &["CLIENT", "SETNAME", &shared.options.name]);
-        asked.push_back(Asked::Courtesy);
+        Command::words(out, &["CLIENT", "SETNAME", &shared.options.full_name()]);
+        asked.push_back(Asked::Name);
         Command::words(out, &["INFO", "server"]);
         asked.push_back(Asked::Info);
-        let scripts = Scripts::load(Scripts::PLAIN, shared.options.max_ttl, out);
-        asked.extend(scripts.map(Asked::Script));
+        // Behind the name: who has not read the mark yet when it is raised is found by name.
+        Command::words(out, &["GET", MASTERS]);
+        asked.push_back(Asked::Mark);
+        let scripts = Scripts::of(shared.options.configuration);
+        let loaded = scripts.load(Scripts::PLAIN, shared.options.max_ttl, out);
+        asked.extend(loaded.map(Asked::Script));
         Command::words(out, &["CLIENT", "ID"]);
         asked.push_back(Asked::Id);
         Self {
             asked,
             second: false,
-            scripts: Scripts::default(),
+            scripts,
             info: Vec::new(),
             untold: None,
             id: None,
             quarantined_until: NEVER_GUARDED,
             memory: Memory::of(None, false),
+            mark: None,
+            unnamed: false,
+            refused: None,
+            unmarked: None,
         }
     }
 
@@ -111,11 +142,16 @@ impl Handshake {
             // Before it nothing was subscribed to: who pushes all the same may never stop.
             (_, Value::Push(_)) => return Err(odd("a message before anything was subscribed to")),
             (Asked::Hello, value) => hello_answer(shared, value)?,
-            (Asked::Courtesy | Asked::Kill, Value::Error(_) | Value::Simple(_) | Value::Int(_))
+            (Asked::Name, Value::Error(_)) => self.unnamed = true,
+            (
+                Asked::Courtesy | Asked::Name | Asked::Kill,
+                Value::Error(_) | Value::Simple(_) | Value::Int(_),
+            )
             | (Asked::Id, Value::Error(_))
             | (Asked::Database, Value::Simple(_)) => {}
             (Asked::Info, Value::Error(error)) => self.untold = Some(server_fault(error)),
             (Asked::Info, Value::Bulk(text) | Value::Simple(text)) => self.info = text.to_vec(),
+            (Asked::Mark, value) => self.mark = seen_mark(shared, value)?,
             (Asked::Script(index), value) => self.scripts.loaded(index, value)?,
             (Asked::Id, Value::Int(id)) => self.id = Some(*id),
             (Asked::Subscription, Value::Error(error)) => match server_fault(error) {
@@ -153,6 +189,7 @@ impl Handshake {
             return Err(Fault::SameServer(other.as_str().into()));
         }
         self.quarantined_until = self.quarantine(shared, answered)?;
+        self.judge_mark(shared, out, answered);
         let lasts = shared.options.restart_guard == RestartGuard::Off;
         self.memory = Memory::of(run.as_deref(), lasts);
         // What still lies in the buffers of the last connection (the master may have been stopped)
@@ -177,6 +214,44 @@ impl Handshake {
             scripts: self.scripts,
             quarantined_until: self.quarantined_until,
             memory: self.memory,
+            refused: self.refused,
+            unmarked: self.unmarked,
+        }
+    }
+
+    /// Whether this client has votes here (protocol, masters that change). Who comes too early is told by the scripts:
+    /// that may change while the connection stands.
+    fn judge_mark(&mut self, shared: &Shared, out: &mut Vec<u8>, answered: Instant) {
+        let (options, name) = (&shared.options, shared.address.name());
+        let mark = match self.mark {
+            Some(Seen::Mark(mark)) => Some(mark),
+            Some(Seen::Nothing) => None,
+            Some(Seen::Strange) => {
+                let why = format!("{MASTERS} holds something that is no mark");
+                self.refused = Some(Fault::OtherMasters(why.into()));
+                return;
+            }
+            None => {
+                // Whoever closes masters has to know that this client cannot be told.
+                Command::words(out, &["CLIENT", "SETNAME", &options.plain_name()]);
+                self.asked.push_back(Asked::Courtesy);
+                return;
+            }
+        };
+        options.marks.saw(name, mark);
+        if self.unnamed && options.configuration.step() == 0 {
+            // Nobody finds this connection to end it: its scripts have to look.
+            self.scripts = Scripts::checked(options.configuration);
+            let loaded = self.scripts.load(Scripts::PLAIN, options.max_ttl, out);
+            self.asked.extend(loaded.map(Asked::Script));
+        }
+        self.unmarked = mark.is_none().then_some(answered);
+        let early = options.configuration.admission(mark) == Admission::Early;
+        if !early {
+            self.refused = not_admitted(options.configuration, mark);
+        }
+        if let Some(fault) = &self.refused {
+            tracing::warn!(node = %name, %fault, "master refuses this client's configuration");
         }
     }
 
@@ -203,21 +278,37 @@ impl Handshake {
         ) else {
             return Err(odd("INFO names no run_id and uptime for the restart guard"));
         };
-        if shared.options.restart_guard == RestartGuard::AfterFirstContact
-            && shared.acquaintance.is_first_run(run)
-        {
-            return Ok(NEVER_GUARDED);
+        let max_ttl = shared.options.max_ttl;
+        // The name may lead to another server than before.
+        let other = shared.acquaintance.guarded(run, answered, max_ttl);
+        let first = shared.options.restart_guard == RestartGuard::AfterFirstContact
+            && shared.acquaintance.is_first_run(run);
+        let young = quarantined_until(answered, uptime, max_ttl).filter(|_| !first);
+        let until = young.unwrap_or(NEVER_GUARDED).max(other);
+        if until > answered {
+            tracing::warn!(
+                node = %shared.address.name(),
+                uptime_s = uptime,
+                "master restarted lately and does not vote for a while (restart guard)"
+            );
         }
-        let Some(until) = quarantined_until(answered, uptime, shared.options.max_ttl) else {
-            return Ok(NEVER_GUARDED);
-        };
-        tracing::warn!(
-            node = %shared.address.name(),
-            uptime_s = uptime,
-            "master restarted lately and does not vote for a while (restart guard)"
-        );
         Ok(until)
     }
+}
+
+/// What stands in the key of the mark; none where this user may not read it and need not.
+fn seen_mark(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault> {
+    Ok(Some(match value {
+        Value::Nil => Seen::Nothing,
+        Value::Bulk(text) => Mark::read(text).map_or(Seen::Strange, Seen::Mark),
+        Value::Error(error) => match server_fault(error) {
+            Fault::WrongType => Seen::Strange,
+            // The masters of this client were never changed, and its user was made before they could be.
+            Fault::Denied(_) if shared.options.configuration.step() == 0 => return Ok(None),
+            fault => return Err(fault),
+        },
+        _ => return Err(odd("an odd reply to the question for the mark")),
+    }))
 }
 
 const NEVER_GUARDED: Instant = Instant::from_nanos(0);

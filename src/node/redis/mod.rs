@@ -7,6 +7,7 @@
 mod actor;
 mod address;
 mod buffers;
+mod change;
 mod conversation;
 mod dial;
 #[cfg(any(test, feature = "testing"))]
@@ -32,6 +33,7 @@ use tokio::runtime::Handle;
 
 use self::shared::Shared;
 use super::actor::mailbox::Queued;
+use super::change::{ChangeOrder, ChangeSeen};
 use super::{Fault, Node, NodeName, Reply, Request, Subscriber};
 use crate::node::Scope;
 use crate::node::inspection::Inspection;
@@ -77,6 +79,11 @@ impl Node for RedisNode {
     fn idle(&self) -> BoxFuture<()> {
         let shared = self.shared.clone();
         Box::pin(async move { shared.mailbox.idle().await })
+    }
+
+    fn change(&self, order: ChangeOrder) -> BoxFuture<ChangeSeen> {
+        let shared = Arc::new(self.shared.beside());
+        Box::pin(async move { change::change(&shared, order).await })
     }
 
     fn inspect(&self, scope: &Scope) -> BoxFuture<Inspection> {

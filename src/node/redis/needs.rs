@@ -43,10 +43,12 @@ pub enum Purpose {
     Notes,
     /// Hearing of a new leader at once; without, observers go by their timers.
     Elections,
+    /// Being told when the masters of a client are closed; needed to change them.
+    Masters,
 }
 
 impl Purpose {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Locking,
         Self::RestartGuard,
         Self::Fencing,
@@ -59,6 +61,7 @@ impl Purpose {
         Self::Operating,
         Self::Values,
         Self::Semaphores,
+        Self::Masters,
         Self::Database,
         Self::Persistence,
         Self::Naming,
@@ -91,6 +94,7 @@ impl fmt::Display for Purpose {
             Self::Semaphores => "semaphores",
             Self::Notes => "notes of who holds a lock",
             Self::Elections => "hearing of new leaders at once",
+            Self::Masters => "masters that change",
         })
     }
 }
@@ -201,6 +205,9 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Semaphores, "PTTL {slot}"),
     (Purpose::Semaphores, "PTTL {of-slot}"),
     (Purpose::Naming, "CLIENT SETNAME quorate"),
+    // Never written here: the key may be there.
+    (Purpose::Masters, "GET {masters}"),
+    (Purpose::Masters, "CLIENT SETNAME quorate"),
 ];
 
 /// The purposes that one `Redlock` has.
@@ -213,7 +220,9 @@ pub(super) fn purposes(
     Purpose::ALL
         .into_iter()
         .filter(move |purpose| match purpose {
-            Purpose::Locking | Purpose::Reconnecting | Purpose::Operating => true,
+            Purpose::Locking | Purpose::Reconnecting | Purpose::Operating | Purpose::Masters => {
+                true
+            }
             // A courtesy, that old servers do not know: nothing is missing without.
             Purpose::Naming => false,
             Purpose::RestartGuard => guarded,
@@ -310,6 +319,7 @@ impl Need {
                     format!("{}0:{}", family.before(), names.lock)
                 }
                 Some(family @ Family::OfHold) => format!("{}x:{}", family.before(), names.lock),
+                Some(Family::Masters) => Family::Masters.before().to_owned(),
                 Some(family) => format!("{}{}", family.before(), names.lock),
                 None => word.to_owned(),
             },
@@ -381,6 +391,7 @@ fn pattern(family: Family, prefix: &str) -> String {
     };
     match family {
         Family::Slot => return slots(),
+        Family::Masters => return family.before().to_owned(),
         Family::OfSlot => return format!("{RESERVED}*:{}", slots()),
         Family::OfHold => {
             return format!("{}*:{}", family.before(), pattern(Family::Lock, prefix));
@@ -518,7 +529,7 @@ mod tests {
     use crate::node::redis::wire::sources;
 
     /// What a user gets by the line on the page: all that is in use by default, and what operators ask.
-    const DEFAULTS: [Purpose; 12] = [
+    const DEFAULTS: [Purpose; 13] = [
         Purpose::Locking,
         Purpose::RestartGuard,
         Purpose::Fencing,
@@ -531,6 +542,7 @@ mod tests {
         Purpose::Groups,
         Purpose::Values,
         Purpose::Semaphores,
+        Purpose::Masters,
     ];
 
     /// The words of `ACL SETUSER` that grant what `wanted` needs, behind the name of the user.
@@ -582,6 +594,7 @@ mod tests {
             Purpose::Semaphores => "no permits",
             Purpose::Notes => "nobody is told who holds a lock",
             Purpose::Elections => "observers go by their timers",
+            Purpose::Masters => "not told when masters are changed: give it before a change",
         }
     }
 
@@ -602,6 +615,7 @@ mod tests {
             Purpose::Naming => "names in `CLIENT LIST` (the library's: Redis 7.2, Valkey)",
             Purpose::Notes => "notes of who holds a lock",
             Purpose::Elections => "new leaders, heard of at once",
+            Purpose::Masters => "masters that change",
         }
     }
 
@@ -654,7 +668,7 @@ mod tests {
     }
 
     /// What each script is for.
-    const OF_SCRIPTS: [&[Purpose]; 17] = {
+    const OF_SCRIPTS: [&[Purpose]; 18] = {
         use Purpose::{
             Elections, Fencing, Groups, Locking, Notes, Operating, Order, Semaphores, Values,
             WakeUps,
@@ -677,6 +691,7 @@ mod tests {
             &[Locking, Fencing, Order, Semaphores],
             &[Locking, Order, WakeUps, Notes],
             &[Notes, Elections, Groups, Fencing],
+            &[Locking],
         ]
     };
 
@@ -726,6 +741,7 @@ mod tests {
             });
             let name = need.command();
             let driver = direct.contains(&name.as_str())
+                || need.family() == Some(Family::Masters)
                 || name.starts_with("client|")
                 || name == "config|get";
             assert!(called || driver, "nobody needs {need:?}");

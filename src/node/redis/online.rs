@@ -7,14 +7,16 @@ use super::buffers::Output;
 use super::handshake::Negotiated;
 use super::resp::{Command, Value};
 use super::shared::Shared;
-use super::wire::{NoAnswer, Scripts, decode, is_noscript};
-use crate::keys::LEADER;
+use super::wire::{NoAnswer, Scripts, decode, is_noscript, not_admitted};
+use crate::keys::{LEADER, MASTERS};
 use crate::node::actor::mailbox::Queued;
 use crate::node::actor::owed::Owed;
 use crate::node::actor::trust::Memory;
 use crate::node::actor::window::Window;
 use crate::node::{Answer, Fault, Request, Subscriber};
 use crate::protocol::instant::Instant;
+use crate::protocol::mark::{Admission, Mark};
+use crate::settings::RestartGuard;
 
 /// The most requests that are taken at one look.
 const BATCH: usize = 512;
@@ -33,6 +35,10 @@ pub(super) struct Online {
     scripts: Scripts,
     quarantined_until: Instant,
     memory: Memory,
+    /// Why this master gives no votes to this client, where that stays so.
+    refused: Option<Fault>,
+    /// Since when the master is known to have no mark.
+    unmarked: Option<Instant>,
     since: Instant,
     /// When the master was last heard.
     heard: Instant,
@@ -59,6 +65,8 @@ enum What {
     /// A script that is loaded again.
     Script(usize),
     Ping,
+    /// The mark, given back to a master that has none.
+    Mark,
 }
 
 impl Online {
@@ -67,6 +75,8 @@ impl Online {
             scripts: negotiated.scripts,
             quarantined_until: negotiated.quarantined_until,
             memory: negotiated.memory,
+            refused: negotiated.refused,
+            unmarked: negotiated.unmarked,
             since: now,
             heard: now,
             under_way: VecDeque::new(),
@@ -124,6 +134,11 @@ impl Online {
                 }
                 let answer = match decode(&queued.request, value, &self.memory) {
                     Ok(answer) => Ok(answer),
+                    Err(NoAnswer::Fault(Fault::OtherMasters(mark))) => {
+                        let mark = Mark::read(mark.as_bytes());
+                        let fault = not_admitted(shared.options.configuration, mark);
+                        Err(fault.unwrap_or(Fault::Server("a mark that admits us".into())))
+                    }
                     Err(NoAnswer::Fault(fault)) => Err(fault),
                     Err(NoAnswer::Odd(fault)) => {
                         owed.keep(&queued);
@@ -138,6 +153,8 @@ impl Online {
                 Value::Simple(_) | Value::Bulk(_) | Value::Error(_) => {}
                 _ => return Err(Fault::Down("an odd answer to PING".into())),
             },
+            // Written, or there again, or not allowed: the next handshake looks.
+            What::Mark => {}
         }
         Ok(())
     }
@@ -188,7 +205,7 @@ impl Online {
                 let known: Vec<usize> = self.scripts.loaded_sets().collect();
                 let are_named = self.wanted.iter().all(|set| known.contains(set));
                 for set in self.wanted.drain(..) {
-                    let scripts = Scripts::load(set, shared.options.max_ttl, out.commands());
+                    let scripts = (self.scripts).load(set, shared.options.max_ttl, out.commands());
                     let load = |index| Sent {
                         what: What::Script(index),
                         at: now,
@@ -212,10 +229,13 @@ impl Online {
         // Also when all of it has been withdrawn or is guarded: what waits behind it rings no bell
         // of its own, the queue was never empty (`every_request_is_answered_once`).
         let took = !batch.is_empty();
+        if took {
+            self.miss_mark(shared, out, now);
+        }
         let quarantine = self.quarantined_until.saturating_since(now);
         for queued in batch.drain(..) {
-            if !quarantine.is_zero() && queued.request.is_vote() {
-                queued.answer(Err(Fault::Quarantined(quarantine)));
+            if let Some(fault) = self.withheld(&queued.request, quarantine) {
+                queued.answer(Err(fault));
             } else if let Some(set) = self.scripts.lacks(&queued.request) {
                 if !self.wanted.contains(&set) {
                     self.wanted.push(set);
@@ -231,6 +251,36 @@ impl Online {
             }
         }
         took
+    }
+
+    /// Why a vote is not asked for.
+    fn withheld(&self, request: &Request, quarantine: Duration) -> Option<Fault> {
+        let guarded = (!quarantine.is_zero()).then_some(Fault::Quarantined(quarantine));
+        let fault = self.refused.clone().or(guarded);
+        fault.filter(|_| request.is_vote())
+    }
+
+    /// A master without a mark, where most have one, has forgotten what it knew or is another server than it was: it
+    /// is guarded as one that has restarted, and given the mark again, so that nobody is let in who was closed out.
+    fn miss_mark(&mut self, shared: &Shared, out: &mut Output, now: Instant) {
+        let options = &shared.options;
+        let Some((since, mark)) = self.unmarked.zip(options.marks.missed()) else {
+            return;
+        };
+        self.unmarked = None;
+        if options.restart_guard != RestartGuard::Off {
+            let guarded = since + options.max_ttl;
+            self.quarantined_until = self.quarantined_until.max(guarded);
+            tracing::warn!(
+                node = %shared.address.name(),
+                "master has lost the mark of its masters and does not vote for a while"
+            );
+        }
+        if options.configuration.admission(Some(mark)) == Admission::Admitted {
+            Command::words(out.commands(), &["SET", MASTERS, &mark.to_string(), "NX"]);
+            let what = What::Mark;
+            self.under_way.push_back(Sent { what, at: now });
+        }
     }
 
     /// When [`tick`](Self::tick) has something to do.
@@ -293,7 +343,7 @@ impl Online {
             .into_iter()
             .filter_map(|sent| match sent.what {
                 What::Request(queued) => Some(queued),
-                What::Script(_) | What::Ping => None,
+                What::Script(_) | What::Ping | What::Mark => None,
             });
         open.chain(self.again)
     }

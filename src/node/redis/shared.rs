@@ -9,7 +9,9 @@ use super::lookup::Lookup;
 use crate::node::Dial;
 use crate::node::Subscriber;
 use crate::node::actor::mailbox::Mailbox;
+use crate::node::actor::marks::Marks;
 use crate::node::actor::trust::{Acquaintance, Roster};
+use crate::protocol::mark::Configuration;
 use crate::settings::RestartGuard;
 
 /// What every master of one `Redlock` goes by.
@@ -18,8 +20,12 @@ pub(crate) struct NodeOptions {
     pub(crate) connect_timeout: Duration,
     pub(crate) max_ttl: Duration,
     pub(crate) restart_guard: RestartGuard,
-    /// What each connection calls itself.
+    /// What each connection calls itself, behind what says which masters it goes by.
     pub(crate) name: Box<str>,
+    /// Which masters the client goes by.
+    pub(crate) configuration: Configuration,
+    /// What stands on the masters, as far as this client has seen.
+    pub(crate) marks: Marks,
     /// Which server each master is.
     pub(crate) roster: Arc<Roster>,
     /// Opens connections in place of TCP.
@@ -27,6 +33,18 @@ pub(crate) struct NodeOptions {
     pub(crate) dial: Option<Dial>,
     #[cfg(feature = "tls-rustls")]
     pub(crate) tls: Option<Arc<rustls::ClientConfig>>,
+}
+
+impl NodeOptions {
+    /// The name of a connection in `CLIENT LIST` that minds the mark: `quorate/STEP/FINGERPRINT:HOST:PID`.
+    pub(super) fn full_name(&self) -> String {
+        format!("quorate/{}:{}", self.configuration.tag(), self.name)
+    }
+
+    /// The name of one that cannot: `quorate:HOST:PID`, as before there were marks.
+    pub(super) fn plain_name(&self) -> String {
+        format!("quorate:{}", self.name)
+    }
 }
 
 /// What handle and actor share.

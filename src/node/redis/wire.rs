@@ -1,6 +1,7 @@
 //! Requests as commands, replies as answers, errors as faults.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use super::needs::Denied;
 use super::raised::Raised;
 use super::resp::{Command, Value};
-use crate::keys::{self, LEADER};
+use crate::keys::{self, LEADER, MASTERS};
 use crate::node::actor::trust::Memory;
 use crate::node::inspection::plain;
 use crate::node::note::{NOTE_LIVES, NOTE_TOLD, dated};
@@ -16,12 +17,13 @@ use crate::node::{
     Answer, Claim, ExtendItem, Extended, Fairness, Fault, Group, Hold, KeyState, Mode, Note,
     NoteItem, Page, Permit, QueueInfo, Request, ServerRun, StoredValue, Ticket, Waiter,
 };
+use crate::protocol::mark::{Admission, Configuration, Mark};
 
 /// How long a fencing counter outlives its last grant: a day, so that counters do not pile up.
 const FENCE_TTL: Duration = Duration::from_secs(86_400);
 
 /// The scripts, in the order of [`Script`].
-const SOURCES: [&str; 17] = [
+const SOURCES: [&str; 18] = [
     include_str!("../../scripts/acquire.lua"),
     include_str!("../../scripts/confirm.lua"),
     include_str!("../../scripts/release.lua"),
@@ -39,6 +41,7 @@ const SOURCES: [&str; 17] = [
     include_str!("../../scripts/permit.lua"),
     include_str!("../../scripts/release_permit.lua"),
     include_str!("../../scripts/note.lua"),
+    include_str!("../../scripts/classic.lua"),
 ];
 
 macro_rules! part {
@@ -72,7 +75,7 @@ pub(super) fn sources() -> &'static [String; SOURCES.len()] {
     &WHOLE
 }
 
-fn with_parts(source: &str) -> String {
+pub(super) fn with_parts(source: &str) -> String {
     let put_in = |text: String, (line, part): &(&str, &str)| text.replace(line, part);
     keys::put_in(&PARTS.iter().fold(source.to_owned(), put_in))
 }
@@ -96,6 +99,7 @@ enum Script {
     Permit,
     ReleasePermit,
     Note,
+    Classic,
 }
 
 impl Script {
@@ -126,26 +130,85 @@ impl Script {
     }
 }
 
+/// The scripts that vote, in the order of [`Script`].
+const VOTES: [usize; 9] = [
+    Script::Acquire as usize,
+    Script::Confirm as usize,
+    Script::Extend as usize,
+    Script::AcquireFair as usize,
+    Script::Claim as usize,
+    Script::ConfirmGroup as usize,
+    Script::Keep as usize,
+    Script::Permit as usize,
+    Script::Classic as usize,
+];
+
 /// The names under which a master knows the scripts.
 #[derive(Clone, Default)]
 pub(super) struct Scripts {
     shas: [Vec<u8>; SOURCES.len()],
+    /// What the scripts that vote look at first, where they do.
+    check: String,
 }
 
 /// The scripts that are loaded together, in the order of [`Script`]: those of the plain lock with every
 /// connection, the others when they are first needed.
-const SETS: [Range<usize>; 5] = [0..8, 8..12, 12..14, 14..16, 16..SOURCES.len()];
+const SETS: [Range<usize>; 6] = [0..8, 8..12, 12..14, 14..16, 16..17, 17..SOURCES.len()];
+
+/// How the scripts say that a master is not for these clients.
+const OTHER_MASTERS: &str = "quorate: masters ";
+
+/// What stands in front of a script that votes, where the mark has to be one of those that admit this client. In a
+/// connection that lasts, and behind a proxy, it is what stops a client that was admitted when it came.
+fn check(configuration: Configuration) -> String {
+    let mut wrong = String::from(if configuration.needs_no_mark() {
+        "mark"
+    } else {
+        "true"
+    });
+    for mark in configuration.marks() {
+        let _ = write!(wrong, " and mark ~= '{mark}'");
+    }
+    format!(
+        "local mark = redis.call('GET', '{MASTERS}') if {wrong} then \
+         return redis.error_reply('ERR {OTHER_MASTERS}' .. (mark or '-')) end "
+    )
+}
 
 impl Scripts {
+    /// Those of a client of masters that were never changed look at nothing: these clients are told by their handshake,
+    /// and who closes their masters ends their connections. Nobody pays who never changes masters.
+    pub(super) fn of(configuration: Configuration) -> Self {
+        if configuration.step() == 0 {
+            Self::default()
+        } else {
+            Self::checked(configuration)
+        }
+    }
+
+    /// Those that look at the mark, whatever the step.
+    pub(super) fn checked(configuration: Configuration) -> Self {
+        Self {
+            check: check(configuration),
+            ..Self::default()
+        }
+    }
+
     /// The set that every connection begins with.
     pub(super) const PLAIN: usize = 0;
 
     /// Writes the commands that load a set, with the deployment's constants in front of each script; says
     /// which scripts these are.
-    pub(super) fn load(set: usize, max_ttl: Duration, out: &mut Vec<u8>) -> Range<usize> {
-        for source in &sources()[SETS[set].clone()] {
+    pub(super) fn load(&self, set: usize, max_ttl: Duration, out: &mut Vec<u8>) -> Range<usize> {
+        for script in SETS[set].clone() {
+            let check = if VOTES.contains(&script) {
+                &*self.check
+            } else {
+                ""
+            };
+            let source = &sources()[script];
             let source = format!(
-                "local MAX_TTL, FENCE_TTL, NOTE_LIVES, NOTE_TOLD = {}, '{}', {NOTE_LIVES}, {NOTE_TOLD}\n{source}",
+                "{check}local MAX_TTL, FENCE_TTL, NOTE_LIVES, NOTE_TOLD = {}, '{}', {NOTE_LIVES}, {NOTE_TOLD}\n{source}",
                 max_ttl.as_millis(),
                 FENCE_TTL.as_millis()
             );
@@ -156,9 +219,15 @@ impl Scripts {
 
     /// The set that a request needs and this connection has not loaded.
     pub(super) fn lacks(&self, request: &Request) -> Option<usize> {
-        let script = Script::of(request)? as usize;
+        let script = self.script(request)? as usize;
         let missing = self.shas[script].is_empty();
         missing.then(|| SETS.iter().position(|set| set.contains(&script)))?
+    }
+
+    /// The script that a request runs on this connection.
+    fn script(&self, request: &Request) -> Option<Script> {
+        let classic = matches!(request, Request::Acquire { .. }) && !self.check.is_empty();
+        Script::of(request).or(classic.then_some(Script::Classic))
     }
 
     /// The sets that this connection has loaded.
@@ -252,6 +321,10 @@ impl Scripts {
         } else if claim.fenced() {
             let mut command = self.call(Script::Acquire, 1, 3, out);
             bid(&mut command, claim, ttl, proposal);
+        } else if !self.check.is_empty() {
+            let mut command = self.call(Script::Classic, 1, 2, out);
+            command.arg(claim.key()).arg(claim.token().to_hex());
+            command.number(millis(ttl));
         } else {
             let mut command = Command::of(out, 6);
             command.arg("SET").arg(claim.key());
@@ -916,7 +989,10 @@ fn refused(request: &Request, error: &[u8]) -> Fault {
 /// Codes count where they stand in front, and nowhere else: behind it a server may quote anything.
 fn by_code(text: &str, source: Option<&str>) -> Fault {
     let raised = Raised::read(text);
-    let code = raised.text.split(' ').next().unwrap_or_default();
+    let (code, rest) = raised.text.split_once(' ').unwrap_or((raised.text, ""));
+    if let ("ERR", Some(mark)) = (code, rest.strip_prefix(OTHER_MASTERS)) {
+        return Fault::OtherMasters(brief(mark));
+    }
     match code {
         "WRONGTYPE" => Fault::WrongType,
         "LOADING" => Fault::Loading,
@@ -932,6 +1008,31 @@ fn by_code(text: &str, source: Option<&str>) -> Fault {
     }
 }
 
+/// Why a master with this mark gives no votes to this client, and what to do; none where it does.
+pub(super) fn not_admitted(configuration: Configuration, mark: Option<Mark>) -> Option<Fault> {
+    let at = match mark {
+        Some(mark) => format!("at mark {}", mark.number),
+        None => "without a mark".to_owned(),
+    };
+    let step = configuration.step();
+    let why = match configuration.admission(mark) {
+        Admission::Admitted => return None,
+        Admission::Outdated => format!(
+            "the masters have been changed: this one is {at}, and a client at step {step} has no votes there; name the \
+             masters and the generation that are in force, see quorate masters status"
+        ),
+        Admission::Early => format!(
+            "these masters are not open yet: this one is {at}, and a client at step {step} has no votes there; \
+             quorate masters open opens them"
+        ),
+        Admission::Other => format!(
+            "this one is {at} for other masters than this client was told: compare masters, next_masters and \
+             masters_generation"
+        ),
+    };
+    Some(Fault::OtherMasters(why.into()))
+}
+
 /// One short line: servers may put anything into an error text.
 pub(super) fn brief(text: &str) -> Arc<str> {
     plain(text.lines().next().unwrap_or_default().trim()).into()
@@ -941,12 +1042,42 @@ pub(super) fn brief(text: &str) -> Arc<str> {
 mod tests {
     use super::*;
     use crate::node::Token;
+    use crate::protocol::mark::Fingerprint;
+
+    #[test]
+    fn scripts_that_vote_look_at_the_mark_first_while_masters_change_and_never_else() {
+        let print = |name| Fingerprint::of([name]);
+        let loaded = |configuration: Configuration| {
+            let (scripts, mut out) = (Scripts::of(configuration), Vec::new());
+            for set in 0..SETS.len() {
+                scripts.load(set, Duration::from_secs(30), &mut out);
+            }
+            String::from_utf8(out).expect("text")
+        };
+        let never = loaded(Configuration::new(0, print("a"), None));
+        assert!(!never.contains(MASTERS), "{never}");
+        let both = loaded(Configuration::new(0, print("a"), Some(print("b"))));
+        assert_eq!(both.matches("if mark and mark ~= '0 ").count(), VOTES.len());
+        let next = loaded(Configuration::new(1, print("b"), None));
+        assert_eq!(next.matches("if true and mark ~= '2 ").count(), VOTES.len());
+    }
+
+    #[test]
+    fn what_a_script_says_of_other_masters_is_known_again() {
+        let error = b"ERR quorate: masters 2 0123456789abcdef";
+        let said = Fault::OtherMasters("2 0123456789abcdef".into());
+        assert_eq!(server_fault(error), said);
+        assert!(matches!(
+            server_fault(b"ERR x quorate: masters 2"),
+            Fault::Server(_)
+        ));
+    }
 
     #[test]
     fn every_part_of_a_script_is_put_in() {
         let mut out = Vec::new();
         for set in 0..SETS.len() {
-            Scripts::load(set, Duration::from_secs(30), &mut out);
+            Scripts::default().load(set, Duration::from_secs(30), &mut out);
         }
         let text = String::from_utf8(out).expect("text");
         assert!(!text.contains("--+"), "{text}");

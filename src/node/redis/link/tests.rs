@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use super::*;
+use crate::node::Marks;
 use crate::node::actor::trust::Roster;
 use crate::node::redis::address::Address;
 use crate::node::redis::shared::NodeOptions;
@@ -10,6 +11,7 @@ use crate::node::{
     Answer, Claim, Class, Group, Mode, NewValue, Part, Phase, Reply, ReplySink, Request, ServerRun,
     Subscriber, Token, WakeSink,
 };
+use crate::protocol::mark::{Configuration, Fingerprint};
 use crate::settings::RestartGuard;
 
 const NODE_TIMEOUT: u64 = 50;
@@ -64,7 +66,9 @@ struct Bench {
 
 fn options(roster: Roster) -> Arc<NodeOptions> {
     Arc::new(NodeOptions {
-        name: "quorate".into(),
+        name: "host:1".into(),
+        configuration: Configuration::new(0, Fingerprint::of(["master:6379"]), None),
+        marks: Marks::of(1),
         node_timeout: ms(NODE_TIMEOUT),
         connect_timeout: ms(CONNECT_TIMEOUT),
         max_ttl: Duration::from_secs(30),
@@ -151,12 +155,13 @@ impl Bench {
 const SHA: &str = "$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
 
 /// The answers to a handshake, up to the number of the connection.
-const GREETING: [&str; 14] = [
+const GREETING: [&str; 15] = [
     "%1\r\n+proto\r\n:3\r\n",
-    "+OK\r\n",
-    "+OK\r\n",
     "-ERR unknown subcommand\r\n",
+    "-ERR unknown subcommand\r\n",
+    "+OK\r\n",
     "$38\r\nrun_id:a\r\nuptime_in_seconds:99999999\r\n\r\n",
+    "_\r\n",
     SHA,
     SHA,
     SHA,
@@ -828,4 +833,98 @@ fn a_new_connection_ends_the_old_one_by_its_number() {
     assert!(!bench.link.take(at(2_003)));
     bench.say(b":1\r\n", 2_004);
     assert!(bench.link.take(at(2_005)));
+}
+
+/// A handshake with a server of this run, long up, with this mark.
+fn greet_as(bench: &mut Bench, run: &str, mark: &str, now: u64) {
+    bench.link.dialed(at(now));
+    bench.written();
+    let info = format!("run_id:{run}\r\nuptime_in_seconds:99999999\r\n");
+    let info = format!("${}\r\n{info}\r\n", info.len());
+    let mark = match mark {
+        "" => "_\r\n".to_owned(),
+        mark => format!("${}\r\n{mark}\r\n", mark.len()),
+    };
+    let mut said = GREETING.map(str::to_owned);
+    (said[4], said[5]) = (info, mark);
+    bench.say(said.concat().as_bytes(), now);
+    if bench.written().contains("KILL") {
+        bench.say(b":0\r\n", now);
+    }
+}
+
+fn refusing_the_name() -> String {
+    let mut said = GREETING;
+    said[3] = "-NOPERM no name\r\n";
+    said.concat()
+}
+
+/// Who closes masters ends the connections of the old clients by their names.
+#[test]
+fn a_connection_that_cannot_be_named_loads_scripts_that_look_at_the_mark() {
+    let mut bench = Bench::new();
+    bench.link.dialed(at(0));
+    assert!(
+        bench
+            .written()
+            .matches("redis.call('GET', 'quorate:masters')")
+            .count()
+            == 0
+    );
+    bench.say(refusing_the_name().as_bytes(), 0);
+    let loaded = bench.written();
+    assert_eq!(
+        loaded
+            .matches("redis.call('GET', 'quorate:masters')")
+            .count(),
+        4,
+        "{loaded}"
+    );
+    bench.say(SHA.repeat(8).as_bytes(), 1);
+    bench.ask(1, acquire(1));
+    bench.link.take(at(1));
+    bench.say(b"-ERR quorate: masters 1 0123456789abcdef\r\n", 2);
+    assert_eq!(bench.told.kinds(), ["other_masters"]);
+}
+
+#[test]
+fn another_server_in_the_place_of_a_master_is_guarded_though_it_has_been_up_for_long() {
+    let mut bench = Bench::new();
+    greet_as(&mut bench, "a", "", 0);
+    bench.ask(1, acquire(1));
+    bench.link.take(at(1));
+    assert!(bench.written().contains("EVALSHA"));
+    bench.say(b":5\r\n", 2);
+    bench.link.cut(Fault::Down("led elsewhere".into()), at(3));
+    let mut now = 3;
+    while bench.link.stage() != Stage::Dial {
+        now += 1;
+        bench.link.tick(at(now));
+    }
+    greet_as(&mut bench, "b", "", now);
+    bench.told.all();
+    bench.ask(2, acquire(2));
+    bench.ask(3, release(1));
+    bench.link.take(at(now + 1));
+    assert_eq!(bench.told.kinds(), ["quarantined"]);
+    assert!(bench.written().contains("EVALSHA"), "releases go there");
+    bench.ask(4, acquire(3));
+    bench.link.take(at(now + 30_000));
+    assert!(
+        bench.written().contains("EVALSHA"),
+        "for the longest ttl, and not longer"
+    );
+}
+
+#[test]
+fn a_master_that_was_closed_is_sent_nothing_but_releases() {
+    let mut bench = Bench::new();
+    greet_as(&mut bench, "a", "1 0123456789abcdef", 0);
+    bench.ask(1, acquire(1));
+    bench.link.take(at(1));
+    assert_eq!(bench.told.kinds(), ["other_masters"]);
+    assert_eq!(bench.written(), "");
+    bench.ask(2, release(1));
+    bench.link.take(at(2));
+    assert!(bench.written().contains("EVALSHA"));
 }

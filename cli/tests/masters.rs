@@ -1,0 +1,177 @@
+//! `quorate masters`: the walk of the page for operators, as it is written there, on real servers.
+
+mod common;
+
+use std::process::Command;
+
+use common::{Done, bare, done, masters, until};
+use quorate_testbed::Masters;
+
+/// The commands of the page, in its order.
+fn walk() -> Vec<Vec<String>> {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let (_, rest) = page
+        .split_once("## Changing the masters")
+        .expect("its section");
+    let section = rest.split("\n## ").next().expect("its text");
+    let commands = section
+        .lines()
+        .map(str::trim)
+        .filter_map(|line| line.strip_prefix("quorate "));
+    let words = |command: &str| command.split(' ').map(str::to_owned).collect();
+    commands.map(words).collect()
+}
+
+/// The first three are the old masters, the last three the next ones.
+struct Scene(Masters);
+
+impl Scene {
+    fn urls(&self, which: std::ops::Range<usize>) -> String {
+        self.0.urls()[which].join(",")
+    }
+
+    fn quorate(masters: &str) -> Command {
+        let mut command = bare();
+        command
+            .env("QUORATE_MASTERS", masters)
+            .env("QUORATE_RESTART_GUARD", "off")
+            .env("QUORATE_MAX_TTL", "1s")
+            .env("QUORATE_NODE_TIMEOUT", "250ms")
+            .env("QUORATE_CONNECT_TIMEOUT", "2s");
+        command
+    }
+
+    fn operator(&self, words: &[&str]) -> Done {
+        let mut command = Self::quorate(&self.urls(0..3));
+        command.env("QUORATE_NEXT_MASTERS", self.urls(2..5));
+        done(command.args(words))
+    }
+
+    fn locks(mut command: Command) -> Option<i32> {
+        let words = ["run", "--ttl", "1s", "--wait", "5s", "job", "--", "true"];
+        done(command.args(words)).code
+    }
+
+    fn old(&self) -> Option<i32> {
+        Self::locks(Self::quorate(&self.urls(0..3)))
+    }
+
+    fn both(&self) -> Option<i32> {
+        let mut command = Self::quorate(&self.urls(0..3));
+        command.env("QUORATE_NEXT_MASTERS", self.urls(2..5));
+        Self::locks(command)
+    }
+
+    fn next(&self) -> Option<i32> {
+        let mut command = Self::quorate(&self.urls(2..5));
+        command.env("QUORATE_MASTERS_GENERATION", "1");
+        Self::locks(command)
+    }
+}
+
+#[test]
+fn the_walk_of_the_page_changes_the_masters_under_their_clients() {
+    let scene = Scene(masters(5));
+    let mut steps = Vec::new();
+    let all = |scene: &Scene| [scene.old(), scene.both(), scene.next()];
+    assert_eq!(all(&scene), [Some(0), Some(0), Some(78)], "before");
+    for command in walk() {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let step = words[1];
+        // The next masters have to be up for a while.
+        until("prepared", || {
+            step != "prepare" || scene.operator(&words).code == Some(0)
+        });
+        for again in 0..2 {
+            let took = scene.operator(&words);
+            assert_eq!(took.code, Some(0), "{step} {again}: {took:?}");
+            assert!(
+                took.out.contains("127.0.0.1:"),
+                "it says what it saw: {took:?}"
+            );
+        }
+        let codes = match step {
+            "prepare" | "status" => [Some(0), Some(0), Some(78)],
+            "close" => [Some(78), Some(0), Some(78)],
+            "open" => [Some(78), Some(0), Some(0)],
+            "finish" => [Some(78), Some(78), Some(0)],
+            step => panic!("a step of the page that is not tried: {step}"),
+        };
+        assert_eq!(all(&scene), codes, "after {step}");
+        steps.push(step.to_owned());
+    }
+    assert_eq!(steps, ["prepare", "status", "close", "open", "finish"]);
+    // Back again, as any other change: the first three have to be told anew.
+    let mut command = Scene::quorate(&scene.urls(2..5));
+    command.env("QUORATE_NEXT_MASTERS", scene.urls(0..3));
+    command.env("QUORATE_MASTERS_GENERATION", "1");
+    for step in ["prepare", "close", "open", "finish"] {
+        let mut again = Command::new(command.get_program());
+        again.args(["masters", step]).envs(
+            command
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
+        let took = done(&mut again);
+        assert_eq!(took.code, Some(0), "{step}: {took:?}");
+    }
+    let mut first = Scene::quorate(&scene.urls(0..3));
+    first.env("QUORATE_MASTERS_GENERATION", "2");
+    assert_eq!(Scene::locks(first), Some(0));
+    assert_eq!(scene.next(), Some(78));
+}
+
+#[test]
+fn a_step_that_comes_too_early_is_not_taken_and_says_what_is_missing() {
+    let scene = Scene(masters(5));
+    for (step, says) in [
+        ("close", "prepare first"),
+        ("open", "close first"),
+        ("finish", "open first"),
+    ] {
+        let took = scene.operator(&["masters", step]);
+        assert_eq!(took.code, Some(1), "{took:?}");
+        assert!(took.err.contains(says), "{took:?}");
+    }
+    let young = scene.operator(&["masters", "prepare"]);
+    if young.code != Some(0) {
+        assert!(young.err.contains("has been up for"), "{young:?}");
+    }
+    let left = scene.operator(&["masters", "back-out"]);
+    assert_eq!(left.code, Some(0), "{left:?}");
+    until("prepared", || {
+        scene.operator(&["masters", "prepare"]).code == Some(0)
+    });
+    assert_eq!(scene.operator(&["masters", "close"]).code, Some(0));
+    let left = scene.operator(&["masters", "back-out"]);
+    assert_eq!(left.code, Some(1), "{left:?}");
+    // Without next masters there is nothing to change.
+    let none = done(Scene::quorate(&scene.urls(0..3)).args(["masters", "close"]));
+    assert_eq!(none.code, Some(64), "{none:?}");
+    let shown = done(Scene::quorate(&scene.urls(0..3)).args(["masters", "status"]));
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+}
+
+#[test]
+fn an_old_master_that_is_down_does_not_stop_the_change_and_no_majority_does() {
+    let scene = Scene(masters(5));
+    scene.0[0].kill().expect("killed");
+    until("prepared", || {
+        scene.operator(&["masters", "prepare"]).code == Some(0)
+    });
+    for step in ["close", "open"] {
+        let took = scene.operator(&["masters", step]);
+        assert_eq!(took.code, Some(0), "{step}: {took:?}");
+    }
+    assert_eq!(scene.next(), Some(0));
+    let scene = Scene(masters(5));
+    until("prepared", || {
+        scene.operator(&["masters", "prepare"]).code == Some(0)
+    });
+    scene.0[0].kill().expect("killed");
+    scene.0[1].kill().expect("killed");
+    let took = scene.operator(&["masters", "close"]);
+    assert_eq!(took.code, Some(1), "{took:?}");
+    assert_eq!(scene.operator(&["masters", "open"]).code, Some(1));
+}

@@ -1,0 +1,548 @@
+//! Changing the masters while they are in use: the steps of an operator, each of which can be taken again
+//! (`docs/operations.md`, masters that change).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, Counter, MasterSeen};
+use crate::node::{Fault, NodeName};
+use crate::protocol::instant::Instant;
+use crate::protocol::mark::{Configuration, Mark};
+use crate::protocol::quorum::{Masters, Quorum};
+use crate::redlock::Redlock;
+
+/// Counters are carried that are behind the clock by no more than this and the wait: what is further behind is below
+/// all that the next masters grant, whose clocks differ by less than the longest ttl.
+const CARRIED: Duration = Duration::from_secs(10);
+
+/// The most that the clocks of masters may differ, so that numbers rise over a loss of all memories.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// A change of masters as an operator sees it; see [`Redlock::change`].
+#[derive(Debug)]
+pub struct MastersChange<'a> {
+    redlock: &'a Redlock,
+    configuration: Configuration,
+    strangers_pass: bool,
+}
+
+/// Why a step was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// This `Redlock` was built without next masters, or over masters that keep no mark.
+    #[error("no change: name next_masters, over Redis or Valkey masters")]
+    NothingToChange,
+    /// Something is missing; nothing that is not safe was done. Each entry is one thing to put right.
+    #[error("{}", .0.join("; "))]
+    Missing(Vec<String>),
+}
+
+/// How far a change is, by what majorities of the masters show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum ChangeStage {
+    /// Nothing has been marked.
+    Untouched,
+    /// Both sets know of the change; clients of the old masters and of both have votes.
+    Prepared,
+    /// Some of the old masters are closed, and no majority of them.
+    PartlyClosed,
+    /// The old ones are closed: only clients of both have votes.
+    Closed,
+    /// The next ones are open: clients of both and of the next have votes.
+    Open,
+    /// The next ones are the masters.
+    Finished,
+}
+
+/// What all masters show.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Survey {
+    /// Each master.
+    pub masters: Vec<MasterSeen>,
+    configuration: Configuration,
+    quorum: Quorum,
+    /// When the last of them had answered.
+    at: Instant,
+}
+
+impl Redlock {
+    /// The change of masters that the settings describe: from [`masters`](crate::RedlockBuilder::masters) to
+    /// [`next_masters`](crate::RedlockBuilder::next_masters).
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::NothingToChange`] where no next masters are named.
+    pub fn change(&self) -> Result<MastersChange<'_>, ChangeError> {
+        let change = self.masters_as_marked()?;
+        if change.configuration.has_next() {
+            Ok(change)
+        } else {
+            Err(ChangeError::NothingToChange)
+        }
+    }
+
+    /// What the masters show of a change, whether next masters are named or not.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::NothingToChange`] over masters that keep no mark.
+    pub async fn survey(&self) -> Result<Survey, ChangeError> {
+        Ok(self.masters_as_marked()?.look().await)
+    }
+
+    fn masters_as_marked(&self) -> Result<MastersChange<'_>, ChangeError> {
+        let configuration = self.core.coordinator.configuration;
+        Ok(MastersChange {
+            redlock: self,
+            configuration: configuration.ok_or(ChangeError::NothingToChange)?,
+            strangers_pass: false,
+        })
+    }
+}
+
+impl MastersChange<'_> {
+    /// Others who run scripts on the masters are known to take no locks of ours: they stop nothing. Never true of other
+    /// Redlock clients of the same locks.
+    #[must_use]
+    pub fn strangers_pass(self, strangers_pass: bool) -> Self {
+        Self {
+            strangers_pass,
+            ..self
+        }
+    }
+
+    /// What all masters show.
+    pub async fn look(&self) -> Survey {
+        self.order(&ChangeOrder::Look).await
+    }
+
+    /// How long who has closed the old masters has to wait: the longest lease, and what clocks may drift over it.
+    pub fn wait(&self) -> Duration {
+        let max_ttl = self.redlock.core.options.max_ttl;
+        max_ttl + max_ttl / 100 + Duration::from_millis(2)
+    }
+
+    /// Tells all masters of the change, once the next ones are fit.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Missing`], with all that is not as it has to be.
+    pub async fn prepare(&self) -> Result<Survey, ChangeError> {
+        let before = self.look().await;
+        let mut missing = before.strangers_to_the_change();
+        missing.extend(before.faults_of(|master| master.is_next));
+        missing.extend(before.unfit(self.redlock.core.options.max_ttl));
+        if self.configuration.first_mark() > 0
+            && !before.is_open_for(self.configuration.first_mark() - 2)
+        {
+            missing.push(
+                "these masters were never opened: go through the change that leads to them first"
+                    .into(),
+            );
+        }
+        missing.extend(before.told_others());
+        none(missing)?;
+        let after = self.raise(0).await;
+        if after.stage() < ChangeStage::Prepared {
+            let mut missing = vec!["no majority of each set is told: prepare again".into()];
+            missing.extend(after.faults());
+            return Err(ChangeError::Missing(missing));
+        }
+        Ok(after)
+    }
+
+    /// Closes the old masters: clients that know only them have no votes any more.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Missing`] where no majority of the old masters could be closed; those that were stay so.
+    pub async fn close(&self) -> Result<Survey, ChangeError> {
+        let before = self.look().await;
+        let mut missing = before.strangers_to_the_change();
+        if before.stage() < ChangeStage::Prepared {
+            missing.push("it is not prepared on a majority of each set: prepare first".into());
+        }
+        none(missing)?;
+        let after = self.raise(1).await;
+        if after.stage() < ChangeStage::Closed {
+            let mut missing = vec!["no majority of the old masters is closed: close again".into()];
+            missing.extend(after.faults());
+            return Err(ChangeError::Missing(missing));
+        }
+        Ok(after)
+    }
+
+    /// Ends the connections of clients that know only the old masters, once more, and says which of these masters are
+    /// closed now. From the return of this on the wait is counted.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Missing`] where no majority of them is closed.
+    pub async fn closed(&self) -> Result<Survey, ChangeError> {
+        let before = self.look().await;
+        none(before.strangers_to_the_change())?;
+        if before.stage() < ChangeStage::Closed {
+            let missing = vec!["no majority of the old masters is closed: close first".into()];
+            return Err(ChangeError::Missing(missing));
+        }
+        // Those that were not reached before are closed as well.
+        let survey = self.raise(1).await;
+        none(survey.not_told(self.strangers_pass))?;
+        Ok(survey)
+    }
+
+    /// Opens the next masters: `closed` is what [`closed`](Self::closed) told, at least [`wait`](Self::wait) ago.
+    /// Carries the fencing counters that are not far behind the clocks.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Missing`] where a majority of the old masters has not been closed all the time.
+    pub async fn open(&self, closed: &Survey) -> Result<Survey, ChangeError> {
+        let now = self.look().await;
+        let mut missing = now.strangers_to_the_change();
+        if !self.old_only().is_met_by(closed.closed_until(&now)) {
+            missing.push(
+                "no majority of the old masters has been closed all the time, in one run of its server: close again"
+                    .into(),
+            );
+        }
+        if now.at < closed.at + self.wait() {
+            missing.push(
+                "what clients of the old masters had may not be over yet: wait longer".into(),
+            );
+        }
+        missing.extend(now.not_told(self.strangers_pass));
+        none(missing)?;
+        self.carry().await?;
+        let after = self.raise(2).await;
+        if after.stage() < ChangeStage::Open {
+            let mut missing = vec!["no majority of the next masters is open: open again".into()];
+            missing.extend(after.faults());
+            return Err(ChangeError::Missing(missing));
+        }
+        Ok(after)
+    }
+
+    /// Opens the next masters that were not reached, of a change that is open.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Missing`] where it is not.
+    pub async fn open_again(&self) -> Result<Survey, ChangeError> {
+        let before = self.look().await;
+        let mut missing = before.strangers_to_the_change();
+        if before.stage() < ChangeStage::Open {
+            missing.push("the next masters are not open: open first".into());
+        }
+        none(missing)?;
+        Ok(self.raise(2).await)
+    }
+
+    /// Ends the change: clients that know both sets have no votes any more.
+    ///
+    /// # Errors
+    ///
+    /// [`ChangeError::Missing`] where the next masters are not open.
+    pub async fn finish(&self) -> Result<Survey, ChangeError> {
+        let before = self.look().await;
+        let mut missing = before.strangers_to_the_change();
+        if before.stage() < ChangeStage::Open {
+            missing.push("the next masters are not open: open first".into());
+        }
+        none(missing)?;
+        let after = self.raise(4).await;
+        if after.stage() < ChangeStage::Finished {
+            let mut missing = vec!["no majority of the next masters is told: finish again".into()];
+            missing.extend(after.faults());
+            return Err(ChangeError::Missing(missing));
+        }
+        Ok(after)
+    }
+
+    /// The counters of a majority of the old masters, raise-only, on a majority of the next: only what is not far
+    /// behind the clocks can be met again.
+    async fn carry(&self) -> Result<(), ChangeError> {
+        let within = CARRIED + self.wait();
+        let read = self.order(&ChangeOrder::Counters(within)).await;
+        let well = |survey: &Survey| survey.those(|master| master.seen.fault.is_none());
+        if !self.old_only().is_met_by(well(&read)) {
+            let mut missing = vec!["no majority of the old masters tells its counters".into()];
+            missing.extend(read.faults());
+            return Err(ChangeError::Missing(missing));
+        }
+        let mut largest: std::collections::BTreeMap<Vec<u8>, u64> =
+            std::collections::BTreeMap::new();
+        for master in read.masters.iter().filter(|master| master.is_old) {
+            for (key, number) in &master.seen.counters {
+                let known = largest.entry(key.clone()).or_default();
+                *known = (*known).max(*number);
+            }
+        }
+        if largest.is_empty() {
+            return Ok(());
+        }
+        let counters: Arc<[Counter]> = largest.into_iter().collect();
+        let written = self.order(&ChangeOrder::Carry(counters)).await;
+        if !self.next_only().is_met_by(well(&written)) {
+            let mut missing = vec!["no majority of the next masters takes the counters".into()];
+            missing.extend(written.faults());
+            return Err(ChangeError::Missing(missing));
+        }
+        Ok(())
+    }
+
+    fn old_only(&self) -> Quorum {
+        self.redlock.core.coordinator.quorum.old_only()
+    }
+
+    fn next_only(&self) -> Quorum {
+        self.redlock.core.coordinator.quorum.next_only()
+    }
+
+    /// Raises the marks of all masters to what a step of this change asks for.
+    async fn raise(&self, by: u64) -> Survey {
+        let number = self.configuration.first_mark() + by;
+        let Some(print) = self.configuration.print_at(number) else {
+            return self.look().await;
+        };
+        let order = ChangeOrder::Raise {
+            number,
+            print: print.to_string().into(),
+            step: number.div_ceil(2),
+        };
+        self.order(&order).await
+    }
+
+    async fn order(&self, order: &ChangeOrder) -> Survey {
+        let coordinator = &self.redlock.core.coordinator;
+        let asked = coordinator
+            .nodes()
+            .iter()
+            .map(|node| node.change(order.clone()));
+        let seen = futures::future::join_all(asked).await;
+        let quorum = coordinator.quorum;
+        let masters = coordinator.names().zip(seen).enumerate();
+        let masters =
+            masters.map(
+                |(index, (node, seen)): (usize, (&NodeName, ChangeSeen))| MasterSeen {
+                    node: node.clone(),
+                    is_old: quorum.is_old(index),
+                    is_next: self.configuration.has_next() && quorum.is_next(index),
+                    seen,
+                },
+            );
+        Survey {
+            masters: masters.collect(),
+            configuration: self.configuration,
+            quorum,
+            at: coordinator.now(),
+        }
+    }
+}
+
+fn none(missing: Vec<String>) -> Result<(), ChangeError> {
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(ChangeError::Missing(missing))
+    }
+}
+
+impl MasterSeen {
+    fn mark(&self) -> Option<Mark> {
+        Mark::read(self.seen.mark.as_ref()?.as_bytes())
+    }
+}
+
+impl Survey {
+    /// The masters of which this holds.
+    fn those(&self, such: impl Fn(&MasterSeen) -> bool) -> Masters {
+        let masters = self.masters.iter().enumerate();
+        masters
+            .filter(|(_, master)| such(master))
+            .map(|(index, _)| index)
+            .collect()
+    }
+
+    /// The masters that are marked at least so far for this change.
+    fn marked(&self, by: u64) -> Masters {
+        let least = self.configuration.first_mark() + by;
+        self.those(|master| master.mark().is_some_and(|mark| mark.number >= least))
+    }
+
+    /// How far the change is.
+    pub fn stage(&self) -> ChangeStage {
+        let [old, next] = [self.quorum.old_only(), self.quorum.next_only()];
+        if next.is_met_by(self.marked(4)) {
+            ChangeStage::Finished
+        } else if next.is_met_by(self.marked(2)) {
+            ChangeStage::Open
+        } else if old.is_met_by(self.marked(1)) {
+            ChangeStage::Closed
+        } else if self.marked(1) != Masters::default() {
+            ChangeStage::PartlyClosed
+        } else if self.quorum.is_met_by(self.marked(0)) {
+            ChangeStage::Prepared
+        } else {
+            ChangeStage::Untouched
+        }
+    }
+
+    /// Whether a majority of the old masters is marked at least so far.
+    fn is_open_for(&self, number: u64) -> bool {
+        let marked = self.those(|master| master.mark().is_some_and(|mark| mark.number >= number));
+        self.quorum.old_only().is_met_by(marked)
+    }
+
+    /// The old masters that are closed here and were so in `now`, in the same run of their servers.
+    fn closed_until(&self, now: &Self) -> Masters {
+        let closed = self.marked(1);
+        let still = now.marked(1);
+        let same = |index: &usize| {
+            let run = |survey: &Self| survey.masters.get(*index)?.seen.run_id.clone();
+            run(self).is_some() && run(self) == run(now)
+        };
+        let both = (0..self.masters.len()).filter(|index| closed.has(*index) && still.has(*index));
+        both.filter(same).collect()
+    }
+
+    /// The masters that could not be asked, or not for everything.
+    pub fn faults(&self) -> Vec<String> {
+        self.faults_of(|_| true)
+    }
+
+    fn faults_of(&self, such: impl Fn(&MasterSeen) -> bool) -> Vec<String> {
+        let masters = self.masters.iter().filter(|master| such(master));
+        let faults = masters.filter_map(|master| {
+            let fault: &Fault = master.seen.fault.as_ref()?;
+            Some(format!("{}: {fault}", master.node))
+        });
+        faults.collect()
+    }
+
+    /// Marks that are not of this change, and masters that are one server.
+    fn strangers_to_the_change(&self) -> Vec<String> {
+        let mut missing = Vec::new();
+        for (index, master) in self.masters.iter().enumerate() {
+            let node = &master.node;
+            if let (Some(text), None) = (&master.seen.mark, master.mark()) {
+                missing.push(format!(
+                    "{node}: {text:?} stands where the mark of the masters is"
+                ));
+            }
+            if let Some(mark) = master.mark()
+                && self.configuration.print_at(mark.number) != Some(mark.print)
+                && mark.number >= self.configuration.first_mark()
+            {
+                missing.push(format!(
+                    "{node}: its mark {mark} is of other masters: compare masters, next_masters and masters_generation \
+                     with those of the change that it is in"
+                ));
+            }
+            let run = master.seen.run_id.as_ref();
+            let twin = |other: &&MasterSeen| run.is_some() && other.seen.run_id.as_ref() == run;
+            if let Some(other) = self.masters[..index].iter().find(twin) {
+                missing.push(format!("{node} is the same server as {}", other.node));
+            }
+        }
+        missing
+    }
+
+    /// What keeps the next masters from taking their place.
+    fn unfit(&self, max_ttl: Duration) -> Vec<String> {
+        let mut missing = Vec::new();
+        let young = max_ttl + Duration::from_secs(1);
+        for master in self.masters.iter().filter(|master| master.is_next) {
+            let (node, seen) = (&master.node, &master.seen);
+            if let Some(uptime) = seen.uptime.filter(|up| *up < young && !master.is_old) {
+                missing.push(format!(
+                    "{node} has been up for {uptime:?} only: it votes after {young:?}, try again then"
+                ));
+            }
+            if let Some(policy) = seen
+                .eviction
+                .as_ref()
+                .filter(|policy| *policy != "noeviction")
+            {
+                missing.push(format!(
+                    "{node} evicts keys ({policy}): set maxmemory-policy noeviction"
+                ));
+            }
+        }
+        let clocks = self
+            .masters
+            .iter()
+            .filter_map(|master| master.seen.clock_offset_ms);
+        if let (Some(least), Some(most)) = (clocks.clone().min(), clocks.max()) {
+            let apart = Duration::from_millis(most.abs_diff(least));
+            let allowed = max_ttl.saturating_sub(SLACK);
+            if apart > allowed.max(Duration::from_secs(1)) {
+                missing.push(format!(
+                    "the masters' clocks are {apart:?} apart, {allowed:?} are allowed: set them"
+                ));
+            }
+        }
+        missing
+    }
+
+    /// Clients that name the masters of this change otherwise: the mark would close them out.
+    fn told_others(&self) -> Vec<String> {
+        let configuration = self.configuration;
+        let mut missing = Vec::new();
+        for master in &self.masters {
+            for client in &master.seen.clients {
+                if let ClientKind::AtStep(step, print) = client.kind
+                    && configuration
+                        .tagged(step)
+                        .is_some_and(|ours| ours.number() != print)
+                {
+                    missing.push(format!(
+                        "{}: {} at {} was told other masters, or the same under other names: its hosts and ports have to be \
+                         those of this change",
+                        master.node, client.name, client.address
+                    ));
+                }
+            }
+        }
+        missing
+    }
+
+    /// Clients on closed masters that cannot be told that they are: nothing is safe while they are there.
+    fn not_told(&self, strangers_pass: bool) -> Vec<String> {
+        let mut missing = Vec::new();
+        for master in self.masters.iter().filter(|master| master.is_old) {
+            let untold = master
+                .seen
+                .clients
+                .iter()
+                .filter(|client| match client.kind {
+                    ClientKind::AtStep(..) => false,
+                    ClientKind::Untold => true,
+                    ClientKind::Stranger => !strangers_pass,
+                });
+            for client in untold {
+                missing.push(format!(
+                    "{}: {} at {} takes locks and cannot be refused by the mark: stop it, or take its rights away",
+                    master.node,
+                    if client.name.is_empty() { "a client without a name" } else { &client.name },
+                    client.address
+                ));
+            }
+        }
+        missing
+    }
+
+    /// Whether next masters are named.
+    pub fn is_change(&self) -> bool {
+        self.configuration.has_next()
+    }
+
+    /// How many values stand on the old masters: quotas and the like, which do not go along.
+    pub fn values(&self) -> usize {
+        let old = self.masters.iter().filter(|master| master.is_old);
+        old.map(|master| master.seen.values).max().unwrap_or(0)
+    }
+}

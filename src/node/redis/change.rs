@@ -1,0 +1,247 @@
+//! An operator's connection to one master while masters are changed: the mark, who is connected, the counters.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::conversation::Conversation;
+use super::resp::{Command, Value};
+use super::shared::Shared;
+use super::wire::{down, server_fault, with_parts};
+use crate::keys::{self, Family, MASTERS};
+use crate::node::Fault;
+use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, ClientSeen, Counter, OPERATOR};
+
+/// How long one message may take: far longer than any does.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// So many keys are read or written in one message.
+const TOGETHER: usize = 500;
+
+/// The most values that are counted.
+const MOST_VALUES: usize = 1000;
+
+const RAISE: &str = include_str!("../../scripts/masters/raise.lua");
+const CARRY: &str = include_str!("../../scripts/masters/carry.lua");
+
+/// Carries out an order on the master of `shared` and looks at it, over a connection that ends with it.
+pub(super) async fn change(shared: &std::sync::Arc<Shared>, order: ChangeOrder) -> ChangeSeen {
+    let mut seen = ChangeSeen::default();
+    if let Err(fault) = carried_out(shared, &order, &mut seen).await {
+        seen.fault = Some(fault);
+    }
+    seen
+}
+
+async fn carried_out(
+    shared: &std::sync::Arc<Shared>,
+    order: &ChangeOrder,
+    seen: &mut ChangeSeen,
+) -> Result<(), Fault> {
+    let mut talk = Talk(Conversation::introduce(shared).await?);
+    let database = shared.address.info.redis_settings().db().to_string();
+    if database != "0" {
+        talk.say(&["SELECT", &database]).await?;
+    }
+    // A courtesy; what follows does not depend on it.
+    let _ = talk.say(&["CLIENT", "SETNAME", OPERATOR]).await;
+    match order {
+        ChangeOrder::Look => {}
+        ChangeOrder::Raise {
+            number,
+            print,
+            step,
+        } => {
+            let raise = [
+                "EVAL",
+                &with_parts(RAISE),
+                "1",
+                MASTERS,
+                &number.to_string(),
+                print,
+            ];
+            talk.say(&raise).await?;
+            // Read behind the mark: who had not read it before is in this list.
+            for client in talk.clients().await? {
+                if matches!(client.kind, ClientKind::AtStep(of, _) if of < *step) {
+                    let id = client.id.to_string();
+                    let killed = talk.say(&["CLIENT", "KILL", "ID", &id]).await?;
+                    seen.ended += usize::from(killed == OwnedValue::Number(1));
+                }
+            }
+        }
+        ChangeOrder::Counters(within) => seen.counters = talk.counters(*within).await?,
+        ChangeOrder::Carry(counters) => talk.carry(counters).await?,
+    }
+    talk.look(seen).await
+}
+
+/// One reply, kept.
+#[derive(Debug, PartialEq, Eq)]
+enum OwnedValue {
+    Nothing,
+    Number(i64),
+    Text(Vec<u8>),
+    All(Vec<OwnedValue>),
+}
+
+impl OwnedValue {
+    fn of(value: &Value<'_>) -> Result<Self, Fault> {
+        Ok(match value {
+            Value::Nil => Self::Nothing,
+            Value::Int(number) => Self::Number(*number),
+            Value::Simple(text) | Value::Bulk(text) => Self::Text(text.to_vec()),
+            Value::Error(error) => return Err(server_fault(error)),
+            Value::Array(all) | Value::Push(all) => {
+                Self::All(all.iter().map(Self::of).collect::<Result<_, _>>()?)
+            }
+        })
+    }
+
+    fn text(self) -> String {
+        match self {
+            Self::Text(text) => String::from_utf8_lossy(&text).into_owned(),
+            _ => String::new(),
+        }
+    }
+
+    fn all(self) -> Vec<Self> {
+        match self {
+            Self::All(all) => all,
+            _ => Vec::new(),
+        }
+    }
+
+    fn number(&self) -> Option<u64> {
+        match self {
+            Self::Text(text) => std::str::from_utf8(text).ok()?.parse().ok(),
+            Self::Number(number) => u64::try_from(*number).ok(),
+            _ => None,
+        }
+    }
+}
+
+struct Talk(Conversation);
+
+impl Talk {
+    async fn say(&mut self, words: &[&str]) -> Result<OwnedValue, Fault> {
+        Command::words(self.0.out(), words);
+        let mut said = self.heard(1).await?;
+        said.pop().unwrap_or(Ok(OwnedValue::Nothing))
+    }
+
+    async fn heard(&mut self, count: usize) -> Result<Vec<Result<OwnedValue, Fault>>, Fault> {
+        let mut said = Vec::with_capacity(count);
+        let exchange = self
+            .0
+            .exchange(count, |_, value| said.push(OwnedValue::of(&value)));
+        match tokio::time::timeout(PATIENCE, exchange).await {
+            Ok(heard) => heard.map_err(down)?,
+            Err(_) => return Err(Fault::Timeout(PATIENCE)),
+        }
+        Ok(said)
+    }
+
+    async fn clients(&mut self) -> Result<Vec<ClientSeen>, Fault> {
+        let list = self.say(&["CLIENT", "LIST"]).await?.text();
+        Ok(list.lines().filter_map(ClientSeen::read).collect())
+    }
+
+    /// The clock of the master, in microseconds since 1970.
+    async fn time(&mut self) -> Result<u64, Fault> {
+        let time = self.say(&["TIME"]).await?.all();
+        match (
+            time.first().map(OwnedValue::number),
+            time.get(1).map(OwnedValue::number),
+        ) {
+            (Some(Some(secs)), Some(Some(micros))) => {
+                Ok(secs.saturating_mul(1_000_000).saturating_add(micros))
+            }
+            _ => Err(Fault::Server("an odd answer to TIME".into())),
+        }
+    }
+
+    async fn look(&mut self, seen: &mut ChangeSeen) -> Result<(), Fault> {
+        let info = self.say(&["INFO"]).await?.text();
+        let field = |name: &str| {
+            let mut lines = info.lines();
+            let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            value.map(|value| value.trim().to_owned())
+        };
+        seen.run_id = field("run_id");
+        let uptime = field("uptime_in_seconds").and_then(|secs| secs.parse().ok());
+        seen.uptime = uptime.map(Duration::from_secs);
+        let limited = field("maxmemory").is_some_and(|limit| limit != "0");
+        seen.eviction = field("maxmemory_policy").filter(|_| limited);
+        let asked = SystemTime::now();
+        let theirs = self.time().await?;
+        let ours = asked.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let ahead = i128::from(theirs / 1000) - i128::try_from(ours.as_millis()).unwrap_or(0);
+        seen.clock_offset_ms = i64::try_from(ahead).ok();
+        seen.mark = match self.say(&["GET", MASTERS]).await? {
+            OwnedValue::Nothing => None,
+            mark => Some(mark.text()),
+        };
+        seen.values = self.keys(Family::Value, MOST_VALUES).await?.len();
+        seen.clients = self.clients().await?;
+        Ok(())
+    }
+
+    /// The keys of one family, at most so many.
+    async fn keys(&mut self, family: Family, most: usize) -> Result<Vec<Vec<u8>>, Fault> {
+        let pattern = keys::pattern(family.before().as_bytes());
+        let pattern = String::from_utf8_lossy(&pattern).into_owned();
+        let (mut found, mut cursor) = (Vec::new(), "0".to_owned());
+        loop {
+            let page = ["SCAN", &cursor, "MATCH", &pattern, "COUNT", "1000"];
+            let mut page = self.say(&page).await?.all().into_iter();
+            cursor = page.next().map(OwnedValue::text).unwrap_or_default();
+            for key in page.next().map(OwnedValue::all).unwrap_or_default() {
+                if let OwnedValue::Text(key) = key {
+                    found.push(key);
+                }
+            }
+            if cursor == "0" || cursor.is_empty() || found.len() >= most {
+                // A scan may name a key twice.
+                found.sort_unstable();
+                found.dedup();
+                return Ok(found);
+            }
+        }
+    }
+
+    async fn counters(&mut self, within: Duration) -> Result<Vec<Counter>, Fault> {
+        let keys = self.keys(Family::Fence, usize::MAX).await?;
+        let within = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
+        let least = self.time().await?.saturating_sub(within);
+        let mut found = Vec::new();
+        for page in keys.chunks(TOGETHER) {
+            for key in page {
+                Command::of(self.0.out(), 2).arg("GET").arg(key);
+            }
+            for (key, said) in page.iter().zip(self.heard(page.len()).await?) {
+                let number = said?.number().filter(|number| *number >= least);
+                found.extend(number.map(|number| (key.clone(), number)));
+            }
+        }
+        Ok(found)
+    }
+
+    async fn carry(&mut self, counters: &[Counter]) -> Result<(), Fault> {
+        let carry = with_parts(CARRY);
+        for page in counters.chunks(TOGETHER) {
+            let mut command = Command::of(self.0.out(), 3 + 2 * page.len() + 1);
+            command.arg("EVAL").arg(&carry).number(page.len() as u64);
+            for (key, _) in page {
+                command.arg(key);
+            }
+            command.number(86_400_000);
+            for (_, number) in page {
+                command.number(*number);
+            }
+            drop(command);
+            for said in self.heard(1).await? {
+                said?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,284 @@
+//! Which masters a client goes by, and whether a master gives votes to it (docs/protocol.md, masters that change).
+//!
+//! Configurations are numbered by **steps**: 0 are the first masters, 1 those and the next ones together, 2 the next
+//! ones, 3 these together with others, and so on. A client of who never changes masters is at step 0. What a client is
+//! told is the **generation** of its masters, how often they have been changed; its step is twice that, and one more
+//! where it is told the next ones as well. Nothing else has to be counted by hand, and who forgets to raise it is
+//! refused.
+//!
+//! Every master keeps a **mark**: a number that only rises, and the fingerprint of the masters that it stands for.
+//! A client at step `s` has votes where the mark is from `2s - 2` to `2s`, so that of two clients whose majorities
+//! need not meet no master gives votes to both: by 1 the old ones are closed, by 2 the next ones are open, by 4 those
+//! who know both sets are closed out as well.
+
+use std::fmt;
+
+/// What stands on a master: how far a change is, and for which masters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) number: u64,
+    pub(crate) print: Fingerprint,
+}
+
+/// A set of masters by their names, in any order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fingerprint(u64);
+
+impl Fingerprint {
+    /// FNV-1a: it tells sets apart that were meant to be the same, and keeps nobody out.
+    pub(crate) fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut names: Vec<&str> = names.into_iter().collect();
+        names.sort_unstable();
+        let bytes = names.iter().flat_map(|name| name.bytes().chain([b'\n']));
+        let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        Self(bytes.fold(0xcbf2_9ce4_8422_2325, step))
+    }
+}
+
+impl Fingerprint {
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// As it stands in the key.
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.number, self.print)
+    }
+}
+
+impl Mark {
+    /// Reads what stands in the key; none where it is no mark.
+    pub(crate) fn read(text: &[u8]) -> Option<Self> {
+        let (number, print) = std::str::from_utf8(text).ok()?.split_once(' ')?;
+        let number = number.parse().ok()?;
+        let print = Fingerprint(u64::from_str_radix(print, 16).ok()?);
+        let mark = Self { number, print };
+        // Nothing but what it would write itself.
+        (mark.to_string().as_bytes() == text).then_some(mark)
+    }
+}
+
+/// Whether a master gives votes to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    Admitted,
+    /// The masters of the client have been closed.
+    Outdated,
+    /// The masters of the client are not open yet.
+    Early,
+    /// It is for other masters than the client was told.
+    Other,
+}
+
+/// The masters that a client was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Configuration {
+    generation: u64,
+    masters: Fingerprint,
+    next: Option<Fingerprint>,
+}
+
+impl Configuration {
+    pub(crate) fn new(generation: u64, masters: Fingerprint, next: Option<Fingerprint>) -> Self {
+        Self {
+            // Far beyond what anybody changes, and no sum of it overflows.
+            generation: generation.min(u64::from(u32::MAX)),
+            masters,
+            next,
+        }
+    }
+
+    pub(crate) fn step(self) -> u64 {
+        2 * self.generation + u64::from(self.next.is_some())
+    }
+
+    /// Whether it is told masters that are to come.
+    pub(crate) fn has_next(self) -> bool {
+        self.next.is_some()
+    }
+
+    /// The mark under which its masters are in force, and nothing else.
+    pub(crate) fn first_mark(self) -> u64 {
+        4 * self.generation
+    }
+
+    /// The lowest mark that admits it, and the highest.
+    fn range(self) -> (u64, u64) {
+        let step = self.step();
+        ((2 * step).saturating_sub(2), 2 * step)
+    }
+
+    /// The masters that a mark of this number stands for, where this configuration knows them.
+    pub(crate) fn print_at(self, number: u64) -> Option<Fingerprint> {
+        let generation = number.div_ceil(4);
+        if generation == self.generation {
+            Some(self.masters)
+        } else {
+            self.next.filter(|_| generation == self.generation + 1)
+        }
+    }
+
+    /// The marks that admit it.
+    pub(crate) fn marks(self) -> impl Iterator<Item = Mark> {
+        let (low, high) = self.range();
+        (low..=high).filter_map(move |number| {
+            let print = self.print_at(number)?;
+            Some(Mark { number, print })
+        })
+    }
+
+    /// Whether it is admitted where there is no mark.
+    pub(crate) fn needs_no_mark(self) -> bool {
+        self.range().0 == 0
+    }
+
+    /// Whether a master with this mark gives votes to it; none is where there is none.
+    pub(crate) fn admission(self, mark: Option<Mark>) -> Admission {
+        let (low, high) = self.range();
+        let number = mark.map_or(0, |mark| mark.number);
+        if number < low {
+            Admission::Early
+        } else if number > high {
+            Admission::Outdated
+        } else if mark.is_some_and(|mark| self.print_at(number) != Some(mark.print)) {
+            Admission::Other
+        } else {
+            Admission::Admitted
+        }
+    }
+
+    /// What the name of a connection says of it.
+    pub(crate) fn tag(self) -> String {
+        let print = self.next.unwrap_or(self.masters);
+        format!("{}/{print}", self.step())
+    }
+
+    /// The fingerprint that clients of this step have in their names, where this configuration knows it.
+    pub(crate) fn tagged(self, step: u64) -> Option<Fingerprint> {
+        match step.checked_sub(2 * self.generation)? {
+            0 => Some(self.masters),
+            1 | 2 => self.next,
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Admission::{Admitted, Early, Other, Outdated};
+    use super::*;
+
+    fn prints() -> [Fingerprint; 3] {
+        [["a", "b"], ["b", "c"], ["c", "d"]].map(Fingerprint::of)
+    }
+
+    /// Clients of the first masters, of both, of the second, of those and the third, of the third.
+    fn clients() -> [Configuration; 5] {
+        let [a, b, c] = prints();
+        [
+            Configuration::new(0, a, None),
+            Configuration::new(0, a, Some(b)),
+            Configuration::new(1, b, None),
+            Configuration::new(1, b, Some(c)),
+            Configuration::new(2, c, None),
+        ]
+    }
+
+    #[test]
+    fn a_mark_lets_in_who_may_be_there_together_and_nobody_else() {
+        let [a, b, c] = prints();
+        for (number, print, admitted) in [
+            (0, a, [Admitted, Admitted, Early, Early, Early]),
+            (1, b, [Outdated, Admitted, Early, Early, Early]),
+            (2, b, [Outdated, Admitted, Admitted, Early, Early]),
+            (3, b, [Outdated, Outdated, Admitted, Early, Early]),
+            (4, b, [Outdated, Outdated, Admitted, Admitted, Early]),
+            (5, c, [Outdated, Outdated, Outdated, Admitted, Early]),
+            (6, c, [Outdated, Outdated, Outdated, Admitted, Admitted]),
+        ] {
+            let mark = Some(Mark { number, print });
+            let said = clients().map(|client| client.admission(mark));
+            assert_eq!(said, admitted, "{number}");
+        }
+        let without = clients().map(|client| client.admission(None));
+        assert_eq!(without, [Admitted, Admitted, Early, Early, Early]);
+    }
+
+    #[test]
+    fn who_was_told_other_masters_is_not_let_in_at_the_same_step() {
+        let [a, b, c] = prints();
+        let mark = |number, print| Some(Mark { number, print });
+        let old = |print| Configuration::new(0, print, None);
+        let both = |old, next| Configuration::new(0, old, Some(next));
+        assert_eq!(old(b).admission(mark(0, a)), Other);
+        assert_eq!(both(c, b).admission(mark(0, a)), Other);
+        assert_eq!(both(a, c).admission(mark(1, b)), Other);
+        assert_eq!(both(a, c).admission(mark(2, b)), Other);
+        assert_eq!(Configuration::new(1, c, None).admission(mark(2, b)), Other);
+        assert_eq!(Configuration::new(1, c, None).admission(mark(4, b)), Other);
+    }
+
+    #[test]
+    fn the_marks_that_are_listed_are_those_that_admit() {
+        let known = || {
+            prints()
+                .into_iter()
+                .flat_map(|print| (0..9).map(move |n| (n, print)))
+        };
+        for client in clients() {
+            let marks = known().map(|(number, print)| Mark { number, print });
+            let admit = marks.filter(|mark| client.admission(Some(*mark)) == Admitted);
+            let mut admit: Vec<_> = admit.map(|mark| mark.to_string()).collect();
+            let mut listed: Vec<_> = client.marks().map(|mark| mark.to_string()).collect();
+            admit.sort();
+            listed.sort();
+            assert_eq!(admit, listed, "step {}", client.step());
+            assert_eq!(client.needs_no_mark(), client.step() < 2);
+        }
+    }
+
+    #[test]
+    fn a_change_knows_the_tags_of_its_clients() {
+        let [a, b, _] = prints();
+        let change = Configuration::new(3, a, Some(b));
+        let tags: Vec<_> = (5..10).map(|step| change.tagged(step)).collect();
+        assert_eq!(tags, [None, Some(a), Some(b), Some(b), None]);
+        assert_eq!(change.tag(), format!("7/{b}"));
+        assert_eq!(Configuration::new(3, a, None).tag(), format!("6/{a}"));
+    }
+
+    #[test]
+    fn a_mark_reads_as_it_was_written_and_nothing_else_is_one() {
+        let mark = Mark {
+            number: 5,
+            print: prints()[0],
+        };
+        assert_eq!(Mark::read(mark.to_string().as_bytes()), Some(mark));
+        for odd in [
+            "",
+            "5",
+            "5 ",
+            "5 12",
+            "x 0123456789abcdef",
+            "+5 0123456789abcdef",
+            "5 +123456789abcdef",
+            "5 0123456789abcdef0",
+        ] {
+            assert_eq!(Mark::read(odd.as_bytes()), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn the_order_of_the_masters_makes_no_other_fingerprint() {
+        assert_eq!(Fingerprint::of(["a", "b"]), Fingerprint::of(["b", "a"]));
+        assert_ne!(Fingerprint::of(["ab"]), Fingerprint::of(["a", "b"]));
+    }
+}

@@ -1,0 +1,143 @@
+//! The masters of a builder: those that are and, while they are replaced, those that will be.
+
+use crate::error::BuildError;
+use crate::node::redis::{Address, BadAddress};
+use crate::protocol::mark::{Configuration, Fingerprint};
+use crate::protocol::quorum::{Masters, Quorum};
+
+/// A master as it was named.
+#[derive(Clone)]
+pub(crate) enum Named {
+    ByUrl(String),
+    #[cfg(feature = "redis")]
+    AsClient(Box<redis::ConnectionInfo>),
+}
+
+impl Named {
+    fn address(&self) -> Result<Address, BadAddress> {
+        match self {
+            Self::ByUrl(url) => Address::parse(url),
+            #[cfg(feature = "redis")]
+            Self::AsClient(info) => Address::of(info),
+        }
+    }
+}
+
+/// All masters that are asked, each once, and what they come to.
+pub(crate) struct Sets {
+    pub(crate) addresses: Vec<Address>,
+    pub(crate) quorum: Quorum,
+    pub(crate) configuration: Configuration,
+}
+
+impl Sets {
+    /// Of the URLs of both; without `next` nothing is replaced. A master in both is asked once.
+    pub(crate) fn of(
+        masters: &[Named],
+        next: &[Named],
+        generation: u64,
+    ) -> Result<Self, BuildError> {
+        let old = addresses(masters)?;
+        let old_set = Masters::first(old.len());
+        let print = Fingerprint::of(names(&old).iter().map(String::as_str));
+        if next.is_empty() {
+            return Ok(Self {
+                quorum: Quorum::of(old.len()),
+                configuration: Configuration::new(generation, print, None),
+                addresses: old,
+            });
+        }
+        let next = addresses(next)?;
+        let next_print = Fingerprint::of(names(&next).iter().map(String::as_str));
+        if next_print == print {
+            return Err(BuildError::SameMasters);
+        }
+        let mut all = old;
+        let mut next_set = Masters::default();
+        for address in next {
+            let known = all.iter().position(|other| other.same_server(&address));
+            next_set.add(known.unwrap_or(all.len()));
+            if known.is_none() {
+                all.push(address);
+            }
+        }
+        Ok(Self {
+            addresses: all,
+            quorum: Quorum::joint(old_set, next_set),
+            configuration: Configuration::new(generation, print, Some(next_print)),
+        })
+    }
+}
+
+fn names(addresses: &[Address]) -> Vec<String> {
+    addresses.iter().map(Address::plain).collect()
+}
+
+/// Reads the URLs; no server may be named twice.
+fn addresses(masters: &[Named]) -> Result<Vec<Address>, BuildError> {
+    if masters.is_empty() {
+        return Err(BuildError::NoMasters);
+    }
+    let mut seen: Vec<Address> = Vec::with_capacity(masters.len());
+    for (index, master) in masters.iter().enumerate() {
+        let address = master.address().map_err(|bad| BuildError::BadMaster {
+            master: bad.shown.unwrap_or_else(|| format!("number {}", index + 1)),
+            why: bad.why,
+        })?;
+        if seen.iter().any(|other| other.same_server(&address)) {
+            return Err(BuildError::SameMasterTwice(address.name().to_string()));
+        }
+        seen.push(address);
+    }
+    Ok(seen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn urls(ports: &[u16]) -> Vec<Named> {
+        let url = |port: &u16| Named::ByUrl(format!("redis://127.0.0.1:{port}"));
+        ports.iter().map(url).collect()
+    }
+
+    fn sets(old: &[u16], next: &[u16]) -> Result<Sets, BuildError> {
+        Sets::of(&urls(old), &urls(next), 0)
+    }
+
+    #[test]
+    fn a_master_in_both_sets_is_asked_once_and_counts_in_both() {
+        let sets = sets(&[1, 2, 3], &[3, 4, 1]).expect("sets");
+        let names: Vec<String> = sets.addresses.iter().map(Address::plain).collect();
+        let ports = ["1", "2", "3", "4"].map(|port| format!("127.0.0.1:{port}"));
+        assert_eq!(names, ports);
+        let met = |nodes: &[usize]| sets.quorum.is_met_by(nodes.iter().copied().collect());
+        assert!(met(&[0, 2]), "two of each");
+        assert!(!met(&[1, 2]) && !met(&[2, 3]) && met(&[1, 2, 3]));
+        assert_eq!(sets.configuration.step(), 1);
+    }
+
+    #[test]
+    fn the_loopback_by_another_name_is_the_same_master() {
+        let next = ["redis://LOCALHOST:1", "redis://127.0.0.1:2"];
+        let next = next.map(|url| Named::ByUrl(url.to_owned()));
+        let sets = Sets::of(&urls(&[1]), &next, 0).expect("sets");
+        assert_eq!(sets.addresses.len(), 2);
+    }
+
+    #[test]
+    fn next_masters_that_are_the_masters_are_refused() {
+        assert!(matches!(
+            sets(&[1, 2], &[2, 1]),
+            Err(BuildError::SameMasters)
+        ));
+        assert!(matches!(
+            sets(&[1, 2], &[3, 3]),
+            Err(BuildError::SameMasterTwice(_))
+        ));
+        assert_eq!(
+            sets(&[1, 2, 3], &[]).map(|sets| sets.quorum).ok(),
+            Some(Quorum::of(3))
+        );
+    }
+}
