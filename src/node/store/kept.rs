@@ -168,7 +168,8 @@ impl Kept {
             {
                 until
             }
-            (When::For { life, .. }, _) if !self.sure => until.max(now + life),
+            // Others may have met the stamp before. Who is granted it once more counts from before it was written.
+            (When::For { life, .. }, _) if last.extended && !self.sure => until.max(now + life),
             _ => return self.clone(),
         };
         let (item, until) = (self.item.clone(), Some(until));
@@ -347,5 +348,12 @@ mod tests {
         let items = again.iter().map(|kept| kept.item.clone()).collect();
         let same = Kept::after(&again, items, now, clock, &[promised(now + life)]);
         assert_eq!(same, again, "its own stamp it knows");
+        let granted = Promised {
+            extended: false,
+            ..promised(now + 9 * life)
+        };
+        let items = met.iter().map(|kept| kept.item.clone()).collect();
+        let repeated = Kept::after(&met, items, now, clock, &[granted]);
+        assert_eq!(Kept::write(&repeated), state, "counted from before");
     }
 }
