@@ -317,7 +317,7 @@ async fn under_the_lock(redlock: &Redlock, plan: &Plan) -> Result<WayOut, Failur
         env.push(("QUORATE_SLOT", Some(slot.to_string().into())));
     }
     if plan.hide_masters {
-        env.push(("QUORATE_MASTERS", None));
+        env.extend(config::MASTERS_VARIABLES.map(|name| (name, None)));
     }
     let job = Job {
         argv: &plan.command,
