@@ -13,7 +13,6 @@ use crate::node::{Context, Marks, Node};
 use crate::options::{Options, bad, text};
 #[cfg(any(test, feature = "testing"))]
 use crate::protocol::instant::Instant;
-use crate::protocol::mark::Configuration;
 use crate::protocol::validity::Drift;
 use crate::redlock::Redlock;
 use crate::resource::MAX_RESOURCE_LEN;
@@ -428,7 +427,7 @@ impl RedlockBuilder {
         &self,
         node_timeout: Duration,
         name: &str,
-        configuration: Configuration,
+        sets: &Sets,
         context: &Context,
     ) -> Result<Arc<NodeOptions>, BuildError> {
         Ok(Arc::new(NodeOptions {
@@ -437,8 +436,11 @@ impl RedlockBuilder {
             max_ttl: self.max_ttl,
             restart_guard: self.restart_guard,
             name: name.into(),
-            configuration,
-            marks: Marks::of(self.masters.len().max(self.next_masters.len())),
+            configuration: sets.configuration,
+            marks: Marks::of(
+                self.masters.len().max(self.next_masters.len()),
+                sets.old().collect(),
+            ),
             roster: context.roster.clone(),
             #[cfg(any(test, feature = "testing"))]
             dial: self.dial.clone(),
@@ -524,7 +526,7 @@ impl RedlockBuilder {
     ) -> Result<Members, BuildError> {
         let name = Identity::of_this_process().of_connection();
         let sets = self.sets()?;
-        let options = self.node_options(node_timeout, &name, sets.configuration, context)?;
+        let options = self.node_options(node_timeout, &name, &sets, context)?;
         let node = |address| Arc::new(RedisNode::new(address, options.clone())) as Arc<dyn Node>;
         Ok(Members {
             nodes: sets.addresses.into_iter().map(node).collect(),
@@ -544,7 +546,7 @@ impl RedlockBuilder {
         let context = self.context(Arc::new(Tokio::default()));
         let sets = self.sets()?;
         let timeout = self.effective_node_timeout();
-        let options = self.node_options(timeout, "quorate", sets.configuration, &context)?;
+        let options = self.node_options(timeout, "quorate", &sets, &context)?;
         let addresses = sets.addresses.into_iter().zip(seed..);
         let driver = |(address, seed)| Driver::new(address, options.clone(), seed, now);
         Ok(addresses.map(driver).collect())

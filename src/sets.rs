@@ -1,6 +1,7 @@
 //! The masters of a builder: those that are and, while they are replaced, those that will be.
 
 use crate::error::BuildError;
+use crate::node::NodeName;
 use crate::node::redis::Address;
 use crate::protocol::mark::{Configuration, Fingerprint};
 use crate::protocol::quorum::{Masters, Quorum};
@@ -38,6 +39,9 @@ impl Sets {
         let mut next_set = Masters::default();
         for address in next {
             let known = all.iter().position(|other| other.same_server(&address));
+            if known.is_some_and(|known| all[known].in_full() != address.in_full()) {
+                return Err(BuildError::SameMasterTwice(address.name().to_string()));
+            }
             next_set.add(known.unwrap_or(all.len()));
             if known.is_none() {
                 all.push(address);
@@ -49,10 +53,17 @@ impl Sets {
             configuration: Configuration::new(generation, print, Some(next_print)),
         })
     }
+
+    /// The names of the masters that are.
+    pub(crate) fn old(&self) -> impl Iterator<Item = NodeName> {
+        let all = self.addresses.iter().enumerate();
+        let old = all.filter(|(index, _)| self.quorum.is_old(*index));
+        old.map(|(_, address)| address.name().clone())
+    }
 }
 
 fn names(addresses: &[Address]) -> Vec<String> {
-    addresses.iter().map(Address::plain).collect()
+    addresses.iter().map(Address::in_full).collect()
 }
 
 /// Reads the URLs; no server may be named twice.

@@ -10,14 +10,21 @@ use crate::protocol::mark::Mark;
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     masters: usize,
+    /// The masters that are, without those that will be.
+    old: Vec<NodeName>,
     seen: Mutex<HashMap<NodeName, Mark>>,
 }
 
 impl Marks {
-    /// Of so many masters.
-    pub(crate) fn of(masters: usize) -> Self {
+    /// Of so many masters; `old` are those that are, without those that will be.
+    pub(crate) fn of(masters: usize, old: Vec<NodeName>) -> Self {
         let seen = Mutex::default();
-        Self { masters, seen }
+        Self { masters, old, seen }
+    }
+
+    /// Whether this is one of the masters that are.
+    pub(in crate::node) fn is_old(&self, name: &NodeName) -> bool {
+        self.old.contains(name)
     }
 
     /// This master shows this mark, or none.
@@ -47,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_mark_is_missed_where_most_masters_have_one() {
-        let marks = Marks::of(3);
+        let marks = Marks::of(3, Vec::new());
         let mark = |number: u64| Mark::read(format!("{number} 0123456789abcdef").as_bytes());
         let [a, b, c] = ["a", "b", "c"].map(NodeName::new);
         marks.saw(&a, mark(2));
