@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, Counter, MasterSeen};
 use crate::node::{Fault, NodeName};
+use crate::protocol::instant::Instant;
 use crate::protocol::mark::{Configuration, Mark};
 use crate::protocol::quorum::{Masters, Quorum};
 use crate::redlock::Redlock;
@@ -63,6 +64,9 @@ pub struct Survey {
     pub masters: Vec<MasterSeen>,
     configuration: Configuration,
     quorum: Quorum,
+    /// When the last of these masters had been closed, and the connections of old clients been ended; none where they
+    /// were only looked at.
+    closed_at: Option<Instant>,
 }
 
 impl Redlock {
@@ -155,13 +159,15 @@ impl MastersChange<'_> {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] where no majority of the old masters could be closed; those that were stay so.
+    /// [`ChangeError::Missing`] where clients would go on that cannot be told, and where no majority of the old masters
+    /// could be closed; those that were stay so.
     pub async fn close(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.strangers_to_the_change();
         if before.stage() < ChangeStage::Prepared {
             missing.push("it is not prepared on a majority of each set: prepare first".into());
         }
+        missing.extend(before.not_told(self.strangers_pass));
         none(missing)?;
         let after = self.raise(1).await;
         if after.stage() < ChangeStage::Closed {
@@ -196,10 +202,18 @@ impl MastersChange<'_> {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] where a majority of the old masters has not been closed all the time.
+    /// [`ChangeError::Missing`] where it is too early, and where a majority of the old masters has not been closed all
+    /// the time.
     pub async fn open(&self, closed: &Survey) -> Result<Survey, ChangeError> {
+        let waited = closed.closed_at.map(|at| self.now().saturating_since(at));
         let now = self.look().await;
         let mut missing = now.strangers_to_the_change();
+        if waited.is_none_or(|waited| waited < self.wait()) {
+            missing.push(format!(
+                "the old masters have to be closed for {:?} first: close again, and wait",
+                self.wait()
+            ));
+        }
         if !self.old_only().is_met_by(closed.closed_until(&now)) {
             missing.push(
                 "no majority of the old masters has been closed all the time, in one run of its server: close again"
@@ -305,7 +319,15 @@ impl MastersChange<'_> {
             print: print.to_string().into(),
             step: number.div_ceil(2),
         };
-        self.order(&order).await
+        let survey = self.order(&order).await;
+        Survey {
+            closed_at: (by > 0).then(|| self.now()),
+            ..survey
+        }
+    }
+
+    fn now(&self) -> Instant {
+        self.redlock.core.coordinator.now()
     }
 
     async fn order(&self, order: &ChangeOrder) -> Survey {
@@ -330,6 +352,7 @@ impl MastersChange<'_> {
             masters: masters.collect(),
             configuration: self.configuration,
             quorum,
+            closed_at: None,
         }
     }
 }
@@ -361,7 +384,20 @@ impl Survey {
     /// The masters that are marked at least so far for this change.
     fn marked(&self, by: u64) -> Masters {
         let least = self.configuration.first_mark() + by;
-        self.those(|master| master.mark().is_some_and(|mark| mark.number >= least))
+        let ours = |mark: Mark| mark.number >= least && !self.is_of_others(mark);
+        self.those(|master| master.mark().is_some_and(ours))
+    }
+
+    /// Whether a mark stands for other masters than this change knows at that number.
+    fn is_of_others(&self, mark: Mark) -> bool {
+        let ours = self.configuration.print_at(mark.number);
+        ours.is_some_and(|ours| ours != mark.print)
+    }
+
+    /// Whether a mark is of a change behind this one.
+    fn is_later(&self, mark: Mark) -> bool {
+        let unknown = self.configuration.print_at(mark.number).is_none();
+        unknown && mark.number >= self.configuration.first_mark()
     }
 
     /// How far the change is.
@@ -425,8 +461,7 @@ impl Survey {
                 ));
             }
             if let Some(mark) = master.mark()
-                && self.configuration.print_at(mark.number) != Some(mark.print)
-                && mark.number >= self.configuration.first_mark()
+                && (self.is_of_others(mark) || self.is_later(mark))
             {
                 missing.push(format!(
                     "{node}: its mark {mark} is of other masters: compare masters, next_masters and masters_generation \
@@ -451,6 +486,14 @@ impl Survey {
             if let Some(uptime) = seen.uptime.filter(|up| *up < young && !master.is_old) {
                 missing.push(format!(
                     "{node} has been up for {uptime:?} only: it votes after {young:?}, try again then"
+                ));
+            }
+            let begun = self.configuration.first_mark();
+            let is_new = !master.is_old && master.mark().is_none_or(|mark| mark.number < begun);
+            if is_new && seen.values > 0 {
+                missing.push(format!(
+                    "{node} holds {} values (quota, once) of another time, which would count again: empty it",
+                    seen.values
                 ));
             }
             if let Some(policy) = seen
