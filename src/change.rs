@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, Counter, MasterSeen};
 use crate::node::{Fault, NodeName};
 use crate::protocol::instant::Instant;
-use crate::protocol::mark::{Configuration, Mark};
+use crate::protocol::mark::{Admission, Configuration, Mark};
 use crate::protocol::quorum::{Masters, Quorum};
 use crate::redlock::Redlock;
 
@@ -572,6 +572,16 @@ impl Survey {
     /// Whether next masters are named.
     pub fn is_change(&self) -> bool {
         self.configuration.has_next()
+    }
+
+    /// Whether so many masters give no votes to who names them so that no majority is left: they were changed, or are
+    /// not open yet.
+    pub fn refuses(&self) -> bool {
+        let refused = self.those(|master| {
+            let admission = self.configuration.admission(master.mark());
+            master.seen.fault.is_none() && admission != Admission::Admitted
+        });
+        !self.quorum.possible_without(refused)
     }
 
     /// How many values stand on the old masters: quotas and the like, which do not go along.

@@ -235,6 +235,9 @@ fn done(line: &str) -> Outcome {
 }
 
 fn what_next(survey: &Survey) -> &'static str {
+    if !survey.is_change() && survey.refuses() {
+        return "these masters have no votes for who names them so: name those in force, and their generation";
+    }
     if !survey.is_change() {
         return "no next_masters are named: nothing is being changed here";
     }
