@@ -1,6 +1,7 @@
 //! Changing the masters while they are in use: the steps of an operator, each of which can be taken again
 //! (`docs/operations.md`, masters that change).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -221,6 +222,7 @@ impl MastersChange<'_> {
             );
         }
         missing.extend(now.not_told(self.strangers_pass));
+        missing.extend(self.left_behind().await);
         none(missing)?;
         self.carry().await?;
         let after = self.raise(2).await;
@@ -279,14 +281,7 @@ impl MastersChange<'_> {
             missing.extend(read.faults());
             return Err(ChangeError::Missing(missing));
         }
-        let mut largest: std::collections::BTreeMap<Vec<u8>, u64> =
-            std::collections::BTreeMap::new();
-        for master in read.masters.iter().filter(|master| master.is_old) {
-            for (key, number) in &master.seen.counters {
-                let known = largest.entry(key.clone()).or_default();
-                *known = (*known).max(*number);
-            }
-        }
+        let largest = read.largest();
         if largest.is_empty() {
             return Ok(());
         }
@@ -298,6 +293,39 @@ impl MastersChange<'_> {
             return Err(ChangeError::Missing(missing));
         }
         Ok(())
+    }
+
+    /// Values that the next masters would tell from before their last write: masters that are in both sets have them, and
+    /// clients of the old ones alone wrote on too few of the next.
+    async fn left_behind(&self) -> Vec<String> {
+        let read = self.order(&ChangeOrder::Values).await;
+        let well = read.those(|master| master.seen.fault.is_none());
+        if !self.old_only().is_met_by(well) {
+            let mut missing = vec!["no majority of the old masters tells its values".into()];
+            missing.extend(read.faults());
+            return missing;
+        }
+        let mut missing = Vec::new();
+        for (key, last) in read.largest() {
+            let number = |master: &MasterSeen| {
+                let mut all = master.seen.counters.iter();
+                all.find(|(other, _)| *other == key)
+                    .map(|(_, number)| *number)
+            };
+            // Who cannot be asked may have it.
+            let shown =
+                read.those(|master| master.seen.fault.is_some() || number(master).is_some());
+            let has_last = read.those(|master| number(master).is_some_and(|number| number >= last));
+            let next = self.next_only();
+            if next.is_met_by(shown) && !next.is_met_by(has_last) {
+                missing.push(format!(
+                    "{}: the next masters have this value from before it was last written: let a client of both sets write it \
+                     (quorate quota take, quorate once), or drop it",
+                    String::from_utf8_lossy(&key).escape_debug()
+                ));
+            }
+        }
+        missing
     }
 
     fn old_only(&self) -> Quorum {
@@ -379,6 +407,18 @@ impl Survey {
             .filter(|(_, master)| such(master))
             .map(|(index, _)| index)
             .collect()
+    }
+
+    /// The largest number of each key that the old masters tell.
+    fn largest(&self) -> BTreeMap<Vec<u8>, u64> {
+        let mut largest: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+        for master in self.masters.iter().filter(|master| master.is_old) {
+            for (key, number) in &master.seen.counters {
+                let known = largest.entry(key.clone()).or_default();
+                *known = (*known).max(*number);
+            }
+        }
+        largest
     }
 
     /// The masters that are marked at least so far for this change.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use quorate::{
     AcquireError, ChangeError, ChangeStage, Fault, LossCause, MastersChange, NodeOutcome,
-    NodeReport, Redlock, RedlockBuilder, RestartGuard, TryAcquire, Wait,
+    NodeReport, Redlock, RedlockBuilder, RestartGuard, Take, TryAcquire, Wait,
 };
 use quorate_testbed::Masters;
 use support::{PATIENCE, ask_server, eventually, has_key, masters, ms, secs, settings};
@@ -730,4 +730,49 @@ async fn a_next_master_with_values_of_another_time_is_not_taken() {
         &["SET", "quorate:value:beans", "1 run 9"],
     );
     change.prepare().await.expect("again");
+}
+
+/// Of masters that mostly stay a majority has the values that the old ones had, and not all of them the last one: a
+/// client of both has put an earlier one on a new master, an old client a later one on a majority of the old.
+#[tokio::test]
+async fn a_quota_never_counts_again_what_was_taken_before_the_change() {
+    let scene = Scene::start();
+    let cut_off = |which: std::ops::Range<usize>, without: usize| -> Vec<String> {
+        let wrong = |at: usize| {
+            let url = &scene.servers.urls()[at];
+            if at == without {
+                url.replace("redis://", "redis://nobody:x@")
+            } else {
+                url.clone()
+            }
+        };
+        which.map(wrong).collect()
+    };
+    let told = |urls: Vec<String>| {
+        let told = settings(urls).restart_guard(RestartGuard::Off);
+        told.max_ttl(MAX_TTL).ttl(MAX_TTL).node_timeout(ms(250))
+    };
+    let old = told(scene.urls(0..3)).build().expect("old");
+    old.quota("beans").create(10).await.expect("created");
+    let both = told(scene.urls(0..3)).next_masters(scene.urls(1..4));
+    let both = both.build().expect("both");
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    let taken = both.quota("beans").take(1).await;
+    assert_eq!(taken, Ok(Take::Taken { left: 9 }));
+    let old = told(cut_off(0..3, 2)).build().expect("old");
+    let taken = old.quota("beans").take(5).await;
+    assert_eq!(taken, Ok(Take::Taken { left: 4 }));
+    change.close().await.expect("closed");
+    let closed = change.closed().await.expect("closed");
+    tokio::time::sleep(change.wait()).await;
+    let said = missing(change.open(&closed).await);
+    assert!(said.iter().all(|line| line.contains("beans")), "{said:?}");
+    let taken = both.quota("beans").take(1).await;
+    assert_eq!(taken, Ok(Take::Taken { left: 3 }));
+    change.open(&closed).await.expect("open");
+    let next = told(cut_off(1..4, 1)).masters_generation(1);
+    let next = next.build().expect("next");
+    let left = next.quota("beans").left().await;
+    assert_eq!(left, Ok(3));
 }

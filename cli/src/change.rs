@@ -70,9 +70,9 @@ enum Step {
 /// What every step takes.
 #[derive(Debug, Args)]
 struct StepArgs {
-    /// Others who run scripts on these servers are known to take none of these locks
+    /// Others who run scripts or set keys on these servers are known to take none of these locks
     ///
-    /// Without this, close and open stop at every client that runs scripts and has no name of ours: it may be another
+    /// Without this, close and open stop at every client that runs scripts or sets keys and has no name of ours: it may be another
     /// Redlock client, which knows of no change.
     #[arg(long, env = "QUORATE_STRANGERS_PASS", value_parser = clap::builder::BoolishValueParser::new())]
     strangers_pass: bool,

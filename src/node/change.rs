@@ -28,6 +28,8 @@ pub enum ChangeOrder {
     },
     /// The fencing counters are read that are within so much of the master's clock, or ahead of it.
     Counters(Duration),
+    /// The values are read that are kept under locks: the number of the last write of each, in place of counters.
+    Values,
     /// Fencing counters are raised to these, and never lowered.
     Carry(Arc<[Counter]>),
 }
