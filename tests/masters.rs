@@ -210,6 +210,14 @@ async fn nothing_is_opened_where_the_old_masters_were_not_closed_all_the_time() 
     );
     change.close().await.expect("closed");
     let closed = change.closed().await.expect("closed");
+    let Err(ChangeError::Missing(missing)) = change.open(&closed).await else {
+        panic!("opened at once");
+    };
+    assert!(
+        missing.iter().all(|line| line.contains("wait longer")),
+        "{missing:?}"
+    );
+    tokio::time::sleep(change.wait()).await;
     // Two of three come back, with what they had on their disks: who knows whom they let in meanwhile.
     for server in scene.servers.iter().take(2) {
         server.restart_empty().expect("restarted");

@@ -1,4 +1,4 @@
-//! `rediss://` masters that trust an authority of their own and ask for client certificates.
+//! `rediss://` masters that trust an authority of their own and ask for client certificates, and `mysqls://` ones.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::{bare, done};
-use quorate_testbed::{Error, Masters, ServerOptions, Tls};
+use quorate_testbed::{Error, MariaDb, MariaDbOptions, Masters, ServerOptions, Tls, not_run};
 
 /// Runs `openssl`; false where it is missing or refuses.
 fn openssl(dir: &Path, line: &str) -> bool {
@@ -94,4 +94,58 @@ fn masters_with_tls_and_client_certificates_hold_locks() {
     ]));
     assert_eq!(half.code, Some(64), "{half:?}");
     assert!(half.err.contains("--client-key"), "{half:?}");
+}
+
+#[test]
+fn a_database_is_asked_for_its_certificate_before_anything_is_said_to_it() {
+    let test = "a_database_is_asked_for_its_certificate_before_anything_is_said_to_it";
+    if let Err(why) = MariaDb::available() {
+        return not_run(test, &why.to_string());
+    }
+    let (dir, other) = (
+        tempfile::tempdir().expect("a"),
+        tempfile::tempdir().expect("b"),
+    );
+    if !certificates(dir.path()) || !certificates(other.path()) {
+        return not_run(test, "no openssl here");
+    }
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let options = MariaDbOptions::new()
+        .arg(format!("--ssl-cert={}", file("one.pem")))
+        .arg(format!("--ssl-key={}", file("one.key")))
+        .arg("--require_secure_transport=ON");
+    let server = MariaDb::start(options).unwrap_or_else(|error| panic!("{error}"));
+    let plain = server.url_of("locks:s3cret", "locks");
+    server
+        .sql("CREATE USER locks@127.0.0.1 IDENTIFIED BY 's3cret'; GRANT ALL ON *.* TO locks@127.0.0.1")
+        .unwrap_or_else(|error| panic!("{error}"));
+    let secure = plain.replace("mysql://", "mysqls://");
+    let trusted = format!("{secure}?ca={}&timeout=2s", file("ca.pem"));
+    let made = done(bare().args(["prepare", &trusted]));
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let run = |master: &str| {
+        let mut command = bare();
+        command.env("QUORATE_MASTERS", master);
+        command.env("QUORATE_RESTART_GUARD", "after-first-contact");
+        let run = done(command.args(["run", "--ttl", "20s", "--wait", "3s", "r", "--", "true"]));
+        assert!(!run.err.contains("s3cret"), "{run:?}");
+        run
+    };
+    let held = run(&trusted);
+    assert_eq!(held.code, Some(0), "{held:?}");
+    let stranger = other.path().join("ca.pem");
+    let wrong = format!("{secure}?ca={}&timeout=2s", stranger.display());
+    let missing = format!("{secure}?ca=/no/such/file&timeout=2s");
+    let by_web = format!("{secure}?timeout=2s");
+    for (master, code, says) in [
+        (&wrong, 69, "certificate"),
+        (&by_web, 69, "certificate"),
+        (&missing, 64, "/no/such/file"),
+        // What MariaDB says to who does not encrypt; MySQL says it better.
+        (&plain, 69, "denied"),
+    ] {
+        let refused = run(master);
+        assert_eq!(refused.code, Some(code), "{master}: {refused:?}");
+        assert!(refused.err.contains(says), "{master}: {refused:?}");
+    }
 }

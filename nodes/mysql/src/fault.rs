@@ -50,6 +50,7 @@ fn of_server(said: &ServerError) -> Fault {
         1044 | 1045 | 1095 | 1142 | 1143 | 1227 | 1370 | 1698 => Fault::Denied(text()),
         // Too many connections, a host that is blocked, a server that goes down.
         1040 | 1053 | 1129 | 1203 => Fault::Down(text()),
+        3159 => Fault::Denied("it wants an encrypted connection: mysqls://".into()),
         1049 | 1054 | 1146 | 1305 => unprepared("the schema is missing or another one"),
         // Writes at READ COMMITTED into a binary log of statements.
         1665 => Fault::Unsupported("binlog_format=STATEMENT: it must be ROW or MIXED".into()),
@@ -94,6 +95,7 @@ mod tests {
         assert_eq!(of(1142, "SELECT denied").kind(), "denied");
         assert_eq!(of(1665, "x").kind(), "unsupported");
         assert!(of(1146, "").to_string().contains("quorate prepare"));
+        assert!(of(3159, "").to_string().contains("mysqls://"));
         assert_eq!(
             of(9999, "odd\n"),
             Fault::Server("odd\u{fffd} (9999)".into())

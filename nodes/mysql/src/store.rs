@@ -35,6 +35,7 @@ impl MySql {
     /// [`BadUrl`] with what is wrong, without the URL.
     pub fn open(url: &str) -> Result<Self, BadUrl> {
         let address = Address::read(url)?;
+        address.check_files()?;
         let name = NodeName::new(address.name());
         let address = Arc::new(address);
         Ok(Self { name, address })

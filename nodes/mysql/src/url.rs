@@ -87,6 +87,18 @@ impl Address {
         Ok(address)
     }
 
+    /// Whether the file of the authority can be read: better said now than by every connection.
+    pub(crate) fn check_files(&self) -> Result<(), BadUrl> {
+        let Some(ca) = &self.ca else { return Ok(()) };
+        let read = std::fs::File::open(ca);
+        read.map(drop).map_err(|why| {
+            bad(format!(
+                "ca names {}, which cannot be read: {why}",
+                ca.display()
+            ))
+        })
+    }
+
     fn option(&mut self, name: &str, value: &str) -> Result<(), BadUrl> {
         match name {
             "timeout" => {

@@ -43,7 +43,7 @@
 //!
 //! | znode | what |
 //! |---|---|
-//! | `PATH/records/<name in hexadecimal digits>` | one record; never removed while it is in use |
+//! | `PATH/records/<name in hexadecimal digits>/<random number>` | one record; removed when nothing in it is of use any more, and made anew under another number |
 //! | `PATH/wake/<process>` | ephemeral: what the process was told last, and that it was |
 //! | `PATH/identity` | a random name of the ensemble, by which two URLs of one ensemble are noticed |
 //! | `/quorate-server` | the same, for all paths of the ensemble, where it may be made |
