@@ -211,7 +211,7 @@ impl MastersChange<'_> {
         let mut missing = now.strangers_to_the_change();
         if waited.is_none_or(|waited| waited < self.wait()) {
             missing.push(format!(
-                "the old masters have to be closed for {:?} first: close again, and wait",
+                "the old masters have to be closed for {:?} first: close again, or wait longer",
                 self.wait()
             ));
         }

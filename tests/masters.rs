@@ -680,7 +680,7 @@ async fn masters_that_are_closed_for_others_are_not_told_as_closed() {
     let change = both.change().expect("a change");
     prepare(&change).await;
     let others = change.look().await;
-    for server in scene.servers.iter() {
+    for server in &scene.servers {
         ask_server(server, &["SET", MARK, "1 0123456789abcdef"]);
     }
     let after = change.look().await;
