@@ -8,12 +8,11 @@ use crate::keys::RESERVED;
 use crate::node::note::{Identity, NoteText, Notes};
 #[cfg(any(test, feature = "testing"))]
 use crate::node::redis::driver::Driver;
-use crate::node::redis::{Address, NodeOptions, RedisNode};
+use crate::node::redis::{NodeOptions, RedisNode};
 use crate::node::{Context, Marks, Node};
 use crate::options::{Options, bad, text};
 #[cfg(any(test, feature = "testing"))]
 use crate::protocol::instant::Instant;
-use crate::protocol::mark::Configuration;
 use crate::protocol::validity::Drift;
 use crate::redlock::Redlock;
 use crate::resource::MAX_RESOURCE_LEN;
@@ -463,27 +462,25 @@ impl RedlockBuilder {
         &self,
         node_timeout: Duration,
         name: &str,
-        configuration: Configuration,
+        sets: &Sets,
         context: &Context,
-        addresses: &[Address],
     ) -> Result<Arc<NodeOptions>, BuildError> {
-        #[cfg(not(feature = "tls-rustls"))]
-        let _ = addresses;
         Ok(Arc::new(NodeOptions {
             node_timeout,
             connect_timeout: self.connect_timeout,
             max_ttl: self.max_ttl,
             restart_guard: self.restart_guard,
             name: name.into(),
-            configuration,
-            marks: Marks::of(self.masters.len().max(self.next_masters.len())),
+            configuration: sets.configuration,
+            marks: Marks::of(
+                self.masters.len().max(self.next_masters.len()),
+                sets.old().collect(),
+            ),
             roster: context.roster.clone(),
             #[cfg(any(test, feature = "testing"))]
             dial: self.dial.clone(),
             #[cfg(feature = "tls-rustls")]
-            tls: self
-                .tls
-                .client_config(addresses.iter().any(Address::wants_tls))?,
+            tls: self.tls.client_config(sets.wants_tls())?,
         }))
     }
 
@@ -567,13 +564,7 @@ impl RedlockBuilder {
     ) -> Result<Members, BuildError> {
         let name = Identity::of_this_process().of_connection();
         let sets = self.sets()?;
-        let options = self.node_options(
-            node_timeout,
-            &name,
-            sets.configuration,
-            context,
-            &sets.addresses,
-        )?;
+        let options = self.node_options(node_timeout, &name, &sets, context)?;
         let node = |address| Arc::new(RedisNode::new(address, options.clone())) as Arc<dyn Node>;
         Ok(Members {
             nodes: sets.addresses.into_iter().map(node).collect(),
@@ -593,8 +584,7 @@ impl RedlockBuilder {
         let context = self.context(Arc::new(Tokio::default()));
         let sets = self.sets()?;
         let timeout = self.effective_node_timeout();
-        let of = sets.configuration;
-        let options = self.node_options(timeout, "quorate", of, &context, &sets.addresses)?;
+        let options = self.node_options(timeout, "quorate", &sets, &context)?;
         let addresses = sets.addresses.into_iter().zip(seed..);
         let driver = |(address, seed)| Driver::new(address, options.clone(), seed, now);
         Ok(addresses.map(driver).collect())

@@ -1,14 +1,15 @@
 //! Changing the masters while they are in use: the steps of an operator, each of which can be taken again
 //! (`docs/operations.md`, masters that change).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, Counter, MasterSeen};
 use crate::node::{Fault, NodeName};
 use crate::protocol::instant::Instant;
-use crate::protocol::mark::{Configuration, Mark};
-use crate::protocol::quorum::{Masters, Quorum};
+use crate::protocol::mark::{Admission, Configuration, Mark};
+use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::redlock::Redlock;
 
 /// Counters are carried that are behind the clock by no more than this and the wait: what is further behind is below
@@ -64,8 +65,9 @@ pub struct Survey {
     pub masters: Vec<MasterSeen>,
     configuration: Configuration,
     quorum: Quorum,
-    /// When the last of them had answered.
-    at: Instant,
+    /// When the last of these masters had been closed, and the connections of old clients been ended; none where they
+    /// were only looked at.
+    closed_at: Option<Instant>,
 }
 
 impl Redlock {
@@ -158,13 +160,15 @@ impl MastersChange<'_> {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] where no majority of the old masters could be closed; those that were stay so.
+    /// [`ChangeError::Missing`] where clients would go on that cannot be told, and where no majority of the old masters
+    /// could be closed; those that were stay so.
     pub async fn close(&self) -> Result<Survey, ChangeError> {
         let before = self.look().await;
         let mut missing = before.strangers_to_the_change();
         if before.stage() < ChangeStage::Prepared {
             missing.push("it is not prepared on a majority of each set: prepare first".into());
         }
+        missing.extend(before.not_told(self.strangers_pass));
         none(missing)?;
         let after = self.raise(1).await;
         if after.stage() < ChangeStage::Closed {
@@ -199,22 +203,26 @@ impl MastersChange<'_> {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] where a majority of the old masters has not been closed all the time.
+    /// [`ChangeError::Missing`] where it is too early, and where a majority of the old masters has not been closed all
+    /// the time.
     pub async fn open(&self, closed: &Survey) -> Result<Survey, ChangeError> {
+        let waited = closed.closed_at.map(|at| self.now().saturating_since(at));
         let now = self.look().await;
         let mut missing = now.strangers_to_the_change();
+        if waited.is_none_or(|waited| waited < self.wait()) {
+            missing.push(format!(
+                "the old masters have to be closed for {:?} first: close again, or wait longer",
+                self.wait()
+            ));
+        }
         if !self.old_only().is_met_by(closed.closed_until(&now)) {
             missing.push(
                 "no majority of the old masters has been closed all the time, in one run of its server: close again"
                     .into(),
             );
         }
-        if now.at < closed.at + self.wait() {
-            missing.push(
-                "what clients of the old masters had may not be over yet: wait longer".into(),
-            );
-        }
         missing.extend(now.not_told(self.strangers_pass));
+        missing.extend(self.left_behind().await);
         none(missing)?;
         self.carry().await?;
         let after = self.raise(2).await;
@@ -273,14 +281,7 @@ impl MastersChange<'_> {
             missing.extend(read.faults());
             return Err(ChangeError::Missing(missing));
         }
-        let mut largest: std::collections::BTreeMap<Vec<u8>, u64> =
-            std::collections::BTreeMap::new();
-        for master in read.masters.iter().filter(|master| master.is_old) {
-            for (key, number) in &master.seen.counters {
-                let known = largest.entry(key.clone()).or_default();
-                *known = (*known).max(*number);
-            }
-        }
+        let largest = read.largest();
         if largest.is_empty() {
             return Ok(());
         }
@@ -292,6 +293,39 @@ impl MastersChange<'_> {
             return Err(ChangeError::Missing(missing));
         }
         Ok(())
+    }
+
+    /// Values that the next masters would tell from before their last write: masters that are in both sets have them, and
+    /// clients of the old ones alone wrote on too few of the next.
+    async fn left_behind(&self) -> Vec<String> {
+        let read = self.order(&ChangeOrder::Values).await;
+        let well = read.those(|master| master.seen.fault.is_none());
+        if !self.old_only().is_met_by(well) {
+            let mut missing = vec!["no majority of the old masters tells its values".into()];
+            missing.extend(read.faults());
+            return missing;
+        }
+        let mut missing = Vec::new();
+        for (key, last) in read.largest() {
+            let number = |master: &MasterSeen| {
+                let mut all = master.seen.counters.iter();
+                all.find(|(other, _)| *other == key)
+                    .map(|(_, number)| *number)
+            };
+            // Who cannot be asked may have it.
+            let shown =
+                read.those(|master| master.seen.fault.is_some() || number(master).is_some());
+            let has_last = read.those(|master| number(master).is_some_and(|number| number >= last));
+            let next = self.next_only();
+            if next.is_met_by(shown) && !next.is_met_by(has_last) {
+                missing.push(format!(
+                    "{}: the next masters have this value from before it was last written: let a client of both sets write it \
+                     (quorate quota take, quorate once), or drop it",
+                    String::from_utf8_lossy(&key).escape_debug()
+                ));
+            }
+        }
+        missing
     }
 
     fn old_only(&self) -> Quorum {
@@ -313,7 +347,15 @@ impl MastersChange<'_> {
             print: print.to_string().into(),
             step: number.div_ceil(2),
         };
-        self.order(&order).await
+        let survey = self.order(&order).await;
+        Survey {
+            closed_at: (by > 0).then(|| self.now()),
+            ..survey
+        }
+    }
+
+    fn now(&self) -> Instant {
+        self.redlock.core.coordinator.now()
     }
 
     async fn order(&self, order: &ChangeOrder) -> Survey {
@@ -338,7 +380,7 @@ impl MastersChange<'_> {
             masters: masters.collect(),
             configuration: self.configuration,
             quorum,
-            at: coordinator.now(),
+            closed_at: None,
         }
     }
 }
@@ -359,7 +401,7 @@ impl MasterSeen {
 
 impl Survey {
     /// The masters of which this holds.
-    fn those(&self, such: impl Fn(&MasterSeen) -> bool) -> Masters {
+    fn those(&self, such: impl Fn(&MasterSeen) -> bool) -> MasterSet {
         let masters = self.masters.iter().enumerate();
         masters
             .filter(|(_, master)| such(master))
@@ -367,10 +409,35 @@ impl Survey {
             .collect()
     }
 
+    /// The largest number of each key that the old masters tell.
+    fn largest(&self) -> BTreeMap<Vec<u8>, u64> {
+        let mut largest: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+        for master in self.masters.iter().filter(|master| master.is_old) {
+            for (key, number) in &master.seen.counters {
+                let known = largest.entry(key.clone()).or_default();
+                *known = (*known).max(*number);
+            }
+        }
+        largest
+    }
+
     /// The masters that are marked at least so far for this change.
-    fn marked(&self, by: u64) -> Masters {
+    fn marked(&self, by: u64) -> MasterSet {
         let least = self.configuration.first_mark() + by;
-        self.those(|master| master.mark().is_some_and(|mark| mark.number >= least))
+        let ours = |mark: Mark| mark.number >= least && !self.is_of_others(mark);
+        self.those(|master| master.mark().is_some_and(ours))
+    }
+
+    /// Whether a mark stands for other masters than this change knows at that number.
+    fn is_of_others(&self, mark: Mark) -> bool {
+        let ours = self.configuration.print_at(mark.number);
+        ours.is_some_and(|ours| ours != mark.print)
+    }
+
+    /// Whether a mark is of a change behind this one.
+    fn is_later(&self, mark: Mark) -> bool {
+        let unknown = self.configuration.print_at(mark.number).is_none();
+        unknown && mark.number >= self.configuration.first_mark()
     }
 
     /// How far the change is.
@@ -382,7 +449,7 @@ impl Survey {
             ChangeStage::Open
         } else if old.is_met_by(self.marked(1)) {
             ChangeStage::Closed
-        } else if self.marked(1) != Masters::default() {
+        } else if self.marked(1) != MasterSet::default() {
             ChangeStage::PartlyClosed
         } else if self.quorum.is_met_by(self.marked(0)) {
             ChangeStage::Prepared
@@ -398,7 +465,7 @@ impl Survey {
     }
 
     /// The old masters that are closed here and were so in `now`, in the same run of their servers.
-    fn closed_until(&self, now: &Self) -> Masters {
+    fn closed_until(&self, now: &Self) -> MasterSet {
         let closed = self.marked(1);
         let still = now.marked(1);
         let same = |index: &usize| {
@@ -434,8 +501,7 @@ impl Survey {
                 ));
             }
             if let Some(mark) = master.mark()
-                && self.configuration.print_at(mark.number) != Some(mark.print)
-                && mark.number >= self.configuration.first_mark()
+                && (self.is_of_others(mark) || self.is_later(mark))
             {
                 missing.push(format!(
                     "{node}: its mark {mark} is of other masters: compare masters, next_masters and masters_generation \
@@ -460,6 +526,14 @@ impl Survey {
             if let Some(uptime) = seen.uptime.filter(|up| *up < young && !master.is_old) {
                 missing.push(format!(
                     "{node} has been up for {uptime:?} only: it votes after {young:?}, try again then"
+                ));
+            }
+            let begun = self.configuration.first_mark();
+            let is_new = !master.is_old && master.mark().is_none_or(|mark| mark.number < begun);
+            if is_new && seen.values > 0 {
+                missing.push(format!(
+                    "{node} holds {} values (quota, once) of another time, which would count again: empty it",
+                    seen.values
                 ));
             }
             if let Some(policy) = seen
@@ -538,6 +612,16 @@ impl Survey {
     /// Whether next masters are named.
     pub fn is_change(&self) -> bool {
         self.configuration.has_next()
+    }
+
+    /// Whether so many masters give no votes to who names them so that no majority is left: they were changed, or are
+    /// not open yet.
+    pub fn refuses(&self) -> bool {
+        let refused = self.those(|master| {
+            let admission = self.configuration.admission(master.mark());
+            master.seen.fault.is_none() && admission != Admission::Admitted
+        });
+        !self.quorum.possible_without(refused)
     }
 
     /// How many values stand on the old masters: quotas and the like, which do not go along.

@@ -21,7 +21,7 @@ use crate::node::note::{self, NoteText};
 use crate::node::{Fault, Hold, KeyState, NodeName, Note, Phase, Request, Scope, Subscriber};
 use crate::options::{Options, check_max_hold, check_note};
 use crate::outcome::Failure;
-use crate::protocol::quorum::{Masters, Quorum};
+use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::report::NodeReport;
 use crate::resource::{InvalidResource, check_resource};
 use crate::rounds::coordinator::Coordinator;
@@ -824,7 +824,7 @@ impl Status {
     }
 
     /// The masters that answered such a state.
-    fn those(&self, such: impl Fn(&KeyState) -> bool) -> Masters {
+    fn those(&self, such: impl Fn(&KeyState) -> bool) -> MasterSet {
         let nodes = self.nodes.iter().enumerate();
         let those = nodes.filter(|(_, node)| node.state.as_ref().is_ok_and(&such));
         those.map(|(node, _)| node).collect()
@@ -844,7 +844,7 @@ impl Status {
     pub fn holds(&self) -> Vec<Hold> {
         let known = self.nodes.iter().enumerate();
         let known = known.filter_map(|(node, said)| Some((node, said.state.as_ref().ok()?)));
-        let mut holds: Vec<(Masters, Hold)> = Vec::new();
+        let mut holds: Vec<(MasterSet, Hold)> = Vec::new();
         let each = known.flat_map(|(node, state)| state.holds.iter().map(move |hold| (node, hold)));
         for (node, hold) in each {
             match holds
@@ -856,7 +856,7 @@ impl Status {
                     known.lives = known.lives.max(hold.lives);
                     known.note = known.note.take().or_else(|| hold.note.clone());
                 }
-                None => holds.push((Masters::one(node), hold.clone())),
+                None => holds.push((MasterSet::one(node), hold.clone())),
             }
         }
         holds.retain(|(masters, _)| self.majority.is_met_somewhere(*masters));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::node::{Answer, Fault, NodeName, Phase};
 use crate::protocol::instant::Instant;
-use crate::protocol::quorum::{Masters, Quorum};
+use crate::protocol::quorum::{MasterSet, Quorum};
 
 /// What one master said in one phase of a lock's life.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,7 +170,7 @@ impl Slots {
     }
 
     /// Who fails in a way that does not pass by itself.
-    pub(crate) fn lasting_faults(&self) -> Masters {
+    pub(crate) fn lasting_faults(&self) -> MasterSet {
         let faults = self.faults.iter().flat_map(|faults| &faults.0);
         let lasting = faults.filter(|(_, fault)| !fault.passes_by_itself());
         lasting.map(|(node, _)| *node).collect()
@@ -234,7 +234,7 @@ pub(crate) fn trouble(mut reports: Vec<NodeReport>) -> Vec<NodeReport> {
 }
 
 /// The masters, by their place, that failed in such a way.
-pub(crate) fn failed_with(reports: &[NodeReport], such: impl Fn(&Fault) -> bool) -> Masters {
+pub(crate) fn failed_with(reports: &[NodeReport], such: impl Fn(&Fault) -> bool) -> MasterSet {
     let is_such =
         |report: &NodeReport| matches!(&report.outcome, NodeOutcome::Fault(fault) if such(fault));
     let failed = reports
@@ -266,7 +266,7 @@ pub(crate) struct OneLine<'a>(pub(crate) &'a [NodeReport]);
 impl OneLine<'_> {
     fn decided(&self) -> bool {
         let quorum = Quorum::of(self.0.len());
-        let those = |is: fn(&NodeReport) -> bool| -> Masters {
+        let those = |is: fn(&NodeReport) -> bool| -> MasterSet {
             let those = self.0.iter().enumerate().filter(|(_, report)| is(report));
             those.map(|(node, _)| node).collect()
         };

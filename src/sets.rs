@@ -1,9 +1,10 @@
 //! The masters of a builder: those that are and, while they are replaced, those that will be.
 
 use crate::error::BuildError;
+use crate::node::NodeName;
 use crate::node::redis::{Address, BadAddress};
 use crate::protocol::mark::{Configuration, Fingerprint};
-use crate::protocol::quorum::{Masters, Quorum};
+use crate::protocol::quorum::{MasterSet, Quorum};
 
 /// A master as it was named.
 #[derive(Clone)]
@@ -38,7 +39,7 @@ impl Sets {
         generation: u64,
     ) -> Result<Self, BuildError> {
         let old = addresses(masters)?;
-        let old_set = Masters::first(old.len());
+        let old_set = MasterSet::first(old.len());
         let print = Fingerprint::of(names(&old).iter().map(String::as_str));
         if next.is_empty() {
             return Ok(Self {
@@ -53,9 +54,12 @@ impl Sets {
             return Err(BuildError::SameMasters);
         }
         let mut all = old;
-        let mut next_set = Masters::default();
+        let mut next_set = MasterSet::default();
         for address in next {
             let known = all.iter().position(|other| other.same_server(&address));
+            if known.is_some_and(|known| all[known].in_full() != address.in_full()) {
+                return Err(BuildError::SameMasterTwice(address.name().to_string()));
+            }
             next_set.add(known.unwrap_or(all.len()));
             if known.is_none() {
                 all.push(address);
@@ -67,10 +71,23 @@ impl Sets {
             configuration: Configuration::new(generation, print, Some(next_print)),
         })
     }
+
+    /// Whether some master wants TLS.
+    #[cfg(feature = "tls-rustls")]
+    pub(crate) fn wants_tls(&self) -> bool {
+        self.addresses.iter().any(Address::wants_tls)
+    }
+
+    /// The names of the masters that are.
+    pub(crate) fn old(&self) -> impl Iterator<Item = NodeName> {
+        let all = self.addresses.iter().enumerate();
+        let old = all.filter(|(index, _)| self.quorum.is_old(*index));
+        old.map(|(_, address)| address.name().clone())
+    }
 }
 
 fn names(addresses: &[Address]) -> Vec<String> {
-    addresses.iter().map(Address::plain).collect()
+    addresses.iter().map(Address::in_full).collect()
 }
 
 /// Reads the URLs; no server may be named twice.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use quorate::{
     AcquireError, ChangeError, ChangeStage, Fault, LossCause, MastersChange, NodeOutcome,
-    NodeReport, Redlock, RedlockBuilder, RestartGuard, TryAcquire, Wait,
+    NodeReport, Redlock, RedlockBuilder, RestartGuard, Take, TryAcquire, Wait,
 };
 use quorate_testbed::Masters;
 use support::{PATIENCE, ask_server, eventually, has_key, masters, ms, secs, settings};
@@ -387,10 +387,7 @@ async fn users_that_may_not_read_the_mark_lock_and_stop_a_change_and_those_witho
     }
     let change = both.change().expect("a change").strangers_pass(true);
     prepare(&change).await;
-    change.close().await.expect("closed");
-    // Its connection stands, and nobody could end it by its name.
-    assert!(is_refused(&unnamed).await);
-    let Err(ChangeError::Missing(missing)) = change.closed().await else {
+    let Err(ChangeError::Missing(missing)) = change.close().await else {
         panic!("it goes on as if nothing were");
     };
     assert!(
@@ -405,6 +402,12 @@ async fn users_that_may_not_read_the_mark_lock_and_stop_a_change_and_those_witho
         .await;
     drop(unread);
     let started = Instant::now();
+    while let Err(error) = change.close().await {
+        assert!(started.elapsed() < PATIENCE, "{error}");
+        tokio::time::sleep(ms(50)).await;
+    }
+    // Its connection stands, and nobody could end it by its name.
+    assert!(is_refused(&unnamed).await);
     while let Err(error) = change.closed().await {
         assert!(started.elapsed() < PATIENCE, "{error}");
         tokio::time::sleep(ms(50)).await;
@@ -549,4 +552,235 @@ async fn clients_of_every_step_may_run_all_the_time() {
         at_last[..4],
         "those that were closed out have nothing"
     );
+}
+
+fn missing(said: Result<quorate::Survey, ChangeError>) -> Vec<String> {
+    match said {
+        Err(ChangeError::Missing(missing)) => missing,
+        other => panic!("nothing is missing: {other:?}"),
+    }
+}
+
+/// Not what was typed somewhere: a server of somebody else would be lost to its own clients, for good.
+#[tokio::test]
+async fn a_client_that_was_told_a_wrong_next_master_puts_no_mark_there() {
+    let servers = masters(6);
+    let urls = |which: &[usize]| -> Vec<String> {
+        which.iter().map(|at| servers.urls()[*at].clone()).collect()
+    };
+    let told = |which: &[usize]| {
+        let told = settings(urls(which)).max_ttl(MAX_TTL).ttl(MAX_TTL);
+        told.node_timeout(ms(250))
+    };
+    let both = told(&[0, 1, 2]).next_masters(urls(&[2, 3, 4]));
+    let both = both.build().expect("both");
+    prepare(&both.change().expect("a change")).await;
+    let wrong = told(&[0, 1, 2]).next_masters(urls(&[2, 3, 5]));
+    let wrong = wrong.build().expect("another one");
+    for _ in 0..5 {
+        wrong.acquire("job").await.expect("free").release().await;
+    }
+    assert!(ask_server(&servers[5], &["GET", MARK]).text().is_none());
+    let foreign = told(&[5]).build().expect("its own client");
+    assert!(!is_refused(&foreign).await);
+}
+
+/// Else `open` would be said while those of the other database go on without a mark.
+#[tokio::test]
+async fn clients_in_another_database_stop_the_change_before_it_begins() {
+    let scene = Scene::start();
+    let both = scene.both();
+    let change = both.change().expect("a change");
+    let urls = scene.urls(0..3);
+    let elsewhere = settings(urls.iter().map(|url| format!("{url}/2")));
+    let elsewhere = elsewhere.max_ttl(MAX_TTL).ttl(MAX_TTL);
+    let elsewhere = elsewhere.node_timeout(ms(250)).build();
+    let elsewhere = elsewhere.expect("good settings");
+    elsewhere
+        .acquire("job")
+        .await
+        .expect("free")
+        .release()
+        .await;
+    let started = Instant::now();
+    loop {
+        let missing = missing(change.prepare().await);
+        if missing
+            .iter()
+            .all(|line| line.contains("was told other masters"))
+        {
+            break;
+        }
+        assert!(started.elapsed() < PATIENCE, "{missing:?}");
+        tokio::time::sleep(ms(100)).await;
+    }
+    // One server in two databases is in neither set what it is in the other.
+    let next = scene.urls(2..5).into_iter().map(|url| format!("{url}/1"));
+    let mixed = scene.settings(0..3).next_masters(next).build();
+    assert!(
+        matches!(mixed, Err(quorate::BuildError::SameMasterTwice(_))),
+        "{mixed:?}"
+    );
+}
+
+#[tokio::test]
+async fn nothing_is_closed_beside_a_client_that_would_go_on() {
+    let scene = Scene::start();
+    let both = scene.both();
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    let mut before = scene.servers[0].connect(secs(2)).expect("a connection");
+    before
+        .command(&["CLIENT", "SETNAME", "quorate:host:1"])
+        .expect("named");
+    let said = missing(change.close().await);
+    assert!(said.iter().any(|line| line.contains("quorate:host:1")));
+    assert_eq!(scene.marks(), ["0"; 5]);
+}
+
+/// The classic way to take a Redlock runs no script.
+#[tokio::test]
+async fn another_client_that_takes_locks_by_set_alone_stops_the_opening() {
+    let scene = Scene::start();
+    let both = scene.both();
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    change.close().await.expect("closed");
+    let mut other = scene.servers[0].connect(secs(2)).expect("a connection");
+    other
+        .command(&["SET", "job", "x", "NX", "PX", "100"])
+        .expect("set");
+    missing(change.closed().await);
+    let harmless = both.change().expect("a change").strangers_pass(true);
+    harmless.closed().await.expect("said to be harmless");
+}
+
+#[tokio::test]
+async fn nothing_is_opened_before_its_time_or_by_a_look_alone() {
+    let scene = Scene::start();
+    let (both, next) = (scene.both(), scene.next());
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    change.close().await.expect("closed");
+    // A look ends no connection.
+    let looked = change.look().await;
+    let closed = change.closed().await.expect("closed");
+    missing(change.open(&closed).await);
+    tokio::time::sleep(change.wait()).await;
+    missing(change.open(&looked).await);
+    assert!(is_refused(&next).await);
+    change.open(&closed).await.expect("open");
+}
+
+/// Two who change to different masters at once: the second is told.
+#[tokio::test]
+async fn masters_that_are_closed_for_others_are_not_told_as_closed() {
+    let scene = Scene::start();
+    let both = scene.both();
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    let others = change.look().await;
+    for server in &scene.servers {
+        ask_server(server, &["SET", MARK, "1 0123456789abcdef"]);
+    }
+    let after = change.look().await;
+    assert_eq!(others.stage(), ChangeStage::Prepared);
+    assert_eq!(after.stage(), ChangeStage::Untouched);
+}
+
+#[tokio::test]
+async fn a_change_from_masters_that_others_have_opened_does_not_begin() {
+    let scene = Scene::start();
+    let both = scene.both();
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    closed_and_waited(&change).await;
+    drop(both);
+    // Mistyped: the last of them is another than was opened.
+    let wrong = scene.settings(1..4).masters_generation(1);
+    let wrong = wrong
+        .next_masters(scene.urls(0..3))
+        .build()
+        .expect("good settings");
+    let change = wrong.change().expect("a change");
+    let said = missing(change.prepare().await);
+    assert!(
+        said.iter().any(|line| line.contains("is of other masters")),
+        "{said:?}"
+    );
+    assert_eq!(scene.marks(), ["2"; 5]);
+}
+
+/// What it counted when it was a master before would be counted again.
+#[tokio::test]
+async fn a_next_master_with_values_of_another_time_is_not_taken() {
+    let scene = Scene::start();
+    let both = scene.both();
+    let change = both.change().expect("a change");
+    ask_server(
+        &scene.servers[4],
+        &["SET", "quorate:value:beans", "1 run 9"],
+    );
+    let started = Instant::now();
+    loop {
+        let missing = missing(change.prepare().await);
+        if missing.iter().all(|line| line.contains("value")) {
+            break;
+        }
+        assert!(started.elapsed() < PATIENCE, "{missing:?}");
+        tokio::time::sleep(ms(100)).await;
+    }
+    ask_server(&scene.servers[4], &["FLUSHALL"]);
+    prepare(&change).await;
+    // Those of now are written by clients of both.
+    ask_server(
+        &scene.servers[4],
+        &["SET", "quorate:value:beans", "1 run 9"],
+    );
+    change.prepare().await.expect("again");
+}
+
+/// Of masters that mostly stay a majority has the values that the old ones had, and not all of them the last one: a
+/// client of both has put an earlier one on a new master, an old client a later one on a majority of the old.
+#[tokio::test]
+async fn a_quota_never_counts_again_what_was_taken_before_the_change() {
+    let scene = Scene::start();
+    let cut_off = |which: std::ops::Range<usize>, without: usize| -> Vec<String> {
+        let wrong = |at: usize| {
+            let url = &scene.servers.urls()[at];
+            if at == without {
+                url.replace("redis://", "redis://nobody:x@")
+            } else {
+                url.clone()
+            }
+        };
+        which.map(wrong).collect()
+    };
+    let told = |urls: Vec<String>| {
+        let told = settings(urls).restart_guard(RestartGuard::Off);
+        told.max_ttl(MAX_TTL).ttl(MAX_TTL).node_timeout(ms(250))
+    };
+    let old = told(scene.urls(0..3)).build().expect("old");
+    old.quota("beans").create(10).await.expect("created");
+    let both = told(scene.urls(0..3)).next_masters(scene.urls(1..4));
+    let both = both.build().expect("both");
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    let taken = both.quota("beans").take(1).await;
+    assert_eq!(taken, Ok(Take::Taken { left: 9 }));
+    let old = told(cut_off(0..3, 2)).build().expect("old");
+    let taken = old.quota("beans").take(5).await;
+    assert_eq!(taken, Ok(Take::Taken { left: 4 }));
+    change.close().await.expect("closed");
+    let closed = change.closed().await.expect("closed");
+    tokio::time::sleep(change.wait()).await;
+    let said = missing(change.open(&closed).await);
+    assert!(said.iter().all(|line| line.contains("beans")), "{said:?}");
+    let taken = both.quota("beans").take(1).await;
+    assert_eq!(taken, Ok(Take::Taken { left: 3 }));
+    change.open(&closed).await.expect("open");
+    let next = told(cut_off(1..4, 1)).masters_generation(1);
+    let next = next.build().expect("next");
+    let left = next.quota("beans").left().await;
+    assert_eq!(left, Ok(3));
 }

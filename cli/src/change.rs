@@ -70,9 +70,9 @@ enum Step {
 /// What every step takes.
 #[derive(Debug, Args)]
 struct StepArgs {
-    /// Others who run scripts on these servers are known to take none of these locks
+    /// Others who run scripts or set keys on these servers are known to take none of these locks
     ///
-    /// Without this, close and open stop at every client that runs scripts and has no name of ours: it may be another
+    /// Without this, close and open stop at every client that runs scripts or sets keys and has no name of ours: it may be another
     /// Redlock client, which knows of no change.
     #[arg(long, env = "QUORATE_STRANGERS_PASS", value_parser = clap::builder::BoolishValueParser::new())]
     strangers_pass: bool,
@@ -235,6 +235,9 @@ fn done(line: &str) -> Outcome {
 }
 
 fn what_next(survey: &Survey) -> &'static str {
+    if !survey.is_change() && survey.refuses() {
+        return "these masters have no votes for who names them so: name those in force, and their generation";
+    }
     if !survey.is_change() {
         return "no next_masters are named: nothing is being changed here";
     }

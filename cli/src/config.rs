@@ -180,6 +180,9 @@ pub(crate) struct FileOptions {
     pub(crate) grace: Option<Duration>,
 }
 
+/// The variables that may hold passwords of masters.
+pub(crate) const MASTERS_VARIABLES: [&str; 2] = ["QUORATE_MASTERS", "QUORATE_NEXT_MASTERS"];
+
 impl MasterOptions {
     /// Reads the file and fills in what neither a flag nor a variable said.
     ///

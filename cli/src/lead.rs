@@ -196,7 +196,7 @@ fn environment(leads: &Leadership, args: &LeadArgs) -> Vec<(&'static str, Option
         ("QUORATE_FENCING_TOKEN", Some(term.into())),
     ];
     if args.hide_masters {
-        env.push(("QUORATE_MASTERS", None));
+        env.extend(config::MASTERS_VARIABLES.map(|name| (name, None)));
     }
     env
 }

@@ -328,7 +328,7 @@ fn environment(plan: &Plan, guard: &LockGuard) -> Vec<(&'static str, Option<OsSt
         env.push(("QUORATE_SLOT", Some(slot.to_string().into())));
     }
     if plan.hide_masters {
-        env.push(("QUORATE_MASTERS", None));
+        env.extend(config::MASTERS_VARIABLES.map(|name| (name, None)));
     }
     env
 }

@@ -102,6 +102,15 @@ fn the_walk_of_the_page_changes_the_masters_under_their_clients() {
         steps.push(step.to_owned());
     }
     assert_eq!(steps, ["prepare", "status", "close", "open", "finish"]);
+    // Who was forgotten is told wherever he looks.
+    let mut outdated = Scene::quorate(&scene.urls(0..3));
+    let told = done(outdated.args(["masters", "status"]));
+    assert!(told.out.contains("have no votes"), "{told:?}");
+    let mut outdated = Scene::quorate(&scene.urls(0..3));
+    outdated.env("QUORATE_MAX_TTL", "30s");
+    let told = done(outdated.arg("doctor"));
+    assert_eq!(told.code, Some(69), "{told:?}");
+    assert!(told.out.contains("outdated configuration"), "{told:?}");
     // Back again, as any other change: the first three have to be told anew.
     let mut command = Scene::quorate(&scene.urls(2..5));
     command.env("QUORATE_NEXT_MASTERS", scene.urls(0..3));

@@ -356,6 +356,16 @@ fn the_command_inherits_the_masters_unless_they_are_hidden() {
     let mut hidden = run(&masters, &["r"], &["sh", "-c", script]);
     let hidden = done(hidden.env("QUORATE_HIDE_MASTERS", "1"));
     assert_eq!(hidden.out, "none r\n", "{hidden:?}");
+    // While masters change there are passwords in two variables.
+    let next = format!("{},redis://:s3cret@127.0.0.1:1", masters.urls()[0]);
+    let mut hidden = run(
+        &masters,
+        &["--hide-masters", "r"],
+        &["sh", "-c", "echo ${QUORATE_NEXT_MASTERS-none}"],
+    );
+    let next = format!("{next},{}", masters.urls()[1]);
+    let hidden = done(hidden.env("QUORATE_NEXT_MASTERS", next));
+    assert_eq!(hidden.out, "none\n", "{hidden:?}");
     let help = done(bare().args(["run", "--help"])).out;
     assert!(
         help.contains("password") && help.contains("--hide-masters"),

@@ -28,6 +28,8 @@ pub enum ChangeOrder {
     },
     /// The fencing counters are read that are within so much of the master's clock, or ahead of it.
     Counters(Duration),
+    /// The values are read that are kept under locks: the number of the last write of each, in place of counters.
+    Values,
     /// Fencing counters are raised to these, and never lowered.
     Carry(Arc<[Counter]>),
 }
@@ -80,8 +82,18 @@ pub enum ClientKind {
     AtStep(u64, u64),
     /// A client of this library that cannot be told: of an older version, or of a user that may not read the mark.
     Untold,
-    /// Somebody else who runs scripts: perhaps another Redlock client, which knows nothing of marks.
+    /// Somebody else who runs scripts, or sets keys: perhaps another Redlock client, which knows nothing of marks.
     Stranger,
+}
+
+/// What commands begin with by which other Redlock clients take locks.
+const TAKES: [&str; 4] = ["eval", "fcall", "set", "exec"];
+
+/// What stands behind `quorate/` in a name.
+fn at_step(name: &str) -> Option<ClientKind> {
+    let (step, rest) = name.split_once('/')?;
+    let print = u64::from_str_radix(rest.split(':').next()?, 16).ok()?;
+    Some(ClientKind::AtStep(step.parse().ok()?, print))
 }
 
 impl ClientSeen {
@@ -94,18 +106,12 @@ impl ClientSeen {
         let name = field("name").unwrap_or_default();
         let command = field("cmd").unwrap_or_default();
         let kind = match name.strip_prefix("quorate/") {
-            Some(rest) => {
-                let (step, rest) = rest.split_once('/')?;
-                let print = rest.split(':').next()?;
-                ClientKind::AtStep(step.parse().ok()?, u64::from_str_radix(print, 16).ok()?)
-            }
+            Some(rest) => at_step(rest).unwrap_or(ClientKind::Untold),
             None if name == OPERATOR => return None,
             None if name.starts_with("quorate:") => ClientKind::Untold,
             None if field("lib-name") == Some("quorate") => ClientKind::Untold,
-            // Runs scripts, or listens as those do who wait for locks.
-            None if command.starts_with("eval") || command.starts_with("fcall") => {
-                ClientKind::Stranger
-            }
+            // Takes locks by scripts or by SET, or listens as those do who wait for locks.
+            None if TAKES.iter().any(|takes| command.starts_with(takes)) => ClientKind::Stranger,
             None if name.is_empty() && field("sub").is_some_and(|count| count != "0") => {
                 ClientKind::Stranger
             }
@@ -154,6 +160,10 @@ mod tests {
         assert_eq!(kind(unnamed), Some(ClientKind::Untold));
         let other = "id=7 addr=a name= cmd=evalsha user=x lib-name=other";
         assert_eq!(kind(other), Some(ClientKind::Stranger));
+        let sets = "id=7 addr=a name=cache cmd=set";
+        assert_eq!(kind(sets), Some(ClientKind::Stranger));
+        let later = "id=7 addr=a name=quorate/later:host:9 cmd=ping";
+        assert_eq!(kind(later), Some(ClientKind::Untold));
         let listens = "id=7 addr=a name= db=0 sub=1 psub=0 cmd=ping";
         assert_eq!(kind(listens), Some(ClientKind::Stranger));
         for nobody in [

@@ -1,6 +1,6 @@
 //! Who leads, as far as the masters' answers go, and what observers are told of it.
 
-use super::quorum::{Masters, Quorum};
+use super::quorum::{MasterSet, Quorum};
 
 /// What one master says of an election: the value of its lock key and the term.
 pub(crate) type Standing = (u128, u64);
@@ -8,7 +8,7 @@ pub(crate) type Standing = (u128, u64);
 /// What a majority agrees on, value and term alike; none where there is none. `votes` are the masters and their words.
 /// Of one set, where there are two: who was elected by clients that know only that set leads all the same.
 pub(crate) fn leader(votes: &[(usize, Standing)], quorum: Quorum) -> Option<Standing> {
-    let agree = |vote: &Standing| -> Masters {
+    let agree = |vote: &Standing| -> MasterSet {
         let same = votes.iter().filter(|(_, other)| other == vote);
         same.map(|(node, _)| *node).collect()
     };

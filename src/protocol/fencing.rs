@@ -1,6 +1,6 @@
 //! Agreeing on one fencing number from the counters that the masters returned.
 
-use super::quorum::{Masters, Quorum};
+use super::quorum::{MasterSet, Quorum};
 
 /// What the counters of a won round say (protocol, section 2, step 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(crate) fn agree(
     let largest = numbers.clone().max().unwrap_or(0);
     let same = |v: u64| {
         let same = granted.clone().filter(|(_, number)| *number == v);
-        same.map(|(node, _)| node).collect::<Masters>()
+        same.map(|(node, _)| node).collect::<MasterSet>()
     };
     // At most one number can have a majority, so the first that has it is the one.
     match numbers.find(|&v| quorum.is_met_by(same(v))) {
@@ -121,8 +121,8 @@ mod tests {
 
     #[test]
     fn a_number_is_agreed_by_a_majority_of_each_set_and_by_no_majority_of_one_or_of_all() {
-        let disjoint = Quorum::joint(Masters::first(3), (3..6).collect());
-        let grown = Quorum::joint(Masters::first(3), Masters::first(5));
+        let disjoint = Quorum::joint(MasterSet::first(3), (3..6).collect());
+        let grown = Quorum::joint(MasterSet::first(3), MasterSet::first(5));
         for (quorum, granted, agreement) in [
             (disjoint, &[7, 7, 5, 7, 7, 5][..], Agreement::Agreed(7)),
             // In the first set alone, in the second alone, in the union.

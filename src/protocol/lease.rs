@@ -188,9 +188,9 @@ mod tests {
 
     #[test]
     fn of_two_sets_each_must_keep_a_lock_and_one_alone_can_end_it() {
-        use super::super::quorum::Masters;
+        use super::super::quorum::MasterSet;
         let said = |votes: &[(usize, Kept)]| {
-            let quorum = Quorum::joint(Masters::first(3), (3..6).collect());
+            let quorum = Quorum::joint(MasterSet::first(3), (3..6).collect());
             let mut ballot = Ballot::new(quorum);
             let record = |(node, kept): &(usize, Kept)| {
                 ballot.record(*node, *kept, at(3_001), at(9_898), TERMS)

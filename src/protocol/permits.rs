@@ -1,6 +1,6 @@
 //! Which slot of a semaphore to ask for next (family, section 5).
 
-use super::quorum::{Masters, Quorum};
+use super::quorum::{MasterSet, Quorum};
 
 /// What the masters said to a claim on one slot.
 #[derive(Clone, Copy, Debug)]
@@ -8,10 +8,10 @@ pub(crate) struct SlotsSeen<'a> {
     /// The slots that each refusing master showed to be free, as bits.
     pub(crate) free: &'a [(usize, u64)],
     /// Who granted the slot that was asked for: there it counts as free.
-    pub(crate) granted: Masters,
+    pub(crate) granted: MasterSet,
     pub(crate) asked: u8,
     /// Who has not answered yet.
-    pub(crate) silent: Masters,
+    pub(crate) silent: MasterSet,
 }
 
 /// What that says.
@@ -32,7 +32,7 @@ pub(crate) enum NextSlot {
 /// The client names the slot, the same on every master: each master offering one of its own would split
 /// the votes for as long as a minority is down.
 pub(crate) fn next_slot(quorum: Quorum, seen: SlotsSeen<'_>, permits: u8, start: u8) -> NextSlot {
-    let free = |slot: u8| -> Masters {
+    let free = |slot: u8| -> MasterSet {
         let free = seen.free.iter().filter(|(_, bits)| bits >> slot & 1 == 1);
         free.map(|(node, _)| *node).collect()
     };
@@ -40,7 +40,7 @@ pub(crate) fn next_slot(quorum: Quorum, seen: SlotsSeen<'_>, permits: u8, start:
         let granted = if slot == seen.asked {
             seen.granted
         } else {
-            Masters::default()
+            MasterSet::default()
         };
         free(slot).or(granted)
     };
@@ -67,7 +67,7 @@ mod tests {
             free: &free,
             granted: (free.len()..free.len() + granted).collect(),
             asked,
-            silent: Masters::default(),
+            silent: MasterSet::default(),
         };
         match next_slot(Quorum::of(3), seen, 4, start) {
             NextSlot::Ask(slot) => Some(slot),
@@ -82,7 +82,7 @@ mod tests {
             let free: Vec<_> = free.iter().copied().enumerate().collect();
             let seen = SlotsSeen {
                 free: &free,
-                granted: Masters::default(),
+                granted: MasterSet::default(),
                 asked: 0,
                 silent: (free.len()..free.len() + silent).collect(),
             };

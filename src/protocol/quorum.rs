@@ -2,9 +2,9 @@
 
 /// Some of the masters, one bit each by its place in the order of the builder: 64 at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Masters(u64);
+pub(crate) struct MasterSet(u64);
 
-impl Masters {
+impl MasterSet {
     /// The first so many.
     pub(crate) const fn first(count: usize) -> Self {
         match count {
@@ -44,7 +44,7 @@ impl Masters {
     }
 }
 
-impl FromIterator<usize> for Masters {
+impl FromIterator<usize> for MasterSet {
     fn from_iter<I: IntoIterator<Item = usize>>(nodes: I) -> Self {
         let mut masters = Self::default();
         nodes.into_iter().for_each(|node| masters.add(node));
@@ -60,17 +60,17 @@ impl FromIterator<usize> for Masters {
 /// one vote, and counts in both. Where nothing is replaced both are the same set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quorum {
-    sets: [Masters; 2],
+    sets: [MasterSet; 2],
 }
 
 impl Quorum {
     /// Of one set: the first so many.
     pub(crate) const fn of(nodes: usize) -> Self {
-        Self::joint(Masters::first(nodes), Masters::first(nodes))
+        Self::joint(MasterSet::first(nodes), MasterSet::first(nodes))
     }
 
     /// Of two, that are and that will be.
-    pub(crate) const fn joint(old: Masters, next: Masters) -> Self {
+    pub(crate) const fn joint(old: MasterSet, next: MasterSet) -> Self {
         Self { sets: [old, next] }
     }
 
@@ -108,24 +108,24 @@ impl Quorum {
     }
 
     /// Whether these make a majority, of each set.
-    pub(crate) fn is_met_by(self, said: Masters) -> bool {
+    pub(crate) fn is_met_by(self, said: MasterSet) -> bool {
         self.sets.iter().all(|set| in_majority(*set, said))
     }
 
     /// Whether these are a majority of some set: enough to say no, and to be a holder that knows only one of them.
-    pub(crate) fn is_met_somewhere(self, said: Masters) -> bool {
+    pub(crate) fn is_met_somewhere(self, said: MasterSet) -> bool {
         self.sets.iter().any(|set| in_majority(*set, said))
     }
 
     /// Whether a majority is left, of each set, when these do not count.
-    pub(crate) fn possible_without(self, out: Masters) -> bool {
-        self.is_met_by(Masters(!out.0))
+    pub(crate) fn possible_without(self, out: MasterSet) -> bool {
+        self.is_met_by(MasterSet(!out.0))
     }
 
     /// The least of these that makes a majority with all that are less; none where all together make none.
     pub(crate) fn first_met<T: Ord + Copy>(self, said: &mut [(T, usize)]) -> Option<T> {
         said.sort_unstable();
-        let mut so_far = Masters::default();
+        let mut so_far = MasterSet::default();
         said.iter().find_map(|(at, node)| {
             so_far.add(*node);
             self.is_met_by(so_far).then_some(*at)
@@ -133,11 +133,11 @@ impl Quorum {
     }
 }
 
-const fn majority(set: Masters) -> usize {
+const fn majority(set: MasterSet) -> usize {
     set.len() / 2 + 1
 }
 
-const fn in_majority(set: Masters, said: Masters) -> bool {
+const fn in_majority(set: MasterSet, said: MasterSet) -> bool {
     set.and(said).len() >= majority(set)
 }
 
@@ -165,18 +165,18 @@ pub(crate) enum Reason {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tally {
     quorum: Quorum,
-    yes: Masters,
-    no: Masters,
-    faults: Masters,
+    yes: MasterSet,
+    no: MasterSet,
+    faults: MasterSet,
 }
 
 impl Tally {
     pub(crate) const fn new(quorum: Quorum) -> Self {
         Self {
             quorum,
-            yes: Masters(0),
-            no: Masters(0),
-            faults: Masters(0),
+            yes: MasterSet(0),
+            no: MasterSet(0),
+            faults: MasterSet(0),
         }
     }
 
@@ -304,16 +304,16 @@ mod tests {
 
     /// Two sets that share some masters: the first `old` places, and `next` of which the first `shared` are among
     /// them.
-    fn sets(old: usize, next: usize, shared: usize) -> [Masters; 2] {
+    fn sets(old: usize, next: usize, shared: usize) -> [MasterSet; 2] {
         let from = old - shared;
         [
-            Masters::first(old),
-            (from..from + next).collect::<Masters>(),
+            MasterSet::first(old),
+            (from..from + next).collect::<MasterSet>(),
         ]
     }
 
     /// All shapes that are tried: three to three, three to five and back, an even number on either side.
-    fn shapes() -> impl Iterator<Item = [Masters; 2]> {
+    fn shapes() -> impl Iterator<Item = [MasterSet; 2]> {
         let sizes = [(3, 3), (3, 5), (5, 3), (1, 3), (4, 3), (2, 2)];
         sizes.into_iter().flat_map(|(old, next)| {
             (0..=usize::min(old, next)).map(move |shared| sets(old, next, shared))
@@ -321,7 +321,7 @@ mod tests {
     }
 
     /// The plain definition: how many of one set are among these.
-    fn of_set(set: Masters, said: &[char], what: &str) -> usize {
+    fn of_set(set: MasterSet, said: &[char], what: &str) -> usize {
         let counts =
             |(node, said): &(usize, &char)| set.0 >> node & 1 == 1 && what.contains(**said);
         said.iter().enumerate().filter(counts).count()
@@ -352,9 +352,9 @@ mod tests {
             let quorum = Quorum::joint(sets[0], sets[1]);
             for said in outcomes(quorum.nodes()) {
                 let tally = counted(quorum, &said);
-                let has = |set: Masters, what: &str| of_set(set, &said, what);
-                let most = |set: Masters| set.len() / 2 + 1;
-                let each = |holds: &dyn Fn(Masters) -> bool| sets.iter().all(|set| holds(*set));
+                let has = |set: MasterSet, what: &str| of_set(set, &said, what);
+                let most = |set: MasterSet| set.len() / 2 + 1;
+                let each = |holds: &dyn Fn(MasterSet) -> bool| sets.iter().all(|set| holds(*set));
                 let won = each(&|set| has(set, "y") >= most(set));
                 let open = each(&|set| has(set, "y.") >= most(set));
                 let verdict = match (won, open) {
@@ -379,8 +379,8 @@ mod tests {
     }
 
     /// Whether some masters can say yes to one client and the rest to another.
-    fn two_can_win(one: impl Fn(Masters) -> bool, other: impl Fn(Masters) -> bool) -> bool {
-        (0..1u64 << 10).any(|yes| one(Masters(yes)) && other(Masters(!yes)))
+    fn two_can_win(one: impl Fn(MasterSet) -> bool, other: impl Fn(MasterSet) -> bool) -> bool {
+        (0..1u64 << 10).any(|yes| one(MasterSet(yes)) && other(MasterSet(!yes)))
     }
 
     #[test]
@@ -413,7 +413,7 @@ mod tests {
         ] {
             let quorum = Quorum::joint(old, next);
             assert_eq!(quorum.size(), size, "{old:?} {next:?}");
-            let meets = |said: &u64| quorum.is_met_by(Masters(*said));
+            let meets = |said: &u64| quorum.is_met_by(MasterSet(*said));
             let fewest = (0..1u64 << 8).filter(meets).map(u64::count_ones).min();
             assert_eq!(fewest, u32::try_from(size).ok(), "{old:?} {next:?}");
         }
@@ -421,7 +421,7 @@ mod tests {
 
     #[test]
     fn a_majority_of_each_is_there_when_the_later_of_both_is() {
-        let quorum = Quorum::joint(Masters::first(3), (3..6).collect());
+        let quorum = Quorum::joint(MasterSet::first(3), (3..6).collect());
         let mut said = [(9, 3), (1, 0), (2, 1), (3, 2), (4, 4)];
         assert_eq!(quorum.first_met(&mut said), Some(9));
         assert_eq!(quorum.first_met(&mut said[..4]), None);
@@ -434,7 +434,7 @@ mod tests {
         tally.yes(1);
         tally.yes(1);
         assert_eq!(tally.verdict(), Verdict::Pending);
-        assert_eq!(Masters::one(64), Masters::default(), "there is none");
-        assert_eq!(Masters::first(64), Masters(u64::MAX));
+        assert_eq!(MasterSet::one(64), MasterSet::default(), "there is none");
+        assert_eq!(MasterSet::first(64), MasterSet(u64::MAX));
     }
 }

@@ -3,7 +3,7 @@
 //! A master has a vote on the value only if it has one and vouches for it: written in the run of the server that
 //! answers. One that has lost it, or has it from before a restart, may have had a later one.
 
-use super::quorum::{Masters, Quorum};
+use super::quorum::{MasterSet, Quorum};
 
 /// What one master's answer to a read is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub(crate) fn read(quorum: Quorum, votes: &[Option<ReadVote>]) -> Option<Reading
     })
 }
 
-fn who_said<T: PartialEq>(votes: &[Option<T>], what: T) -> Masters {
+fn who_said<T: PartialEq>(votes: &[Option<T>], what: T) -> MasterSet {
     let votes = votes.iter().enumerate();
     votes
         .filter(|(_, vote)| vote.as_ref() == Some(&what))

@@ -10,7 +10,7 @@ use crate::protocol::fencing::Agreement;
 use crate::protocol::finding::Finding;
 use crate::protocol::instant::Instant;
 use crate::protocol::permits::{NextSlot, SlotsSeen, next_slot};
-use crate::protocol::quorum::{Masters, Quorum, Verdict};
+use crate::protocol::quorum::{MasterSet, Quorum, Verdict};
 use crate::protocol::round::{Round, Vote};
 use crate::report::{LateAnswers, NodeReport, Slots};
 
@@ -118,7 +118,7 @@ impl AcquireAnswers {
     }
 
     /// The nodes that granted.
-    pub(crate) fn free(&self) -> Masters {
+    pub(crate) fn free(&self) -> MasterSet {
         self.round.granted().collect()
     }
 

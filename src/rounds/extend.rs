@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::node::{Answer, Extended, Fault};
 use crate::protocol::instant::Instant;
 use crate::protocol::lease::{Ballot, Extension, Kept, Terms};
-use crate::protocol::quorum::{Masters, Quorum};
+use crate::protocol::quorum::{MasterSet, Quorum};
 
 /// What one master said of each key of an extension.
 pub(crate) type KeysSaid = Result<Vec<Extended>, Fault>;
@@ -53,14 +53,14 @@ pub(crate) struct Votes {
     ballot: Ballot,
     quorum: Quorum,
     /// Who has said of each key that it is not ours; for a lock of several keys.
-    denied: Box<[Masters]>,
+    denied: Box<[MasterSet]>,
 }
 
 impl Votes {
     /// On a lock of so many keys.
     pub(crate) fn new(quorum: Quorum, keys: usize) -> Self {
         let denied = if keys > 1 {
-            vec![Masters::default(); keys]
+            vec![MasterSet::default(); keys]
         } else {
             Vec::new()
         };

@@ -9,7 +9,7 @@ use super::look::timeout;
 use crate::limit::Limit;
 use crate::node::{Answer, Claim, Fault, NewValue, NodeName, Phase, Request, ServerRun};
 use crate::protocol::instant::Instant;
-use crate::protocol::quorum::{Masters, Quorum};
+use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::protocol::register::{self, ReadVote, Reading, Vacancy, WriteVote, Writing};
 use crate::report::{NodeOutcome, NodeReport};
 use crate::runtime::pause;
@@ -107,7 +107,7 @@ pub(crate) struct ValueAnswers {
     quorum: Quorum,
     started: Instant,
     said: Vec<Option<Timed>>,
-    yes: Masters,
+    yes: MasterSet,
     heard: usize,
 }
 
@@ -117,7 +117,7 @@ impl ValueAnswers {
             quorum,
             started,
             said: vec![None; quorum.nodes()],
-            yes: Masters::default(),
+            yes: MasterSet::default(),
             heard: 0,
         }
     }

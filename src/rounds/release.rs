@@ -7,7 +7,7 @@ use super::coordinator::Coordinator;
 use super::fan_out::{Collect, FanOut, From};
 use crate::node::{Answer, Claim, Fault, NodeName, Phase, Reply, Request};
 use crate::protocol::instant::Instant;
-use crate::protocol::quorum::{Masters, Quorum};
+use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::report::{NodeReport, Slots};
 
 impl Coordinator {
@@ -75,7 +75,7 @@ pub(crate) struct ReleaseAnswers {
     gone: usize,
     faults: usize,
     /// Who has let go.
-    free: Masters,
+    free: MasterSet,
 }
 
 impl ReleaseAnswers {
@@ -88,7 +88,7 @@ impl ReleaseAnswers {
             deleted: 0,
             gone: 0,
             faults: 0,
-            free: Masters::default(),
+            free: MasterSet::default(),
         }
     }
 

@@ -11,7 +11,7 @@ use super::fan_out::{Collect, From};
 use super::release::ReleaseAnswers;
 use crate::node::{Answer, Fault, NodeName, QueueInfo};
 use crate::protocol::instant::Instant;
-use crate::protocol::quorum::{Masters, Quorum, Reason, Verdict};
+use crate::protocol::quorum::{MasterSet, Quorum, Reason, Verdict};
 
 const BEGAN: Instant = Instant::from_nanos(1_000_000_000);
 
@@ -89,11 +89,11 @@ fn refusals_tell_of_holder_and_line() {
     assert!(answers.refusals().is_none());
     assert_eq!(
         (answers.free(), answers.free_in()),
-        (Masters::default(), None)
+        (MasterSet::default(), None)
     );
     answers.count(from(1, 1), refused(90, 2, 7, Some("a")));
     answers.count(from(3, 1), granted());
-    assert_eq!(answers.free(), Masters::one(3));
+    assert_eq!(answers.free(), MasterSet::one(3));
     assert_eq!(answers.free_in(), None, "two of five");
     answers.count(from(4, 1), refused(40, 3, 6, Some("b")));
     answers.count(from(2, 1), refused(60, 1, 9, None));

@@ -17,7 +17,7 @@ use super::own::{Asked, OwnLocks};
 use super::watchers::Watchers;
 use crate::node::{Permit, WakeSink};
 use crate::protocol::instant::Instant;
-use crate::protocol::quorum::{Masters, Quorum};
+use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::rounds::wanted::Wanted;
 use crate::runtime::Runtime;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Notify, Ordering};
@@ -520,7 +520,7 @@ impl Place {
     pub(crate) async fn woken(
         &self,
         runtime: &dyn Runtime,
-        free: Masters,
+        free: MasterSet,
         quorum: Quorum,
         at: Instant,
     ) {
@@ -529,7 +529,7 @@ impl Place {
         let mut sleep = runtime.sleep_until(limit);
         loop {
             let woken = turn.woken.load(Ordering::Acquire);
-            if woken != 0 && quorum.is_met_by(Masters::of_bits(woken).or(free)) {
+            if woken != 0 && quorum.is_met_by(MasterSet::of_bits(woken).or(free)) {
                 return;
             }
             let now = runtime.now();
@@ -739,7 +739,7 @@ mod models {
             place.forget_wakes();
             // What is free by now is seen, and what becomes so later wakes.
             if lines.own_slots(&permit(), None).0 != 0 {
-                block_on(place.woken(&Still, Masters::default(), Quorum::of(3), Instant::NEVER));
+                block_on(place.woken(&Still, MasterSet::default(), Quorum::of(3), Instant::NEVER));
             }
             all_end([ends]);
         });
@@ -778,7 +778,7 @@ mod models {
                 let lines = lines.clone();
                 does(move || lines.woken(node, &key()))
             });
-            block_on(place.woken(&Still, Masters::default(), Quorum::of(3), Instant::NEVER));
+            block_on(place.woken(&Still, MasterSet::default(), Quorum::of(3), Instant::NEVER));
             all_end(wakes);
         });
     }
@@ -793,7 +793,7 @@ mod models {
             // What comes from now on is for the second.
             let wakes = lines.clone();
             let wakes = does(move || wakes.woken(1, &key()));
-            block_on(second.woken(&Still, Masters::first(1), Quorum::of(3), Instant::NEVER));
+            block_on(second.woken(&Still, MasterSet::first(1), Quorum::of(3), Instant::NEVER));
             all_end([leaves, wakes]);
         });
     }

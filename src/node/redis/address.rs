@@ -126,6 +126,14 @@ impl Address {
         let name = self.name.as_str().to_ascii_lowercase();
         name.replace("localhost:", "127.0.0.1:")
     }
+
+    /// That, and the database where it is not the first: locks and marks of another one are others.
+    pub(crate) fn in_full(&self) -> String {
+        match self.info.redis_settings().db() {
+            0 => self.plain(),
+            database => format!("{}/{database}", self.plain()),
+        }
+    }
 }
 
 /// What it is called in reports; nothing for a kind of address that is not known here.

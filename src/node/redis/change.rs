@@ -68,7 +68,12 @@ async fn carried_out(
                 }
             }
         }
-        ChangeOrder::Counters(within) => seen.counters = talk.counters(*within).await?,
+        ChangeOrder::Counters(within) => {
+            let within = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
+            let least = talk.time().await?.saturating_sub(within);
+            seen.counters = talk.numbers(Family::Fence, least).await?;
+        }
+        ChangeOrder::Values => seen.counters = talk.numbers(Family::Value, 0).await?,
         ChangeOrder::Carry(counters) => talk.carry(counters).await?,
     }
     talk.look(seen).await
@@ -112,7 +117,10 @@ impl OwnedValue {
 
     fn number(&self) -> Option<u64> {
         match self {
-            Self::Text(text) => std::str::from_utf8(text).ok()?.parse().ok(),
+            Self::Text(text) => {
+                let number = text.split(|byte| *byte == b' ').next()?;
+                std::str::from_utf8(number).ok()?.parse().ok()
+            }
             Self::Number(number) => u64::try_from(*number).ok(),
             _ => None,
         }
@@ -208,10 +216,9 @@ impl Talk {
         }
     }
 
-    async fn counters(&mut self, within: Duration) -> Result<Vec<Counter>, Fault> {
-        let keys = self.keys(Family::Fence, usize::MAX).await?;
-        let within = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
-        let least = self.time().await?.saturating_sub(within);
+    /// The numbers, from `least` on, with which the keys of one family begin.
+    async fn numbers(&mut self, family: Family, least: u64) -> Result<Vec<Counter>, Fault> {
+        let keys = self.keys(family, usize::MAX).await?;
         let mut found = Vec::new();
         for page in keys.chunks(TOGETHER) {
             for key in page {

@@ -30,6 +30,7 @@ pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
     let connection = match Conversation::begin(shared).await {
         Ok((connection, negotiated)) => {
             found.connecting = Some(began.elapsed());
+            found.fault = negotiated.refused;
             let now = protocol::instant::Instant::now();
             let left = negotiated.quarantined_until.saturating_since(now);
             found.quarantined = (!left.is_zero()).then_some(left);

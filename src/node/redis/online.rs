@@ -276,7 +276,12 @@ impl Online {
                 "master has lost the mark of its masters and does not vote for a while"
             );
         }
-        if options.configuration.admission(Some(mark)) == Admission::Admitted {
+        // The first mark of a change is put on the next masters by who prepares it: a client that was told a wrong
+        // one would shut out those whose master that is.
+        let prepared = mark.number > options.configuration.first_mark()
+            || !options.configuration.has_next()
+            || options.marks.is_old(shared.address.name());
+        if prepared && options.configuration.admission(Some(mark)) == Admission::Admitted {
             Command::words(out.commands(), &["SET", MASTERS, &mark.to_string(), "NX"]);
             let what = What::Mark;
             self.under_way.push_back(Sent { what, at: now });

@@ -9,7 +9,7 @@ use futures::task::noop_waker_ref;
 
 use super::*;
 use crate::protocol::finding::Finding;
-use crate::protocol::quorum::{Masters, Quorum};
+use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::runtime::BoxFuture;
 
 fn key(name: &str) -> Arc<[u8]> {
@@ -366,7 +366,7 @@ fn a_majority_of_wake_ups_ends_a_wait_at_once_and_fewer_a_moment_later() {
     let lines = LocalLines::new();
     let place = lines.enter(&job());
     // The masters 0 and 1 have to be woken: nobody was free before.
-    let mut wait = pin!(place.woken(&clock, Masters::default(), two(), Hand::at(50)));
+    let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(50)));
     assert_eq!(poll(wait.as_mut()), None);
     lines.woken(0, b"other");
     assert_eq!(poll(wait.as_mut()), None, "another lock");
@@ -377,7 +377,7 @@ fn a_majority_of_wake_ups_ends_a_wait_at_once_and_fewer_a_moment_later() {
     assert_eq!(poll(wait.as_mut()), Some(()));
     // One of them was free at the last look: then one is enough.
     place.forget_wakes();
-    let mut wait = pin!(place.woken(&clock, Masters::one(2), two(), Hand::at(50)));
+    let mut wait = pin!(place.woken(&clock, MasterSet::one(2), two(), Hand::at(50)));
     assert_eq!(poll(wait.as_mut()), None);
     lines.woken(2, b"job");
     assert_eq!(poll(wait.as_mut()), None, "that very one");
@@ -385,7 +385,7 @@ fn a_majority_of_wake_ups_ends_a_wait_at_once_and_fewer_a_moment_later() {
     assert_eq!(poll(wait.as_mut()), Some(()));
     // Nobody else is: a moment after the first.
     place.forget_wakes();
-    let mut wait = pin!(place.woken(&clock, Masters::default(), two(), Hand::at(50)));
+    let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(50)));
     clock.set(10);
     lines.woken(1, b"job");
     assert_eq!(poll(wait.as_mut()), None);
@@ -401,14 +401,14 @@ fn a_wait_ends_at_its_time_without_any_wake_up() {
     let lines = LocalLines::new();
     let place = lines.enter(&job());
     // However many are free: nothing has changed there.
-    let mut wait = pin!(place.woken(&clock, Masters::first(3), two(), Hand::at(50)));
+    let mut wait = pin!(place.woken(&clock, MasterSet::first(3), two(), Hand::at(50)));
     clock.set(49);
     assert_eq!(poll(wait.as_mut()), None);
     clock.set(50);
     assert_eq!(poll(wait.as_mut()), Some(()));
     // Nor is a moment longer waited than that, for the others of a majority.
     clock.set(99);
-    let mut wait = pin!(place.woken(&clock, Masters::default(), two(), Hand::at(100)));
+    let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(100)));
     lines.woken(1, b"job");
     assert_eq!(poll(wait.as_mut()), None);
     clock.set(100);

@@ -68,7 +68,7 @@ fn options(roster: Roster) -> Arc<NodeOptions> {
     Arc::new(NodeOptions {
         name: "host:1".into(),
         configuration: Configuration::new(0, Fingerprint::of(["master:6379"]), None),
-        marks: Marks::of(1),
+        marks: Marks::of(1, Vec::new()),
         node_timeout: ms(NODE_TIMEOUT),
         connect_timeout: ms(CONNECT_TIMEOUT),
         max_ttl: Duration::from_secs(30),
