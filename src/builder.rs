@@ -19,7 +19,7 @@ use crate::resource::MAX_RESOURCE_LEN;
 use crate::retry::Retry;
 use crate::rounds::coordinator::{Coordinator, Members, Patience};
 use crate::runtime::{Runtime, Tokio};
-use crate::sets::{Named, Sets};
+use crate::sets::{MasterSource, Sets};
 use crate::settings::{Order, RestartGuard, Wait};
 #[cfg(feature = "tls-rustls")]
 use crate::tls::Tls;
@@ -48,8 +48,8 @@ use crate::tls::Tls;
 #[derive(Clone)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct RedlockBuilder {
-    masters: Vec<Named>,
-    next_masters: Vec<Named>,
+    masters: Vec<MasterSource>,
+    next_masters: Vec<MasterSource>,
     generation: u64,
     ttl: Duration,
     max_ttl: Duration,
@@ -124,14 +124,14 @@ impl RedlockBuilder {
     ///
     /// Masters must be independent servers: not replicas of each other, not nodes of a cluster.
     pub fn master(mut self, url: impl Into<String>) -> Self {
-        self.masters.push(Named::ByUrl(url.into()));
+        self.masters.push(MasterSource::ByUrl(url.into()));
         self
     }
 
     /// Adds several masters.
     pub fn masters<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
         let urls = urls.into_iter().map(Into::into);
-        self.masters.extend(urls.map(Named::ByUrl));
+        self.masters.extend(urls.map(MasterSource::ByUrl));
         self
     }
 
@@ -156,7 +156,7 @@ impl RedlockBuilder {
     #[cfg(feature = "redis")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     pub fn redis_connection(mut self, master: redis::ConnectionInfo) -> Self {
-        self.masters.push(Named::AsClient(Box::new(master)));
+        self.masters.push(MasterSource::AsClient(Box::new(master)));
         self
     }
 
@@ -168,7 +168,7 @@ impl RedlockBuilder {
     /// leads through it. All masters must be Redis or Valkey servers: others keep no mark of how far a change is.
     pub fn next_masters<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
         let urls = urls.into_iter().map(Into::into);
-        self.next_masters.extend(urls.map(Named::ByUrl));
+        self.next_masters.extend(urls.map(MasterSource::ByUrl));
         self
     }
 

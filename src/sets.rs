@@ -8,13 +8,13 @@ use crate::protocol::quorum::{MasterSet, Quorum};
 
 /// A master as it was named.
 #[derive(Clone)]
-pub(crate) enum Named {
+pub(crate) enum MasterSource {
     ByUrl(String),
     #[cfg(feature = "redis")]
     AsClient(Box<redis::ConnectionInfo>),
 }
 
-impl Named {
+impl MasterSource {
     fn address(&self) -> Result<Address, BadAddress> {
         match self {
             Self::ByUrl(url) => Address::parse(url),
@@ -34,8 +34,8 @@ pub(crate) struct Sets {
 impl Sets {
     /// Of the URLs of both; without `next` nothing is replaced. A master in both is asked once.
     pub(crate) fn of(
-        masters: &[Named],
-        next: &[Named],
+        masters: &[MasterSource],
+        next: &[MasterSource],
         generation: u64,
     ) -> Result<Self, BuildError> {
         let old = addresses(masters)?;
@@ -91,7 +91,7 @@ fn names(addresses: &[Address]) -> Vec<String> {
 }
 
 /// Reads the URLs; no server may be named twice.
-fn addresses(masters: &[Named]) -> Result<Vec<Address>, BuildError> {
+fn addresses(masters: &[MasterSource]) -> Result<Vec<Address>, BuildError> {
     if masters.is_empty() {
         return Err(BuildError::NoMasters);
     }
@@ -113,8 +113,8 @@ fn addresses(masters: &[Named]) -> Result<Vec<Address>, BuildError> {
 mod tests {
     use super::*;
 
-    fn urls(ports: &[u16]) -> Vec<Named> {
-        let url = |port: &u16| Named::ByUrl(format!("redis://127.0.0.1:{port}"));
+    fn urls(ports: &[u16]) -> Vec<MasterSource> {
+        let url = |port: &u16| MasterSource::ByUrl(format!("redis://127.0.0.1:{port}"));
         ports.iter().map(url).collect()
     }
 
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn the_loopback_by_another_name_is_the_same_master() {
         let next = ["redis://LOCALHOST:1", "redis://127.0.0.1:2"];
-        let next = next.map(|url| Named::ByUrl(url.to_owned()));
+        let next = next.map(|url| MasterSource::ByUrl(url.to_owned()));
         let sets = Sets::of(&urls(&[1]), &next, 0).expect("sets");
         assert_eq!(sets.addresses.len(), 2);
     }
