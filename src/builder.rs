@@ -8,7 +8,7 @@ use crate::keys::RESERVED;
 use crate::node::note::{Identity, NoteText, Notes};
 #[cfg(any(test, feature = "testing"))]
 use crate::node::redis::driver::Driver;
-use crate::node::redis::{NodeOptions, RedisNode};
+use crate::node::redis::{MasterSource, NodeOptions, RedisNode};
 use crate::node::{Context, Marks, Node};
 use crate::options::{Options, bad, text};
 #[cfg(any(test, feature = "testing"))]
@@ -19,7 +19,7 @@ use crate::resource::MAX_RESOURCE_LEN;
 use crate::retry::Retry;
 use crate::rounds::coordinator::{Coordinator, Members, Patience};
 use crate::runtime::{Runtime, Tokio};
-use crate::sets::{MasterSource, Sets};
+use crate::sets::Sets;
 use crate::settings::{Order, RestartGuard, Wait};
 #[cfg(feature = "tls-rustls")]
 use crate::tls::Tls;

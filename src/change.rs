@@ -148,11 +148,8 @@ impl MastersChange<'_> {
         missing.extend(before.told_others());
         none(missing)?;
         let after = self.raise(0).await;
-        if after.stage() < ChangeStage::Prepared {
-            let mut missing = vec!["no majority of each set is told: prepare again".into()];
-            missing.extend(after.faults());
-            return Err(ChangeError::Missing(missing));
-        }
+        let reached = after.stage() >= ChangeStage::Prepared;
+        none(after.unless(reached, "no majority of each set is told: prepare again"))?;
         Ok(after)
     }
 
@@ -171,11 +168,11 @@ impl MastersChange<'_> {
         missing.extend(before.not_told(self.strangers_pass));
         none(missing)?;
         let after = self.raise(1).await;
-        if after.stage() < ChangeStage::Closed {
-            let mut missing = vec!["no majority of the old masters is closed: close again".into()];
-            missing.extend(after.faults());
-            return Err(ChangeError::Missing(missing));
-        }
+        let reached = after.stage() >= ChangeStage::Closed;
+        none(after.unless(
+            reached,
+            "no majority of the old masters is closed: close again",
+        ))?;
         Ok(after)
     }
 
@@ -226,11 +223,11 @@ impl MastersChange<'_> {
         none(missing)?;
         self.carry().await?;
         let after = self.raise(2).await;
-        if after.stage() < ChangeStage::Open {
-            let mut missing = vec!["no majority of the next masters is open: open again".into()];
-            missing.extend(after.faults());
-            return Err(ChangeError::Missing(missing));
-        }
+        let reached = after.stage() >= ChangeStage::Open;
+        none(after.unless(
+            reached,
+            "no majority of the next masters is open: open again",
+        ))?;
         Ok(after)
     }
 
@@ -262,11 +259,11 @@ impl MastersChange<'_> {
         }
         none(missing)?;
         let after = self.raise(4).await;
-        if after.stage() < ChangeStage::Finished {
-            let mut missing = vec!["no majority of the next masters is told: finish again".into()];
-            missing.extend(after.faults());
-            return Err(ChangeError::Missing(missing));
-        }
+        let reached = after.stage() >= ChangeStage::Finished;
+        none(after.unless(
+            reached,
+            "no majority of the next masters is told: finish again",
+        ))?;
         Ok(after)
     }
 
@@ -275,23 +272,16 @@ impl MastersChange<'_> {
     async fn carry(&self) -> Result<(), ChangeError> {
         let within = CARRIED + self.wait();
         let read = self.order(&ChangeOrder::Counters(within)).await;
-        let well = |survey: &Survey| survey.those(|master| master.seen.fault.is_none());
-        if !self.old_only().is_met_by(well(&read)) {
-            let mut missing = vec!["no majority of the old masters tells its counters".into()];
-            missing.extend(read.faults());
-            return Err(ChangeError::Missing(missing));
-        }
+        let told = self.old_only().is_met_by(read.well());
+        none(read.unless(told, "no majority of the old masters tells its counters"))?;
         let largest = read.largest();
         if largest.is_empty() {
             return Ok(());
         }
         let counters: Arc<[Counter]> = largest.into_iter().collect();
         let written = self.order(&ChangeOrder::Carry(counters)).await;
-        if !self.next_only().is_met_by(well(&written)) {
-            let mut missing = vec!["no majority of the next masters takes the counters".into()];
-            missing.extend(written.faults());
-            return Err(ChangeError::Missing(missing));
-        }
+        let told = self.next_only().is_met_by(written.well());
+        none(written.unless(told, "no majority of the next masters takes the counters"))?;
         Ok(())
     }
 
@@ -299,13 +289,11 @@ impl MastersChange<'_> {
     /// clients of the old ones alone wrote on too few of the next.
     async fn left_behind(&self) -> Vec<String> {
         let read = self.order(&ChangeOrder::Values).await;
-        let well = read.those(|master| master.seen.fault.is_none());
-        if !self.old_only().is_met_by(well) {
-            let mut missing = vec!["no majority of the old masters tells its values".into()];
-            missing.extend(read.faults());
+        let told = self.old_only().is_met_by(read.well());
+        let mut missing = read.unless(told, "no majority of the old masters tells its values");
+        if !missing.is_empty() {
             return missing;
         }
-        let mut missing = Vec::new();
         for (key, last) in read.largest() {
             let number = |master: &MasterSeen| {
                 let mut all = master.seen.counters.iter();
@@ -474,6 +462,21 @@ impl Survey {
         };
         let both = (0..self.masters.len()).filter(|index| closed.has(*index) && still.has(*index));
         both.filter(same).collect()
+    }
+
+    /// The masters that could be asked for everything.
+    fn well(&self) -> MasterSet {
+        self.those(|master| master.seen.fault.is_none())
+    }
+
+    /// Nothing where this is so; else what is missing, and what the masters said that may be why.
+    fn unless(&self, so: bool, missing: &str) -> Vec<String> {
+        if so {
+            return Vec::new();
+        }
+        let mut missing = vec![missing.to_owned()];
+        missing.extend(self.faults());
+        missing
     }
 
     /// The masters that could not be asked, or not for everything.

@@ -1,6 +1,6 @@
 //! Settings as data: of a configuration file, or of the environment.
 
-mod text;
+pub mod text;
 
 use std::ffi::OsString;
 use std::fmt;

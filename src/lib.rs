@@ -144,6 +144,8 @@ mod waiting;
 pub use builder::RedlockBuilder;
 pub use change::{ChangeError, ChangeStage, MastersChange, Survey};
 pub use config::Settings;
+#[doc(hidden)]
+pub use config::text;
 pub use error::{AcquireError, BuildError, ExtendError, Missed, ScopeError};
 pub use hold::guard::LockGuard;
 pub use hold::released::Released;

@@ -2,27 +2,9 @@
 
 use crate::error::BuildError;
 use crate::node::NodeName;
-use crate::node::redis::{Address, BadAddress};
+use crate::node::redis::{Address, MasterSource};
 use crate::protocol::mark::{Configuration, Fingerprint};
 use crate::protocol::quorum::{MasterSet, Quorum};
-
-/// A master as it was named.
-#[derive(Clone)]
-pub(crate) enum MasterSource {
-    ByUrl(String),
-    #[cfg(feature = "redis")]
-    AsClient(Box<redis::ConnectionInfo>),
-}
-
-impl MasterSource {
-    fn address(&self) -> Result<Address, BadAddress> {
-        match self {
-            Self::ByUrl(url) => Address::parse(url),
-            #[cfg(feature = "redis")]
-            Self::AsClient(info) => Address::of(info),
-        }
-    }
-}
 
 /// All masters that are asked, each once, and what they come to.
 pub(crate) struct Sets {

@@ -124,6 +124,16 @@ async fn number(redlock: &Redlock) -> u64 {
     number
 }
 
+/// The last number of these, one after the other: each above the one before.
+async fn rising(mut last: u64, redlocks: &[&Redlock]) -> u64 {
+    for redlock in redlocks {
+        let number = number(redlock).await;
+        assert!(number > last, "{number} after {last}");
+        last = number;
+    }
+    last
+}
+
 async fn is_held(redlock: &Redlock) -> bool {
     matches!(redlock.try_acquire("job").await, Ok(TryAcquire::Held(_)))
 }
@@ -149,11 +159,7 @@ async fn clients_of_both_sets_exclude_those_of_either_and_numbers_rise_through_t
     let guard = both.acquire("job").await.expect("free");
     assert!(is_held(&old).await);
     guard.release().await;
-    for redlock in [&old, &both, &old] {
-        let number = number(redlock).await;
-        assert!(number > last, "{number} after {last}");
-        last = number;
-    }
+    last = rising(last, &[&old, &both, &old]).await;
     change.close().await.expect("closed");
     assert!(is_refused(&old).await && is_refused(&next).await);
     assert!(number(&both).await > last);
@@ -165,11 +171,7 @@ async fn clients_of_both_sets_exclude_those_of_either_and_numbers_rise_through_t
     let guard = next.acquire("job").await.expect("free");
     assert!(is_held(&both).await);
     guard.release().await;
-    for redlock in [&next, &both, &next] {
-        let number = number(redlock).await;
-        assert!(number > last, "{number} after {last}");
-        last = number;
-    }
+    last = rising(last, &[&next, &both, &next]).await;
     change.finish().await.expect("finished");
     assert!(is_refused(&both).await && is_refused(&old).await);
     assert!(number(&next).await > last);
@@ -210,9 +212,7 @@ async fn nothing_is_opened_where_the_old_masters_were_not_closed_all_the_time() 
     );
     change.close().await.expect("closed");
     let closed = change.closed().await.expect("closed");
-    let Err(ChangeError::Missing(missing)) = change.open(&closed).await else {
-        panic!("opened at once");
-    };
+    let missing = missing_of(change.open(&closed).await);
     assert!(
         missing.iter().all(|line| line.contains("wait longer")),
         "{missing:?}"
@@ -223,10 +223,7 @@ async fn nothing_is_opened_where_the_old_masters_were_not_closed_all_the_time() 
         server.restart_empty().expect("restarted");
     }
     change.close().await.map(|_| ()).unwrap_or_default();
-    let opened = change.open(&closed).await;
-    let Err(ChangeError::Missing(missing)) = opened else {
-        panic!("opened: {opened:?}");
-    };
+    let missing = missing_of(change.open(&closed).await);
     assert!(
         missing.iter().any(|line| line.contains("close")),
         "{missing:?}"
@@ -245,9 +242,7 @@ async fn a_client_that_cannot_be_refused_is_named_and_stops_the_opening() {
     before
         .command(&["CLIENT", "SETNAME", "quorate:host:1"])
         .expect("named");
-    let Err(ChangeError::Missing(missing)) = change.closed().await else {
-        panic!("not named");
-    };
+    let missing = missing_of(change.closed().await);
     assert!(
         missing.iter().any(|line| line.contains("quorate:host:1")),
         "{missing:?}"
@@ -387,9 +382,7 @@ async fn users_that_may_not_read_the_mark_lock_and_stop_a_change_and_those_witho
     }
     let change = both.change().expect("a change").strangers_pass(true);
     prepare(&change).await;
-    let Err(ChangeError::Missing(missing)) = change.close().await else {
-        panic!("it goes on as if nothing were");
-    };
+    let missing = missing_of(change.close().await);
     assert!(
         missing.iter().any(|line| line.contains("quorate:")),
         "{missing:?}"
@@ -424,9 +417,7 @@ async fn clients_that_name_the_masters_otherwise_stop_the_change_before_it_begin
     fewer.acquire("job").await.expect("free").release().await;
     let started = Instant::now();
     loop {
-        let Err(ChangeError::Missing(missing)) = change.prepare().await else {
-            panic!("prepared");
-        };
+        let missing = missing_of(change.prepare().await);
         if missing
             .iter()
             .all(|line| line.contains("was told other masters"))
@@ -554,7 +545,7 @@ async fn clients_of_every_step_may_run_all_the_time() {
     );
 }
 
-fn missing(said: Result<quorate::Survey, ChangeError>) -> Vec<String> {
+fn missing_of(said: Result<quorate::Survey, ChangeError>) -> Vec<String> {
     match said {
         Err(ChangeError::Missing(missing)) => missing,
         other => panic!("nothing is missing: {other:?}"),
@@ -604,7 +595,7 @@ async fn clients_in_another_database_stop_the_change_before_it_begins() {
         .await;
     let started = Instant::now();
     loop {
-        let missing = missing(change.prepare().await);
+        let missing = missing_of(change.prepare().await);
         if missing
             .iter()
             .all(|line| line.contains("was told other masters"))
@@ -633,7 +624,7 @@ async fn nothing_is_closed_beside_a_client_that_would_go_on() {
     before
         .command(&["CLIENT", "SETNAME", "quorate:host:1"])
         .expect("named");
-    let said = missing(change.close().await);
+    let said = missing_of(change.close().await);
     assert!(said.iter().any(|line| line.contains("quorate:host:1")));
     assert_eq!(scene.marks(), ["0"; 5]);
 }
@@ -650,7 +641,7 @@ async fn another_client_that_takes_locks_by_set_alone_stops_the_opening() {
     other
         .command(&["SET", "job", "x", "NX", "PX", "100"])
         .expect("set");
-    missing(change.closed().await);
+    missing_of(change.closed().await);
     let harmless = both.change().expect("a change").strangers_pass(true);
     harmless.closed().await.expect("said to be harmless");
 }
@@ -665,9 +656,9 @@ async fn nothing_is_opened_before_its_time_or_by_a_look_alone() {
     // A look ends no connection.
     let looked = change.look().await;
     let closed = change.closed().await.expect("closed");
-    missing(change.open(&closed).await);
+    missing_of(change.open(&closed).await);
     tokio::time::sleep(change.wait()).await;
-    missing(change.open(&looked).await);
+    missing_of(change.open(&looked).await);
     assert!(is_refused(&next).await);
     change.open(&closed).await.expect("open");
 }
@@ -703,7 +694,7 @@ async fn a_change_from_masters_that_others_have_opened_does_not_begin() {
         .build()
         .expect("good settings");
     let change = wrong.change().expect("a change");
-    let said = missing(change.prepare().await);
+    let said = missing_of(change.prepare().await);
     assert!(
         said.iter().any(|line| line.contains("is of other masters")),
         "{said:?}"
@@ -723,7 +714,7 @@ async fn a_next_master_with_values_of_another_time_is_not_taken() {
     );
     let started = Instant::now();
     loop {
-        let missing = missing(change.prepare().await);
+        let missing = missing_of(change.prepare().await);
         if missing.iter().all(|line| line.contains("value")) {
             break;
         }
@@ -774,7 +765,7 @@ async fn a_quota_never_counts_again_what_was_taken_before_the_change() {
     change.close().await.expect("closed");
     let closed = change.closed().await.expect("closed");
     tokio::time::sleep(change.wait()).await;
-    let said = missing(change.open(&closed).await);
+    let said = missing_of(change.open(&closed).await);
     assert!(said.iter().all(|line| line.contains("beans")), "{said:?}");
     let taken = both.quota("beans").take(1).await;
     assert_eq!(taken, Ok(Take::Taken { left: 3 }));

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use nix::fcntl::OFlag;
+use quorate::text::pieces as urls;
+pub(crate) use quorate::text::{duration, switch, wait};
 use quorate::{Redlock, RestartGuard, Tls, Wait};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
@@ -404,57 +406,6 @@ impl From<GuardMode> for RestartGuard {
             GuardMode::Off => Self::Off,
         }
     }
-}
-
-/// Parses a duration as people write it.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text.trim()).map_err(|_| {
-        format!("'{text}' is no duration; write it with a unit: 500ms, 10s, 5m, 1h 30m")
-    })
-}
-
-/// Parses how long to wait.
-pub(crate) fn wait(text: &str) -> Result<Wait, String> {
-    match text.trim() {
-        "forever" => Ok(Wait::Forever),
-        "none" => Ok(Wait::None),
-        text => match humantime::parse_duration(text) {
-            Ok(Duration::ZERO) => Ok(Wait::None),
-            Ok(time) => Ok(Wait::For(time)),
-            Err(_) => Err(format!(
-                "'{text}' is no duration; write 30s, 5m, 1h 30m, forever or none"
-            )),
-        },
-    }
-}
-
-/// Parses `on` and `off`.
-pub(crate) fn switch(text: &str) -> Result<bool, String> {
-    match text.trim() {
-        "on" | "true" | "yes" | "1" => Ok(true),
-        "off" | "false" | "no" | "0" => Ok(false),
-        other => Err(format!("'{other}' is neither on nor off")),
-    }
-}
-
-/// The URLs in a text with commas. A password may hold commas as well: what follows one and neither
-/// begins like a URL nor stands alone belongs to the URL before it.
-fn urls(text: &str) -> Vec<String> {
-    let pieces: Vec<&str> = text.split(',').collect();
-    let begins = |piece: &str| piece.contains("://");
-    let mut urls: Vec<String> = Vec::new();
-    for (at, piece) in pieces.iter().enumerate() {
-        let rest = pieces[at..].iter().take_while(|piece| !begins(piece));
-        let within = rest.into_iter().any(|piece| piece.contains('@'));
-        match urls.last_mut() {
-            Some(url) if within && begins(url) => {
-                url.push(',');
-                url.push_str(piece);
-            }
-            _ => urls.push((*piece).to_owned()),
-        }
-    }
-    urls
 }
 
 /// A list of URLs, also as one text with commas.

@@ -1,18 +1,26 @@
-//! Settings as people write them.
+//! Settings as people write them. The command reads its own in the same way.
 
 use std::time::Duration;
 
 use crate::settings::{Order, RestartGuard, Wait};
 
 /// Reads a duration with its unit.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+///
+/// # Errors
+///
+/// What it is not, and how it is written.
+pub fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text.trim()).map_err(|_| {
         format!("'{text}' is no duration; write it with a unit: 500ms, 10s, 5m, 1h 30m")
     })
 }
 
 /// Reads how long to wait.
-pub(super) fn wait(text: &str) -> Result<Wait, String> {
+///
+/// # Errors
+///
+/// What it is not, and how it is written.
+pub fn wait(text: &str) -> Result<Wait, String> {
     match text.trim() {
         "forever" => Ok(Wait::Forever),
         "none" => Ok(Wait::None),
@@ -27,7 +35,11 @@ pub(super) fn wait(text: &str) -> Result<Wait, String> {
 }
 
 /// Reads `on` and `off`.
-pub(super) fn switch(text: &str) -> Result<bool, String> {
+///
+/// # Errors
+///
+/// What it is not, and how it is written.
+pub fn switch(text: &str) -> Result<bool, String> {
     match text.trim() {
         "on" | "true" | "yes" | "1" => Ok(true),
         "off" | "false" | "no" | "0" => Ok(false),
@@ -54,7 +66,7 @@ pub(super) fn restart_guard(text: &str) -> Result<RestartGuard, String> {
 
 /// The URLs in a text with commas. A password may hold commas as well: what follows one and neither
 /// begins like a URL nor stands alone belongs to the URL before it.
-pub(super) fn urls(text: &str) -> Vec<String> {
+pub fn pieces(text: &str) -> Vec<String> {
     let pieces: Vec<&str> = text.split(',').collect();
     let begins = |piece: &str| piece.contains("://");
     let mut urls: Vec<String> = Vec::new();
@@ -69,7 +81,15 @@ pub(super) fn urls(text: &str) -> Vec<String> {
             _ => urls.push((*piece).to_owned()),
         }
     }
-    urls.iter().map(|url| url.trim().to_owned()).collect()
+    urls
+}
+
+/// The same, without the spaces around them.
+pub(super) fn urls(text: &str) -> Vec<String> {
+    pieces(text)
+        .into_iter()
+        .map(|url| url.trim().to_owned())
+        .collect()
 }
 
 /// The same by serde: fields that are there.

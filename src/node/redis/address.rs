@@ -178,6 +178,24 @@ fn is_port(text: &str) -> bool {
     port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
+/// A master as it was named.
+#[derive(Clone)]
+pub(crate) enum MasterSource {
+    ByUrl(String),
+    #[cfg(feature = "redis")]
+    AsClient(Box<ConnectionInfo>),
+}
+
+impl MasterSource {
+    pub(crate) fn address(&self) -> Result<Address, BadAddress> {
+        match self {
+            Self::ByUrl(url) => Address::parse(url),
+            #[cfg(feature = "redis")]
+            Self::AsClient(info) => Address::of(info),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

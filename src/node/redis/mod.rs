@@ -24,7 +24,7 @@ mod shared;
 mod socket;
 mod wire;
 
-pub(crate) use address::{Address, BadAddress};
+pub(crate) use address::{Address, MasterSource};
 pub(crate) use shared::NodeOptions;
 
 use std::sync::Arc;
