@@ -8,6 +8,8 @@
 //! - [`world`], [`fleet`]: masters and network, client processes
 //! - [`node`], [`master`], [`road`], [`probe`], [`observer`]: what masters are, the way to them, and looking at them;
 //!   [`locking`]: the library over any of them
+//! - [`changes`]: masters that are replaced during a run; [`walk`], [`walker`]: what an operator does then, and doing
+//!   it; [`hazards`]: what goes wrong meanwhile
 //! - [`register`], [`bank`]: what the fencing tokens protect
 //! - [`client`]: what runs in a client process
 //! - [`event`], [`claim`], [`recorder`], [`history`]: what is written down
@@ -20,12 +22,14 @@
 //! repeat a run event by event: the same seed gives the same schedule, and real processes do the rest.
 
 pub mod bank;
+pub mod changes;
 pub mod checks;
 pub mod claim;
 pub mod client;
 pub mod event;
 pub mod faults;
 pub mod fleet;
+pub mod hazards;
 pub mod history;
 pub mod locking;
 pub mod master;
@@ -42,5 +46,7 @@ pub mod run;
 pub mod scenario;
 pub mod schedule;
 pub mod soak;
+pub mod walk;
+pub mod walker;
 pub mod workload;
 pub mod world;

@@ -55,6 +55,7 @@ async fn once(ctx: &Ctx, quorate: &Path) {
         (Some(t), _) => ctx.note_at(t, Event::Release { op, until: None }),
         (None, Some(69)) => missed("no_quorum".into()),
         (None, Some(75)) => missed("held".into()),
+        (None, Some(78)) => missed("other_masters".into()),
         (None, other) => missed(format!("exit {other:?}")),
     }
 }
@@ -69,9 +70,15 @@ fn start(ctx: &Ctx, quorate: &Path) -> io::Result<Child> {
         // Each child meets the masters for the first time, perhaps just after a restart.
         _ => "on",
     };
+    let next = match &settings.next_masters[..] {
+        [] => Vec::new(),
+        next => vec!["--next-masters".to_owned(), next.join(",")],
+    };
     Command::new(quorate)
         .arg("run")
         .args(["--masters", &settings.masters.join(",")])
+        .args(next)
+        .args(["--masters-generation", &settings.generation.to_string()])
         .args(["--ttl", &text(settings.ttl)])
         .args(["--max-ttl", &text(settings.max_ttl)])
         .args(["--restart-guard", guard])
