@@ -12,7 +12,7 @@
 //!   it; [`hazards`]: what goes wrong meanwhile
 //! - [`register`], [`bank`]: what the fencing tokens protect
 //! - [`client`]: what runs in a client process
-//! - [`event`], [`claim`], [`recorder`], [`history`]: what is written down
+//! - [`event`], [`claim`], [`recorder`], [`history`]: what is written down; [`pace`]: how it went on
 //! - [`checks`]: the verdict; [`report`]: what is left for readers
 //! - [`run`]: all of it in order; [`matrix`] and [`soak`]: many runs, and a long one
 //!
@@ -36,6 +36,7 @@ pub mod master;
 pub mod matrix;
 pub mod node;
 pub mod observer;
+pub mod pace;
 pub mod probe;
 pub mod progress;
 pub mod recorder;
