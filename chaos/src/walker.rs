@@ -142,7 +142,7 @@ impl Walker {
             Task::Clients(some, told) => self.tell(some, *told, world, busy)?,
             Task::Retire => self.retire(world, recorder, busy)?,
             Task::Marks => self.mark_by_hand(world)?.map(Ok),
-            Task::Rest => (at.elapsed() > 4 * self.max_ttl).then(|| Ok(String::new())),
+            Task::Rest => (at.elapsed() > 2 * self.max_ttl).then(|| Ok(String::new())),
             Task::Fault(_) => None,
         };
         let is_late = at.elapsed() > PATIENCE;
