@@ -6,8 +6,8 @@ use std::time::Duration;
 use quorate::{LockGuard, Redlock, RedlockBuilder, RestartGuard};
 use quorate_testbed::Masters;
 
-use crate::floor::Floor;
-use crate::wire::Wire;
+use crate::floor::{Floor, Released};
+use crate::wire::{Asked, Wire};
 
 /// The ttl of every lock here.
 pub(crate) const TTL: Duration = Duration::from_secs(10);
@@ -18,8 +18,12 @@ pub(crate) const TTL: Duration = Duration::from_secs(10);
 pub(crate) enum Name {
     /// The least work with redis-rs: what everything is compared with
     Floor,
+    /// The same, which waits for all masters when it releases: quorate does not
+    FloorAll,
     /// The least work with hand-written RESP
     Wire,
+    /// The same with the scripts of quorate as it comes
+    WireDefault,
     /// The peer from crates.io
     Rslock,
     /// quorate with `fencing(false)`: literally SET NX PX
@@ -32,9 +36,11 @@ pub(crate) enum Name {
 
 impl Name {
     /// All of them, the floor first.
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Floor,
+        Self::FloorAll,
         Self::Wire,
+        Self::WireDefault,
         Self::Rslock,
         Self::Classic,
         Self::Fenced,
@@ -45,7 +51,9 @@ impl Name {
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Floor => "floor (redis-rs)",
+            Self::FloorAll => "floor, all releases",
             Self::Wire => "wire floor",
+            Self::WireDefault => "wire, our scripts",
             Self::Rslock => "rslock",
             Self::Classic => "quorate classic",
             Self::Fenced => "quorate fenced",
@@ -58,7 +66,9 @@ impl Name {
     pub(crate) fn prefix(self) -> &'static str {
         match self {
             Self::Floor => "floor",
+            Self::FloorAll => "floor-all",
             Self::Wire => "wire",
+            Self::WireDefault => "wire-default",
             Self::Rslock => "rslock",
             Self::Classic => "classic",
             Self::Fenced => "fenced",
@@ -68,7 +78,7 @@ impl Name {
 
     /// Whether it sends SET itself; the others call it from a script.
     pub(crate) fn sends_set(self) -> bool {
-        !matches!(self, Self::Fenced | Self::Default)
+        !matches!(self, Self::Fenced | Self::Default | Self::WireDefault)
     }
 }
 
@@ -121,8 +131,23 @@ impl Contender {
     /// Connects, and takes one lock so that nothing is left to be set up.
     pub(crate) async fn connect(name: Name, at: &Addresses) -> Self {
         let client = match name {
-            Name::Floor => Self::Floor(Floor::connect(&at.urls).await),
-            Name::Wire => Self::Wire(Wire::connect(&at.sockets).await),
+            Name::Floor => Self::Floor(Floor::connect(&at.urls, Released::Majority).await),
+            Name::FloorAll => Self::Floor(Floor::connect(&at.urls, Released::All).await),
+            Name::Wire => Self::Wire(Wire::connect(&at.sockets, None).await),
+            Name::WireDefault => {
+                let asked = Asked::by(&at.sockets, async {
+                    let redlock = settings(Name::Default, &at.urls).build();
+                    let redlock = redlock.expect("good settings");
+                    redlock
+                        .acquire("wire-default:look")
+                        .await
+                        .expect("free")
+                        .release()
+                        .await;
+                    redlock
+                });
+                Self::Wire(Wire::connect(&at.sockets, Some(&asked.await)).await)
+            }
             Name::Rslock => Self::Rslock(rslock::LockManager::new(at.urls.clone())),
             _ => Self::Quorate(settings(name, &at.urls).build().expect("good settings")),
         };
