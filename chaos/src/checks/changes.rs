@@ -34,18 +34,20 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         changes.count(),
         seconds(longest),
     );
-    let unhurt = match case.scenario.faults.is_empty() {
-        true => Vec::new(),
-        false => unhurt(case, changes, &steps),
+    let unhurt = if case.scenario.faults.is_empty() {
+        Vec::new()
+    } else {
+        unhurt(case, changes, &steps)
     };
     for what in &unhurt {
         looked_at.push_str("; ");
         looked_at.push_str(what);
     }
     let finding = Finding::of("changes", looked_at, violations);
-    match unhurt.is_empty() {
-        true => finding,
-        false => finding.at_least(Verdict::Unknown),
+    if unhurt.is_empty() {
+        finding
+    } else {
+        finding.at_least(Verdict::Unknown)
     }
 }
 

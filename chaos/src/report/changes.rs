@@ -142,14 +142,9 @@ impl Told {
                     .map(|at| of(at as u64 * SECOND, (at as u64 + 1) * SECOND))
                     .collect()
             };
-            row(
-                "second",
-                (from..from + some.len())
-                    .step_by(10)
-                    .map(|at| format!("{at:<10}"))
-                    .collect(),
-                out,
-            );
+            let tens = (from..from + some.len()).step_by(10);
+            let tens: Vec<String> = tens.map(|at| format!("{at:<10}")).collect();
+            row("second", tens.concat(), out);
             row(
                 &format!("had, of {most}"),
                 some.iter().map(|n| bar(*n, most)).collect(),
