@@ -188,6 +188,58 @@ pub(crate) fn run(args: &Args) {
     }
 }
 
+/// Everybody's turns, in rounds.
+async fn measure(masters: &Masters, names: &[Name], rounds: usize, args: &Args) -> Vec<Rounds> {
+    let (cycles, time) = if args.quick {
+        (600, Duration::from_millis(250))
+    } else {
+        (1500, Duration::from_millis(500))
+    };
+    let at = Addresses::of(masters);
+    let mut clients = Vec::new();
+    for &name in names {
+        clients.push((name, Arc::new(Contender::connect(name, &at).await)));
+    }
+    let mut seen: Vec<Rounds> = names.iter().map(|_| Rounds::default()).collect();
+    // The first round warms everything up and is thrown away.
+    for round in 0..=rounds {
+        let kept = round > 0;
+        let (cycles, time) = if kept {
+            (cycles, time)
+        } else {
+            (100, time / 5)
+        };
+        // Everybody is first, second, .. equally often.
+        let turns = |n: usize| (round + n) % clients.len();
+        for n in 0..clients.len() {
+            let (name, client) = &clients[turns(n)];
+            let result = alone(client, *name, cycles).await;
+            if kept {
+                seen[turns(n)].alone.push(result);
+            }
+        }
+        for n in 0..clients.len() {
+            let (name, client) = &clients[turns(n)];
+            let result = among(client, *name, time).await;
+            if kept {
+                seen[turns(n)].among.push(result);
+            }
+        }
+        for &tasks in &args.tasks {
+            for n in 0..clients.len() {
+                let (name, client) = &clients[turns(n)];
+                let result = crowd(client, *name, masters, tasks, time).await;
+                if kept {
+                    let rounds = seen[turns(n)].crowds.entry(tasks).or_default();
+                    rounds.push(result);
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    }
+    seen
+}
+
 fn with(count: usize, args: &Args) {
     let masters = Masters::start(count).expect("masters (is redis-server installed?)");
     let runtime = runtime(args.current_thread);
@@ -196,53 +248,7 @@ fn with(count: usize, args: &Args) {
         .filter(|name| args.only.is_empty() || args.only.contains(name) || *name == Name::Floor)
         .collect();
     let rounds = args.rounds.unwrap_or(if args.quick { 5 } else { 15 });
-    let (cycles, time) = if args.quick {
-        (600, Duration::from_millis(250))
-    } else {
-        (1500, Duration::from_millis(500))
-    };
-    let seen = runtime.block_on(async {
-        let at = Addresses::of(&masters);
-        let mut clients = Vec::new();
-        for &name in &names {
-            clients.push((name, Arc::new(Contender::connect(name, &at).await)));
-        }
-        let mut seen: Vec<Rounds> = names.iter().map(|_| Rounds::default()).collect();
-        // The first round warms everything up and is thrown away.
-        for round in 0..=rounds {
-            let kept = round > 0;
-            // Everybody is first, second, .. equally often.
-            let turns = |n: usize| (round + n) % clients.len();
-            for n in 0..clients.len() {
-                let (name, client) = &clients[turns(n)];
-                let result = alone(client, *name, if kept { cycles } else { 100 }).await;
-                if kept {
-                    seen[turns(n)].alone.push(result);
-                }
-            }
-            for n in 0..clients.len() {
-                let (name, client) = &clients[turns(n)];
-                let time = if kept { time } else { time / 5 };
-                let result = among(client, *name, time).await;
-                if kept {
-                    seen[turns(n)].among.push(result);
-                }
-            }
-            for &tasks in &args.tasks {
-                for n in 0..clients.len() {
-                    let (name, client) = &clients[turns(n)];
-                    let time = if kept { time } else { time / 5 };
-                    let result = crowd(client, *name, &masters, tasks, time).await;
-                    if kept {
-                        let rounds = seen[turns(n)].crowds.entry(tasks).or_default();
-                        rounds.push(result);
-                    }
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-            }
-        }
-        seen
-    });
+    let seen = runtime.block_on(measure(&masters, &names, rounds, args));
     let left = names.iter().map(|name| (name, keys_left(&masters, *name)));
     let left: Vec<_> = left.filter(|(_, left)| *left > 0).collect();
     let flavour = if args.current_thread {

@@ -7,7 +7,8 @@ use quorate_testbed::{Fault, Masters, Proxy, Way};
 
 use super::ground::Ground;
 use super::measure::{Latency, alone, warm_up};
-use super::results::{Setting, Wide, WideSize, WideTime};
+use super::results::{Wide, WideSize, WideTime};
+use super::setting::Setting;
 use crate::config::MasterOptions;
 use crate::exit::Failure;
 

@@ -8,7 +8,7 @@ use quorate::Redlock;
 use quorate_testbed::Masters;
 
 use super::party::{Kinds, Party};
-use super::results::Setting;
+use super::setting::Setting;
 use crate::config::{self, Fairness, GuardMode, MasterOptions};
 use crate::exit::Failure;
 use crate::masters::{Scheme, scheme};

@@ -9,7 +9,7 @@ use quorate_testbed::Server;
 use quorate_testbed::measure::{Samples, Usage, quantile};
 use serde::Serialize;
 
-use super::results::Setting;
+use super::setting::Setting;
 use crate::exit::{self, Failure};
 
 /// Quantiles in microseconds.

@@ -12,6 +12,7 @@ mod party;
 mod plot;
 mod report;
 mod results;
+mod setting;
 mod sizes;
 
 use std::io;

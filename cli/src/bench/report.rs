@@ -2,7 +2,8 @@
 //! their own.
 
 use super::plot::{Scale, Series, bars, legend, lines, standalone, trim};
-use super::results::{Results, Row, Setting};
+use super::results::{Results, Row};
+use super::setting::Setting;
 
 /// Light, dark and paper.
 const STYLE: &str = "

@@ -6,52 +6,8 @@ use serde::Serialize;
 use super::measure::Latency;
 use super::noise::Noise;
 use super::plot;
+use super::setting::Setting;
 use crate::output::{self, Cell};
-
-/// One of the three ways to lock, or another kind of lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Setting {
-    Classic,
-    Fenced,
-    Default,
-    Reader,
-    /// Two resources in one lock.
-    Two,
-    /// Four.
-    Four,
-    /// One of four permits.
-    Permit,
-    /// The first hold of an owner.
-    Owner,
-}
-
-impl Setting {
-    pub(super) const ALL: [Self; 3] = [Self::Classic, Self::Fenced, Self::Default];
-
-    /// The kinds of locks, the plain one first.
-    pub(super) const KINDS: [Self; 6] = [
-        Self::Default,
-        Self::Reader,
-        Self::Two,
-        Self::Four,
-        Self::Permit,
-        Self::Owner,
-    ];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Classic => "classic",
-            Self::Fenced => "fenced",
-            Self::Default => "default",
-            Self::Reader => "reader",
-            Self::Two => "two",
-            Self::Four => "four",
-            Self::Permit => "permit",
-            Self::Owner => "owner",
-        }
-    }
-}
 
 /// One size in one setting.
 #[derive(Debug, Serialize)]

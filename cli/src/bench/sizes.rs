@@ -6,7 +6,8 @@ use quorate_testbed::measure::{Samples, Spread};
 
 use super::ground::Ground;
 use super::measure::{Crowd, Latency, alone, crowd, warm_up};
-use super::results::{Apart, Row, Setting};
+use super::results::{Apart, Row};
+use super::setting::Setting;
 use crate::exit::Failure;
 use crate::progress::Progress;
 
