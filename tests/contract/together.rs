@@ -1,6 +1,7 @@
 //! What goes to a master as one call of many is answered, and leaves behind, what each would by itself: random bursts on
 //! two real servers, reply by reply.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -85,12 +86,12 @@ fn beside(before: &str, lock: usize) -> Vec<u8> {
     [before.as_bytes(), &key(lock)].concat()
 }
 
-fn ticket(number: u64, heartbeat: Duration) -> Box<Ticket> {
-    Box::new(Ticket {
+fn ticket(number: u64, heartbeat: Duration) -> Ticket {
+    Ticket {
         waiter: format!("{PROCESS}:{number}").into(),
         number,
         heartbeat,
-    })
+    }
 }
 
 impl Ask {
@@ -100,7 +101,7 @@ impl Ask {
         Arc::new(claim.with_fairness(match self.stand {
             Stand::Classic | Stand::Unordered => Fairness::Unordered,
             Stand::Try => Fairness::Fair(None),
-            Stand::Waiter(number) => Fairness::Fair(Some(ticket(number, secs(240)))),
+            Stand::Waiter(number) => Fairness::Fair(Some(Box::new(ticket(number, secs(240))))),
         }))
     }
 
@@ -130,8 +131,8 @@ fn ask(cut: bool, lines: bool) -> impl Strategy<Value = Ask> {
     let shift = move || {
         prop_oneof![
             6 => -400..400_i64,
-            if cut { 1 } else { 0 } => Just(-9_000),
-            if cut { 1 } else { 0 } => Just(9_000),
+            u32::from(cut) => Just(-9_000),
+            u32::from(cut) => Just(9_000),
         ]
     };
     let verb = prop_oneof![
@@ -343,7 +344,7 @@ impl Pair {
     async fn line(&self, lock: usize, stay: &[bool]) {
         for (number, stay) in (1..).zip(stay) {
             let beat = if *stay { secs(240) } else { ms(15) };
-            let place = Fairness::Fair(Some(ticket(number, beat)));
+            let place = Fairness::Fair(Some(Box::new(ticket(number, beat))));
             let claim = Claim::new("", &key(lock), asking::token(9), true);
             let asked = asking::acquire(&Arc::new(claim.with_fairness(place)), LONG, now());
             // Who is granted leaves the lock to the others, and keeps its place.
@@ -421,7 +422,7 @@ impl Pair {
                     match (before, reply) {
                         // Deadlines of the same moment.
                         ("quorate:alive:", Reply::Array(mut all)) => {
-                            all.sort_by_key(|one| one.text().map(|text| text.into_owned()));
+                            all.sort_by_key(|one| one.text().map(Cow::into_owned));
                             Reply::Array(all)
                         }
                         (_, reply) => reply,
