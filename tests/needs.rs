@@ -430,9 +430,9 @@ fn told(right: &str) -> Option<String> {
             None
         }
         // Each of many is looked at by itself.
-        "+mget" => None,
+        "+mget"
         // Nobody is told who holds a lock, no leader is heard of at once, and nothing is listed.
-        "~quorate:note:lock:*"
+        | "~quorate:note:lock:*"
         | "~quorate:note:quorate:hold:*:lock:*"
         | "&quorate:leader:*"
         | "+unsubscribe"
