@@ -3,6 +3,7 @@
 -- KEYS: locks, no two the same. ARGV: ttl ms, 1 where there are lines or else 0, and of each its value and proposal us.
 -- Reply, of each: -1 (granted, the counter is the proposal), the counter (granted), the refusal or the error that it
 -- would get by itself, or 0 (nothing was done: to be asked for by itself).
+-- One thing differs: a server without memory lets a script go on that has removed something, a dead waiter of one.
 -- A free lock whose counter takes the proposal as it came costs two calls: numbers of 16 digits (of the years 2001 to
 -- 2286) are compared as text, and what stands there is asked for all of them at once. All others are done as if alone.
 if tonumber(ARGV[1]) > MAX_TTL then
