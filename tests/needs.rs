@@ -429,8 +429,10 @@ fn told(right: &str) -> Option<String> {
         "+publish" | "+subscribe" | "+ping" | "&quorate:wake:*" | "+client|id" | "+client|kill" => {
             None
         }
+        // Each of many is looked at by itself.
+        "+mget"
         // Nobody is told who holds a lock, no leader is heard of at once, and nothing is listed.
-        "~quorate:note:lock:*"
+        | "~quorate:note:lock:*"
         | "~quorate:note:quorate:hold:*:lock:*"
         | "&quorate:leader:*"
         | "+unsubscribe"
@@ -540,4 +542,29 @@ async fn the_classic_algorithm_needs_less_and_is_asked_for_no_more() {
     let guard = classic.acquire("job").await.expect("free");
     guard.extend(secs(25)).await.expect("ours");
     assert_eq!(guard.release().await.unreachable, 0);
+}
+
+#[tokio::test]
+async fn who_may_not_ask_for_many_at_once_takes_many_locks_all_the_same() {
+    for program in programs() {
+        let masters = three(program);
+        grant(&masters, Some("+mget"));
+        let locker = locker(&masters);
+        for _ in 0..3 {
+            let names: Vec<String> = (0..50).map(|n| format!("one of many {n}")).collect();
+            let all = names.iter().map(|name| locker.acquire(name));
+            let held = futures::future::join_all(all).await.into_iter();
+            let held: Vec<LockGuard> = held.map(|one| one.expect("no right is missing")).collect();
+            let released = held.into_iter().map(LockGuard::release);
+            let released = format!("{:?}", futures::future::join_all(released).await);
+            assert!(!released.to_lowercase().contains("denied"), "{released}");
+        }
+        let looked = masters.iter().map(|master| {
+            let stats = ask_server(master, &["INFO", "commandstats"]);
+            stats
+                .text()
+                .is_some_and(|text| text.contains("cmdstat_mget"))
+        });
+        assert!(looked.into_iter().all(|asked| asked), "many came together");
+    }
 }

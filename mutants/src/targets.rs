@@ -19,6 +19,8 @@ const DECIDING: &[&str] = &[
     "src/node/actor/*.rs",
     "src/node/redis/link.rs",
     "src/node/redis/online.rs",
+    "src/node/redis/runs.rs",
+    "src/node/redis/many.rs",
     "src/node/redis/handshake.rs",
     "src/node/actor/trust.rs",
     "src/node/redis/raised.rs",

@@ -59,6 +59,8 @@ counted! {
         lost: "losses told to a holder",
         lined_up: "attempts from a place in line: sent",
         batches: "renewals of several locks at once",
+        acquired_together: "attempts that came with others: sent",
+        released_together: "releases that came with others: sent",
         woken: "waiters woken",
         groups: "messages about several locks or classes",
         several: "holds of several resources",

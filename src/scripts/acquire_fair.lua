@@ -37,19 +37,4 @@ local held = call('GET', key)
 if held == ARGV[1] then
   --+ fence/again.lua
 end
-local left, note
-if held then
-  left = call('PTTL', key)
-  -- A courtesy to who waits; a user who may not read it waits as well.
-  note = redis.pcall('GET', '{note}' .. key)
-else
-  left = tonumber(call('ZSCORE', alive, head) or ms) - ms
-end
-local ahead = 0
-if waiter then
-  ahead = call('ZRANK', queue, waiter)
-elseif head then
-  ahead = call('ZCARD', queue)
-end
-local largest = tonumber(call('GET', '{ticket}' .. key) or 0)
-return {left, ahead, largest, string.sub(held or '', 1, 96), type(note) == 'string' and string.sub(note, 1, NOTE_TOLD) or nil}
+--+ line/refused.lua

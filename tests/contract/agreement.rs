@@ -456,7 +456,7 @@ fn close(a: Option<Duration>, b: Option<Duration>, blur: Duration) -> bool {
     }
 }
 
-fn agree(a: &Said, b: &Said, blur: Duration) -> bool {
+pub(crate) fn agree(a: &Said, b: &Said, blur: Duration) -> bool {
     match (a, b) {
         (
             Ok(Answer::Refused {
@@ -513,7 +513,7 @@ fn agree(a: &Said, b: &Said, blur: Duration) -> bool {
 
 /// The wake-ups that one master sent.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<Vec<Vec<u8>>>>);
+pub(crate) struct Heard(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl WakeSink for Heard {
     fn woken(&self, _: usize, key: &[u8]) {
@@ -522,7 +522,7 @@ impl WakeSink for Heard {
 }
 
 impl Heard {
-    fn of(arm: &Arm) -> Self {
+    pub(crate) fn of(arm: &Arm) -> Self {
         let heard = Self::default();
         arm.node.subscribe(Subscriber {
             process: PROCESS.into(),
@@ -532,7 +532,7 @@ impl Heard {
         heard
     }
 
-    fn take(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn take(&self) -> Vec<Vec<u8>> {
         std::mem::take(&mut *self.0.lock().expect("no panic"))
     }
 }

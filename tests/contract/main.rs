@@ -18,6 +18,7 @@ mod permit;
 mod release;
 #[path = "../support/mod.rs"]
 mod support;
+mod together;
 mod value;
 
 /// Runs each case on every arm.

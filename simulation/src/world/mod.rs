@@ -5,6 +5,7 @@
 
 mod group;
 mod link;
+mod many;
 mod master;
 mod net;
 mod notes;

@@ -11,12 +11,12 @@ use quorate::node::{
 
 use super::master::run_id;
 use super::words::{millis, number, text, token};
-use super::{Event, Stray, World, group, notes, permit, register};
+use super::{Event, Stray, World, group, many, notes, permit, register};
 use crate::canary::Flaw;
 use crate::scenario::Refusal;
 
 /// What stands in the first line of each script.
-const TITLES: [&str; 17] = [
+const TITLES: [&str; 19] = [
     "\n-- ACQUIRE (",
     "\n-- ACQUIRE in order",
     "\n-- CONFIRM (",
@@ -34,6 +34,8 @@ const TITLES: [&str; 17] = [
     "\n-- NOTE",
     "\n-- PERMIT",
     "\n-- RELEASE of a slot",
+    "\n-- ACQUIRE of many",
+    "\n-- RELEASE of many",
 ];
 
 const ACQUIRE: usize = 0;
@@ -52,6 +54,8 @@ const NOTE: usize = 14;
 const LOOK: usize = 6;
 const PERMIT: usize = 15;
 const RELEASE_PERMIT: usize = 16;
+const ACQUIRE_MANY: usize = 17;
+const RELEASE_MANY: usize = 18;
 
 /// One command, as a list of words; how many bytes it took.
 fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
@@ -97,6 +101,19 @@ fn request(words: &[&[u8]]) -> Option<Request> {
             let (keys, args) = rest.split_at_checked(number(keys) as usize)?;
             scripted(script_of(sha)?, keys, args)
         }
+        _ => None,
+    }
+}
+
+/// The requests that a command for many asks for; none where it is not one.
+fn requests(words: &[&[u8]]) -> Option<Vec<Request>> {
+    let [b"EVALSHA", sha, keys, rest @ ..] = words else {
+        return None;
+    };
+    let (keys, args) = rest.split_at_checked(number(keys) as usize)?;
+    match script_of(sha)? {
+        ACQUIRE_MANY => many::asked(keys, args),
+        RELEASE_MANY => many::released(keys, args),
         _ => None,
     }
 }
@@ -311,7 +328,7 @@ impl World {
                 let uptime = self.uptime(master);
                 let run = self.masters[master].run;
                 let info = format!(
-                    "run_id:{}\r\nuptime_in_seconds:{uptime}\r\n",
+                    "redis_version:7.4.0\r\nrun_id:{}\r\nuptime_in_seconds:{uptime}\r\n",
                     run_id(master, run)
                 );
                 write!(out, "${}\r\n{info}\r\n", info.len()).expect("a string takes everything");
@@ -374,16 +391,41 @@ impl World {
                 return out.push_str("-NOSCRIPT No matching script\r\n");
             }
         }
+        if let Some(requests) = requests(words) {
+            return self.many(conn, &requests, out);
+        }
         let Some(request) = request(words) else {
             return out.push_str("-ERR unknown command\r\n");
         };
         if let Request::Look { .. } = request {
             return self.look_at(master, &request, out);
         }
+        self.one(conn, &request, out);
+    }
+
+    /// Many requests in one call.
+    fn many(&mut self, conn: usize, requests: &[Request], out: &mut String) {
+        let count = requests.len() as u64;
+        match requests.first() {
+            Some(Request::Release { .. }) => self.watch.coverage.released_together += count,
+            _ => self.watch.coverage.acquired_together += count,
+        }
+        let mut each = Vec::with_capacity(requests.len());
+        for request in requests {
+            let mut said = String::new();
+            self.one(conn, request, &mut said);
+            each.push(said);
+        }
+        many::reply(requests, &each, out);
+    }
+
+    /// One request, whether it came by itself or not.
+    fn one(&mut self, conn: usize, request: &Request, out: &mut String) {
+        let (master, now) = (self.conns[conn].master, self.now);
         let first = self.conns[conn].served == 0;
         self.conns[conn].served += 1;
         let coverage = &mut self.watch.coverage;
-        match &request {
+        match request {
             Request::Release { .. } if first => coverage.owed += 1,
             Request::Confirm { .. } => coverage.confirms += 1,
             Request::Extend { items } if items.len() > 1 => coverage.batches += 1,
@@ -401,9 +443,9 @@ impl World {
             self.watch.coverage.duplicates += 1;
             self.stray_at(late, master, request.clone());
         }
-        let answer = self.apply(master, &request, true);
-        let note = self.note_of_refusal(master, &request, &answer);
-        reply(&request, &answer, note.as_deref(), out);
+        let answer = self.apply(master, request, true);
+        let note = self.note_of_refusal(master, request, &answer);
+        reply(request, &answer, note.as_deref(), out);
     }
 
     /// Ends a connection by its number; true when it was there.

@@ -26,6 +26,8 @@ pub(in crate::node) struct Queued {
     reply: Reply,
     /// It has been sent once and came back because the master had lost its scripts.
     pub(in crate::node) resent: bool,
+    /// It has been sent together with others, and is to be asked by itself.
+    pub(in crate::node) apart: bool,
     /// Of a release that the master refused before: when its key has expired by itself.
     pub(in crate::node) until: Option<Instant>,
 }
@@ -36,6 +38,7 @@ impl Queued {
             request,
             reply,
             resent: false,
+            apart: false,
             until: None,
         }
     }

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use super::many::least_acquires;
 use super::resp::{Command, Value};
 use super::shared::Shared;
 use super::wire::{Scripts, not_admitted, server_fault};
@@ -28,6 +29,8 @@ pub(super) struct Negotiated {
     pub(super) refused: Option<Fault>,
     /// Since when the master is known to have no mark; none where it has one, or nobody may read it.
     pub(super) unmarked: Option<Instant>,
+    /// The fewest acquires that go in one call to this server.
+    pub(super) least_acquires: usize,
 }
 
 /// A handshake under way.
@@ -211,6 +214,7 @@ impl Handshake {
 
     pub(super) fn done(self) -> Negotiated {
         Negotiated {
+            least_acquires: least_acquires(self.field("redis_version")),
             scripts: self.scripts,
             quarantined_until: self.quarantined_until,
             memory: self.memory,

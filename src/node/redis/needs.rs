@@ -45,10 +45,12 @@ pub enum Purpose {
     Elections,
     /// Being told when the masters of a client are closed; needed to change them.
     Masters,
+    /// Asking for many locks at once; without, each of them is looked at by itself.
+    Crowds,
 }
 
 impl Purpose {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Locking,
         Self::RestartGuard,
         Self::Fencing,
@@ -56,6 +58,7 @@ impl Purpose {
         Self::WakeUps,
         Self::Notes,
         Self::Elections,
+        Self::Crowds,
         Self::Groups,
         Self::Reconnecting,
         Self::Operating,
@@ -95,6 +98,7 @@ impl fmt::Display for Purpose {
             Self::Notes => "notes of who holds a lock",
             Self::Elections => "hearing of new leaders at once",
             Self::Masters => "masters that change",
+            Self::Crowds => "many locks at once",
         })
     }
 }
@@ -148,6 +152,8 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Notes, "SET {note} x XX PX 1"),
     (Purpose::Notes, "DEL {note}"),
     (Purpose::Notes, "GETEX {note} PX 1"),
+    (Purpose::Crowds, "MGET {fence}"),
+    (Purpose::Crowds, "MGET {lock}"),
     (Purpose::Elections, "SUBSCRIBE {leader}"),
     (Purpose::Elections, "UNSUBSCRIBE {leader}"),
     (Purpose::Elections, "PUBLISH {leader} x"),
@@ -227,7 +233,7 @@ pub(super) fn purposes(
             Purpose::Naming => false,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
-            Purpose::Fencing | Purpose::Values | Purpose::Notes => fencing,
+            Purpose::Fencing | Purpose::Values | Purpose::Notes | Purpose::Crowds => fencing,
             // Most locks are one resource held alone; the table names it, and who asks for more hears of it.
             Purpose::Groups | Purpose::Semaphores => fencing && fair,
             Purpose::Order | Purpose::WakeUps | Purpose::Elections => fair,
@@ -529,7 +535,7 @@ mod tests {
     use crate::node::redis::wire::sources;
 
     /// What a user gets by the line on the page: all that is in use by default, and what operators ask.
-    const DEFAULTS: [Purpose; 13] = [
+    const DEFAULTS: [Purpose; 14] = [
         Purpose::Locking,
         Purpose::RestartGuard,
         Purpose::Fencing,
@@ -537,6 +543,7 @@ mod tests {
         Purpose::WakeUps,
         Purpose::Notes,
         Purpose::Elections,
+        Purpose::Crowds,
         Purpose::Reconnecting,
         Purpose::Operating,
         Purpose::Groups,
@@ -594,6 +601,7 @@ mod tests {
             Purpose::Semaphores => "no permits",
             Purpose::Notes => "nobody is told who holds a lock",
             Purpose::Elections => "observers go by their timers",
+            Purpose::Crowds => "each by itself: more work for the master",
             Purpose::Masters => "not told when masters are changed: give it before a change",
         }
     }
@@ -616,6 +624,7 @@ mod tests {
             Purpose::Notes => "notes of who holds a lock",
             Purpose::Elections => "new leaders, heard of at once",
             Purpose::Masters => "masters that change",
+            Purpose::Crowds => "many locks at once",
         }
     }
 
@@ -668,10 +677,10 @@ mod tests {
     }
 
     /// What each script is for.
-    const OF_SCRIPTS: [&[Purpose]; 18] = {
+    const OF_SCRIPTS: [&[Purpose]; 20] = {
         use Purpose::{
-            Elections, Fencing, Groups, Locking, Notes, Operating, Order, Semaphores, Values,
-            WakeUps,
+            Crowds, Elections, Fencing, Groups, Locking, Notes, Operating, Order, Semaphores,
+            Values, WakeUps,
         };
         [
             &[Locking, Fencing],
@@ -692,6 +701,8 @@ mod tests {
             &[Locking, Order, WakeUps, Notes],
             &[Notes, Elections, Groups, Fencing],
             &[Locking],
+            &[Locking, Fencing, Order, Notes, Crowds],
+            &[Locking, Order, WakeUps, Crowds],
         ]
     };
 
@@ -712,7 +723,8 @@ mod tests {
                 assert!(
                     call.family.is_some()
                         || ["time", "publish"].contains(&name.as_str())
-                        || line.contains(", name"),
+                        || line.contains(", name")
+                        || line.contains(", unpack("),
                     "{line}"
                 );
             }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::buffers::Output;
 use super::handshake::Negotiated;
+use super::many::{Each, decode_many};
 use super::resp::{Command, Value};
+use super::runs::{Placed, Runs};
 use super::shared::Shared;
 use super::wire::{NoAnswer, Scripts, decode, is_noscript, not_admitted};
 use crate::keys::{LEADER, MASTERS};
@@ -49,6 +51,16 @@ pub(super) struct Online {
     again: Vec<Queued>,
     /// The sets that are to be loaded for it.
     wanted: Vec<usize>,
+    /// What was asked together with others and is to be asked by itself; goes first.
+    apart: Vec<Queued>,
+    /// What is about to be written, before and after it was arranged.
+    runs: Runs<Queued>,
+    placed: Vec<Placed<Queued>>,
+    /// What one reply is about, and what it means for each.
+    answered: Vec<Queued>,
+    each: Vec<Each>,
+    /// The scripts for many at once have been asked for.
+    many_wanted: bool,
     /// Since when an answer is overdue. Nothing but what is under way is asked meanwhile.
     stalled_since: Option<Instant>,
     window: Window,
@@ -58,6 +70,14 @@ pub(super) struct Online {
 struct Sent {
     what: What,
     at: Instant,
+    /// How many requests behind it have their answers in the same reply.
+    along: usize,
+}
+
+impl Sent {
+    fn alone(what: What, at: Instant) -> Self {
+        Self { what, at, along: 0 }
+    }
 }
 
 enum What {
@@ -82,6 +102,12 @@ impl Online {
             under_way: VecDeque::new(),
             again: Vec::new(),
             wanted: Vec::new(),
+            apart: Vec::new(),
+            runs: Runs::new(negotiated.least_acquires),
+            placed: Vec::new(),
+            answered: Vec::new(),
+            each: Vec::new(),
+            many_wanted: false,
             stalled_since: None,
             window: Window::new(shared.options.node_timeout),
         }
@@ -102,7 +128,8 @@ impl Online {
     /// Nothing that was taken is unanswered.
     pub(super) fn is_idle(&self) -> bool {
         let request = |sent: &Sent| matches!(sent.what, What::Request(_));
-        self.again.is_empty() && !self.under_way.iter().any(request)
+        let waits = !self.again.is_empty() || !self.apart.is_empty();
+        !waits && !self.under_way.iter().any(request)
     }
 
     /// Takes in one reply or push. An error ends the connection.
@@ -120,25 +147,31 @@ impl Online {
             wake(shared.subscriber.get(), push);
             return Ok(());
         }
-        let Some(Sent { what, at }) = self.under_way.pop_front() else {
+        let Some(Sent { what, at, along }) = self.under_way.pop_front() else {
             return Err(Fault::Down("an answer that nobody asked for".into()));
         };
         match what {
-            What::Request(mut queued) => {
+            What::Request(queued) if along > 0 => {
+                self.answered.push(queued);
+                for _ in 0..along {
+                    if let Some(Sent {
+                        what: What::Request(queued),
+                        ..
+                    }) = self.under_way.pop_front()
+                    {
+                        self.answered.push(queued);
+                    }
+                }
+                self.hear_many(shared, owed, value, (at, now))?;
+            }
+            What::Request(queued) => {
                 self.window.learn(at, now);
                 if is_noscript(value) && !queued.resent {
-                    queued.resent = true;
-                    self.again.push(queued);
-                    self.wanted = self.scripts.loaded_sets().collect();
+                    self.send_again(queued);
                     return Ok(());
                 }
                 let answer = match decode(&queued.request, value, &self.memory) {
                     Ok(answer) => Ok(answer),
-                    Err(NoAnswer::Fault(Fault::OtherMasters(mark))) => {
-                        let mark = Mark::read(mark.as_bytes());
-                        let fault = not_admitted(shared.options.configuration, mark);
-                        Err(fault.unwrap_or(Fault::Server("a mark that admits us".into())))
-                    }
                     Err(NoAnswer::Fault(fault)) => Err(fault),
                     Err(NoAnswer::Odd(fault)) => {
                         owed.keep(&queued);
@@ -157,6 +190,46 @@ impl Online {
             What::Mark => {}
         }
         Ok(())
+    }
+
+    /// Takes in the reply to all that have been put into `answered`.
+    fn hear_many(
+        &mut self,
+        shared: &Shared,
+        owed: &mut Owed,
+        value: &Value<'_>,
+        (at, now): (Instant, Instant),
+    ) -> Result<(), Fault> {
+        let mut answered = std::mem::take(&mut self.answered);
+        let mut each = std::mem::take(&mut self.each);
+        if let Err(fault) = decode_many(&answered, value, &mut each) {
+            for queued in answered {
+                owed.keep(&queued);
+                queued.answer(Err(fault.clone()));
+            }
+            return Err(fault);
+        }
+        let noscript = is_noscript(value);
+        for (mut queued, said) in answered.drain(..).zip(each.drain(..)) {
+            self.window.learn(at, now);
+            if noscript && !queued.resent {
+                self.send_again(queued);
+            } else if let Some(answer) = said {
+                settle(shared, owed, queued, answer, noscript, now);
+            } else {
+                queued.apart = true;
+                self.apart.push(queued);
+            }
+        }
+        (self.answered, self.each) = (answered, each);
+        Ok(())
+    }
+
+    /// The master has lost its scripts: they are loaded, and this is sent again.
+    fn send_again(&mut self, mut queued: Queued) {
+        queued.resent = true;
+        self.again.push(queued);
+        self.wanted = self.scripts.loaded_sets().collect();
     }
 
     /// Whether a push is the answer to what was asked first: subscriptions are answered so, in turn.
@@ -204,13 +277,8 @@ impl Online {
                 // of one that is loaded for the first time comes with its answer.
                 let known: Vec<usize> = self.scripts.loaded_sets().collect();
                 let are_named = self.wanted.iter().all(|set| known.contains(set));
-                for set in self.wanted.drain(..) {
-                    let scripts = (self.scripts).load(set, shared.options.max_ttl, out.commands());
-                    let load = |index| Sent {
-                        what: What::Script(index),
-                        at: now,
-                    };
-                    self.under_way.extend(scripts.map(load));
+                for set in std::mem::take(&mut self.wanted) {
+                    self.load(set, shared, out, now);
                 }
                 if !are_named {
                     return true;
@@ -218,6 +286,8 @@ impl Online {
             }
             batch.append(&mut self.again);
         }
+        // Before all that comes behind it: a release of the same claim.
+        batch.splice(0..0, self.apart.drain(..));
         let room = room.min(BATCH);
         // They go first, and leave room for others however many there are
         // (`owed_releases_never_starve_requests`).
@@ -241,16 +311,56 @@ impl Online {
                     self.wanted.push(set);
                 }
                 self.again.push(queued);
-            } else if !queued.request.is_void(now, &self.memory.run)
-                && (self.scripts).encode(&queued.request, &self.memory.run, out.commands())
+            } else if queued.request.is_withdrawn() || queued.request.is_void(now, &self.memory.run)
             {
-                let what = What::Request(queued);
-                self.under_way.push_back(Sent { what, at: now });
-            } else {
                 queued.answer(Err(Fault::Withdrawn));
+            } else {
+                self.runs.add(queued, &mut self.placed);
             }
         }
+        self.runs.close(&mut self.placed);
+        self.write(shared, out, now);
         took
+    }
+
+    /// Writes what has been placed.
+    fn write(&mut self, shared: &Shared, out: &mut Output, now: Instant) {
+        let mut placed = std::mem::take(&mut self.placed);
+        if !self.scripts.has(Scripts::MANY) && placed.iter().any(|one| one.along > 0) {
+            // Nobody waits for the scripts: until they are there each goes by itself.
+            for one in &mut placed {
+                one.along = 0;
+            }
+            if !std::mem::replace(&mut self.many_wanted, true) {
+                self.load(Scripts::MANY, shared, out, now);
+            }
+        }
+        let mut at = 0;
+        while let Some(first) = placed.get(at) {
+            let next = at + 1 + first.along;
+            match &placed[at..next] {
+                [one] => {
+                    let request = &one.member.request;
+                    (self.scripts).encode(request, &self.memory.run, out.commands());
+                }
+                run => self.scripts.encode_many(run, out.commands()),
+            }
+            at = next;
+        }
+        self.under_way
+            .extend(placed.drain(..).map(|Placed { member, along }| Sent {
+                what: What::Request(member),
+                at: now,
+                along,
+            }));
+        self.placed = placed;
+    }
+
+    /// Asks the master to load a set of scripts.
+    fn load(&mut self, set: usize, shared: &Shared, out: &mut Output, now: Instant) {
+        let scripts = (self.scripts).load(set, shared.options.max_ttl, out.commands());
+        let load = |index| Sent::alone(What::Script(index), now);
+        self.under_way.extend(scripts.map(load));
     }
 
     /// Why something is not asked for.
@@ -285,8 +395,7 @@ impl Online {
             || options.marks.is_old(shared.address.name());
         if prepared && options.configuration.admission(Some(mark)) == Admission::Admitted {
             Command::words(out.commands(), &["SET", MASTERS, &mark.to_string(), "NX"]);
-            let what = What::Mark;
-            self.under_way.push_back(Sent { what, at: now });
+            self.under_way.push_back(Sent::alone(What::Mark, now));
         }
     }
 
@@ -321,8 +430,7 @@ impl Online {
         let Some(oldest) = self.under_way.front() else {
             if now >= self.heard + IDLE {
                 Command::words(out.commands(), &["PING"]);
-                let what = What::Ping;
-                self.under_way.push_back(Sent { what, at: now });
+                self.under_way.push_back(Sent::alone(What::Ping, now));
             }
             return Ok(());
         };
@@ -337,7 +445,7 @@ impl Online {
             } => Some(queued),
             _ => None,
         });
-        for queued in open.chain(&mut self.again) {
+        for queued in open.chain(&mut self.again).chain(&mut self.apart) {
             queued.time_out(Fault::Timeout(limit));
         }
         Ok(())
@@ -352,7 +460,7 @@ impl Online {
                 What::Request(queued) => Some(queued),
                 What::Script(_) | What::Ping | What::Mark => None,
             });
-        open.chain(self.again)
+        open.chain(self.apart).chain(self.again)
     }
 }
 
@@ -365,6 +473,14 @@ fn settle(
     noscript: bool,
     now: Instant,
 ) {
+    let answer = match answer {
+        Err(Fault::OtherMasters(mark)) => {
+            let mark = Mark::read(mark.as_bytes());
+            let fault = not_admitted(shared.options.configuration, mark);
+            Err(fault.unwrap_or(Fault::Server("a mark that admits us".into())))
+        }
+        answer => answer,
+    };
     match &answer {
         Err(fault) if noscript || passes(fault) => {
             owed.postpone(&queued, shared.options.max_ttl, now);

@@ -23,7 +23,7 @@ use crate::protocol::mark::{Admission, Configuration, Mark};
 const FENCE_TTL: Duration = Duration::from_secs(86_400);
 
 /// The scripts, in the order of [`Script`].
-const SOURCES: [&str; 18] = [
+const SOURCES: [&str; 20] = [
     include_str!("../../scripts/acquire.lua"),
     include_str!("../../scripts/confirm.lua"),
     include_str!("../../scripts/release.lua"),
@@ -42,6 +42,8 @@ const SOURCES: [&str; 18] = [
     include_str!("../../scripts/release_permit.lua"),
     include_str!("../../scripts/note.lua"),
     include_str!("../../scripts/classic.lua"),
+    include_str!("../../scripts/acquire_many.lua"),
+    include_str!("../../scripts/release_many.lua"),
 ];
 
 macro_rules! part {
@@ -54,14 +56,18 @@ macro_rules! part {
 }
 
 /// What several scripts share, put in where a line asks for it: a function would cost each call.
-const PARTS: [(&str, &str); 11] = [
+const PARTS: [(&str, &str); 14] = [
     part!("fence/read.lua"),
     part!("fence/again.lua"),
     // Has a part itself, which therefore comes behind it.
     part!("fence/raise.lua"),
     part!("fence/next.lua"),
     part!("line/join.lua"),
+    // As well.
+    part!("line/first.lua"),
     part!("line/purge.lua"),
+    part!("line/refused.lua"),
+    part!("many/seen.lua"),
     part!("mark/has.lua"),
     part!("note/forget.lua"),
     part!("note/said.lua"),
@@ -81,7 +87,7 @@ pub(super) fn with_parts(source: &str) -> String {
 }
 
 #[derive(Clone, Copy)]
-enum Script {
+pub(super) enum Script {
     Acquire,
     Confirm,
     Release,
@@ -100,6 +106,8 @@ enum Script {
     ReleasePermit,
     Note,
     Classic,
+    AcquireMany,
+    ReleaseMany,
 }
 
 impl Script {
@@ -131,7 +139,7 @@ impl Script {
 }
 
 /// The scripts that vote, in the order of [`Script`].
-const VOTES: [usize; 9] = [
+const VOTES: [usize; 10] = [
     Script::Acquire as usize,
     Script::Confirm as usize,
     Script::Extend as usize,
@@ -141,6 +149,7 @@ const VOTES: [usize; 9] = [
     Script::Keep as usize,
     Script::Permit as usize,
     Script::Classic as usize,
+    Script::AcquireMany as usize,
 ];
 
 /// The names under which a master knows the scripts.
@@ -153,7 +162,15 @@ pub(super) struct Scripts {
 
 /// The scripts that are loaded together, in the order of [`Script`]: those of the plain lock with every
 /// connection, the others when they are first needed.
-const SETS: [Range<usize>; 6] = [0..8, 8..12, 12..14, 14..16, 16..17, 17..SOURCES.len()];
+const SETS: [Range<usize>; 7] = [
+    0..8,
+    8..12,
+    12..14,
+    14..16,
+    16..17,
+    17..18,
+    18..SOURCES.len(),
+];
 
 /// How the scripts say that a master is not for these clients.
 const OTHER_MASTERS: &str = "quorate: masters ";
@@ -197,6 +214,9 @@ impl Scripts {
     /// The set that every connection begins with.
     pub(super) const PLAIN: usize = 0;
 
+    /// The set for many requests at once.
+    pub(super) const MANY: usize = 6;
+
     /// Writes the commands that load a set, with the deployment's constants in front of each script; says
     /// which scripts these are.
     pub(super) fn load(&self, set: usize, max_ttl: Duration, out: &mut Vec<u8>) -> Range<usize> {
@@ -230,10 +250,16 @@ impl Scripts {
         Script::of(request).or(classic.then_some(Script::Classic))
     }
 
+    /// Whether this connection has loaded a set.
+    pub(super) fn has(&self, set: usize) -> bool {
+        self.shas[SETS[set].clone()]
+            .iter()
+            .all(|sha| !sha.is_empty())
+    }
+
     /// The sets that this connection has loaded.
     pub(super) fn loaded_sets(&self) -> impl Iterator<Item = usize> {
-        let names = |set: &usize| &self.shas[SETS[*set].clone()];
-        (0..SETS.len()).filter(move |set| names(set).iter().all(|sha| !sha.is_empty()))
+        (0..SETS.len()).filter(|set| self.has(*set))
     }
 
     /// Reads one reply to [`load`](Self::load).
@@ -246,7 +272,7 @@ impl Scripts {
         Ok(())
     }
 
-    fn call<'a>(
+    pub(super) fn call<'a>(
         &self,
         script: Script,
         keys: usize,
@@ -261,11 +287,8 @@ impl Scripts {
         command
     }
 
-    /// Writes one request as one command, to this run of the server. False when nothing of it is left to send.
-    pub(super) fn encode(&self, request: &Request, run: &ServerRun, out: &mut Vec<u8>) -> bool {
-        if request.is_withdrawn() {
-            return false;
-        }
+    /// Writes one request as one command, to this run of the server.
+    pub(super) fn encode(&self, request: &Request, run: &ServerRun, out: &mut Vec<u8>) {
         match request {
             Request::Acquire {
                 claim,
@@ -274,8 +297,7 @@ impl Scripts {
             } => self.acquire(claim, *ttl, *proposal, out),
             Request::Confirm { claim, token } => {
                 if let Some(group) = claim.group() {
-                    self.confirm_group(claim, group, *token, out);
-                    return true;
+                    return self.confirm_group(claim, group, *token, out);
                 }
                 let mut command = self.call(Script::Confirm, 1, 2, out);
                 command.arg(claim.key()).arg(claim.token().to_hex());
@@ -300,7 +322,6 @@ impl Scripts {
             Request::List { page } => scan(page, out),
             Request::Watch { key, on } => watch(key, *on, out),
         }
-        true
     }
 
     /// A look, or a break: of a slot with what names the line of its semaphore.
@@ -593,7 +614,7 @@ fn bid(command: &mut Command<'_>, claim: &Claim, ttl: Duration, proposal: u64) {
 }
 
 /// Whole milliseconds, rounded up: a master must never keep a key for less than we count on.
-fn millis(ttl: Duration) -> u64 {
+pub(super) fn millis(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
@@ -608,7 +629,7 @@ pub(super) enum NoAnswer {
 }
 
 impl NoAnswer {
-    fn odd() -> Self {
+    pub(super) fn odd() -> Self {
         Self::Odd(Fault::Server(
             "a reply that does not fit the request".into(),
         ))
@@ -622,7 +643,7 @@ pub(super) fn decode(
     memory: &Memory,
 ) -> Result<Answer, NoAnswer> {
     if let Value::Error(error) = value {
-        return Err(NoAnswer::Fault(refused(request, error)));
+        return Err(NoAnswer::Fault(refused(Script::of(request), error)));
     }
     Ok(match (request, value) {
         (Request::Acquire { claim, .. }, value) => acquired(claim, value)?,
@@ -668,7 +689,7 @@ pub(super) fn decode(
 }
 
 /// The answer to an acquire: each kind of claim has its own.
-fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
+pub(super) fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
     let in_line = matches!(claim.fairness(), Fairness::Fair(_));
     if let Some(permit) = claim.permit() {
         return permitted(permit, value);
@@ -792,7 +813,7 @@ const LARGEST_COUNTER: u64 = 1 << 53;
 
 /// A fencing counter as a master says it. What cannot be one never becomes a token, and is no answer of
 /// a script of ours (the simulation found two clients with one number behind it).
-fn counter(said: i64) -> Result<u64, NoAnswer> {
+pub(super) fn counter(said: i64) -> Result<u64, NoAnswer> {
     let counter = u64::try_from(said).ok();
     let possible = counter.filter(|counter| (1..=LARGEST_COUNTER).contains(counter));
     possible.ok_or_else(|| {
@@ -974,10 +995,10 @@ pub(super) fn server_fault(error: &[u8]) -> Fault {
     by_code(&String::from_utf8_lossy(error), None)
 }
 
-/// An error reply to `request` as a fault.
-fn refused(request: &Request, error: &[u8]) -> Fault {
+/// An error reply to what ran this script as a fault.
+pub(super) fn refused(script: Option<Script>, error: &[u8]) -> Fault {
     let text = String::from_utf8_lossy(error);
-    match Script::of(request) {
+    match script {
         // The lock key alone is named in the command itself.
         _ if text.starts_with("NOPERM ") && Denied::of(&text) == Denied::Key => {
             Fault::Denied(brief(&format!("no right to use the lock key: {text}")))
@@ -1081,7 +1102,7 @@ mod tests {
         }
         let text = String::from_utf8(out).expect("text");
         assert!(!text.contains("--+"), "{text}");
-        assert_eq!(text.matches("local fence = ").count(), 9);
+        assert_eq!(text.matches("local fence = ").count(), 10);
         assert!(
             !text.contains("{fence}") && !text.contains("{shared}"),
             "{text}"

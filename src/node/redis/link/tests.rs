@@ -928,3 +928,204 @@ fn a_master_that_was_closed_is_sent_nothing_but_releases() {
     bench.link.take(at(2));
     assert!(bench.written().contains("EVALSHA"));
 }
+
+/// The names that a command asks for: the words behind the number of keys.
+fn many(written: &str) -> Vec<usize> {
+    let commands = written.split("EVALSHA\r\n").skip(1);
+    let keys = commands.map(|rest| rest.split("\r\n").nth(3)?.parse().ok());
+    keys.map(|keys| keys.expect("a number of keys")).collect()
+}
+
+/// A bench whose master knows the scripts for many: they were asked for when they were first of use.
+fn many_loaded() -> Bench {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    bench.ask(1, release(1));
+    bench.ask(2, release(2));
+    bench.link.take(at(1));
+    let written = bench.written();
+    assert_eq!(written.matches("LOAD").count(), 2, "{written}");
+    assert_eq!(many(&written), [1, 1], "nobody waits for them");
+    bench.say([SHA, SHA, ":1\r\n:1\r\n"].concat().as_bytes(), 1);
+    assert_eq!(bench.told.all().len(), 2);
+    bench
+}
+
+/// Asks so many releases, which go out as one call.
+fn ask_releases(bench: &mut Bench, count: u8, now: u64) {
+    for n in 1..=count {
+        bench.ask(n.into(), release(n));
+    }
+    bench.link.take(at(now));
+    assert_eq!(many(&bench.written()), [usize::from(count)]);
+}
+
+#[test]
+fn what_has_gathered_goes_as_one_call_and_comes_back_to_who_asked() {
+    let mut bench = many_loaded();
+    ask_releases(&mut bench, 3, 2);
+    bench.say(b"$3\r\n101\r\n", 3);
+    let said = |number, ours| (number, Ok(Answer::Released(ours)));
+    assert_eq!(
+        bench.told.all(),
+        [said(1, true), said(2, false), said(3, true)]
+    );
+    for n in 1..=8 {
+        bench.ask(n.into(), acquire(n));
+    }
+    bench.link.take(at(4));
+    assert_eq!(many(&bench.written()), [8]);
+    bench.say(b"*8\r\n:-1\r\n:7\r\n*2\r\n:5\r\n:6\r\n", 5);
+    bench.say(b":9\r\n-WRONGTYPE x\r\n:9\r\n:9\r\n:9\r\n", 6);
+    let granted = |number, counter| {
+        let counter = Some(counter);
+        (number, Ok(Answer::Granted { counter }))
+    };
+    let (ttl_left, line) = (Some(ms(5)), None);
+    let refused = (3, Ok(Answer::Refused { ttl_left, line }));
+    let mut wanted = vec![granted(1, 1), granted(2, 7), refused, granted(4, 9)];
+    wanted.push((5, Err(Fault::WrongType)));
+    wanted.extend([granted(6, 9), granted(7, 9), granted(8, 9)]);
+    assert_eq!(bench.told.all(), wanted);
+}
+
+#[test]
+fn one_request_that_comes_alone_is_written_as_ever() {
+    let mut bench = many_loaded();
+    bench.ask(1, release(7));
+    bench.link.take(at(2));
+    assert_eq!(many(&bench.written()), [1]);
+    bench.say(b":1\r\n", 3);
+    assert_eq!(bench.told.all(), [(1, Ok(Answer::Released(true)))]);
+}
+
+#[test]
+fn an_error_of_a_call_of_many_reaches_each_and_its_releases_are_sent_again() {
+    let mut bench = many_loaded();
+    ask_releases(&mut bench, 2, 2);
+    bench.say(b"-BUSY a script\r\n", 3);
+    assert_eq!(bench.told.kinds(), ["busy", "busy"]);
+    bench.link.take(at(400));
+    assert_eq!(many(&bench.written()), [2], "they are owed");
+}
+
+#[test]
+fn what_a_user_may_not_do_with_one_of_many_is_asked_of_each_by_itself() {
+    let mut bench = many_loaded();
+    ask_releases(&mut bench, 3, 2);
+    bench.say(b"-NOPERM No permissions to access a key\r\n", 3);
+    assert_eq!(bench.told.all(), []);
+    bench.link.take(at(4));
+    assert_eq!(many(&bench.written()), [1, 1, 1]);
+    bench.say(b":1\r\n-NOPERM No permissions to access a key\r\n:1\r\n", 5);
+    assert_eq!(bench.told.kinds(), ["answer", "denied", "answer"]);
+}
+
+#[test]
+fn what_is_asked_by_itself_goes_first_and_not_at_all_where_it_was_withdrawn() {
+    let mut bench = many_loaded();
+    let claims: Vec<_> = (1..=8).map(claim).collect();
+    for (number, claim) in claims.iter().enumerate() {
+        let request = Request::Acquire {
+            claim: claim.clone(),
+            ttl: Duration::from_secs(10),
+            proposal: 1,
+        };
+        bench.ask(number, request);
+    }
+    bench.link.take(at(2));
+    assert_eq!(many(&bench.written()), [8]);
+    bench.say(b"*8\r\n:9\r\n:0\r\n:0\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n", 3);
+    assert_eq!(bench.told.all().len(), 6);
+    claims[1].withdraw();
+    bench.ask(11, release(2));
+    bench.ask(12, release(3));
+    bench.link.take(at(4));
+    assert_eq!(bench.told.all(), [(1, Err(Fault::Withdrawn))]);
+    let written = bench.written();
+    assert_eq!(many(&written), [1, 2]);
+    assert!(written.contains("10000"), "first the attempt: {written}");
+}
+
+#[test]
+fn scripts_for_many_that_were_lost_are_loaded_again_and_all_of_it_is_sent_again() {
+    let mut bench = many_loaded();
+    ask_releases(&mut bench, 3, 2);
+    bench.say(b"-NOSCRIPT No matching script.\r\n", 3);
+    bench.link.take(at(4));
+    let written = bench.written();
+    assert_eq!(written.matches("LOAD").count(), 10, "{written}");
+    assert_eq!(many(&written), [3]);
+    bench.say(SHA.repeat(10).as_bytes(), 5);
+    bench.say(b"-NOSCRIPT No matching script.\r\n", 5);
+    assert_eq!(
+        bench.told.kinds(),
+        ["server_error"; 3],
+        "once, and not for ever"
+    );
+}
+
+#[test]
+fn a_reply_that_does_not_fit_many_is_none_to_any_of_them_and_ends_the_connection() {
+    for odd in [
+        "$2\r\n11\r\n",
+        "$4\r\n1111\r\n",
+        "$3\r\n1x1\r\n",
+        "*3\r\n:1\r\n:1\r\n:1\r\n",
+        "*2\r\n$1\r\n1\r\n$1\r\n1\r\n",
+        "*3\r\n$1\r\n1\r\n*0\r\n$1\r\n1\r\n",
+        ":1\r\n",
+        "+OK\r\n",
+        "_\r\n",
+    ] {
+        let mut bench = many_loaded();
+        ask_releases(&mut bench, 3, 2);
+        bench.say(odd.as_bytes(), 3);
+        assert_eq!(bench.told.kinds(), ["server_error"; 3], "{odd:?}");
+        assert_ne!(bench.link.stage(), Stage::Talk, "{odd:?}");
+        let now = bench.greet_again(4);
+        bench.link.take(at(now));
+        assert_eq!(many(&bench.written()), [1; 3], "{odd:?}: they are owed");
+    }
+    for odd in [
+        "*7\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n",
+        "*8\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n:-2\r\n",
+        "*8\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n*1\r\n:1\r\n",
+        "$8\r\n11111111\r\n",
+        ":9\r\n",
+    ] {
+        let mut bench = many_loaded();
+        for n in 1..=8 {
+            bench.ask(n.into(), acquire(n));
+        }
+        bench.link.take(at(2));
+        assert_eq!(many(&bench.written()), [8]);
+        bench.say(odd.as_bytes(), 3);
+        assert_eq!(bench.told.kinds(), ["server_error"; 8], "{odd:?}");
+        assert_ne!(bench.link.stage(), Stage::Talk, "{odd:?}");
+    }
+}
+
+#[test]
+fn many_that_are_overdue_are_told_so_each_and_count_each_for_what_is_under_way() {
+    let mut bench = many_loaded();
+    ask_releases(&mut bench, 3, 2);
+    bench.pass(3, 2 + NODE_TIMEOUT);
+    assert_eq!(bench.told.kinds(), ["timeout"; 3]);
+    bench.say(b"$3\r\n111\r\n", 60);
+    assert_eq!(bench.told.all(), [], "told already");
+    bench.link.take(at(61));
+    assert_eq!(many(&bench.written()), [0_usize; 0], "delivered, if late");
+}
+
+#[test]
+fn what_was_under_way_together_is_owed_when_the_connection_breaks() {
+    let mut bench = many_loaded();
+    ask_releases(&mut bench, 3, 2);
+    bench.link.cut(Fault::Down("reset".into()), at(3));
+    assert_eq!(bench.told.kinds(), ["disconnected"; 3]);
+    let now = bench.greet_again(4);
+    bench.link.take(at(now));
+    let written = bench.written();
+    assert_eq!(many(&written), [1; 3], "{written}");
+}

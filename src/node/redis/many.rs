@@ -1,0 +1,189 @@
+//! Many requests as one call of a script, and its reply as an answer to each of them.
+
+use std::time::Duration;
+
+use super::resp::Value;
+use super::runs::{Kind, Member, Placed};
+use super::wire::{NoAnswer, Script, Scripts, acquired, counter, millis, refused};
+use crate::node::actor::mailbox::Queued;
+use crate::node::{Answer, Claim, Fairness, Fault, Request};
+
+/// The fewest acquires that are cheaper in one call than each by itself: before version 7 what a call costs grows
+/// faster with its words.
+pub(super) fn least_acquires(version: Option<&str>) -> usize {
+    let major = version.and_then(|text| text.split('.').next()?.parse::<u32>().ok());
+    if major.is_some_and(|major| major >= 7) {
+        3
+    } else {
+        8
+    }
+}
+
+/// Whether a claim is on a lock with a line; none where its script is not one of those that do many.
+fn lines(claim: &Claim) -> Option<bool> {
+    let alone = claim.group().is_none() && claim.permit().is_none();
+    match claim.fairness() {
+        Fairness::Fair(None) if alone => Some(true),
+        Fairness::Unordered if alone && claim.fenced() => Some(false),
+        _ => None,
+    }
+}
+
+impl Member for Queued {
+    fn kind(&self) -> Kind {
+        match &self.request {
+            _ if self.apart => Kind::Single,
+            Request::Acquire { claim, ttl, .. } => lines(claim).map_or(Kind::Single, |lines| {
+                let ttl = *ttl;
+                Kind::Acquire { lines, ttl }
+            }),
+            Request::Release { claim, .. } if !claim.is_noted() => {
+                lines(claim).map_or(Kind::Single, |lines| Kind::Release { lines })
+            }
+            _ => Kind::Single,
+        }
+    }
+
+    fn key(&self) -> Option<&[u8]> {
+        match &self.request {
+            Request::Acquire { claim, .. }
+            | Request::Confirm { claim, .. }
+            | Request::Release { claim, .. }
+            | Request::Read { claim, .. }
+            | Request::Write { claim, .. } => {
+                let one = claim.group().is_none() && claim.permit().is_none();
+                one.then(|| claim.key())
+            }
+            Request::Look { key } | Request::Break { key } => Some(key),
+            Request::Extend { .. }
+            | Request::Note { .. }
+            | Request::List { .. }
+            | Request::Watch { .. } => None,
+        }
+    }
+}
+
+impl Scripts {
+    /// Writes requests of one kind as one command.
+    pub(super) fn encode_many(&self, run: &[Placed<Queued>], out: &mut Vec<u8>) {
+        match run.first().map(|first| first.member.kind()) {
+            Some(Kind::Acquire { lines, ttl }) => self.acquire_many(run, lines, ttl, out),
+            Some(Kind::Release { lines }) => self.release_many(run, lines, out),
+            Some(Kind::Single) | None => {}
+        }
+    }
+
+    fn acquire_many(&self, run: &[Placed<Queued>], lines: bool, ttl: Duration, out: &mut Vec<u8>) {
+        let count = run.len();
+        let mut command = self.call(Script::AcquireMany, count, 2 + 2 * count, out);
+        for key in run.iter().filter_map(|one| one.member.key()) {
+            command.arg(key);
+        }
+        command.number(millis(ttl)).number(u64::from(lines));
+        for one in run {
+            if let Request::Acquire {
+                claim, proposal, ..
+            } = &one.member.request
+            {
+                command.arg(claim.token().to_hex()).number(*proposal);
+            }
+        }
+    }
+
+    fn release_many(&self, run: &[Placed<Queued>], lines: bool, out: &mut Vec<u8>) {
+        let count = run.len();
+        let args = count + usize::from(lines);
+        let mut command = self.call(Script::ReleaseMany, count, args, out);
+        for key in run.iter().filter_map(|one| one.member.key()) {
+            command.arg(key);
+        }
+        for one in run {
+            if let Request::Release { claim, .. } = &one.member.request {
+                command.arg(claim.token().to_hex());
+            }
+        }
+        if lines {
+            command.number(1);
+        }
+    }
+}
+
+/// What became of one request of a run; none where nothing did, and it is to be asked for by itself.
+pub(super) type Each = Option<Result<Answer, Fault>>;
+
+/// What a reply means for each request of a run. A fault where it cannot be the reply to them: then it is none to any.
+pub(super) fn decode_many(
+    run: &[Queued],
+    value: &Value<'_>,
+    into: &mut Vec<Each>,
+) -> Result<(), Fault> {
+    into.clear();
+    match value {
+        // Of the names in one call a user may not use some: the others are not to suffer for it.
+        Value::Error(error) if error.starts_with(b"NOPERM ") => {
+            into.extend(run.iter().map(|_| None));
+        }
+        Value::Error(error) => into.extend(run.iter().map(|one| {
+            let script = match one.request {
+                Request::Release { .. } => Script::ReleaseMany,
+                _ => Script::AcquireMany,
+            };
+            Some(Err(refused(Some(script), error)))
+        })),
+        Value::Bulk(signs) if signs.len() == run.len() => {
+            for (one, sign) in run.iter().zip(signs.chunks(1)) {
+                into.push(said(&one.request, &Value::Bulk(sign))?);
+            }
+        }
+        Value::Array(values) if values.len() == run.len() => {
+            for (one, value) in run.iter().zip(values) {
+                into.push(said(&one.request, value)?);
+            }
+        }
+        _ => return Err(odd()),
+    }
+    Ok(())
+}
+
+fn said(request: &Request, value: &Value<'_>) -> Result<Each, Fault> {
+    match request {
+        Request::Acquire {
+            claim, proposal, ..
+        } => taken(claim, *proposal, value),
+        Request::Release { .. } => released(value),
+        _ => Err(odd()),
+    }
+}
+
+fn odd() -> Fault {
+    Fault::Server("a reply that does not fit the requests".into())
+}
+
+fn released(value: &Value<'_>) -> Result<Each, Fault> {
+    Ok(match value {
+        Value::Bulk(b"1") => Some(Ok(Answer::Released(true))),
+        Value::Bulk(b"0") => Some(Ok(Answer::Released(false))),
+        Value::Bulk(b"-") => None,
+        Value::Error(error) => Some(Err(refused(Some(Script::ReleaseMany), error))),
+        _ => return Err(odd()),
+    })
+}
+
+fn taken(claim: &Claim, proposal: u64, value: &Value<'_>) -> Result<Each, Fault> {
+    let answer = match value {
+        Value::Int(0) => return Ok(None),
+        Value::Int(-1) => {
+            let proposed = i64::try_from(proposal).unwrap_or(i64::MAX);
+            counter(proposed).map(|number| Answer::Granted {
+                counter: Some(number),
+            })
+        }
+        Value::Error(error) => Err(NoAnswer::Fault(refused(Some(Script::AcquireMany), error))),
+        value => acquired(claim, value),
+    };
+    match answer {
+        Ok(answer) => Ok(Some(Ok(answer))),
+        Err(NoAnswer::Fault(fault)) => Ok(Some(Err(fault))),
+        Err(NoAnswer::Odd(fault)) => Err(fault),
+    }
+}

@@ -1,0 +1,84 @@
+-- ACQUIRE of many (protocol, sections 2 and 6): each as acquire_fair.lua, of claims without a place, or as acquire.lua
+-- where there are no lines.
+-- KEYS: locks, no two the same. ARGV: ttl ms, 1 where there are lines or else 0, and of each its value and proposal us.
+-- Reply, of each: -1 (granted, the counter is the proposal), the counter (granted), the refusal or the error that it
+-- would get by itself, or 0 (nothing was done: to be asked for by itself).
+-- One thing differs: a server without memory lets a script go on that has removed something, a dead waiter of one.
+-- A free lock whose counter takes the proposal as it came costs two calls: numbers of 16 digits (of the years 2001 to
+-- 2286) are compared as text, and what stands there is asked for all of them at once. All others are done as if alone.
+if tonumber(ARGV[1]) > MAX_TTL then
+  return redis.error_reply('ERR quorate: ttl above max_ttl')
+end
+local call, keys, count, ttl = redis.call, KEYS, #KEYS, ARGV[1]
+local lines, names = ARGV[2] == '1', {}
+for i, key in ipairs(keys) do
+  names[i] = '{fence}' .. key
+  -- A line never outlasts its tickets: without them there is none.
+  if lines then
+    names[count + i] = '{ticket}' .. key
+  end
+end
+--+ many/seen.lua
+--+ line/first.lua
+local time = call('TIME')
+local lowest = string.format('%.0f', time[1] * 1000000 + time[2] - 1000000)
+local highest = string.format('%.0f', time[1] * 1000000 + time[2] + 1000000)
+local usual, find = #lowest == 16 and #highest == 16, string.find
+
+-- One as if alone. `taken` is the last lock that was free, so that an error behind that is told and not asked for again.
+local taken
+local function attempt(key, ARGV)
+  local queue, alive, waiter = '{queue}' .. key, '{alive}' .. key, nil
+  local ms = time[1] * 1000 + math.floor(time[2] / 1000)
+  local head = lines and first(key)
+  --+ fence/read.lua
+  if not head and call('SET', key, ARGV[1], 'NX', 'PX', ARGV[2]) then
+    taken = key
+    --+ fence/raise.lua
+  end
+  local held = call('GET', key)
+  if held == ARGV[1] then
+    --+ fence/again.lua
+  end
+  if not lines then
+    return {call('PTTL', key), counter}
+  end
+  --+ line/refused.lua
+end
+
+-- The lock `key` has been taken: its counter, which stood at `was`, becomes the proposal as it came.
+local function number(key, fence, was, text)
+  if was then
+    local set = redis.pcall('SET', fence, text, 'PX', FENCE_TTL)
+    return set.err and set or -1
+  end
+  local set = redis.pcall('SET', fence, text, 'PX', FENCE_TTL, 'NX')
+  if set then
+    return set.err and set or -1
+  end
+  -- There is something of another type.
+  local undone = redis.pcall('DEL', key)
+  return type(undone) == 'table' and undone or 0
+end
+
+local said = {}
+for i, key in ipairs(keys) do
+  local value, text, was, free = ARGV[2 * i + 1], ARGV[2 * i + 2], seen[i], nil
+  if usual and #text == 16 and text >= lowest and text <= highest and not seen[count + i]
+    and (not was or #was == 16 and was < text and not find(was, '%D')) then
+    free = redis.pcall('SET', key, value, 'NX', 'PX', ttl)
+  end
+  if free and free.ok then
+    said[i] = number(key, names[i], was, text)
+  else
+    local good, answer = pcall(attempt, key, {value, ttl, text})
+    if good then
+      said[i] = answer
+    elseif taken == key then
+      said[i] = type(answer) == 'table' and answer or redis.error_reply(tostring(answer))
+    else
+      said[i] = 0
+    end
+  end
+end
+return said

@@ -1,0 +1,47 @@
+-- RELEASE of many (protocol, sections 3 and 6): each as release_fair.lua, of claims without a place, or as release.lua
+-- where there are no lines. None of them has a note.
+-- KEYS: locks, no two the same. ARGV: the value of each, and 1 where there are lines.
+-- Reply: a sign of each: 1 (deleted), 0 (it was not ours), - (nothing was done: to be asked for by itself). As an array
+-- where something of another type stands in the place of a line: an error of that release, which was done.
+local call, keys, count = redis.call, KEYS, #KEYS
+local lines, names = ARGV[count + 1], {}
+for i, key in ipairs(keys) do
+  names[i] = key
+  -- A line never outlasts its tickets: without them there is none.
+  if lines then
+    names[count + i] = '{ticket}' .. key
+  end
+end
+--+ many/seen.lua
+--+ line/first.lua
+local said, ours, heads, mine, odd = {}, {}, {}, 0, false
+for i, key in ipairs(keys) do
+  local held = seen[i] or redis.pcall('GET', key)
+  if type(held) == 'table' then
+    said[i] = '-'
+  elseif held ~= ARGV[i] then
+    said[i] = '0'
+  else
+    mine = mine + 1
+    said[i], ours[mine] = '1', key
+    if seen[count + i] then
+      local good, head = pcall(first, key)
+      if good then
+        heads[i] = head
+      else
+        -- Who holds it is gone all the same.
+        said[i], odd = type(head) == 'table' and head or redis.error_reply(tostring(head)), true
+      end
+    end
+  end
+end
+if mine > 0 and type(redis.pcall('DEL', unpack(ours))) == 'table' then
+  return string.rep('-', count)
+end
+for i, key in ipairs(keys) do
+  if heads[i] then
+    -- A hint only; a user who may not publish still releases.
+    redis.pcall('PUBLISH', '{wake}' .. string.sub(heads[i], 1, 16), key)
+  end
+end
+return odd and said or table.concat(said)

@@ -1,0 +1,516 @@
+//! What goes to a master as one call of many is answered, and leaves behind, what each would by itself: random bursts on
+//! two real servers, reply by reply.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use quorate::node::{Answer, Claim, Fairness, Request, Ticket};
+use quorate_testbed::Reply;
+
+use crate::agreement::{Heard, agree};
+use crate::arm::{Arm, LONG, Master, fence, now};
+use crate::support::asking::{self, Ears, Said};
+use crate::support::seed::seed;
+use crate::support::{ms, secs};
+
+/// How many locks there are: fewer than a burst has requests, so that some meet.
+const LOCKS: usize = 24;
+
+/// How far apart two things may be that were done at the same time.
+const BLUR: Duration = secs(2);
+
+/// What the waiters' ids begin with.
+const PROCESS: &str = "0000000000000007";
+
+/// One thing that happens to both masters.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Asked one after the other, and all at once.
+    Burst(Vec<Ask>),
+    /// Waiters stand in line; of those that are not to stay only the dead are left.
+    Line(usize, Vec<bool>),
+    /// Something of another type stands under the key of the lock with this before it.
+    Foreign(&'static str, usize),
+    Counter(usize, &'static str),
+    Put(usize),
+    Delete(&'static str, usize),
+    Note(usize),
+    /// The masters lose their scripts.
+    Forget,
+    /// They have no memory left, or have it again.
+    Full(bool),
+}
+
+/// One request.
+#[derive(Clone, Debug)]
+struct Ask {
+    verb: Verb,
+    lock: usize,
+    token: u8,
+    stand: Stand,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Verb {
+    /// For which time, and how far from now the proposal is, in milliseconds.
+    Acquire(usize, i64),
+    Withdrawn,
+    Release(bool),
+    /// Of a claim beside which a note may stand.
+    ReleaseNoted,
+    Confirm(i64),
+    Look,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stand {
+    Classic,
+    Unordered,
+    Try,
+    Waiter(u64),
+}
+
+/// The last is longer than any master of these tests takes.
+const TTLS: [Duration; 3] = [secs(60), secs(500), secs(700)];
+
+fn key(lock: usize) -> Vec<u8> {
+    format!("lock {lock}").into_bytes()
+}
+
+fn beside(before: &str, lock: usize) -> Vec<u8> {
+    [before.as_bytes(), &key(lock)].concat()
+}
+
+fn ticket(number: u64, heartbeat: Duration) -> Ticket {
+    Ticket {
+        waiter: format!("{PROCESS}:{number}").into(),
+        number,
+        heartbeat,
+    }
+}
+
+impl Ask {
+    fn claim(&self) -> Arc<Claim> {
+        let fenced = !matches!(self.stand, Stand::Classic);
+        let claim = Claim::new("", &key(self.lock), asking::token(self.token), fenced);
+        Arc::new(claim.with_fairness(match self.stand {
+            Stand::Classic | Stand::Unordered => Fairness::Unordered,
+            Stand::Try => Fairness::Fair(None),
+            Stand::Waiter(number) => Fairness::Fair(Some(Box::new(ticket(number, secs(240))))),
+        }))
+    }
+
+    /// What is asked where it is `now`.
+    fn request(&self, now: u64) -> Request {
+        let claim = self.claim();
+        let shifted = |by: i64| now.saturating_add_signed(by * 1_000);
+        match self.verb {
+            Verb::Acquire(ttl, shift) => asking::acquire(&claim, TTLS[ttl], shifted(shift)),
+            Verb::Withdrawn => {
+                claim.withdraw();
+                asking::acquire(&claim, LONG, now)
+            }
+            Verb::Release(leave) => Request::Release { claim, leave },
+            Verb::ReleaseNoted => {
+                claim.take_note();
+                asking::release(&claim)
+            }
+            Verb::Confirm(shift) => asking::confirm(&claim, shifted(shift)),
+            Verb::Look => asking::look(claim.key()),
+        }
+    }
+}
+
+/// Requests, most of them for locks with lines or most for locks without; with proposals that the masters' clocks cut, or
+/// without.
+fn ask(cut: bool, lines: bool) -> impl Strategy<Value = Ask> {
+    let shift = move || {
+        prop_oneof![
+            // Few, so that a counter stands at a proposal now and then.
+            6 => (-2..3_i64).prop_map(|by| 200 * by),
+            u32::from(cut) => Just(-9_000),
+            u32::from(cut) => Just(9_000),
+        ]
+    };
+    let verb = prop_oneof![
+        20 => shift().prop_map(|by| Verb::Acquire(0, by)),
+        2 => shift().prop_map(|by| Verb::Acquire(1, by)),
+        1 => shift().prop_map(|by| Verb::Acquire(2, by)),
+        1 => Just(Verb::Withdrawn),
+        18 => any::<bool>().prop_map(Verb::Release),
+        1 => Just(Verb::ReleaseNoted),
+        2 => (-2..3_i64).prop_map(|by| Verb::Confirm(200 * by)),
+        1 => Just(Verb::Look),
+    ];
+    let stand = prop_oneof![
+        1 => Just(Stand::Classic),
+        if lines { 1 } else { 30 } => Just(Stand::Unordered),
+        if lines { 30 } else { 1 } => Just(Stand::Try),
+        1 => (1..4_u64).prop_map(Stand::Waiter),
+    ];
+    (verb, 0..LOCKS, 1..4_u8, stand).prop_map(|(verb, lock, token, stand)| Ask {
+        verb,
+        lock,
+        token,
+        stand,
+    })
+}
+
+fn step(cut: bool) -> impl Strategy<Value = Step> {
+    let lock = || 0..LOCKS;
+    let families = || {
+        prop::sample::select(vec![
+            "",
+            "quorate:fence:",
+            "quorate:queue:",
+            "quorate:note:",
+        ])
+    };
+    let gone = || prop::sample::select(vec!["", "quorate:fence:", "quorate:alive:"]);
+    let counters = vec![
+        "0",
+        "12",
+        "-5",
+        "1.5",
+        "x",
+        "0x10",
+        " 1700000000000000",
+        "170000000000000x",
+        "1700000000000000",
+        "0000000000000007",
+        "4100000000000000",
+        "9007199254740991",
+        "9007199254740992",
+        "9999999999999999",
+        "99999999999999999",
+    ];
+    prop_oneof![
+        12 => prop::collection::vec(ask(cut, true), 2..60).prop_map(Step::Burst),
+        4 => prop::collection::vec(ask(cut, false), 2..60).prop_map(Step::Burst),
+        4 => (lock(), prop::collection::vec(any::<bool>(), 1..4))
+            .prop_map(|(lock, stay)| Step::Line(lock, stay)),
+        2 => (families(), lock()).prop_map(|(before, lock)| Step::Foreign(before, lock)),
+        2 => (lock(), prop::sample::select(counters))
+            .prop_map(|(lock, text)| Step::Counter(lock, text)),
+        1 => lock().prop_map(Step::Put),
+        2 => (gone(), lock()).prop_map(|(before, lock)| Step::Delete(before, lock)),
+        1 => lock().prop_map(Step::Note),
+        1 => Just(Step::Forget),
+        1 => any::<bool>().prop_map(Step::Full),
+    ]
+}
+
+fn command(arm: &Arm, args: &[&[u8]]) -> Reply {
+    match &arm.master {
+        Master::Server(server) => server.command(args).expect("the server is alive"),
+        _ => panic!("only of servers"),
+    }
+}
+
+/// How many scripts a server has run.
+fn scripts(arm: &Arm) -> u64 {
+    let stats = command(arm, &[b"INFO", b"commandstats"]);
+    let text = stats.text().expect("text").into_owned();
+    let line = text.split("cmdstat_evalsha:calls=").nth(1);
+    line.map_or(0, |line| {
+        let digits = line.split(',').next().expect("a number");
+        digits.parse().expect("a number")
+    })
+}
+
+/// What may be wrong with the one that is asked for all at once: the comparison has to see it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wrong {
+    Nothing,
+    /// It does not see that a line stands.
+    Lines,
+    /// It loses a counter.
+    Counter,
+    /// It keeps a lock for half as long.
+    Expiry,
+}
+
+struct Pair {
+    apart: Arm,
+    together: Arm,
+    heard: [Heard; 2],
+    wrong: Wrong,
+    /// Proposals may be cut by the clocks of the masters, which are not read at one moment.
+    cut: bool,
+    seen: [AtomicUsize; 4],
+}
+
+impl Pair {
+    async fn new(wrong: Wrong, cut: bool) -> Self {
+        let (apart, together) = (Arm::server(None), Arm::server(None));
+        let heard = [Heard::of(&apart), Heard::of(&together)];
+        let pair = Self {
+            apart,
+            together,
+            heard,
+            wrong,
+            cut,
+            seen: Default::default(),
+        };
+        // The scripts for many are loaded when they are first needed.
+        let all = (0..9).map(|lock| asking::release(&asking::claim(&key(lock), 1)));
+        Self::ask_at_once(&pair.together, &all.collect::<Vec<_>>()).await;
+        pair
+    }
+
+    async fn ask_at_once(arm: &Arm, requests: &[Request]) -> Vec<Said> {
+        let mut ears = Ears::new();
+        for (number, request) in requests.iter().enumerate() {
+            ears.ask(&*arm.node, number, request.clone());
+        }
+        let said: BTreeMap<usize, Said> = ears.all(requests.len()).await.into_iter().collect();
+        assert_eq!(said.len(), requests.len(), "each is answered once");
+        said.into_values().collect()
+    }
+
+    async fn burst(&self, asks: &[Ask]) -> Result<(), TestCaseError> {
+        let now = now();
+        let requests: Vec<Request> = asks.iter().map(|ask| ask.request(now)).collect();
+        let mut alone = Vec::new();
+        let began = Instant::now();
+        for request in &requests {
+            alone.push(self.apart.ask(request.clone()).await);
+        }
+        self.spoil();
+        let said = Self::ask_at_once(&self.together, &requests).await;
+        if began.elapsed() > ms(500) {
+            return Err(TestCaseError::reject("too slow to compare"));
+        }
+        for (place, (a, b)) in alone.iter().zip(&said).enumerate() {
+            self.count(a);
+            prop_assert!(self.same(a, b), "{:?}: {a:?} and {b:?}", asks[place]);
+        }
+        Ok(())
+    }
+
+    fn count(&self, said: &Said) {
+        let kind = match said {
+            Ok(Answer::Granted { .. }) => 0,
+            Ok(Answer::Refused { .. }) => 1,
+            Ok(Answer::Released(true)) => 2,
+            Err(_) => 3,
+            Ok(_) => return,
+        };
+        self.seen[kind].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn same(&self, a: &Said, b: &Said) -> bool {
+        let near = |a: u64, b: u64| a.abs_diff(b) < 1_500_000;
+        match (a, b) {
+            (
+                Ok(Answer::Granted { counter: Some(a) }),
+                Ok(Answer::Granted { counter: Some(b) }),
+            )
+            | (Ok(Answer::CounterAbove(a)), Ok(Answer::CounterAbove(b)))
+                if self.cut =>
+            {
+                near(*a, *b)
+            }
+            (Ok(Answer::State(a)), Ok(Answer::State(b))) if self.cut => {
+                let holders = a.holder == b.holder;
+                holders && near(a.counter.unwrap_or(0), b.counter.unwrap_or(0))
+            }
+            (a, b) => agree(a, b, BLUR),
+        }
+    }
+
+    fn spoil(&self) {
+        for lock in 0..LOCKS {
+            let (key, counter) = (key(lock), fence(&key(lock)));
+            match self.wrong {
+                Wrong::Nothing => {}
+                Wrong::Lines => self.together.delete(&beside("quorate:ticket:", lock)),
+                Wrong::Counter => self.together.delete(&counter),
+                Wrong::Expiry => {
+                    command(&self.together, &[b"PEXPIRE", &key, b"30000"]);
+                }
+            }
+        }
+    }
+
+    fn both(&self, args: &[&[u8]]) -> Result<(), TestCaseError> {
+        let (a, b) = (command(&self.apart, args), command(&self.together, args));
+        prop_assert_eq!(a, b);
+        Ok(())
+    }
+
+    async fn line(&self, lock: usize, stay: &[bool]) {
+        for (number, stay) in (1..).zip(stay) {
+            let beat = if *stay { secs(240) } else { ms(15) };
+            let place = Fairness::Fair(Some(Box::new(ticket(number, beat))));
+            let claim = Claim::new("", &key(lock), asking::token(9), true);
+            let asked = asking::acquire(&Arc::new(claim.with_fairness(place)), LONG, now());
+            // Who is granted leaves the lock to the others, and keeps its place.
+            for arm in [&self.apart, &self.together] {
+                let _ = arm.ask(asked.clone()).await;
+                arm.delete(&key(lock));
+            }
+        }
+        tokio::time::sleep(ms(25)).await;
+    }
+
+    async fn run(&self, steps: &[Step]) -> Result<(), TestCaseError> {
+        self.both(&[b"CONFIG", b"SET", b"maxmemory", b"0"])?;
+        self.apart.clear();
+        self.together.clear();
+        for step in steps {
+            match step {
+                Step::Burst(asks) => self.burst(asks).await?,
+                Step::Line(lock, stay) => self.line(*lock, stay).await,
+                Step::Foreign(before, lock) => {
+                    let key = beside(before, *lock);
+                    for arm in [&self.apart, &self.together] {
+                        arm.put_foreign(&key);
+                    }
+                    // What stands in the place of a line is looked at where there are tickets for it.
+                    let tickets = beside("quorate:ticket:", *lock);
+                    self.both(&[b"SET", &tickets, b"1", b"NX", b"PX", b"240000"])?;
+                }
+                Step::Counter(lock, text) => {
+                    let key = fence(&key(*lock));
+                    self.both(&[b"SET", &key, text.as_bytes(), b"PX", b"86400000"])?;
+                }
+                Step::Put(lock) => self.both(&[b"SET", &key(*lock), b"another client's"])?,
+                Step::Delete(before, lock) => self.both(&[b"DEL", &beside(before, *lock)])?,
+                Step::Note(lock) => {
+                    let text = [&asking::token(1).to_hex()[..], b" says"].concat();
+                    self.both(&[b"SET", &beside("quorate:note:", *lock), &text])?;
+                }
+                Step::Forget => self.both(&[b"SCRIPT", b"FLUSH"])?,
+                Step::Full(full) => {
+                    // A server lets a script that has removed a dead waiter go on writing: nobody stands in line then.
+                    for lock in 0..LOCKS {
+                        for before in ["quorate:queue:", "quorate:alive:"] {
+                            self.both(&[b"DEL", &beside(before, lock)])?;
+                        }
+                    }
+                    let most: &[u8] = if *full { b"1" } else { b"0" };
+                    self.both(&[b"CONFIG", b"SET", b"maxmemory", most])?;
+                }
+            }
+            self.compare_keys()?;
+            // What was published has come before the answers to these.
+            for arm in [&self.apart, &self.together] {
+                let _ = arm.ask(asking::look(b"another")).await;
+            }
+            let [mut a, mut b] = self.heard.each_ref().map(Heard::take);
+            a.sort();
+            b.sort();
+            prop_assert_eq!(a, b, "wake-ups");
+        }
+        Ok(())
+    }
+
+    fn compare_keys(&self) -> Result<(), TestCaseError> {
+        for lock in 0..LOCKS {
+            let texts = ["", "quorate:fence:", "quorate:ticket:", "quorate:note:"];
+            for before in texts {
+                let key = beside(before, lock);
+                let [a, b] = [&self.apart, &self.together].map(|arm| command(arm, &[b"GET", &key]));
+                let number = |reply: &Reply| reply.text()?.parse::<u64>().ok();
+                match (number(&a), number(&b)) {
+                    (Some(a), Some(b)) if self.cut => prop_assert!(a.abs_diff(b) < 1_500_000),
+                    _ => prop_assert_eq!(a, b, "{}", key.escape_ascii()),
+                }
+                self.compare_expiries(&key)?;
+            }
+            for before in ["quorate:queue:", "quorate:alive:"] {
+                let key = beside(before, lock);
+                let [a, b] = [&self.apart, &self.together].map(|arm| {
+                    let reply = command(arm, &[b"ZRANGE", &key, b"0", b"-1"]);
+                    match (before, reply) {
+                        // Deadlines of the same moment.
+                        ("quorate:alive:", Reply::Array(mut all)) => {
+                            all.sort_by_key(|one| one.text().map(Cow::into_owned));
+                            Reply::Array(all)
+                        }
+                        (_, reply) => reply,
+                    }
+                });
+                prop_assert_eq!(a, b, "{}", key.escape_ascii());
+                self.compare_expiries(&key)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn compare_expiries(&self, key: &[u8]) -> Result<(), TestCaseError> {
+        let left = |arm| command(arm, &[b"PTTL", key]).int();
+        let (a, b) = (left(&self.apart), left(&self.together));
+        let near = a.zip(b).is_some_and(|(a, b)| {
+            let both = a >= 0 && b >= 0;
+            a == b || both && a.abs_diff(b) < BLUR.as_millis() as u64
+        });
+        prop_assert!(near, "{}: {a:?} and {b:?} left", key.escape_ascii());
+        Ok(())
+    }
+}
+
+/// Runs bursts on both; the error of the first that were different.
+fn compare(wrong: Wrong, cut: bool, cases: u32) -> Result<(), String> {
+    let seed = seed();
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build().expect("a runtime");
+    let pair = runtime.block_on(Pair::new(wrong, cut));
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        // Where a difference is wanted nobody reads it.
+        max_shrink_iters: if wrong == Wrong::Nothing { 300 } else { 0 },
+        ..Config::default()
+    };
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let steps = prop::collection::vec(step(cut), 1..12);
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let outcome = runner.run(&steps, |steps| runtime.block_on(pair.run(&steps)));
+    match outcome {
+        Ok(()) => {}
+        Err(TestError::Fail(why, steps)) => {
+            return Err(format!("QUORATE_SEED={seed}: {why}\n{steps:#?}"));
+        }
+        Err(error) => panic!("QUORATE_SEED={seed}: {error}"),
+    }
+    let (alone, many) = (scripts(&pair.apart), scripts(&pair.together));
+    let seen = pair
+        .seen
+        .each_ref()
+        .map(|count| count.load(Ordering::Relaxed));
+    println!(
+        "{alone} calls by themselves, {many} together; granted, refused, released, faults: {seen:?}"
+    );
+    assert!(
+        4 * many < 3 * alone,
+        "{many} calls are not many fewer than {alone}"
+    );
+    assert!(seen.iter().all(|count| *count > 20), "{seen:?}");
+    Ok(())
+}
+
+#[test]
+fn many_at_once_are_answered_as_each_by_itself() {
+    compare(Wrong::Nothing, false, 30).unwrap_or_else(|why| panic!("{why}"));
+}
+
+#[test]
+fn many_at_once_are_held_to_the_masters_clock_as_each_by_itself() {
+    compare(Wrong::Nothing, true, 12).unwrap_or_else(|why| panic!("{why}"));
+}
+
+#[test]
+fn a_difference_is_seen() {
+    for wrong in [Wrong::Lines, Wrong::Counter, Wrong::Expiry] {
+        assert!(compare(wrong, false, 40).is_err());
+    }
+}
