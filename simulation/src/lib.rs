@@ -52,6 +52,7 @@
 //! only the last of these.
 
 mod canary;
+mod change_plan;
 mod checks;
 mod client;
 mod clock;
@@ -62,6 +63,7 @@ mod facts;
 mod kind;
 mod library;
 mod locker;
+mod operator;
 mod place;
 mod play;
 mod process;
@@ -75,6 +77,7 @@ mod sweep;
 mod world;
 
 pub use canary::Flaw;
+pub use change_plan::ChangePlan;
 pub use checks::{HARM, Judged, Lateness, RULES, Violation};
 pub use coverage::{Coverage, grouped};
 pub use kind::{Kind, ValueStep};

@@ -36,6 +36,8 @@ pub enum Worlds {
     Redis,
     /// The same, but some masters, or all, are stores.
     Stores,
+    /// Those in which masters change.
+    Changes,
     /// That of the speed figure.
     Bench,
 }
@@ -46,6 +48,7 @@ impl Worlds {
         match self {
             Self::Redis => Scenario::draw(seed),
             Self::Stores => Scenario::draw_stores(seed),
+            Self::Changes => Scenario::draw_changes(seed),
             Self::Bench => Scenario::bench(seed),
         }
     }

@@ -11,12 +11,12 @@ use quorate::node::{
 
 use super::master::run_id;
 use super::words::{millis, number, text, token};
-use super::{Event, Stray, World, group, notes, permit, register};
+use super::{Event, Stray, World, group, marks, notes, permit, register};
 use crate::canary::Flaw;
 use crate::scenario::Refusal;
 
 /// What stands in the first line of each script.
-const TITLES: [&str; 17] = [
+const TITLES: [&str; 18] = [
     "\n-- ACQUIRE (",
     "\n-- ACQUIRE in order",
     "\n-- CONFIRM (",
@@ -34,6 +34,7 @@ const TITLES: [&str; 17] = [
     "\n-- NOTE",
     "\n-- PERMIT",
     "\n-- RELEASE of a slot",
+    "\n-- CLASSIC ACQUIRE",
 ];
 
 const ACQUIRE: usize = 0;
@@ -52,6 +53,20 @@ const NOTE: usize = 14;
 const LOOK: usize = 6;
 const PERMIT: usize = 15;
 const RELEASE_PERMIT: usize = 16;
+const CLASSIC: usize = 17;
+
+/// Which scripts vote.
+const VOTES: [usize; 9] = [
+    ACQUIRE,
+    ACQUIRE_FAIR,
+    CONFIRM,
+    EXTEND,
+    CLAIM,
+    CONFIRM_GROUP,
+    KEEP,
+    PERMIT,
+    CLASSIC,
+];
 
 /// One command, as a list of words; how many bytes it took.
 fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
@@ -127,6 +142,11 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
             claim: alone(value)?,
             ttl: millis(ttl),
             proposal: number(proposal),
+        },
+        (CLASSIC, [value, ttl]) => Request::Acquire {
+            claim: claim(key, value, false, Fairness::Unordered)?,
+            ttl: millis(ttl),
+            proposal: 0,
         },
         (ACQUIRE_FAIR, [value, ttl, proposal, place @ ..]) => {
             let place = match place {
@@ -321,8 +341,10 @@ impl World {
                 let title = source.iter().position(|byte| *byte == b'\n').unwrap_or(0);
                 let named = |name: &&str| source[title..].starts_with(name.as_bytes());
                 let script = TITLES.iter().position(named).unwrap_or(TITLES.len());
-                self.masters[master].scripts |= 1 << script;
-                write!(out, "$40\r\n{script:040}\r\n").expect("a string takes everything");
+                let looks = self.looks_of(&source[..title]);
+                self.masters[master].learn(looks, script);
+                write!(out, "$40\r\n{looks:038}{script:02}\r\n")
+                    .expect("a string takes everything");
             }
             [kind @ (b"SUBSCRIBE" | b"UNSUBSCRIBE"), channel] if notes::is_of_leaders(channel) => {
                 let on = *kind == b"SUBSCRIBE";
@@ -342,8 +364,12 @@ impl World {
                 )
                 .expect("a string takes everything");
             }
-            // No mark: the masters of a run are never changed.
-            [b"GET", b"quorate:masters"] => out.push_str("_\r\n"),
+            [b"CLIENT", b"SETNAME", name] => {
+                self.conns[conn].name = text(name).to_owned();
+                out.push_str("+OK\r\n");
+            }
+            [b"GET", b"quorate:masters"] => self.tell_mark(conn, out),
+            [b"SET", b"quorate:masters", mark, b"NX"] => self.take_mark(conn, mark, out),
             [b"PING"] => {
                 self.watch.coverage.pings += 1;
                 out.push_str("+PONG\r\n");
@@ -366,12 +392,19 @@ impl World {
             }
             return out.push_str(how.text());
         }
+        let mut looks = 0;
         if let [b"EVALSHA", sha, ..] = words {
-            let known = script_of(sha)
-                .is_some_and(|script| self.masters[master].scripts >> script & 1 == 1);
-            if !known {
+            looks = marks::looks_in(sha);
+            let known = script_of(sha).filter(|script| self.masters[master].knows(looks, *script));
+            let Some(script) = known else {
                 self.watch.coverage.forgotten_scripts += 1;
                 return out.push_str("-NOSCRIPT No matching script\r\n");
+            };
+            if VOTES.contains(&script)
+                && let Some(refusal) = self.refusal_by_mark(conn, looks)
+            {
+                self.watch.coverage.refused_by_mark += 1;
+                return out.push_str(&refusal);
             }
         }
         let Some(request) = request(words) else {
@@ -399,7 +432,7 @@ impl World {
         if !healed && rng.chance(net.duplicate_ppm) {
             let late = now + rng.below(net.duplicate_late);
             self.watch.coverage.duplicates += 1;
-            self.stray_at(late, master, request.clone());
+            self.stray_at(late, (conn, looks), request.clone());
         }
         let answer = self.apply(master, &request, true);
         let note = self.note_of_refusal(master, &request, &answer);
@@ -407,7 +440,7 @@ impl World {
     }
 
     /// Ends a connection by its number; true when it was there.
-    fn kill_connection(&mut self, master: usize, id: u64) -> bool {
+    pub(super) fn kill_connection(&mut self, master: usize, id: u64) -> bool {
         let conn = (id as usize).wrapping_sub(1);
         let run = self.masters[master].run;
         let there = self
@@ -441,12 +474,15 @@ impl World {
         self.say_to_client(conn, push.into_bytes());
     }
 
-    fn stray_at(&mut self, at: u64, master: usize, request: Request) {
+    fn stray_at(&mut self, at: u64, (conn, looks): (usize, usize), request: Request) {
+        let master = self.conns[conn].master;
         let run = self.masters[master].run;
         let index = self.strays.len() as u32;
         self.strays.push(Some(Stray {
             master,
             run,
+            conn,
+            looks,
             request,
         }));
         self.at(at, Event::Stray(index));
@@ -464,7 +500,10 @@ impl World {
             return;
         }
         // A message does not outlive the server process that was to read it.
-        let readable = master.up && master.run == stray.run;
+        let readable = master.up && master.run == stray.run && !self.conns[stray.conn].ended;
+        let refused =
+            stray.request.is_vote() && self.refusal_by_mark(stray.conn, stray.looks).is_some();
+        let readable = readable && !refused;
         if let Some(stray) = self.strays[index].take().filter(|_| readable) {
             let master = stray.master;
             self.say(|| format!("master {master}: a late message"));
