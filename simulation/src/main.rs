@@ -9,7 +9,7 @@ use quorate_simulation::{
 
 const HELP: &str = "\
 usage: scripts/simulate [--seeds N] [--first N] [--threads N] [--stores | --changes | --bench]
-       scripts/simulate --canaries [--seeds N] [--stores]
+       scripts/simulate --canaries [--seeds N] [--stores | --changes]
        scripts/simulate --canary NAME [--harm]   the shrunk trace of how it is caught, by any
                                            rule, or by one whose breach does harm by itself
        QUORATE_SEED=N scripts/simulate [--stores | --changes]   one seed again, with its trace";
@@ -198,8 +198,13 @@ fn canaries(options: &Options) -> ExitCode {
         "canary", "seed", "rule", "harm at seed"
     );
     let redis = Flaw::ALL.into_iter();
-    let redis = redis.filter(|_| options.worlds != Worlds::Stores);
-    for flaw in redis.chain(Flaw::OF_STORES) {
+    let all = redis.chain(Flaw::OF_STORES).chain(Flaw::OF_CHANGES);
+    let asked = all.filter(|flaw| match options.worlds {
+        Worlds::Stores => flaw.is_of_stores(),
+        Worlds::Changes => flaw.is_of_changes(),
+        _ => true,
+    });
+    for flaw in asked {
         let caught = |harm| first_caught(flaw, harm, options.seeds, options.threads);
         let (any, harm) = (caught(false), caught(true));
         let show = |failure: Option<Failure>| match failure {
@@ -227,6 +232,8 @@ fn canary(flaw: Flaw, options: &Options) -> ExitCode {
     };
     let worlds = if flaw.is_of_stores() {
         Worlds::Stores
+    } else if flaw.is_of_changes() {
+        Worlds::Changes
     } else {
         Worlds::Redis
     };

@@ -1,19 +1,22 @@
 //! An operator who changes masters: the library's own steps, over words that are late or lost, in a process that pauses and
 //! dies as others do.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::{Either, select};
 use quorate::node::{ChangeOrder, ChangeSeen, Fault, Node, NodeName, Reply, Request};
 use quorate::runtime::{BoxFuture, Runtime};
-use quorate::{ChangeError, ChangeStage, ClientKind, MastersChange, Redlock};
+use quorate::{ChangeError, ChangeStage, ClientKind, Instant, MastersChange, Redlock, Survey};
 
+use crate::canary::Flaw;
 use crate::change_plan::{ChangePlan, NAMES};
 use crate::clock::MS;
 use crate::process::Process;
 use crate::rng::Rng;
-use crate::world::{Heard, Word};
+use crate::world::{Heard, Word, number_of};
 
 /// How long an operator waits for one answer.
 const PATIENCE: Duration = Duration::from_millis(800);
@@ -27,12 +30,20 @@ pub(crate) async fn run(process: Arc<Process>) {
     };
     let mut seed = [0; 8];
     process.random(&mut seed);
+    let flaw = process.shared.world().flaw;
     let mut operator = Operator {
         rng: Rng::new(u64::from_le_bytes(seed)),
+        clock: Arc::new(Hasty {
+            process: process.clone(),
+            ahead: AtomicU64::new(0),
+        }),
+        claims: Arc::default(),
         process,
         plan,
+        flaw,
     };
-    for change in 0..operator.plan.changes() {
+    let replaces = flaw.is_some_and(Flaw::replaces) && operator.plan.one_replaced().is_some();
+    for change in (0..operator.plan.changes()).filter(|_| !replaces) {
         let goal = operator.plan.goal.checked_sub(4 * u64::from(change));
         if let Some(goal) = goal {
             operator.walk(change, goal).await;
@@ -59,6 +70,53 @@ struct Operator {
     process: Arc<Process>,
     plan: ChangePlan,
     rng: Rng,
+    clock: Arc<Hasty>,
+    claims: Claims,
+    flaw: Option<Flaw>,
+}
+
+/// A canary: masters that an operator takes for closed, with the marks that it thinks stand there.
+type Claims = Arc<Mutex<HashMap<usize, (u64, String)>>>;
+
+/// The clock of an operator: that of its process, but for a canary that takes a wait for over.
+struct Hasty {
+    process: Arc<Process>,
+    ahead: AtomicU64,
+}
+
+impl Hasty {
+    fn ahead(&self) -> Duration {
+        Duration::from_nanos(self.ahead.load(Ordering::Relaxed))
+    }
+
+    fn skip(&self, time: Duration) {
+        self.ahead
+            .fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
+impl Runtime for Hasty {
+    fn now(&self) -> Instant {
+        self.process.now() + self.ahead()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        self.process.wall_micros()
+    }
+
+    fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
+        let ahead = self.ahead().as_nanos() as u64;
+        let at = Instant::from_nanos(at.as_nanos().saturating_sub(ahead));
+        self.process.sleep_until(at)
+    }
+
+    fn spawn(&self, task: BoxFuture<()>) -> bool {
+        self.process.spawn(task)
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        self.process.random(bytes);
+    }
 }
 
 impl Operator {
@@ -70,12 +128,15 @@ impl Operator {
                 process: self.process.clone(),
                 master,
                 name: NodeName::new(NAMES[master]),
+                first: named.asked().first() == Some(&master),
+                flaw: self.flaw,
+                claims: self.claims.clone(),
             }) as Arc<dyn Node>
         };
         let nodes = named.asked().into_iter().map(node).collect();
         let settings = self.process.shared.world().scenario.settings;
         let builder = named.in_settings(settings.builder());
-        let builder = builder.nodes(nodes).runtime(self.process.clone());
+        let builder = builder.nodes(nodes).runtime(self.clock.clone());
         builder.build().expect("settings that fit together")
     }
 
@@ -158,11 +219,34 @@ impl Operator {
 
     async fn open(&mut self, change: &MastersChange<'_>) -> Result<(), ChangeError> {
         let closed = change.closed().await?;
-        self.sleep(change.wait()).await;
+        if self.waits(&closed) {
+            self.sleep(change.wait()).await;
+        } else {
+            self.clock.skip(change.wait());
+        }
         if self.rng.chance(300_000) {
             self.pause().await;
         }
         change.open(&closed).await.map(drop)
+    }
+}
+
+impl Operator {
+    /// All but two canaries wait.
+    fn waits(&self, closed: &Survey) -> bool {
+        let clients = |survey: &Survey| {
+            let masters = survey.masters.iter().filter(|master| master.is_old);
+            let old = masters.flat_map(|master| &master.seen.clients);
+            let known = old.filter(
+                |client| matches!(client.kind, ClientKind::AtStep(step, _) if step % 4 == 0),
+            );
+            known.count()
+        };
+        match self.flaw {
+            Some(Flaw::OpenWithoutWait) => false,
+            Some(Flaw::LeftoverLock) => clients(closed) > 0,
+            _ => true,
+        }
     }
 }
 
@@ -171,6 +255,10 @@ struct OperatorNode {
     process: Arc<Process>,
     master: usize,
     name: NodeName,
+    /// It is the first of the masters that are.
+    first: bool,
+    flaw: Option<Flaw>,
+    claims: Claims,
 }
 
 impl Node for OperatorNode {
@@ -192,6 +280,9 @@ impl Node for OperatorNode {
             process: self.process.clone(),
             master: self.master,
             run: None,
+            first: self.first,
+            flaw: self.flaw,
+            claims: self.claims.clone(),
         };
         Box::pin(talk.carry_out(order))
     }
@@ -202,6 +293,9 @@ struct Talk {
     process: Arc<Process>,
     master: usize,
     run: Option<u32>,
+    first: bool,
+    flaw: Option<Flaw>,
+    claims: Claims,
 }
 
 impl Talk {
@@ -226,16 +320,12 @@ impl Talk {
                 print,
                 step,
             } => {
+                if self.only_claims(*number, print) {
+                    return self.look(seen).await;
+                }
                 self.say(Word::Raise(*number, print.clone())).await?;
-                // Read behind the mark, as on real servers.
-                let Heard::Clients(list) = self.say(Word::Clients).await? else {
-                    return Err(odd());
-                };
-                for client in quorate::testing::clients(&list) {
-                    if matches!(client.kind, ClientKind::AtStep(of, _) if of < *step) {
-                        let killed = self.say(Word::Kill(client.id)).await?;
-                        ended += usize::from(matches!(killed, Heard::Killed(true)));
-                    }
+                if self.flaw != Some(Flaw::MarkWithoutKill) {
+                    ended = self.end_clients_below(*step).await?;
                 }
             }
             ChangeOrder::Counters(within) => {
@@ -250,14 +340,52 @@ impl Talk {
             // Nothing is kept under the locks of these worlds.
             _ => {}
         }
+        self.look(seen).await?;
+        seen.ended = ended;
+        seen.counters = counters;
+        Ok(())
+    }
+
+    /// Ends the connections of clients at lower steps.
+    async fn end_clients_below(&mut self, step: u64) -> Result<usize, Fault> {
+        // Read behind the mark, as on real servers.
+        let Heard::Clients(list) = self.say(Word::Clients).await? else {
+            return Err(odd());
+        };
+        let mut ended = 0;
+        for client in quorate::testing::clients(&list) {
+            if matches!(client.kind, ClientKind::AtStep(of, _) if of < step) {
+                let killed = self.say(Word::Kill(client.id)).await?;
+                ended += usize::from(matches!(killed, Heard::Killed(true)));
+            }
+        }
+        Ok(ended)
+    }
+
+    async fn look(&mut self, seen: &mut ChangeSeen) -> Result<(), Fault> {
         let Heard::Seen(found, list) = self.say(Word::Look).await? else {
             return Err(odd());
         };
         *seen = *found;
         seen.clients = quorate::testing::clients(&list);
-        seen.ended = ended;
-        seen.counters = counters;
+        let claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((number, mark)) = claims.get(&self.master)
+            && number_of(seen.mark.as_deref()) < *number
+        {
+            seen.mark = Some(mark.clone());
+        }
         Ok(())
+    }
+
+    /// A canary closes the first master alone, and takes the others for closed.
+    fn only_claims(&self, number: u64, print: &str) -> bool {
+        let claims = self.flaw == Some(Flaw::CloseMinority) && number % 4 == 1 && !self.first;
+        if claims {
+            let mark = (number, format!("{number} {print}"));
+            let mut known = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+            known.insert(self.master, mark);
+        }
+        claims
     }
 
     async fn say(&mut self, word: Word) -> Result<Heard, Fault> {

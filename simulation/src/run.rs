@@ -88,9 +88,13 @@ impl Run {
             Arc::new(canary::WrongLocker::new(flaw, process, nodes, settings))
         } else {
             let named = self.shared.world().named(client);
-            let builder = named.in_settings(settings.builder());
-            let builder = builder.nodes(nodes.clone()).runtime(process.clone());
-            let redlock = builder.build().expect("settings that fit together");
+            // The sound ones, but for those that are wrong with that.
+            let counted = self.flaw.unwrap_or(Flaw::Sound);
+            let builder = counted.counted_by(&named, settings.builder(), &nodes);
+            let redlock = builder
+                .runtime(process.clone())
+                .build()
+                .expect("settings that fit together");
             Arc::new(Arc::new(Library::new(
                 redlock,
                 nodes,

@@ -69,6 +69,15 @@ impl Scenario {
         self.settings.max_ttl = longest.max(self.settings.ttl);
     }
 
+    /// Nothing breaks, and nothing is lost or late.
+    fn quieten(&mut self) {
+        self.faults.clear();
+        let net = &mut self.net;
+        (net.loss_ppm, net.duplicate_ppm, net.reset_ppm) = (0, 0, 0);
+        (net.doze_ppm, net.preempt_ppm) = (0, 0);
+        (net.delay, net.jitter) = (net.delay.min(MS), net.jitter.min(MS));
+    }
+
     fn plan_change(&mut self, rng: &mut Rng, sets: Vec<u16>) {
         let changes = sets.len() as u64 - 1;
         let marks: Vec<u64> = [0, 1, 2, 4, 5, 6, 8]
@@ -77,6 +86,11 @@ impl Scenario {
             .collect();
         let begins = rng.chance(400_000).then(|| rng.pick(&marks));
         let stands = rng.chance(150_000);
+        if stands && rng.chance(500_000) {
+            self.quieten();
+        }
+        let both = [None, Some(0), Some(2), Some(2)];
+        let begins = if stands { rng.pick(&both) } else { begins };
         let goal = if stands {
             begins.unwrap_or(0)
         } else {
@@ -105,7 +119,13 @@ impl Scenario {
         let last = 2 * changes as u8;
         let admitted =
             |mark: u64| -> Vec<u8> { (0..=last).filter(|step| admits(mark, *step)).collect() };
-        let first = admitted(begins.unwrap_or(0));
+        // In some worlds everybody keeps the masters that it has, let in or not.
+        let mixed = !stands && rng.chance(350_000);
+        let first = if mixed {
+            (0..=last).collect()
+        } else {
+            admitted(begins.unwrap_or(0))
+        };
         let end = admitted(goal);
         let steps: Vec<(u8, u8)> = (0..self.clients.len())
             .map(|_| {
@@ -114,7 +134,10 @@ impl Scenario {
                 (first, end)
             })
             .collect();
-        if !stands {
+        if rng.chance(400_000) {
+            self.hold_for_long(rng);
+        }
+        if !stands && !mixed {
             self.tell_clients(rng, &steps, operators, last);
         }
         let plan = ChangePlan {
@@ -129,6 +152,18 @@ impl Scenario {
             sets,
         };
         self.change = Some(plan);
+    }
+
+    /// Somebody has a lock nearly always, sometimes for longer than who changes masters waits.
+    fn hold_for_long(&mut self, rng: &mut Rng) {
+        let longest = rng.pick(&[2 * self.settings.ttl, 3 * self.settings.max_ttl]);
+        let one = rng.chance(500_000);
+        for step in self.clients.iter_mut().flat_map(|client| &mut client.steps) {
+            step.think = rng.below(100 * MS);
+            step.hold = rng.below(longest);
+            step.resource = if one { 0 } else { step.resource };
+            step.renew = rng.chance(800_000);
+        }
     }
 
     /// Draws when each client is told what: mostly one step after another, at any time.

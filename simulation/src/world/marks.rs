@@ -3,11 +3,13 @@
 use std::fmt::Write as _;
 
 use quorate::Redlock;
+use quorate::node::Request;
 
 use super::master::SimMaster;
 use super::words::{number, text};
 use super::{Event, World};
-use crate::change_plan::{Named, Sets, admits, is_majority};
+use crate::canary::Flaw;
+use crate::change_plan::{ChangePlan, Named, Sets, admits, is_majority};
 use crate::locker::{PLACES, name};
 
 /// The key of the mark.
@@ -52,6 +54,15 @@ impl Looks {
     }
 }
 
+impl Looks {
+    /// A canary: as if a mark by which masters are closed were the one behind it.
+    fn is_opened_by_closing(&self, mark: Option<&str>) -> bool {
+        let number = number_of(mark);
+        let next = |ours: &String| number_of(Some(ours)) == number + 1;
+        number % 4 == 1 && self.marks.iter().any(next)
+    }
+}
+
 /// Which way to look the name of a script stands for.
 pub(super) fn looks_in(sha: &[u8]) -> usize {
     sha.first_chunk::<38>()
@@ -59,7 +70,7 @@ pub(super) fn looks_in(sha: &[u8]) -> usize {
 }
 
 /// The number of a mark; zero where there is none.
-pub(super) fn number_of(mark: Option<&str>) -> u64 {
+pub(crate) fn number_of(mark: Option<&str>) -> u64 {
     mark.and_then(|mark| mark.split(' ').next()?.parse().ok())
         .unwrap_or(0)
 }
@@ -105,7 +116,21 @@ impl World {
     pub(crate) fn named(&mut self, client: usize) -> Named {
         let process = &mut self.processes[client];
         process.step_now = process.told;
-        self.scenario.named(process.told)
+        self.named_at(self.processes[client].step_now)
+    }
+
+    fn named_at(&self, step: u8) -> Named {
+        match &self.scenario.change {
+            Some(plan) if self.is_replacing() => plan.replaced(step),
+            _ => self.scenario.named(step),
+        }
+    }
+
+    /// A canary: masters are replaced without a change.
+    fn is_replacing(&self) -> bool {
+        let plan = self.scenario.change.as_ref();
+        self.flaw.is_some_and(Flaw::replaces)
+            && plan.is_some_and(|plan| plan.one_replaced().is_some())
     }
 
     /// Which masters make a majority for a client.
@@ -114,7 +139,55 @@ impl World {
         let coverage = &mut self.watch.coverage;
         coverage.joint += u64::from(step % 2 == 1);
         coverage.later += u64::from(step > 1);
-        self.scenario.named(step).sets()
+        self.named_at(step).sets()
+    }
+
+    /// A client is to be told other masters; a canary tells it so that the master which is replaced dies then, and it may
+    /// be later.
+    pub(super) fn tell_masters(&mut self, fault: u32, (client, step): (u8, u8), down: u64) {
+        let (now, plan) = (self.now, self.scenario.change.as_ref());
+        if self.is_replacing()
+            && step > 0
+            && let Some(dead) = plan.and_then(ChangePlan::one_replaced)
+        {
+            let comes_back = self.flaw == Some(Flaw::DeadComesBack);
+            let wait = if comes_back {
+                self.scenario.settings.max_ttl / 50 * 51
+            } else {
+                0
+            };
+            let died = *self.died.get_or_insert(now);
+            if died == now {
+                self.crash(dead, if comes_back { wait } else { u64::MAX / 4 });
+            }
+            if now < died + wait {
+                return self.at(died + wait, Event::Fault(fault));
+            }
+        }
+        self.processes[usize::from(client)].told = step;
+        self.kill_process(client, down);
+    }
+
+    /// Whether a message is one that this server hears as from who knows that master as a next one alone.
+    pub(super) fn is_next_of(&self, conn: usize) -> bool {
+        let conn = &self.conns[conn];
+        let step = self.processes[self.links[conn.link].client].step_now;
+        step % 2 == 1 && self.named_at(step).sets()[0] >> conn.master & 1 == 0
+    }
+
+    /// A canary: who is closed out is told of it in answer to everything but an extension.
+    pub(super) fn refusal_but_of_extensions(
+        &self,
+        conn: usize,
+        request: &Request,
+    ) -> Option<String> {
+        let master = &self.masters[self.conns[conn].master];
+        let mark = master.mark(master.micros(self.now))?;
+        let old = self.conns[conn].name.starts_with("quorate/0/");
+        let vote = request.is_vote() && !matches!(request, Request::Extend { .. });
+        let refused =
+            self.flaw == Some(Flaw::ExtendUnrefused) && old && vote && number_of(Some(mark)) > 0;
+        refused.then(|| format!("-ERR quorate: masters {mark}\r\n"))
     }
 
     /// Whether the masters that a client has are those that it keeps, once the operators are done; else it is told others.
@@ -143,7 +216,7 @@ impl World {
             return;
         };
         let named = plan.named(step);
-        if is_majority(marked, named.sets()) {
+        if self.is_replacing() || is_majority(marked, named.sets()) {
             return;
         }
         let change = (plan.goal / 4).min(u64::from(plan.changes()) - 1) as u8;
@@ -166,6 +239,9 @@ impl World {
         let Some(plan) = self.scenario.change.clone() else {
             return;
         };
+        if self.is_replacing() {
+            return;
+        }
         self.watch.coverage.told += 1;
         let begins = plan.begins.unwrap_or(0);
         let change = (begins / 4).min(u64::from(plan.changes()) - 1);
@@ -220,19 +296,26 @@ impl World {
 
     /// What a script says that looks at the mark, where its client is not let in.
     pub(super) fn refusal_by_mark(&self, conn: usize, looks: usize) -> Option<String> {
-        if looks == 0 {
+        if looks == 0 || self.flaw == Some(Flaw::NextBesideOld) {
             return None;
         }
         let master = &self.masters[self.conns[conn].master];
         let mark = master.mark(master.micros(self.now));
-        let refused = !self.looks[looks].lets_in(mark);
+        let looks = &self.looks[looks];
+        let opens = self.flaw == Some(Flaw::ClosingOpens) && looks.is_opened_by_closing(mark);
+        let refused = !looks.lets_in(mark) && !opens;
         refused.then(|| format!("-ERR quorate: masters {}\r\n", mark.unwrap_or("-")))
     }
 
     /// The mark, for a client that connects.
     pub(super) fn tell_mark(&self, conn: usize, out: &mut String) {
         let master = &self.masters[self.conns[conn].master];
-        match master.mark(master.micros(self.now)) {
+        let silent = match self.flaw {
+            Some(Flaw::NextBesideOld) => true,
+            Some(Flaw::ExtendUnrefused) => self.conns[conn].name.starts_with("quorate/0/"),
+            _ => false,
+        };
+        match master.mark(master.micros(self.now)).filter(|_| !silent) {
             Some(mark) => write!(out, "${}\r\n{mark}\r\n", mark.len()),
             None => write!(out, "_\r\n"),
         }
@@ -243,7 +326,8 @@ impl World {
     pub(super) fn take_mark(&mut self, conn: usize, mark: &[u8], out: &mut String) {
         let index = self.conns[conn].master;
         let now_us = self.masters[index].micros(self.now);
-        if self.masters[index].mark(now_us).is_some() {
+        let lost = self.flaw == Some(Flaw::MarkLostOnRestart);
+        if lost || self.masters[index].mark(now_us).is_some() {
             return out.push_str("_\r\n");
         }
         self.watch.coverage.given_again += 1;
@@ -268,6 +352,14 @@ impl World {
 
     /// A master is back that had a mark of this number.
     pub(super) fn look_at_fallen(&mut self, master: usize, was: u64) {
+        if self.flaw == Some(Flaw::MarkLostOnRestart) {
+            let now_us = self.masters[master].micros(self.now);
+            let now = std::time::Duration::ZERO;
+            self.masters[master]
+                .memory
+                .put_text(now_us, MASTERS, b"", Some(now));
+            return;
+        }
         if self.scenario.change.is_none() || self.mark_number(master) >= was {
             return;
         }

@@ -155,7 +155,7 @@ impl SimMaster {
                 }
                 self.memory.apply(now_us, request)
             }
-            (Some(Flaw::ConfirmAtLeast), Request::Confirm { .. }) => {
+            (Some(Flaw::ConfirmAtLeast | Flaw::ConfirmAtLeastJoint), Request::Confirm { .. }) => {
                 match self.memory.apply(now_us, request) {
                     Ok(Answer::CounterAbove(_)) => Ok(Answer::Confirmed),
                     answer => answer,
@@ -469,7 +469,9 @@ impl World {
         master.run = run;
         master.stalled_until = 0;
         master.scripts.clear();
-        master.started_us = master.micros(now);
+        if self.flaw != Some(Flaw::WarmSpare) {
+            master.started_us = master.micros(now);
+        }
         let kept = master.keeps;
         self.say(|| format!("master {index} is back, disk: {kept:?}"));
         // A full disk keeps the counters, so they must not fall; the restart counts all the same.

@@ -32,6 +32,7 @@ use quorate::runtime::BoxFuture;
 use link::Call;
 pub(crate) use link::Link;
 use marks::Looks;
+pub(crate) use marks::number_of;
 use master::SimMaster;
 use net::Conn;
 use orders::Order;
@@ -377,6 +378,9 @@ pub(crate) struct World {
     looks: Vec<Looks>,
     /// The marks that masters had before they came back with less, and until when each of these is guarded.
     fallen: Vec<Option<(u64, u64)>>,
+    /// Canaries: when a master died that is replaced without a change, and counters that were read too early.
+    died: Option<u64>,
+    counted: Vec<Option<Vec<orders::Counter>>>,
     /// Tasks that were spawned and not yet seen by the executor.
     pub(crate) spawned: Vec<(usize, BoxFuture<()>)>,
     pub(crate) watch: Watch,
@@ -433,6 +437,8 @@ impl World {
                 .is_none_or(|plan| plan.operators == 0),
             looks: vec![Looks::default()],
             fallen: vec![None; scenario.masters.len()],
+            died: None,
+            counted: vec![None; scenario.masters.len()],
             spawned: Vec::new(),
             watch: Watch::new(&scenario, play),
             scenario: scenario.clone(),
@@ -595,8 +601,7 @@ impl World {
             }
             FaultKind::Kill { client, down } => self.kill_process(client, down),
             FaultKind::Tell { client, step, down } => {
-                self.processes[usize::from(client)].told = step;
-                self.kill_process(client, down);
+                self.tell_masters(index as u32, (client, step), down);
             }
         }
         None

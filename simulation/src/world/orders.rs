@@ -11,12 +11,16 @@ use super::marks::number_of;
 use super::master::run_id;
 use super::net::{Trip, Way};
 use super::{Event, Shared, World};
+use crate::canary::Flaw;
 use crate::clock::{BEGIN, EPOCH_US};
 use crate::locker::{PLACES, name};
 use crate::scenario::Refusal;
 
 /// A fencing counter: its key, and its number.
 pub(crate) type Counter = (Vec<u8>, u64);
+
+/// Longer than counters live.
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// What an operator says to a master, as one message.
 #[derive(Clone, Debug)]
@@ -163,6 +167,9 @@ impl World {
                 Heard::Refused(how)
             };
         }
+        if self.flaw == Some(Flaw::CarryBeforeClose) && self.counted[master].is_none() {
+            self.counted[master] = Some(self.counters_of(master, DAY));
+        }
         match word {
             Word::Raise(number, print) => {
                 self.raise_mark(master, *number, print);
@@ -178,7 +185,13 @@ impl World {
                 }
                 Heard::Killed(killed)
             }
-            Word::Counters(within) => Heard::Counters(self.counters_of(master, *within)),
+            Word::Counters(within) => {
+                let early = self.counted[master].clone();
+                let counters = early.unwrap_or_else(|| self.counters_of(master, *within));
+                let read = self.flaw != Some(Flaw::CarryMinority) || self.has_least(master);
+                Heard::Counters(if read { counters } else { Vec::new() })
+            }
+            Word::Carry(_) if self.flaw == Some(Flaw::NoCarry) => Heard::Done,
             Word::Carry(counters) => {
                 self.carry_to(master, counters);
                 Heard::Done
@@ -235,6 +248,16 @@ impl World {
             (number >= least).then(|| (format!("quorate:fence:{key}").into_bytes(), number))
         };
         (0..PLACES).filter_map(counter).collect()
+    }
+
+    /// A canary: whether this is the one old master whose counters are read, which has the least to tell.
+    fn has_least(&self, master: usize) -> bool {
+        let sum = |master: usize| {
+            let counters = self.counters_of(master, DAY);
+            counters.iter().map(|(_, number)| *number).sum::<u64>()
+        };
+        let old = self.scenario.named(0).asked();
+        old.into_iter().min_by_key(|master| sum(*master)) == Some(master)
     }
 
     fn carry_to(&mut self, index: usize, counters: &[Counter]) {

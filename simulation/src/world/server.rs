@@ -329,7 +329,10 @@ impl World {
             }
             [b"INFO", ..] => {
                 let uptime = self.uptime(master);
-                let run = self.masters[master].run;
+                let run = match self.flaw {
+                    Some(Flaw::WarmSpare) => 0,
+                    _ => self.masters[master].run,
+                };
                 let info = format!(
                     "run_id:{}\r\nuptime_in_seconds:{uptime}\r\n",
                     run_id(master, run)
@@ -400,7 +403,10 @@ impl World {
                 self.watch.coverage.forgotten_scripts += 1;
                 return out.push_str("-NOSCRIPT No matching script\r\n");
             };
+            let prolongs =
+                self.flaw == Some(Flaw::ExtendUnrefused) && [EXTEND, KEEP].contains(&script);
             if VOTES.contains(&script)
+                && !prolongs
                 && let Some(refusal) = self.refusal_by_mark(conn, looks)
             {
                 self.watch.coverage.refused_by_mark += 1;
@@ -434,7 +440,22 @@ impl World {
             self.watch.coverage.duplicates += 1;
             self.stray_at(late, (conn, looks), request.clone());
         }
-        let answer = self.apply(master, &request, true);
+        if let Some(refusal) = self.refusal_but_of_extensions(conn, &request) {
+            return out.push_str(&refusal);
+        }
+        let wrong = self
+            .flaw
+            .filter(|flaw| flaw.is_of_changes() && self.is_next_of(conn));
+        let unheard =
+            wrong == Some(Flaw::FenceOneSet) && matches!(request, Request::Confirm { .. });
+        let mut answer = if unheard {
+            Ok(Answer::Confirmed)
+        } else {
+            self.apply(master, &request, true)
+        };
+        if let Some(flaw) = wrong {
+            flaw.heard_of_next(&request, &mut answer);
+        }
         let note = self.note_of_refusal(master, &request, &answer);
         reply(&request, &answer, note.as_deref(), out);
     }
