@@ -25,8 +25,6 @@ pub struct ChangePlan {
     pub ahead: Option<u64>,
     /// Masters that are left over are stopped for good.
     pub retires: bool,
-    /// Which master is lost for good in a change that is none: for canaries.
-    pub lost: u8,
 }
 
 /// Two sets of masters, as bits: the same where nothing is changed.

@@ -122,7 +122,7 @@ impl ChangePlan {
     pub(crate) fn one_replaced(&self) -> Option<usize> {
         let [old, next] = [self.sets[0], self.sets[1]];
         let (left, new) = (old & !next, next & !old);
-        let one = left.count_ones() == 1 && new.count_ones() == 1 && old.count_ones() > 2;
+        let one = left.is_power_of_two() && new.is_power_of_two() && old.count_ones() > 2;
         one.then(|| left.trailing_zeros() as usize)
     }
 }

@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::order::place;
 use crate::change_plan::Sets;
 use crate::scenario::Scenario;
-use quorate::node::Claim;
+use quorate::node::Ticket;
 
 /// By the name of a waiter, where not all clients have the same masters.
 pub(super) struct LinesUp {
@@ -28,8 +27,8 @@ impl LinesUp {
     }
 
     /// A client begins an attempt, perhaps from a place in line.
-    pub(super) fn begins(&mut self, client: usize, claim: &Claim) {
-        if let Some(place) = place(claim).filter(|_| self.changes) {
+    pub(super) fn begins(&mut self, client: usize, place: Option<&Ticket>) {
+        if let Some(place) = place.filter(|_| self.changes) {
             self.waiters.insert(place.waiter.clone(), client);
         }
     }

@@ -253,7 +253,7 @@ impl Check for Order {
                 task,
                 claim,
             } => {
-                self.lines_up.begins(*client, claim);
+                self.lines_up.begins(*client, place(claim));
                 let attempts = self.tasks.entry(*task).or_insert(Attempts {
                     first: at.event,
                     waiter: None,

@@ -149,7 +149,7 @@ impl Check for PermitLine {
                 task,
                 claim,
             } if claim.permit().is_some() => {
-                self.lines_up.begins(*client, claim);
+                self.lines_up.begins(*client, place(claim));
                 let attempt = self.tasks.entry(*task).or_insert((at.event, None));
                 attempt.1 = place(claim).map(|place| place.waiter.clone());
             }

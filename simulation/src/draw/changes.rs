@@ -25,7 +25,22 @@ const SHAPES: [[u16; 2]; 11] = [
 ];
 
 /// How the counters stand at the beginning: there are none, or they are ahead of the clocks by so many microseconds.
-const AHEAD: [Option<u64>; 4] = [None, None, Some(5_000_000), Some(3_600_000_000)];
+const AHEAD: [Option<u64>; 3] = [None, Some(5_000_000), Some(3_600_000_000)];
+
+/// How far the operators go: mostly to the end.
+fn goal_from(rng: &mut Rng, begins: u64, marks: &[u64]) -> u64 {
+    let higher: Vec<u64> = marks
+        .iter()
+        .copied()
+        .filter(|mark| *mark >= begins)
+        .collect();
+    let last = *higher.last().unwrap_or(&0);
+    if rng.chance(500_000) {
+        last
+    } else {
+        rng.pick(&higher)
+    }
+}
 
 impl Scenario {
     /// The scenario of a seed in which masters change.
@@ -94,28 +109,10 @@ impl Scenario {
         let goal = if stands {
             begins.unwrap_or(0)
         } else {
-            let higher: Vec<u64> = marks
-                .into_iter()
-                .filter(|mark| *mark >= begins.unwrap_or(0))
-                .collect();
-            // Mostly to the end.
-            let last = *higher.last().unwrap_or(&0);
-            if rng.chance(500_000) {
-                last
-            } else {
-                rng.pick(&higher)
-            }
+            goal_from(rng, begins.unwrap_or(0), &marks)
         };
         let operators = if stands { 0 } else { rng.pick(&[1, 1, 1, 2]) };
-        for _ in 0..operators {
-            let like = &self.clients[rng.below(self.clients.len() as u64) as usize];
-            let operator = ClientPlan {
-                origin: rng.range(1, 1 << 50),
-                steps: Vec::new(),
-                ..*like
-            };
-            self.clients.insert(0, operator);
-        }
+        self.add_operators(rng, operators);
         let last = 2 * changes as u8;
         let admitted =
             |mark: u64| -> Vec<u8> { (0..=last).filter(|step| admits(mark, *step)).collect() };
@@ -148,10 +145,22 @@ impl Scenario {
             steps,
             ahead: rng.pick(&AHEAD),
             retires: changes == 1 && rng.chance(700_000),
-            lost: rng.below(u64::from(sets[0].count_ones())) as u8,
             sets,
         };
         self.change = Some(plan);
+    }
+
+    /// Operators are clients as others are, but for what they do.
+    fn add_operators(&mut self, rng: &mut Rng, operators: u8) {
+        for _ in 0..operators {
+            let like = &self.clients[rng.below(self.clients.len() as u64) as usize];
+            let operator = ClientPlan {
+                origin: rng.range(1, 1 << 50),
+                steps: Vec::new(),
+                ..*like
+            };
+            self.clients.insert(0, operator);
+        }
     }
 
     /// Somebody has a lock nearly always, sometimes for longer than who changes masters waits.

@@ -368,7 +368,7 @@ impl World {
                 .expect("a string takes everything");
             }
             [b"CLIENT", b"SETNAME", name] => {
-                self.conns[conn].name = text(name).to_owned();
+                text(name).clone_into(&mut self.conns[conn].name);
                 out.push_str("+OK\r\n");
             }
             [b"GET", b"quorate:masters"] => self.tell_mark(conn, out),
@@ -395,24 +395,13 @@ impl World {
             }
             return out.push_str(how.text());
         }
-        let mut looks = 0;
-        if let [b"EVALSHA", sha, ..] = words {
-            looks = marks::looks_in(sha);
-            let known = script_of(sha).filter(|script| self.masters[master].knows(looks, *script));
-            let Some(script) = known else {
-                self.watch.coverage.forgotten_scripts += 1;
-                return out.push_str("-NOSCRIPT No matching script\r\n");
-            };
-            let prolongs =
-                self.flaw == Some(Flaw::ExtendUnrefused) && [EXTEND, KEEP].contains(&script);
-            if VOTES.contains(&script)
-                && !prolongs
-                && let Some(refusal) = self.refusal_by_mark(conn, looks)
-            {
-                self.watch.coverage.refused_by_mark += 1;
-                return out.push_str(&refusal);
-            }
-        }
+        let looks = match words {
+            [b"EVALSHA", sha, ..] => match self.script_at_work(conn, sha) {
+                Ok(looks) => looks,
+                Err(refusal) => return out.push_str(&refusal),
+            },
+            _ => 0,
+        };
         let Some(request) = request(words) else {
             return out.push_str("-ERR unknown command\r\n");
         };
@@ -443,21 +432,44 @@ impl World {
         if let Some(refusal) = self.refusal_but_of_extensions(conn, &request) {
             return out.push_str(&refusal);
         }
-        let wrong = self
-            .flaw
-            .filter(|flaw| flaw.is_of_changes() && self.is_next_of(conn));
-        let unheard =
-            wrong == Some(Flaw::FenceOneSet) && matches!(request, Request::Confirm { .. });
-        let mut answer = if unheard {
-            Ok(Answer::Confirmed)
-        } else {
-            self.apply(master, &request, true)
-        };
-        if let Some(flaw) = wrong {
-            flaw.heard_of_next(&request, &mut answer);
-        }
+        let answer = self.answer_to(conn, &request);
         let note = self.note_of_refusal(master, &request, &answer);
         reply(&request, &answer, note.as_deref(), out);
+    }
+
+    /// Which way of looking at the mark stands in front of a script; what it says where it is not there, or its client is not
+    /// let in.
+    fn script_at_work(&mut self, conn: usize, sha: &[u8]) -> Result<usize, String> {
+        let looks = marks::looks_in(sha);
+        let master = &self.masters[self.conns[conn].master];
+        let known = script_of(sha).filter(|script| master.knows(looks, *script));
+        let Some(script) = known else {
+            self.watch.coverage.forgotten_scripts += 1;
+            return Err("-NOSCRIPT No matching script\r\n".to_owned());
+        };
+        let prolongs = [EXTEND, KEEP].contains(&script);
+        if !VOTES.contains(&script) || self.flaw == Some(Flaw::ExtendUnrefused) && prolongs {
+            return Ok(looks);
+        }
+        let Some(refusal) = self.refusal_by_mark(conn, looks) else {
+            return Ok(looks);
+        };
+        self.watch.coverage.refused_by_mark += 1;
+        Err(refusal)
+    }
+
+    /// What is answered to a request; to a canary something else, where it is of both sets and this master of the next.
+    fn answer_to(&mut self, conn: usize, request: &Request) -> Result<Answer, Fault> {
+        let wrong = self.flaw.filter(|flaw| flaw.is_of_changes());
+        let wrong = wrong.filter(|_| self.is_next_of(conn));
+        if wrong == Some(Flaw::FenceOneSet) && matches!(request, Request::Confirm { .. }) {
+            return Ok(Answer::Confirmed);
+        }
+        let mut answer = self.apply(self.conns[conn].master, request, true);
+        if let Some(flaw) = wrong {
+            flaw.heard_of_next(request, &mut answer);
+        }
+        answer
     }
 
     /// Ends a connection by its number; true when it was there.
