@@ -29,7 +29,7 @@ use crate::tls::Tls;
 ///
 /// | setting | default | change it when |
 /// |---|---|---|
-/// | `ttl` | 10 s | a crashed holder must be replaced sooner, or masters are far away |
+/// | `ttl` | 10 s, at most `max_ttl` | a crashed holder must be replaced sooner, or masters are far away |
 /// | `max_ttl` | 30 s | you need longer leases; the same on every client |
 /// | `node_timeout` | 50 ms, at most a tenth of the ttl | masters are more than 20 ms away |
 /// | `connect_timeout` | 500 ms | TLS over slow lines |
@@ -51,7 +51,7 @@ pub struct RedlockBuilder {
     masters: Vec<MasterSource>,
     next_masters: Vec<MasterSource>,
     generation: u64,
-    ttl: Duration,
+    ttl: Option<Duration>,
     max_ttl: Duration,
     node_timeout: Option<Duration>,
     connect_timeout: Duration,
@@ -83,6 +83,9 @@ const MAX_MASTERS: usize = 64;
 /// The very first request to a master waits for as long as connecting may take.
 const LONGEST_CONNECT: Duration = Duration::from_secs(3600);
 
+/// At most `max_ttl`, which may be set lower.
+const DEFAULT_TTL: Duration = Duration::from_secs(10);
+
 const DEFAULT_NODE_TIMEOUT: Duration = Duration::from_millis(50);
 
 impl Default for RedlockBuilder {
@@ -91,7 +94,7 @@ impl Default for RedlockBuilder {
             masters: Vec::new(),
             next_masters: Vec::new(),
             generation: 0,
-            ttl: Duration::from_secs(10),
+            ttl: None,
             max_ttl: Duration::from_secs(30),
             node_timeout: None,
             connect_timeout: Duration::from_millis(500),
@@ -194,9 +197,10 @@ impl RedlockBuilder {
         self
     }
 
-    /// How long the masters keep a lock that is not renewed. Renewal comes at a third of it.
+    /// How long the masters keep a lock that is not renewed. Renewal comes at a third of it. Default: 10 s, at most
+    /// `max_ttl`.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
+        self.ttl = Some(ttl);
         self
     }
 
@@ -360,7 +364,7 @@ impl RedlockBuilder {
             fair: self.order == Order::Fair && self.fencing,
             heartbeat: self.effective_heartbeat()?,
             process: format!("{:016x}", u64::from_be_bytes(process)).into(),
-            ttl: self.ttl,
+            ttl: self.lease(),
             max_ttl: self.max_ttl,
             node_timeout,
             drift: self.drift,
@@ -421,9 +425,13 @@ impl RedlockBuilder {
         Identity::of_this_process()
     }
 
+    fn lease(&self) -> Duration {
+        self.ttl.unwrap_or(DEFAULT_TTL.min(self.max_ttl))
+    }
+
     fn effective_node_timeout(&self) -> Duration {
         self.node_timeout
-            .unwrap_or_else(|| DEFAULT_NODE_TIMEOUT.min(self.ttl / 10))
+            .unwrap_or_else(|| DEFAULT_NODE_TIMEOUT.min(self.lease() / 10))
     }
 
     fn effective_heartbeat(&self) -> Result<Duration, BuildError> {
@@ -433,12 +441,12 @@ impl RedlockBuilder {
         };
         let Some(heartbeat) = self.heartbeat else {
             // Short waits are no reason for a flood of signs of life.
-            return Ok((self.ttl / 2).min(wait).max(Duration::from_millis(30)));
+            return Ok((self.lease() / 2).min(wait).max(Duration::from_millis(30)));
         };
         let why = if heartbeat < Duration::from_millis(30) {
             "is below 30ms: signs of life would be a flood".to_owned()
-        } else if heartbeat > self.ttl {
-            let ttl = text(self.ttl);
+        } else if heartbeat > self.lease() {
+            let ttl = text(self.lease());
             format!(
                 "is above the ttl ({ttl}): a dead waiter must not delay longer than a dead holder"
             )
@@ -511,11 +519,11 @@ impl RedlockBuilder {
         let mut slowest = default;
         for node in nodes {
             let timeout = node.abilities().timeout.unwrap_or(default);
-            if timeout > self.ttl / 4 {
+            if timeout > self.lease() / 4 {
                 let why = format!(
                     "of {} is more than a quarter of the ttl ({}): raise the ttl, or lower the timeout in its URL",
                     node.name(),
-                    text(self.ttl)
+                    text(self.lease())
                 );
                 return Err(bad("node_timeout", timeout, why));
             }
@@ -622,7 +630,7 @@ impl std::fmt::Debug for RedlockBuilder {
         // Addresses may hold passwords: they are counted, not shown.
         f.debug_struct("RedlockBuilder")
             .field("masters", &self.masters.len())
-            .field("ttl", &self.ttl)
+            .field("ttl", &self.lease())
             .field("wait", &self.wait)
             .finish_non_exhaustive()
     }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use quorate::{
     AcquireError, ChangeError, ChangeStage, Fault, LossCause, MastersChange, NodeOutcome,
-    NodeReport, Redlock, RedlockBuilder, RestartGuard, Take, TryAcquire, Wait,
+    NodeReport, NodeStatus, Redlock, RedlockBuilder, RestartGuard, StatusVerdict, Take, TryAcquire,
+    Wait,
 };
 use quorate_testbed::Masters;
 use support::{PATIENCE, ask_server, eventually, has_key, masters, ms, secs, settings};
@@ -198,6 +199,29 @@ async fn who_holds_on_closed_masters_is_not_prolonged_and_gives_back_everywhere(
     // What it said is what it was told.
     let said = format!("{:?}", lasts.report());
     assert!(said.contains("OtherMasters"), "{said}");
+}
+
+#[tokio::test]
+async fn who_goes_by_outdated_masters_sees_nothing_and_breaks_nothing() {
+    let scene = Scene::start();
+    let (old, both) = (scene.old(), scene.both());
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    old.acquire("job").await.expect("free").release().await;
+    change.close().await.expect("closed");
+    assert!(is_refused(&old).await);
+    let held = both.acquire("job").await.expect("free");
+    for said in [old.status("job").await, old.break_lock("job").await] {
+        let said = said.expect("a good name");
+        assert_eq!(said.verdict(), StatusVerdict::Unknown, "{said:?}");
+        let told = |node: &NodeStatus| matches!(node.state, Err(Fault::OtherMasters(_)));
+        assert!(said.nodes.iter().all(told), "{said:?}");
+    }
+    let listed = old.list("").await;
+    assert_eq!((listed.locks.len(), listed.faults.len()), (0, 3));
+    assert!(is_held(&both).await, "nothing was broken");
+    assert_eq!(both.list("").await.locks.len(), 1);
+    held.release().await;
 }
 
 #[tokio::test]

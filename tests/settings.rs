@@ -129,6 +129,13 @@ fn a_max_ttl_beyond_the_life_of_a_counter_is_refused() {
     assert_duration(good().max_ttl(secs(86_401)), "max_ttl", &["1day"]);
     assert_duration(good().max_ttl(Duration::MAX), "max_ttl", &["1day"]);
     assert!(good().max_ttl(secs(86_400)).build().is_ok());
+    // The ttl that nobody has set is no longer than that.
+    assert!(good().max_ttl(secs(2)).build().is_ok());
+    assert_duration(
+        good().max_ttl(secs(2)).ttl(secs(10)),
+        "ttl",
+        &["max_ttl (2s)"],
+    );
 }
 
 #[test]

@@ -31,13 +31,14 @@ Examples:
 JSON fields (stable): as one element of status --json, describing what was there before.";
 
 /// What it ends with.
-pub(crate) const CODES: [Meaning; 3] = [
+pub(crate) const CODES: [Meaning; 4] = [
     ("0", "a majority of masters was reached"),
     (
         "64",
         "wrong usage, or --yes is missing; nothing was touched",
     ),
     ("69", "no quorum of masters: the lock may still be held"),
+    ("78", ""),
 ];
 
 /// Arguments of `break`.

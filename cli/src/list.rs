@@ -7,9 +7,9 @@ use clap::Args;
 use quorate::Listing;
 
 use crate::config::{self, MasterOptions};
-use crate::exit::{self, Failure, Meaning, Outcome};
+use crate::exit::{self, Meaning, Outcome};
 use crate::output::{self, Cell};
-use crate::status::ResourceStatus;
+use crate::status::{ResourceStatus, unanswered};
 
 /// What stands below `quorate list --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -24,10 +24,11 @@ Examples:
 JSON fields (stable): locks[], each as in status --json, a permit of a semaphore with its slot; complete; not_asked[] (master, error, error_kind).";
 
 /// What it ends with.
-pub(crate) const CODES: [Meaning; 3] = [
+pub(crate) const CODES: [Meaning; 4] = [
     ("0", "a majority of masters answered, whatever is locked"),
     ("64", ""),
     ("69", ""),
+    ("78", ""),
 ];
 
 /// Arguments of `list`.
@@ -70,11 +71,8 @@ pub(crate) fn run(args: ListArgs) -> Outcome {
     }
     let answered = all - listing.faults.len();
     if answered < all / 2 + 1 {
-        let needed = all / 2 + 1;
-        return Err(Failure::new(
-            exit::UNAVAILABLE,
-            format!("no quorum: {answered} of {all} masters answered, {needed} are needed"),
-        ));
+        let kinds = listing.faults.iter().map(|(_, fault)| fault.kind());
+        return Err(unanswered((answered, all, all / 2 + 1), kinds));
     }
     Ok(exit::OK)
 }

@@ -39,7 +39,7 @@ pub(crate) struct LockArgs {
     )]
     conflict_exit_code: Option<u8>,
 
-    /// How long a grant lasts without renewal; it is renewed at a third of it [default: 10s]
+    /// How long a grant lasts without renewal; it is renewed at a third of it [default: 10s, at most max_ttl]
     #[arg(long, value_name = "TIME", env = "QUORATE_TTL", value_parser = config::duration)]
     ttl: Option<Duration>,
 
@@ -102,7 +102,8 @@ impl LockArgs {
         let (masters, mut file) = masters.complete()?;
         config::fill!(self from file: ttl, wait, max_hold);
         process::ready().map_err(Failure::internal)?;
-        let ttl = self.ttl.unwrap_or(DEFAULT_TTL);
+        let most = masters.max_ttl.unwrap_or(DEFAULT_TTL);
+        let ttl = self.ttl.unwrap_or(DEFAULT_TTL.min(most));
         if ttl.is_zero() {
             return Err(Failure::usage(
                 "a ttl of 0s leaves no validity: write --ttl 10s, for example",

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use clap::Args;
 use quorate::{
-    Hold, KeyState, Listed, NodeStatus, Note, Redlock, SemaphoreStatus, Status, StatusVerdict,
-    Waiter,
+    Fault, Hold, KeyState, Listed, NodeStatus, Note, Redlock, SemaphoreStatus, Status,
+    StatusVerdict, Waiter,
 };
 use serde::Serialize;
 
@@ -40,10 +40,11 @@ and as a resource, of the semaphore of that name; permit_line[] (master, waiting
 permits_error, why no majority let it be read.";
 
 /// What it ends with.
-pub(crate) const CODES: [Meaning; 3] = [
+pub(crate) const CODES: [Meaning; 4] = [
     ("0", "a majority of masters answered, whatever they said"),
     ("64", ""),
     ("69", "no quorum of masters for at least one resource"),
+    ("78", ""),
 ];
 
 /// Arguments of `status`.
@@ -256,15 +257,26 @@ pub(crate) fn wrong_name(name: &OsString, why: impl std::fmt::Display) -> Failur
 
 /// The failure for a look without a majority.
 pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
-    Failure::new(
-        exit::UNAVAILABLE,
-        format!(
-            "no quorum: {} of {} masters answered, {} are needed",
-            status.answered,
-            status.masters.len(),
-            status.quorum
-        ),
+    let kinds = status.masters.iter().filter_map(|master| master.error_kind);
+    unanswered(
+        (status.answered, status.masters.len(), status.quorum),
+        kinds,
     )
+}
+
+/// Too few of the masters have answered: so many, of so many, where so many are needed. By what they said instead, they
+/// are down, or others are in force.
+pub(crate) fn unanswered<'a>(
+    (answered, of, needed): (usize, usize, usize),
+    mut kinds: impl Iterator<Item = &'a str>,
+) -> Failure {
+    let said = format!("no quorum: {answered} of {of} masters answered, {needed} are needed");
+    let outdated = Fault::OtherMasters("".into());
+    if kinds.any(|kind| kind == outdated.kind()) {
+        let why = "outdated configuration: the masters have been changed, and what these show is not what is locked now";
+        return Failure::new(exit::CONFIG, format!("{said}; {why}"));
+    }
+    Failure::new(exit::UNAVAILABLE, said)
 }
 
 impl ResourceStatus {

@@ -106,6 +106,15 @@ fn the_walk_of_the_page_changes_the_masters_under_their_clients() {
     let mut outdated = Scene::quorate(&scene.urls(0..3));
     let told = done(outdated.args(["masters", "status"]));
     assert!(told.out.contains("have no votes"), "{told:?}");
+    for words in [
+        &["status", "job"][..],
+        &["list"],
+        &["break", "job", "--yes"],
+    ] {
+        let told = done(Scene::quorate(&scene.urls(0..3)).args(words));
+        assert_eq!(told.code, Some(78), "{told:?}");
+        assert!(told.err.contains("outdated configuration"), "{told:?}");
+    }
     let mut outdated = Scene::quorate(&scene.urls(0..3));
     outdated.env("QUORATE_MAX_TTL", "30s");
     let told = done(outdated.arg("doctor"));

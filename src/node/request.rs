@@ -568,6 +568,16 @@ impl Request {
             Self::Acquire { .. } | Self::Confirm { .. } | Self::Extend { .. } | Self::Read { .. }
         )
     }
+
+    /// Whether it is for clients of the masters in force alone: every vote, and every look. What a client sees of
+    /// masters that have been changed is not what is locked now; what it has it can give back everywhere.
+    pub(crate) fn is_for_current_masters(&self) -> bool {
+        let looks = matches!(
+            self,
+            Self::Look { .. } | Self::List { .. } | Self::Break { .. }
+        );
+        looks || self.is_vote()
+    }
 }
 
 /// A lock as one master sees it.

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use quorate::node::{
-    Answer, Claim, Class, Extended, Fairness, Group, Hold, KeyState, Mode, NoteItem, Part, Permit,
-    Request, Subscriber, Ticket, Waiter, WakeSink,
+    Answer, Claim, Class, ExtendItem, Extended, Fairness, Fault, Group, Hold, KeyState, Mode,
+    NoteItem, Part, Permit, Request, Subscriber, Ticket, Waiter, WakeSink,
 };
 
 use crate::arm::{Arm, LONG, Master, fence, hex, now};
@@ -634,7 +634,7 @@ impl Pair {
             let mut said = match act {
                 Act::Ask(request) => {
                     let a = memory.ask(request.clone()).await;
-                    Some((a, server.ask(request).await))
+                    Some((a, self.ask_server(request).await))
                 }
                 Act::Do(act) => {
                     act(memory);
@@ -687,6 +687,41 @@ impl Pair {
         Ok(())
     }
 
+    /// Items of one message that share a key go to a store one by one: it has them in several lanes, and promises no
+    /// order among them.
+    async fn ask_server(&self, request: Request) -> Said {
+        let parts = match self.server.master {
+            Master::Store(_) => one_by_one(&request),
+            _ => Vec::new(),
+        };
+        if parts.is_empty() {
+            return self.server.ask(request).await;
+        }
+        let (mut extended, mut noted, mut answered) = (Vec::new(), Vec::new(), false);
+        for (part, keys) in parts {
+            match self.server.ask(part).await {
+                Ok(Answer::Extended(said)) => {
+                    extended.extend(said);
+                    answered = true;
+                }
+                Ok(Answer::Noted(said)) => {
+                    noted.extend(said);
+                    answered = true;
+                }
+                Err(Fault::Withdrawn) => {
+                    extended.extend(vec![Extended::Withdrawn; keys]);
+                    noted.push(false);
+                }
+                other => return other,
+            }
+        }
+        match request {
+            _ if !answered => Err(Fault::Withdrawn),
+            Request::Extend { .. } => Ok(Answer::Extended(extended)),
+            _ => Ok(Answer::Noted(noted)),
+        }
+    }
+
     fn compare_wake_ups(&self, place: usize) -> Result<(), TestCaseError> {
         let [a, b] = self.heard.each_ref().map(Heard::take);
         if let Master::Store(_) = self.server.master {
@@ -710,6 +745,32 @@ impl Pair {
         }
         seen
     }
+}
+
+/// A message about several locks in parts of one each, and how many keys each has, where two of them share a key.
+fn one_by_one(request: &Request) -> Vec<(Request, usize)> {
+    let (parts, claims): (Vec<_>, Vec<&Claim>) = match request {
+        Request::Extend { items } => {
+            let part = |item: &ExtendItem| Request::Extend {
+                items: [item.clone()].into(),
+            };
+            items.iter().map(|i| (part(i), &*i.claim)).unzip()
+        }
+        Request::Note { items } => {
+            let part = |item: &NoteItem| Request::Note {
+                items: [item.clone()].into(),
+            };
+            items.iter().map(|i| (part(i), &*i.claim)).unzip()
+        }
+        _ => return Vec::new(),
+    };
+    let keys: Vec<_> = claims.iter().flat_map(|claim| claim.keys()).collect();
+    let distinct: std::collections::HashSet<_> = keys.iter().collect();
+    if distinct.len() == keys.len() {
+        return Vec::new();
+    }
+    let counts = claims.iter().map(|claim| claim.keys().count());
+    parts.into_iter().zip(counts).collect()
 }
 
 /// What is seen of one key: how it looks, and key and counter with what they have left.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use quorate::{LockGuard, Redlock, RedlockBuilder, RestartGuard};
 use quorate_testbed::Masters;
 
-use crate::floor::Floor;
+use crate::floor::{Floor, Released};
 use crate::wire::Wire;
 
 /// The ttl of every lock here.
@@ -18,6 +18,8 @@ pub(crate) const TTL: Duration = Duration::from_secs(10);
 pub(crate) enum Name {
     /// The least work with redis-rs: what everything is compared with
     Floor,
+    /// The same, which waits for all masters when it releases: quorate does not
+    FloorAll,
     /// The least work with hand-written RESP
     Wire,
     /// The peer from crates.io
@@ -32,8 +34,9 @@ pub(crate) enum Name {
 
 impl Name {
     /// All of them, the floor first.
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Floor,
+        Self::FloorAll,
         Self::Wire,
         Self::Rslock,
         Self::Classic,
@@ -45,6 +48,7 @@ impl Name {
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Floor => "floor (redis-rs)",
+            Self::FloorAll => "floor, all releases",
             Self::Wire => "wire floor",
             Self::Rslock => "rslock",
             Self::Classic => "quorate classic",
@@ -58,6 +62,7 @@ impl Name {
     pub(crate) fn prefix(self) -> &'static str {
         match self {
             Self::Floor => "floor",
+            Self::FloorAll => "floor-all",
             Self::Wire => "wire",
             Self::Rslock => "rslock",
             Self::Classic => "classic",
@@ -121,7 +126,8 @@ impl Contender {
     /// Connects, and takes one lock so that nothing is left to be set up.
     pub(crate) async fn connect(name: Name, at: &Addresses) -> Self {
         let client = match name {
-            Name::Floor => Self::Floor(Floor::connect(&at.urls).await),
+            Name::Floor => Self::Floor(Floor::connect(&at.urls, Released::Majority).await),
+            Name::FloorAll => Self::Floor(Floor::connect(&at.urls, Released::All).await),
             Name::Wire => Self::Wire(Wire::connect(&at.sockets).await),
             Name::Rslock => Self::Rslock(rslock::LockManager::new(at.urls.clone())),
             _ => Self::Quorate(settings(name, &at.urls).build().expect("good settings")),

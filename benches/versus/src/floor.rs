@@ -1,11 +1,12 @@
 //! The floor: the least work that a Redlock can do with redis-rs.
 //!
-//! One multiplexed connection per master, `SET NX PX` on all at once, on at the q-th answer;
-//! a compare-and-delete script on all at once, on when all have answered. Not at the q-th: the
-//! driver does not send a request whose future was dropped while it was queued, so under load
-//! the others would keep the key. It deliberately has no timeouts, no reconnects and no renewal:
-//! nobody should use it, everybody can be compared with it.
+//! One multiplexed connection per master, `SET NX PX` on all at once, on at the q-th answer; a compare-and-delete script
+//! on all at once, on at the q-th answer as well. What is still to come of a release goes on in a task of its own: the
+//! driver does not send a request whose future was dropped while it was queued, so under load the others would keep the
+//! key. It deliberately has no timeouts, no reconnects and no renewal: nobody should use it, everybody can be compared
+//! with it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
@@ -36,11 +37,21 @@ pub(crate) struct Floor {
     quorum: usize,
     release: String,
     extend: String,
+    enough_released: usize,
+}
+
+/// When a release is over.
+#[derive(Clone, Copy)]
+pub(crate) enum Released {
+    /// At the q-th answer: no later than `quorate` says so.
+    Majority,
+    /// When all masters have answered.
+    All,
 }
 
 impl Floor {
     /// Connects to all masters.
-    pub(crate) async fn connect(urls: &[String]) -> Self {
+    pub(crate) async fn connect(urls: &[String], released: Released) -> Self {
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
             // Longer than any load here: requests never wait in front of the driver's queue.
@@ -64,11 +75,16 @@ impl Floor {
             connections.push(connection);
         }
         let quorum = connections.len() / 2 + 1;
+        let enough_released = match released {
+            Released::Majority => quorum,
+            Released::All => connections.len(),
+        };
         Self {
             connections,
             quorum,
             release,
             extend,
+            enough_released,
         }
     }
 
@@ -84,7 +100,8 @@ impl Floor {
             for (_, token) in some {
                 cmd.arg(token);
             }
-            self.ask(&cmd, self.connections.len(), |_| true).await;
+            let answers = self.send(cmd);
+            let _ = count(answers, self.connections.len(), |_| true).await;
         }
     }
 
@@ -94,11 +111,11 @@ impl Floor {
         let mut cmd = Cmd::new();
         cmd.arg("SET").arg(resource).arg(&token);
         cmd.arg("NX").arg("PX").arg(ttl.as_millis() as u64);
-        if self
-            .ask(&cmd, self.quorum, |value| matches!(value, Value::Okay))
-            .await
-            >= self.quorum
-        {
+        let (granted, _) = count(self.send(cmd), self.quorum, |value| {
+            matches!(value, Value::Okay)
+        })
+        .await;
+        if granted >= self.quorum {
             return Some(token);
         }
         self.release(resource, &token).await;
@@ -110,36 +127,46 @@ impl Floor {
         let mut cmd = Cmd::new();
         cmd.arg("EVALSHA").arg(&self.release).arg(1);
         cmd.arg(resource).arg(token);
-        self.ask(&cmd, self.connections.len(), |value| {
+        let answers = self.send(cmd);
+        let (released, mut rest) = count(answers, self.enough_released, |value| {
             matches!(value, Value::Int(_))
         })
-        .await
-            >= self.quorum
+        .await;
+        if !rest.is_empty() {
+            tokio::spawn(async move { while rest.next().await.is_some() {} });
+        }
+        released >= self.quorum
     }
 
-    /// Sends to all, and counts those that say yes until `enough` have, or all have spoken.
-    async fn ask(&self, cmd: &Cmd, enough: usize, yes: impl Fn(&Value) -> bool) -> usize {
-        let mut answers: FuturesUnordered<_> = self
-            .connections
-            .iter()
-            .cloned()
-            .map(|mut connection| async move { cmd.query_async::<Value>(&mut connection).await })
-            .collect();
-        let mut count = 0;
-        std::future::poll_fn(|cx| {
-            loop {
-                match answers.poll_next_unpin(cx) {
-                    Poll::Ready(Some(answer)) => {
-                        count += usize::from(answer.is_ok_and(|v| yes(&v)));
-                    }
-                    Poll::Ready(None) => return Poll::Ready(()),
-                    // Looked at only now, when every request has been queued.
-                    Poll::Pending if count >= enough => return Poll::Ready(()),
-                    Poll::Pending => return Poll::Pending,
-                }
-            }
-        })
-        .await;
-        count
+    /// Sends to all; the answers come as they are given.
+    fn send(&self, cmd: Cmd) -> FuturesUnordered<impl Future<Output = Option<Value>> + use<>> {
+        let cmd = Arc::new(cmd);
+        let ask = |mut connection: MultiplexedConnection| {
+            let cmd = cmd.clone();
+            async move { cmd.query_async::<Value>(&mut connection).await.ok() }
+        };
+        self.connections.iter().cloned().map(ask).collect()
     }
+}
+
+/// Counts those that say yes until `enough` have, or all have spoken; and those that have not spoken yet.
+async fn count<F: Future<Output = Option<Value>>>(
+    mut answers: FuturesUnordered<F>,
+    enough: usize,
+    yes: impl Fn(&Value) -> bool,
+) -> (usize, FuturesUnordered<F>) {
+    let mut count = 0;
+    std::future::poll_fn(|cx| {
+        loop {
+            match answers.poll_next_unpin(cx) {
+                Poll::Ready(Some(answer)) => count += usize::from(answer.is_some_and(|v| yes(&v))),
+                Poll::Ready(None) => return Poll::Ready(()),
+                // Looked at only now, when every request has been queued.
+                Poll::Pending if count >= enough => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    })
+    .await;
+    (count, answers)
 }

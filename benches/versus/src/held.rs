@@ -15,7 +15,7 @@ use quorate_testbed::table::Table;
 use serde::{Deserialize, Serialize};
 
 use crate::contender::{Addresses, Contender, Name, TTL, settings};
-use crate::floor::Floor;
+use crate::floor::{Floor, Released};
 use crate::goal::{Bound, climb, goal};
 use crate::versus::{crowd, runtime};
 
@@ -191,10 +191,10 @@ fn goals(name: Name, rows: &[(Name, usize, Vec<Row>)]) {
         let of = |value: fn(&Row) -> f64| Spread::of(row.2.iter().map(value)).median;
         let memory = of(|row| row.seen.memory_per_lock);
         let what = format!("{label}, bytes a lock with {} held", row.1);
-        goal(&what, memory, Bound::Most(600.0));
+        goal(&what, memory, Bound::Most(480.0));
         if row.1 == 10_000 {
             let what = format!("{label}, per cent of a core for 10,000 locks");
-            goal(&what, of(|row| row.seen.cpu_percent), Bound::Most(1.5));
+            goal(&what, of(|row| row.seen.cpu_percent), Bound::Most(0.5));
         }
     }
     let growth = |what: &str, from: usize, value: fn(&Row, f64) -> f64| {
@@ -422,7 +422,7 @@ async fn cycle(client: Arc<Contender>, name: Name, renewals: f64) -> f64 {
 
 /// The least that holding can cost: key and value, renewed by one script per 200 and master.
 async fn bare(urls: &[String], args: &HolderArgs) -> Seen {
-    let floor = Arc::new(Floor::connect(urls).await);
+    let floor = Arc::new(Floor::connect(urls, Released::Majority).await);
     let before = own_memory();
     let mut held: Vec<(String, String)> = Vec::with_capacity(args.count);
     for n in 0..args.count {

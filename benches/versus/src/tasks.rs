@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) {
                 "{}, dearest cycle over one of the fewest tasks",
                 name.label()
             );
-            goal(&what, worst, Bound::Most(1.2));
+            goal(&what, worst, Bound::Most(1.15));
             let what = format!(
                 "{}, dearest cycle over the cheapest with fewer tasks",
                 name.label()
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) {
             let costs = seen
                 .iter()
                 .map(|seen| Spread::of(seen.iter().map(|c| c.client_us)).median);
-            goal(&what, climb(costs), Bound::Most(1.2));
+            goal(&what, climb(costs), Bound::Most(1.15));
         }
     }
 }

@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args) {
     drop(faults);
 }
 
-fn print(args: &Args, names: [Name; 6], seen: &[Vec<Samples>]) {
+fn print(args: &Args, names: [Name; Name::ALL.len()], seen: &[Vec<Samples>]) {
     let slowest = args.ms.iter().max().copied().unwrap_or(0);
     let mut sorted = args.ms.clone();
     sorted.sort_unstable();

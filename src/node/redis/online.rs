@@ -253,11 +253,13 @@ impl Online {
         took
     }
 
-    /// Why a vote is not asked for.
+    /// Why something is not asked for.
     fn withheld(&self, request: &Request, quarantine: Duration) -> Option<Fault> {
-        let guarded = (!quarantine.is_zero()).then_some(Fault::Quarantined(quarantine));
-        let fault = self.refused.clone().or(guarded);
-        fault.filter(|_| request.is_vote())
+        match &self.refused {
+            Some(fault) if request.is_for_current_masters() => Some(fault.clone()),
+            _ if quarantine.is_zero() || !request.is_vote() => None,
+            _ => Some(Fault::Quarantined(quarantine)),
+        }
     }
 
     /// A master without a mark, where most have one, has forgotten what it knew or is another server than it was: it

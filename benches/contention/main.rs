@@ -2,14 +2,16 @@
 //! beyond the hold itself, how fair it is, how fast the lock changes hands, and what the masters
 //! have to do for it.
 //!
-//! `cargo bench -p quorate --bench contention` starts five masters of its own and prints one table. Worker
-//! processes are this same program, started again with `--worker`.
+//! `cargo bench -p quorate --bench contention` starts five masters of its own and prints one table, with its goals; behind
+//! `--`, `--rounds=10` for more rounds. Worker processes are this same program, started again with `--worker`.
+
+mod least;
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use quorate::{Instant, Redlock, RestartGuard, Wait};
+use quorate::{Instant, LockGuard, NodeOutcome, Phase, Redlock, RestartGuard, Wait};
 use quorate_testbed::Masters;
 use quorate_testbed::measure::{Counts, number, quantile};
 use quorate_testbed::table::Table;
@@ -21,6 +23,8 @@ const HOLD: Duration = Duration::from_millis(5);
 #[derive(Clone, Copy)]
 struct Turn {
     task: usize,
+    /// How long the masters took over the attempt that was granted.
+    granted_in: u64,
     obtained: u64,
     releasing: u64,
     order: u64,
@@ -32,8 +36,12 @@ struct Figures {
     beyond_hold: f64,
     most: usize,
     fewest: usize,
+    handover_mean: f64,
     handover_p50: f64,
     handover_p99: f64,
+    /// Of the hand-over, until the attempt that was granted; and that attempt.
+    woken_p50: f64,
+    granted_p50: f64,
     sent: f64,
     all: f64,
     rate: f64,
@@ -48,7 +56,8 @@ fn main() {
         return; // `cargo test --benches` only builds it.
     }
     let masters = Masters::start(5).expect("five masters (is redis-server installed?)");
-    let rounds = 3;
+    let rounds = args.iter().find_map(|arg| arg.strip_prefix("--rounds="));
+    let rounds: usize = rounds.map_or(3, |rounds| rounds.parse().expect("a number of rounds"));
     let mut table = Vec::new();
     let mut best = |name, make: &dyn Fn() -> Figures| {
         // The median of the rounds by cost: neighbours on this machine are noisy.
@@ -69,6 +78,12 @@ fn main() {
     best("unordered, 4 processes x 4 tasks", &|| {
         measure(&masters, 4, 4, 200, "unordered")
     });
+    best("the least by hand, 2 processes x 1 task", &|| {
+        measure(&masters, 2, 1, 200, "least")
+    });
+    best("in order, 2 processes x 1 task", &|| {
+        measure(&masters, 2, 1, 200, "fair")
+    });
     best("in order, 1 process x 1000 tasks", &|| {
         measure(&masters, 1, 1000, 1000, "fair")
     });
@@ -78,6 +93,33 @@ fn main() {
         measure(&masters, 4, 4, 200, "fair")
     });
     print(&table);
+    goals(&table);
+}
+
+/// What is aimed at, and what came of it.
+fn goals(figures: &[Figures]) {
+    println!();
+    let goal = |what: &str, most: f64, value: f64| {
+        let verdict = if value <= most { "met" } else { "MISSED" };
+        println!(
+            "goal: {what}: at most {most}; measured {}: {verdict}",
+            number(value)
+        );
+    };
+    let [one, four, ..] = figures else { return };
+    goal("commands sent per acquisition, 1 process", 10.0, one.sent);
+    goal(
+        "commands sent per acquisition, 4 processes",
+        22.0,
+        four.sent,
+    );
+    let mean = "hand-over between processes, mean in ms";
+    goal(mean, 0.9, four.handover_mean);
+    goal(
+        "hand-over between processes, p99 in ms",
+        1.4,
+        four.handover_p99,
+    );
 }
 
 fn print(figures: &[Figures]) {
@@ -85,8 +127,11 @@ fn print(figures: &[Figures]) {
         "",
         "beyond hold ms",
         "most / fewest per task",
-        "hand-over p50 ms",
+        "hand-over mean ms",
+        "p50 ms",
         "p99 ms",
+        "of it to the attempt",
+        "the attempt",
         "commands sent",
         "incl. in scripts",
         "turns/s",
@@ -96,8 +141,11 @@ fn print(figures: &[Figures]) {
             row.name.to_owned(),
             number(row.beyond_hold),
             format!("{} / {}", row.most, row.fewest),
+            number(row.handover_mean),
             number(row.handover_p50),
             number(row.handover_p99),
+            number(row.woken_p50),
+            number(row.granted_p50),
             number(row.sent),
             number(row.all),
             number(row.rate),
@@ -108,15 +156,14 @@ fn print(figures: &[Figures]) {
 
 /// Runs `processes` workers of `tasks` tasks each until `turns` acquisitions have been made.
 fn measure(masters: &Masters, processes: usize, tasks: usize, turns: usize, mode: &str) -> Figures {
-    // In this benchmark clients send scripts, subscriptions and script loads only.
-    let before = Counts::read(masters, false);
     let urls = masters.urls().join(",");
     let program = std::env::current_exe().expect("this program");
     let mut children: Vec<_> = (0..processes)
-        .map(|_| {
+        .map(|process| {
             let share = (turns / processes).to_string();
             Command::new(&program)
                 .args(["--worker", &urls, &tasks.to_string(), &share, mode])
+                .arg(process.to_string())
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()
@@ -131,6 +178,8 @@ fn measure(masters: &Masters, processes: usize, tasks: usize, turns: usize, mode
         std::io::BufRead::read_line(&mut reader, &mut line).expect("ready");
         readers.push(reader);
     }
+    // In this benchmark clients send scripts and subscriptions only, but for the least.
+    let before = Counts::read(masters, mode == "least");
     for child in &mut children {
         child
             .stdin
@@ -146,10 +195,11 @@ fn measure(masters: &Masters, processes: usize, tasks: usize, turns: usize, mode
             let mut fields = line
                 .split(' ')
                 .map(|field| field.parse::<u64>().expect("a number"));
-            let mut next = || fields.next().expect("four fields");
+            let mut next = || fields.next().expect("five fields");
             let task = process * tasks + usize::try_from(next()).expect("small");
             seen.push(Turn {
                 task,
+                granted_in: next(),
                 obtained: next(),
                 releasing: next(),
                 order: next(),
@@ -159,7 +209,7 @@ fn measure(masters: &Masters, processes: usize, tasks: usize, turns: usize, mode
     for child in &mut children {
         assert!(child.wait().expect("ends").success());
     }
-    let counts = Counts::read(masters, false).since(before);
+    let counts = Counts::read(masters, mode == "least").since(before);
     figures(seen, processes * tasks, counts)
 }
 
@@ -169,12 +219,19 @@ fn figures(mut seen: Vec<Turn>, tasks: usize, counts: Counts) -> Figures {
     let first = seen.iter().map(|turn| turn.obtained).min().unwrap_or(0);
     let last = seen.iter().map(|turn| turn.releasing).max().unwrap_or(0);
     let held: u64 = seen.iter().map(|turn| turn.releasing - turn.obtained).sum();
-    let mut gaps: Vec<u64> = seen
-        .windows(2)
-        .filter(|pair| pair[0].task != pair[1].task)
-        .map(|pair| pair[1].obtained.saturating_sub(pair[0].releasing))
-        .collect();
-    gaps.sort_unstable();
+    let passed = || seen.windows(2).filter(|pair| pair[0].task != pair[1].task);
+    let gap = |pair: &[Turn]| pair[1].obtained.saturating_sub(pair[0].releasing);
+    let sorted = |mut all: Vec<u64>| {
+        all.sort_unstable();
+        all
+    };
+    let gaps = sorted(passed().map(gap).collect());
+    let granted = sorted(passed().map(|pair| pair[1].granted_in).collect());
+    let woken = sorted(
+        passed()
+            .map(|pair| gap(pair).saturating_sub(pair[1].granted_in))
+            .collect(),
+    );
     let mut per_task = vec![0usize; tasks];
     for turn in &seen {
         per_task[turn.task] += 1;
@@ -184,8 +241,11 @@ fn figures(mut seen: Vec<Turn>, tasks: usize, counts: Counts) -> Figures {
         beyond_hold: (last - first - held) as f64 / 1e6 / (count - 1) as f64,
         most: per_task.iter().copied().max().unwrap_or(0),
         fewest: per_task.iter().copied().min().unwrap_or(0),
+        handover_mean: gaps.iter().sum::<u64>() as f64 / gaps.len() as f64 / 1e6,
         handover_p50: quantile(&gaps, 0.5) / 1e6,
         handover_p99: quantile(&gaps, 0.99) / 1e6,
+        woken_p50: quantile(&woken, 0.5) / 1e6,
+        granted_p50: quantile(&granted, 0.5) / 1e6,
         sent: counts.sent as f64 / count as f64,
         all: counts.ran as f64 / count as f64,
         rate: count as f64 / ((last - first) as f64 / 1e9),
@@ -194,8 +254,8 @@ fn figures(mut seen: Vec<Turn>, tasks: usize, counts: Counts) -> Figures {
 
 /// Takes `turns` turns with `tasks` tasks and prints each.
 fn worker(args: &[String]) {
-    let [urls, tasks, turns, mode] = args else {
-        panic!("--worker URLS TASKS TURNS MODE")
+    let [urls, tasks, turns, mode, process] = args else {
+        panic!("--worker URLS TASKS TURNS MODE PROCESS")
     };
     let tasks: usize = tasks.parse().expect("a number");
     let turns: usize = turns.parse().expect("a number");
@@ -203,6 +263,15 @@ fn worker(args: &[String]) {
         .enable_all()
         .build()
         .expect("a runtime");
+    if mode == "least" {
+        let addresses: Vec<&str> = urls
+            .split(',')
+            .map(|url| url.trim_start_matches("redis://"))
+            .collect();
+        let this = process.parse().expect("a number");
+        let work = least::work(&addresses, this, turns);
+        return print_turns(tokio::task::LocalSet::new().block_on(&runtime, work));
+    }
     let taken = runtime.block_on(async {
         let builder = Redlock::builder()
             .masters(urls.split(','))
@@ -232,12 +301,14 @@ fn worker(args: &[String]) {
                 while left.fetch_sub(1, std::sync::atomic::Ordering::Relaxed) > 0 {
                     let guard = redlock.acquire(RESOURCE).await.expect("its turn");
                     let obtained = Instant::now().as_nanos();
+                    let granted_in = granted_in(&guard);
                     tokio::time::sleep(HOLD).await;
                     let order = guard.fencing_token().unwrap_or(0);
                     let releasing = Instant::now().as_nanos();
                     guard.release().await;
                     taken.push(Turn {
                         task,
+                        granted_in,
                         obtained,
                         releasing,
                         order,
@@ -250,12 +321,29 @@ fn worker(args: &[String]) {
         redlock.flush().await;
         taken
     });
+    print_turns(taken);
+}
+
+/// From the attempt that was granted to the answer that made it a majority.
+fn granted_in(guard: &LockGuard) -> u64 {
+    let report = guard.report();
+    let yes = report
+        .iter()
+        .filter(|said| said.outcome == NodeOutcome::Yes && said.phase == Phase::Acquire);
+    let mut took: Vec<u64> = yes
+        .filter_map(|said| Some(said.latency?.as_nanos() as u64))
+        .collect();
+    took.sort_unstable();
+    took.get(report.len() / 2).copied().unwrap_or(0)
+}
+
+fn print_turns(taken: Vec<Turn>) {
     let mut out = std::io::stdout().lock();
     for turn in taken {
         writeln!(
             out,
-            "{} {} {} {}",
-            turn.task, turn.obtained, turn.releasing, turn.order
+            "{} {} {} {} {}",
+            turn.task, turn.granted_in, turn.obtained, turn.releasing, turn.order
         )
         .expect("written");
     }

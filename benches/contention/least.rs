@@ -1,0 +1,165 @@
+//! The least that handing a quorum lock from one process to another takes: `SET NX PX`, and one script that compares,
+//! deletes and says so, over plain TCP. No line, no number, no timeout, no loss of anything: two processes hand it to
+//! and fro.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io::Write;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use quorate::Instant;
+use tokio::net::TcpStream;
+
+use super::{HOLD, RESOURCE, Turn};
+
+const RELEASE: &str = "if redis.call('GET',KEYS[1])==ARGV[1] then redis.call('DEL',KEYS[1]) \
+    redis.call('PUBLISH',ARGV[2],'free') return 1 end return 0";
+
+/// What has come in, of one sort, and who waits for it.
+#[derive(Default)]
+struct Tally {
+    count: Cell<usize>,
+    waker: Cell<Option<Waker>>,
+}
+
+impl Tally {
+    fn more(&self, count: usize) {
+        self.count.set(self.count.get() + count);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// Waits for so many, and counts anew.
+    async fn reaches(&self, enough: usize) {
+        poll_fn(|cx| {
+            if self.count.get() >= enough {
+                return Poll::Ready(());
+            }
+            self.waker.set(Some(cx.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// One of the two processes.
+struct Process {
+    masters: Vec<Rc<TcpStream>>,
+    quorum: usize,
+    /// Those that said yes, and those that told of a release.
+    yes: Rc<Tally>,
+    told: Rc<Tally>,
+}
+
+fn words(words: &[&str]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        let _ = write!(bytes, "${}\r\n{word}\r\n", word.len());
+    }
+    bytes
+}
+
+/// Reads for ever; `count` says how much of `tally` is in what came.
+fn listen(stream: Rc<TcpStream>, tally: Rc<Tally>, count: fn(&[u8]) -> usize) {
+    tokio::task::spawn_local(async move {
+        let mut buffer = [0; 4096];
+        loop {
+            if stream.readable().await.is_err() {
+                return;
+            }
+            match stream.try_read(&mut buffer) {
+                Ok(0) => return,
+                Ok(len) => tally.more(count(&buffer[..len])),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+        }
+    });
+}
+
+async fn connected(address: &str) -> Rc<TcpStream> {
+    let stream = TcpStream::connect(address).await.expect("a master");
+    stream.set_nodelay(true).expect("a socket option");
+    Rc::new(stream)
+}
+
+impl Process {
+    async fn connect(addresses: &[&str], channel: &str) -> Self {
+        let (yes, told) = (Rc::<Tally>::default(), Rc::<Tally>::default());
+        let mut masters = Vec::new();
+        for address in addresses {
+            let (orders, ear) = (connected(address).await, connected(address).await);
+            listen(orders.clone(), yes.clone(), |came| {
+                came.iter().filter(|b| **b == b'+' || **b == b':').count()
+            });
+            let subscribe = words(&["SUBSCRIBE", channel]);
+            ear.try_write(&subscribe).expect("written");
+            // Each push ends with this word.
+            listen(ear, told.clone(), |came| {
+                came.windows(4).filter(|four| four == b"free").count()
+            });
+            masters.push(orders);
+        }
+        let quorum = masters.len() / 2 + 1;
+        Self {
+            masters,
+            quorum,
+            yes,
+            told,
+        }
+    }
+
+    /// Asks all, and waits for a majority that says yes.
+    async fn ask(&self, request: &[u8]) {
+        self.yes.count.set(0);
+        for master in &self.masters {
+            let len = master.try_write(request).expect("written");
+            assert_eq!(len, request.len());
+        }
+        self.yes.reaches(self.quorum).await;
+    }
+}
+
+/// Takes `turns` turns as process `this` of two; the first begins.
+pub(super) async fn work(addresses: &[&str], this: usize, turns: usize) -> Vec<Turn> {
+    let channel = |of: usize| format!("least:{of}");
+    let process = Process::connect(addresses, &channel(this)).await;
+    let load = words(&["SCRIPT", "LOAD", RELEASE]);
+    // The answer has no sign of a yes at the beginning of its line, so there is nothing to wait for.
+    for master in &process.masters {
+        master.try_write(&load).expect("written");
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    println!("ready");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).expect("go");
+    let token = format!("{:032}", std::process::id());
+    let take = words(&["SET", RESOURCE, &token, "NX", "PX", "10000"]);
+    let next = channel(1 - this);
+    let give = words(&["EVAL", RELEASE, "1", RESOURCE, &token, &next]);
+    let mut taken = Vec::new();
+    for turn in 0..turns {
+        if turn > 0 || this > 0 {
+            process.told.reaches(process.quorum).await;
+        }
+        let asked = Instant::now().as_nanos();
+        process.ask(&take).await;
+        let obtained = Instant::now().as_nanos();
+        tokio::time::sleep(HOLD).await;
+        // All have been told by now.
+        process.told.count.set(0);
+        let releasing = Instant::now().as_nanos();
+        process.ask(&give).await;
+        taken.push(Turn {
+            task: 0,
+            granted_in: obtained - asked,
+            obtained,
+            releasing,
+            order: (2 * turn + this) as u64,
+        });
+    }
+    taken
+}
