@@ -200,7 +200,8 @@ pub enum Flaw {
     ExtendUnrefused,
     /// Connections of those who are closed out go on.
     MarkWithoutKill,
-    /// Marks do not survive a restart, and nobody gives them again.
+    /// Masters that are left over are started anew instead of stopped for good; marks do not survive that, and nobody gives
+    /// them again.
     MarkLostOnRestart,
     /// A master that has died is replaced at once, by naming another one.
     ReplaceDeadAtOnce,

@@ -12,7 +12,7 @@ use super::master::run_id;
 use super::net::{Trip, Way};
 use super::{Event, Shared, World};
 use crate::canary::Flaw;
-use crate::clock::{BEGIN, EPOCH_US};
+use crate::clock::{BEGIN, EPOCH_US, MS};
 use crate::locker::{PLACES, name};
 use crate::scenario::Refusal;
 
@@ -219,6 +219,19 @@ impl World {
         self.masters[index].set_mark(now_us, &format!("{number} {print}"));
         self.say(|| format!("master {index}: the mark is {number} now"));
         self.raised(index);
+        if self.flaw == Some(Flaw::MarkLostOnRestart) && number % 4 == 2 {
+            self.restart_left_over(number / 4);
+        }
+    }
+
+    /// A canary: those that are left over are not stopped but started anew, without their marks.
+    fn restart_left_over(&mut self, change: u64) {
+        let plan = self.scenario.change.as_ref();
+        let sets = plan.map(|plan| plan.named(2 * change as u8 + 1).sets());
+        let [old, next] = sets.unwrap_or_default();
+        for master in (0..self.masters.len()).filter(|master| (old & !next) >> master & 1 == 1) {
+            self.crash(master, 20 * MS);
+        }
     }
 
     /// Who is connected, as a server tells it.
