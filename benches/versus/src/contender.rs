@@ -7,7 +7,7 @@ use quorate::{LockGuard, Redlock, RedlockBuilder, RestartGuard};
 use quorate_testbed::Masters;
 
 use crate::floor::{Floor, Released};
-use crate::wire::Wire;
+use crate::wire::{Asked, Wire};
 
 /// The ttl of every lock here.
 pub(crate) const TTL: Duration = Duration::from_secs(10);
@@ -22,6 +22,8 @@ pub(crate) enum Name {
     FloorAll,
     /// The least work with hand-written RESP
     Wire,
+    /// The same with the scripts of quorate as it comes
+    WireDefault,
     /// The peer from crates.io
     Rslock,
     /// quorate with `fencing(false)`: literally SET NX PX
@@ -34,10 +36,11 @@ pub(crate) enum Name {
 
 impl Name {
     /// All of them, the floor first.
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Floor,
         Self::FloorAll,
         Self::Wire,
+        Self::WireDefault,
         Self::Rslock,
         Self::Classic,
         Self::Fenced,
@@ -50,6 +53,7 @@ impl Name {
             Self::Floor => "floor (redis-rs)",
             Self::FloorAll => "floor, all releases",
             Self::Wire => "wire floor",
+            Self::WireDefault => "wire, our scripts",
             Self::Rslock => "rslock",
             Self::Classic => "quorate classic",
             Self::Fenced => "quorate fenced",
@@ -64,6 +68,7 @@ impl Name {
             Self::Floor => "floor",
             Self::FloorAll => "floor-all",
             Self::Wire => "wire",
+            Self::WireDefault => "wire-default",
             Self::Rslock => "rslock",
             Self::Classic => "classic",
             Self::Fenced => "fenced",
@@ -73,7 +78,7 @@ impl Name {
 
     /// Whether it sends SET itself; the others call it from a script.
     pub(crate) fn sends_set(self) -> bool {
-        !matches!(self, Self::Fenced | Self::Default)
+        !matches!(self, Self::Fenced | Self::Default | Self::WireDefault)
     }
 }
 
@@ -128,7 +133,21 @@ impl Contender {
         let client = match name {
             Name::Floor => Self::Floor(Floor::connect(&at.urls, Released::Majority).await),
             Name::FloorAll => Self::Floor(Floor::connect(&at.urls, Released::All).await),
-            Name::Wire => Self::Wire(Wire::connect(&at.sockets).await),
+            Name::Wire => Self::Wire(Wire::connect(&at.sockets, None).await),
+            Name::WireDefault => {
+                let asked = Asked::by(&at.sockets, async {
+                    let redlock = settings(Name::Default, &at.urls).build();
+                    let redlock = redlock.expect("good settings");
+                    redlock
+                        .acquire("wire-default:look")
+                        .await
+                        .expect("free")
+                        .release()
+                        .await;
+                    redlock
+                });
+                Self::Wire(Wire::connect(&at.sockets, Some(&asked.await)).await)
+            }
             Name::Rslock => Self::Rslock(rslock::LockManager::new(at.urls.clone())),
             _ => Self::Quorate(settings(name, &at.urls).build().expect("good settings")),
         };

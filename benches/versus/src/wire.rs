@@ -3,6 +3,9 @@
 //! One task per connection drains a queue and writes what has gathered in one write. It shows
 //! what is left when the client library costs next to nothing, and it knows exactly the replies
 //! that the two commands get.
+//!
+//! With `quorate`'s own scripts in place of the two it shows the least that the default setting can cost on these
+//! servers: what is above that is the library's.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -11,9 +14,10 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::task::AtomicWaker;
+use quorate_testbed::Connection;
 use tokio::net::TcpStream;
 
 use crate::floor::{RELEASE, fresh_token};
@@ -22,7 +26,69 @@ use crate::floor::{RELEASE, fresh_token};
 pub(crate) struct Wire {
     lines: Vec<Arc<Line>>,
     quorum: usize,
+    /// The script that takes the lock; none for `SET NX PX`.
+    acquire: Option<String>,
     release: String,
+}
+
+/// What `quorate` asks for in its default setting.
+pub(crate) struct Asked {
+    acquire: String,
+    release: String,
+}
+
+impl Asked {
+    /// Looks on at the first of these masters while a client connects.
+    pub(crate) async fn by<T>(addresses: &[SocketAddr], connect: impl Future<Output = T>) -> Self {
+        let connection = || Connection::tcp(addresses[0], PATIENCE).expect("connected");
+        let mut monitor = connection();
+        assert!(monitor.command(&["MONITOR"]).expect("an answer").is_ok());
+        connect.await;
+        let seen = connection().command(&["ECHO", "seen"]);
+        assert_eq!(seen.expect("an answer"), "seen".into());
+        let (mut acquire, mut release) = (None, None);
+        loop {
+            let line = monitor.receive().expect("a line");
+            let line = line.text().expect("text").into_owned();
+            if line.contains("\"ECHO\" \"seen\"") {
+                break;
+            }
+            let Some((_, script)) = line.split_once("\"LOAD\" \"") else {
+                continue;
+            };
+            let script = plain(script.trim_end_matches('"'));
+            if script.contains("local largest") {
+                acquire = Some(script);
+            } else if script.contains("left == 0 then") && script.contains("PUBLISH") {
+                release = Some(script);
+            }
+        }
+        Self {
+            acquire: acquire.expect("the script that takes a lock in order"),
+            release: release.expect("the script that gives it back"),
+        }
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What stood there before it was quoted.
+fn plain(quoted: &str) -> String {
+    let mut text = String::with_capacity(quoted.len());
+    let mut chars = quoted.chars();
+    while let Some(char) = chars.next() {
+        text.push(match (char, chars.as_str().chars().next()) {
+            ('\\', Some(escaped)) => {
+                chars.next();
+                match escaped {
+                    'n' => '\n',
+                    other => other,
+                }
+            }
+            (char, _) => char,
+        });
+    }
+    text
 }
 
 /// What callers and the task of one connection share.
@@ -73,13 +139,17 @@ impl Round {
 
 impl Wire {
     /// Connects to all masters.
-    pub(crate) async fn connect(addresses: &[SocketAddr]) -> Self {
+    pub(crate) async fn connect(addresses: &[SocketAddr], asked: Option<&Asked>) -> Self {
         let mut lines = Vec::new();
-        let mut release = String::new();
+        let (mut acquire, mut release) = (None, String::new());
+        let source = asked.map_or(RELEASE, |asked| &asked.release);
         for address in addresses {
             let stream = TcpStream::connect(address).await.expect("connected");
             stream.set_nodelay(true).expect("a socket option");
-            release = load(&stream).await.expect("a script that loads");
+            release = load(&stream, source).await.expect("a script that loads");
+            if let Some(asked) = asked {
+                acquire = Some(load(&stream, &asked.acquire).await.expect("one that loads"));
+            }
             let line = Arc::new(Line::default());
             tokio::spawn(serve(stream, line.clone()));
             lines.push(line);
@@ -88,6 +158,7 @@ impl Wire {
         Self {
             lines,
             quorum,
+            acquire,
             release,
         }
     }
@@ -96,7 +167,14 @@ impl Wire {
     pub(crate) async fn acquire(&self, resource: &str, ttl: Duration) -> Option<String> {
         let token = fresh_token();
         let ttl = ttl.as_millis().to_string();
-        let request = encode(&["SET", resource, &token, "NX", "PX", &ttl]);
+        let request = match &self.acquire {
+            None => encode(&["SET", resource, &token, "NX", "PX", &ttl]),
+            Some(script) => {
+                let proposal = SystemTime::now().duration_since(UNIX_EPOCH);
+                let proposal = proposal.unwrap_or_default().as_micros().to_string();
+                encode(&["EVALSHA", script, "1", resource, &token, &ttl, &proposal])
+            }
+        };
         if self.ask(&request).await {
             return Some(token);
         }
@@ -149,9 +227,9 @@ fn encode(args: &[&str]) -> Vec<u8> {
     request
 }
 
-async fn load(stream: &TcpStream) -> io::Result<String> {
+async fn load(stream: &TcpStream, source: &str) -> io::Result<String> {
     stream.writable().await?;
-    let request = encode(&["SCRIPT", "LOAD", RELEASE]);
+    let request = encode(&["SCRIPT", "LOAD", source]);
     assert_eq!(stream.try_write(&request)?, request.len());
     let mut reply = [0; 128];
     loop {
