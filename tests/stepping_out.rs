@@ -6,11 +6,14 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use quorate::node::{Node, Request};
+use quorate::node::memory::MemoryNode;
+use quorate::node::{Node, NodeName, Reply, Request, Subscriber};
+use quorate::runtime::BoxFuture;
 use quorate::{Fault, Redlock, Wait};
 use support::stubborn::Stubborn;
 use support::stubborn::Treatment::{Fails, Honest};
 use support::{PATIENCE, ms, secs};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 #[tokio::test]
 async fn a_waiter_that_stepped_out_comes_back_to_its_place() {
@@ -74,4 +77,78 @@ async fn a_waiter_that_stepped_out_comes_back_to_its_place() {
     old.await.expect("no panic");
     young.await.expect("no panic");
     assert_eq!(*order.lock().expect("no panic"), ["old", "young"]);
+}
+
+/// A master to which requests leave late: what was withdrawn by then is not sent.
+struct LeavesLate {
+    node: MemoryNode,
+    post: UnboundedSender<(Request, Reply)>,
+}
+
+impl LeavesLate {
+    fn over(node: &MemoryNode) -> Arc<Self> {
+        let (post, mut letters) = unbounded_channel::<(Request, Reply)>();
+        let sender = node.clone();
+        tokio::spawn(async move {
+            while let Some((request, reply)) = letters.recv().await {
+                tokio::time::sleep(ms(5)).await;
+                sender.send(request, reply);
+            }
+        });
+        let node = node.clone();
+        Arc::new(Self { node, post })
+    }
+}
+
+impl Node for LeavesLate {
+    fn name(&self) -> &NodeName {
+        self.node.name()
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        let _ = self.post.send((request, reply));
+    }
+
+    fn subscribe(&self, subscriber: Subscriber) {
+        self.node.subscribe(subscriber);
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        self.node.idle()
+    }
+}
+
+/// Of two masters one refusal decides. The other one was then not asked any more, was taken for one that fails, and who
+/// waited left the line: whoever came later went first. So it was with masters of two sets, also of three each.
+#[tokio::test]
+async fn who_is_refused_before_it_has_asked_all_keeps_its_place_in_line() {
+    let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
+    let client = |second: Arc<dyn Node>| {
+        let nodes: Vec<Arc<dyn Node>> = vec![Arc::new(masters[0].clone()), second];
+        let settings = Redlock::builder().nodes(nodes).ttl(secs(30));
+        settings
+            .wait(Wait::For(PATIENCE))
+            .build()
+            .expect("good settings")
+    };
+    let direct = || client(Arc::new(masters[1].clone()));
+    let (holder, late, next) = (direct(), client(LeavesLate::over(&masters[1])), direct());
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let waits = |who: &'static str, redlock: Redlock| {
+        let served = served.clone();
+        tokio::spawn(async move {
+            let guard = redlock.acquire("job").await.expect("its turn");
+            served.lock().expect("no panic").push(who);
+            guard.release().await;
+        })
+    };
+    let guard = holder.acquire("job").await.expect("free");
+    let first = waits("first", late);
+    tokio::time::sleep(ms(500)).await;
+    let second = waits("second", next);
+    tokio::time::sleep(ms(500)).await;
+    guard.release().await;
+    first.await.expect("no panic");
+    second.await.expect("no panic");
+    assert_eq!(*served.lock().expect("no panic"), ["first", "second"]);
 }

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use clap::{Parser, Subcommand};
+use quorate_chaos::changes::{Changes, Operator};
 use quorate_chaos::faults::Kind;
+use quorate_chaos::hazards;
 use quorate_chaos::matrix::Place;
 use quorate_chaos::node::NodeKind;
 use quorate_chaos::scenario::Scenario;
@@ -90,6 +92,23 @@ pub(crate) struct RunArgs {
         conflicts_with = "masters"
     )]
     nodes: Vec<NodeKind>,
+
+    /// Replace masters under load, by the page for operators: so many of them one after the other, each in a change of its
+    /// own [without a number: all]. The run lasts as long as that takes; faults are injected at its steps
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "all", conflicts_with = "nodes", value_parser = replaced)]
+    replace_masters: Option<Replaced>,
+
+    /// Replace all masters in one change
+    #[arg(long, conflicts_with_all = ["nodes", "replace_masters"])]
+    replace_at_once: bool,
+
+    /// Go to so many masters in one change, more or fewer
+    #[arg(long, value_name = "N", conflicts_with_all = ["nodes", "replace_masters", "replace_at_once"])]
+    grow: Option<usize>,
+
+    /// Who replaces masters: careful, or wrong on purpose (with --replace-at-once): no-joint-step, opens-by-hand
+    #[arg(long, default_value = "careful")]
+    operator: Operator,
 
     /// How long a grant lasts; answers of masters other than Redis are waited for as long as a quarter of it
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
@@ -231,6 +250,23 @@ impl MatrixArgs {
     }
 }
 
+/// How many masters are replaced.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Replaced {
+    All,
+    Some(usize),
+}
+
+fn replaced(text: &str) -> Result<Replaced, String> {
+    match text {
+        "all" => Ok(Replaced::All),
+        text => text
+            .parse()
+            .map(Replaced::Some)
+            .map_err(|_| "a number, or all".into()),
+    }
+}
+
 /// What stands behind the name of a workload.
 #[derive(Clone, Debug)]
 pub(crate) struct Named(pub(crate) Vec<Workload>);
@@ -256,15 +292,34 @@ impl Command {
 }
 
 impl RunArgs {
+    /// How masters are changed, if they are.
+    fn changes(&self) -> Option<Changes> {
+        let masters = self.masters;
+        let changes = match (self.replace_masters, self.grow) {
+            (Some(Replaced::All), _) => Changes::one_by_one(masters, masters),
+            (Some(Replaced::Some(some)), _) => Changes::one_by_one(masters, some),
+            (None, Some(to)) => Changes::resized(masters, to),
+            (None, None) if self.replace_at_once => Changes::at_once(masters),
+            (None, None) => return None,
+        };
+        let operator = self.operator;
+        Some(Changes {
+            operator,
+            ..changes
+        })
+    }
+
     /// What is to be run.
     pub(crate) fn scenario(&self) -> anyhow::Result<Scenario> {
+        let changes = self.changes();
         let nodes = match &self.nodes[..] {
-            [] => vec![NodeKind::Redis; self.masters],
+            [] => vec![NodeKind::Redis; changes.as_ref().map_or(self.masters, Changes::servers)],
             named => named.to_vec(),
         };
         let mut faults: Vec<Kind> = Vec::new();
         for name in &self.faults {
             match name.as_str() {
+                "mixed" if changes.is_some() => faults.extend(hazards::usual()),
                 "mixed" => faults.extend(Kind::mixed(&nodes)),
                 "none" => {}
                 name => faults.push(name.parse().map_err(anyhow::Error::msg)?),
@@ -276,12 +331,16 @@ impl RunArgs {
                 workloads.push(*one);
             }
         }
+        if changes.is_some() {
+            hazards::check(&faults)?;
+        }
         let scenario = Scenario {
             seed: self.seed.unwrap_or_else(seed_from_clock),
             duration: self.duration,
             ttl: self.ttl,
             max_ttl: Scenario::default().max_ttl.max(self.ttl * 5 / 4),
             clients: self.clients,
+            changes,
             guarded: self
                 .restart_guard
                 .unwrap_or(!faults.iter().any(|kind| kind.is_unguarded())),
@@ -315,12 +374,17 @@ impl RunArgs {
 /// The command that runs this scenario once more.
 pub(crate) fn again(scenario: &Scenario) -> String {
     let names: Vec<&str> = scenario.faults.iter().map(|kind| kind.name()).collect();
-    let faults = match scenario.faults == Kind::mixed(&scenario.nodes()) {
+    let mixed = match scenario.changes {
+        None => Kind::mixed(&scenario.nodes()),
+        Some(_) => hazards::usual(),
+    };
+    let faults = match scenario.faults == mixed {
         true => "mixed".to_owned(),
         false if names.is_empty() => "none".to_owned(),
         false => names.join(","),
     };
     let masters = match &scenario.nodes[..] {
+        _ if scenario.changes.is_some() => changed(scenario),
         [] => format!("--masters {}", scenario.masters),
         nodes => {
             let nodes: Vec<_> = nodes.iter().map(|node| node.name()).collect();
@@ -350,6 +414,30 @@ pub(crate) fn again(scenario: &Scenario) -> String {
         let _ = write!(command, " --server {}", server.display());
     }
     command
+}
+
+/// How masters are changed in this scenario, as options.
+fn changed(scenario: &Scenario) -> String {
+    let Some(changes) = &scenario.changes else {
+        return String::new();
+    };
+    let masters = changes.sets[0].len();
+    let known = [
+        (
+            Changes::one_by_one(masters, changes.count()),
+            format!("--replace-masters {}", changes.count()),
+        ),
+        (Changes::at_once(masters), "--replace-at-once".to_owned()),
+    ];
+    let how = known
+        .into_iter()
+        .find(|(known, _)| known.sets == changes.sets);
+    let last = changes.sets.last().map_or(0, Vec::len);
+    let how = how.map_or_else(|| format!("--grow {last}"), |(_, how)| how);
+    format!(
+        "--masters {masters} {how} --operator {}",
+        changes.operator.name()
+    )
 }
 
 fn seed_from_clock() -> u64 {

@@ -271,6 +271,26 @@ pub enum Event {
         /// How it ended.
         how: String,
     },
+    /// A step of a change of masters has ended, done or not.
+    Step {
+        /// Which change it is of, the first is 0.
+        change: usize,
+        /// What was done.
+        step: String,
+        /// When it was begun.
+        since: u64,
+        /// Whether it is done.
+        done: bool,
+        /// What was said about it.
+        said: String,
+    },
+    /// A client starts that was told these masters.
+    Sent {
+        /// Its step: twice the number of changes that are behind it, and one more while it goes by two sets.
+        step: u64,
+    },
+    /// A master was stopped for good.
+    Retired,
     /// All faults are over; from here on everybody must get on.
     Calm,
     /// Clients were asked to finish.

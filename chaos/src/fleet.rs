@@ -107,11 +107,7 @@ impl Fleet {
         let t = clock.now();
         member.child.kill()?;
         let status = member.child.wait()?;
-        member.running = false;
-        member.input = None;
-        if let Some(reader) = member.reader.take() {
-            let _ = reader.join();
-        }
+        member.is_gone();
         let (who, how) = (member.name(), status.to_string());
         let what = Event::Gone {
             meant: true,
@@ -128,16 +124,8 @@ impl Fleet {
     ///
     /// When it does not start.
     pub fn respawn(&mut self, index: usize) -> anyhow::Result<()> {
-        let member = self.member(index)?;
-        ensure!(!member.running, "it still runs");
-        let (mut settings, life) = (member.settings.clone(), member.life + 1);
-        if settings.guarding == Guarding::AfterFirstContact {
-            settings.guarding = Guarding::On;
-        }
-        let fresh = self.launch(settings, index, life)?;
-        self.await_ready(&fresh, Duration::from_secs(20))?;
-        self.members[index] = fresh;
-        Ok(())
+        self.send(index, |_| {})?;
+        self.await_ready(&self.members[index], Duration::from_secs(20))
     }
 
     /// Stops one with SIGSTOP and waits until it is seen stopped.
@@ -174,6 +162,62 @@ impl Fleet {
         Ok(input.flush()?)
     }
 
+    /// Asks one to finish what it is at and to end.
+    ///
+    /// # Errors
+    ///
+    /// When it does not listen.
+    pub fn dismiss(&mut self, index: usize) -> anyhow::Result<()> {
+        self.tell(index, &Instruction::Finish)
+    }
+
+    /// Whether the one that was dismissed has ended.
+    ///
+    /// # Errors
+    ///
+    /// When that cannot be seen.
+    pub fn has_ended(&mut self, index: usize) -> anyhow::Result<bool> {
+        let recorder = self.recorder.clone();
+        let member = self.member(index)?;
+        if !member.running {
+            return Ok(true);
+        }
+        let Some(status) = member.child.try_wait()? else {
+            return Ok(false);
+        };
+        let (meant, how) = (status.success(), status.to_string());
+        member.is_gone();
+        recorder.note(member.name(), Event::Gone { meant, how });
+        Ok(true)
+    }
+
+    /// Starts one that has ended as a new process, with settings that have changed. As after a kill it goes by the full
+    /// restart guard.
+    ///
+    /// # Errors
+    ///
+    /// When it does not start.
+    pub fn send(&mut self, index: usize, change: impl FnOnce(&mut Settings)) -> anyhow::Result<()> {
+        let member = self.member(index)?;
+        ensure!(!member.running, "it still runs");
+        let (mut settings, life) = (member.settings.clone(), member.life + 1);
+        if settings.guarding == Guarding::AfterFirstContact {
+            settings.guarding = Guarding::On;
+        }
+        change(&mut settings);
+        let step = settings.step();
+        let fresh = self.launch(settings, index, life)?;
+        self.recorder.note(fresh.name(), Event::Sent { step });
+        self.members[index] = fresh;
+        Ok(())
+    }
+
+    /// Whether this one is up.
+    pub fn is_ready(&self, index: usize) -> bool {
+        let member = self.members.get(index);
+        member.is_some_and(|member| self.recorder.ready(&member.name()).is_some())
+    }
+
     /// Asks all to finish what they are at, and waits until they have ended. Returns whether all
     /// did so in order; the others are killed.
     pub fn finish(&mut self, patience: Duration) -> bool {
@@ -196,11 +240,7 @@ impl Fleet {
                 .child
                 .wait()
                 .map_or_else(|error| error.to_string(), |status| status.to_string());
-            member.running = false;
-            member.input = None;
-            if let Some(reader) = member.reader.take() {
-                let _ = reader.join();
-            }
+            member.is_gone();
             let meant = in_time && how == "exit status: 0";
             self.recorder
                 .note(member.name(), Event::Gone { meant, how });
@@ -287,6 +327,15 @@ impl Fleet {
 }
 
 impl Member {
+    /// It has ended, and all that it has said is heard.
+    fn is_gone(&mut self) {
+        self.running = false;
+        self.input = None;
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+    }
+
     fn name(&self) -> String {
         name(self.index, self.life)
     }

@@ -10,6 +10,7 @@ use anyhow::Context;
 use clap::Parser;
 use quorate_chaos::checks::{self, Verdict};
 use quorate_chaos::faults::Kind;
+use quorate_chaos::history::History;
 use quorate_chaos::node::NodeKind;
 use quorate_chaos::progress::Progress;
 use quorate_chaos::report::{self, Summary};
@@ -64,6 +65,7 @@ fn one_run(args: &RunArgs) -> anyhow::Result<Verdict> {
     let out = args.out(&scenario);
     let outcome = run::run(&scenario, &out, &mut Progress::shown(), &STOP)?;
     let summary = Summary::of(&outcome.scenario, &outcome.history, &outcome.findings);
+    print_changes(&outcome.scenario, &outcome.history);
     print!("{}", report::table(&summary));
     println!("report:  {}", out.join("timeline.html").display());
     println!("recheck: quorate-chaos recheck {}", out.display());
@@ -133,9 +135,16 @@ fn recheck(dir: &std::path::Path) -> anyhow::Result<Verdict> {
     let findings = checks::all::check(&scenario, &history);
     report::write(&scenario, &history, &findings, dir)?;
     let summary = Summary::of(&scenario, &history, &findings);
+    print_changes(&scenario, &history);
     print!("{}", report::table(&summary));
     println!("again:   {}", args::again(&scenario));
     Ok(findings.verdict)
+}
+
+fn print_changes(scenario: &Scenario, history: &History) {
+    if let Some(text) = report::changes(scenario, history) {
+        println!("{text}");
+    }
 }
 
 fn list_faults() {

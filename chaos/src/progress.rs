@@ -41,6 +41,13 @@ impl Progress {
         self.last = None;
     }
 
+    /// Where in this part it is.
+    pub fn place(&mut self, place: &str) {
+        if self.phase != place {
+            place.clone_into(&mut self.phase);
+        }
+    }
+
     /// Something that should stay on the screen.
     pub fn say(&mut self, text: &str) {
         if self.shown {

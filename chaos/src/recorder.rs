@@ -1,6 +1,6 @@
 //! Collects the history while the run goes on, and what the driver needs to know of it at once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::event::{Clock, Entry, Event, STALLED};
@@ -24,6 +24,7 @@ struct State {
     ready: HashMap<String, u32>,
     last: HashMap<(usize, String), u64>,
     waiting: HashMap<(String, u64), String>,
+    retired: HashSet<String>,
 }
 
 /// What the terminal shows.
@@ -97,6 +98,11 @@ impl Recorder {
             .copied()
     }
 
+    /// Whether this master was stopped for good.
+    pub fn is_retired(&self, who: &str) -> bool {
+        self.state().retired.contains(who)
+    }
+
     /// Everything so far, in the order in which it was heard of.
     pub fn entries(&self) -> Vec<Entry> {
         self.state().entries.clone()
@@ -133,6 +139,9 @@ impl State {
             Event::Missed { op, .. } | Event::Dropped { op } => {
                 self.totals.missed += 1;
                 self.waiting.remove(&(entry.who.clone(), *op));
+            }
+            Event::Retired => {
+                self.retired.insert(entry.who.clone());
             }
             Event::Told { .. } => self.totals.told += 1,
             Event::Refused { .. } => self.totals.refused += 1,

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
+use crate::changes::Changes;
 use crate::checks::{self, Findings, NOTE_LIVES, is_note};
 use crate::client::{Guarding, Settings};
 use crate::event::{Clock, Event};
 use crate::faults::{Injection, Landed};
 use crate::fleet::{self, Fleet};
+use crate::hazards::Hazards;
 use crate::history::History;
 use crate::progress::Progress;
 use crate::recorder::{FOLLOWING, Recorder};
@@ -19,6 +21,7 @@ use crate::register::Register;
 use crate::report;
 use crate::scenario::{Exclusion, Scenario};
 use crate::schedule::{Planned, schedule};
+use crate::walker::{Busy, Now, Walker};
 use crate::workload::Workload;
 use crate::world::{Needs, Tools, World};
 
@@ -26,6 +29,10 @@ use crate::world::{Needs, Tools, World};
 const WARM: Duration = Duration::from_millis(300);
 /// How often memory and handles are looked at.
 const GAUGE_EVERY: Duration = Duration::from_secs(20);
+
+/// Why masters cannot be changed.
+const NO_QUORATE: &str =
+    "masters are changed with the `quorate` program: build it, or name it in QUORATE_CLI";
 
 /// What came of a run.
 #[derive(Debug)]
@@ -84,7 +91,7 @@ struct Driver<'a> {
     plan: Vec<Planned>,
     gauged: Option<Instant>,
     /// Shared files of the clients; goes last.
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 /// A fault in force.
@@ -124,7 +131,10 @@ impl<'a> Driver<'a> {
         let register = Register::open(dir.path(), recorder)?;
         let common = settings(scenario, recorder.clock(), dir.path(), &register, quorate);
         let settings = (0..scenario.clients).map(|client| Settings {
-            masters: world.urls(client),
+            masters: match &scenario.changes {
+                None => world.urls(client),
+                Some(changes) => world.urls_of(client, &changes.sets[0]),
+            },
             ..common.clone()
         });
         let (settings, env) = (settings.collect(), world.env());
@@ -134,16 +144,22 @@ impl<'a> Driver<'a> {
             recorder: recorder.clone(),
             progress,
             world,
-            plan: schedule(&possible),
+            plan: match scenario.changes {
+                None => schedule(&possible),
+                Some(_) => Vec::new(),
+            },
             gauged: None,
-            _dir: dir,
+            dir,
         })
     }
 
     fn drive(mut self, stop: &AtomicBool) -> anyhow::Result<()> {
         wait(WARM, stop);
         self.gauge();
-        self.run_faults(stop);
+        match &self.scenario.changes {
+            None => self.run_faults(stop),
+            Some(changes) => self.change_masters(changes, stop)?,
+        }
         if !stop.load(Ordering::Relaxed) {
             self.recorder.note("chaos", Event::Calm);
             self.await_progress(stop);
@@ -170,11 +186,7 @@ impl<'a> Driver<'a> {
         let mut active: Vec<Active> = Vec::new();
         while Instant::now() < end && !stop.load(Ordering::Relaxed) {
             let now = Instant::now();
-            let due;
-            (due, active) = active.into_iter().partition(|one| one.until <= now);
-            for one in due {
-                self.heal(one);
-            }
+            active = self.heal_due(active);
             // Injecting takes its time, so the plan runs late: a target may still be busy.
             let free =
                 |planned: &Planned| !active.iter().any(|one| one.fault.meets(&planned.fault));
@@ -188,6 +200,54 @@ impl<'a> Driver<'a> {
         for one in active {
             self.heal(one);
         }
+    }
+
+    /// Walks through the changes, while things go wrong at their moments.
+    fn change_masters(&mut self, changes: &Changes, stop: &AtomicBool) -> anyhow::Result<()> {
+        let quorate = find_quorate().context(NO_QUORATE)?;
+        let mut walker = Walker::new(self.scenario, changes, &quorate, self.dir.path());
+        let mut hazards = Hazards::new(self.scenario);
+        let (mut active, mut number) = (Vec::new(), 0);
+        while !stop.load(Ordering::Relaxed) {
+            active = self.heal_due(active);
+            let busy = busy(&active);
+            let due = match walker.go_on(&mut self.world, &self.recorder, &busy)? {
+                Now::Over => break,
+                Now::Goes => {
+                    let held = [walker.moving(), busy.clients].concat();
+                    let idle = (0..self.scenario.clients).filter(|one| !held.contains(one));
+                    hazards.on_clients(&idle.collect::<Vec<_>>())
+                }
+                Now::Wants(moment) => {
+                    let due = hazards.on_masters(moment, &walker.sets());
+                    if due.is_some() {
+                        walker.went_wrong();
+                    }
+                    due
+                }
+            };
+            if let Some(fault) = due {
+                let at = Duration::ZERO;
+                active.extend(self.inject(number, &Planned { at, fault }));
+                number += 1;
+            }
+            self.progress.place(&walker.place());
+            self.tick(Duration::ZERO);
+            thread::sleep(Duration::from_millis(3));
+        }
+        for one in active {
+            self.heal(one);
+        }
+        Ok(())
+    }
+
+    fn heal_due(&mut self, active: Vec<Active>) -> Vec<Active> {
+        let now = Instant::now();
+        let (due, active): (Vec<_>, _) = active.into_iter().partition(|one| one.until <= now);
+        for one in due {
+            self.heal(one);
+        }
+        active
     }
 
     fn inject(&mut self, number: usize, planned: &Planned) -> Option<Active> {
@@ -294,6 +354,9 @@ impl<'a> Driver<'a> {
     /// Waits for these keys to be gone, no longer than until `end`.
     fn gone_by(&self, end: Instant, which: impl Fn(&str) -> bool) {
         let stands = |master| {
+            if self.is_retired(master) {
+                return false;
+            }
             let keys = self.world.keys(master);
             keys.is_ok_and(|(left, _)| left.iter().any(|key| which(key)))
         };
@@ -304,6 +367,9 @@ impl<'a> Driver<'a> {
 
     fn keys(&self, when: &str) -> anyhow::Result<()> {
         for master in 0..self.world.masters.len() {
+            if self.is_retired(master) {
+                continue;
+            }
             // What was lost and never given back is there for who looks, for a ttl.
             if when == "at-once" && !self.world.masters[master].kind().has_clock() {
                 let _ = self.world.keys(master);
@@ -321,6 +387,10 @@ impl<'a> Driver<'a> {
             self.recorder.note(format!("m{}", master + 1), keys);
         }
         Ok(())
+    }
+
+    fn is_retired(&self, master: usize) -> bool {
+        self.recorder.is_retired(&format!("m{}", master + 1))
     }
 
     fn tick(&mut self, left: Duration) {
@@ -359,6 +429,14 @@ impl<'a> Driver<'a> {
     }
 }
 
+fn busy(active: &[Active]) -> Busy {
+    let faults = || active.iter().map(|one| &one.fault);
+    Busy {
+        masters: faults().flat_map(|fault| fault.masters.clone()).collect(),
+        clients: faults().flat_map(|fault| fault.clients.clone()).collect(),
+    }
+}
+
 fn unavailable(kind: &str, why: String) -> Event {
     let kind = kind.to_owned();
     Event::Unavailable { kind, why }
@@ -377,6 +455,8 @@ fn settings(
         name: String::new(),
         origin: clock.origin(),
         masters: Vec::new(),
+        next_masters: Vec::new(),
+        generation: 0,
         guarding: if scenario.guarded {
             Guarding::AfterFirstContact
         } else {

@@ -7,6 +7,7 @@ use anyhow::ensure;
 use quorate_testbed::Persistence;
 use serde::{Deserialize, Serialize};
 
+use crate::changes::{Changes, Operator};
 use crate::faults::Kind;
 use crate::node::NodeKind;
 pub use crate::workload::{Locker, Order, Workload};
@@ -24,6 +25,9 @@ pub struct Scenario {
     /// What they are. Empty: all of them Redis.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeKind>,
+    /// How masters are changed meanwhile. `masters` are all that there are then, before and after.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<Changes>,
     /// How many client processes.
     pub clients: usize,
     /// The kinds of faults.
@@ -74,6 +78,7 @@ impl Default for Scenario {
             duration: Duration::from_secs(10),
             masters: 5,
             nodes: Vec::new(),
+            changes: None,
             clients: 8,
             faults: Kind::mixed(&[NodeKind::Redis]),
             workloads: Workload::LOCK.to_vec(),
@@ -173,6 +178,7 @@ impl Scenario {
             !self.guarded || !self.faults.iter().any(|kind| kind.is_unguarded()),
             "amnesia is about masters that nobody guards: give --restart-guard off"
         );
+        self.check_changes()?;
         let known = self.locker.workloads();
         ensure!(
             self.workloads.iter().all(|one| known.contains(one)),
@@ -189,6 +195,34 @@ impl Scenario {
         Ok(())
     }
 
+    fn check_changes(&self) -> anyhow::Result<()> {
+        let Some(changes) = &self.changes else {
+            return Ok(());
+        };
+        ensure!(
+            changes.servers() == self.masters && self.nodes.is_empty(),
+            "masters are changed where all of them are Redis"
+        );
+        ensure!(
+            self.locker == Locker::Quorate && self.guarded,
+            "masters are changed under the library, with a restart guard"
+        );
+        ensure!(
+            !self.workloads.contains(&Workload::Prizes),
+            "quotas do not go along when masters are changed: leave out prizes"
+        );
+        let wrong = changes.operator != Operator::Careful;
+        let meet = changes
+            .sets
+            .windows(2)
+            .any(|two| two[0].iter().any(|one| two[1].contains(one)));
+        ensure!(
+            !wrong || !meet,
+            "a wrong operator replaces all masters at once, so that two holders are certain"
+        );
+        Ok(())
+    }
+
     /// Whether some fault needs this.
     pub fn has(&self, needed: Needs) -> bool {
         self.faults.iter().any(|kind| kind.needs == needed)
@@ -197,7 +231,11 @@ impl Scenario {
     /// What is to be built for it.
     pub fn layout(&self) -> Layout {
         Layout {
-            clients: self.clients,
+            ways: match self.changes {
+                None => self.clients,
+                // The marks count the names of the masters, so everybody has to call them the same.
+                Some(_) => 1,
+            },
             masters: (self.nodes().into_iter().enumerate())
                 .map(|(index, node)| (node, self.persistence(index)))
                 .collect(),

@@ -131,33 +131,11 @@ impl<'a> Scheduler<'a> {
             Reach::Majority => masters = pick(&free, scenario.majority(), &mut self.rng)?,
             Reach::Client => clients = pick(&idle, 1, &mut self.rng)?,
         }
-        let ttl = scenario.ttl.as_millis() as u64;
-        let lasts = match kind.lasts {
-            Lasts::Moment => 0,
-            Lasts::BeyondTtl => self.rng.random_range(ttl * 6 / 5..ttl * 2),
-            Lasts::Attempts => self.rng.random_range(400..1_200),
-            Lasts::Short => self.rng.random_range(50..700),
-            Lasts::Usual => self.rng.random_range(ttl / 4..ttl * 3 / 2),
-        };
-        Some(Injection {
-            kind,
-            masters,
-            clients,
-            lasts: Duration::from_millis(lasts),
-            draw: self.rng.random_range(0..1 << 32),
-        })
+        Some(injection(kind, masters, clients, scenario, &mut self.rng))
     }
 
     fn book(&mut self, fault: &Injection, at: Duration) {
-        let kind = fault.kind;
-        let mut until = at + fault.lasts + Duration::from_millis(200);
-        if kind.restarts && self.scenario.guarded {
-            until += self.scenario.max_ttl + GUARD_SLACK;
-        }
-        // It is felt for a while; the next one should meet recovered clients.
-        if kind.lasts == Lasts::Moment || kind.must_break() {
-            until += self.scenario.ttl;
-        }
+        let until = at + felt(fault, self.scenario);
         for &index in &fault.masters {
             self.masters[index] = until;
         }
@@ -165,6 +143,45 @@ impl<'a> Scheduler<'a> {
             self.clients[index] = until;
         }
     }
+}
+
+/// This fault of these, as long as it lasts.
+pub(crate) fn injection(
+    kind: Kind,
+    masters: Vec<usize>,
+    clients: Vec<usize>,
+    scenario: &Scenario,
+    rng: &mut StdRng,
+) -> Injection {
+    let ttl = scenario.ttl.as_millis() as u64;
+    let lasts = match kind.lasts {
+        Lasts::Moment => 0,
+        Lasts::BeyondTtl => rng.random_range(ttl * 6 / 5..ttl * 2),
+        Lasts::Attempts => rng.random_range(400..1_200),
+        Lasts::Short => rng.random_range(50..700),
+        Lasts::Usual => rng.random_range(ttl / 4..ttl * 3 / 2),
+    };
+    Injection {
+        kind,
+        masters,
+        clients,
+        lasts: Duration::from_millis(lasts),
+        draw: rng.random_range(0..1 << 32),
+    }
+}
+
+/// How long from its beginning until what it is about is as it was before.
+pub(crate) fn felt(fault: &Injection, scenario: &Scenario) -> Duration {
+    let kind = fault.kind;
+    let mut felt = fault.lasts + Duration::from_millis(200);
+    if kind.restarts && scenario.guarded {
+        felt += scenario.max_ttl + GUARD_SLACK;
+    }
+    // It is felt for a while; the next one should meet recovered clients.
+    if kind.lasts == Lasts::Moment || kind.must_break() {
+        felt += scenario.ttl;
+    }
+    felt
 }
 
 #[cfg(test)]

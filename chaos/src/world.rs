@@ -58,8 +58,8 @@ pub enum Needs {
 /// What is to be built.
 #[derive(Debug)]
 pub struct Layout {
-    /// How many clients will come.
-    pub clients: usize,
+    /// How many ways there are to each master: one for each client, or one for all.
+    pub ways: usize,
     /// What each master is, and what it keeps on disk where it is a Redis.
     pub masters: Vec<(NodeKind, Persistence)>,
     /// How long an answer of a master that is no Redis is waited for.
@@ -122,7 +122,7 @@ pub struct World {
     pub clients: Fleet,
     /// The masters.
     pub masters: Vec<Master>,
-    /// One way for each client and master: `roads[client][master]`.
+    /// One way for each client and master, or one for all clients: `roads[client][master]`.
     pub roads: Vec<Vec<Road>>,
     /// What moves the masters' clocks; empty where no fault needs it.
     pub offsets: Vec<OffsetFile>,
@@ -147,7 +147,7 @@ impl World {
         let shim = tools.clocks.and_then(Result::ok);
         let (masters, offsets) = start_masters(layout, shim.as_ref())?;
         let mut roads = Vec::new();
-        for client in 0..layout.clients {
+        for client in 0..layout.ways {
             let mut row = Vec::new();
             for (index, master) in masters.iter().enumerate() {
                 let seed = layout.seed ^ ((client * 64 + index) as u64);
@@ -193,11 +193,18 @@ impl World {
 
     /// The masters' addresses as this client is to see them.
     pub fn urls(&self, client: usize) -> Vec<String> {
+        let all: Vec<usize> = (0..self.masters.len()).collect();
+        self.urls_of(client, &all)
+    }
+
+    /// The addresses of these.
+    pub fn urls_of(&self, client: usize, masters: &[usize]) -> Vec<String> {
+        let roads = &self.roads[client % self.roads.len()];
         let url = |master: usize| {
             let over = if self.direct {
                 self.masters[master].addrs()
             } else {
-                self.roads[client][master].addrs()
+                roads[master].addrs()
             };
             if let Some(url) = self.masters[master].url(&over, CLIENTS, self.timeout) {
                 return url;
@@ -209,7 +216,7 @@ impl World {
             };
             format!("redis://{}{host}:{port}", self.login)
         };
-        (0..self.masters.len()).map(url).collect()
+        masters.iter().copied().map(url).collect()
     }
 
     /// What client processes must have in their environment.
@@ -246,8 +253,8 @@ impl World {
             if key.starts_with("chaos:") {
                 continue;
             }
-            if key.starts_with("quorate:value:") {
-                // What is left of a quota must stay.
+            if key.starts_with("quorate:value:") || key == "quorate:masters" {
+                // What is left of a quota must stay, and so must the mark.
                 continue;
             }
             let ttl = connection.command(&["PTTL", &key])?.int().unwrap_or(-2);

@@ -66,6 +66,35 @@ fn spawned_masters_are_measured_and_the_report_needs_nothing_else() {
 }
 
 #[test]
+fn kinds_of_locks_are_compared_with_the_plain_one() {
+    let out = tempfile::tempdir().expect("a directory");
+    let run = done(
+        bare()
+            .args([
+                "bench", "--spawn", "--kinds", "--sizes", "3", "--tasks", "8",
+            ])
+            .args(["--time", "2s", "--json", "--out"])
+            .arg(out.path()),
+    );
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let result: Value = serde_json::from_str(&run.out).expect("JSON");
+    let rows = result["sizes"].as_array().expect("a list");
+    let settings: Vec<_> = rows.iter().map(|row| &row["setting"]).collect();
+    let kinds = ["default", "reader", "two", "four", "permit", "owner"];
+    assert_eq!(settings, kinds);
+    for row in rows {
+        assert_eq!(row["failed"], 0, "{row}");
+        assert!(row["over_lock"].as_f64() > Some(0.0), "{row}");
+        assert!(row["over_classic"].is_null(), "{row}");
+    }
+    assert_eq!(rows[0]["over_lock"], 1.0);
+    assert!(result["wide"].is_null());
+    let page = std::fs::read_to_string(out.path().join("report.html")).expect("a report");
+    assert_eq!(page.matches("<svg").count(), 3);
+    assert!(page.contains("over lock"), "{page}");
+}
+
+#[test]
 fn a_machine_that_others_keep_busy_is_called_noisy() {
     // As many as there are processors, and one more.
     let busy = std::thread::available_parallelism().map_or(2, usize::from) + 1;

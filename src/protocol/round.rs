@@ -58,6 +58,12 @@ impl Round {
         self.tally.reason()
     }
 
+    /// Whether refusals alone have decided before a majority has said anything: of an even number of masters, or of
+    /// one of two sets. Whether a majority answers is not known then.
+    pub(crate) fn is_refused_early(&self) -> bool {
+        self.reason().is_none() && !self.tally.possible_without_refusals()
+    }
+
     /// What the votes of a lost round prove.
     pub(crate) fn finding(&self) -> Option<Finding> {
         let mut votes = Tally::new(self.quorum);
@@ -180,6 +186,27 @@ mod tests {
         assert_eq!(round.reason(), Some(Reason::Outage));
         assert_eq!(round.finding(), None);
         assert!(!round.must_undo(2));
+    }
+
+    #[test]
+    fn refusals_that_decide_early_say_nothing_of_who_was_not_asked() {
+        let refused_by = |quorum, nodes: &[usize]| {
+            let mut round = Round::open(quorum);
+            let mut early = Vec::new();
+            for &node in nodes {
+                round.record(node, Vote::Refused);
+                early.push(round.is_refused_early());
+            }
+            early
+        };
+        // Of an odd number those who decide are a majority.
+        assert_eq!(refused_by(Quorum::of(3), &[0, 1, 2]), [false; 3]);
+        assert_eq!(refused_by(Quorum::of(2), &[0, 1]), [true, false]);
+        assert_eq!(refused_by(Quorum::of(4), &[0, 1, 2]), [false, true, false]);
+        let sets = [[0, 1, 2], [2, 3, 4]].map(|set| set.into_iter().collect());
+        let joint = Quorum::joint(sets[0], sets[1]);
+        let early = [false, true, true, false];
+        assert_eq!(refused_by(joint, &[0, 1, 3, 4]), early);
     }
 
     #[test]

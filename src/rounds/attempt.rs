@@ -120,8 +120,13 @@ impl Coordinator {
         mut cleanup: Cleanup<'_>,
         mut limit: Limit<'_>,
     ) -> FailedAttempt {
-        let undo = cleanup.run();
         let round = cleanup.round.clone();
+        // Those that were not asked would be taken for silent, and who waits would leave its place in line.
+        let asks_all = failure.is_none() && round.answers().round.is_refused_early();
+        if !asks_all {
+            cleanup.claim.withdraw();
+        }
+        let undo = cleanup.undo();
         let (failure, finding) = match failure {
             Some(Failure::Late) => (failure, Some(Finding::Late)),
             Some(Failure::Outage) => (failure, Some(Finding::Outage)),
@@ -140,6 +145,7 @@ impl Coordinator {
                 (reason.map(Failure::from), answers.round.finding())
             }
         };
+        cleanup.claim.withdraw();
         if failure.is_some() {
             metrics::round(failure);
         }
@@ -161,10 +167,9 @@ struct Cleanup<'a> {
 }
 
 impl Cleanup<'_> {
-    fn run(&mut self) -> Undoing {
+    /// Gives back what was granted, and what may still be.
+    fn undo(&mut self) -> Undoing {
         self.armed = false;
-        // First of all: from here on no node sends anything but releases for this claim.
-        self.claim.withdraw();
         let coordinator = self.coordinator;
         let undo: Vec<usize> = {
             let answers = self.round.answers();
@@ -192,7 +197,9 @@ impl Cleanup<'_> {
 impl Drop for Cleanup<'_> {
     fn drop(&mut self) {
         if self.armed {
-            let _in_the_background = self.run();
+            // First of all: from here on no node sends anything but releases for this claim.
+            self.claim.withdraw();
+            let _in_the_background = self.undo();
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use super::{
-    Case, Finding, Findings, Verdict, assumptions, effects, exclusion, fencing, leaders, ledger,
-    litter, liveness, order, owners, permits, prizes, told, views,
+    Case, Finding, Findings, Verdict, assumptions, changes, effects, exclusion, fencing, leaders,
+    ledger, litter, liveness, order, owners, permits, prizes, told, views,
 };
 use crate::event::{Event, STALLED};
 use crate::history::History;
@@ -47,6 +47,9 @@ pub fn check(scenario: &Scenario, history: &History) -> Findings {
         if workloads.iter().any(|one| scenario.workloads.contains(one)) {
             findings.push(check(&case));
         }
+    }
+    if scenario.changes.is_some() {
+        findings.push(changes::check(&case));
     }
     let verdict = findings
         .iter()

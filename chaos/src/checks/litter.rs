@@ -77,8 +77,10 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     );
     let finding = Finding::of("litter", looked_at, violations);
     let nodes = case.scenario.nodes();
+    let retired = case.history.lines.iter();
+    let retired = retired.filter(|line| line.what == Event::Retired).count();
     let looked_at_once = at_once > 0 || !nodes.iter().any(|node| node.has_clock());
-    if !looked_at_once || after.min(last) < case.scenario.masters {
+    if !looked_at_once || after.min(last) < case.scenario.masters - retired {
         return finding.at_least(Verdict::Unknown);
     }
     finding

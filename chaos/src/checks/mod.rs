@@ -3,6 +3,7 @@
 
 pub mod all;
 mod assumptions;
+mod changes;
 mod effects;
 mod exclusion;
 mod fencing;

@@ -55,6 +55,7 @@ async fn once(ctx: &Ctx, quorate: &Path) {
         (Some(t), _) => ctx.note_at(t, Event::Release { op, until: None }),
         (None, Some(69)) => missed("no_quorum".into()),
         (None, Some(75)) => missed("held".into()),
+        (None, Some(78)) => missed("other_masters".into()),
         (None, other) => missed(format!("exit {other:?}")),
     }
 }
@@ -69,9 +70,15 @@ fn start(ctx: &Ctx, quorate: &Path) -> io::Result<Child> {
         // Each child meets the masters for the first time, perhaps just after a restart.
         _ => "on",
     };
+    let next = match &settings.next_masters[..] {
+        [] => Vec::new(),
+        next => vec!["--next-masters".to_owned(), next.join(",")],
+    };
     Command::new(quorate)
         .arg("run")
         .args(["--masters", &settings.masters.join(",")])
+        .args(next)
+        .args(["--masters-generation", &settings.generation.to_string()])
         .args(["--ttl", &text(settings.ttl)])
         .args(["--max-ttl", &text(settings.max_ttl)])
         .args(["--restart-guard", guard])
@@ -96,44 +103,48 @@ async fn listen(ctx: &Ctx, op: u64, out: ChildStdout) -> Option<u64> {
     let mut lines = BufReader::new(out).lines();
     let mut worked = None;
     while let Ok(Some(line)) = lines.next_line().await {
-        let mut words = line.split(' ');
-        let word = words.next().unwrap_or_default();
-        let Some(t) = words.next().and_then(|t| t.parse::<u64>().ok()) else {
+        let Some((t, events)) = heard(op, &line) else {
             continue;
         };
-        match word {
-            "began" => {
-                let token = words.next().and_then(|token| token.parse().ok());
-                let until = None;
-                let slot = None;
-                let obtained = Event::Obtained {
-                    op,
-                    token,
-                    until,
-                    slot,
-                };
-                ctx.note_at(t, obtained);
-            }
-            "wrote" => {
-                let (key, from) = (
-                    "run".to_owned(),
-                    words.next().unwrap_or_default().to_owned(),
-                );
-                let began = words.next().and_then(|t| t.parse().ok()).unwrap_or(t);
-                let wrote = Event::Wrote {
-                    op,
-                    key,
-                    from,
-                    began,
-                };
-                ctx.note_at(t, wrote);
-            }
-            _ if worked.is_none() => continue,
-            _ => {}
+        let begins = matches!(events[..], [Event::Obtained { .. }]);
+        for event in events {
+            ctx.note_at(t, event);
         }
-        worked = Some(t);
+        if worked.is_some() || begins {
+            worked = Some(t);
+        }
     }
     worked
+}
+
+/// When the child said this, and what it means.
+fn heard(op: u64, line: &str) -> Option<(u64, Vec<Event>)> {
+    let mut words = line.split(' ');
+    let word = words.next()?;
+    let t = words.next()?.parse().ok()?;
+    let events = match word {
+        "began" => vec![Event::Obtained {
+            op,
+            token: words.next().and_then(|token| token.parse().ok()),
+            until: None,
+            slot: None,
+        }],
+        "wrote" => {
+            let from = words.next().unwrap_or_default().to_owned();
+            let began = words.next().and_then(|t| t.parse().ok()).unwrap_or(t);
+            let key = "run".to_owned();
+            let wrote = Event::Wrote {
+                op,
+                key,
+                from,
+                began,
+            };
+            // It ends now. Its end is not heard of before that of `quorate run`, and we may be dead by then.
+            vec![wrote, Event::Release { op, until: None }]
+        }
+        _ => Vec::new(),
+    };
+    Some((t, events))
 }
 
 /// The child itself: `began`, reads, beats, writes, ends.
@@ -161,4 +172,20 @@ pub fn main(origin: u64, works: Duration, state: &Path) -> anyhow::Result<()> {
     file.write_all_at(format!("{:<32}", count + 1).as_bytes(), 0)?;
     say(format!("wrote {} {from} {began}\n", clock.now()))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_written_has_ended_also_if_nobody_lives_to_see_it() {
+        let events = |line| heard(3, line).map(|(t, events)| (t, events.len()));
+        assert_eq!(events("began 10 77"), Some((10, 1)));
+        assert_eq!(events("alive 12"), Some((12, 0)));
+        assert_eq!(events("what is this"), None);
+        let (t, last) = heard(3, "wrote 20 5 18").expect("understood");
+        assert_eq!(t, 20);
+        assert_eq!(last.last(), Some(&Event::Release { op: 3, until: None }));
+    }
 }

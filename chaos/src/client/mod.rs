@@ -85,6 +85,8 @@ fn die_with_parent() {
 
 fn redlock(settings: &Settings) -> anyhow::Result<Redlock> {
     let builder = locking::over(&settings.masters)?
+        .next_masters(&settings.next_masters)
+        .masters_generation(settings.generation)
         .ttl(settings.ttl)
         .max_ttl(settings.max_ttl)
         // Twice the default: masters, proxies and clients share the machine.

@@ -31,6 +31,12 @@ pub struct Settings {
     pub origin: u64,
     /// The masters, as this client can reach them.
     pub masters: Vec<String>,
+    /// Those that it is to go by as well, while masters are changed.
+    #[serde(default)]
+    pub next_masters: Vec<String>,
+    /// How often its masters were changed.
+    #[serde(default)]
+    pub generation: u64,
     /// How it goes about restarted masters.
     pub guarding: Guarding,
     /// Who locks.
@@ -60,6 +66,13 @@ pub struct Settings {
     pub register: PathBuf,
     /// The `quorate` program.
     pub quorate: Option<PathBuf>,
+}
+
+impl Settings {
+    /// The step of a change of masters that it stands at.
+    pub fn step(&self) -> u64 {
+        2 * self.generation + u64::from(!self.next_masters.is_empty())
+    }
 }
 
 /// What a client can be told while it runs.

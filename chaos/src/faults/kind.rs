@@ -504,7 +504,7 @@ mod tests {
     #[test]
     fn half_a_fault_is_healed_at_once_and_so_is_one_that_nobody_sees() {
         let layout = Layout {
-            clients: 0,
+            ways: 0,
             masters: Vec::new(),
             timeout: Duration::from_millis(250),
             server: None,

@@ -1,6 +1,7 @@
 //! What a run leaves: `scenario.json` and `history.jsonl` to check it again, `summary.json` for
-//! programs, `timeline.html` for people, and a table for the terminal.
+//! programs, `timeline.html` for people, `changes.txt` where masters were changed, and a table for the terminal.
 
+mod changes;
 mod drawing;
 mod summary;
 mod table;
@@ -62,5 +63,14 @@ pub fn write(
     fs::write(out.join("summary.json"), text)?;
     let page = timeline::page(&summary, history, findings)?;
     fs::write(out.join("timeline.html"), page)?;
+    if let Some(text) = changes(scenario, history) {
+        fs::write(out.join("changes.txt"), text)?;
+    }
     Ok(())
+}
+
+/// What the changes of masters cost, if there were any.
+pub fn changes(scenario: &Scenario, history: &History) -> Option<String> {
+    let changes = scenario.changes.as_ref()?;
+    Some(changes::text(changes, history, &history.attempts()))
 }

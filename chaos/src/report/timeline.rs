@@ -10,6 +10,7 @@ use super::summary::Summary;
 use crate::checks::{Findings, Verdict, Violation};
 use crate::event::Event;
 use crate::history::{Attempt, History};
+use crate::pace;
 use crate::scenario::Scenario;
 use crate::workload::{Workload, family};
 
@@ -30,6 +31,10 @@ struct Page<'a> {
     rows: Vec<Row>,
     faults: Vec<Band>,
     marks: Vec<Mark>,
+    /// How many locks were had in each second, where masters were changed.
+    pace: Vec<usize>,
+    steps: Vec<StepBand>,
+    lives: Vec<LifeBand>,
     violations: Vec<Broken<'a>>,
     hidden: usize,
 }
@@ -44,7 +49,7 @@ struct Check<'a> {
 #[derive(Serialize)]
 struct Lane {
     name: String,
-    /// `lock`, `client` or `master`.
+    /// `pace`, `lock`, `client` or `master`.
     kind: &'static str,
 }
 
@@ -56,6 +61,27 @@ struct Band {
     to: u64,
     seen: String,
     failed: Option<String>,
+}
+
+/// A step of a change of masters.
+#[derive(Serialize)]
+struct StepBand {
+    change: usize,
+    name: String,
+    from: u64,
+    to: u64,
+    tries: usize,
+    done: bool,
+}
+
+/// A life of a client, and the step that it stood at.
+#[derive(Serialize)]
+struct LifeBand {
+    lane: usize,
+    who: String,
+    step: u64,
+    from: u64,
+    to: u64,
 }
 
 #[derive(Serialize)]
@@ -112,6 +138,15 @@ fn data<'a>(summary: &Summary, history: &History, findings: &'a Findings) -> Pag
         finish: history.finish().map(|t| t / 1_000),
         faults: bands(history, lane_of),
         marks: drawn.marks,
+        pace: match summary.scenario.changes {
+            Some(_) => pace::per_second(&pace::had(&attempts), end),
+            None => Vec::new(),
+        },
+        steps: steps(history),
+        lives: match summary.scenario.changes {
+            Some(_) => lives(history, lane_of),
+            None => Vec::new(),
+        },
         rows: drawn.rows,
         violations: broken(&all, lane_of),
         hidden: all.len().saturating_sub(VIOLATIONS),
@@ -119,7 +154,7 @@ fn data<'a>(summary: &Summary, history: &History, findings: &'a Findings) -> Pag
     }
 }
 
-/// The locks that several may hold at once, then clients, then masters.
+/// How it went on where masters were changed, the locks that several may hold at once, then clients, then masters.
 fn lanes(scenario: &Scenario, attempts: &[Attempt]) -> Vec<Lane> {
     let shared = Workload::KINDS.iter().map(|workload| workload.name());
     let shared = shared.filter(|name| {
@@ -129,8 +164,9 @@ fn lanes(scenario: &Scenario, attempts: &[Attempt]) -> Vec<Lane> {
     let lane = |name: String, kind| Lane { name, kind };
     let clients = (1..=scenario.clients).map(|client| format!("c{client}"));
     let masters = (1..=scenario.masters).map(|master| format!("m{master}"));
-    shared
-        .map(|name| lane(name.to_owned(), "lock"))
+    let pace = scenario.changes.iter();
+    pace.map(|_| lane("had/s".to_owned(), "pace"))
+        .chain(shared.map(|name| lane(name.to_owned(), "lock")))
         .chain(clients.map(|name| lane(name, "client")))
         .chain(masters.map(|name| lane(name, "master")))
         .collect()
@@ -178,6 +214,33 @@ fn broken<'a>(
             excused: one.excused.as_deref(),
         })
         .collect()
+}
+
+fn steps(history: &History) -> Vec<StepBand> {
+    let steps = pace::steps(history).into_iter();
+    let band = |step: pace::Step| StepBand {
+        change: step.change + 1,
+        name: step.name,
+        from: step.from / 1_000,
+        to: step.to / 1_000,
+        tries: step.tries,
+        done: step.done,
+    };
+    steps.map(band).collect()
+}
+
+fn lives(history: &History, lane_of: impl Fn(&str) -> Option<usize>) -> Vec<LifeBand> {
+    let lives = pace::lives(history).into_iter();
+    let band = |life: pace::Life| {
+        Some(LifeBand {
+            lane: lane_of(&life.who)?,
+            who: life.who,
+            step: life.step,
+            from: life.from / 1_000,
+            to: life.to / 1_000,
+        })
+    };
+    lives.filter_map(band).collect()
 }
 
 fn bands(history: &History, lane_of: impl Fn(&str) -> Option<usize>) -> Vec<Band> {

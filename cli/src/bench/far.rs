@@ -62,7 +62,7 @@ impl Place {
             let mut samples = Samples::default();
             if warm_up(&redlock, "near").await.is_ok() {
                 let time = Duration::from_millis(300).min(time);
-                alone(&redlock, "near", time, 50, &mut samples).await;
+                alone(&redlock, Setting::Classic, "near", time, 50, &mut samples).await;
             }
             round_trips_ms.push(Latency::of(samples.acquire).p50 / 1e3);
         }
@@ -109,7 +109,7 @@ pub(super) async fn measure(ground: &Ground, time: Duration) -> Result<Option<Wi
             let redlock = ground.client(setting, &place.options, &place.urls[..masters])?;
             warm_up(&redlock, "far").await?;
             let mut samples = Samples::default();
-            alone(&redlock, "far", turn, CYCLES, &mut samples).await;
+            alone(&redlock, setting, "far", turn, CYCLES, &mut samples).await;
             measured.push(WideTime {
                 setting,
                 acquire_ms: Latency::of(samples.acquire).p50 / 1e3,

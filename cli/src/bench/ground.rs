@@ -23,6 +23,8 @@ pub(super) struct Ground {
     pub(super) parties: Vec<Party>,
     pub(super) server: String,
     pub(super) spawned: Option<Masters>,
+    /// What is measured on each.
+    pub(super) settings: &'static [Setting],
     /// Servers of several kinds that were started: only held, so that they live.
     others: Vec<Spawned>,
     /// Every client there was: a measurement that is cut short has releases on their way.
@@ -54,6 +56,7 @@ impl Ground {
             server: format!("{} on this machine", name.to_string_lossy()),
             spawned: Some(masters),
             others: Vec::new(),
+            settings: &Setting::ALL,
             clients: RefCell::default(),
         })
     }
@@ -90,6 +93,7 @@ impl Ground {
             server: format!("{} on this machine", names.join(", ")),
             spawned: None,
             others,
+            settings: &Setting::ALL,
             clients: RefCell::default(),
         })
     }
@@ -122,8 +126,21 @@ impl Ground {
             urls,
             spawned: None,
             others: Vec::new(),
+            settings: &Setting::ALL,
             clients: RefCell::default(),
         })
+    }
+
+    /// The kinds of locks are measured, and not the settings of one.
+    pub(super) fn by_kinds_of_locks(self, wanted: bool) -> Self {
+        Self {
+            settings: if wanted {
+                &Setting::KINDS
+            } else {
+                self.settings
+            },
+            ..self
+        }
     }
 
     /// A client of some of them, of which this keeps track.
@@ -136,7 +153,7 @@ impl Ground {
         let mut options = options.clone();
         options.masters = Some(urls.to_vec());
         options.fencing = Some(setting != Setting::Classic);
-        let fair = setting == Setting::Default;
+        let fair = !matches!(setting, Setting::Classic | Setting::Fenced);
         options.order = Some(if fair {
             Fairness::Fair
         } else {

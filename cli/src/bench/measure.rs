@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use quorate::{AcquireError, LockGuard, Redlock, Wait};
+use quorate::{AcquireError, LockGuard, OwnedGuard, Redlock, Wait};
 use quorate_testbed::Server;
 use quorate_testbed::measure::{Samples, Usage, quantile};
 use serde::Serialize;
 
+use super::results::Setting;
 use crate::exit::{self, Failure};
 
 /// Quantiles in microseconds.
@@ -62,6 +63,7 @@ pub(super) async fn warm_up(redlock: &Redlock, name: &str) -> Result<(), Failure
 /// One client, one lock after the other, for as long as `time` and at most `cycles` times.
 pub(super) async fn alone(
     redlock: &Redlock,
+    setting: Setting,
     name: &str,
     time: Duration,
     cycles: usize,
@@ -72,15 +74,15 @@ pub(super) async fn alone(
     let mut done = 0;
     while began.elapsed() < time && done < cycles {
         done += 1;
-        let acquire = take(redlock, &resource);
-        seen.cycle(acquire, LockGuard::release).await;
+        let acquire = take(redlock, setting, &resource);
+        seen.cycle(acquire, Held::release).await;
     }
 }
 
 /// `tasks` tasks, each with a lock of its own, for as long as `time`.
 pub(super) async fn crowd(
     redlock: &Redlock,
-    name: &str,
+    setting: Setting,
     time: Duration,
     tasks: usize,
     servers: Option<&[Server]>,
@@ -92,10 +94,10 @@ pub(super) async fn crowd(
         let mut running = tokio::task::JoinSet::new();
         for task in 0..tasks {
             let (redlock, done, failed) = (redlock.clone(), done.clone(), failed.clone());
-            let resource = format!("quorate-bench:{name}:{task}");
+            let resource = format!("quorate-bench:{}:{task}", setting.name());
             running.spawn(async move {
                 while began.elapsed() < time {
-                    let counter = match take(&redlock, &resource).await {
+                    let counter = match take(&redlock, setting, &resource).await {
                         Some(guard) => {
                             guard.release().await;
                             &done
@@ -124,7 +126,34 @@ pub(super) async fn crowd(
 }
 
 /// Bounded, so that the whole is bounded.
-async fn take(redlock: &Redlock, resource: &str) -> Option<LockGuard> {
+async fn take(redlock: &Redlock, setting: Setting, resource: &str) -> Option<Held> {
     let wait = Wait::For(Duration::from_secs(1));
-    redlock.lock(resource).wait(wait).acquire().await.ok()
+    let parts = |count| (0..count).map(|part| format!("{resource}:{part}"));
+    let request = match setting {
+        Setting::Classic | Setting::Fenced | Setting::Default => redlock.lock(resource),
+        Setting::Reader => redlock.lock(resource).shared(),
+        Setting::Two => redlock.lock_all(parts(2)),
+        Setting::Four => redlock.lock_all(parts(4)),
+        Setting::Permit => redlock.semaphore(resource, 4),
+        Setting::Owner => {
+            let owner = redlock.owner("quorate-bench").ok()?;
+            return owner.acquire(resource).await.ok().map(Held::Owned);
+        }
+    };
+    request.wait(wait).acquire().await.ok().map(Held::Lock)
+}
+
+/// What is to be given back.
+pub(super) enum Held {
+    Lock(LockGuard),
+    Owned(OwnedGuard),
+}
+
+impl Held {
+    pub(super) async fn release(self) {
+        match self {
+            Self::Lock(guard) => drop(guard.release().await),
+            Self::Owned(guard) => drop(guard.release().await),
+        }
+    }
 }

@@ -47,13 +47,16 @@ Examples:
         Everything on servers that are started for it; open bench/report.html, or show bench/*.svg.
     quorate bench --masters redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3 --time 1m
         What your own masters cost.
+    quorate bench --spawn --kinds --sizes 5
+        What readers, several resources, permits and owners cost beside the plain lock.
     quorate bench --nodes redis,redis,redis --nodes redis,redis,mysql --nodes zookeeper
         Kinds of masters side by side, on servers that are started for it.
 
 JSON fields (stable): version, when, server, spawned, processors, tasks, took_ms; noise: others (share of the processor time; null
 where it cannot be told), apart (share), noisy; sizes[]: masters,
-kinds (null where sizes are compared), setting (classic, fenced, default), acquire_us, release_us, cycle_us (each p50, p99, p999, samples),
-rounds_us (the median cycle of the rounds: least, most, share), cycles_per_s, client_cpu_us, server_cpu_us (null where it cannot be seen), over_classic, over_first,
+kinds (null where sizes are compared), setting (classic, fenced, default; with --kinds default,
+reader, two, four, permit, owner), acquire_us, release_us, cycle_us (each p50, p99, p999, samples),
+rounds_us (the median cycle of the rounds: least, most, share), cycles_per_s, client_cpu_us, server_cpu_us (null where it cannot be seen), over_classic (null with --kinds, and over_lock in its place), over_first,
 failed; wide (null where there is one master only, and where kinds are compared): round_trips_ms[], simulated, sizes[]: masters, theory_ms,
 measured[]: setting, acquire_ms.";
 
@@ -96,6 +99,10 @@ pub(crate) struct BenchArgs {
         conflicts_with = "sizes"
     )]
     nodes: Vec<Kinds>,
+
+    /// Compare kinds of locks instead of settings: plain, reader, two and four resources, permit, owner
+    #[arg(long, env = "QUORATE_KINDS", value_parser = clap::builder::BoolishValueParser::new())]
+    kinds: bool,
 
     /// How long to measure, all in all
     #[arg(long, value_name = "TIME", env = "QUORATE_TIME", default_value = "30s", value_parser = config::duration)]
@@ -150,6 +157,7 @@ pub(crate) fn run(args: BenchArgs) -> Outcome {
         tasks: args.tasks,
         took_ms: began.elapsed().as_millis() as u64,
         noise,
+        settings: ground.settings,
         sizes,
         wide,
     };
@@ -194,6 +202,7 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
             size - 1
         ));
     }
+    let ground = ground.by_kinds_of_locks(args.kinds);
     let progress = Progress::of(sizes::turns(&ground) + 1, "turns");
     let all = async {
         // A tenth is left for the masters far apart and for what goes between the turns.
@@ -205,8 +214,12 @@ async fn measured(args: &BenchArgs) -> Result<Measured, Failure> {
         // Of servers that others started it cannot be told what they are busy with.
         let others = servers.and_then(|_| before.others_since(&after));
         let apart = sizes.iter().map(|row| row.rounds_us.share).collect();
-        progress.step("masters far apart");
-        let wide = far::measure(&ground, args.time.saturating_sub(time)).await?;
+        let wide = if args.kinds {
+            None
+        } else {
+            progress.step("masters far apart");
+            far::measure(&ground, args.time.saturating_sub(time)).await?
+        };
         Ok((Noise::of(others, apart), sizes, wide))
     };
     let measured = tokio::select! {

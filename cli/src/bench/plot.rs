@@ -305,7 +305,7 @@ const ALONE: &str = "text { fill: #6e7781; font: 12px system-ui, sans-serif; } .
 font-size: 15px; } .grid { stroke: #8b949e; stroke-opacity: .3; } .line { fill: none; stroke: var(--c); \
 stroke-width: 2.2; } .band { fill: var(--c); opacity: .12; } .edge { fill: none; stroke: var(--c); \
 stroke-width: .8; } .dot, .bar { fill: var(--c); } .bar.more { opacity: .45; } .theory { --c: #cf4a42; } .theory.line { stroke-width: 8; \
-opacity: .35; stroke-linejoin: round; } .theory.dot { opacity: 0; } .s0 { --c: #2f81d8; } .s1 { --c: #d97706; } .s2 { --c: #16976f; } \
+opacity: .35; stroke-linejoin: round; } .theory.dot { opacity: 0; } .s0 { --c: #2f81d8; } .s1 { --c: #d97706; } .s2 { --c: #16976f; } .s3 { --c: #9b59b6; } .s4 { --c: #7b8494; } .s5 { --c: #c0553f; } \
 .s1.line { stroke-dasharray: 8 3; } .s2.line { stroke-dasharray: 2 3; }";
 
 /// A plot as a file of its own, with its title and what the colours mean.

@@ -7,9 +7,9 @@ use super::results::{Results, Row, Setting};
 /// Light, dark and paper.
 const STYLE: &str = "
 :root { color-scheme: light dark; --ink: #1c2430; --soft: #5b6675; --grid: #dfe4ea; --page: #ffffff;
-  --c0: #1f6fc4; --c1: #d97706; --c2: #0f8a6a; --rule: #b3261e; }
+  --c0: #1f6fc4; --c1: #d97706; --c2: #0f8a6a; --c3: #8e44ad; --c4: #6b7280; --c5: #a3402b; --rule: #b3261e; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6eaf0; --soft: #9aa6b5; --grid: #2c3440;
-  --page: #12161c; --c0: #6db3f8; --c1: #f6ad55; --c2: #4fd1a5; --rule: #ff8a80; } }
+  --page: #12161c; --c0: #6db3f8; --c1: #f6ad55; --c2: #4fd1a5; --c3: #c79be0; --c4: #a7b0bd; --c5: #e5937f; --rule: #ff8a80; } }
 body { margin: 2rem auto; max-width: 56rem; padding: 0 1rem; background: var(--page); color: var(--ink);
   font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .2rem; }
@@ -21,7 +21,9 @@ svg text { fill: var(--ink); font: 12px system-ui, sans-serif; } svg .tick, svg 
 .bar { fill: var(--c); } .bar.more { opacity: .45; }
 .theory { --c: var(--rule); } .theory.line { stroke-width: 8; opacity: .35; stroke-linejoin: round; } .theory.dot { opacity: 0; }
 .s0 { --c: var(--c0); } .s1 { --c: var(--c1); } .s2 { --c: var(--c2); }
-.s1.line { stroke-dasharray: 8 3; } .s2.line { stroke-dasharray: 2 3; }
+.s3 { --c: var(--c3); } .s4 { --c: var(--c4); } .s5 { --c: var(--c5); }
+.s1.line { stroke-dasharray: 8 3; } .s2.line { stroke-dasharray: 2 3; } .s3.line { stroke-dasharray: 8 3 2 3; }
+.s4.line { stroke-dasharray: 4 2; } .s5.line { stroke-dasharray: 1 4; }
 .legend { font-size: .9rem; } .key { margin-right: 1.2rem; white-space: nowrap; }
 .key::before { content: ''; display: inline-block; width: .8em; height: .8em; margin-right: .4em;
   border-radius: 2px; background: var(--c); }
@@ -30,13 +32,13 @@ th, td { padding: .25rem .35rem; text-align: right; border-bottom: 1px solid var
 th { color: var(--soft); font-weight: 600; vertical-align: bottom; white-space: normal; }
 td:nth-child(2), th:nth-child(2) { text-align: left; } tr.first td { border-top: 2px solid var(--grid); }
 @media print { :root { color-scheme: light; --ink: #000; --soft: #444; --grid: #ccc; --page: #fff; --c0: #1f6fc4;
-  --c1: #d97706; --c2: #0f8a6a; --rule: #b3261e; } body { margin: 0; max-width: none; font-size: 11pt; }
+  --c1: #d97706; --c2: #0f8a6a; --c3: #8e44ad; --c4: #6b7280; --c5: #a3402b; --rule: #b3261e; } body { margin: 0; max-width: none; font-size: 11pt; }
   section { break-inside: avoid; } figure { max-width: 15cm; } .scroll { overflow: visible; }
   table { font-size: 8pt; } th, td { padding: 2px 4px; }
   .key::before, .bar, .band { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 ";
 
-const CLASSES: [&str; 3] = ["s0", "s1", "s2"];
+const CLASSES: [&str; 6] = ["s0", "s1", "s2", "s3", "s4", "s5"];
 
 /// The whole page.
 pub(super) fn html(results: &Results) -> String {
@@ -66,7 +68,8 @@ pub(super) fn html(results: &Results) -> String {
     }
     page += &section("All numbers", "Times in microseconds.", &table(results));
     page + "<p class=\"soft\">classic: literally SET NX PX; fenced: with fencing tokens; default: with fencing \
-            tokens, first come first served.</p>\n</body>\n</html>\n"
+            tokens, first come first served; reader, two and four resources in one lock, one of four permits, and the \
+            hold of an owner: as the default.</p>\n</body>\n</html>\n"
 }
 
 /// One plot and what is said about it.
@@ -108,7 +111,7 @@ fn sizes(results: &Results) -> Vec<String> {
     results
         .sizes
         .iter()
-        .step_by(Setting::ALL.len())
+        .step_by(results.settings.len())
         .map(Row::label)
         .collect()
 }
@@ -118,10 +121,11 @@ fn series(
     value: impl Fn(&Row) -> f64,
     upper: Option<&dyn Fn(&Row) -> f64>,
 ) -> Vec<Series> {
-    Setting::ALL
-        .into_iter()
+    results
+        .settings
+        .iter()
         .zip(CLASSES)
-        .map(|(setting, class)| {
+        .map(|(&setting, class)| {
             let rows = || results.sizes.iter().filter(|row| row.setting == setting);
             Series {
                 name: setting.name(),
@@ -270,7 +274,7 @@ fn table(results: &Results) -> String {
     }
     text += "</tr>\n";
     for row in &results.sizes {
-        let first = row.setting == Setting::Classic;
+        let first = results.settings.first() == Some(&row.setting);
         text += if first {
             "<tr class=\"first\">"
         } else {

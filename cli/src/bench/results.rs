@@ -8,23 +8,47 @@ use super::noise::Noise;
 use super::plot;
 use crate::output::{self, Cell};
 
-/// One of the three ways to lock.
+/// One of the three ways to lock, or another kind of lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Setting {
     Classic,
     Fenced,
     Default,
+    Reader,
+    /// Two resources in one lock.
+    Two,
+    /// Four.
+    Four,
+    /// One of four permits.
+    Permit,
+    /// The first hold of an owner.
+    Owner,
 }
 
 impl Setting {
     pub(super) const ALL: [Self; 3] = [Self::Classic, Self::Fenced, Self::Default];
+
+    /// The kinds of locks, the plain one first.
+    pub(super) const KINDS: [Self; 6] = [
+        Self::Default,
+        Self::Reader,
+        Self::Two,
+        Self::Four,
+        Self::Permit,
+        Self::Owner,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Classic => "classic",
             Self::Fenced => "fenced",
             Self::Default => "default",
+            Self::Reader => "reader",
+            Self::Two => "two",
+            Self::Four => "four",
+            Self::Permit => "permit",
+            Self::Owner => "owner",
         }
     }
 }
@@ -45,7 +69,10 @@ pub(super) struct Row {
     pub(super) client_cpu_us: f64,
     pub(super) server_cpu_us: Option<f64>,
     /// The median cycle over that of classic at the same size.
-    pub(super) over_classic: f64,
+    pub(super) over_classic: Option<f64>,
+    /// Where kinds of locks are compared: over that of the plain lock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) over_lock: Option<f64>,
     /// The median cycle over that of the first quorum in the same setting.
     pub(super) over_first: f64,
     pub(super) failed: u64,
@@ -114,6 +141,9 @@ pub(super) struct Results {
     pub(super) tasks: usize,
     pub(super) took_ms: u64,
     pub(super) noise: Noise,
+    /// What was measured at each size.
+    #[serde(skip)]
+    pub(super) settings: &'static [Setting],
     pub(super) sizes: Vec<Row>,
     pub(super) wide: Option<Wide>,
 }
@@ -124,7 +154,12 @@ pub(super) type Column = (&'static str, Option<&'static str>, fn(&Row) -> String
 /// Only where kinds are compared: of sizes it says no more than the eye sees.
 const OVER_FIRST: &str = "over first";
 
-const COLUMNS: [Column; 17] = [
+const OVER_CLASSIC: &str = "over classic";
+
+/// Only where kinds of locks are.
+const OVER_LOCK: &str = "over lock";
+
+const COLUMNS: [Column; 18] = [
     ("masters", Some("MASTERS"), |row| row.label()),
     ("setting", Some("SETTING"), |row| {
         row.setting.name().to_owned()
@@ -150,8 +185,11 @@ const COLUMNS: [Column; 17] = [
             .filter(|share| share.is_finite())
             .map_or("-".to_owned(), percent)
     }),
-    ("over classic", Some("x CLASSIC"), |row| {
-        format!("{:.2}", row.over_classic)
+    (OVER_CLASSIC, Some("x CLASSIC"), |row| {
+        number(row.over_classic.unwrap_or(f64::NAN))
+    }),
+    (OVER_LOCK, Some("x LOCK"), |row| {
+        number(row.over_lock.unwrap_or(f64::NAN))
     }),
     (OVER_FIRST, Some("x FIRST"), |row| {
         format!("{:.2}", row.over_first)
@@ -175,9 +213,13 @@ impl Results {
     /// The columns that have something to say.
     pub(super) fn columns(&self) -> impl Iterator<Item = &'static Column> {
         let by_kind = self.is_by_kind();
-        COLUMNS
-            .iter()
-            .filter(move |(name, ..)| by_kind || *name != OVER_FIRST)
+        let locks = self.sizes.iter().any(|row| row.over_lock.is_some());
+        COLUMNS.iter().filter(move |(name, ..)| match *name {
+            OVER_FIRST => by_kind,
+            OVER_CLASSIC => !locks,
+            OVER_LOCK => locks,
+            _ => true,
+        })
     }
 
     /// The table for a terminal.

@@ -14,7 +14,7 @@ const ROUNDS: usize = 3;
 
 /// How many turns there will be.
 pub(super) fn turns(ground: &Ground) -> usize {
-    ground.parties.len() * Setting::ALL.len() * ROUNDS
+    ground.parties.len() * ground.settings.len() * ROUNDS
 }
 
 /// Measures for `time`, half of it one client alone and half of it `tasks` tasks.
@@ -26,7 +26,7 @@ pub(super) async fn measure(
 ) -> Result<Vec<Row>, Failure> {
     let mut parties = Vec::new();
     for party in &ground.parties {
-        for setting in Setting::ALL {
+        for &setting in ground.settings {
             let redlock = ground.client(setting, &ground.options, &party.urls)?;
             warm_up(&redlock, setting.name()).await?;
             parties.push((party, setting, redlock, Vec::new(), Vec::new()));
@@ -38,10 +38,10 @@ pub(super) async fn measure(
             progress.step(&format!("{} masters, {}", party.label(), setting.name()));
             let name = setting.name();
             let mut samples = Samples::default();
-            alone(redlock, name, turn, usize::MAX, &mut samples).await;
+            alone(redlock, *setting, name, turn, usize::MAX, &mut samples).await;
             rounds.push(samples);
             let servers = ground.spawned.as_deref();
-            crowds.push(crowd(redlock, name, turn, tasks, servers).await);
+            crowds.push(crowd(redlock, *setting, turn, tasks, servers).await);
         }
     }
     let mut rows: Vec<Row> = parties
@@ -68,12 +68,13 @@ pub(super) async fn measure(
                 release_us: Latency::of(samples.release),
                 cycle_us: Latency::of(samples.cycle),
                 rounds_us: spread,
-                over_classic: 1.0,
+                over_classic: None,
+                over_lock: None,
                 over_first: 1.0,
             }
         })
         .collect();
-    compare(&mut rows);
+    compare(&mut rows, ground.settings);
     Ok(rows)
 }
 
@@ -89,12 +90,17 @@ fn together(rounds: Vec<Samples>) -> Samples {
     all
 }
 
-/// Says how each row stands to that of classic at its size, and to the first of its setting.
-fn compare(rows: &mut [Row]) {
+/// Says how each row stands to that of classic, or of the plain lock, at its size, and to the first of its setting.
+fn compare(rows: &mut [Row], settings: &[Setting]) {
     let cycles: Vec<f64> = rows.iter().map(|row| row.cycle_us.p50).collect();
     for (n, row) in rows.iter_mut().enumerate() {
-        let setting = n % Setting::ALL.len();
-        row.over_classic = row.cycle_us.p50 / cycles[n - setting];
+        let setting = n % settings.len();
+        let over = Some(row.cycle_us.p50 / cycles[n - setting]);
+        if settings.contains(&Setting::Classic) {
+            row.over_classic = over;
+        } else {
+            row.over_lock = over;
+        }
         row.over_first = row.cycle_us.p50 / cycles[setting];
     }
 }

@@ -1,0 +1,178 @@
+//! Masters that are changed: every step was taken, something went wrong with a master in every change and between closing
+//! and opening, nobody was refused whose masters were in force, and no lock that somebody waited for was free for longer
+//! than who had died can be the reason of.
+
+use std::time::Duration;
+
+use super::{Case, Finding, Verdict, Violation, seconds};
+use crate::changes::{Changes, Operator};
+use crate::event::Event;
+use crate::pace::{self, Step};
+use crate::walk::STEPS;
+
+/// What else may keep a free lock from who waits: masters that do not answer, looks that are far apart, and a busy
+/// machine.
+const SLACK: Duration = Duration::from_millis(1_500);
+
+pub(super) fn check(case: &Case<'_>) -> Finding {
+    let Some(changes) = &case.scenario.changes else {
+        return Finding::of("changes", "masters were not changed".into(), Vec::new());
+    };
+    let steps = pace::steps(case.history);
+    if changes.operator != Operator::Careful {
+        let looked_at = format!("{} steps that are not by the page", steps.len());
+        return Finding::of("changes", looked_at, Vec::new());
+    }
+    let mut violations = missing(case, changes, &steps);
+    let refused = refused(case, &steps, &mut violations);
+    let longest = waits(case, &mut violations);
+    let done = steps.iter().filter(|step| step.done).count();
+    let tries: usize = steps.iter().map(|step| step.tries).sum();
+    let mut looked_at = format!(
+        "{} changes, {done} steps done in {tries} tries, {refused} attempts refused for their masters; free and waited \
+         for at most {}",
+        changes.count(),
+        seconds(longest),
+    );
+    let unhurt = if case.scenario.faults.is_empty() {
+        Vec::new()
+    } else {
+        unhurt(case, changes, &steps)
+    };
+    for what in &unhurt {
+        looked_at.push_str("; ");
+        looked_at.push_str(what);
+    }
+    let finding = Finding::of("changes", looked_at, violations);
+    if unhurt.is_empty() {
+        finding
+    } else {
+        finding.at_least(Verdict::Unknown)
+    }
+}
+
+fn violation(from: u64, to: u64, who: &str, what: String) -> Violation {
+    Violation {
+        checker: "changes".into(),
+        from,
+        to,
+        who: vec![who.to_owned()],
+        resource: None,
+        what,
+        excused: None,
+    }
+}
+
+/// Steps that were not taken, or did not come to their end.
+fn missing(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<Violation> {
+    let mut missing = Vec::new();
+    for change in 0..changes.count() {
+        for name in STEPS {
+            let nobody = case.scenario.clients == 1 && name == "clients of both";
+            let mut of = steps
+                .iter()
+                .filter(|step| step.change == change && step.name == name);
+            if of.any(|step| step.done) || nobody {
+                continue;
+            }
+            let what = format!("change {}: {name} was not done", change + 1);
+            missing.push(violation(case.end, case.end, "chaos", what));
+        }
+    }
+    missing
+}
+
+/// What did not go wrong that should have.
+fn unhurt(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<String> {
+    let mut unhurt = Vec::new();
+    let hit = |from: u64, to: u64| {
+        let mut faults = case.faults.iter();
+        faults.any(|fault| {
+            let of_master = fault.targets.iter().any(|target| target.starts_with('m'));
+            of_master && fault.landed.is_some() && (from..to).contains(&fault.from)
+        })
+    };
+    for change in 0..changes.count() {
+        let of = |name: &str| {
+            steps
+                .iter()
+                .find(|step| step.change == change && step.name == name)
+        };
+        let (Some(closed), Some(open)) = (of("close"), of("open")) else {
+            continue;
+        };
+        if !hit(closed.to, open.to) {
+            unhurt.push(format!(
+                "change {}: nothing hit a master between close and open",
+                change + 1
+            ));
+        }
+    }
+    unhurt
+}
+
+/// Clients that were refused although their masters were in force; and how many were refused in all.
+fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> usize {
+    let lives = pace::lives(case.history);
+    // From when on a step may be refused: since its close, or since the finish of the change that it stands in.
+    let outdated = |step: u64| {
+        let (change, name) = match step % 2 {
+            0 => (step / 2, "close"),
+            _ => (step / 2, "finish"),
+        };
+        let mut of = steps
+            .iter()
+            .filter(|one| one.change as u64 == change && one.name == name);
+        of.next().map(|one| one.from)
+    };
+    let mut refused = 0;
+    for line in &case.history.lines {
+        let Event::Missed { why, op } = &line.what else {
+            continue;
+        };
+        if why != "other_masters" {
+            continue;
+        }
+        refused += 1;
+        let life = lives.iter().find(|life| life.who == line.who);
+        let step = life.map_or(0, |life| life.step);
+        if outdated(step).is_none_or(|from| line.t < from) {
+            let what = format!(
+                "{}#{op} was refused at step {step}, which was in force",
+                line.who
+            );
+            violations.push(violation(line.t, line.t, &line.who, what));
+        }
+    }
+    refused
+}
+
+/// Locks that were free for too long; and the longest of all.
+fn waits(case: &Case<'_>, violations: &mut Vec<Violation>) -> u64 {
+    let ttl = case.scenario.ttl;
+    // The lease of a dead holder, the place of a dead waiter behind it.
+    let allowed = (ttl + ttl / 2 + SLACK).as_nanos() as u64;
+    let calm = case.history.calm().unwrap_or(case.end);
+    let mut longest = 0;
+    for idle in pace::idle(&case.attempts, case.end) {
+        if idle.from >= calm {
+            continue;
+        }
+        longest = longest.max(idle.to - idle.from);
+        let who = idle.who.split('#').next().unwrap_or(&idle.who);
+        let kept = case.kept_waiting(who, idle.from, idle.to);
+        if (idle.to - idle.from).saturating_sub(kept) > allowed {
+            let free = seconds(idle.to - idle.from);
+            let what = format!(
+                "{:?} was free for {free} until {} had it",
+                idle.resource, idle.who
+            );
+            let resource = Some(idle.resource.clone());
+            violations.push(Violation {
+                resource,
+                ..violation(idle.from, idle.to, who, what)
+            });
+        }
+    }
+    longest
+}

@@ -1,0 +1,288 @@
+//! How a run went on: how often locks were had, how long nobody had any, how long one was free that somebody waited
+//! for, and which masters clients went by.
+
+use std::collections::BTreeMap;
+
+use crate::event::Event;
+use crate::history::{Attempt, History};
+use crate::workload::{Workload, family};
+
+/// A second, in nanoseconds.
+const SECOND: u64 = 1_000_000_000;
+
+/// A step of a change, from its first try to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Which change it is of.
+    pub change: usize,
+    /// What was done.
+    pub name: String,
+    /// When it was begun.
+    pub from: u64,
+    /// When it was done, or given up.
+    pub to: u64,
+    /// Whether it was done.
+    pub done: bool,
+    /// How often it was tried.
+    pub tries: usize,
+    /// What was said last.
+    pub said: String,
+}
+
+/// A lock that was free while somebody waited for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Idle {
+    /// Which one.
+    pub resource: String,
+    /// Since when.
+    pub from: u64,
+    /// Until when.
+    pub to: u64,
+    /// Who had it then.
+    pub who: String,
+}
+
+/// One life of a client, and the step of a change that it stood at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// Who.
+    pub who: String,
+    /// At which step.
+    pub step: u64,
+    /// Since when.
+    pub from: u64,
+    /// Until when.
+    pub to: u64,
+}
+
+/// The steps of all changes, in order of time.
+pub fn steps(history: &History) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    for line in &history.lines {
+        let Event::Step {
+            change,
+            step,
+            since,
+            done,
+            said,
+        } = &line.what
+        else {
+            continue;
+        };
+        let again = steps
+            .last_mut()
+            .filter(|last| last.from == *since && last.name == *step);
+        let tries = again.as_ref().map_or(1, |last| last.tries + 1);
+        let new = Step {
+            change: *change,
+            name: step.clone(),
+            from: *since,
+            to: line.t,
+            done: *done,
+            tries,
+            said: said.clone(),
+        };
+        match again {
+            Some(last) => *last = new,
+            None => steps.push(new),
+        }
+    }
+    steps
+}
+
+/// When locks were had, in order of time; without those that each client has for itself.
+pub fn had(attempts: &[Attempt]) -> Vec<u64> {
+    let shared = attempts
+        .iter()
+        .filter(|one| family(&one.resource) != Workload::Many.name());
+    let mut had: Vec<u64> = shared.filter_map(Attempt::served).collect();
+    had.sort_unstable();
+    had
+}
+
+/// How many were had in each second.
+pub fn per_second(had: &[u64], end: u64) -> Vec<usize> {
+    let mut seconds = vec![0; usize::try_from(end / SECOND).unwrap_or(0) + 1];
+    for t in had {
+        if let Some(second) = usize::try_from(t / SECOND)
+            .ok()
+            .and_then(|at| seconds.get_mut(at))
+        {
+            *second += 1;
+        }
+    }
+    seconds
+}
+
+/// The longest time in which nobody had anything, of those that ended from `from` to `to`.
+pub fn longest_gap(had: &[u64], from: u64, to: u64) -> Option<u64> {
+    let pairs = had.windows(2).filter(|pair| (from..to).contains(&pair[1]));
+    pairs.map(|pair| pair[1] - pair[0]).max()
+}
+
+/// Every time in which a plain lock was free and somebody waited for it.
+pub fn idle(attempts: &[Attempt], end: u64) -> Vec<Idle> {
+    let plain = Workload::ALL.into_iter().filter(|one| one.shows_breaks());
+    plain
+        .flat_map(|workload| idle_of(workload.name(), attempts, end))
+        .collect()
+}
+
+fn idle_of(resource: &str, attempts: &[Attempt], end: u64) -> Vec<Idle> {
+    let all: Vec<&Attempt> = attempts
+        .iter()
+        .filter(|one| one.resource == resource)
+        .collect();
+    let mut won: Vec<(u64, &Attempt)> = all
+        .iter()
+        .filter_map(|one| Some((one.obtained?, *one)))
+        .collect();
+    won.sort_by_key(|(at, _)| *at);
+    // Who still waits, in the order of the beginning; attempts are in that order.
+    let mut coming = all.iter().peekable();
+    let mut waiting: Vec<&Attempt> = Vec::new();
+    let over = |one: &Attempt| {
+        let ends = [one.obtained, one.missed, one.gone];
+        ends.into_iter().flatten().min().unwrap_or(end)
+    };
+    let (mut free, mut idle) = (0, Vec::new());
+    for (at, winner) in won {
+        waiting.extend(std::iter::from_fn(|| coming.next_if(|one| one.began < at)));
+        waiting.retain(|one| over(one) >= at);
+        let wanted = waiting.first().map_or(at, |one| one.began);
+        let from = free.max(wanted);
+        if from < at {
+            let (resource, who) = (resource.to_owned(), winner.name());
+            idle.push(Idle {
+                resource,
+                from,
+                to: at,
+                who,
+            });
+        }
+        let held = winner.belief(end).map_or(at, |(_, to)| to);
+        free = free.max(held);
+    }
+    idle
+}
+
+/// All lives of clients.
+pub fn lives(history: &History) -> Vec<Life> {
+    let mut lives: BTreeMap<&str, Life> = BTreeMap::new();
+    for line in &history.lines {
+        let step = match line.what {
+            Event::Sent { step } => step,
+            Event::Ready { .. } => 0,
+            Event::Gone { .. } => {
+                if let Some(life) = lives.get_mut(line.who.as_str()) {
+                    life.to = line.t;
+                }
+                continue;
+            }
+            _ => continue,
+        };
+        let life = Life {
+            who: line.who.clone(),
+            step,
+            from: line.t,
+            to: history.end(),
+        };
+        lives.entry(&line.who).or_insert(life);
+    }
+    lives.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claim::Claim;
+    use crate::event::Entry;
+
+    fn at(t: u64, who: &str, what: Event) -> Entry {
+        Entry {
+            t,
+            who: who.into(),
+            what,
+        }
+    }
+
+    fn wait(op: u64) -> Event {
+        Event::Wait {
+            op,
+            resource: "file".into(),
+            also: Vec::new(),
+            claim: Claim::Alone,
+            goes_on: None,
+        }
+    }
+
+    fn obtained(op: u64) -> Event {
+        Event::Obtained {
+            op,
+            token: None,
+            until: Some(1_000),
+            slot: None,
+        }
+    }
+
+    #[test]
+    fn a_lock_is_idle_from_its_release_or_from_when_it_is_wanted() {
+        let history = History::new(vec![
+            at(10, "c1", wait(1)),
+            at(12, "c1", obtained(1)),
+            at(50, "c2", wait(1)),
+            at(90, "c1", Event::Release { op: 1, until: None }),
+            at(120, "c2", obtained(1)),
+            at(130, "c2", Event::Release { op: 1, until: None }),
+            at(200, "c1", wait(2)),
+            at(205, "c1", obtained(2)),
+        ]);
+        let attempts = history.attempts();
+        let idle = idle(&attempts, history.end());
+        let times: Vec<_> = idle.iter().map(|one| (one.from, one.to)).collect();
+        assert_eq!(times, [(10, 12), (90, 120), (200, 205)]);
+        let had = had(&attempts);
+        assert_eq!(longest_gap(&had, 0, 150), Some(108));
+        assert_eq!(longest_gap(&had, 150, 300), Some(85));
+        assert_eq!(per_second(&had, history.end()), [3]);
+    }
+
+    #[test]
+    fn tries_of_one_step_are_one_step_and_every_life_has_its_masters() {
+        let step = |step: &str, since, done| Event::Step {
+            change: 0,
+            step: step.into(),
+            since,
+            done,
+            said: String::new(),
+        };
+        let history = History::new(vec![
+            at(1, "c1", Event::Ready { pid: 1 }),
+            at(3, "chaos", step("prepare", 2, false)),
+            at(5, "chaos", step("prepare", 2, true)),
+            at(9, "chaos", step("close", 6, true)),
+            at(
+                10,
+                "c1",
+                Event::Gone {
+                    meant: true,
+                    how: "exit status: 0".into(),
+                },
+            ),
+            at(11, "c1.2", Event::Sent { step: 1 }),
+            at(12, "c1.2", Event::Ready { pid: 2 }),
+        ]);
+        let steps = steps(&history);
+        let told: Vec<_> = steps
+            .iter()
+            .map(|one| (one.name.as_str(), one.tries, one.to))
+            .collect();
+        assert_eq!(told, [("prepare", 2, 5), ("close", 1, 9)]);
+        let lives = lives(&history);
+        let told: Vec<_> = lives
+            .iter()
+            .map(|one| (one.step, one.from, one.to))
+            .collect();
+        assert_eq!(told, [(0, 1, 10), (1, 11, 12)]);
+    }
+}

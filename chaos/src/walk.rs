@@ -1,0 +1,150 @@
+//! What an operator does while masters are changed, in order: the steps of the page for operators, or those of somebody
+//! who has not read it.
+
+use crate::changes::{Changes, Operator};
+
+/// Something that is to be done, or has to happen, before the next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// A step of `quorate masters`.
+    Command(&'static str),
+    /// These clients are ended, and come back told of other masters.
+    Clients(Vec<usize>, Told),
+    /// Something goes wrong with a master.
+    Fault(Moment),
+    /// The servers that are left over are stopped for good.
+    Retire,
+    /// The marks of the next masters are raised by hand.
+    Marks,
+    /// Nothing, for a while: clients of all kinds work.
+    Rest,
+}
+
+/// Which masters clients are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// The old ones and the next ones.
+    Both,
+    /// The next ones, as those of the next generation.
+    Next,
+    /// The next ones, as if there never had been others.
+    NextAsFirst,
+}
+
+/// When something goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// While clients are given other masters, or the operator is about to take a step.
+    Usual,
+    /// Between closing the old masters and opening the next ones.
+    Closed,
+}
+
+impl Task {
+    /// What it is called in the history.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Command(step) => step,
+            Self::Clients(_, Told::Both) => "clients of both",
+            Self::Clients(..) => "clients of the next",
+            Self::Fault(_) => "fault",
+            Self::Retire => "stop",
+            Self::Marks => "marks",
+            Self::Rest => "rest",
+        }
+    }
+}
+
+/// What a change consists of, each done, where it is done by the page.
+pub const STEPS: [&str; 7] = [
+    "prepare",
+    "clients of both",
+    "close",
+    "open",
+    "clients of the next",
+    "finish",
+    "stop",
+];
+
+/// What is done in one change, with so many clients.
+pub fn plan(changes: &Changes, clients: usize, faults: bool) -> Vec<Task> {
+    let mut tasks = match changes.operator {
+        Operator::Careful => careful(clients),
+        Operator::NoJointStep => vec![
+            Task::Clients((0..clients.div_ceil(2)).collect(), Told::NextAsFirst),
+            Task::Rest,
+        ],
+        Operator::OpensByHand => vec![
+            Task::Command("prepare"),
+            Task::Clients(vec![0], Told::Both),
+            Task::Marks,
+            Task::Clients((0..clients.div_ceil(2)).collect(), Told::Next),
+            Task::Rest,
+        ],
+    };
+    tasks.retain(|task| faults || !matches!(task, Task::Fault(_)));
+    tasks
+}
+
+/// By the page. The last client goes on with the old masters until the next ones are open, and where there are more
+/// the one before it with both until all is over: somebody is always forgotten.
+fn careful(clients: usize) -> Vec<Task> {
+    let last = clients - 1;
+    let late: Vec<usize> = (clients > 3).then(|| last - 1).into_iter().collect();
+    let joined: Vec<usize> = (0..last).collect();
+    let (first, second) = joined.split_at(joined.len() / 2);
+    let in_time: Vec<usize> = (0..clients).filter(|one| !late.contains(one)).collect();
+    let (early, rest) = in_time.split_at(in_time.len() / 2);
+    let mut tasks = vec![
+        Task::Fault(Moment::Usual),
+        Task::Command("prepare"),
+        Task::Clients(first.to_vec(), Told::Both),
+        Task::Fault(Moment::Usual),
+        Task::Clients(second.to_vec(), Told::Both),
+        Task::Command("close"),
+        Task::Fault(Moment::Closed),
+        Task::Command("open"),
+        Task::Clients(early.to_vec(), Told::Next),
+        Task::Fault(Moment::Usual),
+        Task::Clients(rest.to_vec(), Told::Next),
+        Task::Command("finish"),
+        Task::Clients(late, Told::Next),
+        Task::Retire,
+    ];
+    tasks.retain(|task| !matches!(task, Task::Clients(some, _) if some.is_empty()));
+    tasks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_client_has_the_next_masters_in_the_end_and_every_step_is_taken() {
+        for clients in 1..9 {
+            let tasks = plan(&Changes::at_once(3), clients, true);
+            let mut told: Vec<usize> = tasks
+                .iter()
+                .filter_map(|task| match task {
+                    Task::Clients(some, Told::Next) => Some(some.clone()),
+                    _ => None,
+                })
+                .flatten()
+                .collect();
+            told.sort_unstable();
+            assert_eq!(told, (0..clients).collect::<Vec<_>>());
+            for step in STEPS {
+                let taken = tasks.iter().any(|task| task.name() == step);
+                let nobody = clients == 1 && step == "clients of both";
+                assert!(taken || nobody, "{step} with {clients}");
+            }
+        }
+        let place = |tasks: &[Task], what: &Task| tasks.iter().position(|task| task == what);
+        let tasks = plan(&Changes::at_once(3), 5, true);
+        let closed = place(&tasks, &Task::Fault(Moment::Closed));
+        assert!(place(&tasks, &Task::Command("close")) < closed);
+        assert!(closed < place(&tasks, &Task::Command("open")));
+        let calm = plan(&Changes::at_once(3), 5, false);
+        assert!(!calm.iter().any(|task| matches!(task, Task::Fault(_))));
+    }
+}

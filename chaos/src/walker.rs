@@ -1,0 +1,360 @@
+//! Does what stands in a [walk](crate::walk), a little at a time, so that the run goes on beside it: takes the steps with
+//! the real `quorate masters`, ends clients and starts them told of other masters, stops servers for good.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use crate::changes::Changes;
+use crate::event::Event;
+use crate::recorder::Recorder;
+use crate::scenario::Scenario;
+use crate::walk::{self, Moment, Task, Told};
+use crate::world::World;
+
+/// How long a step is tried, and clients are waited for.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// How long until a step that was not taken is tried again.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// What the driver has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Now {
+    /// Come again.
+    Goes,
+    /// Let something go wrong, and say so.
+    Wants(Moment),
+    /// All is done, or cannot be.
+    Over,
+}
+
+/// Who is busy with faults.
+#[derive(Debug, Default)]
+pub struct Busy {
+    /// The masters.
+    pub masters: Vec<usize>,
+    /// The clients.
+    pub clients: Vec<usize>,
+}
+
+/// An operator on the way.
+#[derive(Debug)]
+pub struct Walker {
+    changes: Changes,
+    clients: usize,
+    has_faults: bool,
+    max_ttl: Duration,
+    quorate: PathBuf,
+    dir: PathBuf,
+    change: usize,
+    tasks: VecDeque<Task>,
+    /// When the task in hand was begun, by the run and by the machine.
+    begun: Option<(u64, Instant)>,
+    running: Option<Child>,
+    again: Option<Instant>,
+    rolling: Rolling,
+}
+
+/// Clients on their way from one set of masters to another.
+#[derive(Debug, Default)]
+struct Rolling {
+    waiting: VecDeque<usize>,
+    leaving: Vec<usize>,
+    arriving: Vec<usize>,
+}
+
+impl Walker {
+    /// At the beginning; `dir` is where commands are run.
+    pub fn new(scenario: &Scenario, changes: &Changes, quorate: &Path, dir: &Path) -> Self {
+        let mut walker = Self {
+            changes: changes.clone(),
+            clients: scenario.clients,
+            has_faults: !scenario.faults.is_empty(),
+            max_ttl: scenario.max_ttl,
+            quorate: quorate.to_owned(),
+            dir: dir.to_owned(),
+            change: 0,
+            tasks: VecDeque::new(),
+            begun: None,
+            running: None,
+            again: None,
+            rolling: Rolling::default(),
+        };
+        walker.tasks = walker.plan();
+        walker
+    }
+
+    fn plan(&self) -> VecDeque<Task> {
+        walk::plan(&self.changes, self.clients, self.has_faults).into()
+    }
+
+    /// Where it is, for the terminal.
+    pub fn place(&self) -> String {
+        let task = self.tasks.front().map_or("done", Task::name);
+        format!(
+            "change {} of {}, {task}",
+            self.change + 1,
+            self.changes.count()
+        )
+    }
+
+    /// The masters that are, and those that will be.
+    pub fn sets(&self) -> [&[usize]; 2] {
+        let next = (self.change + 1).min(self.changes.count());
+        [
+            &self.changes.sets[self.change.min(next)],
+            &self.changes.sets[next],
+        ]
+    }
+
+    /// Clients that nothing else may happen to.
+    pub fn moving(&self) -> Vec<usize> {
+        let Rolling {
+            leaving, arriving, ..
+        } = &self.rolling;
+        leaving.iter().chain(arriving).copied().collect()
+    }
+
+    /// Does what can be done now.
+    ///
+    /// # Errors
+    ///
+    /// When a process cannot be started or looked after.
+    pub fn go_on(
+        &mut self,
+        world: &mut World,
+        recorder: &Recorder,
+        busy: &Busy,
+    ) -> anyhow::Result<Now> {
+        let Some(task) = self.tasks.front().cloned() else {
+            return Ok(self.next_change());
+        };
+        if let Task::Fault(moment) = task {
+            return Ok(Now::Wants(moment));
+        }
+        let clock = recorder.clock();
+        let (since, at) = *self.begun.get_or_insert((clock.now(), Instant::now()));
+        let ended = match &task {
+            Task::Command(step) => self.take(step, world)?,
+            Task::Clients(some, told) => self.tell(some, *told, world, busy)?,
+            Task::Retire => self.retire(world, recorder, busy)?,
+            Task::Marks => self.mark_by_hand(world)?.map(Ok),
+            Task::Rest => (at.elapsed() > 2 * self.max_ttl).then(|| Ok(String::new())),
+            Task::Fault(_) => None,
+        };
+        let is_late = at.elapsed() > PATIENCE;
+        let (done, said) = match ended {
+            Some(Ok(said)) => (true, said),
+            Some(Err(why)) => (false, why),
+            None if is_late => (false, "it takes too long".to_owned()),
+            None => return Ok(Now::Goes),
+        };
+        let (change, step) = (self.change, task.name().to_owned());
+        recorder.note(
+            "chaos",
+            Event::Step {
+                change,
+                step,
+                since,
+                done,
+                said,
+            },
+        );
+        self.begun = self.begun.filter(|_| !done);
+        if done {
+            self.tasks.pop_front();
+        } else if is_late {
+            // What comes next rests on it.
+            self.tasks.clear();
+            self.change = self.changes.count();
+        }
+        Ok(Now::Goes)
+    }
+
+    /// What was wanted has gone wrong.
+    pub fn went_wrong(&mut self) {
+        self.tasks.pop_front();
+    }
+
+    fn next_change(&mut self) -> Now {
+        self.change += 1;
+        if self.change >= self.changes.count() {
+            self.change = self.changes.count();
+            return Now::Over;
+        }
+        self.tasks = self.plan();
+        Now::Goes
+    }
+
+    /// A step of `quorate masters`: what it said in the end, once it has ended. Who is not served comes again.
+    fn take(
+        &mut self,
+        step: &str,
+        world: &World,
+    ) -> anyhow::Result<Option<Result<String, String>>> {
+        let Some(child) = &mut self.running else {
+            if self.again.is_none_or(|again| again <= Instant::now()) {
+                self.running = Some(self.command(step, world).spawn().context("start quorate")?);
+            }
+            return Ok(None);
+        };
+        if child.try_wait()?.is_none() {
+            return Ok(None);
+        }
+        let Some(child) = self.running.take() else {
+            return Ok(None);
+        };
+        self.again = Some(Instant::now() + PAUSE);
+        let output = child.wait_with_output()?;
+        let text = |bytes: &[u8]| {
+            let text = String::from_utf8_lossy(bytes);
+            text.lines().map(str::trim).collect::<Vec<_>>().join("\n")
+        };
+        let said = [text(&output.stdout), text(&output.stderr)].join("\n");
+        Ok(Some(if output.status.success() {
+            Ok(said)
+        } else {
+            Err(format!("{}: {said}", output.status))
+        }))
+    }
+
+    fn command(&self, step: &str, world: &World) -> Command {
+        let [old, next] = self.sets();
+        let mut command = Command::new(&self.quorate);
+        command
+            .args([
+                "masters",
+                step,
+                "--masters",
+                &world.urls_of(0, old).join(","),
+            ])
+            .args(["--next-masters", &world.urls_of(0, next).join(",")])
+            .args(["--masters-generation", &self.change.to_string()])
+            .args(["--max-ttl", &format!("{}ms", self.max_ttl.as_millis())])
+            .args(["--node-timeout", "300ms", "--connect-timeout", "1s"])
+            .current_dir(&self.dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let own = std::env::vars_os().map(|(name, _)| name);
+        for name in own.filter(|name| name.to_string_lossy().starts_with("QUORATE_")) {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// Ends clients one after the other, few at a time, and starts them told of these masters.
+    fn tell(
+        &mut self,
+        some: &[usize],
+        told: Told,
+        world: &mut World,
+        busy: &Busy,
+    ) -> anyhow::Result<Option<Result<String, String>>> {
+        let rolling = &mut self.rolling;
+        if rolling.waiting.is_empty() && rolling.leaving.is_empty() && rolling.arriving.is_empty() {
+            rolling.waiting = some.iter().copied().collect();
+        }
+        rolling
+            .arriving
+            .retain(|client| !world.clients.is_ready(*client));
+        let (leaving, mut ended) = (std::mem::take(&mut rolling.leaving), Vec::new());
+        for client in leaving {
+            if world.clients.has_ended(client)? {
+                ended.push(client);
+            } else {
+                rolling.leaving.push(client);
+            }
+        }
+        rolling.arriving.extend(&ended);
+        let at_once = (self.clients / 4).max(1);
+        if rolling.leaving.len() + rolling.arriving.len() < at_once {
+            let free = |client: &usize| !busy.clients.contains(client);
+            if let Some(place) = rolling.waiting.iter().position(free) {
+                rolling.leaving.extend(rolling.waiting.remove(place));
+                // Who does not listen has ended already.
+                let _ = rolling
+                    .leaving
+                    .last()
+                    .map(|client| world.clients.dismiss(*client));
+            }
+        }
+        let over =
+            rolling.waiting.is_empty() && rolling.leaving.is_empty() && rolling.arriving.is_empty();
+        for client in ended {
+            self.send(client, told, world)?;
+        }
+        let names: Vec<String> = some
+            .iter()
+            .map(|client| format!("c{}", client + 1))
+            .collect();
+        Ok(over.then(|| Ok(names.join(", "))))
+    }
+
+    fn send(&self, client: usize, told: Told, world: &mut World) -> anyhow::Result<()> {
+        let [old, next] = self.sets();
+        let next = world.urls_of(client, next);
+        let (masters, next_masters, generation) = match told {
+            Told::Both => (world.urls_of(client, old), next, self.change),
+            Told::Next => (next, Vec::new(), self.change + 1),
+            Told::NextAsFirst => (next, Vec::new(), 0),
+        };
+        world.clients.send(client, |settings| {
+            settings.masters = masters;
+            settings.next_masters = next_masters;
+            settings.generation = generation as u64;
+        })
+    }
+
+    /// Stops what is left over, once no fault is about it any more.
+    fn retire(
+        &self,
+        world: &World,
+        recorder: &Recorder,
+        busy: &Busy,
+    ) -> anyhow::Result<Option<Result<String, String>>> {
+        let left = self.changes.left_over(self.change);
+        if left.iter().any(|master| busy.masters.contains(master)) {
+            return Ok(None);
+        }
+        let mut names = Vec::new();
+        for master in left {
+            world.masters[master].kill()?;
+            names.push(format!("m{}", master + 1));
+            recorder.note(format!("m{}", master + 1), Event::Retired);
+        }
+        Ok(Some(Ok(names.join(", "))))
+    }
+
+    /// The mistake of who wants to be quick: the next masters are told that they are open, and the old ones were never
+    /// closed. What the mark has to be stands in the names of clients of both.
+    fn mark_by_hand(&self, world: &World) -> anyhow::Result<Option<String>> {
+        let [_, next] = self.sets();
+        let mut mark = String::new();
+        for &master in next {
+            let server = world.redis(master)?;
+            let clients = server.command(&["CLIENT", "LIST"])?;
+            let clients = clients.text().unwrap_or_default().into_owned();
+            let tag = format!("name=quorate/{}/", 2 * self.change + 1);
+            let Some(named) = clients.split(&tag).nth(1) else {
+                return Ok(None);
+            };
+            let print: String = named.chars().take_while(char::is_ascii_hexdigit).collect();
+            mark = format!("{} {print}", 4 * self.change + 2);
+            server.command(&["SET", "quorate:masters", &mark])?;
+        }
+        Ok(Some(mark))
+    }
+}
+
+impl Drop for Walker {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.running {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Masters that are replaced under load: what the checker over these runs is for, and real runs, by the page for
+//! operators and by somebody who has not read it.
+
+mod support;
+
+use std::path::Path;
+
+use quorate_chaos::changes::Changes;
+use quorate_chaos::checks::Verdict;
+use quorate_chaos::checks::all::check;
+use quorate_chaos::claim::Claim;
+use quorate_chaos::event::{Entry, Event};
+use quorate_chaos::history::History;
+use quorate_chaos::scenario::{Scenario, Workload};
+use quorate_chaos::walk::STEPS;
+use support::{Run, kind, text};
+
+const MS: u64 = 1_000_000;
+
+/// A history in the making of one change; times are milliseconds.
+#[derive(Default)]
+struct Tale(Vec<Entry>);
+
+impl Tale {
+    fn at(mut self, ms: u64, who: &str, what: Event) -> Self {
+        let (t, who) = (ms * MS, who.to_owned());
+        self.0.push(Entry { t, who, what });
+        self
+    }
+
+    /// Every step, each of a second: closed at three seconds, open at four.
+    fn walked(self, but: &str) -> Self {
+        let steps = STEPS.iter().enumerate().filter(|(_, step)| **step != but);
+        steps.fold(self, |tale, (place, step)| {
+            let since = place as u64 * 1_000;
+            let took = Event::Step {
+                change: 0,
+                step: (*step).to_owned(),
+                since: since * MS,
+                done: true,
+                said: String::new(),
+            };
+            tale.at(since + 1_000, "chaos", took)
+        })
+    }
+
+    fn hit(self, at: u64) -> Self {
+        let inject = Event::Inject {
+            fault: 0,
+            kind: "kill".into(),
+            targets: vec!["m2".into()],
+        };
+        let landed = Event::Landed {
+            fault: 0,
+            seen: "yes".into(),
+        };
+        self.at(at, "chaos", inject).at(at, "chaos", landed).at(
+            at + 100,
+            "chaos",
+            Event::Healed { fault: 0 },
+        )
+    }
+
+    /// A hold of "file" that was wanted, had and given back then.
+    fn hold(self, who: &str, op: u64, [wanted, from, to]: [u64; 3]) -> Self {
+        let wait = Event::Wait {
+            op,
+            resource: "file".into(),
+            also: Vec::new(),
+            claim: Claim::Alone,
+            goes_on: None,
+        };
+        let until = Some((from + 1_000) * MS);
+        let obtained = Event::Obtained {
+            op,
+            token: Some(from),
+            until,
+            slot: None,
+        };
+        let release = Event::Release { op, until };
+        self.at(wanted, who, wait)
+            .at(from, who, obtained)
+            .at(to, who, release)
+    }
+
+    fn refused(self, who: &str, at: u64) -> Self {
+        let why = "other_masters".to_owned();
+        self.at(at, who, Event::Missed { op: 9, why })
+    }
+
+    fn verdict(self) -> (Verdict, usize) {
+        let changes = Changes::one_by_one(3, 1);
+        let scenario = Scenario {
+            masters: changes.servers(),
+            changes: Some(changes),
+            clients: 2,
+            faults: vec![kind("kill")],
+            workloads: vec![Workload::File],
+            ..Scenario::default()
+        };
+        let findings = check(&scenario, &History::new(self.0));
+        let finding = findings.by("changes").expect("that checker");
+        (finding.verdict, finding.violations.len())
+    }
+}
+
+#[test]
+fn a_change_needs_all_its_steps_and_a_master_that_is_hit_between_closing_and_opening() {
+    let tale = Tale::default;
+    assert_eq!(tale().walked("").hit(3_500).verdict(), (Verdict::Valid, 0));
+    for step in STEPS {
+        let without = tale().walked(step).hit(3_500).verdict();
+        assert_eq!(without.0, Verdict::Invalid, "{step}");
+    }
+    let before = tale().walked("").hit(2_500).verdict();
+    assert_eq!(before, (Verdict::Unknown, 0));
+}
+
+#[test]
+fn who_is_refused_while_its_masters_are_in_force_is_found() {
+    let tale = |refused: &dyn Fn(Tale) -> Tale| {
+        let sent = |tale: Tale, who, ms, step| tale.at(ms, who, Event::Sent { step });
+        let tale = Tale::default().walked("").hit(3_500);
+        let tale = tale.at(1, "c1", Event::Ready { pid: 1 });
+        let tale = sent(sent(tale, "c1.2", 1_500, 1), "c1.3", 4_500, 2);
+        refused(tale).verdict()
+    };
+    // Closed from two seconds on, finished from five on.
+    assert_eq!(tale(&|tale| tale.refused("c1", 2_500)), (Verdict::Valid, 0));
+    assert_eq!(
+        tale(&|tale| tale.refused("c1", 1_500)),
+        (Verdict::Invalid, 1)
+    );
+    assert_eq!(
+        tale(&|tale| tale.refused("c1.2", 5_500)),
+        (Verdict::Valid, 0)
+    );
+    assert_eq!(
+        tale(&|tale| tale.refused("c1.2", 4_500)),
+        (Verdict::Invalid, 1)
+    );
+    assert_eq!(
+        tale(&|tale| tale.refused("c1.3", 6_500)),
+        (Verdict::Invalid, 1)
+    );
+}
+
+#[test]
+fn a_lock_that_is_free_for_longer_than_the_dead_explain_is_found() {
+    let tale = |wanted: u64| {
+        let tale = Tale::default().walked("").hit(3_500);
+        let tale = tale.hold("c1", 1, [100, 110, 200]);
+        tale.hold("c2", 1, [wanted, 4_000, 4_100]).verdict()
+    };
+    assert_eq!(tale(150), (Verdict::Invalid, 1));
+    assert_eq!(tale(3_900), (Verdict::Valid, 0), "nobody wanted it before");
+}
+
+/// The real command, with which steps are taken.
+fn is_built() -> bool {
+    let beside = Path::new(env!("CARGO_BIN_EXE_quorate-chaos")).with_file_name("quorate");
+    let is_there = std::env::var_os("QUORATE_CLI").is_some() || beside.is_file();
+    if !is_there {
+        eprintln!("NOT RUN: build the command first (cargo build -p quorate-cli)");
+    }
+    is_there
+}
+
+#[test]
+fn a_master_is_replaced_under_load_while_masters_are_killed() {
+    if !is_built() {
+        return;
+    }
+    let run = Run::of(
+        "replaced",
+        "--seed 41 --masters 3 --replace-masters 1 --clients 3 --workload file,register,handover,transfer --faults kill",
+    );
+    run.must_be_valid();
+    assert!(run.landed(kind("kill")) > 0, "{}", text(&run.output));
+    let told = std::fs::read_to_string(run.out.join("changes.txt")).expect("what it cost");
+    for step in STEPS {
+        assert!(told.contains(step), "{step}:\n{told}");
+    }
+    let page = std::fs::read_to_string(run.out.join("timeline.html")).expect("a page");
+    assert!(page.contains("\"name\":\"open\""), "the page has the steps");
+}
+
+#[test]
+fn operators_who_leave_steps_out_are_caught() {
+    if !is_built() {
+        return;
+    }
+    for operator in ["no-joint-step", "opens-by-hand"] {
+        let run = Run::of(
+            operator,
+            &format!(
+                "--seed 42 --masters 3 --replace-at-once --operator {operator} --clients 4 --faults none \
+                 --workload file,register,handover"
+            ),
+        );
+        for checker in ["exclusion", "effects"] {
+            let finding = run.summary.findings.by(checker).expect("that checker");
+            assert_eq!(
+                finding.verdict,
+                Verdict::Invalid,
+                "{checker} did not catch {operator}:\n{}",
+                text(&run.output)
+            );
+        }
+        assert_eq!(run.output.status.code(), Some(1));
+    }
+}
