@@ -386,7 +386,7 @@ impl RedlockBuilder {
         let members = if self.nodes.is_empty() {
             self.all_nodes(node_timeout, &context)?
         } else {
-            Members::of(std::mem::take(&mut self.nodes))
+            self.given_nodes()?
         };
         let nodes = &members.nodes;
         for node in nodes {
@@ -560,6 +560,20 @@ impl RedlockBuilder {
         Ok(Members::of(nodes))
     }
 
+    /// Nodes that were given in place of servers: where masters change, in the order of those that are named, each once.
+    fn given_nodes(&mut self) -> Result<Members, BuildError> {
+        let nodes = std::mem::take(&mut self.nodes);
+        if self.next_masters.is_empty() {
+            return Ok(Members::of(nodes));
+        }
+        let sets = self.sets()?;
+        Ok(Members {
+            nodes,
+            quorum: sets.quorum,
+            configuration: Some(sets.configuration),
+        })
+    }
+
     /// Whether the masters that were named so far can be understood.
     pub(crate) fn check_masters(&self) -> Result<(), BuildError> {
         self.sets().map(drop)
@@ -635,6 +649,14 @@ pub fn drivers(
     now: Instant,
 ) -> Result<Vec<Driver>, BuildError> {
     settings.drivers(seed, now)
+}
+
+/// The mark of this number for the masters of these settings, where they know them: what stands on a master whose change
+/// is so far.
+#[cfg(feature = "testing")]
+pub fn mark(settings: &RedlockBuilder, number: u64) -> Option<String> {
+    let print = settings.sets().ok()?.configuration.print_at(number)?;
+    Some(crate::protocol::mark::Mark { number, print }.to_string())
 }
 
 /// The settings of a process that calls itself so in its notes, whatever machine it runs on.

@@ -1,7 +1,8 @@
 //! Masters in memory for tests of your own code, and doors for simulations (feature `testing`): no promise of
 //! stability.
 
-pub use crate::builder::{connect, context, drivers, known_as};
+pub use crate::builder::{connect, context, drivers, known_as, mark};
 pub use crate::hold::guard::look;
+pub use crate::node::change::clients;
 pub use crate::node::memory::{Condition, Masters, MemoryNode};
 pub use crate::node::redis::driver::{Driver, Stage, Wants};

@@ -76,6 +76,17 @@ impl Client {
 
     /// Every live waiter must get its lock once faults have healed.
     async fn last_one(&self) {
+        while !self.process.shared.world().may_lock(self.process.client) {
+            // It will be told other masters, by a process of its own.
+            self.sleep(100 * MS).await;
+        }
+        while !self.has_last_one().await {
+            self.sleep(20 * MS).await;
+        }
+    }
+
+    /// Waits for the last lock; an end without it counts only where masters change.
+    async fn has_last_one(&self) -> bool {
         let kind = self.last_kind();
         let order = Order {
             resource: 0,
@@ -96,7 +107,9 @@ impl Client {
             hold.release().await;
             let mut world = self.process.shared.world();
             world.watch.coverage.waited_after_healing += 1;
+            return true;
         }
+        self.process.shared.world().scenario.change.is_none()
     }
 
     /// What the last lock is: of the kind of the last step.
@@ -324,6 +337,7 @@ impl Client {
             client: self.process.client,
             task: world.task,
             renewed,
+            sets: world.sets(self.process.client),
             resource: place.into(),
             scope: kind.scope(place),
             value: hold.value(),

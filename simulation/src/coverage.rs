@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-/// What happens only where some masters are stores.
+/// What happens only where some masters are stores, or change.
 const STORES: &str = "stores";
+const CHANGES: &str = "changes of masters";
 
 macro_rules! counted {
     ($($group:literal { $($name:ident: $text:literal,)* })*) => {
@@ -21,7 +22,11 @@ macro_rules! counted {
 
             /// Whether anything of that group can have happened.
             fn may(&self, group: &str) -> bool {
-                group != STORES || self.sessions > 0
+                match group {
+                    STORES => self.sessions > 0,
+                    CHANGES => self.told > 0,
+                    _ => true,
+                }
             }
 
             /// Everything that never happened.
@@ -124,6 +129,25 @@ counted! {
         late_stale: "those that found another version",
         stuck: "commits that waited at the server",
         words: "words to those who listen",
+    }
+    "changes of masters" {
+        told: "clients told other masters",
+        prepared: "marks set by who prepares",
+        closed: "masters closed",
+        opened: "masters opened",
+        finished: "masters whose change was finished",
+        ended: "connections of outdated clients ended",
+        carried: "fencing counters raised by who opens",
+        retired: "masters stopped for good",
+        unanswered: "words of operators without an answer",
+        not_yet: "steps that were not taken yet",
+        refused_by_mark: "votes refused by the mark",
+        given_again: "marks given again by clients",
+        fallen: "masters that came back with an older mark",
+        mended: "marks written by hand after a majority was lost",
+        split: "runs whose masters lost too many marks",
+        joint: "holds by masters of two sets",
+        later: "holds by masters that came later",
     }
     "clients" {
         pauses: "processes paused",

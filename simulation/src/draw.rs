@@ -3,6 +3,7 @@
 //! Swarm testing: each seed first draws which kinds of faults are on at all and how strong they are, so that
 //! rare combinations come up.
 
+mod changes;
 mod notes;
 mod stores;
 mod values;
@@ -19,9 +20,25 @@ use crate::scenario::{
 impl Scenario {
     /// The scenario of a seed.
     pub fn draw(seed: u64) -> Self {
+        let (mut scenario, resources) = Self::drawn(seed, None);
+        if scenario.settings.fencing {
+            scenario.mix(&mut Rng::stream(seed, 4), resources);
+            scenario.add_notes(&mut Rng::stream(seed, 6));
+            scenario.add_values(&mut Rng::stream(seed, 5));
+            scenario.add_removals(&mut Rng::stream(seed, 9));
+            scenario.permit(&mut Rng::stream(seed, 8));
+        }
+        scenario.meet_strangers(&mut Rng::stream(seed, 7), resources);
+        scenario
+    }
+
+    /// What all worlds have: masters (so many, where that is asked for), clients with plain locks, a network, faults; and
+    /// how many resources there are.
+    fn drawn(seed: u64, asked: Option<u8>) -> (Self, u8) {
         let mut rng = Rng::stream(seed, 1);
         let rng = &mut rng;
         let masters = rng.pick(&[1u8, 2, 3, 3, 3, 3, 4, 5, 5, 5, 5, 6, 7, 9]);
+        let masters = asked.unwrap_or(masters);
         let clients = rng.range(2, 5) as u8;
         let resources = rng.pick(&[1u8, 1, 1, 2, 5, 20]);
         let tasks = rng.pick(&[1u8, 1, 1, 2, 3, 6]);
@@ -45,7 +62,7 @@ impl Scenario {
         on.of_clients(&mut faults, clients, resources, settings.ttl);
         let mut faults = faults.list;
         faults.sort_by_key(|fault| fault.at);
-        let mut scenario = Self {
+        let scenario = Self {
             seed,
             masters: master_plans,
             clients: client_plans,
@@ -55,16 +72,9 @@ impl Scenario {
             tasks,
             period: PERIOD,
             settings,
+            change: None,
         };
-        if settings.fencing {
-            scenario.mix(&mut Rng::stream(seed, 4), resources);
-            scenario.add_notes(&mut Rng::stream(seed, 6));
-            scenario.add_values(&mut Rng::stream(seed, 5));
-            scenario.add_removals(&mut Rng::stream(seed, 9));
-            scenario.permit(&mut Rng::stream(seed, 8));
-        }
-        scenario.meet_strangers(&mut Rng::stream(seed, 7), resources);
-        scenario
+        (scenario, resources)
     }
 
     /// Draws the kinds of locks: in every third world there are others than the plain one. By numbers of

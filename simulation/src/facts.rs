@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use quorate::node::{Answer, Claim, Extended, Fault, Request, Token};
 
+use crate::change_plan::Sets;
 use crate::clock::Clock;
 use crate::kind::{Scope, ValueStep};
 use crate::locker::Hold;
@@ -261,6 +262,8 @@ pub(crate) struct Believer {
     pub(crate) task: usize,
     /// It is renewed in the background.
     pub(crate) renewed: bool,
+    /// Which masters make a majority for its client.
+    pub(crate) sets: Sets,
     /// The resource of its step, or the slot that it has; of several, one.
     pub(crate) resource: usize,
     /// All of them, and who may stand beside it.

@@ -40,6 +40,11 @@
 //!   followers that lag, wake-ups lost, late and doubled, clocks of their own or none. Their records are not looked into,
 //!   but for what was given back: they are judged by what clients are told.
 //!
+//! - Where asked for (`--changes`), masters that change while clients take locks: clients of every step that are told others at
+//!   any time, marks on the masters, checked as the driver's handshakes and scripts ask for it, and one or two operators who take
+//!   the library's own steps, late, again, killed in between, over words that get lost. An operator's own connection is not
+//!   the library's: its words are executed as such. Values under locks, elections and notes are not played there.
+//!
 //! # What is not
 //!
 //! Sockets, TLS, name look-ups and the actor around the driver, which has no decision of its own.
@@ -52,6 +57,7 @@
 //! only the last of these.
 
 mod canary;
+mod change_plan;
 mod checks;
 mod client;
 mod clock;
@@ -62,6 +68,7 @@ mod facts;
 mod kind;
 mod library;
 mod locker;
+mod operator;
 mod place;
 mod play;
 mod process;
@@ -75,6 +82,7 @@ mod sweep;
 mod world;
 
 pub use canary::Flaw;
+pub use change_plan::ChangePlan;
 pub use checks::{HARM, Judged, Lateness, RULES, Violation};
 pub use coverage::{Coverage, grouped};
 pub use kind::{Kind, ValueStep};

@@ -8,11 +8,11 @@ use quorate_simulation::{
 };
 
 const HELP: &str = "\
-usage: scripts/simulate [--seeds N] [--first N] [--threads N] [--stores | --bench]
-       scripts/simulate --canaries [--seeds N] [--stores]
+usage: scripts/simulate [--seeds N] [--first N] [--threads N] [--stores | --changes | --bench]
+       scripts/simulate --canaries [--seeds N] [--stores | --changes]
        scripts/simulate --canary NAME [--harm]   the shrunk trace of how it is caught, by any
                                            rule, or by one whose breach does harm by itself
-       QUORATE_SEED=N scripts/simulate [--stores]   one seed again, with its trace";
+       QUORATE_SEED=N scripts/simulate [--stores | --changes]   one seed again, with its trace";
 
 fn main() -> ExitCode {
     let options = match Options::read() {
@@ -69,6 +69,7 @@ impl Options {
                 "--threads" => options.threads = number(&value()?)? as usize,
                 "--bench" => options.worlds = Worlds::Bench,
                 "--stores" => options.worlds = Worlds::Stores,
+                "--changes" => options.worlds = Worlds::Changes,
                 "--harm" => options.harm = true,
                 "--canaries" => options.what = What::Canaries,
                 "--canary" => {
@@ -179,10 +180,10 @@ fn replay(seed: u64, worlds: Worlds, play: Play) -> ExitCode {
     println!("seed {seed} FAILS: {violation}\n\nshrunk to\n{small}\n");
     println!("{}", again.trace.join("\n"));
     if let Some(violation) = again.violation {
-        let stores = if worlds == Worlds::Stores {
-            " --stores"
-        } else {
-            ""
+        let stores = match worlds {
+            Worlds::Stores => " --stores",
+            Worlds::Changes => " --changes",
+            _ => "",
         };
         println!("\n{violation}\nQUORATE_SEED={seed} scripts/simulate{stores}");
     }
@@ -197,8 +198,13 @@ fn canaries(options: &Options) -> ExitCode {
         "canary", "seed", "rule", "harm at seed"
     );
     let redis = Flaw::ALL.into_iter();
-    let redis = redis.filter(|_| options.worlds != Worlds::Stores);
-    for flaw in redis.chain(Flaw::OF_STORES) {
+    let all = redis.chain(Flaw::OF_STORES).chain(Flaw::OF_CHANGES);
+    let asked = all.filter(|flaw| match options.worlds {
+        Worlds::Stores => flaw.is_of_stores(),
+        Worlds::Changes => flaw.is_of_changes(),
+        _ => true,
+    });
+    for flaw in asked {
         let caught = |harm| first_caught(flaw, harm, options.seeds, options.threads);
         let (any, harm) = (caught(false), caught(true));
         let show = |failure: Option<Failure>| match failure {
@@ -226,6 +232,8 @@ fn canary(flaw: Flaw, options: &Options) -> ExitCode {
     };
     let worlds = if flaw.is_of_stores() {
         Worlds::Stores
+    } else if flaw.is_of_changes() {
+        Worlds::Changes
     } else {
         Worlds::Redis
     };

@@ -13,6 +13,7 @@ use quorate::runtime::{BoxFuture, Runtime};
 use quorate::testing::{Driver, drivers};
 
 use crate::canary::Flaw;
+use crate::change_plan::NAMES;
 use crate::clock::{BEGIN, Clock, EPOCH_US};
 use crate::rng::Rng;
 use crate::store_node::WatchedStore;
@@ -36,45 +37,31 @@ pub(crate) struct Process {
 impl Process {
     /// A new life of `client`, with connections to all masters.
     pub(crate) fn boot(shared: &Arc<Shared>, client: usize) -> (Arc<Self>, Vec<Arc<dyn Node>>) {
+        let process = Self::alone(shared, client);
         let mut world = shared.world();
-        let process = &mut world.processes[client];
-        process.life += 1;
-        let (clock, wall_us) = (process.clock, process.wall_us);
-        let salt = (client as u64) << 32 | u64::from(process.life) << 8;
+        let salt = (client as u64) << 32 | u64::from(world.processes[client].life) << 8;
         let seed = world.scenario.seed;
         let first = world.links.len();
-        let masters = world.scenario.masters.len();
+        let named = world.named(client);
+        let masters = named.asked();
         let plans = world.scenario.masters.iter();
         let stores: Vec<Option<StorePlan>> = plans.map(|plan| plan.store).collect();
-        let now = Instant::from_nanos(clock.read(world.now));
-        let net = world.scenario.net;
-        let preempt = (net.preempt_ppm, net.preempt);
-        let urls = (0..masters).map(|master| format!("redis://{}", NAMES[master]));
+        let now = Instant::from_nanos(process.clock.read(world.now));
         let mut settings = world.scenario.settings;
         settings.guard &= world.flaw != Some(Flaw::GuardOff);
-        let settings = settings.builder().masters(urls);
+        let settings = named.in_settings(settings.builder());
         let jitter = Rng::stream(seed, 3 << 48 | salt).draw();
         let drivers = drivers(&settings, jitter, now).expect("good addresses");
         let drivers: Vec<Arc<Driver>> = drivers.into_iter().map(Arc::new).collect();
-        for (master, driver) in drivers.iter().enumerate() {
-            let rng = Rng::stream(seed, 1 << 48 | salt | master as u64);
+        for (master, driver) in masters.iter().zip(&drivers) {
+            let rng = Rng::stream(seed, 1 << 48 | salt | *master as u64);
             world
                 .links
-                .push(Link::new(client, master, driver.clone(), rng));
+                .push(Link::new(client, *master, driver.clone(), rng));
         }
         drop(world);
-        let process = Arc::new(Self {
-            shared: shared.clone(),
-            client,
-            clock,
-            wall_us,
-            random: AtomicU64::new(Rng::stream(seed, 2 << 48 | salt).draw()),
-            steps: AtomicU64::new(Rng::stream(seed, 4 << 48 | salt).draw()),
-            preempt,
-            dead: AtomicBool::new(false),
-        });
-        let node = |master: usize| {
-            let link = first + master;
+        let node = |(place, &master): (usize, &usize)| {
+            let link = first + place;
             match stores[master] {
                 Some(plan) => {
                     let store =
@@ -82,18 +69,41 @@ impl Process {
                     Arc::new(store) as Arc<dyn Node>
                 }
                 None => Arc::new(SimNode {
-                    driver: drivers[master].clone(),
+                    driver: drivers[place].clone(),
                     shared: Arc::downgrade(shared),
                     link,
                 }),
             }
         };
-        let nodes: Vec<Arc<dyn Node>> = (0..masters).map(node).collect();
-        let of_stores = (0..masters).filter(|master| stores[*master].is_some());
-        let breakers = of_stores.map(|master| (client, master, nodes[master].clone()));
+        let nodes: Vec<Arc<dyn Node>> = masters.iter().enumerate().map(node).collect();
+        let of_stores = masters.iter().zip(&nodes);
+        let of_stores = of_stores.filter(|(master, _)| stores[**master].is_some());
+        let breakers = of_stores.map(|(master, node)| (client, *master, node.clone()));
         let old = shared.world().replace_breakers(client, breakers.collect());
         drop(old);
         (process, nodes)
+    }
+
+    /// A new life of `client`, with no connection to anybody.
+    pub(crate) fn alone(shared: &Arc<Shared>, client: usize) -> Arc<Self> {
+        let mut world = shared.world();
+        let process = &mut world.processes[client];
+        process.life += 1;
+        let (clock, wall_us) = (process.clock, process.wall_us);
+        let salt = (client as u64) << 32 | u64::from(process.life) << 8;
+        let seed = world.scenario.seed;
+        let net = world.scenario.net;
+        drop(world);
+        Arc::new(Self {
+            shared: shared.clone(),
+            client,
+            clock,
+            wall_us,
+            random: AtomicU64::new(Rng::stream(seed, 2 << 48 | salt).draw()),
+            steps: AtomicU64::new(Rng::stream(seed, 4 << 48 | salt).draw()),
+            preempt: (net.preempt_ppm, net.preempt),
+            dead: AtomicBool::new(false),
+        })
     }
 
     /// From now on nothing of this life has any effect.
@@ -112,8 +122,6 @@ const STEP_BITS: u32 = 11;
 
 /// Knuth's multiplier and increment: a number a look, for no more than two instructions.
 const LCG: (u64, u64) = (6_364_136_223_846_793_005, 1_442_695_040_888_963_407);
-
-const NAMES: [&str; 9] = ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"];
 
 impl Runtime for Process {
     fn now(&self) -> Instant {

@@ -76,6 +76,9 @@ impl Run {
 
     /// Starts a process with a lock factory of its own.
     fn boot(&mut self, client: usize) -> Arc<Process> {
+        if self.scenario.is_operator(client) {
+            return self.boot_operator(client);
+        }
         let (process, nodes) = Process::boot(&self.shared, client);
         let mut settings = self.scenario.settings;
         settings.guard &= self.flaw != Some(Flaw::StoreGuardOff);
@@ -84,11 +87,14 @@ impl Run {
             let process = process.clone();
             Arc::new(canary::WrongLocker::new(flaw, process, nodes, settings))
         } else {
-            let builder = settings
-                .builder()
-                .nodes(nodes.clone())
-                .runtime(process.clone());
-            let redlock = builder.build().expect("settings that fit together");
+            let named = self.shared.world().named(client);
+            // The sound ones, but for those that are wrong with that.
+            let counted = self.flaw.unwrap_or(Flaw::Sound);
+            let builder = counted.counted_by(&named, settings.builder(), &nodes);
+            let redlock = builder
+                .runtime(process.clone())
+                .build()
+                .expect("settings that fit together");
             Arc::new(Arc::new(Library::new(
                 redlock,
                 nodes,
@@ -101,6 +107,15 @@ impl Run {
             let script = crate::client::run(process.clone(), locker.clone(), task == 0);
             self.executor.spawn(client, Box::pin(script));
         }
+        process
+    }
+
+    /// Starts the process of an operator, who takes no locks.
+    fn boot_operator(&mut self, client: usize) -> Arc<Process> {
+        let process = Process::alone(&self.shared, client);
+        self.shared.world().processes[client].tasks = 1;
+        let walk = crate::operator::run(process.clone());
+        self.executor.spawn(client, Box::pin(walk));
         process
     }
 
@@ -196,7 +211,7 @@ impl Run {
                 };
                 self.executor.wake(tasks);
             }
-            Event::Fault(_) => {
+            Event::Fault(_) | Event::Told(_) => {
                 let killed: Vec<usize> = {
                     let world = self.shared.world();
                     let processes = world.processes.iter().enumerate();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use quorate::{Redlock, RedlockBuilder, RestartGuard, Retry};
 
+use crate::change_plan::{ChangePlan, Named};
 use crate::clock::MS;
 use crate::kind::Kind;
 use crate::rng::Rng;
@@ -33,6 +34,8 @@ pub struct Scenario {
     pub period: u64,
     /// The settings of every client.
     pub settings: Settings,
+    /// How the masters change, where they do.
+    pub change: Option<ChangePlan>,
 }
 
 /// One master.
@@ -183,6 +186,8 @@ pub enum FaultKind {
     Pause { client: u8, lasts: u64 },
     /// A client process dies and starts anew.
     Kill { client: u8, down: u64 },
+    /// A client is told the masters of this step: its process is ended and started anew.
+    Tell { client: u8, step: u8, down: u64 },
 }
 
 /// How a master refuses what it is asked.
@@ -333,6 +338,7 @@ impl Scenario {
                 fair: true,
                 guard: true,
             },
+            change: None,
         }
     }
 
@@ -387,7 +393,7 @@ impl Scenario {
             exclusion: !jumps
                 && (self.settings.guard || !forgets)
                 && !self.faults.iter().any(breaks),
-            tokens: self.settings.fencing && (!forgets || restarts_above),
+            tokens: self.settings.fencing && (!forgets || restarts_above && !self.is_ahead()),
             stock: self.settings.fencing && (!forgets || restarts_above),
             guard: self.settings.guard && !jumps,
             steady: !jumps,
@@ -395,10 +401,50 @@ impl Scenario {
             order: self.settings.fair
                 && self.settings.fencing
                 && self.is_quiet()
-                && self.faults.is_empty(),
-            calm: self.is_quiet() && self.faults.is_empty(),
-            prompt: self.is_quiet() && self.faults.iter().all(breaks),
+                && self.faults.is_empty()
+                && !self.is_changed(),
+            calm: self.is_quiet() && self.faults.is_empty() && !self.is_changed(),
+            prompt: self.is_quiet() && self.faults.iter().all(breaks) && self.change.is_none(),
         }
+    }
+
+    /// Whether somebody changes masters.
+    fn is_changed(&self) -> bool {
+        self.change.as_ref().is_some_and(|plan| plan.operators > 0)
+    }
+
+    /// Whether fencing counters are ahead of the clocks.
+    fn is_ahead(&self) -> bool {
+        let ahead = self.change.as_ref().and_then(|plan| plan.ahead);
+        ahead.is_some_and(|ahead| ahead > 0)
+    }
+
+    /// The masters of a client at a step, as it names them.
+    pub(crate) fn named(&self, step: u8) -> Named {
+        match &self.change {
+            None => Named::all(self.masters.len()),
+            Some(plan) => plan.named(step),
+        }
+    }
+
+    pub(crate) fn is_operator(&self, client: usize) -> bool {
+        let plan = self.change.as_ref();
+        plan.is_some_and(|plan| plan.is_operator(client))
+    }
+
+    /// At which step a client is at the beginning.
+    pub(crate) fn first_step(&self, client: usize) -> u8 {
+        let steps = self.change.as_ref().and_then(|plan| plan.steps.get(client));
+        steps.map_or(0, |(first, _)| *first)
+    }
+
+    /// How long the operators may take when all is well again: for each change until the next masters may vote, the
+    /// wait, and what comes in between.
+    fn change_bound(&self) -> u64 {
+        let changes = self.change.as_ref().map_or(0, |plan| {
+            u64::from(plan.changes()) * u64::from(plan.operators > 0)
+        });
+        changes * (4 * self.settings.max_ttl + 6_000 * MS)
     }
 
     /// Which masters are stores, as bits.
@@ -508,6 +554,7 @@ impl Scenario {
             + self.net.doze
             + self.net.preempt
             + turns * (longest + 4 * self.net.again + 20 * retry_most)
+            + self.change_bound()
             + 4_000 * MS
     }
 }
@@ -584,6 +631,9 @@ impl fmt::Display for Scenario {
         writeln!(f, "network: {:?}", self.net)?;
         for (n, master) in self.masters.iter().enumerate() {
             writeln!(f, "master {n}: {master:?}")?;
+        }
+        if let Some(change) = &self.change {
+            writeln!(f, "{change:?}")?;
         }
         for (n, client) in self.clients.iter().enumerate() {
             writeln!(

@@ -83,9 +83,9 @@ impl Shrinker<'_> {
         while self.best.clients.len() > 1 {
             let last = self.best.clients.len() - 1;
             let fits = |kind: FaultKind| match kind {
-                FaultKind::Pause { client, .. } | FaultKind::Kill { client, .. } => {
-                    usize::from(client) != last
-                }
+                FaultKind::Pause { client, .. }
+                | FaultKind::Kill { client, .. }
+                | FaultKind::Tell { client, .. } => usize::from(client) != last,
                 _ => true,
             };
             if !self.attempt(|scenario| {

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::canary::Flaw;
-use crate::checks::{Judged, Lateness, OF_STORES, RULES, Violation};
+use crate::checks::{Healing, Judged, Lateness, OF_STORES, RULES, Violation};
 use crate::coverage::Coverage;
 use crate::play::Play;
 use crate::run::Outcome;
@@ -36,6 +36,8 @@ pub enum Worlds {
     Redis,
     /// The same, but some masters, or all, are stores.
     Stores,
+    /// Those in which masters change.
+    Changes,
     /// That of the speed figure.
     Bench,
 }
@@ -46,6 +48,7 @@ impl Worlds {
         match self {
             Self::Redis => Scenario::draw(seed),
             Self::Stores => Scenario::draw_stores(seed),
+            Self::Changes => Scenario::draw_changes(seed),
             Self::Bench => Scenario::bench(seed),
         }
     }
@@ -183,6 +186,8 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
                     }
                     let scenario = if flaw.is_of_stores() {
                         Scenario::draw_stores(seed)
+                    } else if flaw.is_of_changes() {
+                        Scenario::draw_changes(seed)
                     } else {
                         Scenario::draw(seed)
                     };
@@ -191,7 +196,12 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
                         continue;
                     }
                     // Every seed that was begun is finished, so the smallest is always found.
-                    if let Some(violation) = play.run(&scenario).violation {
+                    // Who is let in by nobody has no lock in the end: that is not what these are to be caught by.
+                    let counts = |violation: &Violation| {
+                        !(flaw.is_of_changes() && violation.rule == Healing::RULE)
+                    };
+                    let violation = play.run(&scenario).violation;
+                    if let Some(violation) = violation.filter(counts) {
                         found.store(true, Ordering::Relaxed);
                         let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
                         if first.as_ref().is_none_or(|first| seed < first.seed) {

@@ -126,6 +126,12 @@ impl ClientSeen {
     }
 }
 
+/// What a `CLIENT LIST` tells of who takes locks, for simulations.
+#[cfg(any(test, feature = "testing"))]
+pub fn clients(list: &str) -> Vec<ClientSeen> {
+    list.lines().filter_map(ClientSeen::read).collect()
+}
+
 /// What an operator's connection calls itself.
 pub(crate) const OPERATOR: &str = "quorate-operator";
 

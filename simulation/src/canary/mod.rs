@@ -7,6 +7,7 @@
 mod as_it_stands;
 mod counted;
 mod locker;
+mod masters;
 mod notes;
 mod permits;
 mod register;
@@ -167,6 +168,47 @@ pub enum Flaw {
     NoSlack,
     /// A session that was given up is used again: each answer is read as that of the next question.
     KeptSession,
+    /// Clients of two sets need a majority of all masters.
+    JointUnion,
+    /// Clients of two sets need a majority of the masters that are.
+    JointOldOnly,
+    /// Clients of two sets need a majority of those that will be.
+    JointNextOnly,
+    /// Masters refuse nobody.
+    NextBesideOld,
+    /// Who changes masters waits only where processes with the old ones are seen.
+    LeftoverLock,
+    /// The number is agreed on the masters that are.
+    FenceOneSet,
+    /// A counter above the number confirms it as well.
+    ConfirmAtLeastJoint,
+    /// Counters are not carried.
+    NoCarry,
+    /// Counters are read before the old masters are closed.
+    CarryBeforeClose,
+    /// Counters are read on one master.
+    CarryMinority,
+    /// Tickets are drawn from the masters that are.
+    TicketOneSet,
+    /// One old master is closed.
+    CloseMinority,
+    /// The next masters are opened at once.
+    OpenWithoutWait,
+    /// A closed master is open for clients of the next masters.
+    ClosingOpens,
+    /// Who is closed out may prolong.
+    ExtendUnrefused,
+    /// Connections of those who are closed out go on.
+    MarkWithoutKill,
+    /// Masters that are left over are started anew instead of stopped for good; marks do not survive that, and nobody gives
+    /// them again.
+    MarkLostOnRestart,
+    /// A master that has died is replaced at once, by naming another one.
+    ReplaceDeadAtOnce,
+    /// A master that was replaced so comes back.
+    DeadComesBack,
+    /// Another server that has been up for long is taken for the one before.
+    WarmSpare,
 }
 
 impl Flaw {
@@ -321,6 +363,7 @@ impl Flaw {
             Self::CountToK => "count-to-k",
             Self::MasterPicksSlot => "master-picks-slot",
             Self::NoSemaphoreLine => "no-semaphore-line",
+            of_changes if of_changes.is_of_changes() => of_changes.name_at_changes(),
             of_stores => of_stores.name_at_stores(),
         }
     }
@@ -340,7 +383,8 @@ impl Flaw {
 
     /// The canary of that name.
     pub fn by_name(name: &str) -> Option<Self> {
-        let all = Self::ALL.into_iter().chain(Self::OF_STORES).chain([
+        let all = Self::ALL.into_iter().chain(Self::OF_STORES);
+        let all = all.chain(Self::OF_CHANGES).chain([
             Self::Sound,
             Self::ConfirmAnyKey,
             Self::SoundRegister,
@@ -356,6 +400,7 @@ impl Flaw {
             && !self.is_of_values()
             && !self.is_of_notes()
             && !self.is_of_stores()
+            && !self.is_of_changes()
             && !matches!(
                 self,
                 Self::UnconditionalDelete

@@ -2,11 +2,11 @@
 //! attempt's value and the counter was the token, at one moment.
 
 use super::{ByValue, Check, Moment};
+use crate::change_plan::is_majority;
 use crate::facts::Fact;
 use crate::scenario::Scenario;
 
 pub(crate) struct Backing {
-    quorum: u32,
     fencing: bool,
     /// Masters that are stores, whose records nobody looks into.
     stores: u16,
@@ -18,7 +18,6 @@ pub(crate) struct Backing {
 impl Backing {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
-            quorum: scenario.masters.len() as u32 / 2 + 1,
             fencing: scenario.settings.fencing,
             stores: scenario.stores(),
             votes: ByValue::default(),
@@ -56,7 +55,7 @@ impl Check for Backing {
                 Ok(())
             }
             Fact::Obtained { believer } => {
-                self.judged += u64::from(self.stores.count_ones() < self.quorum);
+                self.judged += u64::from(!is_majority(self.stores, believer.sets));
                 let token = if self.fencing {
                     believer.fencing.unwrap_or(0)
                 } else {
@@ -73,13 +72,15 @@ impl Check for Backing {
                 // A master counts that has granted every resource.
                 let all = believer.scope.resources().map(of);
                 let masters = all.fold(u16::MAX, |all, one| all & one) | self.stores;
-                let masters = masters.count_ones();
-                if masters >= self.quorum {
+                if is_majority(masters, believer.sets) {
                     return Ok(());
                 }
                 Err(format!(
-                    "client {} holds r{} with token {:?} on {masters} votes, {} are needed",
-                    believer.client, believer.resource, believer.fencing, self.quorum
+                    "client {} holds r{} with token {:?} on {} votes, which are no majority",
+                    believer.client,
+                    believer.resource,
+                    believer.fencing,
+                    masters.count_ones()
                 ))
             }
             _ => Ok(()),

@@ -5,13 +5,13 @@
 //! milliseconds.
 
 use super::{Check, Moment};
+use crate::change_plan::is_majority;
 use crate::clock::Clock;
 use crate::facts::{Believer, Fact, Member};
 use crate::locker::PLACES;
 use crate::scenario::Scenario;
 
 pub(crate) struct Cover {
-    quorum: usize,
     masters: Vec<Kept>,
     /// Masters that are stores, whose records nobody looks into.
     stores: u16,
@@ -51,7 +51,6 @@ impl Cover {
             0
         };
         Self {
-            quorum: masters / 2 + 1,
             masters: vec![kept; masters],
             stores: scenario.stores(),
             guarded,
@@ -85,8 +84,10 @@ impl Cover {
         };
         let kept = |(master, kept): &(usize, &Kept)| !is_store(*master) && keeps(kept);
         let masters = self.masters.iter().enumerate();
-        let count = self.stores.count_ones() as usize + masters.filter(kept).count();
-        if count < self.quorum {
+        let keepers = masters.filter(kept);
+        let keepers = keepers.fold(self.stores, |all, (master, _)| all | 1 << master);
+        if !is_majority(keepers, believer.sets) {
+            let count = keepers.count_ones();
             return Err(format!(
                 "client {} counts on r{} until {:.3} ms from now, and {count} masters keep it so long",
                 believer.client,

@@ -16,6 +16,7 @@ mod healing;
 mod idle;
 mod idle_permit;
 mod kept;
+mod lines_up;
 mod litter;
 mod loss;
 mod notes;

@@ -10,8 +10,10 @@ use std::sync::Arc;
 use quorate_promises::Line;
 
 use super::groups::{class_on, shows};
+use super::lines_up::LinesUp;
 use super::queue::Queue;
 use super::{Check, Moment};
+use crate::change_plan::is_majority;
 use crate::facts::{Believer, Call, Fact, Verb};
 use crate::kind::Class;
 use crate::locker::{RESOURCES, resource_of, semaphore_of, semaphore_of_key};
@@ -20,7 +22,7 @@ use quorate::node::{Answer, Claim, Class as NodeClass, Fairness, Ticket};
 
 pub(crate) struct Order {
     fair: bool,
-    quorum: u32,
+    lines_up: LinesUp,
     /// The line on each master, per resource, as the messages make it.
     queues: Vec<[Queue; RESOURCES]>,
     /// On which masters each waiter stands, per resource.
@@ -50,7 +52,7 @@ impl Order {
         let masters = scenario.masters.len();
         Self {
             fair: scenario.settings.fair && scenario.settings.fencing,
-            quorum: masters as u32 / 2 + 1,
+            lines_up: LinesUp::new(scenario),
             queues: (0..masters).map(|_| Default::default()).collect(),
             stands: HashMap::new(),
             lines: Default::default(),
@@ -85,9 +87,10 @@ impl Order {
     ) {
         let standing = (resource, place.waiter.clone());
         let masters = self.stands.entry(standing).or_default();
-        let before = masters.count_ones();
+        let before = *masters;
         *masters |= 1 << master;
-        if before < self.quorum && masters.count_ones() >= self.quorum {
+        let sets = self.lines_up.sets(&place.waiter);
+        if !is_majority(before, sets) && is_majority(*masters, sets) {
             let lines = if reads {
                 &mut self.readers
             } else {
@@ -245,7 +248,12 @@ impl Check for Order {
             return Ok(());
         }
         match fact {
-            Fact::Started { task, claim, .. } => {
+            Fact::Started {
+                client,
+                task,
+                claim,
+            } => {
+                self.lines_up.begins(*client, place(claim));
                 let attempts = self.tasks.entry(*task).or_insert(Attempts {
                     first: at.event,
                     waiter: None,

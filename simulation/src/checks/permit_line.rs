@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use quorate_promises::Line;
 
+use super::lines_up::LinesUp;
 use super::order::place;
 use super::queue::Queue;
 use super::{Check, Moment};
+use crate::change_plan::is_majority;
 use crate::facts::{Believer, Call, Fact, Verb};
 use crate::kind::Kind;
 use crate::locker::{SEMAPHORES, semaphore_of, semaphore_of_key};
@@ -18,7 +20,7 @@ use quorate::node::{Answer, Ticket};
 
 pub(crate) struct PermitLine {
     on: bool,
-    quorum: u32,
+    lines_up: LinesUp,
     /// The line on each master, per semaphore.
     queues: Vec<[Queue; SEMAPHORES]>,
     /// Masters that have restarted: their disk may keep a line that no message has made since.
@@ -38,7 +40,7 @@ impl PermitLine {
         let takes = scenario.takes(|kind| matches!(kind, Kind::Permit(_)));
         Self {
             on: takes && scenario.settings.fair && scenario.settings.fencing,
-            quorum: masters as u32 / 2 + 1,
+            lines_up: LinesUp::new(scenario),
             queues: (0..masters).map(|_| Default::default()).collect(),
             restarted: 0,
             stands: HashMap::new(),
@@ -58,9 +60,10 @@ impl PermitLine {
     /// A waiter is in line on one master more.
     fn stands_on(&mut self, event: u64, (master, line): (usize, usize), place: &Ticket) {
         let masters = self.stands.entry((line, place.waiter.clone())).or_default();
-        let before = masters.count_ones();
+        let before = *masters;
         *masters |= 1 << master;
-        if before < self.quorum && masters.count_ones() >= self.quorum {
+        let sets = self.lines_up.sets(&place.waiter);
+        if !is_majority(before, sets) && is_majority(*masters, sets) {
             self.lines[line].stands(place.waiter.clone(), event);
         }
     }
@@ -141,7 +144,12 @@ impl Check for PermitLine {
             return Ok(());
         }
         match fact {
-            Fact::Started { task, claim, .. } if claim.permit().is_some() => {
+            Fact::Started {
+                client,
+                task,
+                claim,
+            } if claim.permit().is_some() => {
+                self.lines_up.begins(*client, place(claim));
                 let attempt = self.tasks.entry(*task).or_insert((at.event, None));
                 attempt.1 = place(claim).map(|place| place.waiter.clone());
             }

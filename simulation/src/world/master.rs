@@ -28,8 +28,10 @@ pub(crate) struct SimMaster {
     pub(crate) stalled_until: u64,
     /// What it says to all requests of a lock, and until when.
     pub(crate) refusing: Option<(u64, Refusal)>,
-    /// The scripts that it knows, as bits.
-    pub(crate) scripts: u32,
+    /// The scripts that it knows, as bits: those that look at nothing, and those of each way to look at the mark.
+    pub(crate) scripts: Vec<u32>,
+    /// It is left over and has been stopped for good.
+    pub(super) retired: bool,
     wrong: WrongScripts,
     /// Under which keys strangers keep something, as bits.
     pub(super) strangers: u32,
@@ -51,7 +53,8 @@ impl SimMaster {
             started_us: begins / 1_000 - 86_400_000_000,
             stalled_until: 0,
             refusing: None,
-            scripts: 0,
+            scripts: Vec::new(),
+            retired: false,
             wrong: WrongScripts::default(),
             strangers: 0,
             seen: [Seen::default(); PLACES],
@@ -152,7 +155,7 @@ impl SimMaster {
                 }
                 self.memory.apply(now_us, request)
             }
-            (Some(Flaw::ConfirmAtLeast), Request::Confirm { .. }) => {
+            (Some(Flaw::ConfirmAtLeast | Flaw::ConfirmAtLeastJoint), Request::Confirm { .. }) => {
                 match self.memory.apply(now_us, request) {
                     Ok(Answer::CounterAbove(_)) => Ok(Answer::Confirmed),
                     answer => answer,
@@ -435,7 +438,11 @@ impl World {
     }
 
     pub(super) fn restart(&mut self, index: usize) {
+        if self.masters[index].retired {
+            return;
+        }
         let now = self.now;
+        let marked = self.mark_number(index);
         match self.masters[index].keeps {
             Disk::None => self.stores[index].fall_back_to(Records::default()),
             Disk::Stale => self.stores[index].fall_back_to(self.store_disks[index].clone()),
@@ -461,8 +468,10 @@ impl World {
         master.up = true;
         master.run = run;
         master.stalled_until = 0;
-        master.scripts = 0;
-        master.started_us = master.micros(now);
+        master.scripts.clear();
+        if self.flaw != Some(Flaw::WarmSpare) {
+            master.started_us = master.micros(now);
+        }
         let kept = master.keeps;
         self.say(|| format!("master {index} is back, disk: {kept:?}"));
         // A full disk keeps the counters, so they must not fall; the restart counts all the same.
@@ -474,6 +483,7 @@ impl World {
                 forgot,
             },
         );
+        self.look_at_fallen(index, marked);
         debug_assert!(now >= BEGIN);
     }
 }

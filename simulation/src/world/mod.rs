@@ -6,9 +6,11 @@
 mod group;
 mod link;
 mod many;
+mod marks;
 mod master;
 mod net;
 mod notes;
+mod orders;
 mod permit;
 mod records;
 mod register;
@@ -30,8 +32,12 @@ use quorate::runtime::BoxFuture;
 
 use link::Call;
 pub(crate) use link::Link;
+use marks::Looks;
+pub(crate) use marks::number_of;
 use master::SimMaster;
 use net::Conn;
+use orders::Order;
+pub(crate) use orders::{Heard, Word};
 use records::Records;
 use session::{Asked, Session};
 pub(crate) use session::{Question, Said};
@@ -119,7 +125,11 @@ impl Shared {
             }
             if matches!(
                 next.event,
-                Event::Wake(_) | Event::Fault(_) | Event::Resume(_) | Event::Boot(_)
+                Event::Wake(_)
+                    | Event::Fault(_)
+                    | Event::Told(_)
+                    | Event::Resume(_)
+                    | Event::Boot(_)
             ) {
                 break;
             }
@@ -168,6 +178,7 @@ impl Shared {
             std::mem::take(&mut world.timers),
             std::mem::take(&mut world.strays),
             std::mem::take(&mut world.breakers),
+            std::mem::take(&mut world.orders),
         );
         drop(world);
         drop((links, rest));
@@ -252,6 +263,17 @@ pub(crate) enum Event {
     Resume(u8),
     /// A killed process starts anew; for the executor.
     Boot(u8),
+    /// A client is told the last masters of a change.
+    Told(u8),
+    /// A word of an operator reaches a master, and the answer the operator.
+    Ordered {
+        order: u32,
+    },
+    Obeyed {
+        order: u32,
+    },
+    /// The guard of a master ends that came back with less than it was told of a change.
+    Unguarded,
 }
 
 struct Scheduled {
@@ -299,6 +321,10 @@ pub(crate) struct Process {
     pub(crate) killed: bool,
     /// The attempt that was begun last.
     attempt: Option<Arc<Claim>>,
+    /// The step of the masters that it is told, at its next start.
+    told: u8,
+    /// The same of the life that it has.
+    step_now: u8,
 }
 
 #[derive(Default)]
@@ -311,6 +337,9 @@ pub(crate) struct TimerSlot {
 struct Stray {
     master: usize,
     run: u32,
+    /// The connection that it came by first.
+    conn: usize,
+    looks: usize,
     request: Request,
 }
 
@@ -343,6 +372,16 @@ pub(crate) struct World {
     pub(crate) timers: Vec<TimerSlot>,
     pub(crate) free_timers: Vec<u32>,
     strays: Vec<Option<Stray>>,
+    /// Words of operators, and how many operators have got to where they walk to.
+    orders: Vec<Order>,
+    arrived: bool,
+    /// What scripts look at before they vote, as they were loaded.
+    looks: Vec<Looks>,
+    /// The marks that masters had before they came back with less, and until when each of these is guarded.
+    fallen: Vec<Option<(u64, u64)>>,
+    /// Canaries: when a master died that is replaced without a change, and counters that were read too early.
+    died: Option<u64>,
+    counted: Vec<Option<Vec<orders::Counter>>>,
     /// Tasks that were spawned and not yet seen by the executor.
     pub(crate) spawned: Vec<(usize, BoxFuture<()>)>,
     pub(crate) watch: Watch,
@@ -350,7 +389,9 @@ pub(crate) struct World {
 
 impl World {
     fn new(scenario: Arc<Scenario>, play: Play) -> Self {
-        let process = |plan: &crate::scenario::ClientPlan| Process {
+        let process = |(client, plan): (usize, &crate::scenario::ClientPlan)| Process {
+            told: scenario.first_step(client),
+            step_now: scenario.first_step(client),
             clock: Clock::new(plan.origin, plan.ppm),
             wall_us: plan.wall_us,
             life: 0,
@@ -386,10 +427,19 @@ impl World {
             breakers: Vec::new(),
             links: Vec::new(),
             conns: Vec::new(),
-            processes: scenario.clients.iter().map(process).collect(),
+            processes: scenario.clients.iter().enumerate().map(process).collect(),
             timers: Vec::new(),
             free_timers: Vec::new(),
             strays: Vec::new(),
+            orders: Vec::new(),
+            arrived: scenario
+                .change
+                .as_ref()
+                .is_none_or(|plan| plan.operators == 0),
+            looks: vec![Looks::default()],
+            fallen: vec![None; scenario.masters.len()],
+            died: None,
+            counted: vec![None; scenario.masters.len()],
             spawned: Vec::new(),
             watch: Watch::new(&scenario, play),
             scenario: scenario.clone(),
@@ -401,6 +451,7 @@ impl World {
             }
             world.at(at, Event::Fault(index as u32));
         }
+        world.begin_change();
         world
     }
 
@@ -433,6 +484,7 @@ impl World {
                 Some(self.links[link].client)
             }
             Event::Tell { asked } => self.client_of_asked(*asked),
+            Event::Obeyed { order } => Some(self.orders[*order as usize].client),
             Event::Lost { session } | Event::Word { session } => {
                 Some(self.client_of_session(*session))
             }
@@ -484,6 +536,10 @@ impl World {
             Event::Snapshot(master) => self.snapshot(master.into()),
             Event::StrangerGoes { master, resource } => self.stranger_goes(master, resource),
             Event::Resume(client) => self.resume(client.into()),
+            Event::Told(client) => self.tell_last(client.into()),
+            Event::Ordered { order } => self.ordered(at(order)),
+            Event::Obeyed { order } => return self.obeyed(at(order)).map(Todo::Wake),
+            Event::Unguarded => self.judge_marks(),
             Event::Wake(_) | Event::Boot(_) => {}
         }
         None
@@ -520,7 +576,7 @@ impl World {
             FaultKind::Refuse { master, how, lasts } => {
                 self.masters[usize::from(master)].refusing = Some((now + lasts, how));
             }
-            FaultKind::Flush { master } => self.masters[usize::from(master)].scripts = 0,
+            FaultKind::Flush { master } => self.masters[usize::from(master)].scripts.clear(),
             FaultKind::Break { resource } => {
                 self.break_lock(resource);
                 return Some(Todo::Break(self.breaks_at_stores(resource)));
@@ -544,17 +600,22 @@ impl World {
                 self.watch.awake_since[usize::from(client)] = until;
                 self.at(until, Event::Resume(client));
             }
-            FaultKind::Kill { client, down } => {
-                let process = &mut self.processes[usize::from(client)];
-                if !process.done && !process.killed {
-                    self.watch.coverage.kills += 1;
-                    process.killed = true;
-                    process.paused_until = 0;
-                    self.at(now + down, Event::Boot(client));
-                }
+            FaultKind::Kill { client, down } => self.kill_process(client, down),
+            FaultKind::Tell { client, step, down } => {
+                self.tell_masters(index as u32, (client, step), down);
             }
         }
         None
+    }
+
+    fn kill_process(&mut self, client: u8, down: u64) {
+        let process = &mut self.processes[usize::from(client)];
+        if !process.done && !process.killed {
+            self.watch.coverage.kills += 1;
+            process.killed = true;
+            process.paused_until = 0;
+            self.at(self.now + down, Event::Boot(client));
+        }
     }
 
     /// What a stale disk will show.

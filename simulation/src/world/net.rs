@@ -36,6 +36,10 @@ pub(super) struct Conn {
     pub(super) served: u64,
     /// The server says something else next.
     pub(super) garbled: bool,
+    /// What it calls itself.
+    pub(super) name: String,
+    /// Somebody has ended it at the server who changes masters: nothing of it is executed later.
+    pub(super) ended: bool,
 }
 
 #[derive(PartialEq, Eq)]
@@ -151,6 +155,8 @@ impl World {
             watches: Vec::new(),
             served: 0,
             garbled: false,
+            name: String::new(),
+            ended: false,
         });
         self.links[index].conn = Some(conn);
         let at = self.travel(conn, Way::To);

@@ -11,12 +11,12 @@ use quorate::node::{
 
 use super::master::run_id;
 use super::words::{millis, number, text, token};
-use super::{Event, Stray, World, group, many, notes, permit, register};
+use super::{Event, Stray, World, group, many, marks, notes, permit, register};
 use crate::canary::Flaw;
 use crate::scenario::Refusal;
 
 /// What stands in the first line of each script.
-const TITLES: [&str; 19] = [
+const TITLES: [&str; 20] = [
     "\n-- ACQUIRE (",
     "\n-- ACQUIRE in order",
     "\n-- CONFIRM (",
@@ -36,6 +36,7 @@ const TITLES: [&str; 19] = [
     "\n-- RELEASE of a slot",
     "\n-- ACQUIRE of many",
     "\n-- RELEASE of many",
+    "\n-- CLASSIC ACQUIRE",
 ];
 
 const ACQUIRE: usize = 0;
@@ -56,6 +57,21 @@ const PERMIT: usize = 15;
 const RELEASE_PERMIT: usize = 16;
 const ACQUIRE_MANY: usize = 17;
 const RELEASE_MANY: usize = 18;
+const CLASSIC: usize = 19;
+
+/// Which scripts vote.
+const VOTES: [usize; 10] = [
+    ACQUIRE,
+    ACQUIRE_FAIR,
+    ACQUIRE_MANY,
+    CONFIRM,
+    EXTEND,
+    CLAIM,
+    CONFIRM_GROUP,
+    KEEP,
+    PERMIT,
+    CLASSIC,
+];
 
 /// One command, as a list of words; how many bytes it took.
 fn command(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
@@ -144,6 +160,11 @@ fn scripted(script: usize, keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
             claim: alone(value)?,
             ttl: millis(ttl),
             proposal: number(proposal),
+        },
+        (CLASSIC, [value, ttl]) => Request::Acquire {
+            claim: claim(key, value, false, Fairness::Unordered)?,
+            ttl: millis(ttl),
+            proposal: 0,
         },
         (ACQUIRE_FAIR, [value, ttl, proposal, place @ ..]) => {
             let place = match place {
@@ -326,7 +347,10 @@ impl World {
             }
             [b"INFO", ..] => {
                 let uptime = self.uptime(master);
-                let run = self.masters[master].run;
+                let run = match self.flaw {
+                    Some(Flaw::WarmSpare) => 0,
+                    _ => self.masters[master].run,
+                };
                 let info = format!(
                     "redis_version:7.4.0\r\nrun_id:{}\r\nuptime_in_seconds:{uptime}\r\n",
                     run_id(master, run)
@@ -338,8 +362,10 @@ impl World {
                 let title = source.iter().position(|byte| *byte == b'\n').unwrap_or(0);
                 let named = |name: &&str| source[title..].starts_with(name.as_bytes());
                 let script = TITLES.iter().position(named).unwrap_or(TITLES.len());
-                self.masters[master].scripts |= 1 << script;
-                write!(out, "$40\r\n{script:040}\r\n").expect("a string takes everything");
+                let looks = self.looks_of(&source[..title]);
+                self.masters[master].learn(looks, script);
+                write!(out, "$40\r\n{looks:038}{script:02}\r\n")
+                    .expect("a string takes everything");
             }
             [kind @ (b"SUBSCRIBE" | b"UNSUBSCRIBE"), channel] if notes::is_of_leaders(channel) => {
                 let on = *kind == b"SUBSCRIBE";
@@ -359,8 +385,12 @@ impl World {
                 )
                 .expect("a string takes everything");
             }
-            // No mark: the masters of a run are never changed.
-            [b"GET", b"quorate:masters"] => out.push_str("_\r\n"),
+            [b"CLIENT", b"SETNAME", name] => {
+                text(name).clone_into(&mut self.conns[conn].name);
+                out.push_str("+OK\r\n");
+            }
+            [b"GET", b"quorate:masters"] => self.tell_mark(conn, out),
+            [b"SET", b"quorate:masters", mark, b"NX"] => self.take_mark(conn, mark, out),
             [b"PING"] => {
                 self.watch.coverage.pings += 1;
                 out.push_str("+PONG\r\n");
@@ -383,16 +413,15 @@ impl World {
             }
             return out.push_str(how.text());
         }
-        if let [b"EVALSHA", sha, ..] = words {
-            let known = script_of(sha)
-                .is_some_and(|script| self.masters[master].scripts >> script & 1 == 1);
-            if !known {
-                self.watch.coverage.forgotten_scripts += 1;
-                return out.push_str("-NOSCRIPT No matching script\r\n");
-            }
-        }
+        let looks = match words {
+            [b"EVALSHA", sha, ..] => match self.script_at_work(conn, sha) {
+                Ok(looks) => looks,
+                Err(refusal) => return out.push_str(&refusal),
+            },
+            _ => 0,
+        };
         if let Some(requests) = requests(words) {
-            return self.many(conn, &requests, out);
+            return self.many((conn, looks), &requests, out);
         }
         let Some(request) = request(words) else {
             return out.push_str("-ERR unknown command\r\n");
@@ -400,11 +429,11 @@ impl World {
         if let Request::Look { .. } = request {
             return self.look_at(master, &request, out);
         }
-        self.one(conn, &request, out);
+        self.one((conn, looks), &request, out);
     }
 
     /// Many requests in one call.
-    fn many(&mut self, conn: usize, requests: &[Request], out: &mut String) {
+    fn many(&mut self, at: (usize, usize), requests: &[Request], out: &mut String) {
         let count = requests.len() as u64;
         match requests.first() {
             Some(Request::Release { .. }) => self.watch.coverage.released_together += count,
@@ -413,14 +442,14 @@ impl World {
         let mut each = Vec::with_capacity(requests.len());
         for request in requests {
             let mut said = String::new();
-            self.one(conn, request, &mut said);
+            self.one(at, request, &mut said);
             each.push(said);
         }
         many::reply(requests, &each, out);
     }
 
     /// One request, whether it came by itself or not.
-    fn one(&mut self, conn: usize, request: &Request, out: &mut String) {
+    fn one(&mut self, (conn, looks): (usize, usize), request: &Request, out: &mut String) {
         let (master, now) = (self.conns[conn].master, self.now);
         let first = self.conns[conn].served == 0;
         self.conns[conn].served += 1;
@@ -441,15 +470,53 @@ impl World {
         if !healed && rng.chance(net.duplicate_ppm) {
             let late = now + rng.below(net.duplicate_late);
             self.watch.coverage.duplicates += 1;
-            self.stray_at(late, master, request.clone());
+            self.stray_at(late, (conn, looks), request.clone());
         }
-        let answer = self.apply(master, request, true);
+        if let Some(refusal) = self.refusal_but_of_extensions(conn, request) {
+            return out.push_str(&refusal);
+        }
+        let answer = self.answer_to(conn, request);
         let note = self.note_of_refusal(master, request, &answer);
         reply(request, &answer, note.as_deref(), out);
     }
 
+    /// Which way of looking at the mark stands in front of a script; what it says where it is not there, or its client is not
+    /// let in.
+    fn script_at_work(&mut self, conn: usize, sha: &[u8]) -> Result<usize, String> {
+        let looks = marks::looks_in(sha);
+        let master = &self.masters[self.conns[conn].master];
+        let known = script_of(sha).filter(|script| master.knows(looks, *script));
+        let Some(script) = known else {
+            self.watch.coverage.forgotten_scripts += 1;
+            return Err("-NOSCRIPT No matching script\r\n".to_owned());
+        };
+        let prolongs = [EXTEND, KEEP].contains(&script);
+        if !VOTES.contains(&script) || self.flaw == Some(Flaw::ExtendUnrefused) && prolongs {
+            return Ok(looks);
+        }
+        let Some(refusal) = self.refusal_by_mark(conn, looks) else {
+            return Ok(looks);
+        };
+        self.watch.coverage.refused_by_mark += 1;
+        Err(refusal)
+    }
+
+    /// What is answered to a request; to a canary something else, where it is of both sets and this master of the next.
+    fn answer_to(&mut self, conn: usize, request: &Request) -> Result<Answer, Fault> {
+        let wrong = self.flaw.filter(|flaw| flaw.is_of_changes());
+        let wrong = wrong.filter(|_| self.is_next_of(conn));
+        if wrong == Some(Flaw::FenceOneSet) && matches!(request, Request::Confirm { .. }) {
+            return Ok(Answer::Confirmed);
+        }
+        let mut answer = self.apply(self.conns[conn].master, request, true);
+        if let Some(flaw) = wrong {
+            flaw.heard_of_next(request, &mut answer);
+        }
+        answer
+    }
+
     /// Ends a connection by its number; true when it was there.
-    fn kill_connection(&mut self, master: usize, id: u64) -> bool {
+    pub(super) fn kill_connection(&mut self, master: usize, id: u64) -> bool {
         let conn = (id as usize).wrapping_sub(1);
         let run = self.masters[master].run;
         let there = self
@@ -483,12 +550,15 @@ impl World {
         self.say_to_client(conn, push.into_bytes());
     }
 
-    fn stray_at(&mut self, at: u64, master: usize, request: Request) {
+    fn stray_at(&mut self, at: u64, (conn, looks): (usize, usize), request: Request) {
+        let master = self.conns[conn].master;
         let run = self.masters[master].run;
         let index = self.strays.len() as u32;
         self.strays.push(Some(Stray {
             master,
             run,
+            conn,
+            looks,
             request,
         }));
         self.at(at, Event::Stray(index));
@@ -506,7 +576,10 @@ impl World {
             return;
         }
         // A message does not outlive the server process that was to read it.
-        let readable = master.up && master.run == stray.run;
+        let readable = master.up && master.run == stray.run && !self.conns[stray.conn].ended;
+        let refused =
+            stray.request.is_vote() && self.refusal_by_mark(stray.conn, stray.looks).is_some();
+        let readable = readable && !refused;
         if let Some(stray) = self.strays[index].take().filter(|_| readable) {
             let master = stray.master;
             self.say(|| format!("master {master}: a late message"));

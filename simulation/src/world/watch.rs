@@ -62,6 +62,17 @@ impl Watch {
         self.checkers.see(&moment, fact);
     }
 
+    /// The assumptions do not hold any more: nothing rests on them from now on.
+    pub(crate) fn lose_promises(&mut self) {
+        self.coverage.split += u64::from(self.promises.exclusion);
+        self.promises = Promises {
+            exclusion: false,
+            tokens: false,
+            stock: false,
+            ..self.promises
+        };
+    }
+
     /// Looks at everything after an event, and at what the library says in the process that has had a
     /// turn, if one had.
     pub(crate) fn after(&mut self, now: u64, client: Option<usize>) {

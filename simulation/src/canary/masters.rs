@@ -1,0 +1,128 @@
+//! Wrong ways to change masters: clients that count otherwise, masters that refuse otherwise, operators who take steps
+//! otherwise.
+
+use std::sync::Arc;
+
+use quorate::RedlockBuilder;
+use quorate::node::{Answer, Fault, Node, Request};
+
+use super::Flaw;
+use crate::change_plan::{ChangePlan, Named};
+
+impl Flaw {
+    /// Those of masters that change, in worlds where they do.
+    pub const OF_CHANGES: [Self; 20] = [
+        Self::JointUnion,
+        Self::JointOldOnly,
+        Self::JointNextOnly,
+        Self::NextBesideOld,
+        Self::LeftoverLock,
+        Self::FenceOneSet,
+        Self::ConfirmAtLeastJoint,
+        Self::NoCarry,
+        Self::CarryBeforeClose,
+        Self::CarryMinority,
+        Self::TicketOneSet,
+        Self::CloseMinority,
+        Self::OpenWithoutWait,
+        Self::ClosingOpens,
+        Self::ExtendUnrefused,
+        Self::MarkWithoutKill,
+        Self::MarkLostOnRestart,
+        Self::ReplaceDeadAtOnce,
+        Self::DeadComesBack,
+        Self::WarmSpare,
+    ];
+
+    /// Whether it is wrong with masters that change.
+    pub fn is_of_changes(self) -> bool {
+        Self::OF_CHANGES.contains(&self)
+    }
+
+    /// Its name.
+    pub(super) fn name_at_changes(self) -> &'static str {
+        match self {
+            Self::JointUnion => "joint-union",
+            Self::JointOldOnly => "joint-old-only",
+            Self::JointNextOnly => "joint-next-only",
+            Self::NextBesideOld => "next-beside-old",
+            Self::LeftoverLock => "leftover-lock",
+            Self::FenceOneSet => "fence-one-set",
+            Self::ConfirmAtLeastJoint => "confirm-at-least-joint",
+            Self::NoCarry => "no-carry",
+            Self::CarryBeforeClose => "carry-before-close",
+            Self::CarryMinority => "carry-minority",
+            Self::TicketOneSet => "ticket-one-set",
+            Self::CloseMinority => "close-minority",
+            Self::OpenWithoutWait => "open-without-wait",
+            Self::ClosingOpens => "closing-opens",
+            Self::ExtendUnrefused => "extend-unrefused",
+            Self::MarkWithoutKill => "mark-without-kill",
+            Self::MarkLostOnRestart => "mark-lost-on-restart",
+            Self::ReplaceDeadAtOnce => "replace-dead-at-once",
+            Self::DeadComesBack => "dead-comes-back",
+            _ => "warm-spare",
+        }
+    }
+
+    /// Masters are replaced without a change.
+    pub(crate) fn replaces(self) -> bool {
+        matches!(self, Self::ReplaceDeadAtOnce | Self::DeadComesBack)
+    }
+
+    /// The settings of a client with these masters, and its nodes: the sound ones but for those who count in one set.
+    pub(crate) fn counted_by(
+        self,
+        named: &Named,
+        settings: RedlockBuilder,
+        nodes: &[Arc<dyn Node>],
+    ) -> RedlockBuilder {
+        let [old, next] = named.sets();
+        let set = match self {
+            _ if old == next => None,
+            Self::JointUnion => Some(old | next),
+            Self::JointOldOnly => Some(old),
+            Self::JointNextOnly => Some(next),
+            _ => None,
+        };
+        let Some(set) = set else {
+            return named.in_settings(settings).nodes(nodes.to_vec());
+        };
+        let asked = named.asked().into_iter().zip(nodes);
+        let counts = asked.filter(|(master, _)| set >> master & 1 == 1);
+        settings.nodes(counts.map(|(_, node)| node.clone()).collect())
+    }
+
+    /// What a client of both sets hears of a master that is in the next set alone.
+    pub(crate) fn heard_of_next(self, request: &Request, answer: &mut Result<Answer, Fault>) {
+        match (self, request, answer) {
+            (Self::FenceOneSet, Request::Acquire { .. }, Ok(Answer::Granted { counter })) => {
+                *counter = counter.map(|_| 1);
+            }
+            (
+                Self::TicketOneSet,
+                Request::Acquire { .. },
+                Ok(Answer::Refused {
+                    line: Some(line), ..
+                }),
+            ) => line.ticket = 0,
+            _ => {}
+        }
+    }
+}
+
+impl ChangePlan {
+    /// The masters of a client, where they are replaced without a change: those of the first set or of the second, as if
+    /// they had always been the masters.
+    pub(crate) fn replaced(&self, step: u8) -> Named {
+        Named::unmarked(self.sets[usize::from(step > 0)])
+    }
+
+    /// The master that is replaced by another one, where it is one alone.
+    pub(crate) fn one_replaced(&self) -> Option<usize> {
+        let [old, next] = [self.sets[0], self.sets[1]];
+        let (left, new) = (old & !next, next & !old);
+        let one = left.is_power_of_two() && new.is_power_of_two() && old.count_ones() > 2;
+        one.then(|| left.trailing_zeros() as usize)
+    }
+}

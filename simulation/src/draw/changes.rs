@@ -1,0 +1,195 @@
+//! Worlds in which masters change while clients take locks, made from others: longer, with smaller longest ttls, so that
+//! there is time for a walk.
+
+use super::{Fault, FaultKind, MS, Rng, Scenario};
+use crate::change_plan::{ChangePlan, admits};
+use crate::scenario::ClientPlan;
+
+/// The shapes of changes: which masters are, and which will be, as bits.
+const SHAPES: [[u16; 2]; 11] = [
+    // Three to three: one replaced, two, all.
+    [0b00_0111, 0b00_1011],
+    [0b00_0111, 0b00_1011],
+    [0b00_0111, 0b01_1100],
+    [0b00_0111, 0b11_1000],
+    // More, and fewer.
+    [0b00_0111, 0b01_1111],
+    [0b01_1111, 0b00_0111],
+    [0b01_1111, 0b00_0111],
+    // Five to five, one replaced.
+    [0b01_1111, 0b10_1111],
+    // Even numbers, and one alone.
+    [0b00_1111, 0b00_0111],
+    [0b00_0011, 0b00_0111],
+    [0b00_0001, 0b00_0111],
+];
+
+/// How the counters stand at the beginning: there are none, or they are ahead of the clocks by so many microseconds.
+const AHEAD: [Option<u64>; 3] = [None, Some(5_000_000), Some(3_600_000_000)];
+
+/// How far the operators go: mostly to the end.
+fn goal_from(rng: &mut Rng, begins: u64, marks: &[u64]) -> u64 {
+    let higher: Vec<u64> = marks
+        .iter()
+        .copied()
+        .filter(|mark| *mark >= begins)
+        .collect();
+    let last = *higher.last().unwrap_or(&0);
+    if rng.chance(500_000) {
+        last
+    } else {
+        rng.pick(&higher)
+    }
+}
+
+impl Scenario {
+    /// The scenario of a seed in which masters change.
+    pub fn draw_changes(seed: u64) -> Self {
+        let rng = &mut Rng::stream(seed, 10);
+        let shape = rng.pick(&SHAPES);
+        let masters = 16 - (shape[0] | shape[1]).leading_zeros();
+        let (mut scenario, resources) = Self::drawn(seed, Some(masters as u8));
+        if scenario.settings.fencing {
+            scenario.mix(&mut Rng::stream(seed, 4), resources);
+            scenario.permit(&mut Rng::stream(seed, 8));
+        }
+        scenario.meet_strangers(&mut Rng::stream(seed, 7), resources);
+        scenario.stretch(rng);
+        let mut sets = shape.to_vec();
+        if rng.chance(200_000) {
+            sets.push(shape[0]);
+        }
+        scenario.plan_change(rng, sets);
+        scenario.faults.sort_by_key(|fault| fault.at);
+        scenario
+    }
+
+    /// The same for longer, and with clocks that do not jump: who prepares a change looks at them.
+    fn stretch(&mut self, rng: &mut Rng) {
+        let jumps = |fault: &Fault| matches!(fault.kind, FaultKind::Jump { .. });
+        self.faults.retain(|fault| !jumps(fault));
+        let was = self.heal_at / MS;
+        self.heal_at = rng.range(3_000, 8_000) * MS;
+        for fault in &mut self.faults {
+            fault.at = fault.at / was * (self.heal_at / MS);
+        }
+        self.tasks = self.tasks.min(3);
+        let slower = rng.pick(&[1, 2, 4, 6]);
+        for client in &mut self.clients {
+            for step in &mut client.steps {
+                step.think *= slower;
+            }
+        }
+        let longest = rng.pick(&[0, 600, 1_000, 1_000, 1_500, 3_200]) * MS;
+        self.settings.max_ttl = longest.max(self.settings.ttl);
+    }
+
+    /// Nothing breaks, and nothing is lost or late.
+    fn quieten(&mut self) {
+        self.faults.clear();
+        let net = &mut self.net;
+        (net.loss_ppm, net.duplicate_ppm, net.reset_ppm) = (0, 0, 0);
+        (net.doze_ppm, net.preempt_ppm) = (0, 0);
+        (net.delay, net.jitter) = (net.delay.min(MS), net.jitter.min(MS));
+    }
+
+    fn plan_change(&mut self, rng: &mut Rng, sets: Vec<u16>) {
+        let changes = sets.len() as u64 - 1;
+        let marks: Vec<u64> = [0, 1, 2, 4, 5, 6, 8]
+            .into_iter()
+            .filter(|mark| *mark <= 4 * changes)
+            .collect();
+        let begins = rng.chance(400_000).then(|| rng.pick(&marks));
+        let stands = rng.chance(150_000);
+        if stands && rng.chance(500_000) {
+            self.quieten();
+        }
+        let both = [None, Some(0), Some(2), Some(2)];
+        let begins = if stands { rng.pick(&both) } else { begins };
+        let goal = if stands {
+            begins.unwrap_or(0)
+        } else {
+            goal_from(rng, begins.unwrap_or(0), &marks)
+        };
+        let operators = if stands { 0 } else { rng.pick(&[1, 1, 1, 2]) };
+        self.add_operators(rng, operators);
+        let last = 2 * changes as u8;
+        let admitted =
+            |mark: u64| -> Vec<u8> { (0..=last).filter(|step| admits(mark, *step)).collect() };
+        // In some worlds everybody keeps the masters that it has, let in or not.
+        let mixed = !stands && rng.chance(350_000);
+        let first = if mixed {
+            (0..=last).collect()
+        } else {
+            admitted(begins.unwrap_or(0))
+        };
+        let end = admitted(goal);
+        let steps: Vec<(u8, u8)> = (0..self.clients.len())
+            .map(|_| {
+                let first = rng.pick(&first);
+                let end = if stands { first } else { rng.pick(&end) };
+                (first, end)
+            })
+            .collect();
+        if rng.chance(400_000) {
+            self.hold_for_long(rng);
+        }
+        if !stands && !mixed {
+            self.tell_clients(rng, &steps, operators, last);
+        }
+        let plan = ChangePlan {
+            begins,
+            goal,
+            operators,
+            pause: rng.pick(&[20, 200, 1_000]) * MS,
+            steps,
+            ahead: rng.pick(&AHEAD),
+            retires: changes == 1 && rng.chance(700_000),
+            sets,
+        };
+        self.change = Some(plan);
+    }
+
+    /// Operators are clients as others are, but for what they do.
+    fn add_operators(&mut self, rng: &mut Rng, operators: u8) {
+        for _ in 0..operators {
+            let like = &self.clients[rng.below(self.clients.len() as u64) as usize];
+            let operator = ClientPlan {
+                origin: rng.range(1, 1 << 50),
+                steps: Vec::new(),
+                ..*like
+            };
+            self.clients.insert(0, operator);
+        }
+    }
+
+    /// Somebody has a lock nearly always, sometimes for longer than who changes masters waits.
+    fn hold_for_long(&mut self, rng: &mut Rng) {
+        let longest = rng.pick(&[2 * self.settings.ttl, 3 * self.settings.max_ttl]);
+        let one = rng.chance(500_000);
+        for step in self.clients.iter_mut().flat_map(|client| &mut client.steps) {
+            step.think = rng.below(100 * MS);
+            step.hold = rng.below(longest);
+            step.resource = if one { 0 } else { step.resource };
+            step.renew = rng.chance(800_000);
+        }
+    }
+
+    /// Draws when each client is told what: mostly one step after another, at any time.
+    fn tell_clients(&mut self, rng: &mut Rng, steps: &[(u8, u8)], operators: u8, last: u8) {
+        for (client, (first, _)) in steps.iter().enumerate().skip(operators.into()) {
+            let mut step = *first;
+            let mut at = 0;
+            while step < last && rng.chance(800_000) {
+                at += rng.below((self.heal_at - at) * 2 / 3);
+                step += if rng.chance(900_000) { 1 } else { 2 };
+                let kind = FaultKind::Tell {
+                    client: client as u8,
+                    step: step.min(last),
+                    down: rng.below(200 * MS),
+                };
+                self.faults.push(Fault { at, kind });
+            }
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! An operator who changes masters: the library's own steps, over words that are late or lost, in a process that pauses and
+//! dies as others do.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::future::{Either, select};
+use quorate::node::{ChangeOrder, ChangeSeen, Fault, Node, NodeName, Reply, Request};
+use quorate::runtime::{BoxFuture, Runtime};
+use quorate::{ChangeError, ChangeStage, ClientKind, Instant, MastersChange, Redlock, Survey};
+
+use crate::canary::Flaw;
+use crate::change_plan::{ChangePlan, NAMES};
+use crate::clock::MS;
+use crate::process::Process;
+use crate::rng::Rng;
+use crate::world::{Heard, Word, number_of};
+
+/// How long an operator waits for one answer.
+const PATIENCE: Duration = Duration::from_millis(800);
+
+/// Walks to where the plan says, and tells the world when it is there.
+pub(crate) async fn run(process: Arc<Process>) {
+    let plan = {
+        let world = process.shared.world();
+        let plan = world.scenario.change.clone();
+        plan.expect("an operator has something to change")
+    };
+    let mut seed = [0; 8];
+    process.random(&mut seed);
+    let flaw = process.shared.world().flaw;
+    let mut operator = Operator {
+        rng: Rng::new(u64::from_le_bytes(seed)),
+        clock: Arc::new(Hasty {
+            process: process.clone(),
+            ahead: AtomicU64::new(0),
+        }),
+        claims: Arc::default(),
+        process,
+        plan,
+        flaw,
+    };
+    let replaces = flaw.is_some_and(Flaw::replaces) && operator.plan.one_replaced().is_some();
+    for change in (0..operator.plan.changes()).filter(|_| !replaces) {
+        let goal = operator.plan.goal.checked_sub(4 * u64::from(change));
+        if let Some(goal) = goal {
+            operator.walk(change, goal).await;
+        }
+    }
+    let mut world = operator.process.shared.world();
+    world.change_done();
+    let process = &mut world.processes[operator.process.client];
+    process.tasks -= 1;
+    process.done = process.tasks == 0;
+}
+
+/// What all masters show when a mark stands on them.
+fn stage_at(goal: u64) -> ChangeStage {
+    match goal {
+        0 => ChangeStage::Prepared,
+        1 => ChangeStage::Closed,
+        2 | 3 => ChangeStage::Open,
+        _ => ChangeStage::Finished,
+    }
+}
+
+struct Operator {
+    process: Arc<Process>,
+    plan: ChangePlan,
+    rng: Rng,
+    clock: Arc<Hasty>,
+    claims: Claims,
+    flaw: Option<Flaw>,
+}
+
+/// A canary: masters that an operator takes for closed, with the marks that it thinks stand there.
+type Claims = Arc<Mutex<HashMap<usize, (u64, String)>>>;
+
+/// The clock of an operator: that of its process, but for a canary that takes a wait for over.
+struct Hasty {
+    process: Arc<Process>,
+    ahead: AtomicU64,
+}
+
+impl Hasty {
+    fn ahead(&self) -> Duration {
+        Duration::from_nanos(self.ahead.load(Ordering::Relaxed))
+    }
+
+    fn skip(&self, time: Duration) {
+        self.ahead
+            .fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
+impl Runtime for Hasty {
+    fn now(&self) -> Instant {
+        self.process.now() + self.ahead()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        self.process.wall_micros()
+    }
+
+    fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
+        let ahead = self.ahead().as_nanos() as u64;
+        let at = Instant::from_nanos(at.as_nanos().saturating_sub(ahead));
+        self.process.sleep_until(at)
+    }
+
+    fn spawn(&self, task: BoxFuture<()>) -> bool {
+        self.process.spawn(task)
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        self.process.random(bytes);
+    }
+}
+
+impl Operator {
+    /// What the operator goes by in one of the changes.
+    fn redlock(&self, change: u8) -> Redlock {
+        let named = self.plan.named(2 * change + 1);
+        let node = |master: usize| {
+            Arc::new(OperatorNode {
+                process: self.process.clone(),
+                master,
+                name: NodeName::new(NAMES[master]),
+                first: named.asked().first() == Some(&master),
+                flaw: self.flaw,
+                claims: self.claims.clone(),
+            }) as Arc<dyn Node>
+        };
+        let nodes = named.asked().into_iter().map(node).collect();
+        let settings = self.process.shared.world().scenario.settings;
+        let builder = named.in_settings(settings.builder());
+        let builder = builder.nodes(nodes).runtime(self.clock.clone());
+        builder.build().expect("settings that fit together")
+    }
+
+    /// One change, until all masters show at least that much.
+    async fn walk(&mut self, change: u8, goal: u64) {
+        let redlock = self.redlock(change);
+        let change_of = redlock.change().expect("next masters are named");
+        let wanted = stage_at(goal);
+        loop {
+            self.pause().await;
+            let stage = change_of.look().await.stage();
+            if stage >= wanted {
+                break;
+            }
+            let step = if self.rng.chance(150_000) && self.is_early() {
+                self.again(&change_of, stage).await
+            } else {
+                self.next(&change_of, stage).await
+            };
+            if let Err(error) = step {
+                let mut world = self.process.shared.world();
+                world.watch.coverage.not_yet += 1;
+                world.say(|| format!("the operator does not get on: {error}"));
+            }
+        }
+        if wanted == ChangeStage::Finished && self.plan.retires {
+            let left =
+                self.plan.sets[usize::from(change)] & !self.plan.sets[usize::from(change) + 1];
+            let mut world = self.process.shared.world();
+            for master in (0..NAMES.len()).filter(|master| left >> master & 1 == 1) {
+                world.retire(master);
+            }
+        }
+    }
+
+    fn is_early(&self) -> bool {
+        !self.process.shared.world().healed()
+    }
+
+    async fn sleep(&self, time: Duration) {
+        self.process.sleep_until(self.process.now() + time).await;
+    }
+
+    async fn pause(&mut self) {
+        let most = if self.is_early() {
+            self.plan.pause
+        } else {
+            50 * MS
+        };
+        let pause = Duration::from_nanos(self.rng.range(MS, most));
+        self.sleep(pause).await;
+    }
+
+    /// The step that is next.
+    async fn next(
+        &mut self,
+        change: &MastersChange<'_>,
+        stage: ChangeStage,
+    ) -> Result<(), ChangeError> {
+        match stage {
+            ChangeStage::Untouched => change.prepare().await.map(drop),
+            ChangeStage::Prepared | ChangeStage::PartlyClosed => change.close().await.map(drop),
+            ChangeStage::Closed => self.open(change).await,
+            _ => change.finish().await.map(drop),
+        }
+    }
+
+    /// A step that was taken before.
+    async fn again(
+        &mut self,
+        change: &MastersChange<'_>,
+        stage: ChangeStage,
+    ) -> Result<(), ChangeError> {
+        match (stage, self.rng.below(2)) {
+            (ChangeStage::Open, 0) => change.open_again().await.map(drop),
+            (ChangeStage::Closed | ChangeStage::Open, _) => change.close().await.map(drop),
+            _ => change.prepare().await.map(drop),
+        }
+    }
+
+    async fn open(&mut self, change: &MastersChange<'_>) -> Result<(), ChangeError> {
+        let closed = change.closed().await?;
+        if self.waits(&closed) {
+            self.sleep(change.wait()).await;
+        } else {
+            self.clock.skip(change.wait());
+        }
+        if self.rng.chance(300_000) {
+            self.pause().await;
+        }
+        change.open(&closed).await.map(drop)
+    }
+}
+
+impl Operator {
+    /// All but two canaries wait.
+    fn waits(&self, closed: &Survey) -> bool {
+        let clients = |survey: &Survey| {
+            let masters = survey.masters.iter().filter(|master| master.is_old);
+            let old = masters.flat_map(|master| &master.seen.clients);
+            let known = old.filter(
+                |client| matches!(client.kind, ClientKind::AtStep(step, _) if step % 4 == 0),
+            );
+            known.count()
+        };
+        match self.flaw {
+            Some(Flaw::OpenWithoutWait) => false,
+            Some(Flaw::LeftoverLock) => clients(closed) > 0,
+            _ => true,
+        }
+    }
+}
+
+/// A master as an operator reaches it: for orders alone.
+struct OperatorNode {
+    process: Arc<Process>,
+    master: usize,
+    name: NodeName,
+    /// It is the first of the masters that are.
+    first: bool,
+    flaw: Option<Flaw>,
+    claims: Claims,
+}
+
+impl Node for OperatorNode {
+    fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    /// A reply that is dropped is answered.
+    fn send(&self, _: Request, reply: Reply) {
+        drop(reply);
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn change(&self, order: ChangeOrder) -> BoxFuture<ChangeSeen> {
+        let talk = Talk {
+            process: self.process.clone(),
+            master: self.master,
+            run: None,
+            first: self.first,
+            flaw: self.flaw,
+            claims: self.claims.clone(),
+        };
+        Box::pin(talk.carry_out(order))
+    }
+}
+
+/// One connection of an operator.
+struct Talk {
+    process: Arc<Process>,
+    master: usize,
+    run: Option<u32>,
+    first: bool,
+    flaw: Option<Flaw>,
+    claims: Claims,
+}
+
+impl Talk {
+    async fn carry_out(mut self, order: ChangeOrder) -> ChangeSeen {
+        let mut seen = ChangeSeen::default();
+        if let Err(fault) = self.carried_out(&order, &mut seen).await {
+            seen.fault = Some(fault);
+        }
+        seen
+    }
+
+    async fn carried_out(
+        &mut self,
+        order: &ChangeOrder,
+        seen: &mut ChangeSeen,
+    ) -> Result<(), Fault> {
+        let mut ended = 0;
+        let mut counters = Vec::new();
+        match order {
+            ChangeOrder::Raise {
+                number,
+                print,
+                step,
+            } => {
+                if self.only_claims(*number, print) {
+                    return self.look(seen).await;
+                }
+                self.say(Word::Raise(*number, print.clone())).await?;
+                if self.flaw != Some(Flaw::MarkWithoutKill) {
+                    ended = self.end_clients_below(*step).await?;
+                }
+            }
+            ChangeOrder::Counters(within) => {
+                let Heard::Counters(all) = self.say(Word::Counters(*within)).await? else {
+                    return Err(odd());
+                };
+                counters = all;
+            }
+            ChangeOrder::Carry(counters) => {
+                self.say(Word::Carry(counters.clone())).await?;
+            }
+            // Nothing is kept under the locks of these worlds.
+            _ => {}
+        }
+        self.look(seen).await?;
+        seen.ended = ended;
+        seen.counters = counters;
+        Ok(())
+    }
+
+    /// Ends the connections of clients at lower steps.
+    async fn end_clients_below(&mut self, step: u64) -> Result<usize, Fault> {
+        // Read behind the mark, as on real servers.
+        let Heard::Clients(list) = self.say(Word::Clients).await? else {
+            return Err(odd());
+        };
+        let mut ended = 0;
+        for client in quorate::testing::clients(&list) {
+            if matches!(client.kind, ClientKind::AtStep(of, _) if of < step) {
+                let killed = self.say(Word::Kill(client.id)).await?;
+                ended += usize::from(matches!(killed, Heard::Killed(true)));
+            }
+        }
+        Ok(ended)
+    }
+
+    async fn look(&mut self, seen: &mut ChangeSeen) -> Result<(), Fault> {
+        let Heard::Seen(found, list) = self.say(Word::Look).await? else {
+            return Err(odd());
+        };
+        *seen = *found;
+        seen.clients = quorate::testing::clients(&list);
+        let claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((number, mark)) = claims.get(&self.master)
+            && number_of(seen.mark.as_deref()) < *number
+        {
+            seen.mark = Some(mark.clone());
+        }
+        Ok(())
+    }
+
+    /// A canary closes the first master alone, and takes the others for closed.
+    fn only_claims(&self, number: u64, print: &str) -> bool {
+        let claims = self.flaw == Some(Flaw::CloseMinority) && number % 4 == 1 && !self.first;
+        if claims {
+            let mark = (number, format!("{number} {print}"));
+            let mut known = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+            known.insert(self.master, mark);
+        }
+        claims
+    }
+
+    async fn say(&mut self, word: Word) -> Result<Heard, Fault> {
+        let process = self.process.clone();
+        let said = process
+            .shared
+            .say_order(process.client, (self.master, self.run), word);
+        let said = std::pin::pin!(said);
+        let late = process.sleep_until(process.now() + PATIENCE);
+        let Either::Left(((heard, run), _)) = select(said, late).await else {
+            process.shared.world().watch.coverage.unanswered += 1;
+            return Err(Fault::Timeout(PATIENCE));
+        };
+        self.run.get_or_insert(run);
+        match heard {
+            Heard::Gone => Err(Fault::Down("connection closed".into())),
+            Heard::Refused(how) => Err(Fault::Server(how.text().trim_end().into())),
+            heard => Ok(heard),
+        }
+    }
+}
+
+fn odd() -> Fault {
+    Fault::Server("an odd answer".into())
+}

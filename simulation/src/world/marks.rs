@@ -1,0 +1,437 @@
+//! The marks of masters that change: what stands on each, who is let in by it, and what a restart does to it.
+
+use std::fmt::Write as _;
+
+use quorate::Redlock;
+use quorate::node::Request;
+
+use super::master::SimMaster;
+use super::words::{number, text};
+use super::{Event, World};
+use crate::canary::Flaw;
+use crate::change_plan::{ChangePlan, Named, Sets, admits, is_majority};
+use crate::locker::{PLACES, name};
+
+/// The key of the mark.
+const MASTERS: &[u8] = b"quorate:masters";
+
+/// How long a counter is kept.
+const DAY: std::time::Duration = std::time::Duration::from_secs(86_400);
+
+/// What a script looks at before it votes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Looks {
+    /// There has to be a mark.
+    needed: bool,
+    /// Marks that let its client in.
+    marks: Vec<String>,
+}
+
+impl Looks {
+    /// Reads the line in front of a script; none where it looks at nothing.
+    fn read(line: &str) -> Option<Self> {
+        let wrong = line.strip_prefix("local mark = redis.call('GET', 'quorate:masters') if ")?;
+        let (wrong, _) = wrong.split_once(" then ")?;
+        let mut parts = wrong.split(" and ");
+        let needed = parts.next()? == "true";
+        let mark = |part: &str| {
+            Some(
+                part.strip_prefix("mark ~= '")?
+                    .strip_suffix('\'')?
+                    .to_owned(),
+            )
+        };
+        Some(Self {
+            needed,
+            marks: parts.map(mark).collect::<Option<_>>()?,
+        })
+    }
+
+    fn lets_in(&self, mark: Option<&str>) -> bool {
+        mark.map_or(!self.needed, |mark| {
+            self.marks.iter().any(|ours| ours == mark)
+        })
+    }
+}
+
+impl Looks {
+    /// A canary: as if a mark by which masters are closed were the one behind it.
+    fn is_opened_by_closing(&self, mark: Option<&str>) -> bool {
+        let number = number_of(mark);
+        let next = |ours: &String| number_of(Some(ours)) == number + 1;
+        number % 4 == 1 && self.marks.iter().any(next)
+    }
+}
+
+/// Which way to look the name of a script stands for.
+pub(super) fn looks_in(sha: &[u8]) -> usize {
+    sha.first_chunk::<38>()
+        .map_or(0, |looks| number(looks) as usize)
+}
+
+/// The number of a mark; zero where there is none.
+pub(crate) fn number_of(mark: Option<&str>) -> u64 {
+    mark.and_then(|mark| mark.split(' ').next()?.parse().ok())
+        .unwrap_or(0)
+}
+
+impl SimMaster {
+    pub(super) fn mark(&self, now_us: u64) -> Option<&str> {
+        self.memory.peek(now_us, MASTERS).holder.map(text)
+    }
+
+    pub(super) fn set_mark(&mut self, now_us: u64, mark: &str) {
+        self.memory.put_text(now_us, MASTERS, mark.as_bytes(), None);
+    }
+
+    /// It has loaded a script that looks so.
+    pub(super) fn learn(&mut self, looks: usize, script: usize) {
+        if self.scripts.len() <= looks {
+            self.scripts.resize(looks + 1, 0);
+        }
+        self.scripts[looks] |= 1 << script;
+    }
+
+    pub(super) fn knows(&self, looks: usize, script: usize) -> bool {
+        self.scripts
+            .get(looks)
+            .is_some_and(|all| all >> script & 1 == 1)
+    }
+
+    /// Raises the counter of a place, and never lowers it; true where it was below.
+    pub(super) fn raise_counter(&mut self, now_us: u64, key: &[u8], number: u64) -> bool {
+        let lock = key.strip_prefix(b"quorate:fence:").unwrap_or(key);
+        if self.memory.peek(now_us, lock).counter.unwrap_or(0) >= number {
+            return false;
+        }
+        let text = number.to_string();
+        self.memory
+            .put_text(now_us, key, text.as_bytes(), Some(DAY));
+        true
+    }
+}
+
+impl World {
+    /// The masters of a client as it names them in the life that it begins now.
+    pub(crate) fn named(&mut self, client: usize) -> Named {
+        let process = &mut self.processes[client];
+        process.step_now = process.told;
+        self.named_at(self.processes[client].step_now)
+    }
+
+    fn named_at(&self, step: u8) -> Named {
+        match &self.scenario.change {
+            Some(plan) if self.is_replacing() => plan.replaced(step),
+            _ => self.scenario.named(step),
+        }
+    }
+
+    /// A canary: masters are replaced without a change.
+    fn is_replacing(&self) -> bool {
+        let plan = self.scenario.change.as_ref();
+        self.flaw.is_some_and(Flaw::replaces)
+            && plan.is_some_and(|plan| plan.one_replaced().is_some())
+    }
+
+    /// Which masters make a majority for a client.
+    pub(crate) fn sets(&mut self, client: usize) -> Sets {
+        let step = self.processes[client].step_now;
+        let coverage = &mut self.watch.coverage;
+        coverage.joint += u64::from(step % 2 == 1);
+        coverage.later += u64::from(step > 1);
+        self.named_at(step).sets()
+    }
+
+    /// A client is to be told other masters; a canary tells it so that the master which is replaced dies then, and it may
+    /// be later.
+    pub(super) fn tell_masters(&mut self, fault: u32, (client, step): (u8, u8), down: u64) {
+        let (now, plan) = (self.now, self.scenario.change.as_ref());
+        if self.is_replacing()
+            && step > 0
+            && let Some(dead) = plan.and_then(ChangePlan::one_replaced)
+        {
+            let comes_back = self.flaw == Some(Flaw::DeadComesBack);
+            let wait = if comes_back {
+                self.scenario.settings.max_ttl / 50 * 51
+            } else {
+                0
+            };
+            let died = *self.died.get_or_insert(now);
+            if died == now {
+                self.crash(dead, if comes_back { wait } else { u64::MAX / 4 });
+            }
+            if now < died + wait {
+                return self.at(died + wait, Event::Fault(fault));
+            }
+        }
+        self.processes[usize::from(client)].told = step;
+        self.kill_process(client, down);
+    }
+
+    /// Whether a message is one that this server hears as from who knows that master as a next one alone.
+    pub(super) fn is_next_of(&self, conn: usize) -> bool {
+        let conn = &self.conns[conn];
+        let step = self.processes[self.links[conn.link].client].step_now;
+        step % 2 == 1 && self.named_at(step).sets()[0] >> conn.master & 1 == 0
+    }
+
+    /// A canary: who is closed out is told of it in answer to everything but an extension.
+    pub(super) fn refusal_but_of_extensions(
+        &self,
+        conn: usize,
+        request: &Request,
+    ) -> Option<String> {
+        let master = &self.masters[self.conns[conn].master];
+        let mark = master.mark(master.micros(self.now))?;
+        let old = self.conns[conn].name.starts_with("quorate/0/");
+        let vote = request.is_vote() && !matches!(request, Request::Extend { .. });
+        let refused =
+            self.flaw == Some(Flaw::ExtendUnrefused) && old && vote && number_of(Some(mark)) > 0;
+        refused.then(|| format!("-ERR quorate: masters {mark}\r\n"))
+    }
+
+    /// Whether the masters that a client has are those that it keeps, once the operators are done; else it is told others.
+    pub(crate) fn may_lock(&mut self, client: usize) -> bool {
+        let Some(plan) = &self.scenario.change else {
+            return true;
+        };
+        let step = self.processes[client].step_now;
+        let may = admits(plan.goal, step);
+        if self.arrived && !may {
+            self.at(self.now, Event::Told(client as u8));
+        }
+        if self.arrived && may {
+            self.mend_marks(step);
+        }
+        self.arrived && may
+    }
+
+    /// Where a majority has lost its marks nobody is let in by later masters any more, and no client gives marks again:
+    /// somebody writes them by hand.
+    fn mend_marks(&mut self, step: u8) {
+        let marked =
+            (0..self.masters.len()).filter(|master| admits(self.mark_number(*master), step));
+        let marked = marked.fold(0, |all, master| all | 1 << master);
+        let Some(plan) = self.scenario.change.clone() else {
+            return;
+        };
+        let named = plan.named(step);
+        if self.is_replacing() || is_majority(marked, named.sets()) {
+            return;
+        }
+        let change = (plan.goal / 4).min(u64::from(plan.changes()) - 1) as u8;
+        let both = plan.named(2 * change + 1).in_settings(Redlock::builder());
+        let Some(mark) = quorate::testing::mark(&both, plan.goal) else {
+            return;
+        };
+        self.watch.coverage.mended += 1;
+        for master in named.asked() {
+            if self.mark_number(master) < plan.goal {
+                let now_us = self.masters[master].micros(self.now);
+                self.masters[master].set_mark(now_us, &mark);
+                self.raised(master);
+            }
+        }
+    }
+
+    /// Puts the marks and counters where they stand at the beginning.
+    pub(super) fn begin_change(&mut self) {
+        let Some(plan) = self.scenario.change.clone() else {
+            return;
+        };
+        if self.is_replacing() {
+            return;
+        }
+        self.watch.coverage.told += 1;
+        let begins = plan.begins.unwrap_or(0);
+        let change = (begins / 4).min(u64::from(plan.changes()) - 1);
+        let named = plan.named(2 * change as u8 + 1);
+        let mark = plan.begins.and_then(|number| {
+            quorate::testing::mark(&named.in_settings(Redlock::builder()), number)
+        });
+        let old = plan.named(2 * change as u8).sets()[0];
+        for master in named.asked() {
+            let now_us = self.masters[master].micros(self.now);
+            if let Some(mark) = &mark {
+                self.masters[master].set_mark(now_us, mark);
+            }
+            let counted = begins % 4 > 1 || old >> master & 1 == 1;
+            if let Some(ahead) = plan.ahead.filter(|_| counted) {
+                for place in 0..PLACES {
+                    let key = format!("quorate:fence:{}", name(place as u8));
+                    self.masters[master].raise_counter(now_us, key.as_bytes(), now_us + ahead);
+                }
+            }
+            self.masters[master].look_at_all(self.now);
+        }
+    }
+
+    /// An operator is where all walk to.
+    pub(crate) fn change_done(&mut self) {
+        self.arrived = true;
+    }
+
+    /// A client is told its last masters, and is started anew with them.
+    pub(super) fn tell_last(&mut self, client: usize) {
+        let steps = self.scenario.change.as_ref();
+        let Some((_, last)) = steps.and_then(|plan| plan.steps.get(client).copied()) else {
+            return;
+        };
+        self.processes[client].told = last;
+        self.say(|| format!("client {client} is told the masters of step {last}"));
+        self.kill_process(client as u8, 0);
+    }
+
+    /// Which way of looking stands in front of a script.
+    pub(super) fn looks_of(&mut self, line: &[u8]) -> usize {
+        let Some(looks) = Looks::read(text(line)) else {
+            return 0;
+        };
+        if let Some(known) = self.looks.iter().position(|known| *known == looks) {
+            return known;
+        }
+        self.looks.push(looks);
+        self.looks.len() - 1
+    }
+
+    /// What a script says that looks at the mark, where its client is not let in.
+    pub(super) fn refusal_by_mark(&self, conn: usize, looks: usize) -> Option<String> {
+        if looks == 0 || self.flaw == Some(Flaw::NextBesideOld) {
+            return None;
+        }
+        let master = &self.masters[self.conns[conn].master];
+        let mark = master.mark(master.micros(self.now));
+        let looks = &self.looks[looks];
+        let opens = self.flaw == Some(Flaw::ClosingOpens) && looks.is_opened_by_closing(mark);
+        let refused = !looks.lets_in(mark) && !opens;
+        refused.then(|| format!("-ERR quorate: masters {}\r\n", mark.unwrap_or("-")))
+    }
+
+    /// The mark, for a client that connects.
+    pub(super) fn tell_mark(&self, conn: usize, out: &mut String) {
+        let master = &self.masters[self.conns[conn].master];
+        let silent = match self.flaw {
+            Some(Flaw::NextBesideOld) => true,
+            Some(Flaw::ExtendUnrefused) => self.conns[conn].name.starts_with("quorate/0/"),
+            _ => false,
+        };
+        match master.mark(master.micros(self.now)).filter(|_| !silent) {
+            Some(mark) => write!(out, "${}\r\n{mark}\r\n", mark.len()),
+            None => write!(out, "_\r\n"),
+        }
+        .expect("a string takes everything");
+    }
+
+    /// A client gives a mark back that has been lost, where there is none.
+    pub(super) fn take_mark(&mut self, conn: usize, mark: &[u8], out: &mut String) {
+        let index = self.conns[conn].master;
+        let now_us = self.masters[index].micros(self.now);
+        let lost = self.flaw == Some(Flaw::MarkLostOnRestart);
+        if lost || self.masters[index].mark(now_us).is_some() {
+            return out.push_str("_\r\n");
+        }
+        self.watch.coverage.given_again += 1;
+        self.masters[index].set_mark(now_us, text(mark));
+        let mark = text(mark).to_owned();
+        self.say(|| format!("master {index} is given its mark again: {mark}"));
+        self.raised(index);
+        out.push_str("+OK\r\n");
+    }
+
+    pub(super) fn mark_number(&self, master: usize) -> u64 {
+        let master = &self.masters[master];
+        number_of(master.mark(master.micros(self.now)))
+    }
+
+    /// The mark of a master has been raised.
+    pub(super) fn raised(&mut self, master: usize) {
+        let number = self.mark_number(master);
+        self.fallen[master] = self.fallen[master].filter(|(was, _)| *was > number);
+        self.judge_marks();
+    }
+
+    /// A master is back that had a mark of this number.
+    pub(super) fn look_at_fallen(&mut self, master: usize, was: u64) {
+        if self.flaw == Some(Flaw::MarkLostOnRestart) {
+            let now_us = self.masters[master].micros(self.now);
+            let now = std::time::Duration::ZERO;
+            self.masters[master]
+                .memory
+                .put_text(now_us, MASTERS, b"", Some(now));
+            return;
+        }
+        if self.scenario.change.is_none() || self.mark_number(master) >= was {
+            return;
+        }
+        self.watch.coverage.fallen += 1;
+        let most = self.fallen[master].map_or(was, |(most, _)| most.max(was));
+        // Clocks may run apart by 1 % while it is measured, as everywhere else.
+        let until = self.now + self.scenario.settings.max_ttl / 100 * 99;
+        self.fallen[master] = Some((most, until));
+        self.at(until, Event::Unguarded);
+    }
+
+    /// That masters keep their marks, or are given them again while they are guarded, is what all rests on. Where so many
+    /// have lost theirs that they let in again who was closed out, nothing is promised any more.
+    pub(super) fn judge_marks(&mut self) {
+        let Some(plan) = &self.scenario.change else {
+            return;
+        };
+        let now = self.now;
+        let fallen = |master: &usize| self.fallen[*master].is_some_and(|(_, until)| until <= now);
+        let fallen: u16 = (0..self.masters.len())
+            .filter(fallen)
+            .fold(0, |all, one| all | 1 << one);
+        if fallen == 0 {
+            return;
+        }
+        let admitting = |step: u8| {
+            let admits = |master: &usize| admits(self.mark_number(*master), step);
+            (0..self.masters.len())
+                .filter(admits)
+                .fold(0, |all, one| all | 1 << one)
+        };
+        let steps = 0..=2 * plan.changes();
+        let open: Vec<(u8, u16)> = steps
+            .map(|step| (step, admitting(step)))
+            .filter(|(step, masters)| is_majority(*masters, plan.named(*step).sets()))
+            .collect();
+        let apart = |(one, by): &(u8, u16)| {
+            let other = |(other, to): &(u8, u16)| *other >= one + 2 && (by | to) & fallen != 0;
+            open.iter().any(other)
+        };
+        if open.iter().any(apart) {
+            self.say(|| "too many masters have lost their marks".to_owned());
+            self.watch.lose_promises();
+        }
+    }
+
+    /// A master that is left over is stopped for good.
+    pub(crate) fn retire(&mut self, index: usize) {
+        if std::mem::replace(&mut self.masters[index].retired, true) {
+            return;
+        }
+        self.say(|| format!("master {index} is stopped for good"));
+        self.watch.coverage.retired += 1;
+        self.masters[index].up = false;
+        self.cut_all(index, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_script_looks_at_is_read_from_its_first_line() {
+        let line = "local mark = redis.call('GET', 'quorate:masters') if mark and mark ~= '0 aa' and mark ~= '1 bb' then \
+                    return redis.error_reply('ERR x' .. (mark or '-')) end local MAX_TTL = 1";
+        let looks = Looks::read(line).expect("it looks");
+        assert!(looks.lets_in(None) && looks.lets_in(Some("1 bb")));
+        assert!(!looks.lets_in(Some("1 aa")));
+        let next = line.replace("if mark and", "if true and");
+        let next = Looks::read(&next).expect("it looks");
+        assert!(!next.lets_in(None));
+        assert_eq!(Looks::read("local MAX_TTL = 1"), None);
+    }
+}

@@ -1,0 +1,300 @@
+//! Words of operators who change masters, on their way to a master and back: late, never, or executed when nobody waits for
+//! them any more.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use quorate::ChangeSeen;
+
+use super::marks::number_of;
+use super::master::run_id;
+use super::net::{Trip, Way};
+use super::{Event, Shared, World};
+use crate::canary::Flaw;
+use crate::clock::{BEGIN, EPOCH_US, MS};
+use crate::locker::{PLACES, name};
+use crate::scenario::Refusal;
+
+/// A fencing counter: its key, and its number.
+pub(crate) type Counter = (Vec<u8>, u64);
+
+/// Longer than counters live.
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// What an operator says to a master, as one message.
+#[derive(Clone, Debug)]
+pub(crate) enum Word {
+    /// Raise the mark, if it is lower.
+    Raise(u64, Arc<str>),
+    /// Who is connected?
+    Clients,
+    /// End that connection.
+    Kill(u64),
+    /// Which counters are not farther behind the clock than this?
+    Counters(Duration),
+    /// Raise these counters, where they are lower.
+    Carry(Arc<[Counter]>),
+    /// How is it?
+    Look,
+}
+
+/// What the master says.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    Done,
+    Clients(String),
+    Killed(bool),
+    Counters(Vec<Counter>),
+    /// How it is, and who is connected.
+    Seen(Box<ChangeSeen>, String),
+    Refused(Refusal),
+    /// The connection has ended.
+    Gone,
+}
+
+/// A word under way.
+pub(super) struct Order {
+    pub(super) client: usize,
+    master: usize,
+    /// The run of the server to which the connection was made.
+    run: Option<u32>,
+    word: Word,
+    heard: Option<(Heard, u32)>,
+    waker: Option<Waker>,
+    obeyed: bool,
+}
+
+impl Shared {
+    /// Says something to a master, in a connection to this run of it.
+    pub(crate) async fn say_order(
+        &self,
+        client: usize,
+        (master, run): (usize, Option<u32>),
+        word: Word,
+    ) -> (Heard, u32) {
+        let order = self.world().order(client, (master, run), word);
+        std::future::poll_fn(|cx| self.poll_order(order, cx)).await
+    }
+
+    fn poll_order(&self, order: usize, cx: &Context<'_>) -> Poll<(Heard, u32)> {
+        let mut world = self.world();
+        let Some(order) = world.orders.get_mut(order) else {
+            return Poll::Pending;
+        };
+        if order.obeyed
+            && let Some(heard) = order.heard.take()
+        {
+            return Poll::Ready(heard);
+        }
+        let old = order.waker.replace(cx.waker().clone());
+        drop(world);
+        drop(old);
+        Poll::Pending
+    }
+}
+
+impl World {
+    fn order(&mut self, client: usize, (master, run): (usize, Option<u32>), word: Word) -> usize {
+        let at = self.trip(client, master, Way::To);
+        let order = self.orders.len();
+        self.orders.push(Order {
+            client,
+            master,
+            run,
+            word,
+            heard: None,
+            waker: None,
+            obeyed: false,
+        });
+        let index = order as u32;
+        self.at(at, Event::Ordered { order: index });
+        order
+    }
+
+    fn trip(&mut self, client: usize, master: usize, way: Way) -> u64 {
+        let trip = Trip {
+            client,
+            master,
+            way,
+            healed_within: self.scenario.settings.node_timeout / 3,
+        };
+        let lost = &mut self.watch.coverage.lost_packets;
+        trip.ends(&self.scenario, self.now, &mut self.rng, lost)
+    }
+
+    /// A word reaches its master.
+    pub(super) fn ordered(&mut self, index: usize) {
+        let Order {
+            client,
+            master,
+            run,
+            ..
+        } = self.orders[index];
+        let there = &self.masters[master];
+        if there.up && there.stalled_until > self.now {
+            let (at, order) = (there.stalled_until, index as u32);
+            return self.at(at, Event::Ordered { order });
+        }
+        let here = there.run;
+        let heard = if !there.up || run.is_some_and(|run| run != here) {
+            Heard::Gone
+        } else {
+            let word = self.orders[index].word.clone();
+            self.obey(client, master, &word)
+        };
+        self.orders[index].heard = Some((heard, here));
+        let at = self.trip(client, master, Way::From);
+        let order = index as u32;
+        self.at(at, Event::Obeyed { order });
+    }
+
+    /// The answer reaches the operator.
+    pub(super) fn obeyed(&mut self, index: usize) -> Option<Waker> {
+        let order = &mut self.orders[index];
+        order.obeyed = true;
+        order.waker.take()
+    }
+
+    fn obey(&mut self, client: usize, master: usize, word: &Word) -> Heard {
+        let refusing = self.masters[master]
+            .refusing
+            .filter(|(until, _)| self.now < *until);
+        if let (Some((_, how)), Word::Raise(..) | Word::Carry(_)) = (refusing, word) {
+            return if how == Refusal::HangUp {
+                Heard::Gone
+            } else {
+                Heard::Refused(how)
+            };
+        }
+        if self.flaw == Some(Flaw::CarryBeforeClose) && self.counted[master].is_none() {
+            self.counted[master] = Some(self.counters_of(master, DAY));
+        }
+        match word {
+            Word::Raise(number, print) => {
+                self.raise_mark(master, *number, print);
+                Heard::Done
+            }
+            Word::Clients => Heard::Clients(self.client_list(master)),
+            Word::Kill(id) => {
+                let killed = self.kill_connection(master, *id);
+                if killed {
+                    self.conns[*id as usize - 1].ended = true;
+                    self.watch.coverage.ended += 1;
+                    self.say(|| format!("master {master}: connection {id} is ended"));
+                }
+                Heard::Killed(killed)
+            }
+            Word::Counters(within) => {
+                let early = self.counted[master].clone();
+                let counters = early.unwrap_or_else(|| self.counters_of(master, *within));
+                let read = self.flaw != Some(Flaw::CarryMinority) || self.has_least(master);
+                Heard::Counters(if read { counters } else { Vec::new() })
+            }
+            Word::Carry(_) if self.flaw == Some(Flaw::NoCarry) => Heard::Done,
+            Word::Carry(counters) => {
+                self.carry_to(master, counters);
+                Heard::Done
+            }
+            Word::Look => {
+                let seen = self.seen_of(client, master);
+                Heard::Seen(Box::new(seen), self.client_list(master))
+            }
+        }
+    }
+
+    fn raise_mark(&mut self, index: usize, number: u64, print: &str) {
+        let now_us = self.masters[index].micros(self.now);
+        let mark = self.masters[index].mark(now_us);
+        if mark.is_some() && number_of(mark) >= number {
+            return;
+        }
+        let coverage = &mut self.watch.coverage;
+        match number % 4 {
+            1 => coverage.closed += 1,
+            2 => coverage.opened += 1,
+            _ if number == 0 => coverage.prepared += 1,
+            _ => coverage.finished += 1,
+        }
+        self.masters[index].set_mark(now_us, &format!("{number} {print}"));
+        self.say(|| format!("master {index}: the mark is {number} now"));
+        self.raised(index);
+        if self.flaw == Some(Flaw::MarkLostOnRestart) && number % 4 == 2 {
+            self.restart_left_over(number / 4);
+        }
+    }
+
+    /// A canary: those that are left over are not stopped but started anew, without their marks.
+    fn restart_left_over(&mut self, change: u64) {
+        let plan = self.scenario.change.as_ref();
+        let sets = plan.map(|plan| plan.named(2 * change as u8 + 1).sets());
+        let [old, next] = sets.unwrap_or_default();
+        for master in (0..self.masters.len()).filter(|master| (old & !next) >> master & 1 == 1) {
+            self.crash(master, 20 * MS);
+        }
+    }
+
+    /// Who is connected, as a server tells it.
+    fn client_list(&self, master: usize) -> String {
+        let run = self.masters[master].run;
+        let here = self.conns.iter().enumerate();
+        let here = here.filter(|(_, conn)| conn.server && (conn.master, conn.run) == (master, run));
+        let line = |(index, conn): (usize, &super::net::Conn)| {
+            let client = self.links[conn.link].client;
+            let sub = u8::from(conn.subscriber.is_some());
+            format!(
+                "id={} addr=10.0.0.{client}:1 name={} db=0 sub={sub} cmd=ping\n",
+                index + 1,
+                conn.name
+            )
+        };
+        here.map(line).collect()
+    }
+
+    fn counters_of(&self, master: usize, within: Duration) -> Vec<Counter> {
+        let master = &self.masters[master];
+        let now_us = master.micros(self.now);
+        let least = now_us.saturating_sub(within.as_micros() as u64);
+        let counter = |place: usize| {
+            let key = name(place as u8);
+            let number = master.memory.peek(now_us, key.as_bytes()).counter?;
+            (number >= least).then(|| (format!("quorate:fence:{key}").into_bytes(), number))
+        };
+        (0..PLACES).filter_map(counter).collect()
+    }
+
+    /// A canary: whether this is the one old master whose counters are read, which has the least to tell.
+    fn has_least(&self, master: usize) -> bool {
+        let sum = |master: usize| {
+            let counters = self.counters_of(master, DAY);
+            counters.iter().map(|(_, number)| *number).sum::<u64>()
+        };
+        let old = self.scenario.named(0).asked();
+        old.into_iter().min_by_key(|master| sum(*master)) == Some(master)
+    }
+
+    fn carry_to(&mut self, index: usize, counters: &[Counter]) {
+        let master = &mut self.masters[index];
+        let now_us = master.micros(self.now);
+        let raised = counters
+            .iter()
+            .filter(|(key, number)| master.raise_counter(now_us, key, *number))
+            .count();
+        master.look_at_all(self.now);
+        self.watch.coverage.carried += raised as u64;
+        self.say(|| format!("master {index}: {raised} counters are raised"));
+    }
+
+    fn seen_of(&self, client: usize, index: usize) -> ChangeSeen {
+        let master = &self.masters[index];
+        let now_us = master.micros(self.now);
+        let ours = (EPOCH_US + (self.now - BEGIN) / 1_000)
+            .saturating_add_signed(self.processes[client].wall_us);
+        let mut seen = ChangeSeen::default();
+        seen.mark = master.mark(now_us).map(str::to_owned);
+        seen.run_id = Some(run_id(index, master.run));
+        seen.uptime = Some(Duration::from_secs(self.uptime(index)));
+        seen.clock_offset_ms = Some((now_us as i64 - ours as i64) / 1_000);
+        seen
+    }
+}

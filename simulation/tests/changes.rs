@@ -1,0 +1,104 @@
+//! Worlds in which masters change while clients take locks, and the canaries of that.
+//!
+//! 3,000 seeds with optimizations, 30 without; `QUORATE_SEEDS` asks for another number.
+
+use quorate_simulation::{Flaw, Play, Scenario, Sweep, Worlds, first_caught};
+
+fn seeds() -> u64 {
+    let asked = std::env::var("QUORATE_SEEDS").ok();
+    let usual = if cfg!(debug_assertions) { 30 } else { 3_000 };
+    asked.and_then(|seeds| seeds.parse().ok()).unwrap_or(usual)
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+#[test]
+fn every_seed_passes_where_masters_change() {
+    let sweep = Sweep {
+        first: 0,
+        seeds: seeds(),
+        threads: threads(),
+        worlds: Worlds::Changes,
+    };
+    let summary = sweep.run(|_, _| {});
+    println!("{}", summary.coverage);
+    let failures: Vec<String> = summary
+        .failures
+        .iter()
+        .map(|failure| {
+            let (seed, violation) = (failure.seed, &failure.violation);
+            format!("QUORATE_SEED={seed} scripts/simulate --changes: {violation}")
+        })
+        .collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    // Also in the few seeds of a debug run masters are closed and opened, and clients of all steps hold.
+    let coverage = &summary.coverage;
+    let walked = coverage.closed.min(coverage.opened).min(coverage.finished);
+    let held = coverage.joint.min(coverage.later);
+    assert!(walked.min(held) > 0, "{coverage}");
+    let once = seeds() >= 3_000;
+    let never = [
+        ("split", coverage.split),
+        ("given again", coverage.given_again),
+        ("by hand", coverage.mended),
+        ("unanswered", coverage.unanswered),
+        ("carried", coverage.carried),
+        ("refused by the mark", coverage.refused_by_mark),
+    ];
+    let never = never.map(|(what, count)| (count == 0).then_some(what));
+    let never: Vec<&str> = never.into_iter().flatten().collect();
+    assert!(!once || never.is_empty(), "never happened: {never:?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_where_masters_change() {
+    let play = Play {
+        trace: true,
+        ..Play::default()
+    };
+    for seed in 0..5 {
+        let scenario = Scenario::draw_changes(seed);
+        assert_eq!(play.run(&scenario), play.run(&scenario), "seed {seed}");
+    }
+}
+
+/// Within how many seeds each canary must be caught.
+const CANARIES: [(Flaw, u64); 20] = [
+    (Flaw::JointUnion, 10),
+    (Flaw::JointOldOnly, 10),
+    (Flaw::JointNextOnly, 10),
+    (Flaw::NextBesideOld, 50),
+    (Flaw::LeftoverLock, 1_000),
+    (Flaw::FenceOneSet, 20),
+    (Flaw::ConfirmAtLeastJoint, 4_000),
+    (Flaw::NoCarry, 4_000),
+    (Flaw::CarryBeforeClose, 4_000),
+    (Flaw::CarryMinority, 6_000),
+    (Flaw::TicketOneSet, 2_000),
+    (Flaw::CloseMinority, 2_000),
+    (Flaw::OpenWithoutWait, 1_000),
+    (Flaw::ClosingOpens, 1_000),
+    (Flaw::ExtendUnrefused, 3_000),
+    (Flaw::MarkWithoutKill, 500),
+    (Flaw::MarkLostOnRestart, 20_000),
+    (Flaw::ReplaceDeadAtOnce, 500),
+    (Flaw::DeadComesBack, 1_000),
+    (Flaw::WarmSpare, 20),
+];
+
+#[test]
+fn every_canary_of_changes_is_caught_within_its_seeds() {
+    assert_eq!(CANARIES.map(|(flaw, _)| flaw), Flaw::OF_CHANGES);
+    for flaw in Flaw::OF_CHANGES {
+        assert_eq!(Flaw::by_name(flaw.name()), Some(flaw), "one name for each");
+    }
+    // Without optimizations the seeds are too few for the rare ones.
+    let most = if cfg!(debug_assertions) { 20 } else { u64::MAX };
+    for (flaw, within) in CANARIES.into_iter().filter(|(_, within)| *within <= most) {
+        let caught = first_caught(flaw, false, within, threads());
+        let caught = caught.unwrap_or_else(|| panic!("{flaw} gets through {within} seeds"));
+        println!("{flaw:<24} seed {:>6}  {}", caught.seed, caught.violation);
+    }
+}
