@@ -23,7 +23,7 @@ use crate::{
         The lock holds while any majority of the masters lives; it is renewed while the command runs; \
         and the command is stopped before the lock ends, never after. What the command writes to should \
         refuse smaller fencing tokens than it has seen: that protects even against a machine that stood still.",
-    after_help = "Try it with nothing prepared:  quorate demo\nThe common case:               quorate run nightly-report -- ./report.sh",
+    after_help = "Try it with nothing prepared:  quorate demo\n\nThe common case:               quorate run nightly-report -- ./report.sh",
     after_long_help = manual::after_help(),
     arg_required_else_help = true,
     disable_help_subcommand = true

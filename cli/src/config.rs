@@ -73,9 +73,10 @@ pub(crate) struct MasterOptions {
     #[arg(long, value_name = "N", env = "QUORATE_MASTERS_GENERATION")]
     pub(crate) masters_generation: Option<u64>,
 
-    /// A TOML file with any of these options [default: quorate.toml, when it exists]
+    /// A TOML file with settings [default: quorate.toml, when it exists]
     ///
-    /// Its keys are the long options with underscores: masters = ["redis://a", ..], ttl = "10s".
+    /// What tells of the masters, and ttl, wait, max_hold, keep_for and grace. Its keys are the long options with
+    /// underscores: masters = ["redis://a", ..], ttl = "10s".
     #[arg(long, value_name = "FILE", env = "QUORATE_CONFIG")]
     pub(crate) config: Option<PathBuf>,
 

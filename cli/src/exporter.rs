@@ -54,14 +54,16 @@ impl Exporter {
     ///
     /// Where nothing can be written to the file, or the address is none.
     pub(crate) fn begin(args: &ExporterArgs, resource: &str) -> Result<Self, Failure> {
-        let mut figures = Figures {
+        let figures = Figures {
             resource: resource.to_owned(),
             began: now(),
             ..Figures::default()
         };
-        if let Some(path) = &args.metrics_file {
+        let mut args = args.clone();
+        if let Some(path) = &mut args.metrics_file {
+            // What a link leads to is replaced, and not the link.
+            *path = fs::canonicalize(&path).unwrap_or(path.clone());
             try_out(path)?;
-            figures.remember(&fs::read_to_string(path).unwrap_or_default());
         }
         if let Some(address) = &args.statsd {
             check(address)?;
@@ -71,7 +73,7 @@ impl Exporter {
             figures,
             began: Instant::now(),
             held: None,
-            thread: is_wanted.then(|| Handed::start(args.clone())),
+            thread: is_wanted.then(|| Handed::start(args)),
         })
     }
 
@@ -127,9 +129,9 @@ impl Handed {
         let (over, done) = channel();
         let address = args.statsd.map(resolve);
         std::thread::spawn(move || {
-            for figures in news {
+            for mut figures in news {
                 if let Some(path) = &args.metrics_file
-                    && let Err(error) = replace(path, &figures.prometheus())
+                    && let Err(error) = replace(path, &mut figures)
                 {
                     say(&path.display().to_string(), &error);
                 }
@@ -162,11 +164,7 @@ fn now() -> f64 {
 /// reason not to run.
 fn try_out(path: &Path) -> Result<(), Failure> {
     let beside = beside(path);
-    let tried = if path.is_dir() {
-        Err(io::ErrorKind::IsADirectory.into())
-    } else {
-        fs::write(&beside, "")
-    };
+    let tried = check_kind(path).and_then(|()| fs::write(&beside, ""));
     let _ = fs::remove_file(&beside);
     match tried {
         Err(error) if error.kind() != io::ErrorKind::StorageFull => Err(Failure::usage(format!(
@@ -177,8 +175,23 @@ fn try_out(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The file whose name is not that of a collected one: who looks meanwhile sees the old one as a whole.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
+/// Nothing but a regular file is replaced: a device or a pipe would be gone, and cannot be read at will.
+fn check_kind(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        Ok(found) if !found.is_file() => Err(io::Error::other(
+            "it is no regular file, and would be replaced by one",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The file whose name is not that of a collected one: who looks meanwhile sees the old one as a whole. What another run
+/// has written meanwhile of a success is kept.
+fn replace(path: &Path, figures: &mut Figures) -> io::Result<()> {
+    check_kind(path)?;
+    figures.remember(&fs::read_to_string(path).unwrap_or_default());
+    let text = figures.prometheus();
     let beside = beside(path);
     let mut file = fs::File::create(&beside)?;
     let written = file

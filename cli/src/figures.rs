@@ -67,7 +67,7 @@ impl Figures {
         };
         metric(
             "quorate_run_running",
-            "Whether the command runs under the lock now",
+            "Whether the command of the last run runs under the lock now; of several at once, of the one that wrote last",
             &one(Some(f64::from(u8::from(self.is_running)))),
         );
         metric(
@@ -143,7 +143,11 @@ impl Figures {
         let mut values = earlier
             .lines()
             .filter_map(|line| line.strip_prefix(&series));
-        self.last_success = values.next().and_then(|value| value.parse().ok());
+        let earlier: Option<f64> = values.next().and_then(|value| value.parse().ok());
+        self.last_success = match (self.last_success, earlier) {
+            (Some(own), Some(earlier)) => Some(own.max(earlier)),
+            (own, earlier) => own.or(earlier),
+        };
     }
 }
 

@@ -1,7 +1,7 @@
 //! `quorate hold`: holds a lock until somebody asks for the end of it, for what is no command.
 
 use std::os::unix::ffi::OsStrExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use nix::sys::signal::Signal;
@@ -14,7 +14,7 @@ use crate::input;
 use crate::lock::{Lock, LockArgs, said};
 use crate::output;
 use crate::process::{self, Signals};
-use crate::run::leaving_nothing;
+use crate::run::{SLACK, leaving_nothing};
 
 /// What stands below `quorate hold --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -96,6 +96,7 @@ async fn hold(
     lock: &Lock,
     signals: &mut Signals,
 ) -> Result<Option<Signal>, Failure> {
+    let began = Instant::now();
     let number = guard.fencing_token();
     let number = number.map_or_else(|| "-".to_owned(), |token| token.to_string());
     // On a thread of its own: where nobody reads, the lock is renewed all the same.
@@ -104,10 +105,10 @@ async fn hold(
     let mut is_told = false;
     loop {
         let Some(nap) = nap(guard, lock) else {
-            return Err(lost(guard, lock, "no majority renewed it in time"));
+            return Err(lost(guard, lock, began, "no majority renewed it in time"));
         };
         tokio::select! {
-            cause = guard.lost() => return Err(lost(guard, lock, &cause.to_string())),
+            cause = guard.lost() => return Err(lost(guard, lock, began, &cause.to_string())),
             sig = signals.next_that_ends() => return Ok(Some(sig)),
             () = &mut input => return Ok(None),
             written = &mut told, if !is_told => {
@@ -128,11 +129,16 @@ fn nap(guard: &LockGuard, lock: &Lock) -> Option<Duration> {
     }
 }
 
-fn lost(guard: &LockGuard, lock: &Lock, cause: &str) -> Failure {
+fn lost(guard: &LockGuard, lock: &Lock, began: Instant, cause: &str) -> Failure {
     let name = output::bytes(lock.resource.as_bytes());
     let said = said(guard);
-    Failure::new(
-        exit::LOST,
-        format!("the lock on '{name}' was lost: {cause}{said}"),
-    )
+    let (notice, _) = Deadline::new(lock.room(), Duration::ZERO).backstop();
+    let held_for = began.elapsed() + notice + SLACK.min(lock.ttl / 4);
+    let why = match lock.max_hold {
+        Some(most) if held_for >= most => {
+            format!("was held for its maximum of {}", output::human(most))
+        }
+        _ => format!("was lost: {cause}{said}"),
+    };
+    Failure::new(exit::LOST, format!("the lock on '{name}' {why}"))
 }

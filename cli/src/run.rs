@@ -97,6 +97,8 @@ pub(crate) struct RunArgs {
     command: Vec<OsString>,
 
     /// Run this line with `sh -c`, instead of a command: 'a | b' (not on Windows, as quorate itself)
+    ///
+    /// Whether what the line names is there only the shell knows: under `once` the period is done all the same.
     #[arg(long, value_name = "LINE")]
     shell: Option<OsString>,
 
@@ -168,7 +170,7 @@ impl Plan {
 }
 
 /// The acquire itself counts towards `max_hold`; more than this only on a machine that is starved.
-const SLACK: Duration = Duration::from_millis(300);
+pub(crate) const SLACK: Duration = Duration::from_millis(300);
 pub(crate) const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
 /// Runs a command under a lock.
@@ -195,7 +197,7 @@ fn plan_and_run(mut args: RunArgs, once: Option<Period>) -> Result<WayOut, Failu
     let room = lock.room();
     let plan = Plan {
         command: match args.shell {
-            Some(line) => vec!["sh".into(), "-c".into(), line],
+            Some(line) => vec!["sh".into(), "-c".into(), "--".into(), line],
             None => args.command,
         },
         keep_for: args.keep_for.unwrap_or_default(),

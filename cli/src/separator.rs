@@ -28,6 +28,12 @@ pub(crate) fn check(
     let (head, _) = typed.split_at(head);
     match head.iter().position(|word| word == SEPARATOR) {
         Some(at) if at + 1 == head.len() => return Ok(()),
+        Some(at) if head[at + 1].as_bytes().starts_with(b"-") => {
+            return Err(format!(
+                "{}: the name of a lock that a command runs under cannot begin with '-'",
+                shown(&head[at + 1])
+            ));
+        }
         Some(at) => {
             let before = &head[..at];
             return Err(format!(
@@ -107,6 +113,7 @@ mod tests {
     #[test]
     fn what_is_in_doubt_is_answered_with_the_line_that_is_right() {
         for (line, right) in [
+            ("run -- -x | true", "-x: the name of a lock"),
             (
                 "run x | ./a --ttl 5s",
                 "--ttl may be meant for quorate or for ./a: write `quorate run x -- ./a --ttl 5s`",

@@ -82,6 +82,27 @@ fn check_with_promtool(file: &Path) {
 }
 
 #[test]
+fn a_success_beside_a_run_that_waits_is_kept_and_a_link_is_followed() {
+    let masters = masters(3);
+    let dir = tempfile::tempdir().expect("a directory");
+    let (file, link) = (dir.path().join("a.prom"), dir.path().join("link.prom"));
+    std::fs::write(&file, "").expect("written");
+    std::os::unix::fs::symlink(&file, &link).expect("linked");
+    let options = ["--metrics-file", link.to_str().expect("text"), "r"];
+    let first = run(&masters, &options, &["sleep", "1"]).spawn();
+    let first = first.expect("starts");
+    until("it runs", || {
+        value(&file, "quorate_run_running", "") == Some(1.0)
+    });
+    // It begins to wait before the first has ended well, and fails behind it.
+    let second = done(&mut run(&masters, &options, &["false"]));
+    assert_eq!((end(first).code, second.code), (Some(0), Some(1)));
+    let success = value(&file, "quorate_run_last_success_time_seconds", "");
+    assert!(success > Some(1e9), "{success:?}");
+    assert!(link.is_symlink());
+}
+
+#[test]
 fn the_file_is_never_seen_half_written() {
     let masters = masters(1);
     let dir = tempfile::tempdir().expect("a directory");
@@ -144,6 +165,13 @@ fn what_can_never_be_told_is_said_before_anything_runs() {
     );
     refused(&["--metrics-file", "/tmp", "r"], "--metrics-file /tmp");
     refused(&["--statsd", "localhost", "r"], "HOST:PORT");
+    let dir = tempfile::tempdir().expect("a directory");
+    let pipe = dir.path().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo").success());
+    let named = pipe.to_str().expect("text");
+    refused(&["--metrics-file", named, "r"], "no regular file");
+    refused(&["--metrics-file", "/dev/null", "r"], "no regular file");
     // Nobody is there: the run is what counts.
     let ran = done(&mut run(
         &masters,
