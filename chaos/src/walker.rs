@@ -1,4 +1,4 @@
-//! Does what stands in a [walk](crate::walk), a little at a time, so that the run goes on beside it: takes the steps with
+//! Does what stands in a [walk], a little at a time, so that the run goes on beside it: takes the steps with
 //! the real `quorate masters`, ends clients and starts them told of other masters, stops servers for good.
 
 use std::collections::VecDeque;

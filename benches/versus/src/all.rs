@@ -35,20 +35,20 @@ struct Part {
 }
 
 /// Title, arguments in full and quick, seconds in full and quick.
-const PARTS: [(&str, &str, &str, u64, u64); 7] = [
+const PARTS: [(&str, &str, &str, u64, u64); 8] = [
     (
         "Side by side on five masters",
         "versus",
         "versus --quick --rounds 1",
-        140,
-        10,
+        240,
+        15,
     ),
     (
         "Side by side on one, three, seven and nine masters",
         "versus --quick --masters 1,3,7,9",
         "versus --quick --rounds 1 --masters 1,3,7,9",
-        130,
-        35,
+        170,
+        45,
     ),
     (
         "Keys left behind",
@@ -65,6 +65,13 @@ const PARTS: [(&str, &str, &str, u64, u64); 7] = [
         10,
     ),
     ("More tasks at once", "tasks", "tasks --rounds 1", 70, 20),
+    (
+        "What the kinds of locks cost",
+        "kinds",
+        "kinds --rounds 5 --held 200",
+        180,
+        40,
+    ),
     (
         "Faults, and the time without service",
         "faults --rounds 5",
