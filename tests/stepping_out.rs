@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use quorate::node::memory::MemoryNode;
 use quorate::node::{Node, NodeName, Reply, Request, Subscriber};
 use quorate::runtime::BoxFuture;
-use quorate::{Fault, Redlock, Wait};
+use quorate::{Fault, Redlock, StatusVerdict, Wait};
 use support::stubborn::Stubborn;
 use support::stubborn::Treatment::{Fails, Honest};
 use support::{PATIENCE, ms, secs};
@@ -151,4 +151,82 @@ async fn who_is_refused_before_it_has_asked_all_keeps_its_place_in_line() {
     first.await.expect("no panic");
     second.await.expect("no panic");
     assert_eq!(*served.lock().expect("no panic"), ["first", "second"]);
+}
+
+/// A master that has lost its scripts when it is asked: what it was asked comes again behind what was sent meanwhile,
+/// unless it was withdrawn by then.
+struct SendsAgain {
+    node: MemoryNode,
+    post: UnboundedSender<(Request, Reply)>,
+}
+
+impl SendsAgain {
+    fn over(node: &MemoryNode) -> Arc<Self> {
+        let (post, mut letters) = unbounded_channel::<(Request, Reply)>();
+        let sender = node.clone();
+        tokio::spawn(async move {
+            while let Some((request, reply)) = letters.recv().await {
+                tokio::time::sleep(ms(20)).await;
+                if request.is_withdrawn() {
+                    reply.answer(Err(Fault::Withdrawn));
+                } else {
+                    sender.send(request, reply);
+                }
+            }
+        });
+        let node = node.clone();
+        Arc::new(Self { node, post })
+    }
+}
+
+impl Node for SendsAgain {
+    fn name(&self) -> &NodeName {
+        self.node.name()
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        if let Request::Acquire { .. } = request {
+            let _ = self.post.send((request, reply));
+        } else {
+            self.node.send(request, reply);
+        }
+    }
+
+    fn subscribe(&self, subscriber: Subscriber) {
+        self.node.subscribe(subscriber);
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        self.node.idle()
+    }
+}
+
+/// Refused by one of two, and asked again by the other behind its own release: also where nobody waits for the outcome.
+#[tokio::test]
+async fn what_is_granted_behind_its_own_release_is_given_back() {
+    for cut_short in [false, true] {
+        let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
+        let client = |nodes: Vec<Arc<dyn Node>>| {
+            let settings = Redlock::builder().nodes(nodes).ttl(secs(30));
+            settings.build().expect("good settings")
+        };
+        let first = client(vec![Arc::new(masters[0].clone())]);
+        let _held = first.acquire("job").await.expect("free");
+        let again: Arc<dyn Node> = SendsAgain::over(&masters[1]);
+        let both = client(vec![Arc::new(masters[0].clone()), again]);
+        let tried = tokio::time::timeout(ms(5), both.try_acquire("job"));
+        if cut_short {
+            assert!(tried.await.is_err(), "the second has not answered yet");
+        } else {
+            drop(both.try_acquire("job").await);
+        }
+        tokio::time::sleep(ms(100)).await;
+        let second = client(vec![Arc::new(masters[1].clone())]);
+        let status = second.status("job").await.expect("a good name");
+        assert_eq!(
+            status.verdict(),
+            StatusVerdict::Free,
+            "cut short: {cut_short}"
+        );
+    }
 }

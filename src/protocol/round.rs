@@ -58,10 +58,9 @@ impl Round {
         self.tally.reason()
     }
 
-    /// Whether refusals alone have decided before a majority has said anything: of an even number of masters, or of
-    /// one of two sets. Whether a majority answers is not known then.
-    pub(crate) fn is_refused_early(&self) -> bool {
-        self.reason().is_none() && !self.tally.possible_without_refusals()
+    /// Whether it was lost before it is known why: whether a majority answers depends on those who have not been heard.
+    pub(crate) fn is_lost_early(&self) -> bool {
+        self.verdict() == Verdict::Lost && self.reason().is_none()
     }
 
     /// What the votes of a lost round prove.
@@ -189,13 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn refusals_that_decide_early_say_nothing_of_who_was_not_asked() {
+    fn what_decides_early_says_nothing_of_who_was_not_asked() {
         let refused_by = |quorum, nodes: &[usize]| {
             let mut round = Round::open(quorum);
             let mut early = Vec::new();
             for &node in nodes {
                 round.record(node, Vote::Refused);
-                early.push(round.is_refused_early());
+                early.push(round.is_lost_early());
             }
             early
         };
@@ -207,6 +206,14 @@ mod tests {
         let joint = Quorum::joint(sets[0], sets[1]);
         let early = [false, true, true, false];
         assert_eq!(refused_by(joint, &[0, 1, 3, 4]), early);
+        // A refusal and a fault decide as well, and the third may answer.
+        let mut round = Round::open(Quorum::of(3));
+        round.record(0, Vote::Refused);
+        assert!(!round.is_lost_early());
+        round.record(1, Vote::Fault { sent: false });
+        assert!(round.is_lost_early());
+        round.record(2, Vote::Refused);
+        assert!(!round.is_lost_early(), "held, by a majority");
     }
 
     #[test]

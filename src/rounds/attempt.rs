@@ -122,11 +122,13 @@ impl Coordinator {
     ) -> FailedAttempt {
         let round = cleanup.round.clone();
         // Those that were not asked would be taken for silent, and who waits would leave its place in line.
-        let asks_all = failure.is_none() && round.answers().round.is_refused_early();
-        if !asks_all {
-            cleanup.claim.withdraw();
-        }
-        let undo = cleanup.undo();
+        let asks_all = failure.is_none() && round.answers().round.is_lost_early();
+        let undo = if asks_all {
+            // What is granted goes back at once; armed still, for more may be granted.
+            cleanup.undo()
+        } else {
+            cleanup.end()
+        };
         let (failure, finding) = match failure {
             Some(Failure::Late) => (failure, Some(Finding::Late)),
             Some(Failure::Outage) => (failure, Some(Finding::Outage)),
@@ -145,7 +147,8 @@ impl Coordinator {
                 (reason.map(Failure::from), answers.round.finding())
             }
         };
-        cleanup.claim.withdraw();
+        // A request that had to be sent again may have been granted behind its own release: from here on none is sent.
+        let undo = if asks_all { cleanup.end() } else { undo };
         if failure.is_some() {
             metrics::round(failure);
         }
@@ -167,9 +170,16 @@ struct Cleanup<'a> {
 }
 
 impl Cleanup<'_> {
-    /// Gives back what was granted, and what may still be.
-    fn undo(&mut self) -> Undoing {
+    /// Gives everything back for good.
+    fn end(&mut self) -> Undoing {
         self.armed = false;
+        // First of all: from here on no node sends anything but releases for this claim.
+        self.claim.withdraw();
+        self.undo()
+    }
+
+    /// Gives back what was granted, and what may still be.
+    fn undo(&self) -> Undoing {
         let coordinator = self.coordinator;
         let undo: Vec<usize> = {
             let answers = self.round.answers();
@@ -197,9 +207,7 @@ impl Cleanup<'_> {
 impl Drop for Cleanup<'_> {
     fn drop(&mut self) {
         if self.armed {
-            // First of all: from here on no node sends anything but releases for this claim.
-            self.claim.withdraw();
-            let _in_the_background = self.undo();
+            let _in_the_background = self.end();
         }
     }
 }

@@ -66,11 +66,19 @@ impl Member for Queued {
 impl Scripts {
     /// Writes requests of one kind as one command.
     pub(super) fn encode_many(&self, run: &[Placed<Queued>], out: &mut Vec<u8>) {
-        match run.first().map(|first| first.member.kind()) {
-            Some(Kind::Acquire { lines, ttl }) => self.acquire_many(run, lines, ttl, out),
-            Some(Kind::Release { lines }) => self.release_many(run, lines, out),
-            Some(Kind::Single) | None => {}
+        // By what never changes: what has been placed may have been noted meanwhile, or withdrawn, and one reply is
+        // awaited for all of it.
+        let before = out.len();
+        match run.first().map(|first| &first.member.request) {
+            Some(Request::Acquire { claim, ttl, .. }) => {
+                self.acquire_many(run, lines(claim).unwrap_or(false), *ttl, out);
+            }
+            Some(Request::Release { claim, .. }) => {
+                self.release_many(run, lines(claim).unwrap_or(false), out);
+            }
+            _ => {}
         }
+        debug_assert!(out.len() > before, "one reply will come");
     }
 
     fn acquire_many(&self, run: &[Placed<Queued>], lines: bool, ttl: Duration, out: &mut Vec<u8>) {
@@ -185,5 +193,37 @@ fn taken(claim: &Claim, proposal: u64, value: &Value<'_>) -> Result<Each, Fault>
         Ok(answer) => Ok(Some(Ok(answer))),
         Err(NoAnswer::Fault(fault)) => Ok(Some(Err(fault))),
         Err(NoAnswer::Odd(fault)) => Err(fault),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::redis::runs::Runs;
+    use crate::node::{Reply, Token};
+
+    #[test]
+    fn what_is_noted_after_it_was_placed_is_written_all_the_same() {
+        let claims = [1, 2].map(|n| {
+            let claim = Claim::new("", &[b'r', n], Token::from_bytes([n; 16]), true);
+            std::sync::Arc::new(claim)
+        });
+        let (mut runs, mut placed) = (Runs::new(3), Vec::new());
+        for claim in &claims {
+            let claim = claim.clone();
+            let request = Request::Release { claim, leave: true };
+            runs.add(Queued::new(request, Reply::ignored()), &mut placed);
+        }
+        runs.close(&mut placed);
+        assert_eq!(placed[0].along, 1);
+        // The holder's note is written by another thread.
+        claims[0].take_note();
+        let mut out = Vec::new();
+        Scripts::default().encode_many(&placed, &mut out);
+        let written = String::from_utf8_lossy(&out);
+        assert!(
+            written.contains(str::from_utf8(&claims[1].token().to_hex()).expect("hex")),
+            "{written}"
+        );
     }
 }

@@ -181,6 +181,9 @@ impl Online {
                 };
                 settle(shared, owed, queued, answer, is_noscript(value), now);
             }
+            // Without those for many each goes by itself.
+            What::Script(index)
+                if Scripts::is_of_many(index) && matches!(value, Value::Error(_)) => {}
             What::Script(index) => self.scripts.loaded(index, value)?,
             What::Ping => match value {
                 Value::Simple(_) | Value::Bulk(_) | Value::Error(_) => {}

@@ -250,6 +250,10 @@ impl Scripts {
         Script::of(request).or(classic.then_some(Script::Classic))
     }
 
+    pub(super) fn is_of_many(script: usize) -> bool {
+        SETS[Self::MANY].contains(&script)
+    }
+
     /// Whether this connection has loaded a set.
     pub(super) fn has(&self, set: usize) -> bool {
         self.shas[SETS[set].clone()]

@@ -951,6 +951,23 @@ fn many_loaded() -> Bench {
     bench
 }
 
+#[test]
+fn scripts_for_many_that_cannot_be_loaded_are_done_without() {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    bench.ask(1, release(1));
+    bench.ask(2, release(2));
+    bench.link.take(at(1));
+    assert_eq!(bench.written().matches("LOAD").count(), 2);
+    bench.say(b"-BUSY a script\r\n-BUSY a script\r\n:1\r\n:1\r\n", 1);
+    assert_eq!(bench.told.kinds(), ["answer"; 2]);
+    assert_eq!(bench.link.stage(), Stage::Talk);
+    bench.ask(3, release(3));
+    bench.ask(4, release(4));
+    bench.link.take(at(2));
+    assert_eq!(many(&bench.written()), [1, 1], "by themselves");
+}
+
 /// Asks so many releases, which go out as one call.
 fn ask_releases(bench: &mut Bench, count: u8, now: u64) {
     for n in 1..=count {
