@@ -81,7 +81,7 @@ const CANARIES: [(Flaw, u64); 20] = [
     (Flaw::OpenWithoutWait, 1_000),
     (Flaw::ClosingOpens, 1_000),
     (Flaw::ExtendUnrefused, 3_000),
-    (Flaw::MarkWithoutKill, 500),
+    (Flaw::MarkWithoutKill, 3_000),
     (Flaw::MarkLostOnRestart, 20_000),
     (Flaw::ReplaceDeadAtOnce, 500),
     (Flaw::DeadComesBack, 1_000),
