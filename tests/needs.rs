@@ -559,12 +559,14 @@ async fn who_may_not_ask_for_many_at_once_takes_many_locks_all_the_same() {
             let released = format!("{:?}", futures::future::join_all(released).await);
             assert!(!released.to_lowercase().contains("denied"), "{released}");
         }
-        let looked = masters.iter().map(|master| {
+        // Not by the calls that were refused: not all versions count them.
+        for master in &masters {
             let stats = ask_server(master, &["INFO", "commandstats"]);
-            stats
-                .text()
-                .is_some_and(|text| text.contains("cmdstat_mget"))
-        });
-        assert!(looked.into_iter().all(|asked| asked), "many came together");
+            let stats = stats.text().expect("text").into_owned();
+            let calls = stats.split("cmdstat_evalsha:calls=").nth(1);
+            let calls = calls.and_then(|rest| rest.split(',').next()?.parse::<u32>().ok());
+            let fewer = calls.is_some_and(|calls| calls < 250);
+            assert!(fewer, "300 came in fewer calls: {stats}");
+        }
     }
 }
