@@ -8,6 +8,7 @@ pub(crate) mod listener;
 pub(crate) mod seed;
 pub(crate) mod slow;
 pub(crate) mod stubborn;
+pub(crate) mod waiter;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
