@@ -4,7 +4,8 @@
 //! it on, is known by the first refusal: then the script does it, for the rest of the connection.
 
 use super::resp::{Command, Value};
-use crate::node::{Claim, Fairness, Request};
+use super::wire::server_fault;
+use crate::node::{Claim, Fairness, Fault, Request};
 
 /// What compares and deletes. A further command of the kind is one more of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +40,14 @@ impl Deletion {
         }
     }
 
-    /// Whether a reply to the command says nothing but that it is not to be had here: not by this user, not under its
-    /// name, not through this proxy. All else (another type, a replica, a server that is loading) is the same for the
-    /// script.
+    /// Whether a reply to the command may say nothing but that it is not to be had here: not by this user, not under its
+    /// name, not through this proxy. What is known to be the same for the script (another type, a replica, a server that
+    /// is loading) is the answer.
     pub(super) fn is_refused(value: &Value<'_>) -> bool {
-        matches!(value, Value::Error(error) if error.starts_with(b"NOPERM") || error.starts_with(b"ERR"))
+        let Value::Error(error) = value else {
+            return false;
+        };
+        matches!(server_fault(error), Fault::Server(_) | Fault::Denied(_))
     }
 }
 

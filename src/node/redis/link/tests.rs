@@ -1213,6 +1213,7 @@ fn a_user_who_may_not_use_the_command_and_a_server_without_it_are_asked_by_the_s
         "-NOPERM No permissions to access a key\r\n",
         "-ERR unknown command 'DELIFEQ', with args beginning with: 'a' 'b' \r\n",
         "-ERR unsupported command\r\n",
+        "-PROXY what is that\r\n",
     ] {
         let mut bench = with_deletion();
         bench.ask(1, withdrawn(1));
