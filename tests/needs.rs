@@ -656,9 +656,7 @@ async fn locks_are_released_where_the_servers_own_command_was_renamed_away() {
         let options = |_| {
             let options = ServerOptions::new().arg("--rename-command");
             let options = options.arg("DELIFEQ").arg("elsewhere");
-            program
-                .iter()
-                .fold(options, |options, program| options.program(program))
+            program.iter().fold(options, ServerOptions::program)
         };
         let masters = Masters::start_with(3, options).unwrap_or_else(|error| panic!("{error}"));
         let reply = ask_server(&masters[0], &["DELIFEQ", "a", "b"]);
