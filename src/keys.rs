@@ -104,10 +104,12 @@ pub(crate) enum Family {
     OfHold,
     /// The mark of the masters: one key for all locks.
     Masters,
+    /// The sign that somebody stands in a line: one key for all locks.
+    Lines,
 }
 
 impl Family {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Lock,
         Self::Fence,
         Self::Queue,
@@ -122,6 +124,7 @@ impl Family {
         Self::OfHold,
         Self::Note,
         Self::Masters,
+        Self::Lines,
     ];
 
     /// What stands before the lock key.
@@ -140,6 +143,7 @@ impl Family {
             Self::Note => "quorate:note:",
             Self::OfHold => "quorate:note:quorate:hold:",
             Self::Masters => MASTERS,
+            Self::Lines => "quorate:lines",
         }
     }
 
@@ -159,7 +163,13 @@ impl Family {
             Self::Note => "{note}",
             Self::OfHold => "{of-hold}",
             Self::Masters => "{masters}",
+            Self::Lines => "{lines}",
         }
+    }
+
+    /// Whether it is one key for all locks.
+    pub(crate) fn is_one_key(self) -> bool {
+        matches!(self, Self::Masters | Self::Lines)
     }
 
     /// The key of this family that belongs to a lock key.

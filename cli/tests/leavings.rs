@@ -19,9 +19,10 @@ fn leavings(masters: &Masters) -> Vec<String> {
         };
         let keys = keys.iter().filter_map(Reply::text);
         // The largest ticket lives on for a heartbeat: who has stepped out of the line for a moment comes back
-        // to its place, and nobody is kept out by it.
+        // to its place, and nobody is kept out by it, nor by the sign that there are lines.
         let blocks = |key: &std::borrow::Cow<'_, str>| {
-            !key.starts_with("quorate:fence:") && !key.starts_with("quorate:ticket:")
+            let may_stay = ["quorate:fence:", "quorate:ticket:", "quorate:lines"];
+            !may_stay.iter().any(|before| key.starts_with(before))
         };
         let stays = keys.filter(blocks);
         left.extend(stays.map(|key| format!("{number}: {key}")));

@@ -10,14 +10,12 @@ if tonumber(ARGV[1]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end
 local call, keys, count, ttl = redis.call, KEYS, #KEYS, ARGV[1]
-local lines, names = ARGV[2] == '1', {}
+local ordered, names = ARGV[2] == '1', {}
 for i, key in ipairs(keys) do
   names[i] = '{fence}' .. key
-  -- A line never outlasts its tickets: without them there is none.
-  if lines then
-    names[count + i] = '{ticket}' .. key
-  end
 end
+local lines = ordered
+--+ many/lines.lua
 --+ many/seen.lua
 --+ line/first.lua
 local time = call('TIME')
@@ -40,7 +38,7 @@ local function attempt(key, ARGV)
   if held == ARGV[1] then
     --+ fence/again.lua
   end
-  if not lines then
+  if not ordered then
     return {call('PTTL', key), counter}
   end
   --+ line/refused.lua

@@ -4,14 +4,8 @@
 -- Reply: a sign of each: 1 (deleted), 0 (it was not ours), - (nothing was done: to be asked for by itself). As an array
 -- where something of another type stands in the place of a line: an error of that release, which was done.
 local call, keys, count = redis.call, KEYS, #KEYS
-local lines, names = ARGV[count + 1], {}
-for i, key in ipairs(keys) do
-  names[i] = key
-  -- A line never outlasts its tickets: without them there is none.
-  if lines then
-    names[count + i] = '{ticket}' .. key
-  end
-end
+local lines, names = ARGV[count + 1], {unpack(keys)}
+--+ many/lines.lua
 --+ many/seen.lua
 --+ line/first.lua
 local said, ours, heads, mine, odd = {}, {}, {}, 0, false

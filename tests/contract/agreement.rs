@@ -717,6 +717,12 @@ impl Pair {
         }
         match request {
             _ if !answered => Err(Fault::Withdrawn),
+            // Beside a class nobody looks at the notes.
+            Request::Extend { items } if items.iter().any(|i| i.claim.group().is_some()) => {
+                let mut said = Ok(Answer::Extended(extended));
+                forget_note(&mut said);
+                said
+            }
             Request::Extend { .. } => Ok(Answer::Extended(extended)),
             _ => Ok(Answer::Noted(noted)),
         }
@@ -781,19 +787,23 @@ struct Seen(Said, Vec<(Option<Vec<u8>>, Option<Duration>)>);
 const NOTE: usize = 2;
 
 fn forget_notes(said: [&mut Said; 2]) {
-    for said in said {
-        match said {
-            Ok(Answer::State(state)) => state.note = None,
-            Ok(Answer::Refused {
-                line: Some(line), ..
-            }) => line.note = None,
-            Ok(Answer::Extended(all)) => {
-                for said in all.iter_mut().filter(|said| **said == Extended::Unnoted) {
-                    *said = Extended::Kept;
-                }
+    for one in said {
+        forget_note(one);
+    }
+}
+
+fn forget_note(said: &mut Said) {
+    match said {
+        Ok(Answer::State(state)) => state.note = None,
+        Ok(Answer::Refused {
+            line: Some(line), ..
+        }) => line.note = None,
+        Ok(Answer::Extended(all)) => {
+            for said in all.iter_mut().filter(|said| **said == Extended::Unnoted) {
+                *said = Extended::Kept;
             }
-            _ => {}
         }
+        _ => {}
     }
 }
 

@@ -116,6 +116,25 @@ pub(crate) async fn a_hold_that_was_broken_does_not_join_who_came_after(arm: &Ar
     assert_eq!(values, [hex(3)]);
 }
 
+pub(crate) async fn who_was_broken_and_keeps_on_is_told_how_long_the_next_has_it(arm: &Arm) {
+    arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
+    arm.ask(smash(KEY)).await.expect("broken");
+    arm.granted(acquire(&claim(KEY, 2), LONG, now())).await;
+    let reads = Claim::new("", KEY, token(3), true).with_fairness(Fairness::Fair(None));
+    let instead = group(KEY, Class::Shared, 0).instead_of(token(1));
+    let said = arm
+        .ask(acquire(&Arc::new(reads.with_group(instead)), LONG, now()))
+        .await;
+    let Ok(Answer::Refused {
+        ttl_left: Some(left),
+        ..
+    }) = said
+    else {
+        panic!("{said:?}")
+    };
+    assert!(left > LONG / 2, "{left:?}");
+}
+
 pub(crate) async fn a_key_that_cannot_be_renewed_stands_in_no_others_way(arm: &Arm) {
     for strange in [Some(&b"hello"[..]), None] {
         arm.clear();

@@ -227,8 +227,10 @@ fn scripts(arm: &Arm) -> u64 {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wrong {
     Nothing,
-    /// It does not see that a line stands.
+    /// It does not see that lines stand.
     Lines,
+    /// It does not see at which locks they do.
+    Tickets,
     /// It loses a counter.
     Counter,
     /// It keeps a lock for half as long.
@@ -329,7 +331,8 @@ impl Pair {
             let (key, counter) = (key(lock), fence(&key(lock)));
             match self.wrong {
                 Wrong::Nothing => {}
-                Wrong::Lines => self.together.delete(&beside("quorate:ticket:", lock)),
+                Wrong::Lines => self.together.delete(b"quorate:lines"),
+                Wrong::Tickets => self.together.delete(&beside("quorate:ticket:", lock)),
                 Wrong::Counter => self.together.delete(&counter),
                 Wrong::Expiry => {
                     command(&self.together, &[b"PEXPIRE", &key, b"30000"]);
@@ -372,9 +375,10 @@ impl Pair {
                     for arm in [&self.apart, &self.together] {
                         arm.put_foreign(&key);
                     }
-                    // What stands in the place of a line is looked at where there are tickets for it.
-                    let tickets = beside("quorate:ticket:", *lock);
-                    self.both(&[b"SET", &tickets, b"1", b"NX", b"PX", b"240000"])?;
+                    // What stands in the place of a line is looked at where there are tickets for it, and the sign.
+                    for key in [beside("quorate:ticket:", *lock), b"quorate:lines".to_vec()] {
+                        self.both(&[b"SET", &key, b"1", b"NX", b"PX", b"240000"])?;
+                    }
                 }
                 Step::Counter(lock, text) => {
                     let key = fence(&key(*lock));
@@ -412,6 +416,7 @@ impl Pair {
     }
 
     fn compare_keys(&self) -> Result<(), TestCaseError> {
+        self.compare_expiries(b"quorate:lines")?;
         for lock in 0..LOCKS {
             let texts = ["", "quorate:fence:", "quorate:ticket:", "quorate:note:"];
             for before in texts {
@@ -510,7 +515,7 @@ fn many_at_once_are_held_to_the_masters_clock_as_each_by_itself() {
 
 #[test]
 fn a_difference_is_seen() {
-    for wrong in [Wrong::Lines, Wrong::Counter, Wrong::Expiry] {
+    for wrong in [Wrong::Lines, Wrong::Tickets, Wrong::Counter, Wrong::Expiry] {
         assert!(compare(wrong, false, 40).is_err());
     }
 }

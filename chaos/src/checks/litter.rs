@@ -48,8 +48,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             // A killed client and its like could not give back; their keys may wait for the ttl.
             let left: Vec<String> = left
                 .iter()
-                // A ticket counter outlives its line by a moment, so that tickets never fall.
-                .filter(|key| !key.starts_with("quorate:ticket:"))
+                // A ticket counter outlives its line by a moment, so that tickets never fall, and so does the sign
+                // that there are lines.
+                .filter(|key| !key.starts_with("quorate:ticket:") && *key != "quorate:lines")
                 .filter(|key| !case.abandoned(key))
                 .cloned()
                 .collect();

@@ -218,22 +218,22 @@ impl Master {
         claim: &Claim,
         group: &Group,
     ) -> Option<Obstacle> {
-        let broken = group.instead().filter(|_| !is_replaced(group, held));
-        let broken = broken.map(|instead| self.is_broken(now, &part.key, &instead.to_hex()));
-        if let Some(Ok(true)) = broken {
+        let free = held.is_none_or(|holder| {
+            holder == claim.token().to_hex()
+                || is_replaced(group, held)
+                || matches!(&part.mode, Mode::Class(class) if holder == class.marker())
+        });
+        let left = if free {
+            let instead = group.instead().filter(|_| !is_replaced(group, held))?;
             // A writer may have been here since.
-            return Some(Obstacle {
-                left: Some(Duration::ZERO),
-                holder: held.map(<[u8]>::to_vec),
-            });
-        }
-        let holder = held?;
-        let ours = holder == claim.token().to_hex()
-            || is_replaced(group, Some(holder))
-            || matches!(&part.mode, Mode::Class(class) if holder == class.marker());
-        (!ours).then(|| Obstacle {
-            left: self.ttl_left(now, &part.key),
-            holder: Some(holder.to_vec()),
+            let broken = self.is_broken(now, &part.key, &instead.to_hex());
+            (broken == Ok(true)).then_some(Some(Duration::ZERO))?
+        } else {
+            self.ttl_left(now, &part.key)
+        };
+        Some(Obstacle {
+            left,
+            holder: held.map(<[u8]>::to_vec),
         })
     }
 

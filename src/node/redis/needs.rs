@@ -147,6 +147,10 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Order, "SET {ticket} x XX PX 1"),
     (Purpose::Order, "PTTL {ticket}"),
     (Purpose::Order, "PEXPIRE {ticket} 1"),
+    (Purpose::Order, "PTTL {lines}"),
+    // The sign may be there, and stays as it is.
+    (Purpose::Order, "SET {lines} 1 XX KEEPTTL"),
+    (Purpose::Order, "EXISTS {lines}"),
     (Purpose::WakeUps, "SUBSCRIBE {wake}"),
     (Purpose::WakeUps, "PUBLISH {wake} x"),
     (Purpose::WakeUps, "PING"),
@@ -330,7 +334,7 @@ impl Need {
                     format!("{}0:{}", family.before(), names.lock)
                 }
                 Some(family @ Family::OfHold) => format!("{}x:{}", family.before(), names.lock),
-                Some(Family::Masters) => Family::Masters.before().to_owned(),
+                Some(family) if family.is_one_key() => family.before().to_owned(),
                 Some(family) => format!("{}{}", family.before(), names.lock),
                 None => word.to_owned(),
             },
@@ -402,7 +406,7 @@ fn pattern(family: Family, prefix: &str) -> String {
     };
     match family {
         Family::Slot => return slots(),
-        Family::Masters => return family.before().to_owned(),
+        family if family.is_one_key() => return family.before().to_owned(),
         Family::OfSlot => return format!("{RESERVED}*:{}", slots()),
         Family::OfHold => {
             return format!("{}*:{}", family.before(), pattern(Family::Lock, prefix));

@@ -56,7 +56,7 @@ macro_rules! part {
 }
 
 /// What several scripts share, put in where a line asks for it: a function would cost each call.
-const PARTS: [(&str, &str); 14] = [
+const PARTS: [(&str, &str); 15] = [
     part!("fence/read.lua"),
     part!("fence/again.lua"),
     // Has a part itself, which therefore comes behind it.
@@ -67,6 +67,7 @@ const PARTS: [(&str, &str); 14] = [
     part!("line/first.lua"),
     part!("line/purge.lua"),
     part!("line/refused.lua"),
+    part!("many/lines.lua"),
     part!("many/seen.lua"),
     part!("mark/has.lua"),
     part!("note/forget.lua"),

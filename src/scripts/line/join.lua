@@ -1,5 +1,9 @@
 -- The waiter `id` takes or keeps its place in the line `queue` with the ticket `number`, and shows a sign of
 -- life that is good for `beat` ms. `ms` is this master's time.
+-- The sign that somebody stands in a line of this master, whichever: first, for who may not give it would be passed.
+if call('PTTL', '{lines}') < beat then
+  call('SET', '{lines}', '1', 'PX', beat)
+end
 call('ZADD', alive, string.format('%.0f', ms + beat), id)
 if call('ZADD', queue, number, id) == 1 then
   -- New in line: the next to come draws a larger ticket.
