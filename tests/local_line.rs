@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quorate::node::{Node, Request};
-use quorate::{AcquireError, LockGuard, Redlock, RedlockBuilder, Retry, TryAcquire, Wait};
+use quorate::{Redlock, RedlockBuilder, Retry, TryAcquire, Wait};
 use support::stubborn::Stubborn;
 use support::stubborn::Treatment::Honest;
+use support::waiter::{Waiter, gets_it};
 use support::{PATIENCE, eventually, ms, secs, take};
-use tokio::task::JoinHandle;
 
 /// Longer than any of these tests waits for something to happen.
 const FAR: Duration = secs(600);
@@ -80,8 +80,6 @@ impl World {
     }
 }
 
-type Waiter = JoinHandle<Result<LockGuard, AcquireError>>;
-
 /// A waiter that has looked once: it stands in line, here or at the masters.
 async fn stands(redlock: &Redlock, wait: Wait) -> Waiter {
     let looks = Arc::<AtomicUsize>::default();
@@ -100,13 +98,6 @@ async fn stands(redlock: &Redlock, wait: Wait) -> Waiter {
 
 async fn waits(redlock: &Redlock) -> Waiter {
     stands(redlock, Wait::Forever).await
-}
-
-/// It gets the lock.
-async fn gets_it(waiter: Waiter) -> LockGuard {
-    let outcome = tokio::time::timeout(PATIENCE, waiter).await;
-    let outcome = outcome.expect("its turn comes").expect("no panic");
-    outcome.unwrap_or_else(|error| panic!("{error}"))
 }
 
 async fn all_get_it(waiters: impl IntoIterator<Item = Waiter>) {

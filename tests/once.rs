@@ -6,26 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use quorate::node::Node;
-use quorate::node::memory::{Condition, Master, MemoryNode};
+use quorate::node::memory::{Condition, Master};
 use quorate::{AcquireError, Due, Once, OnceOutcome, Redlock, ValueError, Wait};
 use quorate_testbed::{Fault, Proxy, Way};
-use support::stubborn::{Stubborn, Treatment};
-use support::{ask_server, eventually, masters, ms, secs, settings};
+use support::stubborn::{self, Treatment};
+use support::{ask_server, eventually, masters, memory, ms, secs, settings};
 
 /// A period that does not end while a test runs: the next begins in years.
 const PERIOD: Duration = secs(10 * 365 * 24 * 3600);
-
-fn memory(n: usize) -> (Vec<MemoryNode>, Redlock) {
-    let nodes: Vec<_> = (0..n).map(|n| MemoryNode::new(&format!("m{n}"))).collect();
-    let as_nodes = nodes
-        .iter()
-        .map(|node| Arc::new(node.clone()) as Arc<dyn Node>);
-    let redlock = Redlock::builder()
-        .nodes(as_nodes.collect())
-        .wait(Wait::For(secs(5)));
-    (nodes, redlock.build().expect("good settings"))
-}
 
 async fn nightly(redlock: &Redlock) -> Once {
     let nightly = redlock.once("nightly", PERIOD);
@@ -101,7 +89,7 @@ async fn at_most_once_leaves_a_period_out_where_its_body_was_dropped() {
 
 #[tokio::test]
 async fn at_least_once_does_it_again_after_an_error_a_drop_and_an_unwritten_record() {
-    let (nodes, redlock) = stubborn();
+    let (nodes, redlock) = stubborn::three();
     let nightly = nightly(&redlock).await;
     let failed = nightly
         .at_least_once(async |_| Err::<(), _>("no disk"))
@@ -135,20 +123,9 @@ async fn at_least_once_does_it_again_after_an_error_a_drop_and_an_unwritten_reco
     ));
 }
 
-fn stubborn() -> (Vec<Arc<Stubborn>>, Redlock) {
-    let nodes: Vec<_> = (0..3).map(|n| Stubborn::honest(&format!("m{n}"))).collect();
-    let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
-    let redlock = Redlock::builder()
-        .nodes(as_nodes.collect())
-        .ttl(ms(400))
-        .node_timeout(ms(50))
-        .wait(Wait::For(secs(5)));
-    (nodes, redlock.build().expect("good settings"))
-}
-
 #[tokio::test]
 async fn a_body_whose_lock_is_lost_is_dropped_and_it_is_said_whether_the_period_counts() {
-    let (nodes, redlock) = stubborn();
+    let (nodes, redlock) = stubborn::three();
     let nightly = nightly(&redlock).await;
     for recorded in [false, true] {
         let away = async || {

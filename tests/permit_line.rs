@@ -13,11 +13,11 @@ use std::time::Duration;
 use quorate::node::memory::MemoryNode;
 use quorate::node::{Answer, Node, NodeName, Reply, Request, Subscriber};
 use quorate::runtime::BoxFuture;
-use quorate::{AcquireError, LockGuard, Redlock, RedlockBuilder, Retry, Wait};
+use quorate::{LockGuard, Redlock, RedlockBuilder, Retry, Wait};
 use support::asking::{ask, look};
 use support::slow::SlowNode;
+use support::waiter::{Waiter, gets_it};
 use support::{PATIENCE, eventually, ms, secs};
-use tokio::task::JoinHandle;
 
 /// Longer than any of these tests waits for something to happen.
 const FAR: Duration = secs(600);
@@ -144,8 +144,6 @@ async fn all_permits(redlock: &Redlock, permits: usize) -> Vec<LockGuard> {
     all
 }
 
-type Waiter = JoinHandle<Result<LockGuard, AcquireError>>;
-
 /// A waiter that has looked once: it stands in line, here or at the masters.
 async fn waits(redlock: &Redlock, permits: usize) -> Waiter {
     let looks = Arc::<AtomicUsize>::default();
@@ -160,12 +158,6 @@ async fn waits(redlock: &Redlock, permits: usize) -> Waiter {
     });
     eventually("it waits", || looks.load(Ordering::Relaxed) > 0).await;
     waiter
-}
-
-async fn gets_it(waiter: Waiter) -> LockGuard {
-    let outcome = tokio::time::timeout(PATIENCE, waiter).await;
-    let outcome = outcome.expect("its turn comes").expect("no panic");
-    outcome.unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,19 +17,8 @@ use quorate::{
 };
 use quorate_testbed::{Fault as Trouble, Proxy, Way};
 use support::slow::SlowNode;
-use support::stubborn::{Stubborn, Treatment};
-use support::{PATIENCE, ask_server, eventually, has_key, masters, ms, secs, settings};
-
-fn memory(n: usize) -> (Vec<MemoryNode>, Redlock) {
-    let nodes: Vec<_> = (0..n).map(|n| MemoryNode::new(&format!("m{n}"))).collect();
-    let as_nodes = nodes
-        .iter()
-        .map(|node| Arc::new(node.clone()) as Arc<dyn Node>);
-    let redlock = Redlock::builder()
-        .nodes(as_nodes.collect())
-        .wait(Wait::For(secs(5)));
-    (nodes, redlock.build().expect("good settings"))
-}
+use support::stubborn::{self, Treatment};
+use support::{PATIENCE, ask_server, eventually, has_key, masters, memory, ms, secs, settings};
 
 async fn quota(redlock: &Redlock, pieces: u64) -> Quota {
     let quota = redlock.quota("prizes");
@@ -164,18 +153,6 @@ async fn a_minority_that_is_away_is_not_missed_and_a_majority_is() {
     );
 }
 
-/// Three masters, each of which treats what it is asked by a rule of its own.
-fn stubborn() -> (Vec<Arc<Stubborn>>, Redlock) {
-    let nodes: Vec<_> = (0..3).map(|n| Stubborn::honest(&format!("m{n}"))).collect();
-    let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
-    let redlock = Redlock::builder()
-        .nodes(as_nodes.collect())
-        .ttl(ms(400))
-        .node_timeout(ms(50))
-        .wait(Wait::For(secs(5)));
-    (nodes, redlock.build().expect("good settings"))
-}
-
 /// Treats writes so, and all else as it should be.
 fn writes(treatment: Treatment) -> impl FnMut(&Request) -> Treatment + Send + 'static {
     move |request| match request {
@@ -192,7 +169,7 @@ fn lost_on_the_way() -> Fault {
 async fn a_write_that_too_few_masters_confirm_is_unknown_and_hands_out_nothing() {
     let cut = || Treatment::Fails(lost_on_the_way(), ms(0));
     for (treatment, then_left) in [(Treatment::Unanswered, 8), (cut(), 9)] {
-        let (nodes, redlock) = stubborn();
+        let (nodes, redlock) = stubborn::three();
         let quota = quota(&redlock, 10).await;
         for node in &nodes[..2] {
             node.change(writes(treatment.clone()));
@@ -211,7 +188,7 @@ async fn a_write_that_too_few_masters_confirm_is_unknown_and_hands_out_nothing()
 
 #[tokio::test]
 async fn a_write_counts_only_on_masters_that_were_read() {
-    let (nodes, redlock) = stubborn();
+    let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
     // The second is read and not written, the third written and not read.
     nodes[1].change(writes(Treatment::Fails(lost_on_the_way(), ms(0))));
@@ -225,7 +202,7 @@ async fn a_write_counts_only_on_masters_that_were_read() {
 
 #[tokio::test]
 async fn a_write_counts_only_in_the_run_of_the_server_that_was_read() {
-    let (nodes, redlock) = stubborn();
+    let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
     for (n, node) in nodes[..2].iter().enumerate() {
         let master = node.master.clone();
@@ -247,7 +224,7 @@ async fn a_write_counts_only_in_the_run_of_the_server_that_was_read() {
 
 #[tokio::test]
 async fn a_lock_that_ends_between_read_and_write_writes_nothing() {
-    let (nodes, redlock) = stubborn();
+    let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
     for node in &nodes {
         node.change(|request| match request {
@@ -502,7 +479,7 @@ async fn what_makes_no_sense_is_refused_and_nothing_is_sent() {
 
 #[tokio::test]
 async fn a_take_asks_each_master_twice_beyond_the_lock_and_a_look_once() {
-    let (nodes, redlock) = stubborn();
+    let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
     let asked = Arc::new(AtomicU64::new(0));
     for node in &nodes {

@@ -79,24 +79,25 @@ async fn a_waiter_that_stepped_out_comes_back_to_its_place() {
     assert_eq!(*order.lock().expect("no panic"), ["old", "young"]);
 }
 
-/// A master to which requests leave late: what was withdrawn by then is not sent.
+/// A master to which some requests leave late, one behind the other: what was withdrawn by then is not sent.
 struct LeavesLate {
     node: MemoryNode,
+    waits: fn(&Request) -> bool,
     post: UnboundedSender<(Request, Reply)>,
 }
 
 impl LeavesLate {
-    fn over(node: &MemoryNode) -> Arc<Self> {
+    fn over(node: &MemoryNode, late: Duration, waits: fn(&Request) -> bool) -> Arc<Self> {
         let (post, mut letters) = unbounded_channel::<(Request, Reply)>();
         let sender = node.clone();
         tokio::spawn(async move {
             while let Some((request, reply)) = letters.recv().await {
-                tokio::time::sleep(ms(5)).await;
+                tokio::time::sleep(late).await;
                 sender.send(request, reply);
             }
         });
         let node = node.clone();
-        Arc::new(Self { node, post })
+        Arc::new(Self { node, waits, post })
     }
 }
 
@@ -106,7 +107,11 @@ impl Node for LeavesLate {
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        let _ = self.post.send((request, reply));
+        if (self.waits)(&request) {
+            let _ = self.post.send((request, reply));
+        } else {
+            self.node.send(request, reply);
+        }
     }
 
     fn subscribe(&self, subscriber: Subscriber) {
@@ -132,7 +137,8 @@ async fn who_is_refused_before_it_has_asked_all_keeps_its_place_in_line() {
             .expect("good settings")
     };
     let direct = || client(Arc::new(masters[1].clone()));
-    let (holder, late, next) = (direct(), client(LeavesLate::over(&masters[1])), direct());
+    let late = LeavesLate::over(&masters[1], ms(5), |_| true);
+    let (holder, late, next) = (direct(), client(late), direct());
     let served = Arc::new(Mutex::new(Vec::new()));
     let waits = |who: &'static str, redlock: Redlock| {
         let served = served.clone();
@@ -153,54 +159,6 @@ async fn who_is_refused_before_it_has_asked_all_keeps_its_place_in_line() {
     assert_eq!(*served.lock().expect("no panic"), ["first", "second"]);
 }
 
-/// A master that has lost its scripts when it is asked: what it was asked comes again behind what was sent meanwhile,
-/// unless it was withdrawn by then.
-struct SendsAgain {
-    node: MemoryNode,
-    post: UnboundedSender<(Request, Reply)>,
-}
-
-impl SendsAgain {
-    fn over(node: &MemoryNode) -> Arc<Self> {
-        let (post, mut letters) = unbounded_channel::<(Request, Reply)>();
-        let sender = node.clone();
-        tokio::spawn(async move {
-            while let Some((request, reply)) = letters.recv().await {
-                tokio::time::sleep(ms(20)).await;
-                if request.is_withdrawn() {
-                    reply.answer(Err(Fault::Withdrawn));
-                } else {
-                    sender.send(request, reply);
-                }
-            }
-        });
-        let node = node.clone();
-        Arc::new(Self { node, post })
-    }
-}
-
-impl Node for SendsAgain {
-    fn name(&self) -> &NodeName {
-        self.node.name()
-    }
-
-    fn send(&self, request: Request, reply: Reply) {
-        if let Request::Acquire { .. } = request {
-            let _ = self.post.send((request, reply));
-        } else {
-            self.node.send(request, reply);
-        }
-    }
-
-    fn subscribe(&self, subscriber: Subscriber) {
-        self.node.subscribe(subscriber);
-    }
-
-    fn idle(&self) -> BoxFuture<()> {
-        self.node.idle()
-    }
-}
-
 /// Refused by one of two, and asked again by the other behind its own release: also where nobody waits for the outcome.
 #[tokio::test]
 async fn what_is_granted_behind_its_own_release_is_given_back() {
@@ -212,7 +170,9 @@ async fn what_is_granted_behind_its_own_release_is_given_back() {
         };
         let first = client(vec![Arc::new(masters[0].clone())]);
         let _held = first.acquire("job").await.expect("free");
-        let again: Arc<dyn Node> = SendsAgain::over(&masters[1]);
+        // A master that has lost its scripts: an acquire comes again behind what was sent meanwhile.
+        let acquires = |request: &Request| matches!(request, Request::Acquire { .. });
+        let again: Arc<dyn Node> = LeavesLate::over(&masters[1], ms(20), acquires);
         let both = client(vec![Arc::new(masters[0].clone()), again]);
         let tried = tokio::time::timeout(ms(5), both.try_acquire("job"));
         if cut_short {

@@ -4,10 +4,10 @@ mod support;
 
 use std::time::Duration;
 
-use quorate::{AcquireError, LockGuard, Redlock, Retry, Wait};
+use quorate::{Redlock, Retry, Wait};
 use quorate_testbed::{Masters, Reply};
-use support::{PATIENCE, ask_server, eventually, masters, secs, settings, take};
-use tokio::task::JoinHandle;
+use support::waiter::{Waiter, gets_it};
+use support::{ask_server, eventually, masters, secs, settings, take};
 
 /// Longer than any of these tests waits for something to happen.
 const FAR: Duration = secs(600);
@@ -23,8 +23,6 @@ fn process(masters: &Masters) -> Redlock {
     settings.build().expect("good settings")
 }
 
-type Waiter = JoinHandle<Result<LockGuard, AcquireError>>;
-
 /// A waiter of a process of its own, which stands in line as number `place` on every master.
 async fn waits(masters: &Masters, place: i64) -> Waiter {
     let redlock = process(masters);
@@ -37,12 +35,6 @@ async fn waits(masters: &Masters, place: i64) -> Waiter {
     })
     .await;
     waiter
-}
-
-async fn gets_it(waiter: Waiter) -> LockGuard {
-    let outcome = tokio::time::timeout(PATIENCE, waiter).await;
-    let outcome = outcome.expect("it is called").expect("no panic");
-    outcome.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// How many processes listen on every master.

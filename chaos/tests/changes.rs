@@ -7,27 +7,13 @@ use std::path::Path;
 
 use quorate_chaos::changes::Changes;
 use quorate_chaos::checks::Verdict;
-use quorate_chaos::checks::all::check;
-use quorate_chaos::claim::Claim;
-use quorate_chaos::event::{Entry, Event};
-use quorate_chaos::history::History;
+use quorate_chaos::event::Event;
 use quorate_chaos::scenario::{Scenario, Workload};
 use quorate_chaos::walk::STEPS;
+use support::tale::{MS, Tale, obtained, wait};
 use support::{Run, kind, text};
 
-const MS: u64 = 1_000_000;
-
-/// A history in the making of one change; times are milliseconds.
-#[derive(Default)]
-struct Tale(Vec<Entry>);
-
 impl Tale {
-    fn at(mut self, ms: u64, who: &str, what: Event) -> Self {
-        let (t, who) = (ms * MS, who.to_owned());
-        self.0.push(Entry { t, who, what });
-        self
-    }
-
     /// Every step, each of a second: closed at three seconds, open at four.
     fn walked(self, but: &str) -> Self {
         let steps = STEPS.iter().enumerate().filter(|(_, step)| **step != but);
@@ -45,41 +31,15 @@ impl Tale {
     }
 
     fn hit(self, at: u64) -> Self {
-        let inject = Event::Inject {
-            fault: 0,
-            kind: "kill".into(),
-            targets: vec!["m2".into()],
-        };
-        let landed = Event::Landed {
-            fault: 0,
-            seen: "yes".into(),
-        };
-        self.at(at, "chaos", inject).at(at, "chaos", landed).at(
-            at + 100,
-            "chaos",
-            Event::Healed { fault: 0 },
-        )
+        self.fault("kill", "m2", at, at + 100)
     }
 
     /// A hold of "file" that was wanted, had and given back then.
     fn hold(self, who: &str, op: u64, [wanted, from, to]: [u64; 3]) -> Self {
-        let wait = Event::Wait {
-            op,
-            resource: "file".into(),
-            also: Vec::new(),
-            claim: Claim::Alone,
-            goes_on: None,
-        };
         let until = Some((from + 1_000) * MS);
-        let obtained = Event::Obtained {
-            op,
-            token: Some(from),
-            until,
-            slot: None,
-        };
         let release = Event::Release { op, until };
-        self.at(wanted, who, wait)
-            .at(from, who, obtained)
+        self.at(wanted, who, wait(op))
+            .at(from, who, obtained(op, Some(from), until))
             .at(to, who, release)
     }
 
@@ -98,9 +58,7 @@ impl Tale {
             workloads: vec![Workload::File],
             ..Scenario::default()
         };
-        let findings = check(&scenario, &History::new(self.0));
-        let finding = findings.by("changes").expect("that checker");
-        (finding.verdict, finding.violations.len())
+        self.found_by("changes", &scenario)
     }
 }
 

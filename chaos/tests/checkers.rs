@@ -1,27 +1,16 @@
 //! The checkers against histories made by hand: each must see what it is for, and nothing else.
 
+mod support;
+
 use quorate_chaos::checks::Verdict;
-use quorate_chaos::checks::all::check;
-use quorate_chaos::claim::Claim;
-use quorate_chaos::event::{Entry, Event};
+use quorate_chaos::event::Event;
 use quorate_chaos::faults::Kind;
-use quorate_chaos::history::History;
 use quorate_chaos::node::NodeKind;
 use quorate_chaos::scenario::{Scenario, Workload};
-
-const MS: u64 = 1_000_000;
-
-/// A history in the making; times are milliseconds.
-#[derive(Default)]
-struct Tale(Vec<Entry>);
+use support::kind;
+use support::tale::{MS, Tale, obtained, wait};
 
 impl Tale {
-    fn at(mut self, ms: u64, who: &str, what: Event) -> Self {
-        let (t, who) = (ms * MS, who.to_owned());
-        self.0.push(Entry { t, who, what });
-        self
-    }
-
     /// A hold of "file" with a token, valid for a second from its beginning unless released.
     fn hold(self, who: &str, op: u64, from: u64, to: u64, token: u64) -> Self {
         let until = Some((from + 1_000) * MS);
@@ -29,23 +18,6 @@ impl Tale {
         self.at(from - 1, who, wait(op))
             .at(from, who, obtained(op, token, until))
             .at(to, who, Event::Release { op, until })
-    }
-
-    fn fault(self, kind: &str, from: u64, to: u64) -> Self {
-        let inject = Event::Inject {
-            fault: 0,
-            kind: kind.to_owned(),
-            targets: vec!["m1".into()],
-        };
-        let landed = Event::Landed {
-            fault: 0,
-            seen: "yes".into(),
-        };
-        self.at(from, "chaos", inject).at(from, "chaos", landed).at(
-            to,
-            "chaos",
-            Event::Healed { fault: 0 },
-        )
     }
 
     fn verdict(self, checker: &str, faults: &[Kind]) -> (Verdict, usize) {
@@ -56,32 +28,7 @@ impl Tale {
             workloads: vec![Workload::File],
             ..Scenario::default()
         };
-        let findings = check(&scenario, &History::new(self.0));
-        let finding = findings.by(checker).expect("a checker of that name");
-        (finding.verdict, finding.violations.len())
-    }
-}
-
-fn kind(name: &str) -> Kind {
-    name.parse().expect("a kind of fault")
-}
-
-fn wait(op: u64) -> Event {
-    Event::Wait {
-        op,
-        resource: "file".into(),
-        also: Vec::new(),
-        claim: Claim::Alone,
-        goes_on: None,
-    }
-}
-
-fn obtained(op: u64, token: Option<u64>, until: Option<u64>) -> Event {
-    Event::Obtained {
-        op,
-        token,
-        until,
-        slot: None,
+        self.found_by(checker, &scenario)
     }
 }
 
@@ -128,17 +75,17 @@ fn an_overlap_is_excused_only_near_a_fault_that_allows_it() {
             .hold("c1", 1, 10, 21, 1)
             .hold("c2", 1, 20, 30, 2)
     };
-    let near = tale().fault("flushall", 15, 16);
+    let near = tale().fault("flushall", "m1", 15, 16);
     assert_eq!(
         near.verdict("exclusion", &[kind("flushall")]),
         (Verdict::Valid, 1)
     );
-    let later = tale().fault("flushall", 40, 41);
+    let later = tale().fault("flushall", "m1", 40, 41);
     assert_eq!(
         later.verdict("exclusion", &[kind("flushall")]),
         (Verdict::Invalid, 1)
     );
-    let other = tale().fault("stop", 15, 16);
+    let other = tale().fault("stop", "m1", 15, 16);
     assert_eq!(
         other.verdict("exclusion", &[kind("stop")]),
         (Verdict::Invalid, 1)
@@ -192,7 +139,7 @@ fn the_register_must_not_take_a_stale_write() {
     // Fencing has no excuses.
     assert_eq!(
         stale
-            .fault("flushall", 0, 1)
+            .fault("flushall", "m1", 0, 1)
             .verdict("fencing", &[kind("flushall")])
             .0,
         Verdict::Invalid
@@ -306,7 +253,7 @@ fn whoever_comes_later_and_gets_it_first_is_found() {
     assert_eq!(overtaken.verdict("order", &[]), (Verdict::Invalid, 1));
     let side_by_side = tale(10_010);
     assert_eq!(side_by_side.verdict("order", &[]), (Verdict::Valid, 0));
-    let disturbed = tale(10_500).fault("stop", 9_000, 9_500);
+    let disturbed = tale(10_500).fault("stop", "m1", 9_000, 9_500);
     assert_eq!(
         disturbed.verdict("order", &[kind("stop")]),
         (Verdict::Valid, 0)
@@ -363,8 +310,7 @@ fn a_master_without_a_clock_is_looked_at_after_the_ttl_alone_and_any_other_at_on
             .at(101_000, "m1", keys("after-ttl"))
             .at(104_000, "m1", keys("after-notes"));
         let scenario = Scenario::default().over(&[node]);
-        let findings = check(&scenario, &History::new(tale.0));
-        findings.by("litter").expect("that checker").verdict
+        tale.found_by("litter", &scenario).0
     };
     assert_eq!(verdict(NodeKind::Ensemble, &[]), Verdict::Valid);
     assert_eq!(verdict(NodeKind::Zookeeper, &["file"]), Verdict::Invalid);
@@ -380,7 +326,7 @@ fn a_key_that_only_its_ttl_would_remove_is_found_once_no_fault_explains_it() {
             eternal: Vec::new(),
         };
         Tale::default()
-            .fault(kind.name(), healed - 500, healed)
+            .fault(kind.name(), "m1", healed - 500, healed)
             .at(100_000, "chaos", Event::Finish)
             .at(100_100, "m1", keys("at-once", &[key]))
             .at(101_500, "m1", keys("after-ttl", &[]))

@@ -1,31 +1,20 @@
 //! The checkers of the other kinds of locks against histories made by hand: each must see what it is for, and
 //! nothing else.
 
+mod support;
+
 use std::collections::BTreeMap;
 
 use quorate_chaos::checks::Verdict::{self, Invalid, Unknown, Valid};
-use quorate_chaos::checks::all::check;
 use quorate_chaos::claim::Claim;
-use quorate_chaos::event::{Entry, Event};
-use quorate_chaos::history::History;
+use quorate_chaos::event::Event;
 use quorate_chaos::scenario::{Scenario, Workload};
-
-const MS: u64 = 1_000_000;
-
-/// A history in the making; times are milliseconds.
-#[derive(Clone, Default)]
-struct Tale(Vec<Entry>);
+use support::tale::{MS, Tale};
 
 /// Who holds what: client, attempt, resources, beside whom, from, to, number.
 struct Hold<'a>(&'a str, u64, &'a [&'a str], Claim, u64, u64, u64);
 
 impl Tale {
-    fn at(mut self, ms: u64, who: &str, what: Event) -> Self {
-        let (t, who) = (ms * MS, who.to_owned());
-        self.0.push(Entry { t, who, what });
-        self
-    }
-
     /// A hold, valid for a second from its beginning unless released.
     fn hold(self, hold: Hold<'_>) -> Self {
         self.hold_in(None, hold)
@@ -62,9 +51,7 @@ impl Tale {
             workloads: vec![workload],
             ..Scenario::default()
         };
-        let findings = check(&scenario, &History::new(self.0));
-        let finding = findings.by(checker).expect("a checker of that name");
-        (finding.verdict, finding.violations.len())
+        self.found_by(checker, &scenario)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::input;
 use crate::lock::{Lock, LockArgs, said};
 use crate::output;
 use crate::process::{self, Signals};
-use crate::run::{SLACK, leaving_nothing};
+use crate::run::leaving_nothing;
 
 /// What stands below `quorate hold --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -132,13 +132,10 @@ fn nap(guard: &LockGuard, lock: &Lock) -> Option<Duration> {
 fn lost(guard: &LockGuard, lock: &Lock, began: Instant, cause: &str) -> Failure {
     let name = output::bytes(lock.resource.as_bytes());
     let said = said(guard);
-    let (notice, _) = Deadline::new(lock.room(), Duration::ZERO).backstop();
-    let held_for = began.elapsed() + notice + SLACK.min(lock.ttl / 4);
-    let why = match lock.max_hold {
-        Some(most) if held_for >= most => {
-            format!("was held for its maximum of {}", output::human(most))
-        }
-        _ => format!("was lost: {cause}{said}"),
+    let deadline = Deadline::new(lock.room(), Duration::ZERO);
+    let why = match lock.max_hold_over(began.elapsed(), deadline) {
+        Some(most) => format!("was held for its maximum of {}", output::human(most)),
+        None => format!("was lost: {cause}{said}"),
     };
     Failure::new(exit::LOST, format!("the lock on '{name}' {why}"))
 }

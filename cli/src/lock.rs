@@ -8,6 +8,7 @@ use clap::Args;
 use quorate::{LockGuard, NodeOutcome, Phase, Redlock, Wait};
 
 use crate::config::{self, FileOptions, MasterOptions};
+use crate::deadline::Deadline;
 use crate::errors::not_acquired;
 use crate::exit::{self, Failure};
 use crate::kind::{Kind, KindArgs, Place};
@@ -15,6 +16,9 @@ use crate::process::{self, Signals};
 use crate::waiting::WaitDisplay;
 
 pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(10);
+
+/// The acquire itself counts towards `max_hold`; more than this only on a machine that is starved.
+const SLACK: Duration = Duration::from_millis(300);
 
 /// Arguments about the lock.
 #[derive(Debug, Args)]
@@ -133,6 +137,14 @@ impl Lock {
     /// The shorter of the ttl and the longest hold: what a grace has to fit into.
     pub(crate) fn room(&self) -> Duration {
         self.max_hold.map_or(self.ttl, |most| most.min(self.ttl))
+    }
+
+    /// The longest hold, where it ends a lock that was held for so long: seen coming, as early as the deadline
+    /// wants notice of the end.
+    pub(crate) fn max_hold_over(&self, held_for: Duration, deadline: Deadline) -> Option<Duration> {
+        let (notice, _) = deadline.backstop();
+        let reached = held_for + notice + SLACK.min(self.ttl / 4);
+        self.max_hold.filter(|most| reached >= *most)
     }
 
     /// Whether an ancestor reads what this one is to read.

@@ -151,7 +151,6 @@ impl Plan {
     /// Says why the lock is gone, and what became of the command: the end of `max_hold` is seen coming,
     /// so that the library's own word for it comes too late.
     fn why_lost(&self, held_for: Duration, cause: &str, survivors: Option<&Members>) -> String {
-        let (notice, _) = self.deadline.backstop();
         let fate = match survivors {
             None => "the command was stopped".to_owned(),
             Some(survivors) => format!(
@@ -160,17 +159,13 @@ impl Plan {
                 survivors.verb("goes on", "go on")
             ),
         };
-        match self.lock.max_hold {
-            Some(most) if held_for + notice + SLACK.min(self.lock.ttl / 4) >= most => {
-                format!("was held for its maximum of {}; {fate}", human(most))
-            }
-            _ => format!("was lost: {cause}; {fate}"),
+        match self.lock.max_hold_over(held_for, self.deadline) {
+            Some(most) => format!("was held for its maximum of {}; {fate}", human(most)),
+            None => format!("was lost: {cause}; {fate}"),
         }
     }
 }
 
-/// The acquire itself counts towards `max_hold`; more than this only on a machine that is starved.
-pub(crate) const SLACK: Duration = Duration::from_millis(300);
 pub(crate) const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
 /// Runs a command under a lock.

@@ -4,7 +4,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{Done, bare, done, masters, quorate};
+use common::{Done, bare, done, held_by_another, masters, quorate};
 use quorate_testbed::Masters;
 
 /// Runs it with these words alone, over these masters.
@@ -19,16 +19,10 @@ fn patient(masters: &Masters) -> Command {
     command
 }
 
-fn hold(masters: &Masters) {
-    for master in masters {
-        master.command(&["SET", "r", "x"]).expect("alive");
-    }
-}
-
 #[test]
 fn quiet_says_nothing_of_a_lock_that_another_holds() {
     let masters = masters(3);
-    hold(&masters);
+    held_by_another(&masters);
     for words in [
         &["run", "--quiet", "--try", "r", "--", "true"][..],
         &["run", "--wait", "200ms", "r", "-q", "--", "true"],
@@ -53,7 +47,7 @@ fn quiet_says_nothing_of_a_lock_that_another_holds() {
 #[test]
 fn a_conflict_ends_with_the_code_that_was_asked_for() {
     let masters = masters(3);
-    hold(&masters);
+    held_by_another(&masters);
     for (words, code) in [
         (&["--try", "--conflict-exit-code", "0"][..], 0),
         (&["--try", "-E", "9"], 9),

@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{
-    Done, Ends, bare, did_not_run, done, end, mark, masters, run, signal, sleeps, until, until_held,
+    Done, Ends, bare, did_not_run, done, end, held_by_another, mark, masters, run, signal, sleeps,
+    until, until_held,
 };
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
@@ -41,13 +42,6 @@ fn works(program: &[&str]) -> bool {
     let mut command = Command::new(program[0]);
     command.args(&program[1..]).arg("true");
     command.output().is_ok_and(|done| done.status.success())
-}
-
-/// Locks that somebody else has.
-fn hold(masters: &Masters) {
-    for master in masters {
-        master.command(&["SET", "r", "x"]).expect("alive");
-    }
 }
 
 fn untouched(masters: &Masters) -> bool {
@@ -129,7 +123,7 @@ fn a_signal_that_ends_it_is_what_it_dies_of() {
         signal(&holder, name);
         let holder = end(holder);
         assert_eq!(holder.died_of, number, "passed on: {holder:?}");
-        hold(&masters);
+        held_by_another(&masters);
         let waiter = run(&masters, &["r"], &["true"]).spawn().expect("starts");
         until_held(&masters, "quorate:queue:r");
         signal(&waiter, name);
@@ -175,7 +169,7 @@ fn a_loop_of_a_shell_around_it_ends_with_the_keyboards_signal() {
         let mark = mark();
         let quorate = run(&masters, &["r"], &["sleep", &mark]);
         if held {
-            hold(&masters);
+            held_by_another(&masters);
         }
         let mut shell = by(
             &["bash", "-c", "while :; do \"$@\"; echo again; done", "bash"],
@@ -249,7 +243,7 @@ fn as_the_first_process_it_ends_on_a_signal_with_the_code_of_a_shell() {
         return did_not_run("as_the_first_process", "no pid namespace can be made here");
     }
     let masters = masters(3);
-    hold(&masters);
+    held_by_another(&masters);
     let child = by(&FIRST, &run(&masters, &["r"], &["true"]))
         .spawn()
         .expect("starts");

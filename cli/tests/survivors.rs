@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use common::{
-    Ends, alive, did_not_run, done, end, mark, masters, pids, run, signal, sleeps, until,
+    Ends, alive, did_not_run, done, end, held_by_another, mark, masters, pids, run, signal, sleeps,
+    until,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -88,12 +89,6 @@ impl Ordinary {
 /// Whoever outlives `quorate` must not keep the ends of its output open.
 const QUIET: &str = ">/dev/null 2>&1";
 
-fn take_away(masters: &Masters) {
-    for master in masters {
-        master.command(&["SET", "r", "x"]).expect("alive");
-    }
-}
-
 #[test]
 fn a_command_that_became_another_user_is_never_said_to_be_stopped() {
     let ordinary = match Ordinary::new() {
@@ -111,7 +106,7 @@ fn a_command_that_became_another_user_is_never_said_to_be_stopped() {
     until("the command runs", || sleeps(mark));
     // Not before it is told: it is worth knowing while there is time to do something about it.
     std::thread::sleep(std::time::Duration::from_millis(600));
-    take_away(&masters);
+    held_by_another(&masters);
     let holder = end(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");
     let pid = pids(mark)[0].to_string();
@@ -146,7 +141,7 @@ fn one_of_a_group_that_cannot_be_stopped_is_named() {
         .spawn()
         .expect("starts");
     until("both run", || alive(mark) == 3 && sleepers(mark) == 2);
-    take_away(&masters);
+    held_by_another(&masters);
     let holder = end(holder);
     assert_eq!(holder.code, Some(74), "{holder:?}");
     assert_eq!(alive(mark), 1, "what can be stopped is stopped");

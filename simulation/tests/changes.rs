@@ -2,37 +2,19 @@
 //!
 //! 3,000 seeds with optimizations, 30 without; `QUORATE_SEEDS` asks for another number.
 
-use quorate_simulation::{Flaw, Play, Scenario, Sweep, Worlds, first_caught};
+mod support;
+
+use quorate_simulation::{Flaw, Play, Scenario, Worlds};
+use support::{is_caught, must_pass, sweep};
 
 fn seeds() -> u64 {
-    let asked = std::env::var("QUORATE_SEEDS").ok();
-    let usual = if cfg!(debug_assertions) { 30 } else { 3_000 };
-    asked.and_then(|seeds| seeds.parse().ok()).unwrap_or(usual)
-}
-
-fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    support::seeds(3_000, 30)
 }
 
 #[test]
 fn every_seed_passes_where_masters_change() {
-    let sweep = Sweep {
-        first: 0,
-        seeds: seeds(),
-        threads: threads(),
-        worlds: Worlds::Changes,
-    };
-    let summary = sweep.run(|_, _| {});
-    println!("{}", summary.coverage);
-    let failures: Vec<String> = summary
-        .failures
-        .iter()
-        .map(|failure| {
-            let (seed, violation) = (failure.seed, &failure.violation);
-            format!("QUORATE_SEED={seed} scripts/simulate --changes: {violation}")
-        })
-        .collect();
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    let summary = sweep(Worlds::Changes, seeds());
+    must_pass(&summary, " --changes");
     // Also in the few seeds of a debug run masters are closed and opened, and clients of all steps hold.
     let coverage = &summary.coverage;
     let walked = coverage.closed.min(coverage.opened).min(coverage.finished);
@@ -97,8 +79,7 @@ fn every_canary_of_changes_is_caught_within_its_seeds() {
     // Without optimizations the seeds are too few for the rare ones.
     let most = if cfg!(debug_assertions) { 20 } else { u64::MAX };
     for (flaw, within) in CANARIES.into_iter().filter(|(_, within)| *within <= most) {
-        let caught = first_caught(flaw, false, within, threads());
-        let caught = caught.unwrap_or_else(|| panic!("{flaw} gets through {within} seeds"));
-        println!("{flaw:<24} seed {:>6}  {}", caught.seed, caught.violation);
+        let caught = is_caught(flaw, within);
+        assert!(caught, "{flaw} gets through {within} seeds");
     }
 }

@@ -3,45 +3,25 @@
 //! 20,000 seeds with optimizations (`cargo test --release -p quorate-simulation`, as
 //! `scripts/test` does), 300 without; `QUORATE_SEEDS` asks for another number.
 
-use quorate_simulation::{Flaw, Play, RULES, Scenario, Sweep, Worlds, first_caught, run};
+mod support;
+
+use quorate_simulation::{Flaw, Play, RULES, Scenario, Worlds, first_caught, run};
+use support::{is_caught, must_pass, sweep, threads};
 
 fn seeds() -> u64 {
-    let asked = std::env::var("QUORATE_SEEDS").ok();
-    let usual = if cfg!(debug_assertions) { 300 } else { 20_000 };
-    asked.and_then(|seeds| seeds.parse().ok()).unwrap_or(usual)
-}
-
-fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    support::seeds(20_000, 300)
 }
 
 #[test]
 fn every_seed_passes_and_everything_happens_in_some() {
     let seeds = seeds();
-    let sweep = Sweep {
-        first: 0,
-        seeds,
-        threads: threads(),
-        worlds: Worlds::Redis,
-    };
-    let summary = sweep.run(|_, _| {});
-    println!("{}", summary.coverage);
+    let summary = sweep(Worlds::Redis, seeds);
     for (rule, judged) in RULES.into_iter().zip(summary.judged) {
         println!("{rule}: {judged} cases");
     }
     println!("the latest call: {:?}", summary.worst);
     println!("{seeds} seeds in {:.1} s", summary.took.as_secs_f64());
-    let failures: Vec<String> = summary
-        .failures
-        .iter()
-        .map(|failure| {
-            format!(
-                "QUORATE_SEED={} scripts/simulate: {}",
-                failure.seed, failure.violation
-            )
-        })
-        .collect();
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    must_pass(&summary, "");
     // A rule that looks only at calm worlds must have seen some: also in the few seeds of a debug run.
     assert_eq!(summary.idle_rules(), Vec::<&str>::new(), "judged nothing");
     if seeds >= 2_000 {
@@ -146,13 +126,10 @@ fn every_canary_is_caught_within_its_seeds() {
     assert_eq!(CANARIES.map(|(flaw, _)| flaw), Flaw::ALL);
     for (flaw, within) in CANARIES {
         let within = within.min(seeds());
-        let caught = first_caught(flaw, false, within, threads());
-        match caught {
-            Some(caught) => println!("{flaw:<24} seed {:>6}  {}", caught.seed, caught.violation),
-            // Without optimizations the rare ones are left to the release run.
-            None if cfg!(debug_assertions) && within == seeds() => {}
-            None => panic!("{flaw} gets through {within} seeds"),
-        }
+        // Without optimizations the rare ones are left to the release run.
+        let is_left = cfg!(debug_assertions) && within == seeds();
+        let caught = is_caught(flaw, within);
+        assert!(caught || is_left, "{flaw} gets through {within} seeds");
     }
 }
 

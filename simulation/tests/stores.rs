@@ -2,37 +2,19 @@
 //!
 //! 2,000 seeds with optimizations, 60 without; `QUORATE_SEEDS` asks for another number.
 
-use quorate_simulation::{Flaw, Play, Scenario, Sweep, Worlds, first_caught};
+mod support;
+
+use quorate_simulation::{Flaw, Play, Scenario, Worlds};
+use support::{is_caught, must_pass, sweep};
 
 fn seeds() -> u64 {
-    let asked = std::env::var("QUORATE_SEEDS").ok();
-    let usual = if cfg!(debug_assertions) { 60 } else { 2_000 };
-    asked.and_then(|seeds| seeds.parse().ok()).unwrap_or(usual)
-}
-
-fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    support::seeds(2_000, 60)
 }
 
 #[test]
 fn every_seed_passes_where_masters_are_stores() {
-    let sweep = Sweep {
-        first: 0,
-        seeds: seeds(),
-        threads: threads(),
-        worlds: Worlds::Stores,
-    };
-    let summary = sweep.run(|_, _| {});
-    println!("{}", summary.coverage);
-    let failures: Vec<String> = summary
-        .failures
-        .iter()
-        .map(|failure| {
-            let (seed, violation) = (failure.seed, &failure.violation);
-            format!("QUORATE_SEED={seed} scripts/simulate --stores: {violation}")
-        })
-        .collect();
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    let summary = sweep(Worlds::Stores, seeds());
+    must_pass(&summary, " --stores");
     if seeds() >= 2_000 {
         assert_eq!(summary.idle_rules(), Vec::<&str>::new(), "judged nothing");
         let missing = summary.coverage.missing();
@@ -74,8 +56,7 @@ fn every_canary_of_stores_is_caught_within_its_seeds() {
         return;
     }
     for (flaw, within) in CANARIES {
-        let caught = first_caught(flaw, false, within, threads());
-        let caught = caught.unwrap_or_else(|| panic!("{flaw} gets through {within} seeds"));
-        println!("{flaw:<24} seed {:>6}  {}", caught.seed, caught.violation);
+        let caught = is_caught(flaw, within);
+        assert!(caught, "{flaw} gets through {within} seeds");
     }
 }

@@ -47,10 +47,5 @@ end
 if not first then
   left = tonumber(call('ZSCORE', alive, head) or ms) - ms
 end
-local ahead = 0
-if waiter then
-  ahead = call('ZRANK', queue, waiter)
-elseif head then
-  ahead = call('ZCARD', queue)
-end
+--+ line/ahead.lua
 return {table.concat(free), left or 0, ahead, tonumber(call('GET', ticket) or 0)}

@@ -8,10 +8,14 @@ pub(crate) mod listener;
 pub(crate) mod seed;
 pub(crate) mod slow;
 pub(crate) mod stubborn;
+pub(crate) mod waiter;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quorate::{LockGuard, Redlock, RedlockBuilder, RestartGuard};
+use quorate::node::Node;
+use quorate::node::memory::MemoryNode;
+use quorate::{LockGuard, Redlock, RedlockBuilder, RestartGuard, Wait};
 use quorate_testbed::{Masters, Reply, Server};
 
 pub(crate) const fn ms(millis: u64) -> Duration {
@@ -43,6 +47,18 @@ pub(crate) fn settings<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Re
 
 pub(crate) fn redlock(masters: &Masters) -> Redlock {
     settings(masters.urls()).build().expect("good settings")
+}
+
+/// So many masters in memory, and a `Redlock` over them.
+pub(crate) fn memory(n: usize) -> (Vec<MemoryNode>, Redlock) {
+    let nodes: Vec<_> = (0..n).map(|n| MemoryNode::new(&format!("m{n}"))).collect();
+    let as_nodes = nodes
+        .iter()
+        .map(|node| Arc::new(node.clone()) as Arc<dyn Node>);
+    let redlock = Redlock::builder()
+        .nodes(as_nodes.collect())
+        .wait(Wait::For(secs(5)));
+    (nodes, redlock.build().expect("good settings"))
 }
 
 /// Takes a lock that must be free.

@@ -6,6 +6,9 @@ use std::time::Duration;
 use quorate::node::memory::MemoryNode;
 use quorate::node::{Fault, Node, NodeName, Reply, Request, Subscriber};
 use quorate::runtime::BoxFuture;
+use quorate::{Redlock, Wait};
+
+use super::{ms, secs};
 
 /// What becomes of one request.
 #[derive(Clone, Debug)]
@@ -107,4 +110,16 @@ impl Node for Stubborn {
     fn idle(&self) -> BoxFuture<()> {
         Box::pin(std::future::ready(()))
     }
+}
+
+/// Three masters, each of which treats what it is asked by a rule of its own.
+pub(crate) fn three() -> (Vec<Arc<Stubborn>>, Redlock) {
+    let nodes: Vec<_> = (0..3).map(|n| Stubborn::honest(&format!("m{n}"))).collect();
+    let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    let redlock = Redlock::builder()
+        .nodes(as_nodes.collect())
+        .ttl(ms(400))
+        .node_timeout(ms(50))
+        .wait(Wait::For(secs(5)));
+    (nodes, redlock.build().expect("good settings"))
 }

@@ -1,6 +1,6 @@
 //! Did the run do what it set out to do? Otherwise its other verdicts say little.
 
-use super::{Case, Finding, Verdict, Violation};
+use super::{Case, Finding, Violation};
 use crate::event::Event;
 
 /// Fewer acquisitions than this for each client, and nothing was tested.
@@ -14,22 +14,13 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let landed = case.faults.iter().filter(|one| one.landed.is_some());
     let unavailable = case.history.lines.iter();
     let unavailable = unavailable.filter(|line| matches!(line.what, Event::Unavailable { .. }));
-    let mut looked_at = format!(
+    let looked_at = format!(
         "{} of {} faults landed, {} unavailable, {obtained} acquisitions",
         landed.count(),
         case.faults.len(),
         unavailable.count()
     );
-    for why in &missing {
-        looked_at.push_str("; ");
-        looked_at.push_str(why);
-    }
-    let finding = Finding::of("assumptions", looked_at, violations);
-    if missing.is_empty() {
-        finding
-    } else {
-        finding.at_least(Verdict::Unknown)
-    }
+    Finding::of("assumptions", looked_at, violations).lacking(&missing)
 }
 
 /// Faults that did not do what they should, and clients that ended by themselves.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::{Case, Finding, Verdict, Violation, seconds};
+use super::{Case, Finding, Violation, seconds};
 use crate::changes::{Changes, Operator};
 use crate::event::Event;
 use crate::pace::{self, Step};
@@ -28,7 +28,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let longest = waits(case, &mut violations);
     let done = steps.iter().filter(|step| step.done).count();
     let tries: usize = steps.iter().map(|step| step.tries).sum();
-    let mut looked_at = format!(
+    let looked_at = format!(
         "{} changes, {done} steps done in {tries} tries, {refused} attempts refused for their masters; free and waited \
          for at most {}",
         changes.count(),
@@ -39,16 +39,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     } else {
         unhurt(case, changes, &steps)
     };
-    for what in &unhurt {
-        looked_at.push_str("; ");
-        looked_at.push_str(what);
-    }
-    let finding = Finding::of("changes", looked_at, violations);
-    if unhurt.is_empty() {
-        finding
-    } else {
-        finding.at_least(Verdict::Unknown)
-    }
+    Finding::of("changes", looked_at, violations).lacking(&unhurt)
 }
 
 fn violation(from: u64, to: u64, who: &str, what: String) -> Violation {

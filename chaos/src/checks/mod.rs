@@ -106,6 +106,16 @@ impl Finding {
         self.verdict = self.verdict.max(verdict);
         self
     }
+
+    /// A finding that says why the history is not enough, if there is a reason: at best unknown then.
+    fn lacking(mut self, reasons: &[String]) -> Self {
+        for why in reasons {
+            self.looked_at.push_str("; ");
+            self.looked_at.push_str(why);
+            self = self.at_least(Verdict::Unknown);
+        }
+        self
+    }
 }
 
 /// What all checkers found.

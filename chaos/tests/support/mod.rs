@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub(crate) mod tale;
+
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};

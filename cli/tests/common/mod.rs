@@ -14,6 +14,13 @@ pub(crate) fn masters(n: usize) -> Masters {
     Masters::start(n).expect("masters start")
 }
 
+/// Somebody else has the lock `r` from now on.
+pub(crate) fn held_by_another(masters: &Masters) {
+    for master in masters {
+        master.command(&["SET", "r", "x"]).expect("alive");
+    }
+}
+
 /// The binary under test with no configuration but what the test gives it.
 pub(crate) fn bare() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));

@@ -56,7 +56,7 @@ macro_rules! part {
 }
 
 /// What several scripts share, put in where a line asks for it: a function would cost each call.
-const PARTS: [(&str, &str); 15] = [
+const PARTS: [(&str, &str); 16] = [
     part!("fence/read.lua"),
     part!("fence/again.lua"),
     // Has a part itself, which therefore comes behind it.
@@ -66,7 +66,10 @@ const PARTS: [(&str, &str); 15] = [
     // As well.
     part!("line/first.lua"),
     part!("line/purge.lua"),
+    // As well.
     part!("line/refused.lua"),
+    // How many wait before it: all, where it stands in no line itself.
+    part!("line/ahead.lua"),
     part!("many/lines.lua"),
     part!("many/seen.lua"),
     part!("mark/has.lua"),

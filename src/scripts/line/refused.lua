@@ -8,11 +8,6 @@ if held then
 else
   left = tonumber(call('ZSCORE', alive, head) or ms) - ms
 end
-local ahead = 0
-if waiter then
-  ahead = call('ZRANK', queue, waiter)
-elseif head then
-  ahead = call('ZCARD', queue)
-end
+--+ line/ahead.lua
 local largest = tonumber(call('GET', '{ticket}' .. key) or 0)
 return {left, ahead, largest, string.sub(held or '', 1, 96), type(note) == 'string' and string.sub(note, 1, NOTE_TOLD) or nil}

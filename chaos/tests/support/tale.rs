@@ -1,0 +1,67 @@
+//! Histories made by hand.
+
+use quorate_chaos::checks::Verdict;
+use quorate_chaos::checks::all::check;
+use quorate_chaos::claim::Claim;
+use quorate_chaos::event::{Entry, Event};
+use quorate_chaos::history::History;
+use quorate_chaos::scenario::Scenario;
+
+pub(crate) const MS: u64 = 1_000_000;
+
+/// A history in the making; times are milliseconds.
+#[derive(Clone, Default)]
+pub(crate) struct Tale(pub(crate) Vec<Entry>);
+
+impl Tale {
+    pub(crate) fn at(mut self, ms: u64, who: &str, what: Event) -> Self {
+        let (t, who) = (ms * MS, who.to_owned());
+        self.0.push(Entry { t, who, what });
+        self
+    }
+
+    /// A fault that lands as soon as it is injected.
+    pub(crate) fn fault(self, kind: &str, master: &str, from: u64, to: u64) -> Self {
+        let inject = Event::Inject {
+            fault: 0,
+            kind: kind.to_owned(),
+            targets: vec![master.to_owned()],
+        };
+        let landed = Event::Landed {
+            fault: 0,
+            seen: "yes".into(),
+        };
+        self.at(from, "chaos", inject).at(from, "chaos", landed).at(
+            to,
+            "chaos",
+            Event::Healed { fault: 0 },
+        )
+    }
+
+    /// What a checker says of it, and how many violations it sees.
+    pub(crate) fn found_by(self, checker: &str, scenario: &Scenario) -> (Verdict, usize) {
+        let findings = check(scenario, &History::new(self.0));
+        let finding = findings.by(checker).expect("a checker of that name");
+        (finding.verdict, finding.violations.len())
+    }
+}
+
+/// "file" is wanted.
+pub(crate) fn wait(op: u64) -> Event {
+    Event::Wait {
+        op,
+        resource: "file".into(),
+        also: Vec::new(),
+        claim: Claim::Alone,
+        goes_on: None,
+    }
+}
+
+pub(crate) fn obtained(op: u64, token: Option<u64>, until: Option<u64>) -> Event {
+    Event::Obtained {
+        op,
+        token,
+        until,
+        slot: None,
+    }
+}

@@ -1,0 +1,15 @@
+//! A task that waits for a lock.
+
+use quorate::{AcquireError, LockGuard};
+use tokio::task::JoinHandle;
+
+use super::PATIENCE;
+
+pub(crate) type Waiter = JoinHandle<Result<LockGuard, AcquireError>>;
+
+/// It gets the lock.
+pub(crate) async fn gets_it(waiter: Waiter) -> LockGuard {
+    let outcome = tokio::time::timeout(PATIENCE, waiter).await;
+    let outcome = outcome.expect("its turn comes").expect("no panic");
+    outcome.unwrap_or_else(|error| panic!("{error}"))
+}
