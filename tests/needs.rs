@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use quorate::{
-    Inspection, LockGuard, MissingRight, Redlock, RedlockBuilder, RestartGuard, Take, TryAcquire,
-    Wait,
+    Inspection, LockGuard, MissingRight, Order, Redlock, RedlockBuilder, RestartGuard, Take,
+    TryAcquire, Wait,
 };
-use quorate_testbed::{Masters, Reply, Server, ServerOptions};
+use quorate_testbed::{Masters, Reply, Server, ServerOptions, not_run};
 use support::{PATIENCE, ask_server, eventually, has_key, secs};
 
 const PREFIX: &str = "lock:";
@@ -568,5 +568,108 @@ async fn who_may_not_ask_for_many_at_once_takes_many_locks_all_the_same() {
             let fewer = calls.is_some_and(|calls| calls < 250);
             assert!(fewer, "300 came in fewer calls: {stats}");
         }
+    }
+}
+
+/// Whether a server has a command of its own for releases of locks without a line.
+fn deletes_by_command(server: &Server) -> bool {
+    let info = ask_server(server, &["INFO", "server"]);
+    let info = info.text().expect("text").into_owned();
+    let version = info
+        .lines()
+        .find_map(|line| line.strip_prefix("valkey_version:"));
+    let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    major.is_some_and(|major| major >= 9)
+}
+
+/// Locks and gives back some times, with fencing tokens or without: says how often each master was asked by the command.
+async fn give_back(masters: &Masters, fencing: bool) -> Vec<u64> {
+    let before = by_command(masters);
+    let unordered = settings(masters, "")
+        .fencing(fencing)
+        .order(Order::Unordered);
+    let unordered = unordered.build().expect("good settings");
+    // More than one: who holds for a tenth of a second is told of in a note, which only the script takes along.
+    for _ in 0..5 {
+        let guard = unordered.acquire("job").await.expect("free");
+        let released = guard.release().await;
+        unordered.flush().await;
+        assert_eq!(released.unreachable, 0, "{released:?}");
+        assert!(!format!("{released:?}").contains("Denied"), "{released:?}");
+        for master in masters {
+            assert!(!has_key(master, "lock:job"), "released everywhere");
+        }
+    }
+    let now = by_command(masters).into_iter();
+    now.zip(before).map(|(now, before)| now - before).collect()
+}
+
+fn by_command(masters: &Masters) -> Vec<u64> {
+    masters
+        .iter()
+        .map(|master| calls(master, "delifeq"))
+        .collect()
+}
+
+#[tokio::test]
+async fn locks_without_a_line_are_released_by_the_servers_own_command_where_the_user_may() {
+    for program in programs() {
+        let masters = three(program);
+        let has = deletes_by_command(&masters[0]);
+        grant(&masters, None);
+        for fencing in [true, false] {
+            assert_eq!(give_back(&masters, fencing).await, [0; 3], "by the script");
+        }
+        for master in &masters {
+            let objects = refused(master);
+            assert_eq!(
+                objects.iter().any(|object| object == "delifeq"),
+                has,
+                "{objects:?}"
+            );
+            if has {
+                let user = &documented()[2];
+                ask_server(master, &["ACL", "SETUSER", user, "+delifeq"]);
+            }
+        }
+        for fencing in [true, false] {
+            let asked = give_back(&masters, fencing).await;
+            assert!(asked.iter().all(|times| (*times > 0) == has), "{asked:?}");
+        }
+        // Of locks with a line there is more to do.
+        let (before, ordered) = (by_command(&masters), locker(&masters));
+        let guard = ordered.acquire("job").await.expect("free");
+        assert_eq!(guard.release().await.unreachable, 0);
+        ordered.flush().await;
+        assert_eq!(by_command(&masters), before);
+    }
+}
+
+#[tokio::test]
+async fn locks_are_released_where_the_servers_own_command_was_renamed_away() {
+    let mut tried = false;
+    for program in programs() {
+        if !deletes_by_command(&three(program.clone())[0]) {
+            continue;
+        }
+        tried = true;
+        let options = |_| {
+            let options = ServerOptions::new().arg("--rename-command");
+            let options = options.arg("DELIFEQ").arg("elsewhere");
+            program.iter().fold(options, ServerOptions::program)
+        };
+        let masters = Masters::start_with(3, options).unwrap_or_else(|error| panic!("{error}"));
+        let reply = ask_server(&masters[0], &["DELIFEQ", "a", "b"]);
+        assert!(!reply.is_ok(), "{reply:?}");
+        grant(&masters, None);
+        for fencing in [true, false] {
+            assert_eq!(give_back(&masters, fencing).await, [0; 3]);
+        }
+    }
+    if !tried {
+        not_run(
+            "locks_are_released_where_the_servers_own_command_was_renamed_away",
+            "no server has DELIFEQ",
+        );
     }
 }

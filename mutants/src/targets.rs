@@ -22,6 +22,7 @@ const DECIDING: &[&str] = &[
     "src/node/redis/runs.rs",
     "src/node/redis/many.rs",
     "src/node/redis/handshake.rs",
+    "src/node/redis/deletion.rs",
     "src/node/actor/trust.rs",
     "src/node/redis/raised.rs",
     "src/scripts/**/*.lua",

@@ -66,6 +66,8 @@ counted! {
         batches: "renewals of several locks at once",
         acquired_together: "attempts that came with others: sent",
         released_together: "releases that came with others: sent",
+        deletions: "releases by the server's own command: sent",
+        deletions_refused: "releases by a command that is not to be had",
         woken: "waiters woken",
         groups: "messages about several locks or classes",
         several: "holds of several resources",

@@ -1,9 +1,11 @@
 //! Giving a lock back on one master.
 
-use quorate::node::{Answer, Fault};
+use std::sync::Arc;
+
+use quorate::node::{Answer, Claim, Fault};
 
 use crate::arm::{Arm, LONG, hex, now};
-use crate::support::asking::{acquire, claim, release};
+use crate::support::asking::{acquire, claim, classic, release};
 use crate::support::ms;
 
 const KEY: &[u8] = b"job";
@@ -16,31 +18,60 @@ pub(crate) async fn a_holder_deletes_its_key_and_keeps_the_counter(arm: &Arm) {
     assert_eq!(arm.counter(KEY), Some(counter));
 }
 
+/// Only of withdrawn claims a server may do all by a command of its own.
+const GIVEN_UP: [bool; 2] = [false, true];
+
+/// A claim with or without a counter, that has been withdrawn or not.
+fn claims(n: u8) -> impl Iterator<Item = Arc<Claim>> {
+    GIVEN_UP.into_iter().flat_map(move |given_up| {
+        let claims = [claim(KEY, n), classic(KEY, n)];
+        claims.into_iter().inspect(move |claim| {
+            if given_up {
+                claim.withdraw();
+            }
+        })
+    })
+}
+
 pub(crate) async fn a_second_release_finds_nothing(arm: &Arm) {
-    let claim = claim(KEY, 1);
-    arm.granted(acquire(&claim, LONG, now())).await;
-    assert_eq!(arm.ask(release(&claim)).await, Ok(Answer::Released(true)));
-    assert_eq!(arm.ask(release(&claim)).await, Ok(Answer::Released(false)));
+    for given_up in GIVEN_UP {
+        for claim in [claim(KEY, 1), classic(KEY, 1)] {
+            let said = arm.ask(acquire(&claim, LONG, now())).await;
+            assert!(matches!(said, Ok(Answer::Granted { .. })), "{said:?}");
+            if given_up {
+                claim.withdraw();
+            }
+            assert_eq!(arm.ask(release(&claim)).await, Ok(Answer::Released(true)));
+            assert_eq!(arm.read(KEY), None);
+            assert_eq!(arm.ask(release(&claim)).await, Ok(Answer::Released(false)));
+        }
+    }
 }
 
 pub(crate) async fn another_holders_key_is_left_alone(arm: &Arm) {
     arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
-    let said = arm.ask(release(&claim(KEY, 2))).await;
-    assert_eq!(said, Ok(Answer::Released(false)));
-    assert_eq!(arm.read(KEY), Some(hex(1)));
+    for other in claims(2) {
+        let said = arm.ask(release(&other)).await;
+        assert_eq!(said, Ok(Answer::Released(false)));
+        assert_eq!(arm.read(KEY), Some(hex(1)));
+    }
     // A value that only begins alike is another's as well.
     let longer = [&hex(3)[..], b"0"].concat();
     arm.put(KEY, &longer, None);
-    let said = arm.ask(release(&claim(KEY, 3))).await;
-    assert_eq!(said, Ok(Answer::Released(false)));
-    assert_eq!(arm.read(KEY), Some(longer));
+    for other in claims(3) {
+        let said = arm.ask(release(&other)).await;
+        assert_eq!(said, Ok(Answer::Released(false)));
+        assert_eq!(arm.read(KEY).as_ref(), Some(&longer));
+    }
 }
 
 pub(crate) async fn another_type_is_left_alone_by_a_release(arm: &Arm) {
     arm.put_foreign(KEY);
-    let said = arm.ask(release(&claim(KEY, 1))).await;
-    assert_eq!(said, Err(Fault::WrongType));
-    assert_eq!(arm.read(KEY).as_deref(), Some(&b"foreign"[..]));
+    for claim in claims(1) {
+        let said = arm.ask(release(&claim)).await;
+        assert_eq!(said, Err(Fault::WrongType));
+        assert_eq!(arm.read(KEY).as_deref(), Some(&b"foreign"[..]));
+    }
 }
 
 pub(crate) async fn a_withdrawn_claim_is_still_released(arm: &Arm) {
@@ -52,8 +83,9 @@ pub(crate) async fn a_withdrawn_claim_is_still_released(arm: &Arm) {
 }
 
 pub(crate) async fn an_expired_lock_is_no_longer_there_to_release(arm: &Arm) {
-    let claim = claim(KEY, 1);
-    arm.granted(acquire(&claim, ms(20), now())).await;
+    arm.granted(acquire(&claim(KEY, 1), ms(20), now())).await;
     tokio::time::sleep(ms(60)).await;
-    assert_eq!(arm.ask(release(&claim)).await, Ok(Answer::Released(false)));
+    for claim in claims(1) {
+        assert_eq!(arm.ask(release(&claim)).await, Ok(Answer::Released(false)));
+    }
 }

@@ -3,6 +3,7 @@
 //! Everything is decided by the scenario and its seed. The world calls into the library only
 //! with its lock released.
 
+mod deletion;
 mod group;
 mod link;
 mod many;

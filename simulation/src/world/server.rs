@@ -11,7 +11,7 @@ use quorate::node::{
 
 use super::master::run_id;
 use super::words::{millis, number, text, token};
-use super::{Event, Stray, World, group, many, marks, notes, permit, register};
+use super::{Event, Stray, World, deletion, group, many, marks, notes, permit, register};
 use crate::canary::Flaw;
 use crate::scenario::Refusal;
 
@@ -117,7 +117,7 @@ fn request(words: &[&[u8]]) -> Option<Request> {
             let (keys, args) = rest.split_at_checked(number(keys) as usize)?;
             scripted(script_of(sha)?, keys, args)
         }
-        _ => None,
+        words => deletion::release(words),
     }
 }
 
@@ -351,9 +351,9 @@ impl World {
                     Some(Flaw::WarmSpare) => 0,
                     _ => self.masters[master].run,
                 };
+                let (version, run) = (self.version_with_deletion(master), run_id(master, run));
                 let info = format!(
-                    "redis_version:7.4.0\r\nrun_id:{}\r\nuptime_in_seconds:{uptime}\r\n",
-                    run_id(master, run)
+                    "redis_version:7.4.0\r\n{version}run_id:{run}\r\nuptime_in_seconds:{uptime}\r\n",
                 );
                 write!(out, "${}\r\n{info}\r\n", info.len()).expect("a string takes everything");
             }
@@ -395,7 +395,7 @@ impl World {
                 self.watch.coverage.pings += 1;
                 out.push_str("+PONG\r\n");
             }
-            [b"EVALSHA" | b"SET", ..] => self.scripted(conn, words, out),
+            [b"EVALSHA" | b"SET" | b"DELIFEQ", ..] => self.scripted(conn, words, out),
             _ => out.push_str("+OK\r\n"),
         }
     }
@@ -420,6 +420,9 @@ impl World {
             },
             _ => 0,
         };
+        if let Some(refusal) = self.refused_deletion(conn, words) {
+            return out.push_str(refusal);
+        }
         if let Some(requests) = requests(words) {
             return self.many((conn, looks), &requests, out);
         }

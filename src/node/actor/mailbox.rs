@@ -28,6 +28,8 @@ pub(in crate::node) struct Queued {
     pub(in crate::node) resent: bool,
     /// It has been sent together with others, and is to be asked by itself.
     pub(in crate::node) apart: bool,
+    /// It has been written as a command of the server's own, which the master may refuse to this user.
+    pub(in crate::node) compared: bool,
     /// Of a release that the master refused before: when its key has expired by itself.
     pub(in crate::node) until: Option<Instant>,
 }
@@ -39,6 +41,7 @@ impl Queued {
             reply,
             resent: false,
             apart: false,
+            compared: false,
             until: None,
         }
     }

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use super::deletion::Deletion;
 use super::many::least_acquires;
 use super::resp::{Command, Value};
 use super::shared::Shared;
@@ -31,6 +32,8 @@ pub(super) struct Negotiated {
     pub(super) unmarked: Option<Instant>,
     /// The fewest acquires that go in one call to this server.
     pub(super) least_acquires: usize,
+    /// What compares and deletes on this server.
+    pub(super) deletion: Deletion,
 }
 
 /// A handshake under way.
@@ -215,6 +218,7 @@ impl Handshake {
     pub(super) fn done(self) -> Negotiated {
         Negotiated {
             least_acquires: least_acquires(self.field("redis_version")),
+            deletion: Deletion::of(self.field("valkey_version")),
             scripts: self.scripts,
             quarantined_until: self.quarantined_until,
             memory: self.memory,

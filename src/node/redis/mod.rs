@@ -9,6 +9,7 @@ mod address;
 mod buffers;
 mod change;
 mod conversation;
+mod deletion;
 mod dial;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod driver;

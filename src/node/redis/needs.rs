@@ -47,10 +47,12 @@ pub enum Purpose {
     Masters,
     /// Asking for many locks at once; without, each of them is looked at by itself.
     Crowds,
+    /// Releasing by a command of the server's own, where it has one; without, a script does it.
+    Releases,
 }
 
 impl Purpose {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::Locking,
         Self::RestartGuard,
         Self::Fencing,
@@ -68,6 +70,7 @@ impl Purpose {
         Self::Database,
         Self::Persistence,
         Self::Naming,
+        Self::Releases,
     ];
 
     /// Whether no lock can be taken without it, where it is in use.
@@ -99,6 +102,7 @@ impl fmt::Display for Purpose {
             Self::Elections => "hearing of new leaders at once",
             Self::Masters => "masters that change",
             Self::Crowds => "many locks at once",
+            Self::Releases => "cheaper releases",
         })
     }
 }
@@ -195,6 +199,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Database, "SELECT {db}"),
     (Purpose::Persistence, "CONFIG GET appendfsync"),
     (Purpose::Naming, "CLIENT SETINFO LIB-NAME quorate"),
+    (Purpose::Releases, "DELIFEQ {lock} x"),
     (Purpose::Groups, "ZSCORE {holds} x"),
     (Purpose::Groups, "ZCOUNT {holds} 0 0"),
     (Purpose::Groups, "ZADD {holds} XX 0 x"),
@@ -233,8 +238,8 @@ pub(super) fn purposes(
             Purpose::Locking | Purpose::Reconnecting | Purpose::Operating | Purpose::Masters => {
                 true
             }
-            // A courtesy, that old servers do not know: nothing is missing without.
-            Purpose::Naming => false,
+            // A courtesy, and less work for the master, that old servers do not know: nothing is missing without.
+            Purpose::Naming | Purpose::Releases => false,
             Purpose::RestartGuard => guarded,
             Purpose::Persistence => !guarded,
             Purpose::Fencing | Purpose::Values | Purpose::Notes | Purpose::Crowds => fencing,
@@ -600,6 +605,7 @@ mod tests {
             Purpose::Operating => "these commands fail",
             Purpose::Persistence => "`doctor` warns that it cannot tell",
             Purpose::Naming => "connections have no name",
+            Purpose::Releases => "by the script: more work for the master",
             Purpose::Groups => "none of those kinds of lock",
             Purpose::Values => "these fail; locks do not",
             Purpose::Semaphores => "no permits",
@@ -625,6 +631,7 @@ mod tests {
             Purpose::Values => "quotas, once a period",
             Purpose::Semaphores => "semaphores",
             Purpose::Naming => "names in `CLIENT LIST` (the library's: Redis 7.2, Valkey)",
+            Purpose::Releases => "cheaper releases of locks without a line (Valkey 9)",
             Purpose::Notes => "notes of who holds a lock",
             Purpose::Elections => "new leaders, heard of at once",
             Purpose::Masters => "masters that change",
@@ -747,6 +754,7 @@ mod tests {
             "scan",
             "ping",
             "select",
+            "delifeq",
         ];
         for need in needs(Purpose::ALL.into_iter()) {
             let called = sources().iter().any(|source| {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::buffers::Output;
+use super::deletion::Deletion;
 use super::handshake::Negotiated;
 use super::many::{Each, decode_many};
 use super::resp::{Command, Value};
@@ -35,6 +36,8 @@ const IDLE: Duration = Duration::from_secs(2);
 
 pub(super) struct Online {
     scripts: Scripts,
+    /// What releases by themselves are written as.
+    deletion: Deletion,
     quarantined_until: Instant,
     memory: Memory,
     /// Why this master gives no votes to this client, where that stays so.
@@ -51,7 +54,8 @@ pub(super) struct Online {
     again: Vec<Queued>,
     /// The sets that are to be loaded for it.
     wanted: Vec<usize>,
-    /// What was asked together with others and is to be asked by itself; goes first.
+    /// What was asked together with others, or by a command that is not to be had, and is to be asked by itself; goes
+    /// first.
     apart: Vec<Queued>,
     /// What is about to be written, before and after it was arranged.
     runs: Runs<Queued>,
@@ -93,6 +97,7 @@ impl Online {
     pub(super) fn new(negotiated: Negotiated, shared: &Shared, now: Instant) -> Self {
         Self {
             scripts: negotiated.scripts,
+            deletion: negotiated.deletion,
             quarantined_until: negotiated.quarantined_until,
             memory: negotiated.memory,
             refused: negotiated.refused,
@@ -170,6 +175,11 @@ impl Online {
                     self.send_again(queued);
                     return Ok(());
                 }
+                if queued.compared && Deletion::is_refused(value) {
+                    self.deletion = Deletion::Script;
+                    self.ask_apart(queued);
+                    return Ok(());
+                }
                 let answer = match decode(&queued.request, value, &self.memory) {
                     Ok(answer) => Ok(answer),
                     Err(NoAnswer::Fault(fault)) => Err(fault),
@@ -213,15 +223,14 @@ impl Online {
             return Err(fault);
         }
         let noscript = is_noscript(value);
-        for (mut queued, said) in answered.drain(..).zip(each.drain(..)) {
+        for (queued, said) in answered.drain(..).zip(each.drain(..)) {
             self.window.learn(at, now);
             if noscript && !queued.resent {
                 self.send_again(queued);
             } else if let Some(answer) = said {
                 settle(shared, owed, queued, answer, noscript, now);
             } else {
-                queued.apart = true;
-                self.apart.push(queued);
+                self.ask_apart(queued);
             }
         }
         (self.answered, self.each) = (answered, each);
@@ -233,6 +242,12 @@ impl Online {
         queued.resent = true;
         self.again.push(queued);
         self.wanted = self.scripts.loaded_sets().collect();
+    }
+
+    /// What could not be done as it was asked is asked by itself, by the script that does it.
+    fn ask_apart(&mut self, mut queued: Queued) {
+        queued.apart = true;
+        self.apart.push(queued);
     }
 
     /// Whether a push is the answer to what was asked first: subscriptions are answered so, in turn.
@@ -341,11 +356,8 @@ impl Online {
         let mut at = 0;
         while let Some(first) = placed.get(at) {
             let next = at + 1 + first.along;
-            match &placed[at..next] {
-                [one] => {
-                    let request = &one.member.request;
-                    (self.scripts).encode(request, &self.memory.run, out.commands());
-                }
+            match &mut placed[at..next] {
+                [one] => self.write_one(&mut one.member, out.commands()),
                 run => self.scripts.encode_many(run, out.commands()),
             }
             at = next;
@@ -357,6 +369,14 @@ impl Online {
                 along,
             }));
         self.placed = placed;
+    }
+
+    fn write_one(&self, queued: &mut Queued, out: &mut Vec<u8>) {
+        // Noted here: by when it is answered the claim may have a note.
+        queued.compared = self.deletion.write(&queued.request, out);
+        if !queued.compared {
+            (self.scripts).encode(&queued.request, &self.memory.run, out);
+        }
     }
 
     /// Asks the master to load a set of scripts.

@@ -118,6 +118,10 @@ impl Bench {
     }
 
     fn greet(&mut self, now: u64) {
+        self.greet_by(&GREETING, now);
+    }
+
+    fn greet_by(&mut self, greeting: &[&str], now: u64) {
         assert_eq!(self.link.stage(), Stage::Dial);
         self.link.dialed(at(now));
         let written = self.written();
@@ -126,8 +130,8 @@ impl Bench {
                 .is_some_and(|n| n.parse::<u8>().is_ok())
         };
         let asked = written.split("\r\n").filter(command).count();
-        assert_eq!(asked, GREETING.len(), "a question for each answer");
-        self.say(GREETING.concat().as_bytes(), now);
+        assert_eq!(asked, greeting.len(), "a question for each answer");
+        self.say(greeting.concat().as_bytes(), now);
         // The end of the connection before this one.
         if self.written().contains("KILL") {
             self.say(b":0\r\n", now);
@@ -1145,4 +1149,210 @@ fn what_was_under_way_together_is_owed_when_the_connection_breaks() {
     bench.link.take(at(now));
     let written = bench.written();
     assert_eq!(many(&written), [1; 3], "{written}");
+}
+
+/// The releases in what was written: those by the server's own command, and those by the script.
+fn releases(written: &str) -> (usize, usize) {
+    let count = |word: &str| written.matches(word).count();
+    (count("DELIFEQ"), count("EVALSHA"))
+}
+
+/// A link to a server that has the command.
+fn with_deletion() -> Bench {
+    let mut bench = Bench::new();
+    greet_with_deletion(&mut bench, 0);
+    bench
+}
+
+fn greet_with_deletion(bench: &mut Bench, now: u64) {
+    let info =
+        "redis_version:7.2.4\r\nvalkey_version:9.1.2\r\nrun_id:a\r\nuptime_in_seconds:99999999\r\n";
+    let info = format!("${}\r\n{info}\r\n", info.len());
+    let mut greeting = GREETING;
+    greeting[4] = &info;
+    bench.greet_by(&greeting, now);
+}
+
+/// As every lock that is given up is released.
+fn withdrawn(n: u8) -> Request {
+    let request = release(n);
+    if let Request::Release { claim, .. } = &request {
+        claim.withdraw();
+    }
+    request
+}
+
+#[test]
+fn a_server_with_a_command_for_it_compares_and_deletes_by_that() {
+    let mut bench = with_deletion();
+    for (now, reply, deleted) in [(1, b":1\r\n", true), (3, b":0\r\n", false)] {
+        bench.ask(1, withdrawn(1));
+        bench.link.take(at(now));
+        assert_eq!(releases(&bench.written()), (1, 0));
+        bench.say(reply, now + 1);
+        assert_eq!(bench.told.all(), [(1, Ok(Answer::Released(deleted)))]);
+    }
+    // Those that come together go as one call, as ever.
+    bench.ask(1, withdrawn(1));
+    bench.ask(2, withdrawn(2));
+    bench.link.take(at(5));
+    let written = bench.written();
+    assert_eq!(written.matches("LOAD").count(), 2, "{written}");
+    bench.say([SHA, SHA, ":1\r\n:1\r\n"].concat().as_bytes(), 6);
+    bench.ask(1, withdrawn(1));
+    bench.ask(2, withdrawn(2));
+    bench.link.take(at(7));
+    assert_eq!(many(&bench.written()), [2]);
+}
+
+#[test]
+fn a_user_who_may_not_use_the_command_and_a_server_without_it_are_asked_by_the_script_from_then_on()
+{
+    for refusal in [
+        "-NOPERM User u has no permissions to run the 'delifeq' command\r\n",
+        "-NOPERM No permissions to access a key\r\n",
+        "-ERR unknown command 'DELIFEQ', with args beginning with: 'a' 'b' \r\n",
+        "-ERR unsupported command\r\n",
+        "-PROXY what is that\r\n",
+    ] {
+        let mut bench = with_deletion();
+        bench.ask(1, withdrawn(1));
+        bench.link.take(at(1));
+        bench.ask(2, withdrawn(2));
+        bench.link.take(at(1));
+        assert_eq!(releases(&bench.written()), (2, 0));
+        bench.say(refusal.repeat(2).as_bytes(), 2);
+        assert_eq!(bench.told.all(), [], "{refusal}");
+        // Each by itself, and before all that came later.
+        bench.ask(3, acquire(1));
+        bench.link.take(at(3));
+        let written = bench.written();
+        assert_eq!(releases(&written), (0, 3), "{refusal}");
+        assert!(written.rfind("10000") > written.rfind(&hex(2)), "{written}");
+        bench.say(b":1\r\n:1\r\n:5\r\n", 4);
+        let said = bench.told.all();
+        let deleted = Ok(Answer::Released(true));
+        assert_eq!(said[..2], [(1, deleted.clone()), (2, deleted)]);
+        bench.ask(4, withdrawn(4));
+        bench.link.take(at(5));
+        assert_eq!(releases(&bench.written()), (0, 1), "not asked for twice");
+    }
+}
+
+#[test]
+fn a_refusal_by_the_script_as_well_is_the_answer() {
+    let mut bench = with_deletion();
+    bench.ask(1, withdrawn(1));
+    bench.link.take(at(1));
+    bench.written();
+    let refusal = b"-NOPERM No permissions to access a key\r\n";
+    bench.say(refusal, 2);
+    bench.link.take(at(3));
+    assert_eq!(releases(&bench.written()), (0, 1));
+    bench.say(refusal, 4);
+    assert_eq!(bench.told.kinds(), ["denied"]);
+    bench.link.take(at(5));
+    assert_eq!(bench.written(), "");
+}
+
+#[test]
+fn what_else_the_command_is_answered_is_the_answer_that_the_script_would_get() {
+    for (reply, kind, again) in [
+        (
+            "-WRONGTYPE Operation against a key\r\n",
+            "wrong_type",
+            false,
+        ),
+        ("-READONLY You can't write\r\n", "read_only", true),
+        ("-LOADING the dataset\r\n", "loading", true),
+    ] {
+        let mut bench = with_deletion();
+        bench.ask(1, withdrawn(1));
+        bench.link.take(at(1));
+        bench.written();
+        bench.say(reply.as_bytes(), 2);
+        assert_eq!(bench.told.kinds(), [kind]);
+        let mut sent = String::new();
+        for now in 3..1_000 {
+            bench.link.tick(at(now));
+            bench.link.take(at(now));
+            sent += &bench.written();
+        }
+        assert_eq!(sent.contains(&hex(1)), again, "{reply}");
+        assert_eq!(releases(&sent).1, 0, "{reply}");
+    }
+}
+
+#[test]
+fn a_note_that_is_written_meanwhile_hides_no_refusal() {
+    let mut bench = with_deletion();
+    let request = withdrawn(1);
+    let Request::Release { claim, .. } = &request else {
+        panic!("a release")
+    };
+    let claim = claim.clone();
+    bench.ask(1, request);
+    bench.link.take(at(1));
+    assert_eq!(releases(&bench.written()), (1, 0));
+    claim.take_note();
+    bench.say(b"-ERR unknown command\r\n", 2);
+    bench.link.take(at(3));
+    assert_eq!(releases(&bench.written()), (0, 1));
+    bench.say(b":1\r\n", 4);
+    assert_eq!(bench.told.all(), [(1, Ok(Answer::Released(true)))]);
+}
+
+#[test]
+fn a_release_that_was_refused_so_outlives_its_connection_and_the_next_one_tries_the_command_again()
+{
+    let mut bench = with_deletion();
+    bench.ask(1, withdrawn(1));
+    bench.link.take(at(1));
+    bench.written();
+    bench.say(b"-NOPERM the 'delifeq' command\r\n", 2);
+    bench
+        .link
+        .cut(Fault::Down("connection closed".into()), at(3));
+    assert_eq!(bench.told.kinds(), ["disconnected"]);
+    let mut now = 3;
+    while bench.link.stage() != Stage::Dial {
+        now += 1;
+        bench.link.tick(at(now));
+    }
+    greet_with_deletion(&mut bench, now);
+    bench.link.take(at(now));
+    let written = bench.written();
+    assert_eq!(releases(&written), (1, 0), "{written}");
+    assert!(written.contains(&hex(1)));
+}
+
+#[test]
+fn a_release_waits_behind_an_acquire_that_may_be_sent_again() {
+    let mut bench = with_deletion();
+    let claim = claim(1);
+    let (ttl, proposal) = (Duration::from_secs(10), 1);
+    let acquire = |claim| Request::Acquire {
+        claim,
+        ttl,
+        proposal,
+    };
+    let release = |claim| Request::Release { claim, leave: true };
+    bench.ask(1, acquire(claim.clone()));
+    bench.ask(2, release(claim.clone()));
+    bench.link.take(at(1));
+    assert_eq!(releases(&bench.written()), (0, 2), "both by scripts");
+    bench.say(&b"-NOSCRIPT No matching script.\r\n".repeat(2), 2);
+    bench.link.take(at(3));
+    bench.say(SHA.repeat(8).as_bytes(), 4);
+    let written = bench.written();
+    assert_eq!(releases(&written), (0, 2), "{written}");
+    assert!(written.find("10000") < written.rfind(&hex(1)), "{written}");
+    bench.say(b":5\r\n:1\r\n", 5);
+    assert_eq!(bench.told.kinds(), ["answer"; 2]);
+    // Withdrawn, the attempt is not sent again, so nothing can come behind.
+    claim.withdraw();
+    bench.ask(1, acquire(claim.clone()));
+    bench.ask(2, release(claim));
+    bench.link.take(at(6));
+    assert_eq!(releases(&bench.written()), (1, 0));
 }

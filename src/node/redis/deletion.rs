@@ -1,0 +1,144 @@
+//! How a server compares and deletes: by our script, or by a command of its own that costs it about half as much.
+//!
+//! Who has the command is known by the version. Whether this user may use it, and whether what stands between passes
+//! it on, is known by the first refusal: then the script does it, for the rest of the connection.
+
+use super::resp::{Command, Value};
+use super::wire::server_fault;
+use crate::node::{Claim, Fairness, Fault, Request};
+
+/// What compares and deletes. A further command of the kind is one more of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deletion {
+    /// The script, which every server runs.
+    Script,
+    /// `DELIFEQ key value`, of Valkey from version 9 on.
+    DelIfEq,
+}
+
+impl Deletion {
+    /// What a server has that calls itself this version of Valkey; what it says of Redis is only whom it is like.
+    pub(super) fn of(valkey: Option<&str>) -> Self {
+        let major = valkey.and_then(|text| text.split('.').next()?.parse::<u32>().ok());
+        if major.is_some_and(|major| major >= 9) {
+            Self::DelIfEq
+        } else {
+            Self::Script
+        }
+    }
+
+    /// Writes a release as the server's command; false where only the script will do.
+    pub(super) fn write(self, request: &Request, out: &mut Vec<u8>) -> bool {
+        match (self, request) {
+            (Self::DelIfEq, Request::Release { claim, .. }) if is_all(claim) => {
+                let mut command = Command::of(out, 3);
+                command.arg("DELIFEQ").arg(claim.key());
+                command.arg(claim.token().to_hex());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a reply to the command may say nothing but that it is not to be had here: not by this user, not under its
+    /// name, not through this proxy. What is known to be the same for the script (another type, a replica, a server that
+    /// is loading) is the answer.
+    pub(super) fn is_refused(value: &Value<'_>) -> bool {
+        let Value::Error(error) = value else {
+            return false;
+        };
+        matches!(server_fault(error), Fault::Server(_) | Fault::Denied(_))
+    }
+}
+
+/// Whether comparing and deleting is all that a release of this claim is. Of one that is not withdrawn an attempt may
+/// be sent again, where the master has lost its scripts: the release must then be thrown back as well, as only a
+/// script is, or it would come first.
+fn is_all(claim: &Claim) -> bool {
+    let alone = claim.group().is_none() && claim.permit().is_none();
+    let unordered = matches!(claim.fairness(), Fairness::Unordered);
+    alone && unordered && !claim.is_noted() && claim.is_withdrawn()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::node::{Class, Group, Mode, Part, Ticket, Token};
+
+    #[test]
+    fn only_valkey_from_version_9_on_has_the_command() {
+        for (version, has) in [
+            (Some("9.0.0"), true),
+            (Some("9.1.2"), true),
+            (Some("10.0.0-rc1"), true),
+            (Some("8.1.8"), false),
+            (Some("unstable"), false),
+            (Some(""), false),
+            (None, false),
+        ] {
+            assert_eq!(
+                Deletion::of(version) == Deletion::DelIfEq,
+                has,
+                "{version:?}"
+            );
+        }
+    }
+
+    fn plain(fenced: bool) -> Claim {
+        Claim::new("", b"job", Token::from_bytes([1; 16]), fenced)
+    }
+
+    fn written(deletion: Deletion, claim: Claim) -> Option<String> {
+        let claim = Arc::new(claim);
+        let request = Request::Release { claim, leave: true };
+        let mut out = Vec::new();
+        let wrote = deletion.write(&request, &mut out);
+        assert_eq!(wrote, !out.is_empty());
+        wrote.then(|| String::from_utf8(out).expect("text"))
+    }
+
+    fn withdrawn(claim: Claim) -> Claim {
+        claim.withdraw();
+        claim
+    }
+
+    #[test]
+    fn a_release_that_compares_and_deletes_is_one_command() {
+        for fenced in [false, true] {
+            let command = written(Deletion::DelIfEq, withdrawn(plain(fenced)));
+            let value = "01".repeat(16);
+            let wanted = format!("*3\r\n$7\r\nDELIFEQ\r\n$3\r\njob\r\n$32\r\n{value}\r\n");
+            assert_eq!(command, Some(wanted));
+            assert_eq!(written(Deletion::Script, withdrawn(plain(fenced))), None);
+        }
+    }
+
+    #[test]
+    fn a_release_that_is_more_than_that_is_left_to_its_script() {
+        let place = Ticket {
+            waiter: "w".into(),
+            number: 1,
+            heartbeat: Duration::from_secs(1),
+        };
+        let part = Part {
+            key: plain(true).shared_key().clone(),
+            mode: Mode::Class(Class::Shared),
+        };
+        let noted = plain(true);
+        noted.take_note();
+        for more in [
+            plain(true).with_fairness(Fairness::Fair(None)),
+            plain(true).with_fairness(Fairness::Fair(Some(Box::new(place)))),
+            plain(true).with_group(Group::new(vec![part])),
+            noted,
+        ] {
+            let said = format!("{more:?}");
+            assert_eq!(written(Deletion::DelIfEq, withdrawn(more)), None, "{said}");
+        }
+        // Its acquire may be sent again.
+        assert_eq!(written(Deletion::DelIfEq, plain(true)), None);
+    }
+}
