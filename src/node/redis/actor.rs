@@ -143,16 +143,18 @@ impl Actor {
 
     /// Moves bytes between link and socket.
     fn talk(&mut self, cx: &mut Context<'_>) -> Next {
-        // While the master is at work anyway, the callers who are ready now, also those whose
+        // While the master is at work for several, the callers who are ready now, also those whose
         // answers came just now, have their turn first. Nobody waits for a clock: where nobody is
-        // ready this task is polled again at once.
-        if !self.gathering && self.link.is_at_work() {
+        // ready this task is polled again at once. Of a single caller nothing can be gathered, and
+        // the second poll would wake a thread that has nothing to do.
+        if !self.gathering && self.link.is_crowded() {
             self.read(cx);
             return self.fan_out(cx);
         }
         self.gathering = false;
         loop {
             self.shared.mailbox.register(cx.waker());
+            let crowded = self.link.is_crowded();
             let took = self.link.take(self.clock.now());
             let wrote = self.write(cx);
             // Read also when writing failed: what came before that was said.
@@ -163,10 +165,10 @@ impl Actor {
             if self.link.stage() != Stage::Talk {
                 return Next::Again;
             }
-            if heard {
+            if heard && crowded {
                 return self.fan_out(cx);
             }
-            if !took {
+            if !took && !heard {
                 break;
             }
         }

@@ -113,6 +113,11 @@ impl Link {
         matches!(&self.state, State::Online(online) if online.is_at_work())
     }
 
+    /// It is so for more than one request.
+    pub(super) fn is_crowded(&self) -> bool {
+        matches!(&self.state, State::Online(online) if online.is_crowded())
+    }
+
     pub(super) fn input(&mut self) -> &mut Input {
         &mut self.input
     }

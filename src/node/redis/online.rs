@@ -130,6 +130,10 @@ impl Online {
         !self.under_way.is_empty()
     }
 
+    pub(super) fn is_crowded(&self) -> bool {
+        self.under_way.len() > 1
+    }
+
     /// Nothing that was taken is unanswered.
     pub(super) fn is_idle(&self) -> bool {
         let request = |sent: &Sent| matches!(sent.what, What::Request(_));
