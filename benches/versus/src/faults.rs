@@ -12,6 +12,7 @@ use quorate_testbed::{Fault, Injected, Masters, Proxy, Way};
 
 use crate::contender::{Addresses, Contender, Name, settings};
 use crate::goal::{Bound, goal};
+use crate::hung;
 use crate::versus::{alone, runtime};
 
 /// Arguments of `faults`.
@@ -161,6 +162,7 @@ pub(crate) fn run(args: &Args) {
         args.rounds, args.cycles
     );
     print(&names, &seen);
+    hung::run(&runtime, &masters, args.rounds);
     drop(proxies);
     drop(masters);
     gaps(&runtime, args.rounds);

@@ -17,6 +17,7 @@ mod faults;
 mod floor;
 mod goal;
 mod held;
+mod hung;
 mod kinds;
 mod leftovers;
 mod peers;

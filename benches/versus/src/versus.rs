@@ -95,7 +95,44 @@ pub(crate) async fn alone(client: &Arc<Contender>, name: Name, cycles: usize) ->
     tokio::spawn(work).await.expect("no panic")
 }
 
-/// `tasks` tasks take and return locks, each its own, for as long as `time`.
+/// `tasks` tasks take and return locks, each its own, for as long as `time`: how often they did, and how often in vain.
+pub(crate) async fn rush(
+    client: &Arc<Contender>,
+    name: Name,
+    tasks: usize,
+    time: Duration,
+) -> (u64, u64) {
+    let (cycles, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let started = Instant::now();
+    let mut running = tokio::task::JoinSet::new();
+    for task in 0..tasks {
+        let client = client.clone();
+        let (cycles, failed) = (cycles.clone(), failed.clone());
+        running.spawn(async move {
+            let resource = format!("{}:crowd:{task}", name.prefix());
+            let mut done = 0;
+            while started.elapsed() < time {
+                match client.acquire(&resource).await {
+                    Some(held) => {
+                        client.release(&resource, held).await;
+                        done += 1;
+                    }
+                    None => {
+                        failed.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }
+            cycles.fetch_add(done, Ordering::Relaxed);
+        });
+    }
+    running.join_all().await;
+    (
+        cycles.load(Ordering::Relaxed),
+        failed.load(Ordering::Relaxed),
+    )
+}
+
+/// The same, and what it cost.
 pub(crate) async fn crowd(
     client: &Arc<Contender>,
     name: Name,
@@ -103,40 +140,14 @@ pub(crate) async fn crowd(
     tasks: usize,
     time: Duration,
 ) -> Crowd {
-    let (cycles, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let before = Counts::read(masters, name.sends_set());
-    let work = async {
-        let started = Instant::now();
-        let mut running = tokio::task::JoinSet::new();
-        for task in 0..tasks {
-            let client = client.clone();
-            let (cycles, failed) = (cycles.clone(), failed.clone());
-            running.spawn(async move {
-                let resource = format!("{}:crowd:{task}", name.prefix());
-                let mut done = 0;
-                while started.elapsed() < time {
-                    match client.acquire(&resource).await {
-                        Some(held) => {
-                            client.release(&resource, held).await;
-                            done += 1;
-                        }
-                        None => {
-                            failed.fetch_add(1, Ordering::Relaxed);
-                        }
-                    }
-                }
-                cycles.fetch_add(done, Ordering::Relaxed);
-            });
-        }
-        running.join_all().await;
-    };
-    let ((), usage) = Usage::of(masters, work).await;
+    let work = rush(client, name, tasks, time);
+    let ((cycles, failed), usage) = Usage::of(masters, work).await;
     let counts = Counts::read(masters, name.sends_set()).since(before);
-    let cycles = cycles.load(Ordering::Relaxed);
     let each = |total: f64| total / cycles as f64;
     Crowd {
         cycles,
-        failed: failed.load(Ordering::Relaxed),
+        failed,
         per_second: cycles as f64 / usage.took.as_secs_f64(),
         client_us: each(usage.client.as_secs_f64() * 1e6),
         servers_us: each(usage.servers.as_secs_f64() * 1e6),

@@ -1,0 +1,76 @@
+//! What many tasks of one client lose while one of five masters does not answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate_testbed::Masters;
+use quorate_testbed::measure::{Spread, number};
+use quorate_testbed::table::{Table, ratio};
+use tokio::runtime::Runtime;
+
+use crate::contender::{Addresses, Contender, Name};
+use crate::goal::{Bound, goal};
+use crate::versus::rush;
+
+const TASKS: usize = 64;
+
+/// Who takes part: all that give up a request that nobody answers.
+const NAMES: [Name; 3] = [Name::Classic, Name::Fenced, Name::Default];
+
+/// How long everybody is measured in a round, healthy and hung.
+const TURN: Duration = Duration::from_secs(1);
+
+/// The rates of one contender before a master was stopped and from that moment on.
+struct Rates {
+    healthy: f64,
+    hung: f64,
+    failed: u64,
+}
+
+/// Runs and prints.
+pub(crate) fn run(runtime: &Runtime, masters: &Masters, rounds: usize) {
+    let mut seen = NAMES.map(|_| Vec::<Rates>::new());
+    runtime.block_on(async {
+        let addresses = Addresses::of(masters);
+        let mut clients = Vec::new();
+        for name in NAMES {
+            clients.push(Arc::new(Contender::connect(name, &addresses).await));
+        }
+        for _ in 0..rounds {
+            for ((client, name), seen) in clients.iter().zip(NAMES).zip(&mut seen) {
+                seen.push(turn(client, name, masters).await);
+                // Everybody is connected again, and what was owed is delivered.
+                tokio::time::sleep(Duration::from_millis(900)).await;
+            }
+        }
+    });
+    let mut table = Table::new(["", "rate x", "healthy, cycles/s", "failed"]);
+    let over = |seen: &[Rates]| Spread::of(seen.iter().map(|r| r.hung / r.healthy));
+    for (name, seen) in NAMES.iter().zip(&seen) {
+        let healthy = Spread::of(seen.iter().map(|r| r.healthy)).median;
+        let failed: u64 = seen.iter().map(|r| r.failed).sum();
+        table.row([
+            name.label().to_owned(),
+            ratio(over(seen)),
+            number(healthy),
+            failed.to_string(),
+        ]);
+    }
+    print!("\n{TASKS} tasks while one of five is stopped, over right before it\n{table}\n");
+    let what = "quorate default, one of five stopped, 64 tasks: rate over healthy";
+    goal(what, over(&seen[2]).median, Bound::Least(0.95));
+    println!();
+}
+
+async fn turn(client: &Arc<Contender>, name: Name, masters: &Masters) -> Rates {
+    let (healthy, before) = rush(client, name, TASKS, TURN).await;
+    masters[4].stop().expect("stopped");
+    let (hung, after) = rush(client, name, TASKS, TURN).await;
+    masters[4].cont().expect("goes on");
+    let rate = |cycles: u64| cycles as f64 / TURN.as_secs_f64();
+    Rates {
+        healthy: rate(healthy),
+        hung: rate(hung),
+        failed: before + after,
+    }
+}
