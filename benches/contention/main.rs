@@ -9,6 +9,8 @@ mod least;
 
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicIsize, Ordering};
 use std::time::Duration;
 
 use quorate::{Instant, LockGuard, NodeOutcome, Phase, Redlock, RestartGuard, Wait};
@@ -310,39 +312,47 @@ fn worker(args: &[String]) {
         println!("ready");
         let mut line = String::new();
         std::io::stdin().read_line(&mut line).expect("go");
-        let left = std::sync::Arc::new(std::sync::atomic::AtomicIsize::new(turns as isize));
+        let left = Arc::new(AtomicIsize::new(turns as isize));
         let mut running = tokio::task::JoinSet::new();
         for task in 0..tasks {
             let (redlock, left) = (redlock.clone(), left.clone());
-            running.spawn(async move {
-                let mut taken = Vec::new();
-                while left.fetch_sub(1, std::sync::atomic::Ordering::Relaxed) > 0 {
-                    let guard = redlock.acquire(RESOURCE).await.expect("its turn");
-                    let obtained = Instant::now().as_nanos();
-                    let granted_in = granted_in(&guard);
-                    tokio::time::sleep(HOLD).await;
-                    let order = guard.fencing_token().unwrap_or(0);
-                    let releasing = Instant::now().as_nanos();
-                    guard.release().await;
-                    taken.push(Turn {
-                        task,
-                        granted_in,
-                        obtained,
-                        releasing,
-                        order,
-                    });
-                    if !pause.is_zero() {
-                        tokio::time::sleep(pause).await;
-                    }
-                }
-                taken
-            });
+            running.spawn(take_turns(redlock, task, left, pause));
         }
         let taken = running.join_all().await.concat();
         redlock.flush().await;
         taken
     });
     print_turns(taken);
+}
+
+/// One task: takes turns while some are `left`.
+async fn take_turns(
+    redlock: Redlock,
+    task: usize,
+    left: Arc<AtomicIsize>,
+    pause: Duration,
+) -> Vec<Turn> {
+    let mut taken = Vec::new();
+    while left.fetch_sub(1, Ordering::Relaxed) > 0 {
+        let guard = redlock.acquire(RESOURCE).await.expect("its turn");
+        let obtained = Instant::now().as_nanos();
+        let granted_in = granted_in(&guard);
+        tokio::time::sleep(HOLD).await;
+        let order = guard.fencing_token().unwrap_or(0);
+        let releasing = Instant::now().as_nanos();
+        guard.release().await;
+        taken.push(Turn {
+            task,
+            granted_in,
+            obtained,
+            releasing,
+            order,
+        });
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
+    }
+    taken
 }
 
 /// From the attempt that was granted to the answer that made it a majority.
