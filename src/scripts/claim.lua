@@ -84,7 +84,7 @@ for i, key in ipairs(KEYS) do
       blocked = tonumber(call('ZSCORE', alive, blocked) or ms) - ms
     end
   end
-  local free = not held[i] or held[i] == value or held[i] == mode
+  local free = not held[i] or held[i] == value or (mode ~= 'x' and held[i] == mode)
     or (instead ~= '' and held[i] == instead)
   if not free then
     blocked = call('PTTL', key)
@@ -99,7 +99,7 @@ for i, key in ipairs(KEYS) do
     left, way = blocked, i
     holder = held[i] or ''
   end
-  joins = joins and held[i] == mode
+  joins = joins and mode ~= 'x' and held[i] == mode
 end
 if way > 0 then
   for _, key in ipairs(KEYS) do

@@ -116,6 +116,24 @@ pub(crate) async fn a_hold_that_was_broken_does_not_join_who_came_after(arm: &Ar
     assert_eq!(values, [hex(3)]);
 }
 
+pub(crate) async fn a_foreign_lock_is_one_whatever_it_holds(arm: &Arm) {
+    let part = |key: &[u8]| Part {
+        key: key.into(),
+        mode: Mode::Exclusive,
+    };
+    for foreign in [&b"x"[..], b"1", b""] {
+        arm.clear();
+        arm.put(KEY, foreign, Some(LONG));
+        let both = Group::new(vec![part(KEY), part(b"other")]);
+        let claim = Claim::new("", KEY, token(1), true).with_fairness(Fairness::Fair(None));
+        let said = arm
+            .ask(acquire(&Arc::new(claim.with_group(both)), LONG, now()))
+            .await;
+        assert!(matches!(said, Ok(Answer::Refused { .. })), "{said:?}");
+        assert_eq!(arm.read(KEY).as_deref(), Some(foreign));
+    }
+}
+
 pub(crate) async fn who_was_broken_and_keeps_on_is_told_how_long_the_next_has_it(arm: &Arm) {
     arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     arm.ask(smash(KEY)).await.expect("broken");
