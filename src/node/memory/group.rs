@@ -88,7 +88,7 @@ impl Master {
             let place = claim.ticket().filter(|_| group.instead().is_none());
             let in_line = self.stand_in_line(now, part, held.as_deref(), place, &mut line);
             let in_line = in_line.filter(|_| !is_replaced(group, held.as_deref()));
-            let obstacle = self.obstacle(now, part, held.as_deref(), claim, group);
+            let obstacle = self.obstacle(now, part, held.as_deref(), claim, group)?;
             if way.is_none() {
                 way = obstacle.or(in_line).map(|obstacle| (&part.key, obstacle));
             }
@@ -217,24 +217,30 @@ impl Master {
         held: Option<&[u8]>,
         claim: &Claim,
         group: &Group,
-    ) -> Option<Obstacle> {
+    ) -> Outcome<Option<Obstacle>> {
         let free = held.is_none_or(|holder| {
             holder == claim.token().to_hex()
                 || is_replaced(group, held)
                 || matches!(&part.mode, Mode::Class(class) if holder == class.marker())
         });
         let left = if free {
-            let instead = group.instead().filter(|_| !is_replaced(group, held))?;
+            let instead = group.instead().filter(|_| !is_replaced(group, held));
             // A writer may have been here since.
-            let broken = self.is_broken(now, &part.key, &instead.to_hex());
-            (broken == Ok(true)).then_some(Some(Duration::ZERO))?
+            let broken = match instead {
+                Some(instead) => self.is_broken(now, &part.key, &instead.to_hex())?,
+                None => false,
+            };
+            if !broken {
+                return Ok(None);
+            }
+            Some(Duration::ZERO)
         } else {
             self.ttl_left(now, &part.key)
         };
-        Some(Obstacle {
+        Ok(Some(Obstacle {
             left,
             holder: held.map(<[u8]>::to_vec),
-        })
+        }))
     }
 
     fn enter(
