@@ -158,14 +158,14 @@ impl Actor {
             let took = self.link.take(self.clock.now());
             let wrote = self.write(cx);
             // Read also when writing failed: what came before that was said.
-            let heard = self.read(cx);
+            let (heard, more) = self.read(cx);
             if let Err(fault) = wrote {
                 self.link.cut(fault, self.clock.now());
             }
             if self.link.stage() != Stage::Talk {
                 return Next::Again;
             }
-            if heard && crowded {
+            if more || (heard && crowded) {
                 return self.fan_out(cx);
             }
             if !took && !heard {
@@ -192,22 +192,21 @@ impl Actor {
         }
     }
 
-    /// Takes in what has come, up to a limit; true when the master said something.
-    fn read(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Takes in what has come, up to a limit: whether the master said something, and whether there may be more of it,
+    /// which is for after whoever else has something to do.
+    fn read(&mut self, cx: &mut Context<'_>) -> (bool, bool) {
         let mut heard = false;
         for _ in 0..READS {
             let (Stage::Talk, Some(socket)) = (self.link.stage(), &mut self.socket) else {
-                return heard;
+                return (heard, false);
             };
             match socket.poll_read(self.link.input(), cx) {
-                Poll::Pending => return heard,
+                Poll::Pending => return (heard, false),
                 Poll::Ready(Ok(())) => heard |= self.link.hear(self.clock.now()),
                 Poll::Ready(Err(error)) => self.link.cut(down(error), self.clock.now()),
             }
         }
-        // The rest after whoever else has something to do.
-        cx.waker().wake_by_ref();
-        heard
+        (heard, true)
     }
 
     /// Sets the timer; `Again` when something was due.
