@@ -634,7 +634,8 @@ async fn locks_without_a_line_are_released_by_the_servers_own_command_where_the_
         }
         for fencing in [true, false] {
             let asked = give_back(&masters, fencing).await;
-            assert!(asked.iter().all(|times| (*times > 0) == has), "{asked:?}");
+            // Once to try it, and then for each release.
+            assert!(asked.iter().all(|times| (*times > 1) == has), "{asked:?}");
         }
         // Of locks with a line there is more to do.
         let (before, ordered) = (by_command(&masters), locker(&masters));

@@ -76,7 +76,7 @@ const PARTS: [(&str, &str, &str, u64, u64); 8] = [
         "Faults, and the time without service",
         "faults --rounds 5",
         "faults --rounds 1 --cycles 200 --no-peer",
-        330,
+        375,
         40,
     ),
     (

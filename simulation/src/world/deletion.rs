@@ -33,8 +33,7 @@ impl World {
         if has { VERSION } else { "" }
     }
 
-    /// What a connection is refused that may not use it: every third, but in a calm world, where a release has one round
-    /// trip and no second one to be asked again.
+    /// What a connection is refused that may not use it: every third.
     pub(super) fn refused_deletion(
         &mut self,
         conn: usize,
@@ -43,7 +42,7 @@ impl World {
         if words.first() != Some(&&b"DELIFEQ"[..]) {
             return None;
         }
-        if conn.is_multiple_of(3) && !self.scenario.promises().calm {
+        if conn.is_multiple_of(3) {
             self.watch.coverage.deletions_refused += 1;
             return Some(REFUSALS[conn / 3 % 2]);
         }

@@ -1,17 +1,21 @@
 //! How a server compares and deletes: by our script, or by a command of its own that costs it about half as much.
 //!
 //! Who has the command is known by the version. Whether this user may use it, and whether what stands between passes
-//! it on, is known by the first refusal: then the script does it, for the rest of the connection.
+//! it on, is known by a trial: behind the first release that it could do, for what that has deleted already. So no release
+//! depends on a command that has not yet done its work on the connection.
 
 use super::resp::{Command, Value};
-use super::wire::server_fault;
-use crate::node::{Claim, Fairness, Fault, Request};
+use crate::node::{Claim, Fairness, Request};
 
-/// What compares and deletes. A further command of the kind is one more of these.
+/// What compares and deletes on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deletion {
-    /// The script, which every server runs.
+    /// The script, which every server runs: there is no command for it, or it was of no use here.
     Script,
+    /// The script, until the command has been tried.
+    Untried,
+    /// The script, while the command is being tried.
+    Trying,
     /// `DELIFEQ key value`, of Valkey from version 9 on.
     DelIfEq,
 }
@@ -21,7 +25,7 @@ impl Deletion {
     pub(super) fn of(valkey: Option<&str>) -> Self {
         let major = valkey.and_then(|text| text.split('.').next()?.parse::<u32>().ok());
         if major.is_some_and(|major| major >= 9) {
-            Self::DelIfEq
+            Self::Untried
         } else {
             Self::Script
         }
@@ -29,25 +33,42 @@ impl Deletion {
 
     /// Writes a release as the server's command; false where only the script will do.
     pub(super) fn write(self, request: &Request, out: &mut Vec<u8>) -> bool {
-        match (self, request) {
-            (Self::DelIfEq, Request::Release { claim, .. }) if is_all(claim) => {
-                let mut command = Command::of(out, 3);
-                command.arg("DELIFEQ").arg(claim.key());
-                command.arg(claim.token().to_hex());
-                true
-            }
-            _ => false,
-        }
+        self == Self::DelIfEq && write(request, out)
     }
 
-    /// Whether a reply to the command may say nothing but that it is not to be had here: not by this user, not under its
-    /// name, not through this proxy. What is known to be the same for the script (another type, a replica, a server that
-    /// is loading) is the answer.
-    pub(super) fn is_refused(value: &Value<'_>) -> bool {
-        let Value::Error(error) = value else {
-            return false;
+    /// Writes the command behind a release that has been written, where it is still to be tried; false where it is not.
+    pub(super) fn try_behind(&mut self, request: &Request, out: &mut Vec<u8>) -> bool {
+        let tries = *self == Self::Untried && write(request, out);
+        if tries {
+            *self = Self::Trying;
+        }
+        tries
+    }
+
+    /// The trial has been answered.
+    pub(super) fn tried(&mut self, value: &Value<'_>) {
+        *self = match value {
+            Value::Int(_) => Self::DelIfEq,
+            _ => Self::Script,
         };
-        matches!(server_fault(error), Fault::Server(_) | Fault::Denied(_))
+    }
+
+    /// Whether a reply to the command may be another than the script would get: that one only reads where there is
+    /// nothing of ours, so a replica and a server without its replicas answer it.
+    pub(super) fn is_refused(value: &Value<'_>) -> bool {
+        matches!(value, Value::Error(error) if !error.starts_with(b"WRONGTYPE "))
+    }
+}
+
+fn write(request: &Request, out: &mut Vec<u8>) -> bool {
+    match request {
+        Request::Release { claim, .. } if is_all(claim) => {
+            let mut command = Command::of(out, 3);
+            command.arg("DELIFEQ").arg(claim.key());
+            command.arg(claim.token().to_hex());
+            true
+        }
+        _ => false,
     }
 }
 
@@ -80,7 +101,7 @@ mod tests {
             (None, false),
         ] {
             assert_eq!(
-                Deletion::of(version) == Deletion::DelIfEq,
+                Deletion::of(version) == Deletion::Untried,
                 has,
                 "{version:?}"
             );

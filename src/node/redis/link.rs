@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::buffers::{Input, Output};
+use super::deletion::Deletion;
 use super::handshake::{Handshake, Step};
 use super::online::Online;
 use super::shared::Shared;
@@ -48,6 +49,8 @@ pub(super) struct Link {
     /// When the handle was seen to be gone.
     closed_at: Option<Instant>,
     batch: Vec<Queued>,
+    /// A connection has ended while the server's command to delete was tried: it is not tried again.
+    never_try: bool,
 }
 
 enum State {
@@ -96,6 +99,7 @@ impl Link {
             fault: Fault::Down("connecting".into()),
             closed_at: None,
             batch: Vec::new(),
+            never_try: false,
         }
     }
 
@@ -201,7 +205,11 @@ impl Link {
         let over = State::Over;
         if let State::Handshaking { handshake, .. } = std::mem::replace(&mut self.state, over) {
             tracing::debug!(node = %self.shared.address.name(), "connected");
-            let online = Online::new(handshake.done(), &self.shared, now);
+            let mut negotiated = handshake.done();
+            if self.never_try {
+                negotiated.deletion = Deletion::Script;
+            }
+            let online = Online::new(negotiated, &self.shared, now);
             self.state = State::Online(Box::new(online));
             self.patience = None;
         }
@@ -317,6 +325,8 @@ impl Link {
         if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
             tracing::warn!(%node, %fault, "connection lost");
             lived = Some(online.lived(now));
+            // Something between may end whoever says a word that it does not know.
+            self.never_try |= online.is_trying();
             let gone = Fault::Disconnected(fault.to_string().into());
             for queued in self.owed.put_first(online.hang_up()) {
                 queued.answer(Err(gone.clone()));

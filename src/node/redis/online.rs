@@ -91,6 +91,8 @@ enum What {
     Ping,
     /// The mark, given back to a master that has none.
     Mark,
+    /// The server's command that compares and deletes.
+    Trial,
 }
 
 impl Online {
@@ -132,6 +134,11 @@ impl Online {
 
     pub(super) fn is_crowded(&self) -> bool {
         self.under_way.len() > 1
+    }
+
+    /// The command that compares and deletes has not been answered.
+    pub(super) fn is_trying(&self) -> bool {
+        self.deletion == Deletion::Trying
     }
 
     /// Nothing that was taken is unanswered.
@@ -205,6 +212,7 @@ impl Online {
             },
             // Written, or there again, or not allowed: the next handshake looks.
             What::Mark => {}
+            What::Trial => self.deletion.tried(value),
         }
         Ok(())
     }
@@ -366,12 +374,17 @@ impl Online {
             }
             at = next;
         }
+        let mut tried = placed.iter().map(|one| &one.member.request);
+        let tries = tried.any(|request| self.deletion.try_behind(request, out.commands()));
         self.under_way
             .extend(placed.drain(..).map(|Placed { member, along }| Sent {
                 what: What::Request(member),
                 at: now,
                 along,
             }));
+        if tries {
+            self.under_way.push_back(Sent::alone(What::Trial, now));
+        }
         self.placed = placed;
     }
 
@@ -485,7 +498,7 @@ impl Online {
             .into_iter()
             .filter_map(|sent| match sent.what {
                 What::Request(queued) => Some(queued),
-                What::Script(_) | What::Ping | What::Mark => None,
+                What::Script(_) | What::Ping | What::Mark | What::Trial => None,
             });
         open.chain(self.apart).chain(self.again)
     }
