@@ -139,12 +139,18 @@ impl Bench {
     }
 
     /// Lets the time pass until a connection is wanted, and gives it.
-    fn greet_again(&mut self, mut now: u64) -> u64 {
+    fn greet_again(&mut self, now: u64) -> u64 {
+        let now = self.dials(now);
+        self.greet(now);
+        now
+    }
+
+    /// Lets the time pass until the link connects again, and says when it does.
+    fn dials(&mut self, mut now: u64) -> u64 {
         while self.link.stage() != Stage::Dial {
             now += 1;
             self.link.tick(at(now));
         }
-        self.greet(now);
         now
     }
 
@@ -900,11 +906,7 @@ fn another_server_in_the_place_of_a_master_is_guarded_though_it_has_been_up_for_
     assert!(bench.written().contains("EVALSHA"));
     bench.say(b":5\r\n", 2);
     bench.link.cut(Fault::Down("led elsewhere".into()), at(3));
-    let mut now = 3;
-    while bench.link.stage() != Stage::Dial {
-        now += 1;
-        bench.link.tick(at(now));
-    }
+    let now = bench.dials(3);
     greet_as(&mut bench, "b", "", now);
     bench.told.all();
     bench.ask(2, acquire(2));
@@ -1336,11 +1338,7 @@ fn who_ends_the_connection_over_the_command_is_not_asked_for_it_again() {
     bench.link.take(at(3));
     assert_eq!(releases(&bench.written()), (0, 1));
     bench.link.cut(Fault::Down("reset".into()), at(4));
-    let mut now = 4;
-    while bench.link.stage() != Stage::Dial {
-        now += 1;
-        bench.link.tick(at(now));
-    }
+    let now = bench.dials(4);
     greet_with_deletion(&mut bench, now);
     bench.link.take(at(now));
     assert_eq!(releases(&bench.written()), (0, 1), "what was owed");
@@ -1377,11 +1375,7 @@ fn a_release_that_was_refused_so_outlives_its_connection_and_the_next_one_tries_
         .link
         .cut(Fault::Down("connection closed".into()), at(3));
     assert_eq!(bench.told.kinds(), ["disconnected"]);
-    let mut now = 3;
-    while bench.link.stage() != Stage::Dial {
-        now += 1;
-        bench.link.tick(at(now));
-    }
+    let now = bench.dials(3);
     greet_with_deletion(&mut bench, now);
     bench.link.take(at(now));
     let written = bench.written();
