@@ -36,9 +36,14 @@ impl Deletion {
         self == Self::DelIfEq && write(request, out)
     }
 
-    /// Writes the command behind a release that has been written, where it is still to be tried; false where it is not.
-    pub(super) fn try_behind(&mut self, request: &Request, out: &mut Vec<u8>) -> bool {
-        let tries = *self == Self::Untried && write(request, out);
+    /// Writes the command behind what has been written, for the first release in it that the command could do; false where
+    /// there is none, or nothing to try.
+    pub(super) fn try_behind<'a>(
+        &mut self,
+        mut written: impl Iterator<Item = &'a Request>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let tries = *self == Self::Untried && written.any(|request| write(request, out));
         if tries {
             *self = Self::Trying;
         }

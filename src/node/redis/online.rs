@@ -374,8 +374,8 @@ impl Online {
             }
             at = next;
         }
-        let mut tried = placed.iter().map(|one| &one.member.request);
-        let tries = tried.any(|request| self.deletion.try_behind(request, out.commands()));
+        let written = placed.iter().map(|one| &one.member.request);
+        let tries = self.deletion.try_behind(written, out.commands());
         self.under_way
             .extend(placed.drain(..).map(|Placed { member, along }| Sent {
                 what: What::Request(member),
