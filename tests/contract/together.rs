@@ -359,7 +359,8 @@ impl Pair {
                 arm.delete(&key(lock));
             }
         }
-        tokio::time::sleep(ms(25)).await;
+        // The dead are so, and the sign of lines that they left, which lives for two heartbeats, is gone on both.
+        tokio::time::sleep(ms(45)).await;
     }
 
     async fn run(&self, steps: &[Step]) -> Result<(), TestCaseError> {
