@@ -1,10 +1,14 @@
 //! Changing the masters while they are in use: the steps of an operator, each of which can be taken again
 //! (`docs/operations.md`, masters that change).
 
-use std::collections::BTreeMap;
+mod values;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::values::CarriedValue;
+use crate::keys::{Family, OWNER};
 use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, Counter, MasterSeen};
 use crate::node::{Fault, NodeName};
 use crate::protocol::instant::Instant;
@@ -63,6 +67,8 @@ pub enum ChangeStage {
 pub struct Survey {
     /// Each master.
     pub masters: Vec<MasterSeen>,
+    /// The values under locks that [`MastersChange::open`] has seen to.
+    pub carried: Vec<CarriedValue>,
     configuration: Configuration,
     quorum: Quorum,
     /// When the last of these masters had been closed, and the connections of old clients been ended; none where they
@@ -196,12 +202,14 @@ impl MastersChange<'_> {
     }
 
     /// Opens the next masters: `closed` is what [`closed`](Self::closed) told, at least [`wait`](Self::wait) ago.
-    /// Carries the fencing counters that are not far behind the clocks.
+    /// Carries the values under locks first, each under its lock, and the fencing counters that are not far behind the
+    /// clocks.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Missing`] where it is too early, and where a majority of the old masters has not been closed all
-    /// the time.
+    /// [`ChangeError::Missing`] where it is too early, where a majority of the old masters has not been closed all the
+    /// time, where a value is lost or its lock is held for longer than the wait, and where an owner holds a lock whose
+    /// counter would have to be raised. Nothing has been opened then.
     pub async fn open(&self, closed: &Survey) -> Result<Survey, ChangeError> {
         let waited = closed.closed_at.map(|at| self.now().saturating_since(at));
         let now = self.look().await;
@@ -219,16 +227,16 @@ impl MastersChange<'_> {
             );
         }
         missing.extend(now.not_told(self.strangers_pass));
-        missing.extend(self.left_behind().await);
         none(missing)?;
-        self.carry().await?;
+        let carried = self.carry_values(closed).await?;
+        self.carry_counters(closed).await?;
         let after = self.raise(2).await;
         let reached = after.stage() >= ChangeStage::Open;
         none(after.unless(
             reached,
             "no majority of the next masters is open: open again",
         ))?;
-        Ok(after)
+        Ok(Survey { carried, ..after })
     }
 
     /// Opens the next masters that were not reached, of a change that is open.
@@ -267,13 +275,35 @@ impl MastersChange<'_> {
         Ok(after)
     }
 
-    /// The counters of a majority of the old masters, raise-only, on a majority of the next: only what is not far
+    /// The values of all names that a majority of closed old masters and a majority of the next masters show. A closed
+    /// master takes no late writes, so a value that a client of the old masters has created is among these.
+    async fn carry_values(&self, closed: &Survey) -> Result<Vec<CarriedValue>, ChangeError> {
+        let read = self.order(&ChangeOrder::Values).await;
+        let told = self.old_only().is_met_by(closed.closed_until(&read));
+        none(read.unless(
+            told,
+            "no majority of closed old masters names its values: close again",
+        ))?;
+        let told = self.next_only().is_met_by(read.well());
+        none(read.unless(told, "no majority of the next masters names its values"))?;
+        let names = read.masters.iter().flat_map(|master| &master.seen.names);
+        let names: BTreeSet<&Vec<u8>> = names.collect();
+        let names: Vec<Vec<u8>> = names.into_iter().cloned().collect();
+        let open = read.marked(2);
+        let carried = values::carry_all(self.redlock, &names, self.wait(), open).await;
+        carried.map_err(ChangeError::Missing)
+    }
+
+    /// The counters of a majority of closed old masters, raise-only, on a majority of the next: only what is not far
     /// behind the clocks can be met again.
-    async fn carry(&self) -> Result<(), ChangeError> {
+    async fn carry_counters(&self, closed: &Survey) -> Result<(), ChangeError> {
         let within = CARRIED + self.wait();
         let read = self.order(&ChangeOrder::Counters(within)).await;
-        let told = self.old_only().is_met_by(read.well());
-        none(read.unless(told, "no majority of the old masters tells its counters"))?;
+        let told = self.old_only().is_met_by(closed.closed_until(&read));
+        none(read.unless(
+            told,
+            "no majority of closed old masters tells its counters: close again",
+        ))?;
         let largest = read.largest();
         if largest.is_empty() {
             return Ok(());
@@ -282,38 +312,7 @@ impl MastersChange<'_> {
         let written = self.order(&ChangeOrder::Carry(counters)).await;
         let told = self.next_only().is_met_by(written.well());
         none(written.unless(told, "no majority of the next masters takes the counters"))?;
-        Ok(())
-    }
-
-    /// Values that the next masters would tell from before their last write: masters that are in both sets have them, and
-    /// clients of the old ones alone wrote on too few of the next.
-    async fn left_behind(&self) -> Vec<String> {
-        let read = self.order(&ChangeOrder::Values).await;
-        let told = self.old_only().is_met_by(read.well());
-        let mut missing = read.unless(told, "no majority of the old masters tells its values");
-        if !missing.is_empty() {
-            return missing;
-        }
-        for (key, last) in read.largest() {
-            let number = |master: &MasterSeen| {
-                let mut all = master.seen.counters.iter();
-                all.find(|(other, _)| *other == key)
-                    .map(|(_, number)| *number)
-            };
-            // Who cannot be asked may have it.
-            let shown =
-                read.those(|master| master.seen.fault.is_some() || number(master).is_some());
-            let has_last = read.those(|master| number(master).is_some_and(|number| number >= last));
-            let next = self.next_only();
-            if next.is_met_by(shown) && !next.is_met_by(has_last) {
-                missing.push(format!(
-                    "{}: the next masters have this value from before it was last written: let a client of both sets write it \
-                     (quorate quota take, quorate once), or drop it",
-                    String::from_utf8_lossy(&key).escape_debug()
-                ));
-            }
-        }
-        missing
+        none(written.held_by_owners())
     }
 
     fn old_only(&self) -> Quorum {
@@ -366,6 +365,7 @@ impl MastersChange<'_> {
             );
         Survey {
             masters: masters.collect(),
+            carried: Vec::new(),
             configuration: self.configuration,
             quorum,
             closed_at: None,
@@ -464,6 +464,31 @@ impl Survey {
         both.filter(same).collect()
     }
 
+    /// Counters that too few of the next masters took, because an owner holds their locks.
+    fn held_by_owners(&self) -> Vec<String> {
+        let owned = self.masters.iter().flat_map(|master| &master.seen.owned);
+        let owned: BTreeMap<&Vec<u8>, &Vec<u8>> = owned.map(|(key, owner)| (key, owner)).collect();
+        let left = owned.into_iter().filter(|(key, _)| {
+            let took = |master: &MasterSeen| {
+                let mut owned = master.seen.owned.iter();
+                master.seen.fault.is_none() && !owned.any(|(other, _)| other == *key)
+            };
+            !self.quorum.next_only().is_met_by(self.those(took))
+        });
+        let line = |(key, owner): (&Vec<u8>, &Vec<u8>)| {
+            let without = |text: &[u8], before: &str| {
+                let rest = text.strip_prefix(before.as_bytes()).unwrap_or(text);
+                String::from_utf8_lossy(rest).into_owned()
+            };
+            format!(
+                "{:?}: the owner {:?} holds it, and its number would change: open again when no hold of that owner is left",
+                without(key, Family::Fence.before()),
+                without(owner, OWNER)
+            )
+        };
+        left.map(line).collect()
+    }
+
     /// The masters that could be asked for everything.
     fn well(&self) -> MasterSet {
         self.those(|master| master.seen.fault.is_none())
@@ -529,14 +554,6 @@ impl Survey {
             if let Some(uptime) = seen.uptime.filter(|up| *up < young && !master.is_old) {
                 missing.push(format!(
                     "{node} has been up for {uptime:?} only: it votes after {young:?}, try again then"
-                ));
-            }
-            let begun = self.configuration.first_mark();
-            let is_new = !master.is_old && master.mark().is_none_or(|mark| mark.number < begun);
-            if is_new && seen.values > 0 {
-                missing.push(format!(
-                    "{node} holds {} values (quota, once) of another time, which would count again: empty it",
-                    seen.values
                 ));
             }
             if let Some(policy) = seen
@@ -627,9 +644,17 @@ impl Survey {
         !self.quorum.possible_without(refused)
     }
 
-    /// How many values stand on the old masters: quotas and the like, which do not go along.
-    pub fn values(&self) -> usize {
-        let old = self.masters.iter().filter(|master| master.is_old);
-        old.map(|master| master.seen.values).max().unwrap_or(0)
+    /// What an operator may want to see to, and what stops no step.
+    pub fn advice(&self) -> Vec<String> {
+        let next = self.masters.iter();
+        let next = next.filter(|master| master.is_next && !master.is_old && master.seen.values > 0);
+        let advice = next.map(|master| {
+            format!(
+                "{} holds {} values (quota, once): open gives it those of the old masters and removes all others; empty it \
+                 now where it is left over from another time",
+                master.node, master.seen.values
+            )
+        });
+        advice.collect()
     }
 }

@@ -142,7 +142,7 @@ mod tls;
 mod waiting;
 
 pub use builder::RedlockBuilder;
-pub use change::{ChangeError, ChangeStage, MastersChange, Survey};
+pub use change::{CarriedValue, ChangeError, ChangeStage, MastersChange, Survey};
 pub use config::Settings;
 #[doc(hidden)]
 pub use config::text;

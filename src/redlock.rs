@@ -607,7 +607,9 @@ impl LockRequest<'_> {
 
     fn check(&self) -> Result<(), AcquireError> {
         let core = &self.redlock.core;
-        check_resource(&core.coordinator.prefix, &self.resource)?;
+        if self.kind != Kind::Key {
+            check_resource(&core.coordinator.prefix, &self.resource)?;
+        }
         self.kind.check(&core.coordinator)?;
         core.options.check_ttl(self.ttl)?;
         check_note(&self.note)?;

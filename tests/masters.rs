@@ -2,6 +2,8 @@
 //! real servers (docs/protocol.md, masters that change).
 
 mod support;
+#[path = "masters/values.rs"]
+mod values;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,8 +11,7 @@ use std::time::{Duration, Instant};
 
 use quorate::{
     AcquireError, ChangeError, ChangeStage, Fault, LossCause, MastersChange, NodeOutcome,
-    NodeReport, NodeStatus, Redlock, RedlockBuilder, RestartGuard, StatusVerdict, Take, TryAcquire,
-    Wait,
+    NodeReport, NodeStatus, Redlock, RedlockBuilder, RestartGuard, StatusVerdict, TryAcquire, Wait,
 };
 use quorate_testbed::Masters;
 use support::{PATIENCE, ask_server, eventually, has_key, masters, ms, secs, settings};
@@ -724,78 +725,4 @@ async fn a_change_from_masters_that_others_have_opened_does_not_begin() {
         "{said:?}"
     );
     assert_eq!(scene.marks(), ["2"; 5]);
-}
-
-/// What it counted when it was a master before would be counted again.
-#[tokio::test]
-async fn a_next_master_with_values_of_another_time_is_not_taken() {
-    let scene = Scene::start();
-    let both = scene.both();
-    let change = both.change().expect("a change");
-    ask_server(
-        &scene.servers[4],
-        &["SET", "quorate:value:beans", "1 run 9"],
-    );
-    let started = Instant::now();
-    loop {
-        let missing = missing_of(change.prepare().await);
-        if missing.iter().all(|line| line.contains("value")) {
-            break;
-        }
-        assert!(started.elapsed() < PATIENCE, "{missing:?}");
-        tokio::time::sleep(ms(100)).await;
-    }
-    ask_server(&scene.servers[4], &["FLUSHALL"]);
-    prepare(&change).await;
-    // Those of now are written by clients of both.
-    ask_server(
-        &scene.servers[4],
-        &["SET", "quorate:value:beans", "1 run 9"],
-    );
-    change.prepare().await.expect("again");
-}
-
-/// Of masters that mostly stay a majority has the values that the old ones had, and not all of them the last one: a
-/// client of both has put an earlier one on a new master, an old client a later one on a majority of the old.
-#[tokio::test]
-async fn a_quota_never_counts_again_what_was_taken_before_the_change() {
-    let scene = Scene::start();
-    let cut_off = |which: std::ops::Range<usize>, without: usize| -> Vec<String> {
-        let wrong = |at: usize| {
-            let url = &scene.servers.urls()[at];
-            if at == without {
-                url.replace("redis://", "redis://nobody:x@")
-            } else {
-                url.clone()
-            }
-        };
-        which.map(wrong).collect()
-    };
-    let told = |urls: Vec<String>| {
-        let told = settings(urls).restart_guard(RestartGuard::Off);
-        told.max_ttl(MAX_TTL).ttl(MAX_TTL).node_timeout(ms(250))
-    };
-    let old = told(scene.urls(0..3)).build().expect("old");
-    old.quota("beans").create(10).await.expect("created");
-    let both = told(scene.urls(0..3)).next_masters(scene.urls(1..4));
-    let both = both.build().expect("both");
-    let change = both.change().expect("a change");
-    prepare(&change).await;
-    let taken = both.quota("beans").take(1).await;
-    assert_eq!(taken, Ok(Take::Taken { left: 9 }));
-    let old = told(cut_off(0..3, 2)).build().expect("old");
-    let taken = old.quota("beans").take(5).await;
-    assert_eq!(taken, Ok(Take::Taken { left: 4 }));
-    change.close().await.expect("closed");
-    let closed = change.closed().await.expect("closed");
-    tokio::time::sleep(change.wait()).await;
-    let said = missing_of(change.open(&closed).await);
-    assert!(said.iter().all(|line| line.contains("beans")), "{said:?}");
-    let taken = both.quota("beans").take(1).await;
-    assert_eq!(taken, Ok(Take::Taken { left: 3 }));
-    change.open(&closed).await.expect("open");
-    let next = told(cut_off(1..4, 1)).masters_generation(1);
-    let next = next.build().expect("next");
-    let left = next.quota("beans").left().await;
-    assert_eq!(left, Ok(3));
 }

@@ -21,13 +21,13 @@ Masters are replaced while clients use them, all or some of them, also more or f
     2  give all clients next_masters as well. They lock on a majority of each set. Clients without may go on.
        quorate masters status         names the clients that are still without
     3  quorate masters close          from here on the masters refuse clients without next_masters
-    4  quorate masters open           waits until all that these had is over, takes fencing numbers along, and opens
+    4  quorate masters open           waits until all that these had is over, carries values and fencing numbers, opens
     5  give all clients the next masters as masters, no next_masters, and masters_generation one higher
     6  quorate masters finish         from here on the masters refuse clients that still have next_masters
     7  stop the servers that are left over, for good
 
 Each step can be taken again, and says what it saw and what is missing; it does nothing that is not safe. Before 3 the
-change can be left again. Values under locks (quota, once) do not go along.
+change can be left again. Step 4 carries the values under locks (quota, once) to the next masters, one line for each.
 
 Examples:
     quorate masters status --masters redis://a,redis://b,redis://c --next-masters redis://a,redis://b,redis://d
@@ -128,6 +128,9 @@ async fn status(redlock: &Redlock) -> Outcome {
 async fn prepared(change: &MastersChange<'_>) -> Outcome {
     let survey = taken(change, change.prepare().await).await?;
     show(&survey)?;
+    for advice in survey.advice() {
+        output::say(advice);
+    }
     done("prepared: give all clients next_masters, then close")
 }
 
@@ -148,15 +151,12 @@ async fn opened(change: &MastersChange<'_>) -> Outcome {
         return done("open already: give all clients the next masters alone, then finish");
     }
     let before = taken(change, change.closed().await).await?;
-    if before.values() > 0 {
-        output::say(format!(
-            "{} values under locks (quota, once) stand on the old masters and do not go along",
-            before.values()
-        ));
-    }
     wait(change.wait()).await;
     let survey = taken(change, change.open(&before).await).await?;
     show(&survey)?;
+    for value in &survey.carried {
+        output::print(&format!("{value}\n"))?;
+    }
     done(
         "open: give all clients the next masters alone, with masters_generation one higher; then finish",
     )

@@ -24,6 +24,8 @@ pub(crate) enum Kind {
     Owner(Arc<str>),
     /// One of so many permits.
     Permit(usize),
+    /// One lock key as it stands on the masters, whatever the key prefix, alone.
+    Key,
     /// None that there is: readers of this.
     NoReaders(&'static str),
 }
@@ -37,6 +39,7 @@ impl Kind {
             Self::Several(all) if all.len() < 2 => Self::Shared,
             Self::Several(_) => Self::NoReaders("of several resources in one lock"),
             Self::Owner(_) => Self::NoReaders("for an owner"),
+            Self::Key => Self::NoReaders("of a key by itself"),
             Self::Permit(_) => Self::NoReaders("of a semaphore"),
             Self::NoReaders(what) => Self::NoReaders(what),
         }
@@ -45,7 +48,7 @@ impl Kind {
     /// Whether it can be had at all.
     pub(crate) fn check(&self, coordinator: &Coordinator) -> Result<(), AcquireError> {
         let what = match self {
-            Self::Exclusive => return Ok(()),
+            Self::Exclusive | Self::Key => return Ok(()),
             Self::Several(all) => {
                 check_several(&coordinator.prefix, all)?;
                 "several resources in one lock"
@@ -70,6 +73,7 @@ impl Kind {
         let key = || coordinator.key(resource);
         match self {
             Self::Exclusive => Wanted::exclusive(key()),
+            Self::Key => Wanted::exclusive(resource.into()),
             Self::Several(all) => {
                 let keys = all.iter().map(|resource| coordinator.key(resource));
                 Wanted::several(keys.collect())

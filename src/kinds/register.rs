@@ -13,13 +13,28 @@ use crate::hold::core::Core;
 use crate::hold::guard::LockGuard;
 use crate::hold::held::Held;
 use crate::outcome::LossCause;
-use crate::protocol::register::{Reading, Vacancy, Writing};
+use crate::protocol::quorum::MasterSet;
+use crate::protocol::register::{Carrying, Reading, Vacancy, Writing};
 use crate::rounds::register::{AskedForValue, ValueAnswers};
 
 /// The register under a lock that is held: read first.
 pub(crate) struct Register<'a> {
     guard: &'a LockGuard,
     number: u64,
+}
+
+/// What came of a value when the masters change; what the masters show, where somebody has to see to it.
+pub(crate) enum Carried {
+    /// Both sets have it.
+    Both,
+    /// No old master had it, and it is gone from the next ones as well.
+    Removed,
+    /// No master had one.
+    Nowhere,
+    /// No majority of the old masters can tell the last value.
+    Lost(String),
+    /// Too few masters answered, or the lock was lost.
+    Undecided(String),
 }
 
 /// A register that has been read: written once, or not at all.
@@ -101,6 +116,34 @@ impl<'a> Register<'a> {
             return Ok(());
         }
         Err(ValueError::Incomplete(self.trouble(&answers)))
+    }
+
+    /// Gives the value of the old masters to both sets, or removes it where no old master has it; `open` are the next
+    /// masters that are open already.
+    ///
+    /// Dropped on the way, nothing has changed but where the value stands: done again, it goes on.
+    pub(crate) async fn carry(self, open: MasterSet) -> Carried {
+        let (read, _) = self.ask(ValueAnswers::complete).await;
+        let carrying = read.carrying();
+        tracing::debug!(resource = %self.name(), ?carrying, "value read, to be carried");
+        let coordinator = &self.guard.core.coordinator;
+        let shown = || read.shown(coordinator.names());
+        let bytes = match carrying {
+            Carrying::Value(node) => read.bytes(node),
+            Carrying::Removed => None,
+            Carrying::Nowhere => return Carried::Nowhere,
+            Carrying::Lost => return Carried::Lost(shown()),
+            Carrying::Undecided => return Carried::Undecided(shown()),
+        };
+        let Ok(asked) = self.send(bytes, &read) else {
+            return Carried::Undecided(shown());
+        };
+        let written = coordinator.answers(&asked, ValueAnswers::complete).await;
+        match bytes {
+            Some(_) if written.has_carried(&read, open) => Carried::Both,
+            None if written.has_removed(&read) => Carried::Removed,
+            _ => Carried::Undecided(written.shown(coordinator.names())),
+        }
     }
 
     async fn ask(&self, decided: impl Fn(&ValueAnswers) -> bool) -> (ValueAnswers, AskedForValue) {

@@ -28,9 +28,9 @@ pub enum ChangeOrder {
     },
     /// The fencing counters are read that are within so much of the master's clock, or ahead of it.
     Counters(Duration),
-    /// The values are read that are kept under locks: the number of the last write of each, in place of counters.
+    /// The names of the values are read that are kept under locks.
     Values,
-    /// Fencing counters are raised to these, and never lowered.
+    /// Fencing counters are raised to these, and never lowered; not under an owner that holds the lock.
     Carry(Arc<[Counter]>),
 }
 
@@ -56,8 +56,12 @@ pub struct ChangeSeen {
     pub ended: usize,
     /// The counters, where they were asked for.
     pub counters: Vec<Counter>,
-    /// The values that are kept under locks, at most 1000 counted: they do not go along.
+    /// The counters that were not raised, because an owner holds the lock: their keys, and what the lock key holds.
+    pub owned: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The values that are kept under locks, at most 1000 counted.
     pub values: usize,
+    /// The keys of the locks under which values are kept, where they were asked for.
+    pub names: Vec<Vec<u8>>,
 }
 
 /// A connection to a master.

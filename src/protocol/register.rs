@@ -144,6 +144,92 @@ pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Wri
     )
 }
 
+/// What becomes of a value when the masters change, by what both sets answer to a read under a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrying {
+    /// The value of this master is written to both sets.
+    Value(usize),
+    /// A majority of the old masters has none, and no old master shows one. A next master does: the value was removed.
+    Removed,
+    /// No master shows one.
+    Nowhere,
+    /// Some old master shows one, and no majority of them can: it is lost, or was created or removed in part.
+    Lost,
+    /// Too few masters can tell, or the lock is not the reader's any more.
+    Undecided,
+}
+
+/// What becomes of a value when the masters change, once every master has answered or failed.
+///
+/// Only old masters are witnesses, and only those that show a value: it counted on a majority of them. A master that
+/// has none may have forgotten it, and a master that has an old copy may have had a later one.
+pub(crate) fn carry(quorum: Quorum, votes: &[ReadVote]) -> Carrying {
+    let old = quorum.old_only();
+    let such = |is: fn(ReadVote) -> bool| those(votes, |_, vote| is(vote));
+    let shown = such(|vote| matches!(vote, ReadVote::Value(_)));
+    let copies = such(|vote| vote == ReadVote::Old);
+    let nothing = such(|vote| vote == ReadVote::Nothing);
+    if old.is_met_by(shown) {
+        let largest = votes
+            .iter()
+            .enumerate()
+            .filter_map(|(node, vote)| match vote {
+                ReadVote::Value(number) if quorum.is_old(node) => Some((*number, node)),
+                _ => None,
+            });
+        return largest
+            .max()
+            .map_or(Carrying::Undecided, |(_, node)| Carrying::Value(node));
+    }
+    let shows = shown.or(copies);
+    let old_shows = (0..votes.len()).any(|node| shows.has(node) && quorum.is_old(node));
+    if old_shows && !old.possible_without(nothing.or(copies)) {
+        Carrying::Lost
+    } else if old_shows || !old.is_met_by(nothing) {
+        Carrying::Undecided
+    } else if shows == MasterSet::default() {
+        Carrying::Nowhere
+    } else {
+        Carrying::Removed
+    }
+}
+
+fn those(votes: &[ReadVote], such: impl Fn(usize, ReadVote) -> bool) -> MasterSet {
+    let votes = votes.iter().enumerate();
+    let such = votes.filter(|(node, vote)| such(*node, **vote));
+    such.map(|(node, _)| node).collect()
+}
+
+/// Whether a carried value has arrived: on a majority of the old masters, of those that showed one, and on a majority of
+/// the next masters. `written` are the masters that wrote it in the run that was read, `open` those that are open.
+///
+/// A next master that is neither an old one nor open, and has none, counts as if it showed the number 0: only clients
+/// of both sets write there, and never without a majority of the old masters.
+pub(crate) fn carried(
+    quorum: Quorum,
+    read: &[ReadVote],
+    written: MasterSet,
+    open: MasterSet,
+) -> bool {
+    let shown =
+        |node: usize, vote: ReadVote| written.has(node) && matches!(vote, ReadVote::Value(_));
+    let empty = |node: usize, vote: ReadVote| {
+        let next_only = !quorum.is_old(node) && !open.has(node);
+        written.has(node) && next_only && vote == ReadVote::Nothing
+    };
+    let next = those(read, |node, vote| shown(node, vote) || empty(node, vote));
+    quorum.old_only().is_met_by(those(read, shown)) && quorum.next_only().is_met_by(next)
+}
+
+/// Whether a value that had been removed is gone now: a majority of each set has removed it, and every master that
+/// showed one.
+pub(crate) fn removed(quorum: Quorum, read: &[ReadVote], written: MasterSet) -> bool {
+    let left = |node: usize, vote: ReadVote| {
+        !written.has(node) && matches!(vote, ReadVote::Value(_) | ReadVote::Old)
+    };
+    quorum.is_met_by(written) && those(read, left) == MasterSet::default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::ReadVote::{Fault, Nothing, Old, Refused, Value};
@@ -237,5 +323,143 @@ mod tests {
         assert_eq!(written(Quorum::of(3), &open), None);
         let decided = [Some(Counted), None, Some(Counted)];
         assert_eq!(written(Quorum::of(3), &decided), Some(Writing::Written));
+    }
+
+    /// What each of two sets of masters may be: the first `both` of the next are the last of the old.
+    fn sets(old: usize, both: usize, next: usize) -> Quorum {
+        let nodes = |from: usize, count: usize| (from..from + count).collect();
+        Quorum::joint(nodes(0, old), nodes(old - both, next))
+    }
+
+    #[test]
+    fn carry_takes_the_largest_of_a_majority_of_old_masters_that_show_one() {
+        let quorum = sets(3, 1, 3);
+        for (votes, verdict) in [
+            (
+                [Value(7), Value(9), Value(8), Nothing, Nothing],
+                Carrying::Value(1),
+            ),
+            (
+                [Value(7), Nothing, Value(5), Value(9), Value(9)],
+                Carrying::Value(0),
+            ),
+            (
+                [Fault, Value(4), Value(5), Fault, Fault],
+                Carrying::Value(2),
+            ),
+            // One that answers and has none is no witness.
+            (
+                [Fault, Nothing, Value(5), Value(5), Value(5)],
+                Carrying::Undecided,
+            ),
+            (
+                [Nothing, Nothing, Value(5), Value(5), Value(5)],
+                Carrying::Lost,
+            ),
+            ([Old, Nothing, Nothing, Nothing, Nothing], Carrying::Lost),
+            ([Old, Value(3), Old, Value(3), Value(3)], Carrying::Lost),
+            (
+                [Value(3), Refused, Refused, Value(3), Value(3)],
+                Carrying::Undecided,
+            ),
+            (
+                [Nothing, Nothing, Nothing, Value(5), Fault],
+                Carrying::Removed,
+            ),
+            ([Nothing, Fault, Nothing, Fault, Old], Carrying::Removed),
+            (
+                [Nothing, Fault, Fault, Value(5), Value(5)],
+                Carrying::Undecided,
+            ),
+            ([Nothing, Fault, Nothing, Nothing, Fault], Carrying::Nowhere),
+            ([Fault, Fault, Fault, Nothing, Nothing], Carrying::Undecided),
+        ] {
+            assert_eq!(carry(quorum, &votes), verdict, "{votes:?}");
+        }
+    }
+
+    #[test]
+    fn carry_never_takes_less_than_what_a_majority_of_old_masters_may_have_acknowledged() {
+        for quorum in [sets(3, 1, 3), sets(2, 1, 2), sets(3, 2, 2), sets(2, 2, 3)] {
+            for votes in all_votes(quorum.nodes()) {
+                let of_old = |such: fn(&ReadVote) -> bool| {
+                    let old = votes.iter().enumerate();
+                    let old = old.filter(|(node, vote)| quorum.is_old(*node) && such(vote));
+                    old.map(|(node, _)| node).collect::<MasterSet>()
+                };
+                let old = quorum.old_only();
+                let shown = of_old(|vote| matches!(vote, Value(_)));
+                let shows = of_old(|vote| matches!(vote, Value(_) | Old));
+                let empty = of_old(|vote| *vote == Nothing);
+                match carry(quorum, &votes) {
+                    Carrying::Value(node) => {
+                        assert!(old.is_met_by(shown) && shown.has(node), "{votes:?}");
+                        let Value(number) = votes[node] else {
+                            panic!("{votes:?}: it shows none");
+                        };
+                        let larger = |(node, vote): (usize, &ReadVote)| {
+                            shown.has(node) && matches!(vote, Value(other) if *other > number)
+                        };
+                        assert!(!votes.iter().enumerate().any(larger), "{votes:?}");
+                    }
+                    Carrying::Removed | Carrying::Nowhere => {
+                        assert!(old.is_met_by(empty), "{votes:?}");
+                        assert_eq!(shows.len(), 0, "{votes:?}");
+                    }
+                    Carrying::Lost => {
+                        assert!(!old.is_met_by(shown) && shows.len() > 0, "{votes:?}");
+                    }
+                    Carrying::Undecided => assert!(!old.is_met_by(shown), "{votes:?}"),
+                }
+            }
+        }
+    }
+
+    /// All answers of so many masters.
+    fn all_votes(masters: usize) -> Vec<Vec<ReadVote>> {
+        let each = [Value(1), Value(2), Nothing, Old, Refused, Fault];
+        let mut all = vec![Vec::new()];
+        for _ in 0..masters {
+            let with = |votes: &Vec<ReadVote>| each.map(|vote| [&votes[..], &[vote]].concat());
+            all = all.iter().flat_map(with).collect();
+        }
+        all
+    }
+
+    #[test]
+    fn carried_value_counts_on_old_masters_that_showed_one_and_on_next_masters_that_had_none() {
+        let quorum = sets(3, 1, 3);
+        let none = MasterSet::default();
+        let of = |read: [ReadVote; 5], written: &[usize], open| {
+            carried(quorum, &read, written.iter().copied().collect(), open)
+        };
+        let read = [Value(1), Value(2), Nothing, Nothing, Nothing];
+        assert!(of(read, &[0, 1, 3, 4], none));
+        assert!(
+            !of(read, &[0, 1, 4], none),
+            "a minority of the next masters"
+        );
+        assert!(
+            !of(read, &[0, 2, 3, 4], none),
+            "it may have forgotten a later one"
+        );
+        assert!(!of(read, &[0, 1, 2, 3], none), "the same for a shared one");
+        assert!(
+            !of(read, &[0, 1, 3, 4], MasterSet::one(4)),
+            "others write there"
+        );
+        let read = [Value(1), Value(2), Value(2), Nothing, Old];
+        assert!(of(read, &[0, 2, 3], none));
+        assert!(!of(read, &[0, 2, 4], none), "it may have had a later one");
+    }
+
+    #[test]
+    fn removed_value_is_gone_from_a_majority_of_each_set_and_wherever_it_was_shown() {
+        let read = [Nothing, Nothing, Nothing, Value(3), Fault];
+        let of =
+            |written: &[usize]| removed(sets(3, 1, 3), &read, written.iter().copied().collect());
+        assert!(of(&[0, 1, 2, 3]) && of(&[1, 2, 3]));
+        assert!(!of(&[0, 1, 2, 4]), "it is still shown");
+        assert!(!of(&[0, 1, 3]) && !of(&[2, 3, 4]), "a minority of one set");
     }
 }

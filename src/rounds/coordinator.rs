@@ -119,9 +119,12 @@ impl Coordinator {
         [self.prefix.as_bytes(), resource].concat().into()
     }
 
-    /// A claim on a lock key of this coordinator's prefix.
+    /// A claim on a lock key: its resource is what stands behind this coordinator's prefix, or all of it where it has
+    /// another one.
     pub(crate) fn claim(&self, key: &Arc<[u8]>, token: Token) -> Claim {
-        Claim::on(key.clone(), self.prefix.len(), token, self.fencing)
+        let ours = key.starts_with(self.prefix.as_bytes());
+        let prefix = if ours { self.prefix.len() } else { 0 };
+        Claim::on(key.clone(), prefix, token, self.fencing)
     }
 
     /// When each node must have answered what it is asked now.

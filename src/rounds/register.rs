@@ -10,7 +10,7 @@ use crate::limit::Limit;
 use crate::node::{Answer, Claim, Fault, NewValue, NodeName, Phase, Request, ServerRun};
 use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{MasterSet, Quorum};
-use crate::protocol::register::{self, ReadVote, Reading, Vacancy, WriteVote, Writing};
+use crate::protocol::register::{self, Carrying, ReadVote, Reading, Vacancy, WriteVote, Writing};
 use crate::report::{NodeOutcome, NodeReport};
 use crate::runtime::pause;
 
@@ -94,6 +94,9 @@ impl AskedForValue {
         self.0.answers().later_than(before)
     }
 }
+
+/// The longest beginning of a value that is shown to an operator.
+const SHOWN: usize = 40;
 
 /// So often a read lets others run when a majority has answered and somebody has not.
 const STRAGGLE: u32 = 3;
@@ -233,10 +236,61 @@ impl ValueAnswers {
         register::written(self.quorum, &votes)
     }
 
+    /// The same votes, once every master has answered or failed.
+    fn all_votes(&self) -> Vec<ReadVote> {
+        let votes = self.read_votes().into_iter();
+        votes.map(|vote| vote.unwrap_or(ReadVote::Fault)).collect()
+    }
+
+    /// What becomes of the value when the masters change.
+    pub(crate) fn carrying(&self) -> Carrying {
+        register::carry(self.quorum, &self.all_votes())
+    }
+
+    /// The masters that wrote in the run of the server that had answered this `read`.
+    fn written_as_read(&self, read: &Self) -> MasterSet {
+        let answers = self.answers().enumerate();
+        let written = answers.filter(|(node, answer)| {
+            matches!(answer, Some(Ok(Answer::Written { run })) if Some(run) == read.run(*node))
+        });
+        written.map(|(node, _)| node).collect()
+    }
+
+    /// Whether a write that followed this `read` has carried the value to both sets; `open` are the next masters that
+    /// are open already.
+    pub(crate) fn has_carried(&self, read: &Self, open: MasterSet) -> bool {
+        let written = self.written_as_read(read);
+        register::carried(self.quorum, &read.all_votes(), written, open)
+    }
+
+    /// Whether a removal that followed this `read` has left the value nowhere.
+    pub(crate) fn has_removed(&self, read: &Self) -> bool {
+        let written = self.written_as_read(read);
+        register::removed(self.quorum, &read.all_votes(), written)
+    }
+
     /// Whether every master has done what it was asked.
     pub(crate) fn all_written(&self) -> bool {
         let mut answers = self.answers();
         answers.all(|answer| matches!(answer, Some(Ok(Answer::Written { .. }))))
+    }
+
+    /// What each master has, and what else it said, in one line.
+    pub(crate) fn shown<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> String {
+        let shown = |(node, report): (usize, NodeReport)| match self.bytes(node) {
+            Some(bytes) => {
+                let text = String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN)]).into_owned();
+                let copy = match report.outcome {
+                    NodeOutcome::OldValue => " from before its restart",
+                    _ => "",
+                };
+                format!("{} has {text:?}{copy}", report.node)
+            }
+            None => report.to_string(),
+        };
+        let reports = self.reports(names).into_iter().enumerate();
+        let shown: Vec<_> = reports.map(shown).collect();
+        shown.join("; ")
     }
 
     /// As public reports, given the masters' names in order.

@@ -59,8 +59,8 @@ const ACQUIRE_MANY: usize = 17;
 const RELEASE_MANY: usize = 18;
 const CLASSIC: usize = 19;
 
-/// Which scripts vote.
-const VOTES: [usize; 10] = [
+/// Which scripts look at the mark of the masters.
+const MARKED: [usize; 11] = [
     ACQUIRE,
     ACQUIRE_FAIR,
     ACQUIRE_MANY,
@@ -71,6 +71,7 @@ const VOTES: [usize; 10] = [
     KEEP,
     PERMIT,
     CLASSIC,
+    WRITE,
 ];
 
 /// One command, as a list of words; how many bytes it took.
@@ -494,7 +495,7 @@ impl World {
             return Err("-NOSCRIPT No matching script\r\n".to_owned());
         };
         let prolongs = [EXTEND, KEEP].contains(&script);
-        if !VOTES.contains(&script) || self.flaw == Some(Flaw::ExtendUnrefused) && prolongs {
+        if !MARKED.contains(&script) || self.flaw == Some(Flaw::ExtendUnrefused) && prolongs {
             return Ok(looks);
         }
         let Some(refusal) = self.refusal_by_mark(conn, looks) else {
@@ -580,8 +581,8 @@ impl World {
         }
         // A message does not outlive the server process that was to read it.
         let readable = master.up && master.run == stray.run && !self.conns[stray.conn].ended;
-        let refused =
-            stray.request.is_vote() && self.refusal_by_mark(stray.conn, stray.looks).is_some();
+        let looks = stray.request.is_vote() || matches!(stray.request, Request::Write { .. });
+        let refused = looks && self.refusal_by_mark(stray.conn, stray.looks).is_some();
         let readable = readable && !refused;
         if let Some(stray) = self.strays[index].take().filter(|_| readable) {
             let master = stray.master;

@@ -71,10 +71,10 @@ async fn carried_out(
         ChangeOrder::Counters(within) => {
             let within = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
             let least = talk.time().await?.saturating_sub(within);
-            seen.counters = talk.numbers(Family::Fence, least).await?;
+            seen.counters = talk.counters(least).await?;
         }
-        ChangeOrder::Values => seen.counters = talk.numbers(Family::Value, 0).await?,
-        ChangeOrder::Carry(counters) => talk.carry(counters).await?,
+        ChangeOrder::Values => seen.names = talk.names().await?,
+        ChangeOrder::Carry(counters) => seen.owned = talk.carry(counters).await?,
     }
     talk.look(seen).await
 }
@@ -117,10 +117,7 @@ impl OwnedValue {
 
     fn number(&self) -> Option<u64> {
         match self {
-            Self::Text(text) => {
-                let number = text.split(|byte| *byte == b' ').next()?;
-                std::str::from_utf8(number).ok()?.parse().ok()
-            }
+            Self::Text(text) => std::str::from_utf8(text).ok()?.parse().ok(),
             Self::Number(number) => u64::try_from(*number).ok(),
             _ => None,
         }
@@ -216,9 +213,17 @@ impl Talk {
         }
     }
 
-    /// The numbers, from `least` on, with which the keys of one family begin.
-    async fn numbers(&mut self, family: Family, least: u64) -> Result<Vec<Counter>, Fault> {
-        let keys = self.keys(family, usize::MAX).await?;
+    /// The keys of the locks under which values are kept.
+    async fn names(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
+        let before = Family::Value.before().as_bytes();
+        let keys = self.keys(Family::Value, usize::MAX).await?.into_iter();
+        let names = keys.filter_map(|key| Some(key.strip_prefix(before)?.to_vec()));
+        Ok(names.collect())
+    }
+
+    /// The fencing counters, from `least` on.
+    async fn counters(&mut self, least: u64) -> Result<Vec<Counter>, Fault> {
+        let keys = self.keys(Family::Fence, usize::MAX).await?;
         let mut found = Vec::new();
         for page in keys.chunks(TOGETHER) {
             for key in page {
@@ -232,8 +237,10 @@ impl Talk {
         Ok(found)
     }
 
-    async fn carry(&mut self, counters: &[Counter]) -> Result<(), Fault> {
+    /// Raises these counters; those that an owner's hold forbids to raise, with what the lock holds.
+    async fn carry(&mut self, counters: &[Counter]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Fault> {
         let carry = with_parts(CARRY);
+        let mut owned = Vec::new();
         for page in counters.chunks(TOGETHER) {
             let mut command = Command::of(self.0.out(), 3 + 2 * page.len() + 1);
             command.arg("EVAL").arg(&carry).number(page.len() as u64);
@@ -246,9 +253,13 @@ impl Talk {
             }
             drop(command);
             for said in self.heard(1).await? {
-                said?;
+                let said = page.iter().zip(said?.all());
+                owned.extend(said.filter_map(|((key, _), said)| match said {
+                    OwnedValue::Text(marker) => Some((key.clone(), marker)),
+                    _ => None,
+                }));
             }
         }
-        Ok(())
+        Ok(owned)
     }
 }

@@ -142,8 +142,8 @@ impl Script {
     }
 }
 
-/// The scripts that vote, in the order of [`Script`].
-const VOTES: [usize; 10] = [
+/// The scripts that look at the mark of the masters: those that vote, and the one that writes a value.
+const MARKED: [usize; 11] = [
     Script::Acquire as usize,
     Script::Confirm as usize,
     Script::Extend as usize,
@@ -154,13 +154,14 @@ const VOTES: [usize; 10] = [
     Script::Permit as usize,
     Script::Classic as usize,
     Script::AcquireMany as usize,
+    Script::Write as usize,
 ];
 
 /// The names under which a master knows the scripts.
 #[derive(Clone, Default)]
 pub(super) struct Scripts {
     shas: [Vec<u8>; SOURCES.len()],
-    /// What the scripts that vote look at first, where they do.
+    /// What the scripts of [`MARKED`] look at first, where they do.
     check: String,
 }
 
@@ -225,7 +226,7 @@ impl Scripts {
     /// which scripts these are.
     pub(super) fn load(&self, set: usize, max_ttl: Duration, out: &mut Vec<u8>) -> Range<usize> {
         for script in SETS[set].clone() {
-            let check = if VOTES.contains(&script) {
+            let check = if MARKED.contains(&script) {
                 &*self.check
             } else {
                 ""
@@ -1074,7 +1075,7 @@ mod tests {
     use crate::protocol::mark::Fingerprint;
 
     #[test]
-    fn scripts_that_vote_look_at_the_mark_first_while_masters_change_and_never_else() {
+    fn scripts_that_vote_or_write_look_at_the_mark_first_while_masters_change_and_never_else() {
         let print = |name| Fingerprint::of([name]);
         let loaded = |configuration: Configuration| {
             let (scripts, mut out) = (Scripts::of(configuration), Vec::new());
@@ -1086,9 +1087,15 @@ mod tests {
         let never = loaded(Configuration::new(0, print("a"), None));
         assert!(!never.contains(MASTERS), "{never}");
         let both = loaded(Configuration::new(0, print("a"), Some(print("b"))));
-        assert_eq!(both.matches("if mark and mark ~= '0 ").count(), VOTES.len());
+        assert_eq!(
+            both.matches("if mark and mark ~= '0 ").count(),
+            MARKED.len()
+        );
         let next = loaded(Configuration::new(1, print("b"), None));
-        assert_eq!(next.matches("if true and mark ~= '2 ").count(), VOTES.len());
+        assert_eq!(
+            next.matches("if true and mark ~= '2 ").count(),
+            MARKED.len()
+        );
     }
 
     #[test]

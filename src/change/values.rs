@@ -1,0 +1,100 @@
+//! The values under locks when masters change: each is carried under its lock, as a client of both sets would write it.
+//!
+//! A copy that takes no lock does not do: it would fill a master that has just forgotten a later value, and put back a
+//! value that a client of both sets removes meanwhile.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::acquire::kind::Kind;
+use crate::error::AcquireError;
+use crate::kinds::register::{Carried, Register};
+use crate::protocol::quorum::MasterSet;
+use crate::redlock::Redlock;
+use crate::settings::Wait;
+
+/// A value under a lock that [`MastersChange::open`](crate::MastersChange::open) has seen to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CarriedValue {
+    /// The name of its lock, with the key prefix, as text.
+    pub name: String,
+    /// Whether the next masters have it now. Otherwise it was removed, because no old master had it.
+    pub is_carried: bool,
+}
+
+impl fmt::Display for CarriedValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let outcome = if self.is_carried {
+            "carried"
+        } else {
+            "removed, because no old master has it"
+        };
+        write!(f, "{:?}: {outcome}", self.name)
+    }
+}
+
+/// Attempts for one value: a first one gives it again to masters that had lost it, and these count in the next.
+const ATTEMPTS: u32 = 3;
+
+/// The values that are carried at the same time.
+const TOGETHER: usize = 32;
+
+/// Carries the values under these lock keys, waiting for each lock for at most `wait`; `open` are the next masters that
+/// are open already. Fails with one line for each value that needs somebody to see to it.
+pub(crate) async fn carry_all(
+    redlock: &Redlock,
+    keys: &[Vec<u8>],
+    wait: Duration,
+    open: MasterSet,
+) -> Result<Vec<CarriedValue>, Vec<String>> {
+    let (mut carried, mut missing) = (Vec::new(), Vec::new());
+    for page in keys.chunks(TOGETHER) {
+        let each = page.iter().map(|key| carry(redlock, key, wait, open));
+        for (key, outcome) in page.iter().zip(futures::future::join_all(each).await) {
+            let name = String::from_utf8_lossy(key).into_owned();
+            match outcome {
+                Ok(Carried::Both) => carried.push((name, true)),
+                Ok(Carried::Removed) => carried.push((name, false)),
+                Ok(Carried::Nowhere) => {}
+                Ok(Carried::Lost(shown)) => missing.push(format!(
+                    "{name:?}: lost, or created or removed in part: no majority of the old masters has it ({shown}): \
+                     drop it with a client of both sets (quorate quota drop, quorate once --drop)"
+                )),
+                Ok(Carried::Undecided(shown)) => missing.push(format!(
+                    "{name:?}: too few masters could take it ({shown}): open again"
+                )),
+                Err(error) => missing.push(format!("{name:?}: not carried: {error}")),
+            }
+        }
+    }
+    if missing.is_empty() {
+        let value = |(name, is_carried)| CarriedValue { name, is_carried };
+        Ok(carried.into_iter().map(value).collect())
+    } else {
+        Err(missing)
+    }
+}
+
+/// Carries one value, under its lock.
+async fn carry(
+    redlock: &Redlock,
+    key: &[u8],
+    wait: Duration,
+    open: MasterSet,
+) -> Result<Carried, AcquireError> {
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let lock = redlock.lock(key).of_kind(Kind::Key);
+        let guard = lock.wait(Wait::For(wait)).acquire().await?;
+        let carried = match Register::under(&guard) {
+            Ok(register) => register.carry(open).await,
+            Err(error) => Carried::Undecided(error.to_string()),
+        };
+        guard.release().await;
+        if attempts == ATTEMPTS || !matches!(carried, Carried::Undecided(_)) {
+            return Ok(carried);
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! Values under locks while masters change: `open` carries them, as a holder would (docs/protocol.md, section 14).
+
+use std::time::Duration;
+
+use quorate::{
+    ChangeStage, OnceOutcome, Redlock, RedlockBuilder, RestartGuard, Survey, Take, ValueError,
+};
+
+use super::support::{ask_server, eventually, ms, secs, settings};
+use super::{MAX_TTL, PATIENCE, Scene, missing_of, prepare};
+
+/// So long that no test sees the next period.
+const PERIOD: Duration = secs(365 * 24 * 3600);
+
+/// After a restart: the guard rounds the uptime down to whole seconds.
+const GUARDED: Duration = Duration::from_millis(2_500);
+
+impl Scene {
+    /// Settings for these masters; the one that is `away` cannot be reached with them.
+    fn without(&self, which: &[usize], away: &[usize]) -> Vec<String> {
+        let url = |at: &usize| {
+            let url = &self.servers.urls()[*at];
+            if away.contains(at) {
+                url.replace("redis://", "redis://nobody:x@")
+            } else {
+                url.clone()
+            }
+        };
+        which.iter().map(url).collect()
+    }
+
+    fn guarded(&self, which: &[usize], away: &[usize]) -> RedlockBuilder {
+        settings(self.without(which, away))
+            .max_ttl(MAX_TTL)
+            .ttl(MAX_TTL)
+            .node_timeout(ms(250))
+            .restart_guard(RestartGuard::AfterFirstContact)
+    }
+
+    fn old_without(&self, away: &[usize]) -> Redlock {
+        self.guarded(&[0, 1, 2], away).build().expect("old")
+    }
+
+    fn both_without(&self, away: &[usize]) -> Redlock {
+        let next = self.without(&[2, 3, 4], away);
+        let both = self.guarded(&[0, 1, 2], away).next_masters(next);
+        both.build().expect("both")
+    }
+
+    fn value(&self, server: usize, name: &str) -> Option<String> {
+        let value = format!("quorate:value:{name}");
+        let value = ask_server(&self.servers[server], &["GET", &value]);
+        value.text().map(std::borrow::Cow::into_owned)
+    }
+
+    async fn restart_empty(&self, server: usize) {
+        self.servers[server].restart_empty().expect("restarted");
+        tokio::time::sleep(GUARDED).await;
+    }
+}
+
+/// Closes and waits; what `open` says.
+async fn opened(both: &Redlock) -> Result<Survey, quorate::ChangeError> {
+    let change = both.change().expect("a change");
+    change.close().await.expect("closed");
+    let closed = change.closed().await.expect("closed");
+    tokio::time::sleep(change.wait()).await;
+    change.open(&closed).await
+}
+
+/// The names of the values that were seen to, with what came of them.
+fn carried(survey: &Survey) -> Vec<String> {
+    let carried = survey.carried.iter();
+    carried.map(ToString::to_string).collect()
+}
+
+async fn take(redlock: &Redlock, pieces: u64) -> Take {
+    let taken = redlock.quota("beans").take(pieces).await;
+    taken.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Never more than one master fails at a time.
+#[tokio::test]
+async fn once_job_does_not_run_twice_where_each_old_master_failed_at_another_time() {
+    let scene = Scene::start();
+    let once = |redlock: &Redlock| redlock.once("job", PERIOD);
+    let both = scene.both_without(&[]);
+    prepare(&both.change().expect("a change")).await;
+    once(&both).create().await.expect("created");
+    let ran = once(&scene.old_without(&[2]))
+        .at_most_once(async |_| ())
+        .await;
+    assert_eq!(ran, Ok(OnceOutcome::Done(())));
+    scene.restart_empty(1).await;
+    let both = scene.both_without(&[0]);
+    prepare(&both.change().expect("a change")).await;
+    let missing = missing_of(opened(&both).await);
+    assert!(
+        missing.iter().any(|line| line.contains("\"job\"")),
+        "{missing:?}"
+    );
+    // The master that has the last value is back.
+    let both = scene.both_without(&[]);
+    let open = opened(&both).await.expect("open");
+    assert_eq!(carried(&open), ["\"job\": carried"]);
+    let ran = once(&scene.next()).at_most_once(async |_| ()).await;
+    assert!(
+        matches!(ran, Ok(OnceOutcome::AlreadyDone { .. })),
+        "{ran:?}"
+    );
+}
+
+#[tokio::test]
+async fn value_that_two_old_masters_lost_stops_the_opening_until_it_is_dropped() {
+    let scene = Scene::start();
+    let both = scene.both_without(&[]);
+    prepare(&both.change().expect("a change")).await;
+    both.quota("beans").create(7).await.expect("created");
+    assert_eq!(
+        take(&scene.old_without(&[2]), 3).await,
+        Take::Taken { left: 4 }
+    );
+    scene.restart_empty(0).await;
+    scene.restart_empty(1).await;
+    let left = scene.old().quota("beans").left().await;
+    assert!(matches!(left, Err(ValueError::Lost(_))), "{left:?}");
+    prepare(&both.change().expect("a change")).await;
+    let missing = missing_of(opened(&both).await);
+    let says = |line: &String| line.contains("\"beans\"") && line.contains("quota 7");
+    assert!(missing.iter().any(says), "{missing:?}");
+    both.quota("beans").drop_quota().await.expect("dropped");
+    let open = opened(&both).await.expect("open");
+    assert!(open.carried.is_empty(), "{open:?}");
+    let left = scene.next().quota("beans").left().await;
+    assert!(matches!(left, Err(ValueError::Missing(_))), "{left:?}");
+}
+
+#[tokio::test]
+async fn quota_dropped_by_an_old_client_does_not_come_back() {
+    let scene = Scene::start();
+    let (old, both) = (scene.old(), scene.both());
+    prepare(&both.change().expect("a change")).await;
+    both.quota("beans").create(10).await.expect("created");
+    old.quota("beans").drop_quota().await.expect("dropped");
+    let open = opened(&both).await.expect("open");
+    assert_eq!(
+        carried(&open),
+        ["\"beans\": removed, because no old master has it"]
+    );
+    let left = scene.next().quota("beans").left().await;
+    assert!(matches!(left, Err(ValueError::Missing(_))), "{left:?}");
+}
+
+#[tokio::test]
+async fn values_of_servers_left_over_from_an_earlier_change_do_not_count_again() {
+    let scene = Scene::start();
+    let (both, next) = (scene.both(), scene.next());
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    for name in ["beans", "peas"] {
+        both.quota(name).create(10).await.expect("created");
+    }
+    opened(&both).await.expect("open");
+    change.finish().await.expect("finished");
+    assert_eq!(take(&next, 7).await, Take::Taken { left: 3 });
+    let peas = next.quota("peas");
+    assert_eq!(peas.take(7).await, Ok(Take::Taken { left: 3 }));
+    peas.drop_quota().await.expect("dropped");
+    let back = scene.settings(2..5).masters_generation(1);
+    let back = back.next_masters(scene.urls(0..3)).build().expect("back");
+    let advice = prepare_again(&back).await.advice();
+    assert!(
+        advice.iter().all(|line| line.contains("values")),
+        "{advice:?}"
+    );
+    assert_eq!(advice.len(), 2, "{advice:?}");
+    opened(&back).await.expect("open");
+    let first = scene.settings(0..3).masters_generation(2);
+    let first = first.build().expect("the first masters again");
+    assert_eq!(first.quota("beans").left().await, Ok(3));
+    let left = first.quota("peas").left().await;
+    assert!(matches!(left, Err(ValueError::Missing(_))), "{left:?}");
+}
+
+async fn prepare_again(redlock: &Redlock) -> Survey {
+    let change = redlock.change().expect("a change");
+    let started = std::time::Instant::now();
+    loop {
+        match change.prepare().await {
+            Ok(survey) => return survey,
+            Err(error) => assert!(started.elapsed() < PATIENCE, "{error}"),
+        }
+        tokio::time::sleep(ms(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn values_of_a_change_that_was_left_do_not_count_again() {
+    let scene = Scene::start();
+    let (old, both) = (scene.old(), scene.both());
+    prepare(&both.change().expect("a change")).await;
+    both.quota("beans").create(10).await.expect("created");
+    // All clients go by the old masters again.
+    assert_eq!(take(&old, 7).await, Take::Taken { left: 3 });
+    prepare(&both.change().expect("a change")).await;
+    let open = opened(&both).await.expect("open");
+    assert_eq!(carried(&open), ["\"beans\": carried"]);
+    assert_eq!(open.stage(), ChangeStage::Open);
+    assert_eq!(scene.next().quota("beans").left().await, Ok(3));
+}
+
+/// The work of an at-least-once job during which its masters are closed; whether the record was written.
+async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool) -> bool {
+    let both = scene.settings(0..3).next_masters(scene.urls(2..5));
+    let both = both.max_ttl(secs(20)).ttl(secs(20)).build().expect("both");
+    let change = both.change().expect("a change").strangers_pass(true);
+    let once = old.once("job", PERIOD);
+    once.create().await.expect("created");
+    // The masters have been up for long enough by their own word only after the longest ttl.
+    let told = scene.settings(0..3).next_masters(scene.urls(2..5));
+    let mark = quorate::testing::mark(&told, 0).expect("a mark");
+    for server in &scene.servers {
+        ask_server(server, &["SET", super::MARK, &mark]);
+    }
+    let done = once
+        .at_least_once(async |_| {
+            change.close().await.expect("closed");
+            if reconnects {
+                let again = |server| {
+                    let list = ask_server(server, &["CLIENT", "LIST"]);
+                    list.text().unwrap_or_default().contains("name=quorate/0/")
+                };
+                eventually("connected again", || {
+                    scene.servers.iter().take(3).all(again)
+                })
+                .await;
+            }
+            Ok::<(), ()>(())
+        })
+        .await;
+    let never = |at| {
+        scene
+            .value(at, "job")
+            .is_some_and(|value| value.ends_with(" once never"))
+    };
+    assert!((0..3).all(never), "{done:?}");
+    matches!(done, Ok(OnceOutcome::Done(_)))
+}
+
+#[tokio::test]
+async fn late_write_of_a_closed_out_client_is_refused_on_a_connection_that_stays() {
+    let scene = Scene::start();
+    for server in &scene.servers {
+        let user = [
+            "ACL",
+            "SETUSER",
+            "unnamed",
+            "on",
+            "nopass",
+            "~*",
+            "&*",
+            "+@all",
+            "-client|setname",
+        ];
+        assert!(ask_server(server, &user).is_ok());
+    }
+    let url = |url: String| url.replace("redis://", "redis://unnamed:x@");
+    let old = settings(scene.urls(0..3).into_iter().map(url))
+        .max_ttl(secs(20))
+        .ttl(secs(20));
+    let old = old.build().expect("old");
+    assert!(!records_after_the_close(&scene, &old, false).await);
+}
+
+#[tokio::test]
+async fn late_write_of_a_closed_out_client_is_refused_after_it_has_connected_again() {
+    let scene = Scene::start();
+    let old = settings(scene.urls(0..3)).max_ttl(secs(20)).ttl(secs(20));
+    let old = old.build().expect("old");
+    assert!(!records_after_the_close(&scene, &old, true).await);
+}
+
+/// Raised under an owner that holds, a further hold of it would have a larger number than its first.
+#[tokio::test]
+async fn counter_is_not_carried_under_the_live_hold_of_an_owner() {
+    let scene = Scene::start();
+    let (both, next) = (scene.both(), scene.next());
+    let hour = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let hour = hour.expect("a date").as_micros() + 3_600_000_000;
+    let change = both.change().expect("a change");
+    prepare(&change).await;
+    let owner = both.owner("order-7").expect("a good id");
+    let first = owner.acquire("job").await.expect("free");
+    // On one master an attempt of somebody else has moved the counter on.
+    let hour_ahead = ["SET", "quorate:fence:job", &hour.to_string()];
+    ask_server(&scene.servers[0], &hour_ahead);
+    change.close().await.expect("closed");
+    let closed = change.closed().await.expect("closed");
+    tokio::time::sleep(change.wait()).await;
+    let missing = missing_of(change.open(&closed).await);
+    let named = |line: &String| line.contains("\"job\"") && line.contains("order-7");
+    assert!(missing.iter().any(named), "{missing:?}");
+    assert!(first.is_valid(), "it is renewed by both sets");
+    let further = scene.both().owner("order-7").expect("a good id");
+    let further = further.acquire("job").await.expect("beside the first");
+    assert_eq!(further.fencing_token(), first.fencing_token());
+    further.release().await;
+    first.release().await;
+    change.open(&closed).await.expect("open");
+    assert!(u128::from(super::number(&next).await) > hour);
+}
+
+/// Values of another time do no harm: no old master has them.
+#[tokio::test]
+async fn next_master_with_values_of_another_time_is_named_and_they_are_removed() {
+    let scene = Scene::start();
+    let both = scene.both();
+    let beans = ["SET", "quorate:value:beans", "1 run quota 9"];
+    for server in scene.servers.iter().skip(3) {
+        ask_server(server, &beans);
+    }
+    let advice = prepare_again(&both).await.advice();
+    assert!(
+        advice.iter().all(|line| line.contains("1 values")),
+        "{advice:?}"
+    );
+    assert_eq!(advice.len(), 2, "{advice:?}");
+    let open = opened(&both).await.expect("open");
+    assert_eq!(
+        carried(&open),
+        ["\"beans\": removed, because no old master has it"]
+    );
+    scene
+        .next()
+        .quota("beans")
+        .create(5)
+        .await
+        .expect("created");
+}
+
+/// Of masters that mostly stay a majority has the values that the old ones had, and not all of them the last one: a
+/// client of both has put an earlier one on a new master, an old client a later one on a majority of the old.
+#[tokio::test]
+async fn quota_never_counts_again_what_was_taken_before_the_change() {
+    let scene = Scene::start();
+    let told = |which: &[usize], away: &[usize]| {
+        let told = settings(scene.without(which, away));
+        told.max_ttl(MAX_TTL).ttl(MAX_TTL).node_timeout(ms(250))
+    };
+    let old = told(&[0, 1, 2], &[]).build().expect("old");
+    old.quota("beans").create(10).await.expect("created");
+    let both = told(&[0, 1, 2], &[]).next_masters(scene.without(&[1, 2, 3], &[]));
+    let both = both.build().expect("both");
+    prepare(&both.change().expect("a change")).await;
+    assert_eq!(take(&both, 1).await, Take::Taken { left: 9 });
+    let old = told(&[0, 1, 2], &[2]).build().expect("old");
+    assert_eq!(take(&old, 5).await, Take::Taken { left: 4 });
+    let open = opened(&both).await.expect("open");
+    assert_eq!(carried(&open), ["\"beans\": carried"]);
+    let next = told(&[1, 2, 3], &[1]).masters_generation(1);
+    let next = next.build().expect("next");
+    assert_eq!(next.quota("beans").left().await, Ok(4));
+}
+
+/// Whoever holds the lock of a value may be about to write it.
+#[tokio::test]
+async fn holder_of_the_lock_of_a_value_is_named_and_waited_for() {
+    let scene = Scene::start();
+    let both = scene.both();
+    prepare(&both.change().expect("a change")).await;
+    both.quota("beans").create(3).await.expect("created");
+    let lock = both.lock("beans").note("counting beans");
+    let held = lock.acquire().await.expect("free");
+    let change = both.change().expect("a change");
+    change.close().await.expect("closed");
+    let closed = change.closed().await.expect("closed");
+    tokio::time::sleep(change.wait()).await;
+    let another = scene.both();
+    let change = another.change().expect("a change");
+    let missing = missing_of(change.open(&closed).await);
+    assert!(
+        missing.iter().any(|line| line.contains("counting beans")),
+        "{missing:?}"
+    );
+    let (open, ()) = futures::join!(change.open(&closed), async {
+        tokio::time::sleep(ms(300)).await;
+        held.release().await;
+    });
+    assert_eq!(carried(&open.expect("open")), ["\"beans\": carried"]);
+}
+
+/// Masters may serve several deployments, each with a key prefix of its own.
+#[tokio::test]
+async fn values_of_every_key_prefix_are_carried() {
+    let scene = Scene::start();
+    let both = scene.both();
+    prepare(&both.change().expect("a change")).await;
+    for prefix in ["shop:", "a-much-longer-prefix:"] {
+        let old = scene.settings(0..3).prefix(prefix);
+        let old = old.build().expect("old");
+        old.quota("beans").create(3).await.expect("created");
+    }
+    let other = scene.settings(0..3).prefix("a-much-longer-prefix:");
+    let other = other.next_masters(scene.urls(2..5));
+    let open = opened(&other.build().expect("both")).await.expect("open");
+    assert_eq!(
+        carried(&open),
+        [
+            "\"a-much-longer-prefix:beans\": carried",
+            "\"shop:beans\": carried"
+        ]
+    );
+    for prefix in ["shop:", "a-much-longer-prefix:"] {
+        let next = scene.settings(2..5).prefix(prefix);
+        let next = next.masters_generation(1).build().expect("next");
+        assert_eq!(next.quota("beans").left().await, Ok(3));
+    }
+}
