@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::{Either, select};
-use quorate::node::{ChangeOrder, ChangeSeen, Fault, Node, NodeName, Reply, Request};
+use quorate::node::{ChangeOrder, ChangeSeen, Fault, Node, NodeName, Reply, Request, Subscriber};
 use quorate::runtime::{BoxFuture, Runtime};
 use quorate::{ChangeError, ChangeStage, ClientKind, Instant, MastersChange, Redlock, Survey};
 
@@ -122,10 +122,15 @@ impl Runtime for Hasty {
 impl Operator {
     /// What the operator goes by in one of the changes.
     fn redlock(&self, change: u8) -> Redlock {
-        let named = self.plan.named(2 * change + 1);
-        let node = |master: usize| {
+        let step = 2 * change + 1;
+        let named = self.plan.named(step);
+        let client = self.process.client;
+        self.process.shared.world().set_step(client, step);
+        let links = self.process.connect(&named);
+        let node = |(master, link): (usize, Arc<dyn Node>)| {
             Arc::new(OperatorNode {
                 process: self.process.clone(),
+                link,
                 master,
                 name: NodeName::new(NAMES[master]),
                 first: named.asked().first() == Some(&master),
@@ -133,7 +138,7 @@ impl Operator {
                 claims: self.claims.clone(),
             }) as Arc<dyn Node>
         };
-        let nodes = named.asked().into_iter().map(node).collect();
+        let nodes = named.asked().into_iter().zip(links).map(node).collect();
         let settings = self.process.shared.world().scenario.settings;
         let builder = named.in_settings(settings.builder());
         let builder = builder.nodes(nodes).runtime(self.clock.clone());
@@ -250,9 +255,11 @@ impl Operator {
     }
 }
 
-/// A master as an operator reaches it: for orders alone.
+/// A master as an operator reaches it: for orders, and as a client of both sets that carries values.
 struct OperatorNode {
     process: Arc<Process>,
+    /// Its connection as a client.
+    link: Arc<dyn Node>,
     master: usize,
     name: NodeName,
     /// It is the first of the masters that are.
@@ -266,13 +273,16 @@ impl Node for OperatorNode {
         &self.name
     }
 
-    /// A reply that is dropped is answered.
-    fn send(&self, _: Request, reply: Reply) {
-        drop(reply);
+    fn send(&self, request: Request, reply: Reply) {
+        self.link.send(request, reply);
+    }
+
+    fn subscribe(&self, subscriber: Subscriber) {
+        self.link.subscribe(subscriber);
     }
 
     fn idle(&self) -> BoxFuture<()> {
-        Box::pin(std::future::ready(()))
+        self.link.idle()
     }
 
     fn change(&self, order: ChangeOrder) -> BoxFuture<ChangeSeen> {
@@ -313,7 +323,7 @@ impl Talk {
         seen: &mut ChangeSeen,
     ) -> Result<(), Fault> {
         let mut ended = 0;
-        let mut counters = Vec::new();
+        let (mut counters, mut names, mut owned) = (Vec::new(), Vec::new(), Vec::new());
         match order {
             ChangeOrder::Raise {
                 number,
@@ -334,15 +344,25 @@ impl Talk {
                 };
                 counters = all;
             }
-            ChangeOrder::Carry(counters) => {
-                self.say(Word::Carry(counters.clone())).await?;
+            ChangeOrder::Values => {
+                let Heard::Values(all) = self.say(Word::Values).await? else {
+                    return Err(odd());
+                };
+                names = all;
             }
-            // Nothing is kept under the locks of these worlds.
+            ChangeOrder::Carry(counters) => {
+                let Heard::Owned(all) = self.say(Word::Carry(counters.clone())).await? else {
+                    return Err(odd());
+                };
+                owned = all;
+            }
             _ => {}
         }
         self.look(seen).await?;
         seen.ended = ended;
         seen.counters = counters;
+        seen.names = names;
+        seen.owned = owned;
         Ok(())
     }
 

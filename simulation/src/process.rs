@@ -13,7 +13,7 @@ use quorate::runtime::{BoxFuture, Runtime};
 use quorate::testing::{Driver, drivers};
 
 use crate::canary::Flaw;
-use crate::change_plan::NAMES;
+use crate::change_plan::{NAMES, Named};
 use crate::clock::{BEGIN, Clock, EPOCH_US};
 use crate::rng::Rng;
 use crate::store_node::WatchedStore;
@@ -38,15 +38,32 @@ impl Process {
     /// A new life of `client`, with connections to all masters.
     pub(crate) fn boot(shared: &Arc<Shared>, client: usize) -> (Arc<Self>, Vec<Arc<dyn Node>>) {
         let process = Self::alone(shared, client);
+        let named = shared.world().named(client);
+        let nodes = process.connect(&named);
+        let masters = named.asked();
+        let world = shared.world();
+        let of_stores = masters.iter().zip(&nodes);
+        let plans = &world.scenario.masters;
+        let of_stores = of_stores.filter(|(master, _)| plans[**master].store.is_some());
+        let breakers = of_stores.map(|(master, node)| (client, *master, node.clone()));
+        let breakers = breakers.collect();
+        drop(world);
+        let old = shared.world().replace_breakers(client, breakers);
+        drop(old);
+        (process, nodes)
+    }
+
+    /// Connections of its own to these masters.
+    pub(crate) fn connect(&self, named: &Named) -> Vec<Arc<dyn Node>> {
+        let (shared, client) = (&self.shared, self.client);
         let mut world = shared.world();
         let salt = (client as u64) << 32 | u64::from(world.processes[client].life) << 8;
         let seed = world.scenario.seed;
         let first = world.links.len();
-        let named = world.named(client);
         let masters = named.asked();
         let plans = world.scenario.masters.iter();
         let stores: Vec<Option<StorePlan>> = plans.map(|plan| plan.store).collect();
-        let now = Instant::from_nanos(process.clock.read(world.now));
+        let now = Instant::from_nanos(self.clock.read(world.now));
         let mut settings = world.scenario.settings;
         settings.guard &= world.flaw != Some(Flaw::GuardOff);
         let settings = named.in_settings(settings.builder());
@@ -75,13 +92,7 @@ impl Process {
                 }),
             }
         };
-        let nodes: Vec<Arc<dyn Node>> = masters.iter().enumerate().map(node).collect();
-        let of_stores = masters.iter().zip(&nodes);
-        let of_stores = of_stores.filter(|(master, _)| stores[**master].is_some());
-        let breakers = of_stores.map(|(master, node)| (client, *master, node.clone()));
-        let old = shared.world().replace_breakers(client, breakers.collect());
-        drop(old);
-        (process, nodes)
+        masters.iter().enumerate().map(node).collect()
     }
 
     /// A new life of `client`, with no connection to anybody.

@@ -75,6 +75,11 @@ pub(crate) fn number_of(mark: Option<&str>) -> u64 {
         .unwrap_or(0)
 }
 
+/// The lock of a counter.
+fn lock_of(counter: &[u8]) -> &[u8] {
+    counter.strip_prefix(b"quorate:fence:").unwrap_or(counter)
+}
+
 impl SimMaster {
     pub(super) fn mark(&self, now_us: u64) -> Option<&str> {
         self.memory.peek(now_us, MASTERS).holder.map(text)
@@ -98,9 +103,17 @@ impl SimMaster {
             .is_some_and(|all| all >> script & 1 == 1)
     }
 
+    /// The marker of the owner that holds a place whose counter is not above this number.
+    pub(super) fn owner_below(&self, now_us: u64, key: &[u8], number: u64) -> Option<Vec<u8>> {
+        let peek = self.memory.peek(now_us, lock_of(key));
+        let holder = peek.holder?;
+        let owned = holder.starts_with(b"quorate:owner:");
+        (owned && peek.counter.unwrap_or(0) <= number).then(|| holder.to_vec())
+    }
+
     /// Raises the counter of a place, and never lowers it; true where it was below.
     pub(super) fn raise_counter(&mut self, now_us: u64, key: &[u8], number: u64) -> bool {
-        let lock = key.strip_prefix(b"quorate:fence:").unwrap_or(key);
+        let lock = lock_of(key);
         if self.memory.peek(now_us, lock).counter.unwrap_or(0) >= number {
             return false;
         }
@@ -117,6 +130,11 @@ impl World {
         let process = &mut self.processes[client];
         process.step_now = process.told;
         self.named_at(self.processes[client].step_now)
+    }
+
+    /// A client goes by the masters of this step from now on.
+    pub(crate) fn set_step(&mut self, client: usize, step: u8) {
+        self.processes[client].step_now = step;
     }
 
     fn named_at(&self, step: u8) -> Named {

@@ -33,7 +33,9 @@ pub(crate) enum Word {
     Kill(u64),
     /// Which counters are not farther behind the clock than this?
     Counters(Duration),
-    /// Raise these counters, where they are lower.
+    /// Under which locks are values kept?
+    Values,
+    /// Raise these counters, where they are lower and no owner holds the lock.
     Carry(Arc<[Counter]>),
     /// How is it?
     Look,
@@ -46,6 +48,10 @@ pub(crate) enum Heard {
     Clients(String),
     Killed(bool),
     Counters(Vec<Counter>),
+    /// The locks under which values are kept.
+    Values(Vec<Vec<u8>>),
+    /// The counters that an owner's hold forbids to raise, with its marker.
+    Owned(Vec<(Vec<u8>, Vec<u8>)>),
     /// How it is, and who is connected.
     Seen(Box<ChangeSeen>, String),
     Refused(Refusal),
@@ -191,11 +197,9 @@ impl World {
                 let read = self.flaw != Some(Flaw::CarryMinority) || self.has_least(master);
                 Heard::Counters(if read { counters } else { Vec::new() })
             }
-            Word::Carry(_) if self.flaw == Some(Flaw::NoCarry) => Heard::Done,
-            Word::Carry(counters) => {
-                self.carry_to(master, counters);
-                Heard::Done
-            }
+            Word::Values => Heard::Values(self.values_of(master)),
+            Word::Carry(_) if self.flaw == Some(Flaw::NoCarry) => Heard::Owned(Vec::new()),
+            Word::Carry(counters) => Heard::Owned(self.carry_to(master, counters)),
             Word::Look => {
                 let seen = self.seen_of(client, master);
                 Heard::Seen(Box::new(seen), self.client_list(master))
@@ -273,16 +277,34 @@ impl World {
         old.into_iter().min_by_key(|master| sum(*master)) == Some(master)
     }
 
-    fn carry_to(&mut self, index: usize, counters: &[Counter]) {
+    /// The locks under which a master keeps values.
+    fn values_of(&self, master: usize) -> Vec<Vec<u8>> {
+        let master = &self.masters[master];
+        let now_us = master.micros(self.now);
+        let kept = |place: &usize| {
+            let key = format!("quorate:value:{}", name(*place as u8));
+            master.memory.peek(now_us, key.as_bytes()).holder.is_some()
+        };
+        let names = (0..PLACES).filter(kept);
+        names.map(|place| name(place as u8).into()).collect()
+    }
+
+    /// Raises counters, and tells which an owner's hold forbids to raise.
+    fn carry_to(&mut self, index: usize, counters: &[Counter]) -> Vec<(Vec<u8>, Vec<u8>)> {
         let master = &mut self.masters[index];
         let now_us = master.micros(self.now);
-        let raised = counters
-            .iter()
-            .filter(|(key, number)| master.raise_counter(now_us, key, *number))
-            .count();
+        let mut owned = Vec::new();
+        let mut raised = 0;
+        for (key, number) in counters {
+            match master.owner_below(now_us, key, *number) {
+                Some(owner) => owned.push((key.clone(), owner)),
+                None => raised += u64::from(master.raise_counter(now_us, key, *number)),
+            }
+        }
         master.look_at_all(self.now);
-        self.watch.coverage.carried += raised as u64;
+        self.watch.coverage.carried += raised;
         self.say(|| format!("master {index}: {raised} counters are raised"));
+        owned
     }
 
     fn seen_of(&self, client: usize, index: usize) -> ChangeSeen {
