@@ -229,6 +229,16 @@ impl MastersChange<'_> {
         missing.extend(now.not_told(self.strangers_pass));
         none(missing)?;
         let carried = self.carry_values(closed).await?;
+        match self.carry_counters_and_raise(closed).await {
+            Err(ChangeError::Missing(mut missing)) => {
+                missing.extend(values::removed(&carried));
+                Err(ChangeError::Missing(missing))
+            }
+            opened => opened.map(|after| Survey { carried, ..after }),
+        }
+    }
+
+    async fn carry_counters_and_raise(&self, closed: &Survey) -> Result<Survey, ChangeError> {
         self.carry_counters(closed).await?;
         let after = self.raise(2).await;
         let reached = after.stage() >= ChangeStage::Open;
@@ -236,7 +246,7 @@ impl MastersChange<'_> {
             reached,
             "no majority of the next masters is open: open again",
         ))?;
-        Ok(Survey { carried, ..after })
+        Ok(after)
     }
 
     /// Opens the next masters that were not reached, of a change that is open.

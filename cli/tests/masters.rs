@@ -314,6 +314,7 @@ fn lost_quota_stops_the_opening_and_a_dropped_one_does_not_come_back() {
     let stopped = both.ask(&["masters", "open"]);
     assert_eq!(stopped.code, Some(1), "{stopped:?}");
     assert!(stopped.err.contains("\"lost\": lost"), "{stopped:?}");
+    assert!(stopped.err.contains("\"dropped\": removed"), "{stopped:?}");
     both.does(&["quota", "drop", "lost", "--yes"]);
     both.does(&["masters", "open"]);
     for name in ["lost", "dropped"] {

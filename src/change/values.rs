@@ -68,12 +68,19 @@ pub(crate) async fn carry_all(
             }
         }
     }
+    let value = |(name, is_carried)| CarriedValue { name, is_carried };
+    let carried: Vec<_> = carried.into_iter().map(value).collect();
     if missing.is_empty() {
-        let value = |(name, is_carried)| CarriedValue { name, is_carried };
-        Ok(carried.into_iter().map(value).collect())
-    } else {
-        Err(missing)
+        return Ok(carried);
     }
+    missing.extend(removed(&carried));
+    Err(missing)
+}
+
+/// One line for each value that is gone. Where a step stops behind a removal, no later one finds it again to tell.
+pub(crate) fn removed(carried: &[CarriedValue]) -> impl Iterator<Item = String> + '_ {
+    let removed = carried.iter().filter(|value| !value.is_carried);
+    removed.map(ToString::to_string)
 }
 
 /// Carries one value, under its lock.
