@@ -134,6 +134,10 @@ impl Session for CountingSession {
         self.0.page(from, count).await
     }
 
+    fn date(&self) -> Option<u64> {
+        self.0.date()
+    }
+
     async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
         self.0.remove(records).await
     }

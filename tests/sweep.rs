@@ -106,3 +106,60 @@ async fn what_is_of_no_use_any_more_is_removed_by_who_is_there_and_nothing_else_
     }
     held.release().await;
 }
+
+/// The same outside world, with a wall clock that is behind.
+struct Behind(Arc<World>, Duration);
+
+impl Runtime for Behind {
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        self.0.wall_micros() - self.1.as_micros() as u64
+    }
+
+    fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
+        self.0.sleep_until(at)
+    }
+
+    fn spawn(&self, task: BoxFuture<()>) -> bool {
+        self.0.spawn(task)
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        self.0.random(bytes);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_counter_without_use_is_not_followed_by_a_smaller_one_of_a_client_whose_clock_is_behind()
+{
+    let world = Arc::new(World {
+        began: tokio::time::Instant::now(),
+        drawn: AtomicU64::new(1),
+    });
+    for table in [
+        Table::new("dated", false),
+        Table::new("undated", false).undated(),
+    ] {
+        let redlock = |runtime: Arc<dyn Runtime>| {
+            let builder = Redlock::builder().ttl(secs(30)).runtime(runtime);
+            let builder = builder.node(StoreNode::new(table.clone()));
+            builder.build().expect("good")
+        };
+        let first = redlock(world.clone());
+        let guard = first.acquire("nightly").await.expect("free");
+        let before = guard.fencing_token().expect("fenced");
+        guard.release().await;
+        let stays = first.acquire("held").await.expect("free");
+        // The first one has seen it unchanged for longer than a day.
+        tokio::time::sleep(27 * HOUR).await;
+        let next = redlock(Arc::new(Behind(world.clone(), 30 * HOUR)));
+        let guard = next.acquire("nightly").await.expect("free");
+        let number = guard.fencing_token().expect("fenced");
+        assert!(number > before, "{number} after {before}");
+        guard.release().await;
+        stays.release().await;
+    }
+}

@@ -148,6 +148,10 @@ impl Session for SimSession {
         }
     }
 
+    fn date(&self) -> Option<u64> {
+        self.shared.upgrade()?.world().date_of(self.index)
+    }
+
     async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
         match self.ask(Question::Remove(records.to_vec())).await? {
             Said::Removed => Ok(()),

@@ -44,7 +44,8 @@ local function attempt(key, ARGV)
   --+ line/refused.lua
 end
 
--- The lock `key` has been taken: its counter, which stood at `was`, becomes the proposal as it came.
+-- The lock `key` has been taken: its counter, which stood at `was`, becomes the proposal as it came. That is within a second
+-- of this master's time, so the counter is kept for a day and no longer (fence/lives.lua).
 local function number(key, fence, was, text)
   if was then
     local set = redis.pcall('SET', fence, text, 'PX', FENCE_TTL)

@@ -112,15 +112,16 @@ if joins and counter == 0 then
   -- There is no number to give before a renewal of who is there puts it back.
   return redis.error_reply('ERR quorate: {fence}' .. KEYS[1] .. ' is gone')
 end
-local number, written = counter, nil
+local number, written, kept = counter, nil, nil
 if not joins then
   --+ fence/next.lua
-  number, written = v, text or string.format('%.0f', v)
+  --+ fence/lives.lua
+  number, written, kept = v, text or string.format('%.0f', v), fence_lives
 end
 for i, key in ipairs(KEYS) do
   local mode, holds = ARGV[7 + i], '{holds}' .. key
   if not joins then
-    call('SET', '{fence}' .. key, written, 'PX', FENCE_TTL)
+    call('SET', '{fence}' .. key, written, 'PX', kept)
   end
   if mode == 'x' then
     call('SET', key, value, 'PX', ARGV[2])

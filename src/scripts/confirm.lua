@@ -6,8 +6,12 @@ if call('GET', key) ~= ARGV[1] then
   return 0
 end
 --+ fence/read.lua
-if counter > tonumber(ARGV[2]) then
+local v = tonumber(ARGV[2])
+if counter > v then
   return counter
 end
-call('SET', fence, ARGV[2], 'PX', FENCE_TTL)
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2]
+--+ fence/lives.lua
+call('SET', fence, ARGV[2], 'PX', fence_lives)
 return 1

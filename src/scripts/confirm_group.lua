@@ -40,7 +40,9 @@ end
 if above > tonumber(ARGV[2]) then
   return above
 end
+local v, now = above, time[1] * 1000000 + time[2]
+--+ fence/lives.lua
 for _, key in ipairs(KEYS) do
-  call('SET', '{fence}' .. key, ARGV[2], 'PX', FENCE_TTL)
+  call('SET', '{fence}' .. key, ARGV[2], 'PX', fence_lives)
 end
 return 1

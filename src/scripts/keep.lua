@@ -38,15 +38,18 @@ local function keep(key, value, ttl, mode, number)
     return '1'
   end
   --+ fence/read.lua
-  local owned = mode ~= '{shared}'
-  if owned and counter > tonumber(number) then
+  local owned, v, text = mode ~= '{shared}', tonumber(number), number
+  if owned and counter > v then
     -- The holds of an owner have one number; behind it others have been here.
     return '0'
-  elseif not known and counter > tonumber(number) and held == false then
+  elseif not known and counter > v and held == false then
     -- A reader that is put back must not stand there with a number that others have passed.
-    call('SET', fence, string.format('%.0f', counter + 1), 'PX', FENCE_TTL)
-  elseif counter < tonumber(number) then
-    call('SET', fence, number, 'PX', FENCE_TTL)
+    v, text = counter + 1, nil
+  end
+  if counter < v then
+    local now = time[1] * 1000000 + time[2]
+    --+ fence/lives.lua
+    call('SET', fence, text or string.format('%.0f', v), 'PX', fence_lives)
   end
   if held == false then
     call('DEL', holds)

@@ -8,13 +8,14 @@ if call('GET', key) ~= ARGV[1] then
   return 0
 end
 --+ fence/read.lua
-local above = math.max(counter, number)
-if above > tonumber(ARGV[2]) then
-  if number > counter then
-    -- Written while a clock was ahead: the next holder's number is above it.
-    call('SET', fence, string.format('%.0f', number), 'PX', FENCE_TTL)
-  end
-  return above
+local v = math.max(counter, number, tonumber(ARGV[2]))
+local above = v > tonumber(ARGV[2])
+if above and number <= counter then
+  return v
 end
-call('SET', fence, ARGV[2], 'PX', FENCE_TTL)
-return {text}
+-- Where the value was written while a clock was ahead, the next holder's number is above that of the value.
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2]
+--+ fence/lives.lua
+call('SET', fence, above and string.format('%.0f', v) or ARGV[2], 'PX', fence_lives)
+return above and v or {text}

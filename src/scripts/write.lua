@@ -13,6 +13,9 @@ if ARGV[3] then
 else
   call('DEL', value)
   -- What is gone tells no number any more, so the counter does: an earlier holder's late write would bring it back.
-  call('SET', fence, ARGV[1], 'PX', FENCE_TTL)
+  local v, time = tonumber(ARGV[1]), call('TIME')
+  local now = time[1] * 1000000 + time[2]
+  --+ fence/lives.lua
+  call('SET', fence, ARGV[1], 'PX', fence_lives)
 end
 return 1

@@ -31,6 +31,10 @@ macro_rules! all_cases {
                 a_lost_counter_is_set_anew
                 another_type_stands_in_the_way_of_a_confirmation
                 a_withdrawn_confirmation_changes_nothing;
+            counter:
+                a_counter_ahead_of_the_clock_is_kept_until_a_day_after_its_number
+                a_counter_that_is_raised_to_a_number_ahead_is_kept_as_long
+                a_counter_far_beyond_every_clock_is_kept_and_can_be_read;
             release:
                 a_holder_deletes_its_key_and_keeps_the_counter
                 a_second_release_finds_nothing

@@ -8,6 +8,7 @@ mod arm;
 mod cases;
 mod classic;
 mod confirm;
+mod counter;
 mod extend;
 mod group;
 mod look;

@@ -116,7 +116,7 @@ pub(crate) async fn a_value_of_a_larger_number_is_for_the_next_holder_to_read(ar
     let said = arm.ask(read(&first, number)).await;
     assert_eq!(said, Ok(Answer::CounterAbove(ahead)));
     assert_eq!(arm.counter(KEY), Some(ahead));
-    assert_about(arm.ttl(&fence(KEY)), secs(86_400));
+    assert_about(arm.ttl(&fence(KEY)), secs(2 * 86_400));
     arm.delete(KEY);
     let (second, later) = held(arm, 2).await;
     assert!(later > ahead, "{later} {ahead}");

@@ -15,9 +15,6 @@ use crate::locker::{PLACES, name};
 /// The key of the mark.
 const MASTERS: &[u8] = b"quorate:masters";
 
-/// How long a counter is kept.
-const DAY: std::time::Duration = std::time::Duration::from_secs(86_400);
-
 /// What a script looks at before it votes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Looks {
@@ -113,14 +110,8 @@ impl SimMaster {
 
     /// Raises the counter of a place, and never lowers it; true where it was below.
     pub(super) fn raise_counter(&mut self, now_us: u64, key: &[u8], number: u64) -> bool {
-        let lock = lock_of(key);
-        if self.memory.peek(now_us, lock).counter.unwrap_or(0) >= number {
-            return false;
-        }
-        let text = number.to_string();
-        self.memory
-            .put_text(now_us, key, text.as_bytes(), Some(DAY));
-        true
+        let lock = key.strip_prefix(b"quorate:fence:").unwrap_or(key);
+        self.memory.carry(now_us, lock, number)
     }
 }
 

@@ -455,6 +455,14 @@ impl World {
         })
     }
 
+    /// What the clock shows at the store of a session: half of the stores without a clock for leases date their changes.
+    pub(crate) fn date_of(&self, session: usize) -> Option<u64> {
+        let master = self.sessions[session].master;
+        let plan = self.scenario.masters[master].store?;
+        let dates = !plan.clocked && master.is_multiple_of(2);
+        dates.then(|| self.masters[master].clock.read(self.now) / 1_000)
+    }
+
     fn greeting(&self, master: usize) -> Greeting {
         let run = ServerRun::new(run_id(master, self.masters[master].run));
         let greeting = Greeting::new(run).server(format!("store {master}"));

@@ -123,7 +123,7 @@ impl Master {
         let number = if joins {
             counter
         } else {
-            raised(now, proposal, counter)
+            raised(self.date(now), proposal, counter)
         };
         for (part, held) in group.parts().iter().zip(held) {
             if !joins {

@@ -16,7 +16,7 @@ use crate::protocol::fencing::PROPOSAL_SLACK_US;
 /// The length of a process id: what a waiter id begins with.
 pub(super) const PROCESS_LEN: usize = 16;
 
-/// How long a fencing counter outlives its last grant.
+/// How long a fencing counter outlives its last grant, where it is not ahead of the master's clock.
 const FENCE_TTL_US: u64 = 86_400_000_000;
 
 /// So much of a value is told to others: more than any of ours has.
@@ -35,6 +35,20 @@ pub struct Master {
     published: Vec<(Arc<str>, Vec<u8>)>,
     announced: Vec<Vec<u8>>,
     run: Run,
+    dates: Dates,
+}
+
+/// The clock that numbers are drawn by.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::node) enum Dates {
+    /// The one by which keys expire.
+    #[default]
+    Own,
+    /// Another one, which shows this many microseconds since 1970 now.
+    Shown(u64),
+    /// That of the client that asks, which may be behind that of any client before. So a counter that is once there is
+    /// kept for ever: no clock can tell when a number without it would be larger.
+    Unknown,
 }
 
 /// The run that a master is in.
@@ -206,6 +220,21 @@ impl Master {
         &self.run.0
     }
 
+    /// From now on its numbers are drawn by that clock.
+    #[cfg(any(test, feature = "node"))]
+    pub(in crate::node) fn set_dates(&mut self, dates: Dates) {
+        self.dates = dates;
+    }
+
+    /// Raises the counter of the lock under `key`, and never lowers it, as a change of masters does; true where it was below.
+    pub fn carry(&mut self, now: u64, key: &[u8], number: u64) -> bool {
+        let below = self.peek(now, key).counter.unwrap_or(0) < number;
+        if below {
+            self.set_counter(now, key, number);
+        }
+        below
+    }
+
     /// Puts a value of another type under `key`.
     pub fn put_foreign(&mut self, key: &[u8]) {
         self.keys.insert(
@@ -271,8 +300,7 @@ impl Master {
         proposal: u64,
         counter: u64,
     ) -> Answer {
-        let v = raised(now, proposal, counter);
-        self.set_counter(now, claim.key(), v);
+        let v = self.raise_counter(now, claim.key(), proposal, counter);
         self.set(now, claim.key(), claim.token().to_hex().to_vec(), Some(ttl));
         Answer::Granted { counter: Some(v) }
     }
@@ -705,14 +733,38 @@ impl Master {
         }
     }
 
-    pub(super) fn set_counter(&mut self, now: u64, key: &[u8], value: u64) {
-        let ttl = Some(Duration::from_micros(FENCE_TTL_US));
-        self.set(
-            now,
-            &Family::Fence.of(key),
-            value.to_string().into_bytes(),
-            ttl,
-        );
+    /// The time by which numbers are drawn, in microseconds.
+    pub(super) fn date(&self, now: u64) -> u64 {
+        match self.dates {
+            Dates::Shown(date) => date,
+            Dates::Own | Dates::Unknown => now,
+        }
+    }
+
+    /// The counter of a lock that is being taken moves to the proposal, or near it; returns where it then stands.
+    pub(super) fn raise_counter(
+        &mut self,
+        now: u64,
+        key: &[u8],
+        proposal: u64,
+        counter: u64,
+    ) -> u64 {
+        let number = raised(self.date(now), proposal, counter);
+        self.set_counter(now, key, number);
+        number
+    }
+
+    /// A counter is kept for a day, and for as much longer as it is ahead of the clock: `fence/lives.lua`.
+    pub(super) fn set_counter(&mut self, now: u64, key: &[u8], number: u64) {
+        let ahead = number.saturating_sub(self.date(now));
+        let ahead = if ahead > PROPOSAL_SLACK_US { ahead } else { 0 };
+        let lives = FENCE_TTL_US + ahead.min(LARGEST_COUNTER);
+        let ttl = match self.dates {
+            Dates::Own | Dates::Shown(_) => Some(Duration::from_micros(lives)),
+            Dates::Unknown => None,
+        };
+        let text = number.to_string().into_bytes();
+        self.set(now, &Family::Fence.of(key), text, ttl);
     }
 
     pub(super) fn set(&mut self, now: u64, key: &[u8], value: Vec<u8>, ttl: Option<Duration>) {

@@ -11,6 +11,8 @@ mod master;
 mod masters;
 mod permit;
 
+#[cfg(any(test, feature = "node"))]
+pub(super) use master::Dates;
 pub use master::{Master, Peek};
 #[cfg(any(test, feature = "testing"))]
 pub use masters::Masters;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::master::{Master, Outcome, granted_before, raised};
+use super::master::{Master, Outcome, granted_before};
 use crate::node::{Answer, Claim, Permit, QueueInfo};
 
 impl Master {
@@ -35,8 +35,7 @@ impl Master {
         self.sweep(&name);
         let first = head.as_ref().is_none_or(|head| Some(head) == me);
         if first && held.is_none() {
-            let counter = raised(now, proposal, counter);
-            self.set_counter(now, &key, counter);
+            let counter = self.raise_counter(now, &key, proposal, counter);
             self.set(now, &key, value.to_vec(), Some(ttl));
             let counter = Some(counter);
             return Ok(Answer::Granted { counter });

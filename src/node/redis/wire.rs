@@ -19,7 +19,8 @@ use crate::node::{
 };
 use crate::protocol::mark::{Admission, Configuration, Mark};
 
-/// How long a fencing counter outlives its last grant: a day, so that counters do not pile up.
+/// How long a fencing counter outlives its last grant: a day, so that counters do not pile up. One that is ahead of the
+/// master's clock is kept for as much longer as it is ahead: `scripts/fence/lives.lua`.
 const FENCE_TTL: Duration = Duration::from_secs(86_400);
 
 /// The scripts, in the order of [`Script`].
@@ -56,12 +57,13 @@ macro_rules! part {
 }
 
 /// What several scripts share, put in where a line asks for it: a function would cost each call.
-const PARTS: [(&str, &str); 16] = [
+const PARTS: [(&str, &str); 17] = [
     part!("fence/read.lua"),
     part!("fence/again.lua"),
     // Has a part itself, which therefore comes behind it.
     part!("fence/raise.lua"),
     part!("fence/next.lua"),
+    part!("fence/lives.lua"),
     part!("line/join.lua"),
     // As well.
     part!("line/first.lua"),

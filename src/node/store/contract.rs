@@ -170,6 +170,14 @@ pub trait Session: Send + 'static {
         count: u32,
     ) -> impl Future<Output = Result<Clocked<Vec<NamedRecord>>, Fault>> + Send;
 
+    /// What the server's clock showed when it made the last change of this session that it has answered, in microseconds
+    /// since 1970. For a store that dates its changes, by a clock that no lease can be measured with: fencing numbers are
+    /// drawn by it. A session tells a date from its first answer on, or never; without one the counter of a lock is kept
+    /// for ever. Of no effect for a store that says [`Clocked::clock`].
+    fn date(&self) -> Option<u64> {
+        None
+    }
+
     /// Removes these records, each only where it still has this version: nothing in them is of use any more. It may
     /// take effect late, or never, as a commit may.
     fn remove(

@@ -133,6 +133,7 @@ impl Job {
         };
         let mut master = Master::default();
         master.set_run(setting.run.clone());
+        master.set_dates(setting.time.dates(setting.now));
         let mut watchers: Vec<Item> = Vec::new();
         for kept in known.iter().flat_map(|(_, kept)| kept.iter()) {
             let item = kept.item.clone();

@@ -313,6 +313,19 @@ impl<S: Store> Lane<S> {
         Ok(())
     }
 
+    /// The store has answered what it was asked at `asked`: takes in what time it is there. Returns the present time.
+    fn heard(
+        &mut self,
+        online: &Online<S::Session>,
+        clock: Option<u64>,
+        asked: Instant,
+    ) -> Instant {
+        let heard = self.now();
+        self.time.learn(clock, asked, heard);
+        self.time.learn_date(online.session.date(), heard);
+        heard
+    }
+
     /// Removes some of what is of no use any more, and looks for more.
     async fn sweep(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
         let shared = self.shared.clone();
@@ -341,8 +354,7 @@ impl<S: Store> Lane<S> {
         }
         let asked = self.now();
         let Clocked { what, clock } = online.session.page(self.sweep.page(), PAGE).await?;
-        let heard = self.now();
-        self.time.learn(clock, asked, heard);
+        let heard = self.heard(online, clock, asked);
         self.sweep.looked(what.len());
         let Some((seen, slack)) = self.time.now(heard) else {
             return Ok(());
@@ -483,8 +495,7 @@ impl<S: Store> Lane<S> {
             return Ok(());
         }
         let Clocked { what, clock } = online.session.load(&names).await?;
-        let heard = self.now();
-        self.time.learn(clock, now, heard);
+        let heard = self.heard(online, clock, now);
         let Some((seen, slack)) = self.time.now(heard) else {
             return Err(Fault::Server("the store's clock stands still".into()));
         };
@@ -532,7 +543,7 @@ impl<S: Store> Lane<S> {
             self.risky.extend(changes.map(|change| change.name.clone()));
             let asked = self.now();
             let Clocked { what, clock } = online.session.commit(chunk).await?;
-            self.time.learn(clock, asked, self.now());
+            self.heard(online, clock, asked);
             for (commit, committed) in chunk.iter().zip(what) {
                 let (kept, own) = (kept.next(), own.next());
                 let (Committed::Done(versions), Some(kept)) = (committed, kept) else {
@@ -644,8 +655,7 @@ impl<S: Store> Lane<S> {
     ) -> Result<Answer, Fault> {
         let asked = self.now();
         let Clocked { what, clock } = online.session.page(page.cursor, page.count).await?;
-        let heard = self.now();
-        self.time.learn(clock, asked, heard);
+        let heard = self.heard(online, clock, asked);
         let (now, slack) = self.time.now(heard).unwrap_or_default();
         let mut master = Master::default();
         for (_, record) in &what {

@@ -20,6 +20,8 @@ pub struct Table {
     traits: Traits,
     /// Whether it has a clock of its own.
     clocked: bool,
+    /// Whether it dates its changes.
+    dated: bool,
     state: Arc<Mutex<State>>,
     said: Arc<Notify>,
 }
@@ -33,14 +35,24 @@ struct State {
 }
 
 impl Table {
-    /// An empty store, with a clock of its own or without.
+    /// An empty store, with a clock of its own, or without one but with dates of its changes.
     pub fn new(name: &str, clocked: bool) -> Self {
         Self {
             name: NodeName::new(name),
             traits: Traits::new(Duration::from_millis(250)).lanes(5).batch(4),
             clocked,
+            dated: !clocked,
             state: Arc::default(),
             said: Arc::default(),
+        }
+    }
+
+    /// The same, without dates of its changes.
+    #[must_use]
+    pub fn undated(self) -> Self {
+        Self {
+            dated: false,
+            ..self
         }
     }
 
@@ -146,6 +158,10 @@ impl Session for Table {
         let page = page.collect();
         drop(state);
         Ok(self.said(page))
+    }
+
+    fn date(&self) -> Option<u64> {
+        self.dated.then(clock::paced::wall_micros)
     }
 
     async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {

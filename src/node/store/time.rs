@@ -3,6 +3,7 @@
 use crate::protocol::instant::Instant;
 
 use super::kept::{Clock, LATEST};
+use crate::node::memory::Dates;
 
 /// How far the rates of two clocks differ at most, in parts of a thousand: what a lease allows for as well.
 const RATE: u64 = 10;
@@ -18,6 +19,8 @@ pub(super) struct StoreTime {
     looked: Option<Look>,
     /// The store has no clock of its own.
     own: bool,
+    /// The last date that such a store gave one of its changes, and when it was heard.
+    dated: Option<(u64, Instant)>,
 }
 
 /// What the server's clock showed at some moment between two of ours.
@@ -35,6 +38,7 @@ impl StoreTime {
             origin,
             looked: None,
             own: false,
+            dated: None,
         }
     }
 
@@ -52,9 +56,27 @@ impl StoreTime {
         }
     }
 
+    /// The last change of this session that the store has answered by now has this date.
+    pub(super) fn learn_date(&mut self, date: Option<u64>, heard: Instant) {
+        let date = date.map(|date| date.min(LATEST));
+        if date != self.dated.map(|(known, _)| known) {
+            self.dated = date.map(|date| (date, heard));
+        }
+    }
+
     /// Another session: maybe another server.
     pub(super) fn forget(&mut self) {
         self.looked = None;
+        self.dated = None;
+    }
+
+    /// The clock that numbers are drawn by, and never that of this process: the next client's may be behind it.
+    pub(super) fn dates(&self, now: Instant) -> Dates {
+        match self.dated {
+            _ if !self.own => Dates::Own,
+            Some((date, heard)) => Dates::Shown(date + micros(now, heard)),
+            None => Dates::Unknown,
+        }
     }
 
     /// A time that the store's clock has certainly reached, and how much further it may be; none where that is not
@@ -140,6 +162,31 @@ mod tests {
                 .checked_add(slack)
                 .is_some_and(|most| most < 2 * LATEST)
         );
+    }
+
+    #[test]
+    fn numbers_are_dated_by_the_store_and_never_by_the_clock_of_this_process() {
+        let shown = |time: &StoreTime, now: u64| match time.dates(at(now)) {
+            Dates::Own => None,
+            Dates::Unknown => Some(0),
+            Dates::Shown(date) => Some(date),
+        };
+        let mut time = StoreTime::new(5_000_000, at(100));
+        time.learn(Some(9_000_000), at(100), at(400));
+        time.learn_date(Some(7_000_000), at(400));
+        assert_eq!(shown(&time, 500), None, "its keys expire by the same clock");
+        let mut time = StoreTime::new(5_000_000, at(100));
+        time.learn(None, at(100), at(400));
+        assert_eq!(shown(&time, 500), Some(0));
+        time.learn_date(Some(9_000_000), at(400));
+        assert_eq!(shown(&time, 700), Some(9_000_300));
+        // Nothing has been changed since: it goes on from when it was heard first.
+        time.learn_date(Some(9_000_000), at(900));
+        assert_eq!(shown(&time, 1_000), Some(9_000_600));
+        time.learn_date(Some(8_000_000), at(1_000));
+        assert_eq!(shown(&time, 1_000), Some(8_000_000));
+        time.forget();
+        assert_eq!(shown(&time, 1_000), Some(0));
     }
 
     #[test]

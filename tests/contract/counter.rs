@@ -1,0 +1,123 @@
+//! How long fencing counters are kept on one master.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate::node::{Answer, Claim, Class, Extended, Fairness, Group, Mode, Part, Permit, Request};
+
+use crate::arm::{Arm, LONG, assert_about, each, fence, now};
+use crate::support::asking::{
+    acquire, claim, confirm, extend, in_line, read, release, remove, token, write,
+};
+use crate::support::secs;
+
+const KEY: &[u8] = b"job";
+const DAY: Duration = secs(86_400);
+/// A clock was wrong by this much.
+const AHEAD: Duration = secs(30 * 86_400);
+
+/// A claim on these keys, in order and without a place in line.
+fn group(keys: &[&[u8]], mode: &Mode, number: u64) -> Arc<Claim> {
+    let part = |key: &&[u8]| Part {
+        key: (*key).into(),
+        mode: mode.clone(),
+    };
+    let group = Group::new(keys.iter().map(part).collect());
+    group.agreed(number);
+    let claim = Claim::new("", keys[0], token(1), true).with_fairness(Fairness::Fair(None));
+    Arc::new(claim.with_group(group))
+}
+
+fn permit() -> Arc<Claim> {
+    let permit = Permit::new(KEY.into(), 0, 3);
+    let claim = Claim::new("", &permit.key(), token(1), true);
+    let claim = claim.with_fairness(Fairness::Fair(None));
+    Arc::new(claim.with_permit(permit))
+}
+
+fn owner() -> Mode {
+    Mode::Class(Class::Owner("o".into()))
+}
+
+#[track_caller]
+fn assert_kept(arm: &Arm, key: &[u8], way: &str) {
+    let counter = arm.counter(key).unwrap_or_else(|| panic!("{way}: gone"));
+    let ahead = Duration::from_micros(counter.saturating_sub(now()));
+    assert!(ahead + secs(60) > AHEAD, "{way}: {counter}");
+    println!("{way}");
+    assert_about(arm.ttl(&fence(key)), DAY + ahead);
+}
+
+/// A clock that was ahead has left its number; a day later the clocks show less than that.
+pub(crate) async fn a_counter_ahead_of_the_clock_is_kept_until_a_day_after_its_number(arm: &Arm) {
+    let ahead = now() + AHEAD.as_micros() as u64;
+    let shared = Mode::Class(Class::Shared);
+    for (way, claim) in [
+        ("plain", claim(KEY, 1)),
+        ("in line", in_line(KEY, 1, 7)),
+        ("several", group(&[KEY, b"other"], &Mode::Exclusive, 0)),
+        ("reader", group(&[KEY], &shared, 0)),
+        ("owner", group(&[KEY], &owner(), 0)),
+        ("permit", permit()),
+    ] {
+        arm.clear();
+        let key = claim.key();
+        arm.put(&fence(key), ahead.to_string().as_bytes(), Some(LONG));
+        let counter = arm.granted(acquire(&claim, LONG, now())).await;
+        assert_eq!(counter, ahead + 1, "{way}");
+        assert_kept(arm, key, way);
+    }
+    // What a holder writes.
+    let owner = group(&[KEY], &owner(), ahead);
+    let asked: [(&str, Arc<Claim>, Request); 5] = [
+        ("confirm", claim(KEY, 1), confirm(&claim(KEY, 1), ahead)),
+        ("confirm of a class", owner.clone(), confirm(&owner, ahead)),
+        ("read", claim(KEY, 1), read(&claim(KEY, 1), ahead)),
+        ("removal", claim(KEY, 1), remove(&claim(KEY, 1), ahead)),
+        ("renewal", owner.clone(), extend(&[(&owner, LONG)])),
+    ];
+    for (way, holder, request) in asked {
+        arm.clear();
+        arm.granted(acquire(&holder, LONG, now())).await;
+        arm.ask(request)
+            .await
+            .unwrap_or_else(|fault| panic!("{way}: {fault}"));
+        assert_kept(arm, KEY, way);
+    }
+}
+
+pub(crate) async fn a_counter_that_is_raised_to_a_number_ahead_is_kept_as_long(arm: &Arm) {
+    let ahead = now() + AHEAD.as_micros() as u64;
+    let holder = claim(KEY, 1);
+    let number = arm.granted(acquire(&holder, LONG, now())).await;
+    let done = arm.ask(write(&holder, ahead, b"3")).await;
+    assert!(matches!(done, Ok(Answer::Written { .. })), "{done:?}");
+    let said = arm.ask(read(&holder, number)).await;
+    assert_eq!(said, Ok(Answer::CounterAbove(ahead)));
+    assert_kept(arm, KEY, "the number of a value");
+    // A reader that comes back behind others gets the next number.
+    arm.clear();
+    arm.put(&fence(KEY), ahead.to_string().as_bytes(), Some(LONG));
+    let reader = group(&[KEY], &Mode::Class(Class::Shared), number);
+    let said = arm.ask(extend(&[(&reader, LONG)])).await;
+    assert_eq!(said, Ok(each(&[Extended::Restored])));
+    assert_eq!(arm.counter(KEY), Some(ahead + 1));
+    assert_kept(arm, KEY, "a reader that is put back");
+}
+
+pub(crate) async fn a_counter_far_beyond_every_clock_is_kept_and_can_be_read(arm: &Arm) {
+    let holder = claim(KEY, 1);
+    for number in [1 << 52, (1 << 53) - 2, u64::MAX] {
+        arm.clear();
+        arm.granted(acquire(&holder, LONG, now())).await;
+        let said = arm.ask(confirm(&holder, number)).await;
+        assert_eq!(said, Ok(Answer::Confirmed), "{number}");
+        assert_eq!(arm.counter(KEY), Some(number));
+        let years = arm
+            .ttl(&fence(KEY))
+            .map(|left| left.as_secs() / 86_400 / 365);
+        assert!(years >= Some(80), "{number}: {years:?}");
+        let said = arm.ask(release(&holder)).await;
+        assert_eq!(said, Ok(Answer::Released(true)), "{number}");
+    }
+}
