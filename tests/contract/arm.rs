@@ -171,6 +171,21 @@ impl Arm {
         }
     }
 
+    /// Deletes the ticket key of the line of a lock, as an eviction may.
+    pub(crate) fn delete_ticket(&self, lock: &[u8]) {
+        let key = [b"quorate:ticket:", lock].concat();
+        match &self.master {
+            Master::Memory(memory) => memory.with_master(|master, _| master.forget_ticket(lock)),
+            Master::Store(records) => {
+                records.change(lock, &mut |master, _| master.forget_ticket(lock));
+            }
+            Master::Server(server) => {
+                let deleted = Self::command(server, &[b"DEL", &key]).int();
+                assert_eq!(deleted, Some(1), "there was a line");
+            }
+        }
+    }
+
     /// The string under `key`; a value of another type reads as `foreign`.
     pub(crate) fn read(&self, key: &[u8]) -> Option<Vec<u8>> {
         match &self.master {

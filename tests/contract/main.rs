@@ -11,6 +11,7 @@ mod confirm;
 mod counter;
 mod extend;
 mod group;
+mod line;
 mod look;
 mod names;
 mod note;

@@ -6,14 +6,26 @@ if call('PTTL', '{lines}') < beat then
   call('SET', '{lines}', '1', 'PX', 2 * beat)
 end
 call('ZADD', alive, string.format('%.0f', ms + beat), id)
-if call('ZADD', queue, number, id) == 1 then
-  -- New in line: the next to come draws a larger ticket.
-  if tonumber(call('GET', ticket) or 0) < tonumber(number) then
+local new, ends = call('ZADD', queue, number, id) == 1, beat
+for _, name in ipairs({queue, alive}) do
+  local left = call('PTTL', name)
+  if left < beat then
+    call('PEXPIRE', name, beat)
+  end
+  ends = math.max(ends, left)
+end
+local left = call('PTTL', ticket)
+if left == -2 then
+  -- The first in line; or the ticket was deleted or evicted. Without it the next to come would draw a ticket that is smaller
+  -- than those that wait, and calls of many would pass the line.
+  local last = call('ZRANGE', queue, -1, -1, 'WITHSCORES')
+  call('SET', ticket, string.format('%.0f', last[2]), 'PX', ends)
+else
+  if new and tonumber(call('GET', ticket)) < tonumber(number) then
+    -- The next to come draws a larger ticket.
     call('SET', ticket, number, 'KEEPTTL')
   end
-end
-for _, name in ipairs({queue, alive, ticket}) do
-  if call('PTTL', name) < beat then
-    call('PEXPIRE', name, beat)
+  if left < beat then
+    call('PEXPIRE', ticket, beat)
   end
 end

@@ -1,0 +1,140 @@
+//! The line of waiters on one master, where its ticket key was deleted or evicted.
+
+use std::sync::{Arc, Mutex};
+
+use quorate::node::{
+    Answer, Claim, Class, Fairness, Group, Mode, Part, Permit, Request, Subscriber, WakeSink,
+};
+
+use crate::arm::{Arm, LONG, now};
+use crate::support::asking::{Ears, acquire, in_line, look, release, token};
+use crate::support::eventually;
+
+const KEY: &[u8] = b"job";
+
+/// A claim in order, without a place in line.
+fn no_place(key: &[u8], n: u8) -> Arc<Claim> {
+    let claim = Claim::new("", key, token(n), true);
+    Arc::new(claim.with_fairness(Fairness::Fair(None)))
+}
+
+/// The largest ticket that a refused claim is told.
+async fn ticket(arm: &Arm, request: Request) -> u64 {
+    match arm.ask(request).await {
+        Ok(Answer::Refused {
+            line: Some(line), ..
+        }) => line.ticket,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Claims that wait at a lock, at a lock among several, at a lock with readers and at a semaphore; with tickets 5 and 8.
+fn waiters() -> [(&'static str, Vec<u8>, [Arc<Claim>; 2]); 4] {
+    let two = |with: &dyn Fn(Claim) -> Claim, key: &[u8]| {
+        [(3, 5), (4, 8)].map(|(n, number)| {
+            let fairness = in_line(KEY, n, number).fairness().clone();
+            let claim = Claim::new("", key, token(n), true).with_fairness(fairness);
+            Arc::new(with(claim))
+        })
+    };
+    let group = |mode: Mode| {
+        move |claim: Claim| {
+            let key = KEY.into();
+            let mode = mode.clone();
+            claim.with_group(Group::new(vec![Part { key, mode }]))
+        }
+    };
+    let permit = || Permit::new(KEY.into(), 0, 1);
+    let of_permit = |claim: Claim| claim.with_permit(permit());
+    let shared = Mode::Class(Class::Shared);
+    [
+        ("plain", KEY.to_vec(), two(&|claim| claim, KEY)),
+        ("several", KEY.to_vec(), two(&group(Mode::Exclusive), KEY)),
+        ("readers", KEY.to_vec(), two(&group(shared), KEY)),
+        (
+            "permits",
+            permit().line().to_vec(),
+            two(&of_permit, &permit().key()),
+        ),
+    ]
+}
+
+pub(crate) async fn a_ticket_key_that_is_gone_is_set_again_by_the_next_heartbeat(arm: &Arm) {
+    for (kind, line, [first, last]) in waiters() {
+        arm.clear();
+        // Whoever holds it now.
+        arm.put(first.key(), b"another client", Some(LONG));
+        assert_eq!(ticket(arm, acquire(&first, LONG, now())).await, 5, "{kind}");
+        assert_eq!(ticket(arm, acquire(&last, LONG, now())).await, 8, "{kind}");
+        arm.delete_ticket(&line);
+        // The largest of all that wait, so that the next to come is behind them.
+        assert_eq!(ticket(arm, acquire(&first, LONG, now())).await, 8, "{kind}");
+        let ends = arm.ttl(&[b"quorate:ticket:", &line[..]].concat());
+        let queue = arm.ttl(&[b"quorate:queue:", &line[..]].concat());
+        assert!(
+            ends >= queue,
+            "{kind}: the line outlasts its ticket: {ends:?} {queue:?}"
+        );
+    }
+}
+
+/// The keys that process 7 is woken for.
+#[derive(Clone, Default)]
+struct Woken(Arc<Mutex<Vec<Vec<u8>>>>);
+
+impl WakeSink for Woken {
+    fn woken(&self, _: usize, key: &[u8]) {
+        self.0.lock().expect("no panic").push(key.to_vec());
+    }
+}
+
+pub(crate) async fn releases_of_many_wake_a_line_whose_ticket_key_was_gone_until_a_heartbeat(
+    arm: &Arm,
+) {
+    let woken = Woken::default();
+    arm.node.subscribe(Subscriber {
+        process: "0000000000000007".into(),
+        node: 0,
+        sink: Arc::new(woken.clone()),
+    });
+    let held: Vec<_> = (1..=6)
+        .map(|n| no_place(&[KEY, &[b'0' + n]].concat(), n))
+        .collect();
+    for holder in &held {
+        arm.granted(acquire(holder, LONG, now())).await;
+    }
+    let lock = held[3].key();
+    let waits = in_line(lock, 7, 3);
+    ticket(arm, acquire(&waits, LONG, now())).await;
+    arm.delete_ticket(lock);
+    ticket(arm, acquire(&waits, LONG, now())).await;
+    // They gather behind the first, and go as one call.
+    let mut ears = Ears::new();
+    ears.ask(&*arm.node, 0, look(lock));
+    for (n, holder) in held.iter().enumerate() {
+        ears.ask(&*arm.node, 1 + n, release(holder));
+    }
+    for (n, said) in ears.all(1 + held.len()).await {
+        assert!(
+            n == 0 || said == Ok(Answer::Released(true)),
+            "{n}: {said:?}"
+        );
+    }
+    eventually("the first in line is woken", || {
+        let woken = woken.0.lock().expect("no panic");
+        woken.iter().any(|key| key == lock)
+    })
+    .await;
+    // An attempt that comes with others does not pass it.
+    let tries: Vec<_> = (0..12)
+        .map(|n| no_place(&[KEY, &[b'0' + n]].concat(), 20 + n))
+        .collect();
+    for (n, try_it) in tries.iter().enumerate() {
+        ears.ask(&*arm.node, n, acquire(try_it, LONG, now()));
+    }
+    for (n, said) in ears.all(tries.len()).await {
+        let granted = matches!(said, Ok(Answer::Granted { .. }));
+        assert_eq!(granted, tries[n].key() != lock, "{n}: {said:?}");
+    }
+    arm.granted(acquire(&waits, LONG, now())).await;
+}
