@@ -652,7 +652,7 @@ pub struct QueueInfo {
 }
 
 /// What happened to one lock of an extension.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extended {
     /// It was ours, and its expiry is at least what was asked for.
     Kept,
@@ -664,13 +664,22 @@ pub enum Extended {
     Withdrawn,
     /// It was ours, as `Kept`, and the note that it had is gone.
     Unnoted,
-    /// Something that is none of ours stands beside it, so that the master cannot tell: no vote.
-    Unknown,
+    /// The master could not do it for this lock, and why: it is full, or the user lacks a right, or something that is
+    /// none of ours stands beside the lock. No vote.
+    Unknown(Fault),
 }
 
+/// Why a master cannot tell of a lock.
+const STRANGE: &str = "what stands beside the lock is none of ours: not renewed";
+
 impl Extended {
+    /// Of a lock beside which something stands that is none of ours.
+    pub(crate) fn strange() -> Self {
+        Self::Unknown(Fault::Server(STRANGE.into()))
+    }
+
     /// Whether the lease lasts as long as was asked for.
-    pub(crate) fn is_kept(self) -> bool {
+    pub(crate) fn is_kept(&self) -> bool {
         matches!(self, Self::Kept | Self::Restored | Self::Unnoted)
     }
 }

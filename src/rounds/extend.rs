@@ -10,9 +10,6 @@ use crate::protocol::quorum::{MasterSet, Quorum};
 /// What one master said of each key of an extension.
 pub(crate) type KeysSaid = Result<Vec<Extended>, Fault>;
 
-/// Why a master cannot tell of a lock.
-const STRANGE: &str = "what stands beside the lock is none of ours: not renewed";
-
 /// What one master said of one lock, whose keys these are, for a report.
 pub(crate) fn said_of_lock(said: &KeysSaid, keys: &Range<usize>) -> Result<Answer, Fault> {
     let said = said.as_ref().map_err(Clone::clone)?;
@@ -20,10 +17,13 @@ pub(crate) fn said_of_lock(said: &KeysSaid, keys: &Range<usize>) -> Result<Answe
     match said.map(kept) {
         Some(Kept::Yes) => Ok(Answer::Confirmed),
         Some(Kept::No) => Ok(Answer::NotOurs),
-        Some(Kept::Unknown) if said.is_some_and(|said| said.contains(&Extended::Unknown)) => {
-            Err(Fault::Server(STRANGE.into()))
+        Some(Kept::Unknown) | None => {
+            let mut faults = said.into_iter().flatten().filter_map(|said| match said {
+                Extended::Unknown(fault) => Some(fault.clone()),
+                _ => None,
+            });
+            Err(faults.next().unwrap_or(Fault::Withdrawn))
         }
-        Some(Kept::Unknown) | None => Err(Fault::Withdrawn),
     }
 }
 
@@ -33,7 +33,7 @@ fn kept(keys: &[Extended]) -> Kept {
         Kept::Unknown
     } else if keys.contains(&Extended::NotOurs) {
         Kept::No
-    } else if keys.iter().all(|said| said.is_kept()) {
+    } else if keys.iter().all(Extended::is_kept) {
         Kept::Yes
     } else {
         Kept::Unknown
@@ -137,16 +137,16 @@ mod tests {
 
     #[test]
     fn a_key_of_which_a_master_cannot_tell_is_no_vote() {
-        use Extended::Unknown as Strange;
-        let strange = votes(&[&[Strange], &[Held], &[Strange]]);
+        let full = || Extended::Unknown(Fault::OutOfMemory);
+        let strange = votes(&[&[full()], &[Held], &[full()]]);
         assert_eq!(strange.last(), Some(&Extension::Unknown));
-        let most = votes(&[&[Strange], &[Held], &[Restored]]);
+        let most = votes(&[&[full()], &[Held], &[Restored]]);
         assert!(matches!(most.last(), Some(Extension::Renewed(_))));
         // What another key of the lock says counts all the same.
-        let denied = votes(&[&[Strange, NotOurs], &[Held, NotOurs]]);
+        let denied = votes(&[&[full(), NotOurs], &[Held, NotOurs]]);
         assert_eq!(denied.last(), Some(&Extension::Lost));
-        let said = said_of_lock(&Ok(vec![Strange]), &(0..1));
-        assert!(matches!(said, Err(Fault::Server(_))), "{said:?}");
+        let said = said_of_lock(&Ok(vec![Held, full()]), &(0..2));
+        assert_eq!(said, Err(Fault::OutOfMemory));
     }
 
     #[test]

@@ -3,51 +3,46 @@
 -- KEYS: locks. ARGV: value and ttl ms of each; a ttl of 0 means withdrawn, leave it alone; with a minus in
 -- front of it there is a note, which is to be kept.
 -- Reply: one digit a lock: 1 (ours), 2 (was missing, put back), 3 (withdrawn), 4 (ours, its note is gone),
--- 5 (not known), 0 (somebody else's).
+-- 5 (not known), 0 (somebody else's). As an array where a lock failed: its error in place of its digit, for one lock
+-- that cannot be looked at, or that a full server does not take back, ends no other.
 local said = {}
 --+ mark/has.lua
-for i = 1, #KEYS do
+--+ many/call.lua
+--+ many/each.lua
+local function extend(key, value, ttl, noted)
+  local held = redis.pcall('GET', key)
+  if type(held) == 'table' then
+    if string.sub(held.err, 1, 9) == 'WRONGTYPE' then
+      return '0'
+    end
+    -- Not allowed to look: that is no answer, and least of all "somebody else's". Raised here, where it says what.
+    held = call('GET', key)
+  end
+  if held == value then
+    local left = call('PTTL', key)
+    if left < tonumber(ttl) then
+      call('PEXPIRE', key, ttl)
+      left = ttl
+    end
+    if noted then
+      local note = redis.pcall('GETEX', '{note}' .. key, 'PX', left * NOTE_LIVES)
+      if type(note) ~= 'string' or string.sub(note, 1, 32) ~= value then
+        return '4'
+      end
+    end
+    return '1'
+  elseif held or has(call('GET', '{broken}' .. key), value) then
+    return '0'
+  end
+  call('SET', key, value, 'PX', ttl)
+  return '2'
+end
+for i, key in ipairs(KEYS) do
   local value, ttl = ARGV[2 * i - 1], ARGV[2 * i]
   local noted = string.sub(ttl, 1, 1) == '-'
   if noted then
     ttl = string.sub(ttl, 2)
   end
-  local held = ttl ~= '0' and redis.pcall('GET', KEYS[i])
-  if type(held) == 'table' and string.sub(held.err, 1, 9) ~= 'WRONGTYPE' then
-    -- Not allowed to look: that is no answer, and least of all "somebody else's".
-    return held
-  end
-  if ttl == '0' then
-    said[i] = '3'
-  elseif held == value then
-    local left = redis.call('PTTL', KEYS[i])
-    if left < tonumber(ttl) then
-      redis.call('PEXPIRE', KEYS[i], ttl)
-      left = ttl
-    end
-    said[i] = '1'
-    if noted then
-      local note = redis.pcall('GETEX', '{note}' .. KEYS[i], 'PX', left * NOTE_LIVES)
-      if type(note) ~= 'string' or string.sub(note, 1, 32) ~= value then
-        said[i] = '4'
-      end
-    end
-  elseif held == false then
-    local broken = redis.pcall('GET', '{broken}' .. KEYS[i])
-    if type(broken) ~= 'table' and has(broken, value) then
-      said[i] = '0'
-    elseif type(broken) ~= 'table' then
-      redis.call('SET', KEYS[i], value, 'PX', ttl)
-      said[i] = '2'
-    elseif string.sub(broken.err, 1, 9) == 'WRONGTYPE' then
-      -- It cannot be told whether it was broken: no answer for this one, and in no others' way.
-      said[i] = '5'
-    else
-      -- Not allowed: raised here, where it says what.
-      redis.call('GET', '{broken}' .. KEYS[i])
-    end
-  else
-    said[i] = '0'
-  end
+  said[i] = ttl == '0' and '3' or each(extend, key, value, ttl, noted)
 end
-return table.concat(said)
+return odd and said or table.concat(said)

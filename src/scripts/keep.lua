@@ -2,22 +2,26 @@
 -- back what is missing, with its number, unless an operator has broken it.
 -- KEYS: lock keys. ARGV: of each value, ttl ms (0 means withdrawn, leave it alone), 'x' or the marker of its
 -- class, and its number.
--- Reply: one digit a key: 1 (ours), 2 (was missing, put back), 3 (withdrawn), 5 (not known), 0 (not ours).
-local call, said = redis.call, {}
+-- Reply: one digit a key: 1 (ours), 2 (was missing, put back), 3 (withdrawn), 5 (not known), 0 (not ours). As an array
+-- where a key failed, as in EXTEND.
+-- Of the writes to a key the first is the one that a full server refuses: it lets the others pass, so none is half done.
+local said = {}
+--+ mark/has.lua
+--+ many/call.lua
+--+ many/each.lua
 local time = call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
---+ mark/has.lua
 local function keep(key, value, ttl, mode, number)
-  if ttl == '0' then
-    return '3'
-  end
   local held = redis.pcall('GET', key)
   if type(held) == 'table' then
-    -- Not allowed to look: that is no answer, and least of all "somebody else's".
-    return string.sub(held.err, 1, 9) == 'WRONGTYPE' and '0' or held
+    if string.sub(held.err, 1, 9) == 'WRONGTYPE' then
+      return '0'
+    end
+    -- Not allowed to look: that is no answer, and least of all "somebody else's". Raised here, where it says what.
+    held = call('GET', key)
   end
   local ours = mode == 'x' and value or mode
-  if held ~= false and held ~= ours then
+  if held and held ~= ours then
     return '0'
   end
   local holds, known = '{holds}' .. key, mode == 'x' and held
@@ -29,7 +33,7 @@ local function keep(key, value, ttl, mode, number)
     return '0'
   end
   if mode == 'x' then
-    if held == false then
+    if not held then
       call('SET', key, value, 'PX', ttl)
       return '2'
     elseif call('PTTL', key) < tonumber(ttl) then
@@ -42,7 +46,13 @@ local function keep(key, value, ttl, mode, number)
   if owned and counter > v then
     -- The holds of an owner have one number; behind it others have been here.
     return '0'
-  elseif not known and counter > v and held == false then
+  end
+  if held then
+    -- Also where it lives for long enough: this write takes no memory.
+    local left = call('PTTL', key)
+    call('PEXPIRE', key, math.max(left, tonumber(ttl)))
+  end
+  if not known and counter > tonumber(number) and not held then
     -- A reader that is put back must not stand there with a number that others have passed.
     v, text = counter + 1, nil
   end
@@ -51,11 +61,9 @@ local function keep(key, value, ttl, mode, number)
     --+ fence/lives.lua
     call('SET', fence, text or string.format('%.0f', v), 'PX', fence_lives)
   end
-  if held == false then
-    call('DEL', holds)
+  if not held then
     call('SET', key, mode, 'PX', ttl)
-  elseif call('PTTL', key) < tonumber(ttl) then
-    call('PEXPIRE', key, ttl)
+    call('DEL', holds)
   end
   local until_ms = math.max(tonumber(known or 0), ms + tonumber(ttl))
   call('ZADD', holds, string.format('%.0f', until_ms), value)
@@ -66,18 +74,6 @@ end
 for i, key in ipairs(KEYS) do
   local at = 4 * i
   local value, ttl, mode, number = ARGV[at - 3], ARGV[at - 2], ARGV[at - 1], ARGV[at]
-  local done, one = pcall(keep, key, value, ttl, mode, number)
-  local why = type(one) == 'table' and one.err or one
-  if string.find(why, 'ERR quorate: ', 1, true) or string.find(why, 'WRONGTYPE', 1, true) then
-    -- What stands beside this key is none of ours: no answer for this one, and in no others way.
-    one = '5'
-  elseif not done then
-    -- The same again, to be told as it is.
-    one = keep(key, value, ttl, mode, number)
-  end
-  if type(one) == 'table' then
-    return one
-  end
-  said[i] = one
+  said[i] = ttl == '0' and '3' or each(keep, key, value, ttl, mode, number)
 end
-return table.concat(said)
+return odd and said or table.concat(said)

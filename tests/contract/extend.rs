@@ -104,7 +104,11 @@ pub(crate) async fn many_locks_are_answered_in_the_order_asked(arm: &Arm) {
             1 => arm.put(&name(n), b"another", Some(SHORT)),
             _ => {}
         }
-        wanted.push([Extended::Kept, Extended::NotOurs, Extended::Restored][n % 3]);
+        wanted.push(match n % 3 {
+            0 => Extended::Kept,
+            1 => Extended::NotOurs,
+            _ => Extended::Restored,
+        });
     }
     let items: Vec<_> = claims.iter().map(|claim| (claim, LONG)).collect();
     assert_eq!(arm.ask(extend(&items)).await, Ok(each(&wanted)));

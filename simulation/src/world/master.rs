@@ -276,7 +276,7 @@ impl World {
                     self.watch.coverage.restored += 1;
                 }
                 let extended = match &answer {
-                    Ok(Answer::Extended(each)) => each.get(number).copied(),
+                    Ok(Answer::Extended(each)) => each.get(number).cloned(),
                     _ => None,
                 };
                 let said = (&answer, extended);

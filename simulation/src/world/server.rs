@@ -295,7 +295,7 @@ fn reply(request: &Request, answer: &Result<Answer, Fault>, note: Option<&[u8]>,
                 Extended::Withdrawn => '3',
                 Extended::NotOurs => '0',
                 Extended::Unnoted => '4',
-                Extended::Unknown => '5',
+                Extended::Unknown(_) => '5',
             };
             let digits: String = said.iter().map(digit).collect();
             write!(out, "${}\r\n{digits}\r\n", digits.len())

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::node::{Answer, Fault, Reply, Request};
+use super::joined::split;
+use crate::node::{Answer, Claim, Fault, Reply, Request};
 use crate::protocol::instant::Instant;
 use crate::sync::{AtomicWaker, Mutex, MutexGuard};
 
@@ -48,6 +49,17 @@ impl Queued {
 
     pub(in crate::node) fn answer(self, answer: Result<Answer, Fault>) {
         self.reply.answer(answer);
+    }
+
+    /// The same in parts: each of its locks by itself.
+    pub(in crate::node) fn split(self) -> impl Iterator<Item = Self> {
+        let mut lane = 0;
+        let each = |_: &Claim| {
+            lane += 1;
+            lane
+        };
+        let parts = split(self.request, self.reply, each).into_iter();
+        parts.map(|(_, request, reply)| Self::new(request, reply))
     }
 
     pub(in crate::node) fn time_out(&mut self, fault: Fault) {

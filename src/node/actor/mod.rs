@@ -4,6 +4,7 @@
 //! Nothing here does I/O, reads a clock or knows Redis: time is passed in.
 
 pub(super) mod back_off;
+pub(super) mod joined;
 pub(super) mod mailbox;
 pub(super) mod marks;
 pub(super) mod owed;

@@ -389,7 +389,7 @@ impl Master {
         parts
             .map(|part| self.keep_one(now, claim, group.number(), part, ttl))
             // What stands beside the key is none of ours.
-            .map(|said| said.unwrap_or(Extended::Unknown))
+            .map(|said| said.unwrap_or_else(|_| Extended::strange()))
             .collect()
     }
 

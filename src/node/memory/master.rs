@@ -542,7 +542,7 @@ impl Master {
                 }
                 Extended::Kept
             }
-            Ok(None) if broken.is_err() => Extended::Unknown,
+            Ok(None) if broken.is_err() => Extended::strange(),
             Ok(None) if broken == Ok(true) => Extended::NotOurs,
             Ok(None) => {
                 self.set(

@@ -10,7 +10,7 @@ use super::many::{Each, decode_many};
 use super::resp::{Command, Value};
 use super::runs::{Placed, Runs};
 use super::shared::Shared;
-use super::wire::{NoAnswer, Scripts, decode, is_noscript, not_admitted};
+use super::wire::{NoAnswer, Scripts, decode, is_denied_key, is_noscript, not_admitted};
 use crate::keys::{LEADER, MASTERS};
 use crate::node::actor::mailbox::Queued;
 use crate::node::actor::owed::Owed;
@@ -182,15 +182,9 @@ impl Online {
             }
             What::Request(queued) => {
                 self.window.learn(at, now);
-                if is_noscript(value) && !queued.resent {
-                    self.send_again(queued);
+                let Some(queued) = self.ask_otherwise(queued, value) else {
                     return Ok(());
-                }
-                if queued.compared && Deletion::is_refused(value) {
-                    self.deletion = Deletion::Script;
-                    self.ask_apart(queued);
-                    return Ok(());
-                }
+                };
                 let answer = match decode(&queued.request, value, &self.memory) {
                     Ok(answer) => Ok(answer),
                     Err(NoAnswer::Fault(fault)) => Err(fault),
@@ -215,6 +209,21 @@ impl Online {
             What::Trial => self.deletion.tried(value),
         }
         Ok(())
+    }
+
+    /// Asks again, in another way, what could not be done as it was asked; anything else comes back.
+    fn ask_otherwise(&mut self, queued: Queued, value: &Value<'_>) -> Option<Queued> {
+        if is_noscript(value) && !queued.resent {
+            self.send_again(queued);
+        } else if queued.compared && Deletion::is_refused(value) {
+            self.deletion = Deletion::Script;
+            self.ask_apart(queued);
+        } else if is_of_one_key(&queued.request, value) {
+            self.apart.extend(queued.split());
+        } else {
+            return Some(queued);
+        }
+        None
     }
 
     /// Takes in the reply to all that have been put into `answered`.
@@ -543,6 +552,16 @@ fn wake(subscriber: Option<&Subscriber>, push: &[Value<'_>]) {
             subscriber.sink.woken(subscriber.node, key);
         }
     }
+}
+
+/// Whether a message about several locks was refused as a whole because the user may not use the key of one of them.
+fn is_of_one_key(request: &Request, value: &Value<'_>) -> bool {
+    let several = match request {
+        Request::Extend { items } => items.len() > 1,
+        Request::Note { items } => items.len() > 1,
+        _ => false,
+    };
+    several && matches!(value, Value::Error(error) if is_denied_key(error))
 }
 
 /// Whether a master that answered this may well say something else a while later.

@@ -57,7 +57,7 @@ macro_rules! part {
 }
 
 /// What several scripts share, put in where a line asks for it: a function would cost each call.
-const PARTS: [(&str, &str); 17] = [
+const PARTS: [(&str, &str); 18] = [
     part!("fence/read.lua"),
     part!("fence/again.lua"),
     // Has a part itself, which therefore comes behind it.
@@ -72,6 +72,8 @@ const PARTS: [(&str, &str); 17] = [
     part!("line/refused.lua"),
     // How many wait before it: all, where it stands in no line itself.
     part!("line/ahead.lua"),
+    part!("many/call.lua"),
+    part!("many/each.lua"),
     part!("many/lines.lua"),
     part!("many/seen.lua"),
     part!("mark/has.lua"),
@@ -675,6 +677,17 @@ pub(super) fn decode(
             let said = said.iter().copied().map(extended).collect::<Option<_>>();
             Answer::Extended(said.ok_or_else(NoAnswer::odd)?)
         }
+        (Request::Extend { items }, Value::Array(said))
+            if said.len() == items.iter().map(|item| item.claim.keys().count()).sum() =>
+        {
+            let each = |said: &Value<'_>| match said {
+                Value::Bulk([digit]) => extended(*digit),
+                Value::Error(error) => Some(Extended::Unknown(refused(Script::of(request), error))),
+                _ => None,
+            };
+            let said = said.iter().map(each).collect::<Option<_>>();
+            Answer::Extended(said.ok_or_else(NoAnswer::odd)?)
+        }
         (Request::Look { .. } | Request::Break { .. }, Value::Array(state)) => {
             Answer::State(key_state(state).ok_or_else(NoAnswer::odd)?)
         }
@@ -860,7 +873,7 @@ fn extended(digit: u8) -> Option<Extended> {
         b'2' => Extended::Restored,
         b'3' => Extended::Withdrawn,
         b'4' => Extended::Unnoted,
-        b'5' => Extended::Unknown,
+        b'5' => Extended::strange(),
         _ => return None,
     })
 }
@@ -1006,12 +1019,17 @@ pub(super) fn server_fault(error: &[u8]) -> Fault {
     by_code(&String::from_utf8_lossy(error), None)
 }
 
+/// Whether the user may not use a key that the command itself names: the lock keys alone are.
+pub(super) fn is_denied_key(error: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(error);
+    text.starts_with("NOPERM ") && Denied::of(&text) == Denied::Key
+}
+
 /// An error reply to what ran this script as a fault.
 pub(super) fn refused(script: Option<Script>, error: &[u8]) -> Fault {
     let text = String::from_utf8_lossy(error);
     match script {
-        // The lock key alone is named in the command itself.
-        _ if text.starts_with("NOPERM ") && Denied::of(&text) == Denied::Key => {
+        _ if is_denied_key(error) => {
             Fault::Denied(brief(&format!("no right to use the lock key: {text}")))
         }
         script => by_code(&text, script.map(|script| &*sources()[script as usize])),

@@ -299,7 +299,8 @@ mod tests {
 
     #[test]
     fn whatever_is_said_to_be_kept_is_a_promise_key_by_key() {
-        use Extended::{Kept, NotOurs, Restored, Unknown, Unnoted, Withdrawn};
+        use Extended::{Kept, NotOurs, Restored, Unnoted, Withdrawn};
+        let unknown = || Extended::Unknown(Fault::OutOfMemory);
         let items = vec![
             item(&[b"a", b"b"], 1),
             item(&[b"c"], 2),
@@ -319,11 +320,11 @@ mod tests {
             promises.iter().map(|one| char::from(one.key[0])).collect()
         };
         assert_eq!(
-            promised([Kept, NotOurs, Unnoted, Kept, Restored, Unknown]),
+            promised([Kept, NotOurs, Unnoted, Kept, Restored, unknown()]),
             "acde"
         );
         assert_eq!(
-            promised([NotOurs, Kept, Withdrawn, NotOurs, Unknown, Unnoted]),
+            promised([NotOurs, Kept, Withdrawn, NotOurs, unknown(), Unnoted]),
             "bf"
         );
     }

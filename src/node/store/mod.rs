@@ -12,7 +12,6 @@ mod door;
 mod flaw;
 mod hear;
 mod job;
-mod joined;
 mod kept;
 mod lane;
 mod listening;

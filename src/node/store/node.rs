@@ -5,10 +5,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use super::contract::Store;
-use super::joined::split;
 use super::look::look;
 use super::shared::Shared;
 use super::{hear, lane, names};
+use crate::node::actor::joined::split;
 use crate::node::actor::mailbox::Queued;
 use crate::node::inspection::Inspection;
 use crate::node::{Abilities, Context, Fault, Node, NodeName, Reply, Request, Scope, Subscriber};

@@ -1,4 +1,4 @@
-//! A message about many locks, in parts that go through several lanes.
+//! A message about many locks, in parts: through several lanes, or each lock by itself.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +10,11 @@ use crate::node::{
 type Part = (Option<usize>, Request, Reply);
 
 /// A message in as many parts as it needs lanes. What is about one lock, or about all, stays as it is.
-pub(super) fn split(request: Request, reply: Reply, lane: impl Fn(&Claim) -> usize) -> Vec<Part> {
+pub(in crate::node) fn split(
+    request: Request,
+    reply: Reply,
+    mut lane: impl FnMut(&Claim) -> usize,
+) -> Vec<Part> {
     match request {
         Request::Extend { items } => {
             // Of a lock of several keys something is said of each.
@@ -34,7 +38,7 @@ type OfLane<T> = (usize, Vec<usize>, Vec<T>);
 fn by_lane<T: Clone>(
     items: &[T],
     answers: impl Fn(&T) -> usize,
-    lane: impl Fn(&T) -> usize,
+    mut lane: impl FnMut(&T) -> usize,
 ) -> Vec<OfLane<T>> {
     let mut lanes: Vec<OfLane<T>> = Vec::new();
     let mut next = 0;
@@ -90,7 +94,7 @@ struct Joined {
 
 struct State {
     open: usize,
-    /// What is said of each item so far: of a part that failed, that nothing is known.
+    /// What is said of each item so far: of a part that failed, why.
     extended: Vec<Extended>,
     noted: Vec<bool>,
     answered: bool,
@@ -103,7 +107,7 @@ impl Joined {
         let items = places.iter().map(Vec::len).sum();
         let state = State {
             open: places.len(),
-            extended: vec![Extended::Unknown; items],
+            extended: vec![Extended::Withdrawn; items],
             noted: vec![false; items],
             answered: false,
             fault: None,
@@ -136,10 +140,8 @@ impl ReplySink for Joined {
             }
             Ok(_) => {}
             Err(fault) => {
-                if fault == Fault::Withdrawn {
-                    for place in places {
-                        state.extended[*place] = Extended::Withdrawn;
-                    }
+                for place in places.filter(|_| fault != Fault::Withdrawn) {
+                    state.extended[*place] = Extended::Unknown(fault.clone());
                 }
                 state.fault = Some(fault);
             }

@@ -1,0 +1,12 @@
+-- As redis.call, for a script that goes on after an error of one lock: the error names the line of the call, as the
+-- server itself names it where an error ends a script.
+local function call(...)
+  local said = redis.pcall(...)
+  local why = type(said) == 'table' and said.err
+  if why then
+    local _, place = pcall(error, '', 3)
+    why = string.gsub(why, '^@user_script: %d+: %-?', '')
+    error({err = why .. ' script: on @user_script:' .. string.gsub(place, '%D', '') .. '.'})
+  end
+  return said
+end
