@@ -12,7 +12,6 @@ use crate::node::redis::{MasterSource, NodeOptions, RedisNode};
 use crate::node::{Context, Marks, Node};
 use crate::options::{Options, bad, text};
 #[cfg(any(test, feature = "testing"))]
-use crate::protocol::instant::Instant;
 use crate::protocol::validity::Drift;
 use crate::redlock::Redlock;
 use crate::resource::MAX_RESOURCE_LEN;
@@ -601,14 +600,14 @@ impl RedlockBuilder {
 
     /// The masters without their actors, for simulations.
     #[cfg(any(test, feature = "testing"))]
-    pub(crate) fn drivers(&self, seed: u64, now: Instant) -> Result<Vec<Driver>, BuildError> {
+    pub(crate) fn drivers(&self, seed: u64) -> Result<Vec<Driver>, BuildError> {
         // The same in every run, so that a run can be repeated.
         let context = self.context(Arc::new(Tokio::default()));
         let sets = self.sets()?;
         let timeout = self.effective_node_timeout();
         let options = self.node_options(timeout, "quorate", &sets, &context)?;
         let addresses = sets.addresses.into_iter().zip(seed..);
-        let driver = |(address, seed)| Driver::new(address, options.clone(), seed, now);
+        let driver = |(address, seed)| Driver::new(address, options.clone(), seed);
         Ok(addresses.map(driver).collect())
     }
 
@@ -636,19 +635,14 @@ impl std::fmt::Debug for RedlockBuilder {
     }
 }
 
-/// The masters of a builder as [`Driver`]s: for simulations. `seed` draws the jitter of their pauses,
-/// `now` is the present time on the clock that steps them.
+/// The masters of a builder as [`Driver`]s: for simulations. `seed` draws the jitter of their pauses.
 ///
 /// # Errors
 ///
 /// As [`RedlockBuilder::build`].
 #[cfg(any(test, feature = "testing"))]
-pub fn drivers(
-    settings: &RedlockBuilder,
-    seed: u64,
-    now: Instant,
-) -> Result<Vec<Driver>, BuildError> {
-    settings.drivers(seed, now)
+pub fn drivers(settings: &RedlockBuilder, seed: u64) -> Result<Vec<Driver>, BuildError> {
+    settings.drivers(seed)
 }
 
 /// The mark of this number for the masters of these settings, where they know them: what stands on a master whose change

@@ -20,10 +20,7 @@ use crate::facts::{Believer, Call, Fact, Why};
 use crate::kind::{Kind, ValueStep};
 use crate::locker::{Hold, Locker, Miss, Order, place_of_slot};
 use crate::process::Process;
-use crate::scenario::Step;
-
-/// What the settings say where no step does: how long the verb of an owner waits.
-const COUNTED_WAIT: u64 = 30_000 * MS;
+use crate::scenario::{COUNTED_WAIT, Step};
 
 /// Works off the plan, from where the life before it was killed, beside the other tasks of its
 /// client. The first of them takes the last lock.

@@ -43,10 +43,14 @@ pub(crate) async fn run(process: Arc<Process>) {
         flaw,
     };
     let replaces = flaw.is_some_and(Flaw::replaces) && operator.plan.one_replaced().is_some();
-    for change in (0..operator.plan.changes()).filter(|_| !replaces) {
+    let mut change = 0;
+    while !replaces && change < operator.plan.changes() {
         let goal = operator.plan.goal.checked_sub(4 * u64::from(change));
-        if let Some(goal) = goal {
-            operator.walk(change, goal).await;
+        let Some(goal) = goal else { break };
+        if operator.walk(change, goal).await {
+            change += 1;
+        } else {
+            change -= 1;
         }
     }
     let mut world = operator.process.shared.world();
@@ -64,6 +68,11 @@ fn stage_at(goal: u64) -> ChangeStage {
         2 | 3 => ChangeStage::Open,
         _ => ChangeStage::Finished,
     }
+}
+
+/// Whether a step is not taken because the change before was not finished, or is not known to be any more.
+fn never_opened(error: &ChangeError) -> bool {
+    matches!(error, ChangeError::Missing(missing) if missing.iter().any(|one| one.contains("never opened")))
 }
 
 struct Operator {
@@ -145,8 +154,9 @@ impl Operator {
         builder.build().expect("settings that fit together")
     }
 
-    /// One change, until all masters show at least that much.
-    async fn walk(&mut self, change: u8, goal: u64) {
+    /// One change, until all masters show at least that much. False where masters have lost the marks of the change
+    /// before: its steps are to be taken again.
+    async fn walk(&mut self, change: u8, goal: u64) -> bool {
         let redlock = self.redlock(change);
         let change_of = redlock.change().expect("next masters are named");
         let wanted = stage_at(goal);
@@ -161,10 +171,10 @@ impl Operator {
             } else {
                 self.next(&change_of, stage).await
             };
-            if let Err(error) = step {
-                let mut world = self.process.shared.world();
-                world.watch.coverage.not_yet += 1;
-                world.say(|| format!("the operator does not get on: {error}"));
+            let Err(error) = step else { continue };
+            self.note_not_yet(&error);
+            if change > 0 && stage == ChangeStage::Untouched && never_opened(&error) {
+                return false;
             }
         }
         if wanted == ChangeStage::Finished && self.plan.retires {
@@ -175,6 +185,13 @@ impl Operator {
                 world.retire(master);
             }
         }
+        true
+    }
+
+    fn note_not_yet(&self, error: &ChangeError) {
+        let mut world = self.process.shared.world();
+        world.watch.coverage.not_yet += 1;
+        world.say(|| format!("the operator does not get on: {error}"));
     }
 
     fn is_early(&self) -> bool {

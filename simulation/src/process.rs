@@ -63,12 +63,11 @@ impl Process {
         let masters = named.asked();
         let plans = world.scenario.masters.iter();
         let stores: Vec<Option<StorePlan>> = plans.map(|plan| plan.store).collect();
-        let now = Instant::from_nanos(self.clock.read(world.now));
         let mut settings = world.scenario.settings;
         settings.guard &= world.flaw != Some(Flaw::GuardOff);
         let settings = named.in_settings(settings.builder());
         let jitter = Rng::stream(seed, 3 << 48 | salt).draw();
-        let drivers = drivers(&settings, jitter, now).expect("good addresses");
+        let drivers = drivers(&settings, jitter).expect("good addresses");
         let drivers: Vec<Arc<Driver>> = drivers.into_iter().map(Arc::new).collect();
         for (master, driver) in masters.iter().zip(&drivers) {
             let rng = Rng::stream(seed, 1 << 48 | salt | *master as u64);

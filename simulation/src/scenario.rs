@@ -282,6 +282,9 @@ pub struct Promises {
 /// What periods are, where nothing else is said: longer than any run.
 pub(crate) const PERIOD: u64 = 3_600_000 * MS;
 
+/// How long the verb of an owner waits: what the settings say.
+pub(crate) const COUNTED_WAIT: u64 = 30_000 * MS;
+
 /// The lease's allowance for drift is 1 %: clocks of one run stay together within 0.8 %.
 pub(crate) const WORST_PPM: i64 = 4_000;
 
@@ -444,7 +447,10 @@ impl Scenario {
         let changes = self.change.as_ref().map_or(0, |plan| {
             u64::from(plan.changes()) * u64::from(plan.operators > 0)
         });
-        changes * (4 * self.settings.max_ttl + 6_000 * MS)
+        // The verb of an owner waits by the settings, also for masters that have been stopped for good.
+        let counted = self.takes(|kind| matches!(kind, Kind::Counted(_)));
+        let waits = if counted { COUNTED_WAIT } else { 0 };
+        changes * (4 * self.settings.max_ttl + 6_000 * MS + waits)
     }
 
     /// Which masters are stores, as bits.

@@ -3,7 +3,7 @@
 //! They stand here as scenarios and not as seeds: a seed means another scenario as soon as
 //! anything is drawn differently.
 
-use quorate_simulation::{Kind, Outcome, Play, Scenario, Step};
+use quorate_simulation::{ChangePlan, Fault, FaultKind, Kind, Outcome, Play, Scenario, Step};
 
 const MS: u64 = 1_000_000;
 
@@ -54,4 +54,64 @@ fn who_is_woken_for_another_slot_than_its_own_asks_for_it_at_once() {
         let outcome = passes(&scenario);
         assert_eq!(outcome.coverage.permits, 6, "seed {seed}");
     }
+}
+
+/// The patience for the first connection was counted from the start of the process, and not from its first request as
+/// in the actor: a client that came later than `connect_timeout` was refused until it was connected.
+#[test]
+fn first_lock_long_after_the_start_of_its_process_is_not_refused_while_it_connects() {
+    let mut scenario = Scenario::quiet(1, 3, 1);
+    scenario.clients[0].steps = vec![Step {
+        think: 900 * MS,
+        ..Step::plain()
+    }];
+    let outcome = passes(&scenario);
+    assert_eq!(outcome.coverage.no_quorum, 0);
+}
+
+/// Three masters of which the third is replaced; all clients are at `step` from the beginning on.
+fn one_replaced(begins: Option<u64>, goal: u64, step: u8) -> Scenario {
+    let mut scenario = Scenario::quiet(1, 4, 3);
+    scenario.settings.max_ttl = scenario.settings.ttl;
+    scenario.change = Some(ChangePlan {
+        sets: vec![0b0111, 0b1011],
+        begins,
+        goal,
+        operators: 1,
+        pause: 20 * MS,
+        steps: vec![(step, step); 3],
+        ahead: None,
+        retires: false,
+    });
+    scenario
+}
+
+fn crash(at: u64, master: u8, down: u64) -> Fault {
+    let (down, age) = (down * MS, MS);
+    let kind = FaultKind::Crash { master, down, age };
+    Fault { at: at * MS, kind }
+}
+
+/// A master was still down at the healing, came back without its mark a moment later, and nobody looked again: a
+/// majority of the next masters had no mark, and their clients were refused for ever.
+#[test]
+fn marks_lost_after_the_healing_are_written_by_hand_too() {
+    let mut scenario = one_replaced(Some(2), 2, 2);
+    let heal = scenario.heal_at / MS;
+    scenario.faults = vec![crash(3_000, 0, 100), crash(heal - 20, 1, 100)];
+    let outcome = passes(&scenario);
+    assert!(outcome.coverage.mended > 0);
+}
+
+/// A majority of the masters between two changes lost their marks before the second was prepared. The operator was told
+/// to go through the first change again, and never did.
+#[test]
+fn operator_takes_the_steps_of_the_first_change_again_if_its_marks_are_lost() {
+    let mut scenario = one_replaced(Some(4), 5, 3);
+    let plan = scenario.change.as_mut().expect("masters change");
+    plan.sets.push(0b0111);
+    plan.pause = 1_000 * MS;
+    scenario.faults = vec![crash(400, 0, 30), crash(400, 3, 30)];
+    let outcome = passes(&scenario);
+    assert!(outcome.coverage.not_yet > 0 && outcome.coverage.opened > 0);
 }

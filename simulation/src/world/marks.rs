@@ -10,10 +10,17 @@ use super::words::{number, text};
 use super::{Event, World};
 use crate::canary::Flaw;
 use crate::change_plan::{ChangePlan, Named, Sets, admits, is_majority};
+use crate::clock::{BEGIN, MS};
 use crate::locker::{PLACES, name};
 
 /// The key of the mark.
 const MASTERS: &[u8] = b"quorate:masters";
+
+/// How long a counter is kept.
+const DAY: std::time::Duration = std::time::Duration::from_secs(86_400);
+
+/// How often somebody looks after masters that have lost their marks.
+const LOOKED_AFTER: u64 = 500 * MS;
 
 /// What a script looks at before it votes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -209,17 +216,30 @@ impl World {
         if self.arrived && !may {
             self.at(self.now, Event::Told(client as u8));
         }
-        if self.arrived && may {
-            self.mend_marks(step);
-        }
         self.arrived && may
+    }
+
+    /// Somebody looks after the masters by hand, now and then once the faults are over: also at those that come back later.
+    pub(super) fn look_after(&mut self) {
+        let clients = self.processes.iter().enumerate();
+        let clients = clients
+            .filter(|(client, process)| !process.done && !self.scenario.is_operator(*client));
+        let steps: Vec<u8> = clients.map(|(_, process)| process.step_now).collect();
+        let goal = self.scenario.change.as_ref().map(|plan| plan.goal);
+        for step in steps {
+            if self.arrived && goal.is_some_and(|goal| admits(goal, step)) {
+                self.mend_marks(step);
+            }
+        }
+        self.at(self.now + LOOKED_AFTER, Event::LookedAfter);
     }
 
     /// Where a majority has lost its marks nobody is let in by later masters any more, and no client gives marks again:
     /// somebody writes them by hand.
     fn mend_marks(&mut self, step: u8) {
         let marked =
-            (0..self.masters.len()).filter(|master| admits(self.mark_number(*master), step));
+            |master: &usize| self.masters[*master].up && admits(self.mark_number(*master), step);
+        let marked = (0..self.masters.len()).filter(marked);
         let marked = marked.fold(0, |all, master| all | 1 << master);
         let Some(plan) = self.scenario.change.clone() else {
             return;
@@ -233,11 +253,12 @@ impl World {
         let Some(mark) = quorate::testing::mark(&both, plan.goal) else {
             return;
         };
-        self.watch.coverage.mended += 1;
         for master in named.asked() {
-            if self.mark_number(master) < plan.goal {
+            if self.masters[master].up && self.mark_number(master) < plan.goal {
                 let now_us = self.masters[master].micros(self.now);
                 self.masters[master].set_mark(now_us, &mark);
+                self.watch.coverage.mended += 1;
+                self.say(|| format!("master {master}: its mark is written by hand: {mark}"));
                 self.raised(master);
             }
         }
@@ -252,6 +273,7 @@ impl World {
             return;
         }
         self.watch.coverage.told += 1;
+        self.at(BEGIN + self.scenario.heal_at, Event::LookedAfter);
         let begins = plan.begins.unwrap_or(0);
         let change = (begins / 4).min(u64::from(plan.changes()) - 1);
         let named = plan.named(2 * change as u8 + 1);

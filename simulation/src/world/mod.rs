@@ -275,6 +275,8 @@ pub(crate) enum Event {
     },
     /// The guard of a master ends that came back with less than it was told of a change.
     Unguarded,
+    /// Somebody looks after masters that have lost their marks.
+    LookedAfter,
 }
 
 struct Scheduled {
@@ -541,6 +543,7 @@ impl World {
             Event::Ordered { order } => self.ordered(at(order)),
             Event::Obeyed { order } => return self.obeyed(at(order)).map(Todo::Wake),
             Event::Unguarded => self.judge_marks(),
+            Event::LookedAfter => self.look_after(),
             Event::Wake(_) | Event::Boot(_) => {}
         }
         None

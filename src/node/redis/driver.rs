@@ -1,7 +1,7 @@
 //! The link to a Redis master without its actor: for simulations, which have a network and a time of
 //! their own and step the very machine that runs.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::address::Address;
 use super::link::Link;
@@ -23,7 +23,8 @@ use crate::runtime::BoxFuture;
 /// Replies are answered from within these calls.
 pub struct Driver {
     shared: Arc<Shared>,
-    link: Mutex<Link>,
+    seed: u64,
+    link: Mutex<Option<Link>>,
 }
 
 /// What a driver wants.
@@ -37,73 +38,79 @@ pub struct Wants {
 }
 
 impl Driver {
-    pub(crate) fn new(
-        address: Address,
-        options: Arc<NodeOptions>,
-        seed: u64,
-        now: Instant,
-    ) -> Self {
-        let shared = Arc::new(Shared::new(address, options));
-        let link = Mutex::new(Link::new(shared.clone(), seed, now));
-        Self { shared, link }
+    pub(crate) fn new(address: Address, options: Arc<NodeOptions>, seed: u64) -> Self {
+        Self {
+            shared: Arc::new(Shared::new(address, options)),
+            seed,
+            link: Mutex::new(None),
+        }
     }
 
-    fn link(&self) -> MutexGuard<'_, Link> {
-        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Runs `step` on the link. The link begins with its first step, as the actor begins with the first request: the
+    /// patience for the first connection is counted from then.
+    fn link<T>(&self, now: Instant, step: impl FnOnce(&mut Link) -> T) -> T {
+        let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        step(link.get_or_insert_with(|| Link::new(self.shared.clone(), self.seed, now)))
     }
 
     /// The connection that it wanted stands.
     pub fn dialed(&self, now: Instant) {
-        self.link().dialed(now);
+        self.link(now, |link| link.dialed(now));
     }
 
     /// The connection has ended, or was not made.
     pub fn cut(&self, why: &str, now: Instant) {
-        self.link().cut(Fault::Down(brief(why)), now);
+        self.link(now, |link| link.cut(Fault::Down(brief(why)), now));
     }
 
     /// These bytes have come.
-    pub fn hear(&self, mut bytes: &[u8], now: Instant) {
-        let mut link = self.link();
-        while !bytes.is_empty() && link.stage() == Stage::Talk {
-            match link.input().room() {
-                Ok(room) => {
-                    let count = room.len().min(bytes.len());
-                    room[..count].copy_from_slice(&bytes[..count]);
-                    link.input().filled(count);
-                    bytes = &bytes[count..];
-                    link.hear(now);
-                }
-                Err(error) => link.cut(Fault::Down(brief(&error.to_string())), now),
-            }
-        }
+    pub fn hear(&self, bytes: &[u8], now: Instant) {
+        self.link(now, |link| hear(link, bytes, now));
     }
 
     /// Takes what waits in the mailbox, as far as there is room, and says what it wants now.
     pub fn turn(&self, now: Instant) -> Wants {
-        let mut link = self.link();
-        let mut bytes = Vec::new();
-        if link.stage() == Stage::Talk {
-            while link.take(now) {}
-            if !link.is_at_work() {
-                link.settle(now);
-            }
-            let output = link.output();
-            bytes = output.rest().to_vec();
-            output.wrote(bytes.len());
-        } else {
-            link.tick(now);
-        }
-        Wants {
-            stage: link.stage(),
-            bytes,
-            wake_at: link.wake_at(),
-        }
+        self.link(now, |link| turn(link, now))
     }
 
     /// The time has come.
     pub fn tick(&self, now: Instant) {
-        self.link().tick(now);
+        self.link(now, |link| link.tick(now));
+    }
+}
+
+fn hear(link: &mut Link, mut bytes: &[u8], now: Instant) {
+    while !bytes.is_empty() && link.stage() == Stage::Talk {
+        match link.input().room() {
+            Ok(room) => {
+                let count = room.len().min(bytes.len());
+                room[..count].copy_from_slice(&bytes[..count]);
+                link.input().filled(count);
+                bytes = &bytes[count..];
+                link.hear(now);
+            }
+            Err(error) => link.cut(Fault::Down(brief(&error.to_string())), now),
+        }
+    }
+}
+
+fn turn(link: &mut Link, now: Instant) -> Wants {
+    let mut bytes = Vec::new();
+    if link.stage() == Stage::Talk {
+        while link.take(now) {}
+        if !link.is_at_work() {
+            link.settle(now);
+        }
+        let output = link.output();
+        bytes = output.rest().to_vec();
+        output.wrote(bytes.len());
+    } else {
+        link.tick(now);
+    }
+    Wants {
+        stage: link.stage(),
+        bytes,
+        wake_at: link.wake_at(),
     }
 }
 
