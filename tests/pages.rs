@@ -53,9 +53,9 @@ mod quorum_size {
         format!("{value:.digits$} {unit}")
     }
 
-    /// A row of the measured table that stands behind this heading, as the page of benchmarks has it.
+    /// One cell of the row `quorate default` below this heading of the measurements.
     fn measured(masters: u32, table: &str, cell: usize) -> String {
-        let text = page("docs/benchmarks.md");
+        let text = page("docs/benchmarks/measurements.md");
         let head = match masters {
             1 => "\n1 master, ".to_owned(),
             n => format!("\n{n} masters, "),
@@ -104,6 +104,53 @@ mod quorum_size {
     fn a_majority_of_one_is_as_good_as_its_only_master() {
         assert_eq!(text(without_quorum(1, 0.99)), "87.6 h");
         assert_eq!(text(without_quorum(3, 0.5)), text(365.0 * 12.0 * 3600.0));
+    }
+}
+
+mod benchmarks {
+    use super::{page, table};
+
+    /// The cells of a contender's row below this heading, ranges left out. `text` begins with the runs in question.
+    fn cells<'a>(text: &'a str, heading: &str, contender: &str) -> Vec<&'a str> {
+        let part = text.split(heading).nth(1).expect("a heading");
+        let row = part.lines().find_map(|line| line.strip_prefix(contender));
+        let row = row.expect("a row").split_whitespace();
+        row.filter(|word| !word.starts_with('[')).collect()
+    }
+
+    #[test]
+    fn results_on_five_masters_are_those_of_the_measurements() {
+        let measurements = page("docs/benchmarks/measurements.md");
+        let five = measurements.split("\n5 masters, ").nth(1).expect("a run");
+        let text = page("docs/benchmarks.md");
+        let results = text.split("\n## Results on five masters\n").nth(1);
+        let rows = table(results.expect("a heading"));
+        assert_eq!(rows.len(), 7);
+        for row in rows {
+            let contender = row[0].trim_matches('`');
+            let one = cells(five, "Latency of one client", contender);
+            let few = cells(five, "64 tasks on distinct resources", contender);
+            let many = cells(five, "512 tasks on distinct resources", contender);
+            let wanted = [one[0], few[0], many[0], many[2], many[4]];
+            assert_eq!(row[1..], wanted, "{contender}");
+        }
+    }
+
+    #[test]
+    fn goals_of_the_kinds_are_counted_as_measured() {
+        let measurements = page("docs/benchmarks/measurements.md");
+        let kinds = measurements.split("\nWhat the kinds cost\n").nth(1);
+        let kinds = kinds.expect("a table").split("```").next();
+        let lines: Vec<_> = kinds.expect("its end").lines().skip(1).collect();
+        let count = |end: &str| lines.iter().filter(|line| line.ends_with(end)).count();
+        let row = format!(
+            "| kinds of locks, {} figures | | {} met, {} missed, {} without a goal |",
+            lines.len(),
+            count(" met"),
+            count(" MISSED"),
+            count(" stated"),
+        );
+        assert!(page("docs/benchmarks.md").contains(&row), "{row}");
     }
 }
 

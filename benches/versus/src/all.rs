@@ -172,8 +172,11 @@ fn heading() -> String {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load: Vec<&str> = load.split_whitespace().take(3).collect();
     format!(
-        "# Measurements\n\n{}; {} processors; load before it began {}; {}.\n\
-         Times are of this machine; ratios are between turns of one run.\n",
+        "# Measurements\n\n\
+         Written by `scripts/bench-peers all --out docs/benchmarks/measurements.md`; \
+         [benchmarks.md](../benchmarks.md) says what was\nmeasured and what it shows. \
+         Times are of the machine; ratios are between turns of one run.\n\n\
+         {}; {} processors; load before it began {}; {}.\n",
         said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
         std::thread::available_parallelism().map_or(0, usize::from),
         load.join(" "),
