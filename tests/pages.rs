@@ -154,6 +154,62 @@ mod benchmarks {
     }
 }
 
+mod track_record {
+    use super::page;
+
+    /// The rows of all tables that have this many columns, heads left out.
+    fn rows(text: &str, columns: usize) -> Vec<Vec<&str>> {
+        let rows = text.lines().filter(|line| line.starts_with('|'));
+        let rows = rows.map(|row| {
+            let cells = row.trim_matches('|').split('|');
+            cells.map(str::trim).collect::<Vec<_>>()
+        });
+        let wanted = |row: &Vec<&str>| row.len() == columns && row[2].parse::<u32>().is_ok();
+        rows.filter(wanted).collect()
+    }
+
+    fn sum(rows: &[Vec<&str>], column: usize) -> u32 {
+        let numbers = rows.iter().map(|row| row[column].parse::<u32>());
+        numbers.map(|number| number.expect("a number")).sum()
+    }
+
+    fn with_commas(number: u32) -> String {
+        match number / 1000 {
+            0 => number.to_string(),
+            thousands => format!("{thousands},{:03}", number % 1000),
+        }
+    }
+
+    #[test]
+    fn figures_of_the_matrix_are_the_sums_of_its_tables() {
+        let matrix = page("docs/track-record/matrix.md");
+        let (_, matrix) = matrix.split_once("<!-- matrix: ").expect("its beginning");
+        let (matrix, _) = matrix.split_once("<!-- end of matrix").expect("its end");
+        let (workloads, faults) = (rows(matrix, 7), rows(matrix, 12));
+        let (landed, acquisitions) = (sum(&faults, 2), sum(&workloads, 4));
+        let (violations, allowed) = (sum(&faults, 10), sum(&faults, 11));
+        let [invalid, unavailable] = ["| INVALID |", "| unavailable: "].map(|verdict| {
+            let lines = matrix.lines().filter(|line| line.contains(verdict));
+            u32::try_from(lines.count()).expect("a few")
+        });
+        let runs = sum(&faults, 1) + unavailable;
+        let valid = runs - invalid - unavailable;
+        let head = format!(
+            "{runs} cells: {valid} valid, {invalid} not, {unavailable} unavailable. {landed} faults landed, \
+             {acquisitions} acquisitions, {violations} violations, {allowed} overlaps"
+        );
+        assert!(matrix.contains(&head), "{head}");
+        let row = format!(
+            "| {runs} runs, {} faults, {} acquisitions | {valid} valid, {unavailable} unavailable, \
+             {invalid} INVALID; {} allowed overlaps |",
+            with_commas(landed),
+            with_commas(acquisitions),
+            with_commas(allowed),
+        );
+        assert!(page("docs/track-record.md").contains(&row), "{row}");
+    }
+}
+
 /// The code of `docs/testing.md`.
 mod testing {
     use std::error::Error;

@@ -354,7 +354,7 @@ pub fn record(path: &Path, place: Place, matrix: &str) -> anyhow::Result<()> {
         (Some(from), Some(to)) if from < to => {
             format!("{}{block}{}", &old[..from], &old[to + end.len()..])
         }
-        _ if old.is_empty() => format!("# Track record\n\n{block}\n"),
+        _ if old.is_empty() => format!("# Matrix\n\n{block}\n"),
         _ => format!("{}\n\n{block}\n", old.trim_end()),
     };
     if let Some(dir) = path.parent() {

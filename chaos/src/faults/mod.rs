@@ -76,6 +76,7 @@ impl<'de> Deserialize<'de> for Kind {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::path::Path;
 
     use super::*;
 
@@ -91,5 +92,30 @@ mod tests {
         }
         let names: BTreeSet<_> = all.iter().map(|kind| kind.name()).collect();
         assert_eq!(names.len(), all.len());
+    }
+
+    #[test]
+    fn pages_state_how_many_faults_there_are() {
+        let all = Kind::all();
+        let redis = all.iter().filter(|kind| kind.on.has(NodeKind::Redis));
+        let redis = redis.count();
+        let others = all.len() - redis;
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        for (page, words) in [
+            ("CONTRIBUTING.md", format!("{} faults", all.len())),
+            (
+                "docs/track-record.md",
+                format!("**{} faults**: {redis} for Redis", all.len()),
+            ),
+            ("docs/track-record.md", format!("and {others} more")),
+            (
+                "docs/track-record/matrix.md",
+                format!("the {redis} faults for Redis"),
+            ),
+        ] {
+            let text = std::fs::read_to_string(root.join(page)).expect("a page");
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(text.contains(&words), "{page} does not say {words:?}");
+        }
     }
 }
