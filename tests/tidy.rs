@@ -406,7 +406,7 @@ fn no_name_stands_for_two_things() {
 }
 
 /// The most words of our own that a reader has to learn.
-const OWN_WORDS: usize = 12;
+const OWN_WORDS: usize = 15;
 
 #[test]
 fn our_own_words_are_few_and_explained() {
