@@ -302,6 +302,41 @@ mod testing {
     }
 }
 
+/// The text between single backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    let lines = text.lines().filter(|line| !line.starts_with("```"));
+    lines.flat_map(|line| line.split('`').skip(1).step_by(2))
+}
+
+#[test]
+fn paths_and_tests_on_the_pages_for_contributors_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let tests = std::fs::read_dir(root.join("tests")).expect("a folder");
+    let tests = tests.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path()).ok());
+    let tests: String = tests.collect();
+    for (name, least) in [("ARCHITECTURE.md", 80), ("CONTRIBUTING.md", 100)] {
+        let text = page(name);
+        let mut seen = 0;
+        for word in quoted(&text) {
+            let is_name = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+            if !word.chars().all(is_name) {
+                continue;
+            }
+            let ends = [".rs", ".lua", ".md", ".toml", ".txt", "/"];
+            if ends.iter().any(|end| word.ends_with(end)) {
+                let found = root.join(word).exists() || root.join("src").join(word).exists();
+                assert!(found, "{name} names {word}, which does not exist");
+                seen += 1;
+            } else if word.matches('_').count() > 3 {
+                let test = format!("fn {word}(");
+                assert!(tests.contains(&test), "{name}: no test is called {word}");
+                seen += 1;
+            }
+        }
+        assert!(seen >= least, "{name} names {seen}");
+    }
+}
+
 /// What a page's code of this file is compared by: everything but white space.
 fn dense(text: &str) -> String {
     text.chars().filter(|c| !c.is_whitespace()).collect()
