@@ -79,6 +79,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::workload::Locker;
 
     #[test]
     fn every_kind_has_a_name_of_its_own_and_is_found_by_it() {
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_state_how_many_faults_there_are() {
+    fn pages_state_how_many_faults_and_known_bad_clients_there_are() {
         let all = Kind::all();
         let redis = all.iter().filter(|kind| kind.on.has(NodeKind::Redis));
         let redis = redis.count();
@@ -108,6 +109,10 @@ mod tests {
                 format!("**{} faults**: {redis} for Redis", all.len()),
             ),
             ("docs/track-record.md", format!("and {others} more")),
+            (
+                "docs/track-record.md",
+                format!("{} known-bad clients", Locker::CANARIES.len()),
+            ),
             (
                 "docs/track-record/matrix.md",
                 format!("the {redis} faults for Redis"),
