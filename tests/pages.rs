@@ -176,7 +176,7 @@ mod track_record {
     fn with_commas(number: u32) -> String {
         match number / 1000 {
             0 => number.to_string(),
-            thousands => format!("{thousands},{:03}", number % 1000),
+            thousands => format!("{},{:03}", with_commas(thousands), number % 1000),
         }
     }
 
