@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use quorate::node::{Node, Request};
 use quorate::{ExtendError, Fault, LockGuard, LossCause, NodeOutcome, Phase, Redlock, Wait};
+use quorate_testbed::{Fault as Cut, Proxy, Way};
 use support::stubborn::Treatment::{Fails, Honest, Late};
 use support::stubborn::{Stubborn, Treatment};
-use support::{PATIENCE, ask_server, eventually, has_key, masters, ms, secs, settings, take};
+use support::{
+    PATIENCE, ask_server, eventually, has_key, holders, masters, ms, secs, settings, take,
+};
 
 fn three(ttl: Duration) -> ([Arc<Stubborn>; 3], Redlock) {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
@@ -199,4 +202,40 @@ async fn an_extension_that_a_renewal_overtakes_does_not_call_the_lock_lost() {
     assert!(guard.is_valid());
     assert!(matches!(error, ExtendError::NoQuorum(_)), "{error}");
     guard.release().await;
+}
+
+/// A holder behind links that are down does not hear that its lock is broken, and renews when they are back. The operator's
+/// `max_ttl` is far below what the holder has left.
+#[tokio::test]
+async fn a_broken_holder_behind_links_that_were_down_does_not_come_back_behind_the_next_holder() {
+    let masters = masters(3);
+    let proxies: Vec<Proxy> = masters
+        .iter()
+        .map(|master| Proxy::start(master.addr()).expect("a proxy"))
+        .collect();
+    let urls = masters.iter().zip(&proxies);
+    let urls = urls.map(|(master, proxy)| master.url_at(proxy.addr()));
+    // A renewal is due every four seconds, and asked again on links that have come back.
+    let far = settings(urls).ttl(secs(12)).max_ttl(secs(60)).build();
+    let far = far.expect("good settings");
+    let near = settings(masters.urls()).node_timeout(ms(100));
+    let near = near.ttl(secs(1)).max_ttl(secs(1)).build();
+    let near = near.expect("good settings");
+    let guard = take(&far, "job").await;
+    let down: Vec<_> = proxies
+        .iter()
+        .map(|proxy| proxy.inject(Cut::Hold(Way::Both)))
+        .collect();
+    near.break_lock("job").await.expect("a good name");
+    let next = take(&near, "job").await;
+    let later = next.fencing_token();
+    assert!(later > guard.fencing_token());
+    next.release().await;
+    // Longer than the operator's clients can hold anything.
+    tokio::time::sleep(ms(1_500)).await;
+    assert!(guard.is_valid(), "it has not heard of it");
+    drop(down);
+    let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
+    assert_eq!(lost, Ok(LossCause::TakenAway));
+    assert_eq!(holders(&masters, "job"), 0);
 }

@@ -1,6 +1,6 @@
 -- BREAK: an operator's last resort. Deletes the lock whoever holds it, and wakes who is next. The
--- fence counter stays, and so does a mark for as long as the holder could still renew: without it
--- the holder's next renewal would put the key back. Who was broken before stays marked beside it. A value
+-- fence counter stays, and so does a mark for longer than the holder could still renew: without it
+-- the holder's next renewal would put the key back. Locks that were broken before stay marked as well. A value
 -- of another type is never touched, for GET fails first.
 -- KEYS: lock. ARGV as LOOK. Reply as LOOK without the line, from before; the note goes with the lock.
 local held = redis.call('GET', KEYS[1])
@@ -10,15 +10,16 @@ local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 --+ note/said.lua
 local was = {held and string.sub(held, 1, 96), left, redis.call('GET', '{fence}' .. KEYS[1]), said}
 if held then
-  -- Of another client nobody renews: only what is of ours is marked, for no longer than any of ours lives.
+  -- Of another client nobody renews: only what is of ours is marked.
   local marked = held == '{shared}' or string.sub(held, 1, #'{owner}') == '{owner}'
     or #held == 32 and string.match(held, '^%x+$')
   if marked and left > 0 then
     local others = redis.call('GET', '{broken}' .. KEYS[1]) or ''
-    local lives = redis.call('PTTL', '{broken}' .. KEYS[1])
-    -- Far fewer than this are broken within a lease.
-    local all = string.sub('\n' .. held .. '\n' .. others, 1, 2048)
-    redis.call('SET', '{broken}' .. KEYS[1], all, 'PX', math.min(math.max(left, lives), MAX_TTL))
+    -- Room for 480 locks, the last one first: a break every three minutes for the longest ttl.
+    local all = string.sub('\n' .. held .. '\n' .. others, 1, 16384)
+    -- Twice the longest ttl that any client can have, which is the life of a counter: what the key has left, or this client's
+    -- MAX_TTL, says nothing of a renewal that is still on its way, or of a master where the break comes later.
+    redis.call('SET', '{broken}' .. KEYS[1], all, 'PX', 2 * FENCE_TTL)
   end
   redis.call('DEL', KEYS[1])
   if type(said) == 'string' then

@@ -53,6 +53,9 @@ macro_rules! all_cases {
                 a_withdrawn_lock_among_many_is_left_alone
                 an_extension_of_withdrawn_locks_only_is_not_sent
                 many_locks_are_answered_in_the_order_asked;
+            line:
+                a_ticket_key_that_is_gone_is_set_again_by_the_next_heartbeat
+                releases_of_many_wake_a_line_whose_ticket_key_was_gone_until_a_heartbeat;
             look:
                 a_look_at_nothing_finds_nothing
                 a_look_tells_holder_time_and_counter
@@ -60,6 +63,8 @@ macro_rules! all_cases {
                 a_look_at_another_type_is_a_fault
                 a_break_deletes_the_lock_and_tells_what_was_there
                 who_was_broken_stays_so_when_the_next_is_broken_too
+                the_mark_of_a_break_outlives_the_longest_ttl_that_any_client_can_have
+                the_first_of_hundreds_that_were_broken_stays_so
                 another_clients_lock_is_broken_without_a_mark
                 a_break_that_cannot_be_noted_does_nothing
                 a_break_of_nothing_is_no_fault

@@ -1,11 +1,17 @@
 //! Looking at a lock on one master, and breaking it.
 
-use quorate::node::{Answer, Extended, Fault, KeyState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate::Token;
+use quorate::node::{Answer, Claim, Class, Extended, Fairness, Fault, Group, KeyState, Mode, Part};
 
 use crate::arm::{Arm, LONG, assert_about, each, fence, hex, now};
-use crate::support::asking::{acquire, claim, extend, look, smash};
+use crate::support::asking::{acquire, claim, extend, look, smash, token};
+use crate::support::secs;
 
 const KEY: &[u8] = b"job";
+const DAY: Duration = secs(86_400);
 
 /// Where it stands that a lock was broken.
 fn mark(key: &[u8]) -> Vec<u8> {
@@ -75,15 +81,52 @@ pub(crate) async fn who_was_broken_stays_so_when_the_next_is_broken_too(arm: &Ar
         assert_eq!(said, Ok(each(&[Extended::NotOurs])));
     }
     assert_eq!(arm.read(KEY), None);
-    // Each for as long as it could still renew, which may be longer than the last one could.
-    arm.clear();
-    let (first, last) = (claim(KEY, 1), claim(KEY, 2));
-    arm.granted(acquire(&first, LONG, now())).await;
-    arm.ask(smash(KEY)).await.expect("broken");
+}
+
+/// Whatever time was left, and whatever `max_ttl` the operator has: another client's may be a day.
+pub(crate) async fn the_mark_of_a_break_outlives_the_longest_ttl_that_any_client_can_have(
+    arm: &Arm,
+) {
     let short = LONG / 20;
-    arm.granted(acquire(&last, short, now())).await;
+    let number = arm.granted(acquire(&claim(KEY, 1), short, now())).await;
     arm.ask(smash(KEY)).await.expect("broken");
-    assert_about(arm.ttl(&mark(KEY)), LONG);
+    assert_about(arm.ttl(&mark(KEY)), 2 * DAY);
+    // And where a class is broken behind it.
+    arm.put(&mark(KEY), b"\nanother\n", Some(secs(1)));
+    let part = Part {
+        key: KEY.into(),
+        mode: Mode::Class(Class::Shared),
+    };
+    let group = Group::new(vec![part]);
+    group.agreed(number);
+    let reader = Claim::new("", KEY, token(2), true).with_fairness(Fairness::Fair(None));
+    let reader = Arc::new(reader.with_group(group));
+    arm.granted(acquire(&reader, short, now())).await;
+    arm.ask(smash(KEY)).await.expect("broken");
+    assert_about(arm.ttl(&mark(KEY)), 2 * DAY);
+    assert!(
+        arm.read(&mark(KEY))
+            .is_some_and(|text| text.ends_with(b"\nanother\n"))
+    );
+}
+
+/// As many as an operator's script can break in a day, with a break every three minutes.
+pub(crate) async fn the_first_of_hundreds_that_were_broken_stays_so(arm: &Arm) {
+    for n in 1..=96 {
+        let mut bytes = [n; 16];
+        for more in 0..5 {
+            bytes[0] = more;
+            let holder = Claim::new("", KEY, Token::from_bytes(bytes), true);
+            arm.granted(acquire(&Arc::new(holder), LONG, now())).await;
+            arm.ask(smash(KEY)).await.expect("broken");
+        }
+    }
+    let first = Token::from_bytes([&[0][..], &[1; 15]].concat().try_into().expect("sixteen"));
+    let first = Arc::new(Claim::new("", KEY, first, true));
+    let said = arm.ask(extend(&[(&first, LONG)])).await;
+    assert_eq!(said, Ok(each(&[Extended::NotOurs])));
+    let mark = arm.read(&mark(KEY)).expect("a mark");
+    assert!(mark.len() <= 20_000, "{} bytes", mark.len());
 }
 
 pub(crate) async fn another_clients_lock_is_broken_without_a_mark(arm: &Arm) {

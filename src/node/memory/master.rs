@@ -19,6 +19,9 @@ pub(super) const PROCESS_LEN: usize = 16;
 /// How long a fencing counter outlives its last grant, where it is not ahead of the master's clock.
 const FENCE_TTL_US: u64 = 86_400_000_000;
 
+/// How long the mark of a break is kept: twice the longest ttl that any client can have.
+const BROKEN_TTL_US: u64 = 2 * FENCE_TTL_US;
+
 /// So much of a value is told to others: more than any of ours has.
 const TOLD: usize = 96;
 
@@ -218,6 +221,13 @@ impl Master {
     /// The run of the server that it is in.
     pub fn run(&self) -> &ServerRun {
         &self.run.0
+    }
+
+    /// Loses the ticket key of the line of a lock, as an eviction or an operator may make it.
+    pub fn forget_ticket(&mut self, lock: &[u8]) {
+        if let Some(line) = self.lines.get_mut(lock) {
+            line.ticket = 0;
+        }
     }
 
     /// From now on its numbers are drawn by that clock.
@@ -670,8 +680,8 @@ impl Master {
 
     fn break_lock(&mut self, now: u64, key: &[u8], was: KeyState) -> Outcome<KeyState> {
         if let Some(holder) = self.text(now, key)?.map(told) {
-            if let Some(left) = was.ttl_left {
-                self.mark_as_broken(now, key, &holder, left)?;
+            if was.ttl_left.is_some() {
+                self.mark_as_broken(now, key, &holder)?;
             }
             self.keys.remove(key);
             if keys::is_marker(&holder) {
@@ -690,21 +700,15 @@ impl Master {
     }
 
     /// One line for each of ours that was broken, the last one first: another client's nobody renews.
-    fn mark_as_broken(
-        &mut self,
-        now: u64,
-        key: &[u8],
-        holder: &[u8],
-        left: Duration,
-    ) -> Outcome<()> {
+    fn mark_as_broken(&mut self, now: u64, key: &[u8], holder: &[u8]) -> Outcome<()> {
         if !keys::is_marker(holder) && Token::from_hex(holder).is_none() {
             return Ok(());
         }
         let mark = Family::Broken.of(key);
         let others = self.text(now, &mark)?.unwrap_or(b"");
         let mut all = [b"\n", holder, b"\n", others].concat();
-        all.truncate(2048);
-        let lives = self.ttl_left(now, &mark).unwrap_or(left).max(left);
+        all.truncate(16_384);
+        let lives = Duration::from_micros(BROKEN_TTL_US);
         self.set(now, &mark, all, Some(lives));
         Ok(())
     }
@@ -841,6 +845,10 @@ impl Waiting {
         if !known {
             self.queue.insert((ticket.number, ticket.waiter.clone()));
             self.ticket = self.ticket.max(ticket.number);
+        }
+        if self.ticket == 0 {
+            // It was deleted or evicted while others wait.
+            self.ticket = self.queue.last().map_or(0, |(number, _)| *number);
         }
         self.expires = self.expires.max(ms + beat);
     }

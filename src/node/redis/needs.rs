@@ -182,7 +182,6 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Operating, "ZRANGE {queue} 0 0"),
     (Purpose::Operating, "ZSCORE {alive} x"),
     (Purpose::Operating, "GET {broken}"),
-    (Purpose::Operating, "PTTL {broken}"),
     (Purpose::Operating, "SET {broken} x XX PX 1"),
     (Purpose::Operating, "GET {note}"),
     (Purpose::Operating, "DEL {note}"),
