@@ -15,8 +15,18 @@ if held then
     or #held == 32 and string.match(held, '^%x+$')
   if marked and left > 0 then
     local others = redis.call('GET', '{broken}' .. KEYS[1]) or ''
+    local lines = {'', held, others}
+    if type(said) == 'table' then
+      -- Of a class: the counter and the holds, so that a hold that comes later is told from those that are broken.
+      local counter = string.match(was[3] or '', '^%d+$') or '0'
+      lines = {'', held .. '\t' .. counter}
+      for i = 1, #said, 3 do
+        lines[#lines + 1] = said[i]
+      end
+      lines[#lines + 1] = others
+    end
     -- Room for 480 locks, the last one first: a break every three minutes for the longest ttl.
-    local all = string.sub('\n' .. held .. '\n' .. others, 1, 16384)
+    local all = string.sub(table.concat(lines, '\n'), 1, 16384)
     -- Twice the longest ttl that any client can have, which is the life of a counter: what the key has left, or this client's
     -- MAX_TTL, says nothing of a renewal that is still on its way, or of a master where the break comes later.
     redis.call('SET', '{broken}' .. KEYS[1], all, 'PX', 2 * FENCE_TTL)

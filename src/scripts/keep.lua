@@ -11,6 +11,8 @@ local said = {}
 --+ many/each.lua
 local time = call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
+--+ mark/has.lua
+--+ mark/class.lua
 local function keep(key, value, ttl, mode, number)
   local held = redis.pcall('GET', key)
   if type(held) == 'table' then
@@ -29,7 +31,8 @@ local function keep(key, value, ttl, mode, number)
     known = call('ZSCORE', holds, value)
   end
   -- Also where others of its class have come since: it was broken, they were not.
-  if not known and has(call('GET', '{broken}' .. key), ours) then
+  local mark = not known and call('GET', '{broken}' .. key)
+  if mark and (mode == 'x' and has(mark, ours) or mode ~= 'x' and has_hold(mark, mode, value, number)) then
     return '0'
   end
   if mode == 'x' then

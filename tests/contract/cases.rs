@@ -88,6 +88,7 @@ macro_rules! all_cases {
                 who_joins_where_the_counter_is_gone_gets_no_number_and_no_place
                 readers_behind_a_writer_that_gives_up_are_woken
                 a_hold_that_was_broken_does_not_join_who_came_after
+                a_hold_that_came_after_a_break_of_its_class_is_put_back
                 a_foreign_lock_is_one_whatever_it_holds
                 who_was_broken_and_keeps_on_is_told_how_long_the_next_has_it
                 a_key_that_cannot_be_renewed_stands_in_no_others_way

@@ -116,6 +116,33 @@ pub(crate) async fn a_hold_that_was_broken_does_not_join_who_came_after(arm: &Ar
     assert_eq!(values, [hex(3)]);
 }
 
+/// A break is noted for days: of a class that is used on, later holds must not do without a master for so long.
+pub(crate) async fn a_hold_that_came_after_a_break_of_its_class_is_put_back(arm: &Arm) {
+    for class in [Class::Shared, Class::Owner("job 7".into())] {
+        arm.clear();
+        let hold = |n, number| of_class(KEY, n, class.clone(), number);
+        let number = arm.granted(acquire(&hold(1, 0), LONG, now())).await;
+        let joined = arm.granted(acquire(&hold(2, 0), LONG, now())).await;
+        assert_eq!(joined, number);
+        arm.ask(smash(KEY)).await.expect("broken");
+        // The second one agreed on a number that this master was not told of.
+        for broken in [hold(1, number), hold(2, number + 7), hold(3, number)] {
+            let kept = arm.ask(extend(&[(&broken, LONG)])).await;
+            assert_eq!(kept, Ok(each(&[Extended::NotOurs])));
+        }
+        assert_eq!(arm.read(KEY), None);
+        let later = hold(4, number + 8);
+        let kept = arm.ask(extend(&[(&later, LONG)])).await;
+        assert_eq!(kept, Ok(each(&[Extended::Restored])));
+        // It is broken itself, and the first ones stay so.
+        arm.ask(smash(KEY)).await.expect("broken");
+        for broken in [later, hold(1, number), hold(2, number + 7)] {
+            let kept = arm.ask(extend(&[(&broken, LONG)])).await;
+            assert_eq!(kept, Ok(each(&[Extended::NotOurs])));
+        }
+    }
+}
+
 pub(crate) async fn a_foreign_lock_is_one_whatever_it_holds(arm: &Arm) {
     let part = |key: &[u8]| Part {
         key: key.into(),

@@ -418,7 +418,12 @@ impl Master {
         }
         let known = held.is_some() && (part.mode == Mode::Exclusive || self.has_name(key, value));
         // Also where others of its class have come since: it was broken, they were not.
-        if !known && self.is_broken(now, key, &ours)? {
+        let broken = !known
+            && match part.mode {
+                Mode::Exclusive => self.is_broken(now, key, &ours)?,
+                Mode::Class(_) => self.is_hold_broken(now, key, &ours, (&value, number))?,
+            };
+        if broken {
             return Ok(Extended::NotOurs);
         }
         let Mode::Class(class) = &part.mode else {

@@ -681,7 +681,7 @@ impl Master {
     fn break_lock(&mut self, now: u64, key: &[u8], was: KeyState) -> Outcome<KeyState> {
         if let Some(holder) = self.text(now, key)?.map(told) {
             if was.ttl_left.is_some() {
-                self.mark_as_broken(now, key, &holder)?;
+                self.mark_as_broken(now, key, &holder, &was)?;
             }
             self.keys.remove(key);
             if keys::is_marker(&holder) {
@@ -699,14 +699,30 @@ impl Master {
         Ok(KeyState { queue, ..was })
     }
 
-    /// One line for each of ours that was broken, the last one first: another client's nobody renews.
-    fn mark_as_broken(&mut self, now: u64, key: &[u8], holder: &[u8]) -> Outcome<()> {
+    /// One line for each of ours that was broken, the last one first: another client's nobody renews. Of a class one for the
+    /// marker and the counter, and one for each hold.
+    fn mark_as_broken(
+        &mut self,
+        now: u64,
+        key: &[u8],
+        holder: &[u8],
+        was: &KeyState,
+    ) -> Outcome<()> {
         if !keys::is_marker(holder) && Token::from_hex(holder).is_none() {
             return Ok(());
         }
         let mark = Family::Broken.of(key);
         let others = self.text(now, &mark)?.unwrap_or(b"");
-        let mut all = [b"\n", holder, b"\n", others].concat();
+        let counter = was.counter.unwrap_or(0).to_string();
+        let mut all = if keys::is_marker(holder) {
+            [b"\n", holder, b"\t", counter.as_bytes(), b"\n"].concat()
+        } else {
+            [b"\n", holder, b"\n"].concat()
+        };
+        for hold in &was.holds {
+            all.extend([&hold.value[..], b"\n"].concat());
+        }
+        all.extend_from_slice(others);
         all.truncate(16_384);
         let lives = Duration::from_micros(BROKEN_TTL_US);
         self.set(now, &mark, all, Some(lives));
@@ -718,6 +734,29 @@ impl Master {
         let mark = self.text(now, &Family::Broken.of(key))?.unwrap_or(b"");
         let line = [b"\n", ours, b"\n"].concat();
         Ok(mark.windows(line.len()).any(|piece| piece == line))
+    }
+
+    /// Whether a hold of a class with this number was broken: it was here, or its number is not above the counter of that
+    /// time.
+    pub(super) fn is_hold_broken(
+        &mut self,
+        now: u64,
+        key: &[u8],
+        marker: &[u8],
+        (value, number): (&[u8], u64),
+    ) -> Outcome<bool> {
+        if self.is_broken(now, key, value)? {
+            return Ok(true);
+        }
+        let mark = self.text(now, &Family::Broken.of(key))?.unwrap_or(b"");
+        let before = [b"\n", marker, b"\t"].concat();
+        let at = mark.windows(before.len()).position(|piece| piece == before);
+        let last = at.and_then(|at| {
+            let rest = &mark[at + before.len()..];
+            let end = rest.iter().position(|byte| *byte == b'\n')?;
+            parse(&rest[..end])
+        });
+        Ok(last.is_some_and(|last| number <= last))
     }
 
     pub(super) fn publish(&mut self, waiter: &str, key: &[u8]) {

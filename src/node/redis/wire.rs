@@ -77,6 +77,7 @@ const PARTS: [(&str, &str); 18] = [
     part!("many/lines.lua"),
     part!("many/seen.lua"),
     part!("mark/has.lua"),
+    part!("mark/class.lua"),
     part!("note/forget.lua"),
     part!("note/said.lua"),
     part!("wake/readers.lua"),
