@@ -1,11 +1,11 @@
 //! The first questions of a session.
 
 use quorate::node::Fault;
-use zookeeper_client::Client;
+use zookeeper_client::{Client, CreateMode, Error, MultiWriteResult, MultiWriter, Stat};
 
 use crate::address::Address;
 use crate::fault;
-use crate::layout::Layout;
+use crate::layout::{Layout, fresh};
 
 /// Brings the member up to what its leader knows, and reads the name of the ensemble.
 pub(crate) async fn greet(client: &Client, address: &Address) -> Result<String, Fault> {
@@ -18,4 +18,39 @@ pub(crate) async fn greet(client: &Client, address: &Address) -> Result<String, 
     identity
         .filter(|name| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_hexdigit()))
         .ok_or_else(|| fault::unprepared(address))
+}
+
+/// Writes as a lock does, and leaves nothing: a znode that is made, written and removed in one transaction. Returns the date
+/// that the ensemble gave it, in microseconds since 1970: nothing else tells its clock.
+pub(crate) async fn date(client: &Client, address: &Address) -> Result<Option<u64>, Fault> {
+    let layout = Layout::new(address);
+    let path = format!("{}/probe-{}", layout.records(), fresh());
+    let fault = |error: &Error| fault::of_request(error, address);
+    let mut writer = client.new_multi_writer();
+    write(&mut writer, &layout, &path).map_err(|error| fault(&error))?;
+    let written = writer.commit().await;
+    let written = written.map_err(|error| fault(&Error::from(error)))?;
+    Ok(date_of_all(&written))
+}
+
+fn write(writer: &mut MultiWriter<'_>, layout: &Layout, path: &str) -> Result<(), Error> {
+    let options = layout.options(CreateMode::Persistent);
+    writer.add_create(path, b"", &options)?;
+    // Of what is made in a transaction some servers tell no date.
+    writer.add_set_data(path, b"", None)?;
+    writer.add_delete(path, None)
+}
+
+/// The date of a transaction.
+pub(crate) fn date_of_all(results: &[MultiWriteResult]) -> Option<u64> {
+    results.iter().find_map(|result| match result {
+        MultiWriteResult::SetData { stat } | MultiWriteResult::Create { stat, .. } => date_of(stat),
+        _ => None,
+    })
+}
+
+/// The date of the last change of a znode.
+pub(crate) fn date_of(stat: &Stat) -> Option<u64> {
+    let millis = u64::try_from(stat.mtime).ok();
+    millis.filter(|millis| *millis > 0)?.checked_mul(1_000)
 }

@@ -7,13 +7,10 @@ use quorate::node::{Fault, NodeName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use zookeeper_client::{Client, CreateMode, Error};
 
 use crate::address::{Address, with_port};
 use crate::dial::{Dialled, dial};
-use crate::fault;
-use crate::greet::greet;
-use crate::layout::{Layout, fresh};
+use crate::greet::{date, greet};
 
 /// How many round trips are measured.
 const ROUNDS: usize = 3;
@@ -45,9 +42,9 @@ pub(crate) async fn inspect(address: &Address, name: NodeName) -> Inspection {
     found.wake_ups = true;
     for _ in 0..ROUNDS {
         let begun = Instant::now();
-        let written = timeout(address.timeout, write(&dialled.client, address)).await;
+        let written = timeout(address.timeout, date(&dialled.client, address)).await;
         match written.unwrap_or(Err(Fault::Timeout(address.timeout))) {
-            Ok(()) => {
+            Ok(_) => {
                 let took = begun.elapsed();
                 found.round_trip = Some(found.round_trip.map_or(took, |least| least.min(took)));
             }
@@ -60,23 +57,6 @@ pub(crate) async fn inspect(address: &Address, name: NodeName) -> Inspection {
 fn with(mut found: Inspection, fault: Fault) -> Inspection {
     found.fault = Some(fault);
     found
-}
-
-/// Writes as a lock does, and leaves nothing: a znode that is made and removed in one transaction.
-async fn write(client: &Client, address: &Address) -> Result<(), Fault> {
-    let layout = Layout::new(address);
-    let path = format!("{}/probe-{}", layout.records(), fresh());
-    let mut writer = client.new_multi_writer();
-    let options = layout.options(CreateMode::Persistent);
-    let added = writer
-        .add_create(&path, b"", &options)
-        .and_then(|()| writer.add_delete(&path, None));
-    let fault = |error| fault::of_request(&error, address);
-    added.map_err(fault)?;
-    let written = writer.commit().await;
-    written
-        .map(|_| ())
-        .map_err(|error| fault(Error::from(error)))
 }
 
 /// Takes over what the member says of itself to `srvr`, which its administrators may have forbidden.

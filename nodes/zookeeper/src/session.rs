@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
@@ -14,6 +15,7 @@ use zookeeper_client::{Client, CreateMode, Error, MultiWriteError, MultiWriteRes
 use crate::address::Address;
 use crate::dial::{Dialled, Watch};
 use crate::fault;
+use crate::greet::{date_of, date_of_all};
 use crate::layout::{Layout, life_of, unhex};
 use crate::step::{Life, Step, life, removal, steps, version};
 use crate::words;
@@ -38,6 +40,8 @@ pub struct ZooKeeperSession {
     /// Which life of each record was seen last: where to look first.
     lives: HashMap<Arc<[u8]>, Life>,
     draw: StdRng,
+    /// What the clock of the ensemble showed at the last change, in microseconds since 1970; 0 where that is not known.
+    date: AtomicU64,
 }
 
 /// What stands where a record should be and is none: no version of it fits.
@@ -60,7 +64,7 @@ enum Outcome {
 type Told = (Arc<str>, Vec<u8>);
 
 impl ZooKeeperSession {
-    pub(crate) fn new(dialled: Dialled, address: Arc<Address>) -> Self {
+    pub(crate) fn new(dialled: Dialled, address: Arc<Address>, date: Option<u64>) -> Self {
         Self {
             client: dialled.client,
             layout: Layout::new(&address),
@@ -68,6 +72,13 @@ impl ZooKeeperSession {
             names: Vec::new(),
             lives: HashMap::new(),
             draw: rand::make_rng(),
+            date: AtomicU64::new(date.unwrap_or(0)),
+        }
+    }
+
+    fn learn_date(&self, date: Option<u64>) {
+        if let Some(date) = date {
+            self.date.store(date, Ordering::Relaxed);
         }
     }
 
@@ -187,7 +198,10 @@ impl ZooKeeperSession {
             let set = self.client.set_data(&path, state, Some(at));
             return async move {
                 match set.await {
-                    Ok(stat) => Ok(Outcome::Done(vec![version(life, stat.version)])),
+                    Ok(stat) => {
+                        self.learn_date(date_of(&stat));
+                        Ok(Outcome::Done(vec![version(life, stat.version)]))
+                    }
                     Err(Error::BadVersion | Error::NoNode) => Ok(Outcome::Stale),
                     Err(error) => Err(self.fault(&error)),
                 }
@@ -256,6 +270,7 @@ impl ZooKeeperSession {
         let of_records: usize = steps.iter().map(Vec::len).sum();
         match said {
             Ok(results) if results.len() == of_records + told => {
+                self.learn_date(date_of_all(&results));
                 Ok(Outcome::Done(versions(&results, steps, before)))
             }
             Ok(_) => Err(Fault::Disconnected("half an answer".into())),
@@ -364,6 +379,11 @@ impl Session for ZooKeeperSession {
         Ok(without_clock(named.zip(records).filter(there).collect()))
     }
 
+    fn date(&self) -> Option<u64> {
+        let date = self.date.load(Ordering::Relaxed);
+        (date > 0).then_some(date)
+    }
+
     async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
         let watch = Watch::on(&self.client)?;
         let sent: Vec<_> = records
@@ -376,7 +396,8 @@ impl Session for ZooKeeperSession {
     }
 }
 
-/// A server of ZooKeeper does not say what time it is.
+/// A server of ZooKeeper does not say what time it is. It dates its changes by the clock of whichever member leads, which may
+/// be another one at any time: no lease can be measured with that.
 fn without_clock<T>(what: T) -> Clocked<T> {
     Clocked { what, clock: None }
 }

@@ -8,7 +8,7 @@ use quorate::node::{Fault, NodeName, ServerRun};
 
 use crate::address::{Address, BadUrl};
 use crate::dial::dial;
-use crate::greet::greet;
+use crate::greet::{date, greet};
 use crate::inspect;
 use crate::listener::ZooKeeperListener;
 use crate::session::ZooKeeperSession;
@@ -59,8 +59,10 @@ impl Store for ZooKeeper {
 
     async fn connect(&self) -> Result<(Self::Session, Greeting), Fault> {
         let dialled = dial(&self.address).await?;
-        let identity = greet(&dialled.client, &self.address).await?;
-        let session = ZooKeeperSession::new(dialled, self.address.clone());
+        let client = &dialled.client;
+        let (identity, date) =
+            futures::try_join!(greet(client, &self.address), date(client, &self.address))?;
+        let session = ZooKeeperSession::new(dialled, self.address.clone(), date);
         // After a restart it has all it had: another run is only another ensemble.
         let run = ServerRun::new(format!("zk-{identity}"));
         Ok((session, Greeting::new(run).server(identity)))

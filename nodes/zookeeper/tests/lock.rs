@@ -4,11 +4,16 @@ mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use quorate::{AcquireError, Redlock, RedlockBuilder, RestartGuard, TryAcquire, Wait};
+use quorate::runtime::{BoxFuture, Runtime};
+use quorate::{
+    AcquireError, OnceOutcome, Redlock, RedlockBuilder, RestartGuard, TryAcquire, ValueError, Wait,
+};
 use quorate_testbed::{Masters, ZooKeeperOptions};
 use quorate_zookeeper::node;
+use rand::RngExt;
+use rand::rngs::StdRng;
 use support::*;
 
 /// A client of one ZooKeeper, as a process of its own would be.
@@ -225,4 +230,56 @@ test!(a_zookeeper_that_is_not_prepared_is_no_lock_and_says_so_at_once, server =>
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
     let AcquireError::NoQuorum(_) = &refused else { panic!("{refused:?}") };
     assert!(format!("{refused:?}").contains("quorate prepare"), "{refused:?}");
+});
+
+/// A machine whose wall clock is ahead by this much.
+struct Ahead(Duration);
+
+impl Runtime for Ahead {
+    fn now(&self) -> quorate::Instant {
+        quorate::Instant::now()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        wall_micros() + self.0.as_micros() as u64
+    }
+
+    fn sleep_until(&self, at: quorate::Instant) -> BoxFuture<()> {
+        Box::pin(tokio::time::sleep(at.saturating_since(self.now())))
+    }
+
+    fn spawn(&self, task: BoxFuture<()>) -> bool {
+        tokio::spawn(task);
+        true
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        let mut rng: StdRng = rand::make_rng();
+        bytes.fill_with(|| rng.random());
+    }
+}
+
+fn wall_micros() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    since.as_micros() as u64
+}
+
+test!(a_machine_whose_clock_is_ahead_draws_numbers_by_the_ensembles_clock_and_switches_no_job_off, server => {
+    let month = Duration::from_secs(30 * 24 * 3600);
+    let period = Duration::from_secs(24 * 3600);
+    let ahead = settings(&server).runtime(Arc::new(Ahead(month)));
+    let (right, ahead) = (client(&server), ahead.build().unwrap());
+    right.once("nightly", period).create().await.unwrap();
+    let outcome = ahead.once("nightly", period).at_most_once(async |_| ()).await;
+    let Err(ValueError::Ahead { recorded: false, ahead: by, .. }) = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert!(by + period >= month, "{by:?}");
+    let outcome = right.once("nightly", period).at_most_once(async |_| ()).await;
+    assert_eq!(outcome, Ok(OnceOutcome::Done(())));
+    let guard = ahead.acquire("job").await.unwrap();
+    let number = guard.fencing_token().expect("fenced");
+    let now = wall_micros();
+    assert!(number < now + 60_000_000, "{number} {now}");
+    guard.release().await;
 });

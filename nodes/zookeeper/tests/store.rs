@@ -367,3 +367,30 @@ test!(a_killed_server_is_noticed_at_once_and_has_forgotten_nothing, server => {
     assert_eq!((before.run, before.server), (after.run, after.server));
     assert!(after.uptime.is_none(), "it loses nothing");
 });
+
+test!(a_session_tells_the_date_of_its_last_change_from_the_first_answer_on, server => {
+    let mut session = session(&server).await;
+    let near = |date: Option<u64>| {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        date.is_some_and(|date| date.abs_diff(since.as_micros() as u64) < 60_000_000)
+    };
+    let first = session.date();
+    assert!(near(first), "{first:?}");
+    // Each way of a change: made, written, together with another, and behind a wake-up.
+    let mut last = first;
+    let mut version = 0;
+    for round in 0..3 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        version = put(&mut session, "a", version, &[round]).await;
+        let date = session.date();
+        assert!(near(date) && (date > last || round == 0), "{date:?} after {last:?}");
+        last = date;
+    }
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let both = Commit { changes: vec![change("a", version, b"2"), change("b", 0, b"2")], wakes: vec![] };
+    session.commit(&[both]).await.unwrap();
+    assert!(session.date() > last);
+    // What it tells leaves nothing behind.
+    let names: Vec<_> = session.page(0, 100).await.unwrap().what.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, [b"a".to_vec(), b"b".to_vec()]);
+});
