@@ -5,7 +5,7 @@ mod support;
 use std::time::Duration;
 
 use quorate::{AcquireError, Leader, Leadership, Observation, Redlock, RedlockBuilder, Wait};
-use quorate_testbed::{Masters, Reply};
+use quorate_testbed::{ClockShim, Masters, OffsetFile, Reply, ServerOptions, Skew};
 use support::{PATIENCE, ask_server, eventually, masters, ms, redlock, secs, settings};
 
 /// Longer than any of these tests waits for something to happen.
@@ -348,4 +348,41 @@ fn an_observer_with_a_ttl_of_nothing_lets_others_run() {
         done.send(()).expect("the test waits");
     });
     told.recv_timeout(PATIENCE).expect("it looks and looks");
+}
+
+/// One clock was 30 days ahead while another master was away. Then the clocks are right, a day passes without a leader, and
+/// the master whose clock was ahead is away.
+#[tokio::test]
+async fn terms_rise_after_a_day_without_use_where_a_clock_was_ahead_and_observers_follow() {
+    let shim = match ClockShim::build() {
+        Ok(shim) => shim,
+        Err(error) => {
+            eprintln!("SKIPPED: no jumping clock on this machine: {error}");
+            return;
+        }
+    };
+    let offset = |_| shim.offset_file().expect("an offset file");
+    let offsets: Vec<OffsetFile> = (0..3).map(offset).collect();
+    let month = secs(30 * 86_400);
+    offsets[0].set(month, Skew::Ahead).expect("set");
+    let masters = Masters::start_with(3, |n| ServerOptions::new().clock(&shim, &offsets[n]))
+        .expect("three masters");
+    masters[2].stop().expect("stopped");
+    let redlock = redlock(&masters);
+    let mut observer = observe(&redlock);
+    let leads = campaign(&redlock, "first").await;
+    let first = led(&mut observer).await;
+    assert_eq!(first.term, leads.term());
+    leads.resign().await;
+    assert_eq!(change(&mut observer).await, None);
+    masters[2].restart().expect("it is back");
+    for offset in &offsets {
+        offset.set(secs(25 * 3600), Skew::Ahead).expect("set");
+    }
+    masters[0].stop().expect("stopped");
+    let leads = campaign(&redlock, "second").await;
+    assert!(leads.term() > first.term, "{} {}", leads.term(), first.term);
+    let second = led(&mut observer).await;
+    assert_eq!((second.term, text(&second)), (leads.term(), Some("second")));
+    leads.resign().await;
 }
