@@ -9,12 +9,13 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::clock::{ClockShim, OffsetFile};
 use crate::console::Console;
 use crate::error::Error;
 use crate::life::Life;
@@ -33,6 +34,9 @@ pub struct MariaDbOptions {
     flush: u8,
     home: Option<PathBuf>,
     args: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    /// Directories that the server needs for as long as it runs.
+    keeps: Vec<Arc<TempDir>>,
 }
 
 impl Default for MariaDbOptions {
@@ -41,6 +45,8 @@ impl Default for MariaDbOptions {
             flush: 1,
             home: None,
             args: Vec::new(),
+            env: Vec::new(),
+            keeps: Vec::new(),
         }
     }
 }
@@ -81,6 +87,14 @@ impl MariaDbOptions {
     /// Look up the names of those who connect. Default: it does not.
     pub fn resolve_names(self) -> Self {
         self.arg("--skip-skip-name-resolve")
+    }
+
+    /// Let the server tell its time by `offset`, in this and all its later lives. Default: the true time.
+    pub fn clock(mut self, shim: &ClockShim, offset: &OffsetFile) -> Self {
+        self.keeps.push(shim.home());
+        self.keeps.extend(offset.home());
+        self.env.extend(shim.env(offset));
+        self
     }
 
     /// One more command line argument for the server; it overrides what the other options say.
@@ -308,6 +322,7 @@ impl MariaDb {
         command
             .args(self.arguments())
             .args(&self.options.args)
+            .envs(self.options.env.iter().map(|(name, value)| (name, value)))
             .current_dir(self.dir.path());
         self.life.begin(command)?;
         self.wait_ready()
