@@ -44,7 +44,9 @@ fn of_server(said: &ServerError) -> Fault {
     match code {
         // A lock that somebody else holds, a deadlock, a statement that took too long or was killed.
         1205 | 1213 | 1317 | 1969 | 3024 => Fault::Busy,
-        1290 | 1792 | 1836 => Fault::ReadOnly,
+        // What an option forbids: this one, as a rule.
+        1290 if message.contains("read") => Fault::ReadOnly,
+        1792 | 1836 => Fault::ReadOnly,
         1021 | 1026 | 1030 | 1114 => Fault::Misconf,
         1037 | 1038 | 1041 => Fault::OutOfMemory,
         1044 | 1045 | 1095 | 1142 | 1143 | 1227 | 1370 | 1698 => Fault::Denied(text()),
@@ -88,7 +90,9 @@ mod tests {
     #[test]
     fn errors_of_the_server_are_sorted() {
         assert_eq!(of(1205, ""), Fault::Busy);
-        assert_eq!(of(1290, ""), Fault::ReadOnly);
+        assert_eq!(of(1290, "--read-only"), Fault::ReadOnly);
+        let engine = of(1290, "--enforce-storage-engine").to_string();
+        assert!(engine.contains("enforce-storage-engine"), "{engine}");
         assert_eq!(of(1114, ""), Fault::Misconf);
         assert_eq!(of(1041, ""), Fault::OutOfMemory);
         assert_eq!(of(1040, "Too many").kind(), "down");

@@ -6,6 +6,7 @@ use quorate::Inspection;
 use quorate::node::{Fault, NodeName};
 
 use crate::connection::Connection;
+use crate::run::FirstSight;
 use crate::schema::greet;
 use crate::session::number;
 use crate::settings;
@@ -23,9 +24,9 @@ const RIGHTS: &str = "UPDATE quorate_record SET version=version,state=state,chan
     INSERT INTO quorate_woken (process,word,at) SELECT process,word,at FROM quorate_woken WHERE FALSE;\
     DELETE FROM quorate_woken WHERE FALSE";
 
-pub(crate) async fn inspect(name: &NodeName, address: &Address) -> Inspection {
+pub(crate) async fn inspect(name: &NodeName, address: &Address, seen: &FirstSight) -> Inspection {
     let mut found = Inspection::new(name.clone());
-    let looking = tokio::time::timeout(PATIENCE, look(address, &mut found)).await;
+    let looking = tokio::time::timeout(PATIENCE, look(address, seen, &mut found)).await;
     found.fault = match looking {
         Ok(Ok(())) => None,
         Ok(Err(fault)) => Some(fault),
@@ -34,12 +35,12 @@ pub(crate) async fn inspect(name: &NodeName, address: &Address) -> Inspection {
     found
 }
 
-async fn look(address: &Address, found: &mut Inspection) -> Result<(), Fault> {
+async fn look(address: &Address, seen: &FirstSight, found: &mut Inspection) -> Result<(), Fault> {
     let began = Instant::now();
     let mut connection = Connection::open(address, true).await?;
     settings::read(&mut connection, found).await?;
     settings::source(address, found).await;
-    let greeting = greet(&mut connection, address.timeout).await?;
+    let greeting = greet(&mut connection, address.timeout, seen).await?;
     found.connecting = Some(began.elapsed());
     found.run_id = Some(greeting.run.as_str().to_owned());
     found.uptime = greeting.uptime;

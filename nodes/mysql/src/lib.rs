@@ -30,11 +30,13 @@ mod connection;
 mod fault;
 mod inspect;
 mod listener;
+mod run;
 mod schema;
 mod session;
 mod settings;
 mod sql;
 mod store;
+mod tables;
 mod url;
 
 pub use listener::MySqlListener;

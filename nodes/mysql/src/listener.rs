@@ -12,7 +12,7 @@ use quorate::node::store::{Listener, Pace, Pacer};
 use crate::connection::Connection;
 use crate::schema::suits;
 use crate::session::{bytes, number, word};
-use crate::sql::{CLOCK, hex, listening};
+use crate::sql::{CLOCK, SETTINGS, hex, listening, settings};
 
 /// A server that has not answered for so long has stopped.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -36,11 +36,12 @@ pub struct MySqlListener {
 
 impl MySqlListener {
     pub(crate) async fn open(mut connection: Connection, process: &str) -> Result<Self, Fault> {
-        let packet = "SET SESSION autocommit=1,sql_select_limit=18446744073709551615,\
-                      sql_safe_updates=0,lock_wait_timeout=1/*M!,max_statement_time=0*/;\
-                      SELECT MAX(version),VERSION() FROM quorate_schema";
-        let mut said = connection.ask(packet).await?;
-        let row = said.get_mut(1).and_then(|one| one.rows.first_mut());
+        let packet = format!(
+            "{};SELECT MAX(version),VERSION() FROM quorate_schema",
+            settings(Duration::ZERO)
+        );
+        let mut said = connection.ask(&packet).await?;
+        let row = said.get_mut(SETTINGS).and_then(|one| one.rows.first_mut());
         let row = row.ok_or_else(|| Fault::Server("no answer".into()))?;
         suits(number(row, 0))?;
         let version = word(row, 1).unwrap_or_default();

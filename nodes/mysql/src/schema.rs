@@ -1,6 +1,7 @@
 //! What has to be there on a server, how it is made, and what a server tells of itself when a session begins.
 
 use std::fmt;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use quorate::node::store::Greeting;
@@ -9,23 +10,19 @@ use rand::RngExt;
 
 use crate::connection::{Connection, Outcome};
 use crate::fault::{plain, unprepared};
+use crate::run::{FirstSight, Names, QUESTION, Run, Told};
 use crate::session::{number, word};
-use crate::sql::{LONGEST_NAME, LONGEST_WORD, listening};
+use crate::sql::{SETTINGS, listening, settings};
+use crate::tables::{self, Misfit, RECORD, RUN, SCHEMA, TABLES, WOKEN, What};
 use crate::url::{Address, BadUrl};
 
 /// The schema that this version of the program works with.
 const VERSION: u64 = 1;
-/// A server that says that it has been up for longer does not know: its clock was put back.
-const LONGEST_UPTIME: u64 = 100 * 365 * 86_400;
 /// How long [`prepare`] may take.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The tables of the schema.
-const TABLES: [&str; 4] = [
-    "quorate_schema",
-    "quorate_record",
-    "quorate_woken",
-    "quorate_run",
-];
+/// A session that has nothing to do asks its server for a sign of life after two seconds: by then each has noticed that the
+/// table of the records is missing.
+const NOTICED: Duration = Duration::from_secs(3);
 
 /// Why a server could not be prepared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,6 +61,8 @@ pub struct Report {
     pub version: u64,
     /// Whether anything had to be made; otherwise all was there.
     pub made: bool,
+    /// What was wrong with the tables of a server that had been prepared before, and has been made good.
+    pub repaired: Vec<String>,
     /// What a user needs who takes locks, as statements; `USER` stands for the user.
     pub grants: Vec<String>,
 }
@@ -73,9 +72,12 @@ impl fmt::Display for Report {
         let made = if self.made { "made" } else { "was there" };
         writeln!(
             f,
-            "{}: schema of version {} {made}; who takes locks needs:",
+            "{}: schema of version {} {made}; the user who takes locks needs:",
             self.name, self.version
         )?;
+        for repaired in &self.repaired {
+            writeln!(f, "  made good: {repaired};")?;
+        }
         self.grants
             .iter()
             .try_for_each(|grant| writeln!(f, "  {grant};"))
@@ -94,7 +96,7 @@ pub async fn prepare(url: &str) -> Result<Report, NotPrepared> {
     let name = address.name();
     let preparing = tokio::time::timeout(PATIENCE, prepare_at(&address));
     let prepared = preparing.await.unwrap_or(Err(Fault::Timeout(PATIENCE)));
-    let (found, made) = prepared.map_err(|fault| NotPrepared::Server {
+    let found = prepared.map_err(|fault| NotPrepared::Server {
         name: name.clone(),
         fault,
     })?;
@@ -103,14 +105,13 @@ pub async fn prepare(url: &str) -> Result<Report, NotPrepared> {
         return Err(NotPrepared::Newer { name, found });
     }
     let database = &address.database;
-    let mut grants: Vec<String> = TABLES
-        .iter()
-        .map(|table| match *table {
-            "quorate_schema" => format!("GRANT SELECT ON `{database}`.`{table}` TO USER"),
-            "quorate_run" => format!("GRANT SELECT, INSERT ON `{database}`.`{table}` TO USER"),
-            _ => format!("GRANT SELECT, INSERT, UPDATE, DELETE ON `{database}`.`{table}` TO USER"),
-        })
-        .collect();
+    let grant = |table: &&tables::Table| {
+        format!(
+            "GRANT {} ON `{database}`.`{}` TO USER",
+            table.rights, table.name
+        )
+    };
+    let mut grants: Vec<String> = TABLES.iter().map(grant).collect();
     if !found.mariadb {
         grants.push(format!(
             "GRANT EXECUTE ON PROCEDURE `{database}`.`quorate_listen` TO USER"
@@ -119,7 +120,8 @@ pub async fn prepare(url: &str) -> Result<Report, NotPrepared> {
     Ok(Report {
         name,
         version: found.version,
-        made,
+        made: found.made,
+        repaired: found.repaired,
         grants,
     })
 }
@@ -128,9 +130,11 @@ pub async fn prepare(url: &str) -> Result<Report, NotPrepared> {
 struct Found {
     version: u64,
     mariadb: bool,
+    made: bool,
+    repaired: Vec<String>,
 }
 
-async fn prepare_at(address: &Address) -> Result<(Found, bool), Fault> {
+async fn prepare_at(address: &Address) -> Result<Found, Fault> {
     let mut connection = match Connection::open(address, true).await {
         // It may be that there is no such database yet.
         Err(Fault::Unprepared(_)) => {
@@ -142,21 +146,56 @@ async fn prepare_at(address: &Address) -> Result<(Found, bool), Fault> {
         }
         connection => connection?,
     };
-    let one_at_a_time = "SELECT GET_LOCK('quorate:prepare',10),VERSION()";
+    let one_at_a_time = "SET SESSION autocommit=1,sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION';\
+                         SELECT GET_LOCK('quorate:prepare',10),VERSION()";
     let mut said = connection.ask(one_at_a_time).await?;
-    let version = said
-        .first_mut()
-        .and_then(|one| word(one.rows.first_mut()?, 1));
-    let mariadb = version.is_some_and(|version| version.contains("MariaDB"));
+    let row = said.get_mut(1).and_then(|one| one.rows.first_mut());
+    let row = row.ok_or_else(|| Fault::Server("no answer".into()))?;
+    if number(row, 0) != Some(1) {
+        // Somebody else prepares it, and takes long.
+        return Err(Fault::Busy);
+    }
+    let mariadb = word(row, 1).is_some_and(|version| version.contains("MariaDB"));
     let before = version_of(&mut connection).await?;
-    let is_whole = before.is_some_and(|version| version >= VERSION);
+    let newer = before.filter(|version| *version > VERSION);
+    if let Some(version) = newer {
+        return Ok(Found {
+            version,
+            mariadb,
+            made: false,
+            repaired: Vec::new(),
+        });
+    }
+    let misfits = look(&mut connection).await?;
+    let is_whole = before == Some(VERSION) && misfits.is_empty();
     if !is_whole {
         let server = elsewhere(address).await.unwrap_or_else(random_word);
-        make(&mut connection, mariadb, &server).await?;
+        let is_used = before.is_some();
+        let made = make_tables(&mut connection, &misfits, is_used).await;
+        made.map_err(engine_refused)?;
+        finish(&mut connection, mariadb, &server).await?;
     }
     let version = version_of(&mut connection).await?;
     let version = version.ok_or_else(|| unprepared("the schema is missing"))?;
-    Ok((Found { version, mariadb }, !is_whole))
+    if let Some(misfit) = look(&mut connection).await?.first() {
+        return Err(Fault::Server(misfit.text().into()));
+    }
+    connection.ask("DO RELEASE_LOCK('quorate:prepare')").await?;
+    let repaired = misfits.iter().filter(|_| before.is_some());
+    let repaired = repaired.map(Misfit::text).collect();
+    Ok(Found {
+        version,
+        mariadb,
+        made: !is_whole,
+        repaired,
+    })
+}
+
+/// The tables that are not as they must be.
+async fn look(connection: &mut Connection) -> Result<Vec<Misfit>, Fault> {
+    let said = connection.ask(&tables::question()).await?;
+    let rows = said.into_iter().next().map(|one| one.rows);
+    Ok(tables::misfits(rows.unwrap_or_default()))
 }
 
 /// The version of the schema; none where there is none, or one that was never finished.
@@ -192,31 +231,67 @@ async fn elsewhere(address: &Address) -> Option<String> {
     is_ours.then_some(server)
 }
 
-/// The row that says that all is there is written last: what was not finished is made again.
-async fn make(connection: &mut Connection, mariadb: bool, server: &str) -> Result<(), Fault> {
-    let tables = [
-        "CREATE TABLE IF NOT EXISTS quorate_schema (version BIGINT UNSIGNED NOT NULL PRIMARY KEY,\
-         server VARBINARY(64) NOT NULL) ENGINE=InnoDB"
-            .to_owned(),
-        format!(
-            "CREATE TABLE IF NOT EXISTS quorate_record (name VARBINARY({LONGEST_NAME}) NOT NULL PRIMARY KEY,\
-             version BIGINT UNSIGNED NOT NULL,state MEDIUMBLOB,changed BIGINT UNSIGNED NOT NULL) \
-             ENGINE=InnoDB ROW_FORMAT=DYNAMIC"
-        ),
-        // In memory: nobody is to wait for the disk to be woken, and after a restart nobody waits.
-        format!(
-            "CREATE TABLE IF NOT EXISTS quorate_woken (id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,\
-             process VARBINARY(64) NOT NULL,word VARBINARY({LONGEST_WORD}) NOT NULL,\
-             at BIGINT UNSIGNED NOT NULL,KEY (process)) ENGINE=MEMORY"
-        ),
-        // In memory: it is empty after a restart, and whoever comes first names the new run.
-        "CREATE TABLE IF NOT EXISTS quorate_run (one TINYINT NOT NULL PRIMARY KEY,\
-         run VARBINARY(64) NOT NULL) ENGINE=MEMORY"
-            .to_owned(),
-    ];
-    for table in &tables {
-        connection.ask(table).await?;
+/// Makes the tables that are missing, and those anew that hold nothing worth keeping. The others get their engine; what else is
+/// wrong with them is said and left alone, for locks and values are in them.
+async fn make_tables(
+    connection: &mut Connection,
+    misfits: &[Misfit],
+    is_used: bool,
+) -> Result<(), Fault> {
+    let of = |table| misfits.iter().find(|misfit| misfit.table == table);
+    for table in [&SCHEMA, &RECORD] {
+        if let Some(misfit) = of(table).filter(|misfit| matches!(misfit.what, What::Column(_))) {
+            let why = misfit.text();
+            let cure = "ALTER it back, or DROP it when no lock is held and no value is needed";
+            return Err(Fault::Unprepared(format!("{why}: {cure}").into()));
+        }
     }
+    for table in [&RUN, &WOKEN] {
+        if of(table).is_some() {
+            connection
+                .ask(&format!("DROP TABLE IF EXISTS {}", table.name))
+                .await?;
+            connection.ask(&table.create()).await?;
+        }
+    }
+    for table in [&SCHEMA, &RECORD] {
+        match of(table).map(|misfit| &misfit.what) {
+            Some(What::Missing) if *table == RECORD => make_records(connection, is_used).await?,
+            Some(What::Missing) => drop(connection.ask(&table.create()).await?),
+            Some(_) => drop(connection.ask(&table.convert()).await?),
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// Makes the table of the records. There may have been another, and with it all that this server was told is forgotten: for the
+/// restart guard it has begun anew. That is written first, and once more afterwards with the right time: nobody votes in between.
+async fn make_records(connection: &mut Connection, is_used: bool) -> Result<(), Fault> {
+    let id = random_word();
+    begin_run(connection, &id, PATIENCE).await?;
+    if is_used {
+        tokio::time::sleep(NOTICED).await;
+    }
+    connection.ask(&RECORD.create()).await?;
+    begin_run(connection, &id, Duration::ZERO).await
+}
+
+/// Lets a run begin so much later than now.
+async fn begin_run(connection: &mut Connection, id: &str, later: Duration) -> Result<(), Fault> {
+    let mut said = connection.ask(QUESTION).await?;
+    let told = said
+        .first_mut()
+        .and_then(|one| Told::read(one.rows.first_mut()?));
+    let now = told.and_then(|told| told.clock());
+    let later = u64::try_from(later.as_micros()).unwrap_or(u64::MAX);
+    let text = Run::text(id, now.map(|now| now.saturating_add(later)));
+    let replace = format!("REPLACE INTO quorate_run (one,run) VALUES (1,'{text}')");
+    connection.ask(&replace).await.map(drop)
+}
+
+/// The row that says that all is there is written last: what was not finished is made again.
+async fn finish(connection: &mut Connection, mariadb: bool, server: &str) -> Result<(), Fault> {
     if !mariadb {
         make_procedure(connection).await?;
     }
@@ -225,6 +300,21 @@ async fn make(connection: &mut Connection, mariadb: bool, server: &str) -> Resul
          SELECT {VERSION},COALESCE(MIN(server),'{server}') FROM quorate_schema"
     );
     connection.ask(&last).await.map(drop)
+}
+
+/// What a server answers that makes no table of the engine that is asked for.
+fn engine_refused(fault: Fault) -> Fault {
+    match fault {
+        Fault::Server(why) if why.contains("(1290)") || why.contains("(1286)") => {
+            Fault::Unsupported(
+                format!(
+                    "{why}: it must have InnoDB and MEMORY, and enforce_storage_engine must be off"
+                )
+                .into(),
+            )
+        }
+        fault => fault,
+    }
 }
 
 /// What MariaDB is told as a block, MySQL can only be told as a procedure.
@@ -250,42 +340,67 @@ fn random_word() -> String {
 /// statements. Said when connecting, that is known not to pass by itself.
 const TRIED: &str = "UPDATE quorate_record SET version=version WHERE FALSE";
 
-/// Sets a session up and hears who the server is, in one packet.
+/// Sets a session up and hears who the server is.
 pub(crate) async fn greet(
     connection: &mut Connection,
     timeout: Duration,
+    seen: &FirstSight,
 ) -> Result<Greeting, Fault> {
-    let limit = timeout.as_secs_f64();
+    let name = fit(connection, timeout).await?;
     let packet = format!(
-        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;\
-         SET SESSION autocommit=1,completion_type=0,sql_select_limit=18446744073709551615,sql_safe_updates=0,\
-         sql_mode='STRICT_ALL_TABLES',innodb_lock_wait_timeout=1,\
-         lock_wait_timeout=1,wait_timeout=28800/*M!,max_statement_time={limit}*/;\
-         SELECT version,COALESCE(/*!80000 @@server_uuid,*/server) FROM quorate_schema \
-         ORDER BY version DESC LIMIT 1;\
-         INSERT IGNORE INTO quorate_run (one,run) SELECT 1,'{}' FROM DUAL \
+        "INSERT IGNORE INTO quorate_run (one,run) SELECT 1,'{}' FROM DUAL \
          WHERE NOT EXISTS (SELECT 1 FROM quorate_run);\
-         SELECT run FROM quorate_run;\
-         SHOW GLOBAL STATUS LIKE 'Uptime';{TRIED}",
+         SELECT run FROM quorate_run;{QUESTION};{TRIED}",
         random_word()
     );
     let mut said = connection.ask(&packet).await?;
-    let row = |said: &mut Vec<Outcome>, at: usize| -> Option<mysql_async::Row> {
-        let rows = &mut said.get_mut(at)?.rows;
-        (!rows.is_empty()).then(|| rows.swap_remove(0))
-    };
-    let mut schema = row(&mut said, 2).ok_or_else(|| unprepared("the schema is missing"))?;
-    suits(number(&schema, 0))?;
-    let run = row(&mut said, 4).and_then(|mut row| word(&mut row, 0));
+    let run = row(&mut said, 1).and_then(|mut row| word(&mut row, 0));
     let run = run.ok_or_else(|| unprepared("the table quorate_run cannot be written"))?;
-    let uptime = row(&mut said, 5).and_then(|row| number(&row, 1));
-    // Without a word about it, it may have started just now.
-    let uptime = uptime.filter(|secs| *secs < LONGEST_UPTIME).unwrap_or(0);
-    let greeting = Greeting::new(ServerRun::new(plain(&run))).uptime(Duration::from_secs(uptime));
-    Ok(match word(&mut schema, 1) {
-        Some(server) => greeting.server(format!("mysql {}", plain(&server))),
-        None => greeting,
+    let run = Run::read(&plain(&run));
+    let told = row(&mut said, 2).and_then(|mut row| Told::read(&mut row));
+    let lasts = told
+        .as_ref()
+        .map_or(Duration::ZERO, |told| told.lasts(&run));
+    let uptime = seen.ago(&run.id).max(lasts);
+    let greeting = Greeting::new(ServerRun::new(run.id)).uptime(uptime);
+    Ok(match (name, told) {
+        (Some(name), Some(told)) => greeting.server(one_name(plain(&name), &told)),
+        (Some(name), None) => greeting.server(format!("mysql {}", plain(&name))),
+        (None, _) => greeting,
     })
+}
+
+/// Sets a session up, and looks whether the schema is one that this program can work with. The server's name.
+async fn fit(connection: &mut Connection, timeout: Duration) -> Result<Option<String>, Fault> {
+    let packet = format!(
+        "{};SELECT version,COALESCE(/*!80000 @@server_uuid,*/server) FROM quorate_schema \
+         ORDER BY version DESC LIMIT 1;{}",
+        settings(timeout),
+        tables::question()
+    );
+    let mut said = connection.ask(&packet).await?;
+    let mut schema = row(&mut said, SETTINGS).ok_or_else(|| unprepared("the schema is missing"))?;
+    suits(number(&schema, 0))?;
+    let rows = said
+        .get_mut(SETTINGS + 1)
+        .map(|one| std::mem::take(&mut one.rows));
+    match tables::misfits(rows.unwrap_or_default()).first() {
+        Some(misfit) => Err(unprepared(&misfit.text())),
+        None => Ok(word(&mut schema, 1)),
+    }
+}
+
+fn row(said: &mut [Outcome], at: usize) -> Option<mysql_async::Row> {
+    let rows = &mut said.get_mut(at)?.rows;
+    (!rows.is_empty()).then(|| rows.swap_remove(0))
+}
+
+/// The name of the server, one for all of its databases that this process uses.
+fn one_name(name: String, told: &Told) -> String {
+    static NAMES: OnceLock<Mutex<Names>> = OnceLock::new();
+    let names = NAMES.get_or_init(Mutex::default);
+    let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
+    format!("mysql {}", names.of(name, told))
 }
 
 /// Whether this program can work with a schema of this version.

@@ -26,6 +26,12 @@ enum Told {
     ByChange(usize, u64),
     /// By the first column of its row.
     ByRow(usize, Vec<u64>),
+    /// By that as well, and the statement that changes several records must have changed so many.
+    Jointly {
+        update: Option<(usize, u64)>,
+        row: usize,
+        versions: Vec<u64>,
+    },
 }
 
 impl MySqlSession {
@@ -135,15 +141,19 @@ impl MySqlSession {
             .filter_map(|(change, version)| Some((*change, change.state.as_deref()?, *version)))
             .collect();
         let fit = all.len();
-        if !states.is_empty() {
-            packet.add(|out| sql::update_all(&states, fit, out));
-        }
+        let update = (!states.is_empty())
+            .then(|| packet.add(|out| sql::update_all(&states, fit, out)))
+            .map(|at| (at, states.len() as u64));
         packet.add(|out| out.push_str("COMMIT"));
         let at = packet.add(|out| out.extend(["SELECT @fit=", &fit.to_string(), ",", CLOCK]));
         if !commit.wakes.is_empty() {
             packet.add(|out| sql::wake(&commit.wakes, &format!("@fit={fit}"), out));
         }
-        Told::ByRow(at, versions)
+        Told::Jointly {
+            update,
+            row: at,
+            versions,
+        }
     }
 
     async fn clock(&mut self) -> Result<Option<u64>, Fault> {
@@ -162,17 +172,31 @@ fn check(change: &Change, commit: &Commit, packet: &mut Packet) -> Told {
 
 /// What became of a commit, and the clock where that was said.
 fn became(told: Told, said: &[Outcome]) -> Result<(Committed, Option<u64>), Fault> {
-    let (at, versions) = match told {
-        Told::ByChange(at, version) => (at, Ok(version)),
-        Told::ByRow(at, versions) => (at, Err(versions)),
-    };
-    let outcome = said.get(at).ok_or_else(unreadable)?;
-    let (done, clock, versions) = match versions {
-        Ok(version) => (outcome.changed > 0, outcome.number, vec![version]),
-        Err(versions) => {
-            let row = outcome.rows.first().ok_or_else(unreadable)?;
-            let done = number(row, 0).ok_or_else(unreadable)?;
-            (done == 1, number(row, 1), versions)
+    let at = |at: usize| said.get(at).ok_or_else(unreadable);
+    let (done, clock, versions) = match told {
+        Told::ByChange(change, version) => {
+            let outcome = at(change)?;
+            (outcome.changed > 0, outcome.number, vec![version])
+        }
+        Told::ByRow(row, versions) => {
+            let (done, clock) = by_row(at(row)?)?;
+            (done, clock, versions)
+        }
+        Told::Jointly {
+            update,
+            row,
+            versions,
+        } => {
+            let (fit, clock) = by_row(at(row)?)?;
+            let (changed, records) = match update {
+                Some((update, records)) => (at(update)?.changed, records),
+                None => (0, 0),
+            };
+            if fit && changed > 0 && changed < records {
+                let why = "it has done a part of a commit: `quorate doctor` says what is wrong with its tables";
+                return Err(Fault::Server(why.into()));
+            }
+            (fit && changed == records, clock, versions)
         }
     };
     let committed = if done {
@@ -181,6 +205,12 @@ fn became(told: Told, said: &[Outcome]) -> Result<(Committed, Option<u64>), Faul
         Committed::Stale
     };
     Ok((committed, clock))
+}
+
+fn by_row(outcome: &Outcome) -> Result<(bool, Option<u64>), Fault> {
+    let row = outcome.rows.first().ok_or_else(unreadable)?;
+    let done = number(row, 0).ok_or_else(unreadable)?;
+    Ok((done == 1, number(row, 1)))
 }
 
 fn unreadable() -> Fault {

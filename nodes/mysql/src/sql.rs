@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use quorate::node::store::{Change, Commit, Wake};
 
@@ -14,6 +15,21 @@ pub(crate) const CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMES
 pub(crate) const LONGEST_NAME: usize = 2100;
 /// The longest word that wakes somebody.
 pub(crate) const LONGEST_WORD: usize = 2200;
+
+/// How many statements [`settings`] has.
+pub(crate) const SETTINGS: usize = 3;
+
+/// Sets a session up whose statements may take that long, for ever if it is zero. All that the statements here depend on and
+/// an administrator can set for everybody, by a variable or in `init_connect`, is set: they mean the same on every server.
+pub(crate) fn settings(limit: Duration) -> String {
+    let limit = limit.as_secs_f64();
+    format!(
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED,READ WRITE;SET NAMES utf8mb4;\
+         SET SESSION autocommit=1,completion_type=0,sql_select_limit=18446744073709551615,\
+         sql_big_selects=1,sql_safe_updates=0,sql_mode='STRICT_ALL_TABLES',innodb_lock_wait_timeout=1,\
+         lock_wait_timeout=1,wait_timeout=28800/*M!,max_statement_time={limit}*/"
+    )
+}
 
 /// Statements that are sent in one packet.
 #[derive(Default)]
@@ -160,7 +176,13 @@ pub(crate) fn make_room(changes: &[&Change], out: &mut String) {
 /// Locks the rows of these changes in the order of their names, and counts in `@fit` which have their version.
 pub(crate) fn lock(changes: &[&Change], out: &mut String) {
     out.push_str("SELECT COUNT(*) INTO @fit FROM quorate_record FORCE INDEX (PRIMARY) WHERE ");
-    for (number, change) in changes.iter().enumerate() {
+    any_of(changes.iter().copied(), out);
+    out.push_str(" FOR UPDATE");
+}
+
+/// Whether a row is one of these records, of its version. A row without a state is no record.
+fn any_of<'a>(changes: impl Iterator<Item = &'a Change>, out: &mut String) {
+    for (number, change) in changes.enumerate() {
         out.push_str(if number > 0 { " OR (name=" } else { "(name=" });
         hex(&change.name, out);
         if change.version == 0 {
@@ -169,10 +191,10 @@ pub(crate) fn lock(changes: &[&Change], out: &mut String) {
             let _ = write!(out, " AND version={})", change.version);
         }
     }
-    out.push_str(" FOR UPDATE");
 }
 
-/// Changes all of these records if `@fit` says so.
+/// Changes all of these records if `@fit` says so. Each has its version still, for its row is locked; it is compared once more all
+/// the same, so that a table that locks no rows overwrites no version that was never read.
 pub(crate) fn update_all(changes: &[(&Change, &[u8], u64)], fit: usize, out: &mut String) {
     let _ = write!(
         out,
@@ -190,8 +212,9 @@ pub(crate) fn update_all(changes: &[(&Change, &[u8], u64)], fit: usize, out: &mu
         out.push_str(" THEN ");
         hex(state, out);
     }
-    let _ = write!(out, " END WHERE @fit={fit} AND name IN ");
-    list(changes.iter().map(|(change, _, _)| &change.name), out);
+    let _ = write!(out, " END WHERE @fit={fit} AND (");
+    any_of(changes.iter().map(|(change, _, _)| *change), out);
+    out.push(')');
 }
 
 /// Leaves words for those who listen, if `only_if` holds.

@@ -9,6 +9,7 @@ use quorate::node::{Fault, NodeName};
 use crate::connection::Connection;
 use crate::inspect::inspect;
 use crate::listener::MySqlListener;
+use crate::run::FirstSight;
 use crate::schema::greet;
 use crate::session::MySqlSession;
 use crate::url::{Address, BadUrl};
@@ -21,6 +22,7 @@ const BATCH: usize = 16;
 pub struct MySql {
     name: NodeName,
     address: Arc<Address>,
+    seen: Arc<FirstSight>,
 }
 
 impl MySql {
@@ -38,7 +40,12 @@ impl MySql {
         address.check_files()?;
         let name = NodeName::new(address.name());
         let address = Arc::new(address);
-        Ok(Self { name, address })
+        let seen = Arc::default();
+        Ok(Self {
+            name,
+            address,
+            seen,
+        })
     }
 }
 
@@ -60,7 +67,7 @@ impl Store for MySql {
 
     async fn connect(&self) -> Result<(MySqlSession, Greeting), Fault> {
         let mut connection = Connection::open(&self.address, true).await?;
-        let greeting = greet(&mut connection, self.address.timeout).await?;
+        let greeting = greet(&mut connection, self.address.timeout, &self.seen).await?;
         Ok((MySqlSession::new(connection), greeting))
     }
 
@@ -70,6 +77,6 @@ impl Store for MySql {
     }
 
     async fn inspect(&self) -> Inspection {
-        inspect(&self.name, &self.address).await
+        inspect(&self.name, &self.address, &self.seen).await
     }
 }

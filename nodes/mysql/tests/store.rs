@@ -371,8 +371,9 @@ async fn the_commits_of_a_batch_stand_each_by_itself() {
 #[tokio::test]
 async fn what_is_answered_is_done_whatever_a_server_is_set_to_for_everybody() {
     let (server, store) = store!();
-    let odd =
-        "SET GLOBAL completion_type=1;SET GLOBAL sql_select_limit=1;SET GLOBAL sql_safe_updates=1";
+    let odd = "SET GLOBAL completion_type=1;SET GLOBAL sql_select_limit=1;SET GLOBAL sql_safe_updates=1;\
+         SET GLOBAL tx_read_only=1;SET GLOBAL max_join_size=1;SET GLOBAL sql_mode='ORACLE';\
+         SET GLOBAL time_zone='-11:00';SET GLOBAL character_set_results=utf32";
     server.sql(odd).expect("set");
     let (mut one, mut other) = (session(&store).await, session(&store).await);
     let batch = [of(change("a", 0, "a")), of(change("b", 0, "b"))];
@@ -446,6 +447,42 @@ async fn of_two_who_change_the_same_record_exactly_one_wins() {
     let record = get(&mut session(&store).await, "count").await;
     assert_eq!(String::from_utf8(record.state).unwrap(), won.to_string());
     assert!(won > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commit_of_several_in_a_table_without_row_locks_overwrites_no_other_version() {
+    let (server, store) = store!();
+    let mut first = session(&store).await;
+    let all = ["count", "other"];
+    put(&mut first, all[0], 0, "0").await;
+    put(&mut first, all[1], 0, "0").await;
+    let mut sessions = Vec::new();
+    for _ in 0..4 {
+        sessions.push(session(&store).await);
+    }
+    // Refused when connecting, but these are connected.
+    server
+        .sql("ALTER TABLE locks.quorate_record ENGINE=Aria")
+        .unwrap();
+    let turns = sessions.into_iter().map(|mut session| async move {
+        let mut won = 0_u64;
+        for _ in 0..100 {
+            let loaded = session.load(&all.map(name)).await.unwrap().what;
+            let count: u64 = String::from_utf8_lossy(&loaded[0].state).parse().unwrap();
+            let next = (count + 1).to_string();
+            let both = [0, 1].map(|n| change(all[n], loaded[n].version, &next));
+            let said = session.commit(&[commit(both.to_vec())]).await;
+            won += u64::from(said.unwrap().what[0] != Committed::Stale);
+        }
+        won
+    });
+    let turns: Vec<_> = turns.map(tokio::spawn).collect();
+    let mut won = 0;
+    for turn in turns {
+        won += turn.await.unwrap();
+    }
+    let record = get(&mut first, "count").await;
+    assert_eq!(String::from_utf8(record.state).unwrap(), won.to_string());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

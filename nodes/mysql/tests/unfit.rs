@@ -247,6 +247,7 @@ async fn the_databases_of_one_server_are_one_server() {
     for database in ["locks", "others"] {
         let url = server.url(database);
         prepare(&url).await.unwrap();
+        let url = format!("{url}?timeout=5s");
         let (_, greeting) = MySql::open(&url).unwrap().connect().await.unwrap();
         servers.push(greeting.server.unwrap());
     }
@@ -295,4 +296,179 @@ async fn an_inspection_tells_who_is_there() {
     let offset = found.clock_offset_ms.expect("a clock");
     assert!(offset.abs() < 5_000, "the same clock: {offset} ms");
     assert!(found.round_trip < found.connecting);
+}
+
+/// What a server says that was changed by this statement, and whether `prepare` makes it good.
+async fn is_refused_and_made_good(server: &MariaDb, statement: &str, said: &[&str]) {
+    let url = server.url("locks");
+    server.sql(statement).unwrap();
+    let patient = format!("{url}?timeout=5s");
+    let fault = fault_of(&patient).await;
+    assert_eq!(fault.kind(), "unprepared", "{statement}: {fault}");
+    for said in said {
+        assert!(fault.to_string().contains(said), "{statement}: {fault}");
+    }
+    let found = MySql::open(&patient).unwrap().inspect().await;
+    assert_eq!(found.fault, Some(fault), "doctor says the same");
+    let report = prepare(&url).await;
+    let report = report.unwrap_or_else(|error| panic!("{statement}: {error}"));
+    assert!(report.made, "{statement}");
+    assert!(!prepare(&url).await.unwrap().made, "{statement}");
+    let connected = MySql::open(&patient).unwrap().connect().await;
+    assert!(connected.is_ok(), "{statement}");
+}
+
+#[tokio::test]
+async fn table_of_another_engine_is_refused_and_made_good_by_prepare() {
+    let Some((server, store)) = server(options()).await else {
+        return;
+    };
+    let (mut session, _) = store.connect().await.unwrap();
+    session.commit(&[of(change("a", 0, "s"))]).await.unwrap();
+    for (table, engine, right) in [
+        ("quorate_record", "Aria", "InnoDB"),
+        ("quorate_run", "InnoDB", "MEMORY"),
+        ("quorate_woken", "InnoDB", "MEMORY"),
+        ("quorate_schema", "MEMORY", "InnoDB"),
+    ] {
+        let alter = format!("ALTER TABLE locks.{table} ENGINE={engine}");
+        is_refused_and_made_good(&server, &alter, &[table, engine, right, "quorate prepare"]).await;
+    }
+    let (mut session, _) = store.connect().await.unwrap();
+    let kept = session.load(&[common::name("a")]).await.unwrap();
+    assert_eq!(kept.what[0].state, b"s", "records are kept");
+}
+
+#[tokio::test]
+async fn table_that_was_dropped_is_refused_and_made_again_by_prepare() {
+    let Some((server, _)) = server(options()).await else {
+        return;
+    };
+    for table in [
+        "quorate_woken",
+        "quorate_run",
+        "quorate_record",
+        "quorate_schema",
+    ] {
+        let drop = format!("DROP TABLE locks.{table}");
+        is_refused_and_made_good(&server, &drop, &["quorate prepare"]).await;
+    }
+}
+
+#[tokio::test]
+async fn column_of_another_type_is_refused_by_name() {
+    let Some((server, _)) = server(options()).await else {
+        return;
+    };
+    for statement in [
+        "ALTER TABLE locks.quorate_woken MODIFY process VARCHAR(64) NOT NULL",
+        "ALTER TABLE locks.quorate_run DROP PRIMARY KEY",
+    ] {
+        is_refused_and_made_good(&server, statement, &["quorate_", "quorate prepare"]).await;
+    }
+    // What is held would be lost with the table: that is left to the administrator.
+    let url = format!("{}?timeout=5s", server.url("locks"));
+    for (statement, back, said) in [
+        (
+            "MODIFY name VARCHAR(700) CHARACTER SET utf8mb4 NOT NULL",
+            "MODIFY name VARBINARY(2100) NOT NULL",
+            "name",
+        ),
+        ("DROP PRIMARY KEY", "ADD PRIMARY KEY (name)", "name"),
+        (
+            "MODIFY version INT NOT NULL",
+            "MODIFY version BIGINT UNSIGNED NOT NULL",
+            "version",
+        ),
+        ("MODIFY state TINYBLOB", "MODIFY state MEDIUMBLOB", "state"),
+        (
+            "DROP COLUMN changed",
+            "ADD COLUMN changed BIGINT UNSIGNED NOT NULL",
+            "changed",
+        ),
+    ] {
+        server
+            .sql(&format!("ALTER TABLE locks.quorate_record {statement}"))
+            .unwrap();
+        let fault = fault_of(&url).await;
+        assert_eq!(fault.kind(), "unprepared", "{statement}: {fault}");
+        let refused = prepare(&url).await.unwrap_err().to_string();
+        for text in [&fault.to_string(), &refused] {
+            assert!(
+                text.contains("quorate_record") && text.contains(said),
+                "{statement}: {text}"
+            );
+        }
+        server
+            .sql(&format!("ALTER TABLE locks.quorate_record {back}"))
+            .unwrap();
+        assert!(!prepare(&url).await.unwrap().made, "{statement}");
+    }
+}
+
+#[tokio::test]
+async fn server_that_puts_another_engine_in_place_is_not_prepared() {
+    let Some(server) = bare(options().arg("--enforce-storage-engine=Aria")) else {
+        return;
+    };
+    for mode in ["", "NO_ENGINE_SUBSTITUTION"] {
+        server
+            .sql(&format!("SET GLOBAL sql_mode='{mode}'"))
+            .unwrap();
+        let refused = prepare(&server.url("locks")).await.unwrap_err().to_string();
+        assert!(
+            refused.contains("enforce_storage_engine"),
+            "{mode}: {refused}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn databases_of_one_server_prepared_apart_are_one_server() {
+    let Some(server) = bare(options()) else {
+        return;
+    };
+    let mut stores = Vec::new();
+    for database in ["locks", "others", "thirds"] {
+        let url = server.url(database);
+        prepare(&url).await.unwrap();
+        // As made by an administrator who does not see the other databases.
+        let apart = format!("UPDATE {database}.quorate_schema SET server=MD5('{database}')");
+        server.sql(&apart).unwrap();
+        stores.push(MySql::open(&format!("{url}?timeout=5s")).unwrap());
+    }
+    let greeted = |store: MySql| async move { store.connect().await.unwrap().1.server };
+    let first = greeted(stores[0].clone()).await;
+    assert!(first.is_some());
+    for store in &stores {
+        assert_eq!(greeted(store.clone()).await, first);
+        assert_eq!(store.inspect().await.identity, first);
+    }
+    // After a restart it is the same one, whichever comes first.
+    server.restart().unwrap();
+    for store in stores.iter().rev() {
+        assert_eq!(greeted(store.clone()).await, first);
+    }
+}
+
+#[tokio::test]
+async fn listener_hears_under_any_sql_mode() {
+    let Some((server, store)) = server(options()).await else {
+        return;
+    };
+    for mode in ["ORACLE", "ANSI", "DB2", "MAXDB"] {
+        server
+            .sql(&format!("SET GLOBAL sql_mode='{mode}'"))
+            .unwrap();
+        let (mut session, _) = store.connect().await.unwrap();
+        let listener = store.listen(mode.into()).await;
+        let mut listener = listener.unwrap_or_else(|fault| panic!("{mode}: {fault}"));
+        let mut commit = of(change(mode, 0, "s"));
+        commit.wakes = vec![common::wake(mode, mode.as_bytes())];
+        session.commit(&[commit]).await.unwrap();
+        let next = quorate::node::store::Listener::next(&mut listener);
+        let heard = tokio::time::timeout(Duration::from_secs(10), next).await;
+        let heard = heard.unwrap_or_else(|_| panic!("{mode}: heard nothing"));
+        assert_eq!(heard, Ok(vec![mode.as_bytes().to_vec()]), "{mode}");
+    }
 }

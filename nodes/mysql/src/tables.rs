@@ -1,0 +1,316 @@
+//! The tables of the schema, and whether those of a server are as they must be.
+//!
+//! A table that somebody has made otherwise still answers, and breaks a promise without a word: without transactions a
+//! commit of several records is done in part, a run that is kept on disk passes for the one that went on, and names that are
+//! compared as text are the same in capitals.
+
+use mysql_async::Row;
+
+use crate::session::{number, word};
+use crate::sql::{LONGEST_NAME, LONGEST_WORD};
+
+/// A table of the schema.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Table {
+    pub(crate) name: &'static str,
+    engine: &'static str,
+    columns: &'static [Column],
+    /// What else is said when it is made, in the parentheses and behind them.
+    more: [&'static str; 2],
+    /// What a user needs who takes locks.
+    pub(crate) rights: &'static str,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Column {
+    name: &'static str,
+    kind: &'static str,
+    /// How many bytes it takes, where that has to be said.
+    room: usize,
+    rest: &'static str,
+}
+
+const fn column(name: &'static str, kind: &'static str, room: usize, rest: &'static str) -> Column {
+    Column {
+        name,
+        kind,
+        room,
+        rest,
+    }
+}
+
+const ALL: &str = "SELECT, INSERT, UPDATE, DELETE";
+const NUMBER: &str = "UNSIGNED NOT NULL";
+
+/// The row that says that the schema is whole, and the name of the server.
+pub(crate) const SCHEMA: Table = Table {
+    name: "quorate_schema",
+    engine: "InnoDB",
+    columns: &[
+        column("version", "bigint", 0, "UNSIGNED NOT NULL PRIMARY KEY"),
+        column("server", "varbinary", 64, "NOT NULL"),
+    ],
+    more: ["", ""],
+    rights: "SELECT",
+};
+/// The records.
+pub(crate) const RECORD: Table = Table {
+    name: "quorate_record",
+    engine: "InnoDB",
+    columns: &[
+        column("name", "varbinary", LONGEST_NAME, "NOT NULL PRIMARY KEY"),
+        column("version", "bigint", 0, NUMBER),
+        column("state", "mediumblob", 0, ""),
+        column("changed", "bigint", 0, NUMBER),
+    ],
+    more: ["", " ROW_FORMAT=DYNAMIC"],
+    rights: ALL,
+};
+/// Wake-ups. In memory: nobody is to wait for the disk to be woken, and after a restart nobody waits.
+pub(crate) const WOKEN: Table = Table {
+    name: "quorate_woken",
+    engine: "MEMORY",
+    columns: &[
+        column(
+            "id",
+            "bigint",
+            0,
+            "UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY",
+        ),
+        column("process", "varbinary", 64, "NOT NULL"),
+        column("word", "varbinary", LONGEST_WORD, "NOT NULL"),
+        column("at", "bigint", 0, NUMBER),
+    ],
+    more: [",KEY (process)", ""],
+    rights: ALL,
+};
+/// The run of the server. In memory: the table is empty after a restart, and the next client names the new run.
+pub(crate) const RUN: Table = Table {
+    name: "quorate_run",
+    engine: "MEMORY",
+    columns: &[
+        column("one", "tinyint", 0, "NOT NULL PRIMARY KEY"),
+        column("run", "varbinary", 64, "NOT NULL"),
+    ],
+    more: ["", ""],
+    rights: "SELECT, INSERT",
+};
+/// All of them.
+pub(crate) const TABLES: [&Table; 4] = [&SCHEMA, &RECORD, &WOKEN, &RUN];
+
+impl Column {
+    fn is_key(&self) -> bool {
+        self.rest.ends_with("PRIMARY KEY")
+    }
+}
+
+impl Table {
+    /// The statement that makes it where it is missing.
+    pub(crate) fn create(&self) -> String {
+        let columns = self.columns.iter().map(|column| {
+            let room = match column.room {
+                0 => String::new(),
+                room => format!("({room})"),
+            };
+            format!("{} {}{room} {}", column.name, column.kind, column.rest)
+        });
+        let columns: Vec<String> = columns.collect();
+        let [within, behind] = self.more;
+        format!(
+            "CREATE TABLE IF NOT EXISTS {} ({}{within}) ENGINE={}{behind}",
+            self.name,
+            columns.join(","),
+            self.engine
+        )
+    }
+
+    /// The statement that gives it its engine, with all that is in it.
+    pub(crate) fn convert(&self) -> String {
+        format!("ALTER TABLE {} ENGINE={}", self.name, self.engine)
+    }
+}
+
+/// The question whose answer [`misfits`] reads. Table by table, or the server would open all that the database has.
+pub(crate) fn question() -> String {
+    let one = |table: &&Table| {
+        let name = table.name;
+        format!(
+            "SELECT '{name}',t.engine,c.column_name,c.data_type,COALESCE(c.character_octet_length,0),c.column_key='PRI' \
+             FROM information_schema.tables t JOIN information_schema.columns c \
+             ON c.table_schema=DATABASE() AND c.table_name='{name}' \
+             WHERE t.table_schema=DATABASE() AND t.table_name='{name}'"
+        )
+    };
+    let all: Vec<String> = TABLES.iter().map(one).collect();
+    all.join(" UNION ALL ")
+}
+
+/// A table that is not as it must be.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Misfit {
+    pub(crate) table: &'static Table,
+    pub(crate) what: What,
+}
+
+/// What is wrong with a table.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// There is none, or the user does not see it.
+    Missing,
+    /// It has this engine.
+    Engine(String),
+    /// This is wrong with one of its columns.
+    Column(String),
+}
+
+impl Misfit {
+    /// As a clause, for people.
+    pub(crate) fn text(&self) -> String {
+        let Table { name, engine, .. } = self.table;
+        match &self.what {
+            What::Missing => format!("the table {name} is missing, or its user has no right to it"),
+            What::Engine(found) => {
+                format!("the table {name} has the engine {found} instead of {engine}")
+            }
+            What::Column(why) => format!("in the table {name} {why}"),
+        }
+    }
+}
+
+/// A column of a table, as the server describes it.
+#[derive(Clone)]
+struct Seen {
+    table: String,
+    engine: String,
+    column: String,
+    kind: String,
+    room: u64,
+    is_key: bool,
+}
+
+/// What is wrong with the tables, by the answer to [`question`].
+pub(crate) fn misfits(rows: Vec<Row>) -> Vec<Misfit> {
+    let seen = rows.into_iter().filter_map(|mut row| {
+        Some(Seen {
+            table: word(&mut row, 0)?,
+            engine: word(&mut row, 1).unwrap_or_default(),
+            column: word(&mut row, 2)?,
+            kind: word(&mut row, 3)?,
+            room: number(&row, 4)?,
+            is_key: number(&row, 5) == Some(1),
+        })
+    });
+    let seen: Vec<Seen> = seen.collect();
+    let judged = TABLES.into_iter().filter_map(|table| {
+        let what = judge(table, &seen)?;
+        Some(Misfit { table, what })
+    });
+    judged.collect()
+}
+
+fn judge(table: &Table, seen: &[Seen]) -> Option<What> {
+    let seen: Vec<&Seen> = seen.iter().filter(|one| one.table == table.name).collect();
+    let Some(first) = seen.first() else {
+        return Some(What::Missing);
+    };
+    // A table that has both is not made good by another engine.
+    let wrong = table.columns.iter().find_map(|column| {
+        let found = seen.iter().find(|one| one.column == column.name);
+        let name = column.name;
+        let Some(found) = found else {
+            return Some(format!("the column {name} is missing"));
+        };
+        let has_room = column.room == 0 || found.room == column.room as u64;
+        if !found.kind.eq_ignore_ascii_case(column.kind) || !has_room {
+            let Column { kind, room, .. } = column;
+            let room = if *room > 0 {
+                format!("({room})")
+            } else {
+                String::new()
+            };
+            return Some(format!(
+                "the column {name} is {} instead of {kind}{room}",
+                found.kind
+            ));
+        }
+        (found.is_key != column.is_key()).then(|| {
+            let is = if column.is_key() {
+                "is not"
+            } else {
+                "must not be"
+            };
+            format!("the column {name} {is} the primary key")
+        })
+    });
+    if let Some(why) = wrong {
+        return Some(What::Column(why));
+    }
+    let is_right = first.engine.eq_ignore_ascii_case(table.engine);
+    (!is_right).then(|| What::Engine(first.engine.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(table: &Table) -> Vec<Seen> {
+        let one = |column: &Column| Seen {
+            table: table.name.into(),
+            engine: table.engine.to_uppercase(),
+            column: column.name.into(),
+            kind: column.kind.into(),
+            room: column.room as u64,
+            is_key: column.is_key(),
+        };
+        table.columns.iter().map(one).collect()
+    }
+
+    #[test]
+    fn table_with_every_column_fits_whatever_else_it_has() {
+        let mut fit = seen(&RECORD);
+        fit.push(Seen {
+            column: "note".into(),
+            ..fit[0].clone()
+        });
+        assert_eq!(judge(&RECORD, &fit), None);
+        assert_eq!(judge(&RUN, &fit), Some(What::Missing));
+    }
+
+    #[test]
+    fn column_that_changes_what_a_name_means_is_found() {
+        let changes: [fn(&mut Seen); 4] = [
+            |one| one.kind = "varchar".into(),
+            |one| one.room = 700,
+            |one| one.is_key = false,
+            |one| one.column = "title".into(),
+        ];
+        for change in changes {
+            let mut other = seen(&RECORD);
+            change(&mut other[0]);
+            other[0].engine = "Aria".into();
+            let what = judge(&RECORD, &other);
+            assert!(
+                matches!(&what, Some(What::Column(why)) if why.contains("name")),
+                "{what:?}"
+            );
+        }
+        let mut joint = seen(&RECORD);
+        joint[1].is_key = true;
+        assert!(matches!(judge(&RECORD, &joint), Some(What::Column(_))));
+    }
+
+    #[test]
+    fn engine_is_compared_without_regard_to_case() {
+        let mut other = seen(&RUN);
+        assert_eq!(judge(&RUN, &other), None);
+        for one in &mut other {
+            one.engine = "InnoDB".into();
+        }
+        let what = judge(&RUN, &other).expect("another engine");
+        let text = Misfit { table: &RUN, what }.text();
+        assert_eq!(
+            text,
+            "the table quorate_run has the engine InnoDB instead of MEMORY"
+        );
+    }
+}

@@ -1,0 +1,123 @@
+//! How long a run of a server has lasted: the restart guard goes by it.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{bare, is_missing, server};
+use quorate::node::store::{Store as _, StoreNode};
+use quorate::{Redlock, RestartGuard, TryAcquire};
+use quorate_mysql::{MySql, prepare};
+use quorate_testbed::{ClockShim, MariaDb, MariaDbOptions, OffsetFile, Skew, not_run};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A prepared server that started with its clock an hour behind; none without MariaDB or a C compiler.
+async fn started_an_hour_behind(flush: u8) -> Option<(MariaDb, MySql, OffsetFile)> {
+    if is_missing() {
+        return None;
+    }
+    let shim = match ClockShim::build() {
+        Ok(shim) => shim,
+        Err(error) => {
+            let test = std::thread::current();
+            not_run(test.name().unwrap_or("a test"), &error.to_string());
+            return None;
+        }
+    };
+    let offset = shim.offset_file().expect("an offset file");
+    offset.set(HOUR, Skew::Behind).expect("set");
+    let options = MariaDbOptions::new().flush(flush).clock(&shim, &offset);
+    let (server, store) = server(options).await?;
+    Some((server, store, offset))
+}
+
+async fn uptime(store: &MySql) -> Duration {
+    let (_, greeting) = store.connect().await.expect("connected");
+    greeting.uptime.expect("a database may forget")
+}
+
+#[tokio::test]
+async fn uptime_of_a_server_whose_clock_is_set_counts_from_its_start() {
+    let began = Instant::now();
+    let Some((_server, store, offset)) = started_an_hour_behind(2).await else {
+        return;
+    };
+    let second = Duration::from_secs(1);
+    assert!(uptime(&store).await <= began.elapsed() + second);
+    offset.clear().expect("an hour forward");
+    let forward = uptime(&store).await;
+    assert!(forward <= began.elapsed() + second, "{forward:?}");
+    tokio::time::sleep(3 * second).await;
+    offset.set(2 * HOUR, Skew::Behind).expect("two hours back");
+    let back = uptime(&store).await;
+    assert!(back <= began.elapsed() + second, "{back:?}");
+    assert!(
+        back >= 3 * second,
+        "a clock that is put back restarts nothing: {back:?}"
+    );
+    offset.set(24 * HOUR, Skew::Ahead).expect("a day forward");
+    let found = store.inspect().await.uptime.expect("seen");
+    assert!(found <= began.elapsed() + second, "{found:?}");
+}
+
+#[tokio::test]
+async fn crashed_server_whose_clock_is_put_forward_does_not_vote() {
+    // The commit is lost in the crash: innodb_flush_log_at_trx_commit = 0.
+    let Some((server, _, offset)) = started_an_hour_behind(0).await else {
+        return;
+    };
+    let redlock = |guard| {
+        let url = format!("{}?timeout=2s", server.url("locks"));
+        let store = MySql::open(&url).expect("a URL");
+        let builder = Redlock::builder().node(StoreNode::new(store));
+        let builder = builder.ttl(Duration::from_secs(20)).restart_guard(guard);
+        builder.build().expect("a Redlock")
+    };
+    // What was prepared is on disk after a second.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let holder = redlock(RestartGuard::Off);
+    let lock = holder.lock("a").renewal(false).acquire().await;
+    let lock = lock.expect("the lock");
+    server.restart().expect("back");
+    offset.clear().expect("an hour forward");
+    let other = redlock(RestartGuard::On).try_acquire("a").await;
+    assert!(lock.is_valid(), "the machine is too slow for this test");
+    let said = match other {
+        Ok(TryAcquire::Acquired(_)) => panic!("two hold the lock"),
+        Ok(_) => "held by another".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    assert!(said.contains("restart guard"), "{said}");
+}
+
+#[tokio::test]
+async fn server_whose_records_are_made_anew_counts_as_started_then() {
+    let Some(server) = bare(MariaDbOptions::new().flush(2)) else {
+        return;
+    };
+    let url = server.url("locks");
+    prepare(&url).await.expect("prepared");
+    let store = MySql::open(&format!("{url}?timeout=5s")).expect("a URL");
+    let (_, first) = store.connect().await.expect("connected");
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(uptime(&store).await >= Duration::from_secs(3));
+    server
+        .sql("DROP TABLE locks.quorate_record")
+        .expect("dropped");
+    let began = Instant::now();
+    assert!(prepare(&url).await.expect("prepared").made);
+    let (_, greeting) = store.connect().await.expect("connected");
+    let least = greeting.uptime.expect("may forget");
+    assert!(
+        least <= began.elapsed(),
+        "{least:?} of {:?}",
+        began.elapsed()
+    );
+    assert_ne!(greeting.run, first.run, "values of before have no vote");
+    // A restart is a later beginning.
+    let began = Instant::now();
+    server.restart().expect("back");
+    let second = Duration::from_secs(1);
+    assert!(uptime(&store).await <= began.elapsed() + second);
+}
