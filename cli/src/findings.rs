@@ -183,7 +183,6 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
             "put masters right until a majority does: the other findings say how",
         );
     }
-    records::twins(masters, &mut add);
     if n == 1 && !records::survives_alone(&masters[0]) {
         add(
             Severity::Warning,

@@ -7,8 +7,6 @@ use quorate::{Fault, Inspection};
 use crate::finding::{Add, Rules, Severity};
 use crate::output::human;
 
-/// Two answers about the same start may be so far apart: uptimes are whole seconds, asked one after the other.
-const ONE_START: Duration = Duration::from_secs(2);
 /// So many clients of a lock should find room: each takes four sessions and one that listens.
 const ROOM: u64 = 2 * 5;
 
@@ -244,43 +242,6 @@ pub(crate) fn survives_alone(master: &Inspection) -> bool {
             .is_some_and(|role| role != "standalone")
 }
 
-/// Masters that look like one server, by all that they say of themselves.
-pub(crate) fn twins(
-    masters: &[Inspection],
-    add: &mut impl FnMut(Severity, &'static str, String, &str),
-) {
-    for (n, one) in masters.iter().enumerate() {
-        for other in &masters[n + 1..] {
-            if are_twins(one, other) {
-                add(
-                    Severity::Warning,
-                    "run_id",
-                    format!(
-                        "{} and {} look like one server: host, port, data directory and start are the same",
-                        one.node, other.node
-                    ),
-                    "list every server once: another database of it is no other master",
-                );
-            }
-        }
-    }
-}
-
-fn are_twins(one: &Inspection, other: &Inspection) -> bool {
-    // Where they are known to be one, or to be none that a lock can use, that is said already.
-    if one.fault.is_some() || other.fault.is_some() {
-        return false;
-    }
-    let names = ["hostname", "port", "datadir"];
-    let are_same = names.iter().all(|name| {
-        let said = one.setting(name);
-        said.is_some() && said == other.setting(name)
-    });
-    let started = one.uptime.zip(other.uptime);
-    let together = started.is_some_and(|(a, b)| a.abs_diff(b) <= ONE_START);
-    are_same && together && one.setting("server_uid") == other.setting("server_uid")
-}
-
 #[cfg(test)]
 mod tests {
     use quorate::NodeName;
@@ -417,32 +378,6 @@ mod tests {
             assert_eq!(survives_alone(&master), alone, "{role}");
         }
         assert!(!survives_alone(&database(&[])));
-    }
-
-    #[test]
-    fn two_databases_of_one_server_are_told_by_what_it_says_of_itself() {
-        let settings = [("hostname", "h"), ("port", "3306"), ("datadir", "/d")];
-        let twins_among = |masters: &[Inspection]| {
-            let mut count = 0;
-            twins(masters, &mut |_, _, _, _: &str| count += 1);
-            count
-        };
-        let (one, mut other) = (database(&settings), database(&settings));
-        assert_eq!(twins_among(&[one.clone(), other.clone()]), 1);
-        other.uptime = Some(Duration::from_secs(60));
-        assert_eq!(
-            twins_among(&[one.clone(), other.clone()]),
-            0,
-            "another start"
-        );
-        let other = database(&[("hostname", "h"), ("port", "3307"), ("datadir", "/d")]);
-        assert_eq!(twins_among(&[one, other]), 0);
-        let nothing = database(&[]);
-        assert_eq!(
-            twins_among(&[nothing.clone(), nothing]),
-            0,
-            "nothing is said"
-        );
     }
 
     /// What is said of a fault: the check and the advice.

@@ -208,12 +208,14 @@ fn one_server_under_two_names_is_no_two_masters() {
     let run = lock(&format!("{here},{encrypted}"));
     assert_eq!(run.code, Some(64), "{run:?}");
     assert!(run.err.contains("mysql 127.0.0.1"), "{run:?}");
-    // Prepared before it was known of each other.
+    // Prepared by two administrators, each of whom sees a database of their own.
     server
         .sql("UPDATE others.quorate_schema SET server='0123456789abcdef'")
         .expect("another name");
-    let (_, lines) = doctor(&format!("{here},{}", url("127.0.0.1", "others")));
-    says(&lines, "warning run_id", &["look like one server"]);
+    let both = format!("{here},{}", url("127.0.0.1", "others"));
+    refused(&lock(&both), &["same server"]);
+    let (_, lines) = doctor(&both);
+    says(&lines, "error run_id", &["once"]);
 }
 
 #[test]
