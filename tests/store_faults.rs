@@ -266,6 +266,23 @@ async fn a_record_of_somebody_else_is_named_whatever_its_name_is() {
 }
 
 #[tokio::test]
+async fn lock_whose_record_was_overwritten_ends_no_other_renewal() {
+    let books = Books::new(true);
+    let redlock = books.redlock().ttl(secs(4)).build().expect("good");
+    let bad = redlock.acquire("bad").await.expect("free");
+    let good = redlock.acquire("good").await.expect("free");
+    let junk = b"\x09junk".to_vec();
+    let (version, state) = (books.state().last + 1, junk);
+    let record = Record { version, state };
+    books.state().records.insert(b"bad".to_vec(), record);
+    // The second renewal is over; without one 1.2 s would be left.
+    tokio::time::sleep(ms(2_800)).await;
+    assert!(good.remaining() > ms(1_800), "{:?}", good.report());
+    let said = format!("{:?}", bad.report());
+    assert!(said.contains("none of ours"), "{said}");
+}
+
+#[tokio::test]
 async fn what_was_done_before_the_store_closed_is_given_back_though_it_was_not_answered() {
     let books = Books::new(true);
     let redlock = books.redlock().build().expect("good");

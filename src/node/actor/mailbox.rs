@@ -51,15 +51,25 @@ impl Queued {
         self.reply.answer(answer);
     }
 
+    /// Whether it is a message about several locks, which can be [split](Self::split).
+    pub(in crate::node) fn is_of_several(&self) -> bool {
+        match &self.request {
+            Request::Extend { items } => items.len() > 1,
+            Request::Note { items } => items.len() > 1,
+            _ => false,
+        }
+    }
+
     /// The same in parts: each of its locks by itself.
-    pub(in crate::node) fn split(self) -> impl Iterator<Item = Self> {
+    pub(in crate::node) fn split(self) -> Vec<Self> {
         let mut lane = 0;
         let each = |_: &Claim| {
             lane += 1;
             lane
         };
         let parts = split(self.request, self.reply, each).into_iter();
-        parts.map(|(_, request, reply)| Self::new(request, reply))
+        let part = |(_, request, reply)| Self::new(request, reply);
+        parts.map(part).collect()
     }
 
     pub(in crate::node) fn time_out(&mut self, fault: Fault) {

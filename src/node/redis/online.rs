@@ -218,7 +218,10 @@ impl Online {
         } else if queued.compared && Deletion::is_refused(value) {
             self.deletion = Deletion::Script;
             self.ask_apart(queued);
-        } else if is_of_one_key(&queued.request, value) {
+        } else if queued.is_of_several()
+            && matches!(value, Value::Error(error) if is_denied_key(error))
+        {
+            // The user may not use the key of one of them.
             self.apart.extend(queued.split());
         } else {
             return Some(queued);
@@ -552,16 +555,6 @@ fn wake(subscriber: Option<&Subscriber>, push: &[Value<'_>]) {
             subscriber.sink.woken(subscriber.node, key);
         }
     }
-}
-
-/// Whether a message about several locks was refused as a whole because the user may not use the key of one of them.
-fn is_of_one_key(request: &Request, value: &Value<'_>) -> bool {
-    let several = match request {
-        Request::Extend { items } => items.len() > 1,
-        Request::Note { items } => items.len() > 1,
-        _ => false,
-    };
-    several && matches!(value, Value::Error(error) if is_denied_key(error))
 }
 
 /// Whether a master that answered this may well say something else a while later.

@@ -509,14 +509,27 @@ impl<S: Store> Lane<S> {
         Ok(())
     }
 
-    /// Answers every job about a record.
+    /// Answers everything that is asked about a record. Of a message about several locks the others are asked for by
+    /// themselves.
     fn answer_all_of(&mut self, name: &Name, fault: &Fault) {
         let of = |job: &Job| job.names.contains(name);
         let (odd, rest) = std::mem::take(&mut self.jobs).into_iter().partition(of);
         self.jobs = rest;
         let odd: Vec<Job> = odd;
         for asked in odd.into_iter().flat_map(|job| job.asked) {
-            asked.queued.answer(Err(fault.clone()));
+            let about = |queued: &Queued| names::of_request(&queued.request).contains(name);
+            let parts = if asked.queued.is_of_several() && about(&asked.queued) {
+                asked.queued.split()
+            } else {
+                vec![asked.queued]
+            };
+            for queued in parts {
+                if about(&queued) {
+                    queued.answer(Err(fault.clone()));
+                } else {
+                    Job::sort(&mut self.jobs, queued);
+                }
+            }
         }
     }
 
