@@ -289,13 +289,66 @@ pub enum ExtendError {
 }
 
 /// A [`scope`](crate::Redlock::scope) did not run to its end under the lock.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ScopeError {
+pub enum ScopeError<T = ()> {
     /// The lock was not acquired; the body was not started.
     #[error(transparent)]
     NotAcquired(#[from] AcquireError),
-    /// The lock was lost while the body ran. An async body was dropped; one that blocks has run to its end.
-    #[error("the lock was lost while the body ran: {0}")]
-    Lost(LossCause),
+    /// The lock ended before the body did. Another client may have held it meanwhile.
+    #[error("the lock was lost while the body ran: {cause}")]
+    Lost {
+        /// Why the lock ended.
+        cause: LossCause,
+        /// The value of a body that has run to its end; `None` for one that was dropped on the way.
+        value: Option<T>,
+    },
+}
+
+impl<T> ScopeError<T> {
+    /// The value of a body that ran to its end, though the lock had ended before.
+    pub fn into_value(self) -> Option<T> {
+        match self {
+            Self::NotAcquired(_) => None,
+            Self::Lost { value, .. } => value,
+        }
+    }
+
+    /// The same error without the value, as [`try_scope`](crate::Redlock::try_scope) makes it into other errors.
+    pub fn without_value(self) -> ScopeError {
+        match self {
+            Self::NotAcquired(error) => ScopeError::NotAcquired(error),
+            Self::Lost { cause, .. } => {
+                let value = None;
+                ScopeError::Lost { cause, value }
+            }
+        }
+    }
+}
+
+impl<T, E: From<ScopeError>> ScopeError<Result<T, E>> {
+    /// One error for the body and the lock: the body's own, where it has one.
+    pub(crate) fn into_one(self) -> E {
+        match self {
+            Self::Lost {
+                value: Some(Err(error)),
+                ..
+            } => error,
+            lock => lock.without_value().into(),
+        }
+    }
+}
+
+/// Whatever the value is, and without showing it.
+impl<T> fmt::Debug for ScopeError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAcquired(error) => f.debug_tuple("NotAcquired").field(error).finish(),
+            Self::Lost { cause, value } => f
+                .debug_struct("Lost")
+                .field("cause", cause)
+                .field("value", &value.as_ref().map(|_| format_args!("..")))
+                .finish(),
+        }
+    }
 }

@@ -234,10 +234,10 @@ impl Redlock {
     }
 
     /// Runs `body` while the lock is held: takes the lock, drops the body when the lock is lost,
-    /// releases at the end, and returns the body's value.
+    /// releases at the end, and returns the body's value if the lock was held all the time.
     ///
     /// ```no_run
-    /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::ScopeError> {
+    /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::ScopeError<i32>> {
     /// let sum = redlock
     ///     .scope("report", async |guard| {
     ///         println!("fencing token {:?}", guard.fencing_token());
@@ -259,7 +259,7 @@ impl Redlock {
     ///     redlock: &'a Redlock,
     ///     tenant: &'a str,
     ///     body: impl for<'g> FnOnce(&'g LockGuard) -> BoxFuture<'g, T> + Send + 'a,
-    /// ) -> impl Future<Output = Result<T, ScopeError>> + Send + 'a {
+    /// ) -> impl Future<Output = Result<T, ScopeError<T>>> + Send + 'a {
     ///     let resource = format!("tenant:{tenant}");
     ///     let body = async move |guard: &LockGuard| body(guard).await;
     ///     async move { redlock.scope(resource, body).await }
@@ -268,9 +268,10 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`ScopeError::NotAcquired`] before the body has started, [`ScopeError::Lost`] when it was
-    /// dropped because the lock was lost. A body that has finished before the loss was noticed
-    /// has still run under the lock: its value is returned.
+    /// [`ScopeError::NotAcquired`] before the body has started, [`ScopeError::Lost`] when the lock ended
+    /// before the body did. A body that is waiting is dropped then. A body that runs to its end all the same, because it
+    /// blocked its thread, or because the process stood still, leaves its value in the error
+    /// ([`ScopeError::into_value`]): another client may have held the lock meanwhile.
     ///
     /// # Cancel safety
     ///
@@ -279,7 +280,7 @@ impl Redlock {
         &self,
         resource: impl AsRef<[u8]>,
         body: impl AsyncFnOnce(&LockGuard) -> T,
-    ) -> Result<T, ScopeError> {
+    ) -> Result<T, ScopeError<T>> {
         self.lock(resource).scope(body).await
     }
 
@@ -316,7 +317,8 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// As [`scope`](Self::scope), and what the body fails with.
+    /// As [`scope`](Self::scope), and what the body fails with, which comes first where the lock ended as well. The
+    /// value of a body that outlived the lock is dropped: [`scope`](Self::scope) keeps it.
     ///
     /// # Cancel safety
     ///
@@ -586,11 +588,14 @@ impl LockRequest<'_> {
     /// # Errors
     ///
     /// As [`Redlock::scope`].
-    pub async fn scope<T>(self, body: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T, ScopeError> {
+    pub async fn scope<T>(
+        self,
+        body: impl AsyncFnOnce(&LockGuard) -> T,
+    ) -> Result<T, ScopeError<T>> {
         let guard = self.acquire().await?;
         let outcome = guard.while_held(body).await;
         guard.release().await;
-        outcome.map_err(ScopeError::Lost)
+        outcome.map_err(|(cause, value)| ScopeError::Lost { cause, value })
     }
 
     /// Runs a body that may fail under this lock; see [`Redlock::try_scope`].
@@ -602,7 +607,9 @@ impl LockRequest<'_> {
         self,
         body: impl AsyncFnOnce(&LockGuard) -> Result<T, E>,
     ) -> Result<T, E> {
-        self.scope(body).await?
+        self.scope(body)
+            .await
+            .unwrap_or_else(|error| Err(error.into_one()))
     }
 
     fn check(&self) -> Result<(), AcquireError> {

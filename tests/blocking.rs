@@ -200,7 +200,8 @@ fn a_body_takes_other_locks_and_a_lost_lock_is_told() {
         thread::sleep(ms(700));
         "done"
     });
-    assert_eq!(lost, Err(ScopeError::Lost(LossCause::Expired)));
+    let (cause, value) = (LossCause::Expired, Some("done"));
+    assert_eq!(lost, Err(ScopeError::Lost { cause, value }));
     seen("the loss", || {
         *told.lock().expect("no panic") == Some(LossCause::Expired)
     });

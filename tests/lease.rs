@@ -375,7 +375,13 @@ async fn a_scope_stops_its_body_when_the_lock_is_lost() {
         std::future::pending::<()>().await;
     });
     let outcome = tokio::time::timeout(PATIENCE, scope).await.expect("ends");
-    let lost = matches!(outcome, Err(ScopeError::Lost(LossCause::TakenAway)));
+    let lost = matches!(
+        outcome,
+        Err(ScopeError::Lost {
+            cause: LossCause::TakenAway,
+            ..
+        })
+    );
     assert!(lost, "{outcome:?}");
     dropped.await.expect("the body was dropped");
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use quorate::testing::Masters;
-use quorate::{LossCause, OnceOutcome, Redlock};
+use quorate::{LossCause, OnceOutcome, Redlock, ScopeError};
 
 mod support;
 use support::{PATIENCE, secs};
@@ -46,6 +46,100 @@ async fn a_step_of_the_clock_is_a_pause_of_the_process() {
     tokio::time::advance(2 * LONG).await;
     assert!(!guard.is_valid(), "the process was paused past its lease");
     assert!(redlock.acquire("r").await.is_ok(), "and the masters know");
+}
+
+/// Stands still for longer than the lease, and is the first that goes on: as in a process that is stopped.
+async fn stand_still() {
+    let (wake, woken) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        let _ = wake.send(());
+        tokio::time::advance(3 * LONG).await;
+    });
+    let _ = woken.await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn scope_whose_lock_ended_before_its_body_is_lost_and_hands_over_the_value() {
+    let masters = Masters::new(3);
+    let here = over(&masters);
+    let owner = here.owner("order-1").expect("a good id");
+    let kinds = || {
+        [
+            here.lock("r"),
+            here.lock("r").shared(),
+            owner.lock("r"),
+            here.lock_all(["r", "s"]),
+            here.semaphore("r", 2),
+        ]
+    };
+    for lock in kinds() {
+        let ended = lock
+            .scope(async |_| {
+                stand_still().await;
+                42
+            })
+            .await;
+        let (cause, value) = (LossCause::Expired, Some(42));
+        assert_eq!(ended, Err(ScopeError::Lost { cause, value }));
+    }
+    // A body in time, and one that is dropped.
+    assert_eq!(here.scope("r", async |_| 42).await, Ok(42));
+    let brief = here.lock("r").renewal(false);
+    let dropped = brief.scope(async |_| std::future::pending::<()>().await);
+    let (cause, value) = (LossCause::Expired, None);
+    assert_eq!(dropped.await, Err(ScopeError::Lost { cause, value }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn scope_of_a_body_that_fails_is_lost_only_where_the_body_did_not_fail() {
+    let here = over(&Masters::new(3));
+    let lost = |error: &Box<dyn std::error::Error>| {
+        matches!(
+            error.downcast_ref::<ScopeError>(),
+            Some(ScopeError::Lost { value: None, .. })
+        )
+    };
+    let scope = here.try_scope("r", async |_| {
+        stand_still().await;
+        Ok(42)
+    });
+    assert!(scope.await.as_ref().is_err_and(lost));
+    let scope = here.try_scope("r", async |_| {
+        stand_still().await;
+        Err::<(), Box<dyn std::error::Error>>("no paper".into())
+    });
+    let error = scope.await.expect_err("its own");
+    assert_eq!(error.to_string(), "no paper");
+}
+
+#[tokio::test(start_paused = true)]
+async fn once_whose_lock_ended_before_its_body_says_so() {
+    let masters = Masters::new(3);
+    let (here, there) = (over(&masters), over(&masters));
+    let day = secs(24 * 3600);
+    let nightly = here.once("nightly", day);
+    nightly.create().await.expect("new");
+    let late = nightly.at_most_once(async |_| {
+        stand_still().await;
+        42
+    });
+    let outlived = OnceOutcome::Outlived(42, LossCause::Expired);
+    assert_eq!(late.await, Ok(outlived));
+    let again = there.once("nightly", day).at_most_once(async |_| ()).await;
+    assert!(
+        matches!(again, Ok(OnceOutcome::AlreadyDone { .. })),
+        "{again:?}"
+    );
+    tokio::time::sleep(day).await;
+    let late = nightly.at_least_once(async |_| {
+        stand_still().await;
+        Ok::<_, ()>(42)
+    });
+    let late = late.await;
+    assert!(
+        matches!(late, Ok(OnceOutcome::NotRecorded(Ok(42), _))),
+        "{late:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

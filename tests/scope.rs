@@ -16,7 +16,7 @@ fn for_tenant<'a, T: Send + 'a>(
     redlock: &'a Redlock,
     tenant: &'a str,
     body: impl for<'g> FnOnce(&'g LockGuard) -> BoxFuture<'g, T> + Send + 'a,
-) -> impl Future<Output = Result<T, ScopeError>> + Send + 'a {
+) -> impl Future<Output = Result<T, ScopeError<T>>> + Send + 'a {
     async move {
         let resource = format!("tenant:{tenant}");
         let body = async move |guard: &LockGuard| body(guard).await;
@@ -44,7 +44,7 @@ async fn a_generic_helper_around_a_scope_can_be_spawned() {
 fn with_number<T, Body, Work>(
     redlock: Redlock,
     body: Body,
-) -> impl Future<Output = Result<T, ScopeError>> + Send
+) -> impl Future<Output = Result<T, ScopeError<T>>> + Send
 where
     T: Send,
     Body: FnOnce(Option<u64>) -> Work + Send,
@@ -101,7 +101,25 @@ async fn a_body_that_fails_and_a_lock_that_does_are_told_apart_in_one_error() {
         .await;
     let error = lost.expect_err("its lease is over");
     assert!(matches!(
-        error.downcast_ref(),
-        Some(ScopeError::Lost(quorate::LossCause::Expired))
+        error.downcast_ref::<ScopeError>(),
+        Some(ScopeError::Lost {
+            cause: quorate::LossCause::Expired,
+            value: None
+        })
     ));
+}
+
+#[tokio::test]
+async fn scope_whose_body_blocks_its_thread_past_the_end_of_the_lock_is_lost() {
+    let redlock = Redlock::in_memory(3);
+    let lock = redlock.lock("r").ttl(secs(1));
+    let ended = lock
+        .scope(async |_| {
+            std::thread::sleep(ms(1_200));
+            "done"
+        })
+        .await;
+    let lost = ended.expect_err("it ended before");
+    assert!(lost.to_string().contains("lost"), "{lost}");
+    assert_eq!(lost.into_value(), Some("done"));
 }

@@ -109,8 +109,8 @@ async fn hold(
         };
         tokio::select! {
             cause = guard.lost() => return Err(lost(guard, lock, began, &cause.to_string())),
-            sig = signals.next_that_ends() => return Ok(Some(sig)),
-            () = &mut input => return Ok(None),
+            sig = signals.next_that_ends() => return still_held(guard, lock, began, Some(sig)),
+            () = &mut input => return still_held(guard, lock, began, None),
             written = &mut told, if !is_told => {
                 is_told = true;
                 // Who does not want to know it needs the lock all the same.
@@ -119,6 +119,20 @@ async fn hold(
             () = tokio::time::sleep(nap.min(TICK)) => {}
         }
     }
+}
+
+/// The end that the user asked for, if the lock lasted until then.
+fn still_held(
+    guard: &LockGuard,
+    lock: &Lock,
+    began: Instant,
+    end: Option<Signal>,
+) -> Result<Option<Signal>, Failure> {
+    if guard.is_valid() {
+        return Ok(end);
+    }
+    let why = "it was not renewed while quorate stood still";
+    Err(lost(guard, lock, began, why))
 }
 
 /// How long the lock is certainly there; none when it is time to say that it is lost.

@@ -124,6 +124,29 @@ fn a_lock_that_is_lost_ends_it_as_a_run_ends() {
 }
 
 #[test]
+fn lock_that_ended_while_the_process_stood_still_is_lost_whatever_ends_it() {
+    let masters = masters(3);
+    for by_signal in [false, true, false, true] {
+        let mut child = hold(&masters, &["--ttl", "2s", "r"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        number(&mut child);
+        signal(&child, "STOP");
+        until("its lock is free", || is_free(&masters, "r"));
+        let input = child.stdin.take();
+        if by_signal {
+            signal(&child, "TERM");
+        } else {
+            drop(input);
+        }
+        signal(&child, "CONT");
+        let over = end(child);
+        assert_eq!(over.code, Some(74), "by signal: {by_signal}: {over:?}");
+    }
+}
+
+#[test]
 fn the_longest_hold_ends_it() {
     let masters = masters(3);
     let over = done(hold(&masters, &["--max-hold", "1s", "r"]).stdin(Stdio::null()));

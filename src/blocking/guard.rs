@@ -35,8 +35,7 @@ impl LockGuard {
 
     /// How it ended, if it has; nothing is waited for.
     pub fn loss(&self) -> Option<LossCause> {
-        let guard = self.kept.get();
-        guard.held.ended(guard.core.coordinator.now())
+        self.kept.get().ended()
     }
 
     /// Waits until it is lost, or for so long.

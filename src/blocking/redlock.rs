@@ -174,12 +174,12 @@ impl Redlock {
     /// # Errors
     ///
     /// [`ScopeError::NotAcquired`] before the body has started; [`ScopeError::Lost`] where the lock had ended before
-    /// the body did, and its value is dropped.
+    /// the body did, with the body's value.
     pub fn scope<T>(
         &self,
         resource: impl AsRef<[u8]>,
         body: impl FnOnce(&LockGuard) -> T,
-    ) -> Result<T, ScopeError> {
+    ) -> Result<T, ScopeError<T>> {
         self.lock(resource).scope(body)
     }
 
@@ -188,7 +188,8 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// The body's own, as they are; and those of [`scope`](Self::scope), made into the body's error type.
+    /// The body's own, as they are; and those of [`scope`](Self::scope), made into the body's error type, where the
+    /// body did not fail. The value of a body that outlived the lock is dropped.
     pub fn try_scope<T, E: From<ScopeError>>(
         &self,
         resource: impl AsRef<[u8]>,

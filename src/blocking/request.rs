@@ -120,8 +120,19 @@ impl<'a> LockRequest<'a> {
     /// # Errors
     ///
     /// As there.
-    pub fn scope<T>(self, body: impl FnOnce(&LockGuard) -> T) -> Result<T, ScopeError> {
-        self.try_scope(|guard| Ok(body(guard)))
+    pub fn scope<T>(self, body: impl FnOnce(&LockGuard) -> T) -> Result<T, ScopeError<T>> {
+        let guard = self.acquire()?;
+        let value = body(&guard);
+        let lost = guard.loss();
+        // On the thread that acquired it may be waited.
+        let _ = guard.release();
+        match lost {
+            None => Ok(value),
+            Some(cause) => {
+                let value = Some(value);
+                Err(ScopeError::Lost { cause, value })
+            }
+        }
     }
 
     /// Runs a body that may fail under this lock; see [`Redlock::try_scope`](super::Redlock::try_scope).
@@ -133,15 +144,8 @@ impl<'a> LockRequest<'a> {
         self,
         body: impl FnOnce(&LockGuard) -> Result<T, E>,
     ) -> Result<T, E> {
-        let guard = self.acquire().map_err(ScopeError::NotAcquired)?;
-        let done = body(&guard)?;
-        let lost = guard.loss();
-        // On the thread that acquired it may be waited.
-        let _ = guard.release();
-        match lost {
-            None => Ok(done),
-            Some(cause) => Err(ScopeError::Lost(cause).into()),
-        }
+        self.scope(body)
+            .unwrap_or_else(|error| Err(error.into_one()))
     }
 }
 

@@ -121,7 +121,7 @@ impl Once {
 
     /// Runs `body` under the lock, unless this period is done, which is written down before; see
     /// [`quorate::Once::at_most_once`](crate::Once::at_most_once). A body that blocks runs to its end, also when the
-    /// lock is lost meanwhile.
+    /// lock is lost meanwhile: [`OnceOutcome::Outlived`] says so.
     ///
     /// # Errors
     ///
@@ -136,7 +136,7 @@ impl Once {
 
     /// Runs `body` under the lock, unless this period is done, which is written down behind it; see
     /// [`quorate::Once::at_least_once`](crate::Once::at_least_once). A body that blocks runs to its end, also when
-    /// the lock is lost meanwhile.
+    /// the lock is lost meanwhile: then [`OnceOutcome::NotRecorded`] says so.
     ///
     /// # Errors
     ///

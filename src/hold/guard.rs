@@ -61,18 +61,28 @@ impl LockGuard {
         !self.wrote.swap(true, Ordering::Relaxed)
     }
 
-    /// Runs `body` while the lock is held; it is dropped when the lock is lost.
+    /// Runs `body` while the lock is held; it is dropped when the lock is lost. An error with the value of a body that
+    /// has run to its end, but for which the lock did not last: this process may have stood still.
     pub(crate) async fn while_held<T>(
         &self,
         body: impl AsyncFnOnce(&Self) -> T,
-    ) -> Result<T, LossCause> {
+    ) -> Result<T, (LossCause, Option<T>)> {
         let lost = std::pin::pin!(self.lost());
         let body = std::pin::pin!(body(self));
         // The body is polled first: what has finished is not thrown away.
-        match futures::future::select(body, lost).await {
-            Either::Left((value, _)) => Ok(value),
-            Either::Right((cause, _)) => Err(cause),
+        let value = match futures::future::select(body, lost).await {
+            Either::Left((value, _)) => value,
+            Either::Right((cause, _)) => return Err((cause, None)),
+        };
+        match self.ended() {
+            None => Ok(value),
+            Some(cause) => Err((cause, Some(value))),
         }
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&self) -> Option<LossCause> {
+        self.held.ended(self.core.coordinator.now())
     }
 
     /// The resource that is locked, without the key prefix.

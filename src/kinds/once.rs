@@ -62,6 +62,9 @@ pub enum OnceOutcome<T> {
     /// The body ran, and that was not written down: this period may be done again.
     /// [`at_least_once`](Once::at_least_once) only.
     NotRecorded(T, ValueError),
+    /// The body ran to its end, but the lock had ended before, and so another client may have begun the next period
+    /// meanwhile. This period is done. [`at_most_once`](Once::at_most_once) only.
+    Outlived(T, LossCause),
     /// This period was done before. The body did not run.
     AlreadyDone {
         /// How long until the next period begins that has not been done.
@@ -169,9 +172,11 @@ impl Once {
     ) -> Result<OnceOutcome<T>, ValueError> {
         self.if_due(async |guard: &LockGuard, turn: Turn<'_>| {
             turn.record().await?;
-            let done = guard.while_held(body).await;
-            done.map(OnceOutcome::Done)
-                .map_err(|cause| self.stopped(cause, true))
+            match guard.while_held(body).await {
+                Ok(done) => Ok(OnceOutcome::Done(done)),
+                Err((cause, Some(done))) => Ok(OnceOutcome::Outlived(done, cause)),
+                Err((cause, None)) => Err(self.stopped(cause, true)),
+            }
         })
         .await
     }
@@ -193,8 +198,11 @@ impl Once {
         body: impl AsyncFnOnce(&LockGuard) -> Result<T, E>,
     ) -> Result<OnceOutcome<Result<T, E>>, ValueError> {
         self.if_due(async |guard: &LockGuard, turn: Turn<'_>| {
-            let done = guard.while_held(body).await;
-            let done = done.map_err(|cause| self.stopped(cause, false))?;
+            let done = match guard.while_held(body).await {
+                // Where the lock ended before the body did, nothing can be recorded, and that is said.
+                Ok(done) | Err((_, Some(done))) => done,
+                Err((cause, None)) => return Err(self.stopped(cause, false)),
+            };
             if done.is_err() {
                 return Ok(OnceOutcome::Done(done));
             }
