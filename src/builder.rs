@@ -11,7 +11,6 @@ use crate::node::redis::driver::Driver;
 use crate::node::redis::{MasterSource, NodeOptions, RedisNode};
 use crate::node::{Context, Marks, Node};
 use crate::options::{Options, bad, text};
-#[cfg(any(test, feature = "testing"))]
 use crate::protocol::validity::Drift;
 use crate::redlock::Redlock;
 use crate::resource::MAX_RESOURCE_LEN;
