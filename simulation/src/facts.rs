@@ -129,6 +129,8 @@ pub(crate) enum Fact<'a> {
         task: usize,
         resource: usize,
         verb: ValueStep,
+        /// The step of the masters that it goes by.
+        step: u8,
     },
     /// It was told this.
     Told {

@@ -38,23 +38,12 @@ impl Process {
     /// A new life of `client`, with connections to all masters.
     pub(crate) fn boot(shared: &Arc<Shared>, client: usize) -> (Arc<Self>, Vec<Arc<dyn Node>>) {
         let process = Self::alone(shared, client);
-        let named = shared.world().named(client);
-        let nodes = process.connect(&named);
-        let masters = named.asked();
-        let world = shared.world();
-        let of_stores = masters.iter().zip(&nodes);
-        let plans = &world.scenario.masters;
-        let of_stores = of_stores.filter(|(master, _)| plans[**master].store.is_some());
-        let breakers = of_stores.map(|(master, node)| (client, *master, node.clone()));
-        let breakers = breakers.collect();
-        drop(world);
-        let old = shared.world().replace_breakers(client, breakers);
-        drop(old);
+        let nodes = process.connect();
         (process, nodes)
     }
 
-    /// Connections of its own to these masters.
-    pub(crate) fn connect(&self, named: &Named) -> Vec<Arc<dyn Node>> {
+    /// New connections to all masters that this client is told.
+    pub(crate) fn connect(&self) -> Vec<Arc<dyn Node>> {
         let (shared, client) = (&self.shared, self.client);
         let mut world = shared.world();
         let salt = (client as u64) << 32 | u64::from(world.processes[client].life) << 8;
@@ -91,7 +80,13 @@ impl Process {
                 }),
             }
         };
-        masters.iter().enumerate().map(node).collect()
+        let nodes: Vec<Arc<dyn Node>> = masters.iter().enumerate().map(node).collect();
+        let of_stores = masters.iter().zip(&nodes);
+        let of_stores = of_stores.filter(|(master, _)| stores[**master].is_some());
+        let breakers = of_stores.map(|(master, node)| (client, *master, node.clone()));
+        let old = shared.world().replace_breakers(client, breakers.collect());
+        drop(old);
+        nodes
     }
 
     /// A new life of `client`, with no connection to anybody.

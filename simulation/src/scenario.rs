@@ -397,7 +397,7 @@ impl Scenario {
                 && (self.settings.guard || !forgets)
                 && !self.faults.iter().any(breaks),
             tokens: self.settings.fencing && (!forgets || restarts_above && !self.is_ahead()),
-            stock: self.settings.fencing && (!forgets || restarts_above),
+            stock: self.settings.fencing && (!forgets || restarts_above && !self.is_ahead()),
             guard: self.settings.guard && !jumps,
             steady: !jumps,
             punctual: self.net.doze_ppm + self.net.preempt_ppm == 0,
@@ -407,7 +407,7 @@ impl Scenario {
                 && self.faults.is_empty()
                 && !self.is_changed(),
             calm: self.is_quiet() && self.faults.is_empty() && !self.is_changed(),
-            prompt: self.is_quiet() && self.faults.iter().all(breaks) && self.change.is_none(),
+            prompt: self.is_quiet() && self.faults.iter().all(breaks) && !self.is_changed(),
         }
     }
 

@@ -2,6 +2,7 @@
 //! "not yours", and not at the end of its validity.
 
 use super::{ByValue, Check, Moment};
+use crate::change_plan::is_majority;
 use crate::clock::MS;
 use crate::facts::{Believer, Fact};
 use crate::locker::resource_of;
@@ -9,7 +10,6 @@ use crate::scenario::Scenario;
 use quorate::node::Extended;
 
 pub(crate) struct Prompt {
-    quorum: u32,
     /// The last answer's way, once more as far for those of one round that were late, and the way from
     /// the answer to the holder.
     bound: u64,
@@ -27,7 +27,6 @@ struct Taken {
 impl Prompt {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
-            quorum: scenario.masters.len() as u32 / 2 + 1,
             // Stores of one round are asked more than one question each.
             bound: if scenario.stores() == 0 { 2 } else { 10 }
                 * (scenario.net.delay + scenario.net.jitter)
@@ -39,10 +38,16 @@ impl Prompt {
 
     /// A master has said that it is not theirs.
     fn denied(&mut self, at: &Moment<'_>, master: usize, value: [u8; 32]) {
-        let held = at.believers.iter().any(|one| one.value.to_hex() == value);
+        let mut believers = at.believers.iter();
+        let held = believers.find(|one| one.value.to_hex() == value);
         let taken = self.taken.entry(value).or_default();
         taken.masters |= 1 << master;
-        if held && taken.masters.count_ones() >= self.quorum && taken.by.is_none() {
+        // A majority of one set is enough.
+        let denied = |believer: &Believer| {
+            let mut sets = believer.sets.into_iter();
+            sets.any(|set| is_majority(taken.masters, [set, set]))
+        };
+        if held.is_some_and(denied) && taken.by.is_none() {
             self.judged += 1;
             taken.by = Some(at.now + self.bound);
         }

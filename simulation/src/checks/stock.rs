@@ -20,8 +20,9 @@ pub(crate) struct Stock {
     done: HashMap<(usize, Vec<u8>), usize>,
     /// What was written on some master, by resource and number.
     written: HashMap<(usize, u64), Vec<u8>>,
-    /// Values that were found lost or missing once they had been created.
-    lost: HashMap<usize, u64>,
+    /// Values that were found lost or missing once they had been created, and by a client of which step: for clients of
+    /// this step and later ones they are lost for good.
+    lost: HashMap<usize, (u64, u8)>,
     created: HashMap<usize, u64>,
     removals: Removals,
     /// What each task is at.
@@ -63,6 +64,8 @@ struct Ask {
     resource: usize,
     /// The event with which it began.
     began: u64,
+    /// The step of the masters that who asks goes by.
+    step: u8,
     /// How many were certainly taken before.
     taken: u64,
     /// How many there were before, of who asks for others.
@@ -74,7 +77,12 @@ impl Stock {
         Self::default()
     }
 
-    fn asks(&mut self, began: u64, task: usize, resource: usize, verb: ValueStep) {
+    fn asks(
+        &mut self,
+        (began, task): (u64, usize),
+        (resource, step): (usize, u8),
+        verb: ValueStep,
+    ) {
         let quota = self.quotas.entry(resource).or_default();
         let (taken, mut before) = (quota.taken, 0);
         match verb {
@@ -99,6 +107,7 @@ impl Stock {
             verb,
             resource,
             began,
+            step,
             taken,
             before,
         };
@@ -161,7 +170,7 @@ impl Stock {
             ));
         }
         let lost = self.lost.get(&resource);
-        if hands_out && lost.is_some_and(|lost| *lost < ask.began) {
+        if hands_out && lost.is_some_and(|(at, step)| *at < ask.began && *step <= ask.step) {
             return Err(format!(
                 "client {client} is told {told:?} of r{resource}, which was lost before it asked"
             ));
@@ -170,13 +179,10 @@ impl Stock {
             Told::Created => {
                 self.created.insert(resource, now);
             }
-            Told::Lost
-                if self
-                    .created
-                    .get(&resource)
-                    .is_some_and(|at| *at < ask.began) =>
-            {
-                self.lost.entry(resource).or_insert(now);
+            // Who goes by two sets is told so of values that the next masters do not have yet.
+            Told::Lost if ask.step.is_multiple_of(2) && self.was_created_before(ask) => {
+                let first = self.lost.entry(resource).or_insert((now, ask.step));
+                first.1 = first.1.min(ask.step);
             }
             Told::Taken(left) => {
                 self.quotas.entry(resource).or_default().taken += pieces;
@@ -188,6 +194,11 @@ impl Stock {
             _ => {}
         }
         Ok(())
+    }
+
+    fn was_created_before(&self, ask: Ask) -> bool {
+        let created = self.created.get(&ask.resource);
+        created.is_some_and(|at| *at < ask.began)
     }
 
     /// Whether each piece is there and nobody's.
@@ -261,7 +272,8 @@ impl Check for Stock {
                 task,
                 resource,
                 verb,
-            } => self.asks(at.event, *task, *resource, *verb),
+                step,
+            } => self.asks((at.event, *task), (*resource, *step), *verb),
             Fact::Told {
                 client,
                 task,

@@ -173,10 +173,12 @@ impl Client {
 
     fn asks(&self, step: &Step, verb: ValueStep) {
         let resource = step.resource.into();
+        let step = self.process.shared.world().step_of(self.process.client);
         self.tell(|task| Fact::Asks {
             task,
             resource,
             verb,
+            step,
         });
     }
 

@@ -3,7 +3,12 @@
 
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::change_plan::{ChangePlan, admits};
-use crate::scenario::ClientPlan;
+use crate::kind::{Kind, ValueStep};
+use crate::scenario::{ClientPlan, Disk, Step};
+
+/// In how many of a million worlds values are kept under locks, and in how many holders say who they are.
+const VALUES_PPM: u32 = 350_000;
+const NOTES_PPM: u32 = 200_000;
 
 /// The shapes of changes: which masters are, and which will be, as bits.
 const SHAPES: [[u16; 2]; 11] = [
@@ -49,12 +54,24 @@ impl Scenario {
         let shape = rng.pick(&SHAPES);
         let masters = 16 - (shape[0] | shape[1]).leading_zeros();
         let (mut scenario, resources) = Self::drawn(seed, Some(masters as u8));
-        if scenario.settings.fencing {
+        scenario.steady();
+        let kinds = &mut Rng::stream(seed, 11);
+        let fenced = scenario.settings.fencing;
+        if fenced {
             scenario.mix(&mut Rng::stream(seed, 4), resources);
+            if kinds.chance(NOTES_PPM) {
+                scenario.note_holders(kinds);
+            }
+        }
+        if fenced && kinds.chance(VALUES_PPM) {
+            scenario.keep_values(kinds);
+        } else {
+            scenario.stretch(rng);
+        }
+        if fenced {
             scenario.permit(&mut Rng::stream(seed, 8));
         }
         scenario.meet_strangers(&mut Rng::stream(seed, 7), resources);
-        scenario.stretch(rng);
         let mut sets = shape.to_vec();
         if rng.chance(200_000) {
             sets.push(shape[0]);
@@ -64,10 +81,90 @@ impl Scenario {
         scenario
     }
 
-    /// The same for longer, and with clocks that do not jump: who prepares a change looks at them.
-    fn stretch(&mut self, rng: &mut Rng) {
+    /// The same with clocks that do not jump: who prepares a change looks at them.
+    fn steady(&mut self) {
         let jumps = |fault: &Fault| matches!(fault.kind, FaultKind::Jump { .. });
         self.faults.retain(|fault| !jumps(fault));
+    }
+
+    /// Values are kept under locks, for long enough that masters which have lost their memory vote again.
+    fn keep_values(&mut self, rng: &mut Rng) {
+        self.slow_down(rng);
+        if rng.chance(300_000) {
+            self.crash_by_turns(rng);
+        } else {
+            self.away_by_turns(rng);
+        }
+        self.use_values(rng);
+        self.add_removals(rng);
+        self.remove_elsewhere(rng);
+    }
+
+    /// Another client than the one that has created a value removes it, and a third one may create it anew: clients of any
+    /// step.
+    fn remove_elsewhere(&mut self, rng: &mut Rng) {
+        let creates = |step: &&Step| matches!(step.kind, Kind::Value(ValueStep::Create(_)));
+        let created: Vec<Step> = self.clients[0]
+            .steps
+            .iter()
+            .filter(creates)
+            .copied()
+            .collect();
+        if created.is_empty() || !rng.chance(350_000) {
+            return;
+        }
+        let create = rng.pick(&created);
+        let record = create.kind == Kind::Value(ValueStep::Create(0));
+        let remove = Step {
+            kind: Kind::Value(ValueStep::Remove { record }),
+            ..create
+        };
+        let both = [Some(remove), rng.chance(600_000).then_some(create)];
+        let mut at = 0;
+        for step in both.into_iter().flatten() {
+            let client = rng.below(self.clients.len() as u64) as usize;
+            let steps = &mut self.clients[client].steps;
+            at = rng.range(at, steps.len().max(at as usize) as u64);
+            let think = rng.below(200) * MS;
+            steps.insert(steps.len().min(at as usize), Step { think, ..step });
+        }
+    }
+
+    /// Never more than one master is away at a time: it stands still, or restarts with what is on its disk, and the next is
+    /// away when it votes again.
+    fn away_by_turns(&mut self, rng: &mut Rng) {
+        let crashes = |fault: &Fault| {
+            matches!(
+                fault.kind,
+                FaultKind::Crash { .. } | FaultKind::Stall { .. }
+            )
+        };
+        self.faults.retain(|fault| !crashes(fault));
+        for master in &mut self.masters {
+            master.disk = rng.pick(&[Disk::None, Disk::None, Disk::Always]);
+        }
+        let mut at = rng.below(3_000) * MS;
+        while at + 200 * MS < self.heal_at {
+            let left = (self.heal_at - at) / MS;
+            let master = rng.below(self.masters.len() as u64) as u8;
+            let lasts = rng.range(50, 3_000).min(left) * MS;
+            let again = if rng.chance(500_000) {
+                let age = MS;
+                let down = lasts;
+                let kind = FaultKind::Crash { master, down, age };
+                self.faults.push(Fault { at, kind });
+                self.settings.max_ttl / 50 * 51 + 1_000 * MS
+            } else {
+                let kind = FaultKind::Stall { master, lasts };
+                self.faults.push(Fault { at, kind });
+                0
+            };
+            at += lasts + again + rng.below(1_500) * MS;
+        }
+    }
+
+    /// The same for longer.
+    fn stretch(&mut self, rng: &mut Rng) {
         let was = self.heal_at / MS;
         self.heal_at = rng.range(3_000, 8_000) * MS;
         for fault in &mut self.faults {
@@ -84,9 +181,10 @@ impl Scenario {
         self.settings.max_ttl = longest.max(self.settings.ttl);
     }
 
-    /// Nothing breaks, and nothing is lost or late.
+    /// Nothing breaks but locks, and nothing is lost or late.
     fn quieten(&mut self) {
-        self.faults.clear();
+        let breaks = |fault: &Fault| matches!(fault.kind, FaultKind::Break { .. });
+        self.faults.retain(breaks);
         let net = &mut self.net;
         (net.loss_ppm, net.duplicate_ppm, net.reset_ppm) = (0, 0, 0);
         (net.doze_ppm, net.preempt_ppm) = (0, 0);
@@ -143,7 +241,12 @@ impl Scenario {
             operators,
             pause: rng.pick(&[20, 200, 1_000]) * MS,
             steps,
-            ahead: rng.pick(&AHEAD),
+            // Numbers that rise by the clocks are what values rest on where masters forget.
+            ahead: if self.has_values() {
+                rng.pick(&[None, None, Some(5_000_000)])
+            } else {
+                rng.pick(&AHEAD)
+            },
             retires: changes == 1 && rng.chance(700_000),
             sets,
         };
@@ -167,7 +270,8 @@ impl Scenario {
     fn hold_for_long(&mut self, rng: &mut Rng) {
         let longest = rng.pick(&[2 * self.settings.ttl, 3 * self.settings.max_ttl]);
         let one = rng.chance(500_000);
-        for step in self.clients.iter_mut().flat_map(|client| &mut client.steps) {
+        let steps = self.clients.iter_mut().flat_map(|client| &mut client.steps);
+        for step in steps.filter(|step| !matches!(step.kind, Kind::Value(_))) {
             step.think = rng.below(100 * MS);
             step.hold = rng.below(longest);
             step.resource = if one { 0 } else { step.resource };

@@ -9,9 +9,13 @@ const WORLDS_PPM: u32 = 60_000;
 impl Scenario {
     /// By numbers of their own, so that the other worlds are what they were.
     pub(super) fn add_notes(&mut self, rng: &mut Rng) {
-        if !rng.chance(WORLDS_PPM) {
-            return;
+        if rng.chance(WORLDS_PPM) {
+            self.note_holders(rng);
         }
+    }
+
+    /// Holders say who they are, and elections are held and watched.
+    pub(super) fn note_holders(&mut self, rng: &mut Rng) {
         let ttl = self.settings.ttl;
         let clients = &mut self.clients;
         let plain = clients.iter_mut().flat_map(|client| &mut client.steps);

@@ -18,15 +18,15 @@ const MOST: (u8, usize) = (2, 20);
 impl Scenario {
     /// By numbers of their own, so that the other worlds are what they were.
     pub(super) fn add_values(&mut self, rng: &mut Rng) {
-        if !rng.chance(WORLDS_PPM) {
-            return;
+        if rng.chance(WORLDS_PPM) {
+            self.slow_down(rng);
+            self.crash_by_turns(rng);
+            self.use_values(rng);
         }
-        self.tasks = self.tasks.min(MOST.0);
-        for client in &mut self.clients {
-            client.steps.truncate(MOST.1);
-        }
-        self.slow_down(rng);
-        self.crash_by_turns(rng);
+    }
+
+    /// Some steps use values, and an operator creates these first.
+    pub(super) fn use_values(&mut self, rng: &mut Rng) {
         self.period = rng.pick(&[300 * MS, 1_000 * MS, 3_000 * MS, 60_000 * MS]);
         let (quota, record) = match rng.below(4) {
             0 => (true, false),
@@ -110,7 +110,11 @@ impl Scenario {
         }
     }
 
-    fn slow_down(&mut self, rng: &mut Rng) {
+    pub(super) fn slow_down(&mut self, rng: &mut Rng) {
+        self.tasks = self.tasks.min(MOST.0);
+        for client in &mut self.clients {
+            client.steps.truncate(MOST.1);
+        }
         let settings = &mut self.settings;
         settings.ttl = rng.range(200, 500) * MS;
         settings.node_timeout = settings.ttl / rng.range(5, 12);
@@ -129,7 +133,7 @@ impl Scenario {
     }
 
     /// Masters crash one after another, and come back with what they have on their disks.
-    fn crash_by_turns(&mut self, rng: &mut Rng) {
+    pub(super) fn crash_by_turns(&mut self, rng: &mut Rng) {
         if self.faults.is_empty() || rng.chance(400_000) {
             return;
         }

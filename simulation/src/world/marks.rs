@@ -149,6 +149,11 @@ impl World {
             && plan.is_some_and(|plan| plan.one_replaced().is_some())
     }
 
+    /// The step of the masters that a client goes by.
+    pub(crate) fn step_of(&self, client: usize) -> u8 {
+        self.processes[client].step_now
+    }
+
     /// Which masters make a majority for a client.
     pub(crate) fn sets(&mut self, client: usize) -> Sets {
         let step = self.processes[client].step_now;

@@ -33,9 +33,9 @@ pub(crate) enum Word {
     Kill(u64),
     /// Which counters are not farther behind the clock than this?
     Counters(Duration),
-    /// Under which locks are values kept?
+    /// Which values are kept under locks, and what is the number of the last write of each?
     Values,
-    /// Raise these counters, where they are lower and no owner holds the lock.
+    /// Raise these counters, where they are lower.
     Carry(Arc<[Counter]>),
     /// How is it?
     Look,
@@ -197,9 +197,12 @@ impl World {
                 let read = self.flaw != Some(Flaw::CarryMinority) || self.has_least(master);
                 Heard::Counters(if read { counters } else { Vec::new() })
             }
-            Word::Values => Heard::Values(self.values_of(master)),
-            Word::Carry(_) if self.flaw == Some(Flaw::NoCarry) => Heard::Owned(Vec::new()),
-            Word::Carry(counters) => Heard::Owned(self.carry_to(master, counters)),
+            Word::Values => Heard::Counters(self.values_of(master)),
+            Word::Carry(_) if self.flaw == Some(Flaw::NoCarry) => Heard::Done,
+            Word::Carry(counters) => {
+                self.carry_to(master, counters);
+                Heard::Done
+            }
             Word::Look => {
                 let seen = self.seen_of(client, master);
                 Heard::Seen(Box::new(seen), self.client_list(master))
@@ -267,6 +270,21 @@ impl World {
         (0..PLACES).filter_map(counter).collect()
     }
 
+    /// The values that are kept under locks, with the number of the last write of each.
+    fn values_of(&self, master: usize) -> Vec<Counter> {
+        let master = &self.masters[master];
+        let now_us = master.micros(self.now);
+        let value = |place: usize| {
+            let key = format!("quorate:value:{}", name(place as u8));
+            let value = master.memory.peek(now_us, key.as_bytes()).holder?;
+            Some((
+                name(place as u8).as_bytes().to_vec(),
+                number_of(std::str::from_utf8(value).ok()),
+            ))
+        };
+        (0..PLACES).filter_map(value).collect()
+    }
+
     /// A canary: whether this is the one old master whose counters are read, which has the least to tell.
     fn has_least(&self, master: usize) -> bool {
         let sum = |master: usize| {
@@ -315,6 +333,7 @@ impl World {
         let mut seen = ChangeSeen::default();
         seen.mark = master.mark(now_us).map(str::to_owned);
         seen.run_id = Some(run_id(index, master.run));
+        seen.values = self.values_of(index).len();
         seen.uptime = Some(Duration::from_secs(self.uptime(index)));
         seen.clock_offset_ms = Some((now_us as i64 - ours as i64) / 1_000);
         seen
