@@ -334,6 +334,7 @@ impl Client {
             client: self.process.client,
             task: world.task,
             renewed,
+            kind,
             sets: world.sets(self.process.client),
             resource: place.into(),
             scope: kind.scope(place),

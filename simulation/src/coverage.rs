@@ -108,6 +108,7 @@ counted! {
         garbage: "answers to another question",
         strangers: "values of strangers under lock keys",
         breaks: "locks broken by somebody",
+        skips: "days in which nobody came",
     }
     "network" {
         partitions: "partitions",

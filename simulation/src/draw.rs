@@ -4,6 +4,7 @@
 //! rare combinations come up.
 
 mod changes;
+mod days;
 mod notes;
 mod stores;
 mod values;
@@ -29,6 +30,7 @@ impl Scenario {
             scenario.permit(&mut Rng::stream(seed, 8));
         }
         scenario.meet_strangers(&mut Rng::stream(seed, 7), resources);
+        scenario.idle_for_days(&mut Rng::stream(seed, 12), true);
         scenario
     }
 

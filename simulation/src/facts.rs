@@ -6,7 +6,8 @@ use quorate::node::{Answer, Claim, Extended, Fault, Request, Token};
 
 use crate::change_plan::Sets;
 use crate::clock::Clock;
-use crate::kind::{Scope, ValueStep};
+use crate::crossings::Happening;
+use crate::kind::{Kind, Scope, ValueStep};
 use crate::locker::Hold;
 
 /// A lock as it stands on one master.
@@ -175,6 +176,12 @@ pub(crate) enum Fact<'a> {
         /// It is still there.
         stands: bool,
     },
+    /// Something that crosses the use of locks and values: of one process, or of one resource, where it is named.
+    Happened {
+        what: Happening,
+        client: Option<usize>,
+        resource: Option<usize>,
+    },
     /// A master came back.
     Restarted {
         master: usize,
@@ -264,6 +271,7 @@ pub(crate) struct Believer {
     pub(crate) task: usize,
     /// It is renewed in the background.
     pub(crate) renewed: bool,
+    pub(crate) kind: Kind,
     /// Which masters make a majority for its client.
     pub(crate) sets: Sets,
     /// The resource of its step, or the slot that it has; of several, one.

@@ -130,6 +130,7 @@ fn table(options: &Options, summary: &Summary) {
     for (rule, judged) in RULES.into_iter().zip(summary.judged) {
         println!("  {rule:<42}{:>14}", grouped(judged));
     }
+    print!("{}", summary.crossings);
     let seconds = summary.took.as_secs_f64();
     // Of processor time, not of time on the wall: the machine may have other work.
     let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);

@@ -6,6 +6,7 @@ use crate::canary::{self, Flaw};
 use crate::checks::{Healing, Judged, Lateness, Violation};
 use crate::clock::{BEGIN, MS};
 use crate::coverage::Coverage;
+use crate::crossings::Crossings;
 use crate::executor::Executor;
 use crate::library::Library;
 use crate::locker::Locker;
@@ -23,6 +24,8 @@ pub struct Outcome {
     pub coverage: Coverage,
     /// How many cases each rule has judged.
     pub judged: Judged,
+    /// Which locks and values met which happenings while a rule could complain.
+    pub crossings: Crossings,
     /// The call that came closest to the bound that each must keep.
     pub worst: Option<Lateness>,
     /// Who did what when, if it was asked for.
@@ -148,6 +151,7 @@ impl Run {
                 violation: world.watch.checkers.violation.take(),
                 coverage: world.watch.coverage.clone(),
                 judged: world.watch.checkers.judged(),
+                crossings: world.watch.watched.crossings.clone(),
                 worst: world.watch.checkers.worst(),
                 trace: world.watch.trace.take().unwrap_or_default(),
             }

@@ -186,6 +186,8 @@ pub enum FaultKind {
     Pause { client: u8, lasts: u64 },
     /// A client process dies and starts anew.
     Kill { client: u8, down: u64 },
+    /// Nobody uses the masters for so long: all processes end, and start anew after `down`, when all clocks have gone on.
+    Skip { by: u64, down: u64 },
     /// A client is told the masters of this step: its process is ended and started anew.
     Tell { client: u8, step: u8, down: u64 },
 }
@@ -461,7 +463,7 @@ impl Scenario {
     }
 
     /// Whether some store has no clock of its own.
-    fn has_clockless(&self) -> bool {
+    pub(crate) fn has_clockless(&self) -> bool {
         let mut stores = self.masters.iter().filter_map(|plan| plan.store);
         stores.any(|plan| !plan.clocked)
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::canary::Flaw;
 use crate::checks::{Healing, Judged, Lateness, OF_STORES, RULES, Violation};
 use crate::coverage::Coverage;
+use crate::crossings::Crossings;
 use crate::play::Play;
 use crate::run::Outcome;
 use crate::scenario::Scenario;
@@ -74,6 +75,8 @@ pub struct Summary {
     pub coverage: Coverage,
     /// How many cases each rule has judged.
     pub judged: Judged,
+    /// Which locks and values met which happenings while a rule could complain.
+    pub crossings: Crossings,
     /// The call that came closest to the bound that each must keep, and its seed.
     pub worst: Option<(u64, Lateness)>,
     /// How long it took.
@@ -84,6 +87,7 @@ impl Summary {
     fn add(&mut self, seed: u64, outcome: Outcome) {
         self.seeds += 1;
         self.coverage.add(&outcome.coverage);
+        self.crossings.add(&outcome.crossings);
         for (sum, judged) in self.judged.iter_mut().zip(outcome.judged) {
             *sum += judged;
         }
@@ -95,6 +99,7 @@ impl Summary {
     fn join(&mut self, other: Self) {
         self.seeds += other.seeds;
         self.coverage.add(&other.coverage);
+        self.crossings.add(&other.crossings);
         for (sum, judged) in self.judged.iter_mut().zip(other.judged) {
             *sum += judged;
         }

@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::{ByValue, Check, Moment};
 use crate::clock::MS;
+use crate::crossings::Happening;
 use crate::facts::{Fact, Seen, Why, short};
 use crate::scenario::Scenario;
 
@@ -15,6 +16,9 @@ pub(crate) struct Notes {
     on: bool,
     /// The largest term that each task has been told in what it observes now.
     terms: HashMap<usize, u64>,
+    /// The largest term that anybody has been told, by resource, and how large it was when nobody had come for days.
+    largest: HashMap<usize, u64>,
+    floor: HashMap<usize, u64>,
     /// What was told of each term, by resource.
     told: HashMap<(usize, u64), String>,
     /// What each term's holder says of itself, where it says anything.
@@ -40,6 +44,8 @@ impl Notes {
         Self {
             on: scenario.has_notes(),
             terms: HashMap::new(),
+            largest: HashMap::new(),
+            floor: HashMap::new(),
             told: HashMap::new(),
             says: HashMap::new(),
             values: ByValue::default(),
@@ -79,6 +85,14 @@ impl Notes {
     ) -> Result<(), String> {
         self.judged += 1;
         let last = self.terms.insert(task, term).unwrap_or(0);
+        let floor = self.floor.get(&resource).copied().unwrap_or(0);
+        let largest = self.largest.entry(resource).or_default();
+        *largest = term.max(*largest);
+        if floor > 0 && floor >= term {
+            return Err(format!(
+                "the term {term} of r{resource} was told days behind the term {floor}"
+            ));
+        }
         if last > term {
             return Err(format!(
                 "the term {term} of r{resource} was told behind the term {last}"
@@ -179,6 +193,10 @@ impl Check for Notes {
             return Ok(());
         }
         match fact {
+            Fact::Happened {
+                what: Happening::Unused,
+                ..
+            } => self.floor = self.largest.clone(),
             Fact::Observes { task } => {
                 self.terms.remove(task);
             }

@@ -76,6 +76,7 @@ impl Scenario {
                 scenario.masters[master].store = Some(plan);
             }
         }
+        scenario.mistake_dates(&mut Rng::stream(seed, 13));
         scenario
     }
 }

@@ -47,9 +47,11 @@ pub(crate) use watch::Watch;
 
 use crate::canary::Flaw;
 use crate::clock::{BEGIN, Clock};
+use crate::crossings::Happening;
+use crate::facts::Fact;
 use crate::play::Play;
 use crate::rng::Rng;
-use crate::scenario::{FaultKind, Scenario};
+use crate::scenario::{FaultKind, Refusal, Scenario};
 
 /// What everybody shares.
 pub(crate) struct Shared {
@@ -277,6 +279,8 @@ pub(crate) enum Event {
     Unguarded,
     /// Somebody looks after masters that have lost their marks.
     LookedAfter,
+    /// Nobody has come for a long time: what a fault says.
+    Skipped(u32),
 }
 
 struct Scheduled {
@@ -544,6 +548,7 @@ impl World {
             Event::Obeyed { order } => return self.obeyed(at(order)).map(Todo::Wake),
             Event::Unguarded => self.judge_marks(),
             Event::LookedAfter => self.look_after(),
+            Event::Skipped(fault) => self.skip(at(fault)),
             Event::Wake(_) | Event::Boot(_) => {}
         }
         None
@@ -562,6 +567,7 @@ impl World {
             }
             FaultKind::Jump { master, by_us } => {
                 self.watch.coverage.jumps += 1;
+                self.happened(Happening::Clock);
                 let master = &mut self.masters[usize::from(master)];
                 master.clock.jump(now, by_us * 1_000);
                 master.look_at_all(now);
@@ -579,9 +585,18 @@ impl World {
             }
             FaultKind::Refuse { master, how, lasts } => {
                 self.masters[usize::from(master)].refusing = Some((now + lasts, how));
+                match how {
+                    Refusal::OutOfMemory => self.happened(Happening::Full),
+                    Refusal::Denied => self.happened(Happening::Denied),
+                    _ => {}
+                }
             }
-            FaultKind::Flush { master } => self.masters[usize::from(master)].scripts.clear(),
+            FaultKind::Flush { master } => {
+                self.masters[usize::from(master)].scripts.clear();
+                self.happened(Happening::Flush);
+            }
             FaultKind::Break { resource } => {
+                self.tell_happened(Happening::Break, None, Some(resource.into()));
                 self.break_lock(resource);
                 return Some(Todo::Break(self.breaks_at_stores(resource)));
             }
@@ -598,6 +613,7 @@ impl World {
             }
             FaultKind::Pause { client, lasts } => {
                 self.watch.coverage.pauses += 1;
+                self.tell_happened(Happening::Pause, Some(client.into()), None);
                 let process = &mut self.processes[usize::from(client)];
                 let until = process.paused_until.max(now + lasts);
                 process.paused_until = until;
@@ -605,11 +621,55 @@ impl World {
                 self.at(until, Event::Resume(client));
             }
             FaultKind::Kill { client, down } => self.kill_process(client, down),
+            FaultKind::Skip { down, .. } => {
+                for client in 0..self.processes.len() {
+                    self.kill_process(client as u8, down);
+                }
+                // When all that is held has ended.
+                self.at(now, Event::Skipped(index as u32));
+            }
             FaultKind::Tell { client, step, down } => {
                 self.tell_masters(index as u32, (client, step), down);
             }
         }
         None
+    }
+
+    /// All clocks go on by what a fault says, and nothing else.
+    fn skip(&mut self, fault: usize) {
+        let FaultKind::Skip { by, .. } = self.scenario.faults[fault].kind else {
+            return;
+        };
+        self.watch.coverage.skips += 1;
+        let now = self.now;
+        for master in &mut self.masters {
+            master.clock.jump(now, by as i64);
+            master.look_at_all(now);
+        }
+        for process in &mut self.processes {
+            process.clock.jump(now, by as i64);
+            process.wall_us += (by / 1_000) as i64;
+        }
+        for fallen in self.fallen.iter_mut().flatten() {
+            fallen.1 = now;
+        }
+        self.judge_marks();
+        self.happened(Happening::Unused);
+    }
+
+    /// Tells the checkers of something that concerns all.
+    fn happened(&mut self, what: Happening) {
+        self.tell_happened(what, None, None);
+    }
+
+    fn tell_happened(&mut self, what: Happening, client: Option<usize>, resource: Option<usize>) {
+        let now = self.now;
+        let fact = Fact::Happened {
+            what,
+            client,
+            resource,
+        };
+        self.watch.fact(now, &fact);
     }
 
     fn kill_process(&mut self, client: u8, down: u64) {

@@ -13,6 +13,7 @@ use super::net::{Trip, Way};
 use super::{Event, Shared, World};
 use crate::canary::Flaw;
 use crate::clock::{BEGIN, EPOCH_US, MS};
+use crate::crossings::Happening;
 use crate::locker::{PLACES, name};
 use crate::scenario::Refusal;
 
@@ -225,6 +226,7 @@ impl World {
         }
         self.masters[index].set_mark(now_us, &format!("{number} {print}"));
         self.say(|| format!("master {index}: the mark is {number} now"));
+        self.happened(Happening::Change);
         self.raised(index);
         if self.flaw == Some(Flaw::MarkLostOnRestart) && number % 4 == 2 {
             self.restart_left_over(number / 4);

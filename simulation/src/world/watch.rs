@@ -8,6 +8,7 @@ use crate::canary::Flaw;
 use crate::checks::{Checkers, Moment};
 use crate::clock::BEGIN;
 use crate::coverage::Coverage;
+use crate::crossings::Watched;
 use crate::facts::{Believer, Fact, Why};
 use crate::kind::Class;
 use crate::locker::{Hold, PLACES, semaphore_of};
@@ -16,6 +17,7 @@ use crate::scenario::{Promises, Scenario};
 
 pub(crate) struct Watch {
     pub(crate) checkers: Checkers,
+    pub(crate) watched: Watched,
     pub(crate) believers: Vec<Believer>,
     pub(crate) awake_since: Vec<u64>,
     pub(crate) coverage: Coverage,
@@ -36,6 +38,7 @@ impl Watch {
         let in_order = !play.flaw.is_some_and(Flaw::is_locker);
         Self {
             checkers: Checkers::new(scenario, play.harm),
+            watched: Watched::new(scenario),
             believers: Vec::new(),
             awake_since: vec![0; scenario.clients.len()],
             coverage: Coverage::default(),
@@ -60,6 +63,7 @@ impl Watch {
             promises: self.promises,
         };
         self.checkers.see(&moment, fact);
+        self.watched.see(&moment, fact);
     }
 
     /// The assumptions do not hold any more: nothing rests on them from now on.

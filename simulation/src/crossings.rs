@@ -1,0 +1,280 @@
+//! Which kinds of locks and which values have met which happenings while a rule could complain: the faults that are
+//! found last lie where two features cross.
+
+use std::fmt;
+
+use crate::checks::Moment;
+use crate::coverage::grouped;
+use crate::facts::{Fact, Told};
+use crate::kind::{Kind, ValueStep};
+use crate::locker::PLACES;
+use crate::scenario::Scenario;
+
+/// The rows of the table: the kinds of locks, and of values under locks.
+pub const HELD: [&str; 9] = [
+    "plain", "several", "reader", "permit", "owner", "leader", "quota", "once", "register",
+];
+
+/// The first row of values.
+const VALUES: usize = 6;
+
+/// Something that crosses the use of a lock or of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happening {
+    /// A mark of the masters is raised.
+    Change,
+    /// A master has no memory left.
+    Full,
+    /// A master comes back without all that it knew.
+    Empty,
+    /// The clock of a master jumps: also to a wrong date, and back.
+    Clock,
+    /// The process of a holder stands still.
+    Pause,
+    /// A master loses its scripts.
+    Flush,
+    /// A user loses its rights on a master.
+    Denied,
+    /// A lock is broken by hand.
+    Break,
+    /// Nobody uses the masters for days.
+    Unused,
+}
+
+impl Happening {
+    /// The columns of the table.
+    pub const ALL: [Self; 9] = [
+        Self::Change,
+        Self::Full,
+        Self::Empty,
+        Self::Clock,
+        Self::Pause,
+        Self::Flush,
+        Self::Denied,
+        Self::Break,
+        Self::Unused,
+    ];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Change => "change",
+            Self::Full => "full",
+            Self::Empty => "empty",
+            Self::Clock => "clock",
+            Self::Pause => "pause",
+            Self::Flush => "flush",
+            Self::Denied => "denied",
+            Self::Break => "break",
+            Self::Unused => "unused",
+        }
+    }
+}
+
+/// The masters of a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Masters {
+    /// Redis alone.
+    Redis,
+    /// Some are stores, each with a clock of its own.
+    Clocked,
+    /// Some are stores without a clock.
+    Clockless,
+}
+
+impl Masters {
+    /// The tables.
+    pub const ALL: [Self; 3] = [Self::Redis, Self::Clocked, Self::Clockless];
+
+    /// What they are called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Redis => "Redis",
+            Self::Clocked => "stores with a clock",
+            Self::Clockless => "stores without a clock",
+        }
+    }
+
+    pub(crate) fn of(scenario: &Scenario) -> Self {
+        match (scenario.stores(), scenario.has_clockless()) {
+            (0, _) => Self::Redis,
+            (_, false) => Self::Clocked,
+            (_, true) => Self::Clockless,
+        }
+    }
+}
+
+/// How often each row met each column.
+type Table = [[u64; Happening::ALL.len()]; HELD.len()];
+
+/// How often each kind of lock and value met each happening, by the masters of the world.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Crossings([Table; Masters::ALL.len()]);
+
+impl Crossings {
+    /// Adds what another run has seen.
+    pub fn add(&mut self, other: &Self) {
+        let cells = self.0.as_flattened_mut().as_flattened_mut();
+        for (sum, cell) in cells.iter_mut().zip(other.0.as_flattened().as_flattened()) {
+            *sum += cell;
+        }
+    }
+
+    /// Every cell: its masters, its row, its column, and how often it was judged.
+    pub fn cells(&self) -> impl Iterator<Item = (Masters, &'static str, Happening, u64)> {
+        Masters::ALL
+            .into_iter()
+            .zip(&self.0)
+            .flat_map(|(masters, table)| {
+                HELD.into_iter().zip(table).flat_map(move |(held, row)| {
+                    let cells = Happening::ALL.into_iter().zip(row);
+                    cells.map(move |(happening, count)| (masters, held, happening, *count))
+                })
+            })
+    }
+}
+
+impl fmt::Display for Crossings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (masters, table) in Masters::ALL.into_iter().zip(&self.0) {
+            if table.as_flattened().iter().all(|count| *count == 0) {
+                continue;
+            }
+            write!(f, "judged across, {:<25}", masters.name())?;
+            for happening in Happening::ALL {
+                write!(f, "{:>11}", happening.name())?;
+            }
+            writeln!(f)?;
+            for (held, row) in HELD.into_iter().zip(table) {
+                write!(f, "  {held:<38}")?;
+                for count in row {
+                    write!(f, "{:>11}", grouped(*count))?;
+                }
+                writeln!(f)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Columns, as bits.
+type Columns = u16;
+
+/// What a run has seen. A cell is judged where something happens while a lock of that kind is held, or between two holds
+/// of one resource, and the rules of exclusion or of numbers are in force; of a value, where something has happened
+/// since its last use, and its users are promised something.
+pub(crate) struct Watched {
+    masters: Masters,
+    pub(crate) crossings: Crossings,
+    /// What has happened since each resource was taken last, and since its value was used last.
+    since_held: [Columns; PLACES],
+    since_used: [Columns; PLACES],
+    /// The row of the value of each resource.
+    values: [Option<usize>; PLACES],
+}
+
+impl Watched {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let mut values = [None; PLACES];
+        let steps = scenario.clients.iter().flat_map(|client| &client.steps);
+        for step in steps {
+            if let Kind::Value(verb) = step.kind {
+                let row = &mut values[usize::from(step.resource)];
+                // Of a record: what a holder does with it itself is the register.
+                *row = Some(row.unwrap_or(0).max(row_of(verb)));
+            }
+        }
+        Self {
+            masters: Masters::of(scenario),
+            crossings: Crossings::default(),
+            since_held: [0; PLACES],
+            since_used: [0; PLACES],
+            values,
+        }
+    }
+
+    pub(crate) fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) {
+        let ranks = at.promises.exclusion || at.promises.tokens;
+        match fact {
+            Fact::Restarted { forgot: true, .. } => self.happened(at, Happening::Empty, None, None),
+            Fact::Happened {
+                what,
+                client,
+                resource,
+            } => self.happened(at, *what, *client, *resource),
+            Fact::Obtained { believer } => {
+                for resource in believer.scope.resources() {
+                    let columns = std::mem::take(&mut self.since_held[resource]);
+                    if ranks {
+                        self.count(row_of_lock(believer.kind), columns);
+                    }
+                }
+            }
+            Fact::Told { resource, told, .. } if at.promises.stock && *told != Told::Nothing => {
+                let columns = std::mem::take(&mut self.since_used[*resource]);
+                if let Some(row) = self.values[*resource] {
+                    self.count(row, columns);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn happened(
+        &mut self,
+        at: &Moment<'_>,
+        what: Happening,
+        client: Option<usize>,
+        resource: Option<usize>,
+    ) {
+        let column: Columns = 1 << what as u32;
+        for place in (0..PLACES).filter(|place| resource.is_none_or(|only| only == *place)) {
+            // A pause concerns who holds.
+            if client.is_none() {
+                self.since_held[place] |= column;
+            }
+            self.since_used[place] |= column;
+        }
+        if !at.promises.exclusion && !at.promises.tokens {
+            return;
+        }
+        for believer in at.believers {
+            let mut resources = believer.scope.resources();
+            let concerned = client.is_none_or(|only| only == believer.client)
+                && resource.is_none_or(|only| resources.any(|one| one == only));
+            if concerned {
+                self.count(row_of_lock(believer.kind), column);
+            }
+        }
+    }
+
+    fn count(&mut self, row: usize, columns: Columns) {
+        let row = &mut self.crossings.0[self.masters as usize][row];
+        for (column, count) in row.iter_mut().enumerate() {
+            *count += u64::from(columns >> column & 1);
+        }
+    }
+}
+
+fn row_of(verb: ValueStep) -> usize {
+    VALUES
+        + match verb {
+            ValueStep::Take(_) | ValueStep::Left => 0,
+            ValueStep::Create(pieces) => usize::from(pieces == 0),
+            ValueStep::Remove { record } => usize::from(record),
+            ValueStep::Once | ValueStep::AtLeast => 1,
+            ValueStep::Turn => 2,
+        }
+}
+
+fn row_of_lock(kind: Kind) -> usize {
+    match kind {
+        Kind::Exclusive | Kind::Downgraded | Kind::Noted(_) | Kind::Observe => 0,
+        Kind::Several(_) => 1,
+        Kind::Shared => 2,
+        Kind::Permit(_) => 3,
+        Kind::Owner(_) | Kind::Counted(_) => 4,
+        Kind::Lead(_) => 5,
+        Kind::Value(_) => 8,
+    }
+}

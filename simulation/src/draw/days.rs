@@ -1,0 +1,74 @@
+//! Worlds in which nobody uses the masters for days, often while a wrong date has left its traces, made from others.
+
+use super::{Fault, FaultKind, MS, Rng, Scenario};
+use crate::scenario::Disk;
+
+/// In how many of a million worlds that is so.
+const WORLDS_PPM: u32 = 60_000;
+
+const HOUR: u64 = 3_600_000 * MS;
+
+/// For how many hours nobody comes: counters are kept for a day.
+const HOURS: [u64; 6] = [20, 25, 25, 30, 100, 1_000];
+
+/// By how many hours a date is wrong.
+const WRONG: [i64; 4] = [30, 720, 720, 9_600];
+
+impl Scenario {
+    /// By numbers of their own, so that the other worlds are what they were. `dates`: clocks may show wrong dates.
+    pub(super) fn idle_for_days(&mut self, rng: &mut Rng, dates: bool) {
+        if !rng.chance(WORLDS_PPM) {
+            return;
+        }
+        let heal = self.heal_at / MS;
+        let at = rng.range(heal / 2, heal * 4 / 5) * MS;
+        let left = (self.heal_at - at) / MS;
+        let (by, down) = (rng.pick(&HOURS) * HOUR, rng.range(1, 50) * MS);
+        let mut faults = vec![(at, FaultKind::Skip { by, down })];
+        if dates && rng.chance(700_000) {
+            for master in &mut self.masters {
+                // Numbers are promised without clocks where nothing is forgotten.
+                master.disk = Disk::Always;
+            }
+            let masters = self.masters.len() as u64;
+            let wrong = rng.below(masters);
+            let others = (masters - 1).div_ceil(2);
+            let hours = rng.pick(&WRONG) * if rng.chance(800_000) { 1 } else { -1 };
+            let by_us = hours * (HOUR / 1_000) as i64;
+            let (from, to) = (rng.below(heal / 4), rng.range(heal / 4, heal / 2));
+            let away = |master: u64, from: u64, to: u64| {
+                let lasts = (to - from) * MS;
+                let master = (master % masters) as u8;
+                (from * MS, FaultKind::Stall { master, lasts })
+            };
+            let jump = |at: u64, by_us: i64| {
+                let master = wrong as u8;
+                (at * MS, FaultKind::Jump { master, by_us })
+            };
+            faults.extend([jump(from, by_us), jump(to, -by_us)]);
+            if masters > 2 && rng.chance(600_000) {
+                // Who asks needs the one with the wrong date.
+                faults.extend((1..=others).map(|other| away(wrong + other, from, to)));
+            }
+            if masters > 2 && rng.chance(700_000) {
+                faults.push(away(wrong, at / MS, at / MS + left));
+            }
+        }
+        let faults = faults.into_iter().map(|(at, kind)| Fault { at, kind });
+        self.faults.extend(faults);
+        self.faults.sort_by_key(|fault| fault.at);
+    }
+
+    /// The dates of some clients are wrong where nobody comes for days: stores without a clock have no other.
+    pub(super) fn mistake_dates(&mut self, rng: &mut Rng) {
+        let skips = |fault: &Fault| matches!(fault.kind, FaultKind::Skip { .. });
+        if !self.has_clockless() || !self.faults.iter().any(skips) {
+            return;
+        }
+        for client in &mut self.clients {
+            if rng.chance(400_000) {
+                client.wall_us += rng.pick(&WRONG) * (HOUR / 1_000) as i64 * rng.pick(&[-1, -1, 1]);
+            }
+        }
+    }
+}
