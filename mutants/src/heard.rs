@@ -2,23 +2,35 @@
 
 use std::collections::BTreeSet;
 
-/// The test programs that judge, by price, with what is run of each: those named, or all but them.
+/// The test programs that judge, by price, with what is run of each: those named, or all.
 const TESTS: &[(&str, Part)] = &[
     ("lib", Part::Only(&["protocol::"])),
     ("lib", Part::Only(&["rounds::"])),
     ("lib", Part::Only(&["waiting::"])),
     ("lib", Part::Only(&["hold::"])),
     ("lib", Part::Only(&["acquire::"])),
+    ("lib", Part::Only(&["kinds::"])),
     ("lib", Part::Only(&["node::actor::"])),
+    ("lib", Part::Only(&["node::memory::"])),
+    ("lib", Part::Only(&["node::store::"])),
     ("lib", Part::Only(&["node::redis::link::"])),
     ("lib", Part::Only(&["node::redis::"])),
     ("lib", Part::All),
+    // The memory master, and the same rules behind a store; without a server.
+    ("contract", Part::Only(&["memory::"])),
+    ("contract", Part::Only(&["table::"])),
+    ("contract", Part::Only(&["table_without_a_clock::"])),
+    ("contract", Part::Only(&["agreed::a_store"])),
+    ("memory", Part::All),
+    ("store", Part::All),
+    ("store_faults", Part::All),
+    ("sweep", Part::All),
     ("wakes", Part::All),
     ("local_line", Part::All),
     ("told", Part::All),
     ("acquire", Part::All),
     ("waiting", Part::All),
-    ("contract", Part::AllBut(&["agreement", "other_servers"])),
+    ("contract", Part::Only(&["server::"])),
     ("undoing", Part::All),
     ("limits", Part::All),
     ("proposals", Part::All),
@@ -26,9 +38,12 @@ const TESTS: &[(&str, Part)] = &[
     ("several", Part::All),
     ("readers", Part::All),
     ("owner", Part::All),
+    ("scope", Part::All),
+    ("paused", Part::All),
     ("lost", Part::All),
     ("cancellation", Part::All),
-    ("contract", Part::Only(&["agreement"])),
+    ("contract", Part::Only(&["agreed::the", "together::"])),
+    ("masters", Part::All),
     ("renewal", Part::All),
     ("traced", Part::All),
     ("stepping_out", Part::All),
@@ -40,15 +55,18 @@ const TESTS: &[(&str, Part)] = &[
     ("burst", Part::All),
     ("lease", Part::All),
     ("semaphore", Part::All),
+    ("permit_line", Part::All),
     ("election", Part::All),
     ("once", Part::All),
     ("quota", Part::All),
     ("quota_faults", Part::All),
     ("notes", Part::All),
     ("list", Part::All),
+    ("inspect", Part::All),
+    ("bad_input", Part::All),
     ("settings", Part::All),
     ("kinds", Part::All),
-    ("memory", Part::All),
+    ("needs", Part::All),
 ];
 
 /// The tests of a program that are run.
@@ -56,11 +74,10 @@ const TESTS: &[(&str, Part)] = &[
 pub(crate) enum Part {
     All,
     Only(&'static [&'static str]),
-    AllBut(&'static [&'static str]),
 }
 
 /// The programs that a quick look is content with.
-const QUICK: usize = 25;
+const QUICK: usize = 32;
 
 /// Who is heard.
 #[derive(Clone, Debug, Default)]

@@ -41,6 +41,12 @@ pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
             continue;
         }
         let mut add = |other: String, change: String| {
+            // A number may be off by one and exchanged as a word.
+            let form = Form::Line(other);
+            let twice = |known: &Mutant| known.range == range && known.form == form;
+            if found.iter().any(twice) {
+                return;
+            }
             found.push(Mutant {
                 id: 0,
                 file: file.to_owned(),
@@ -49,7 +55,7 @@ pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
                 change,
                 nth: 1,
                 range: range.clone(),
-                form: Form::Line(other),
+                form,
             });
         };
         for (word, other) in WORDS {

@@ -24,7 +24,7 @@ mod weave;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
@@ -42,6 +42,7 @@ usage: scripts/mutants [--only FILE] [--mutant N] [--sample K [--seed S]] [--ali
        scripts/mutants --summary                what earlier runs have found
 
 FILE is a part of a path, or several with commas between; with - in front, those that are left out.
+A sample is drawn with the seed S, which is printed; without --seed by chance. Its table tells of the sample alone.
 What has been judged is kept in target/mutants/table.txt and not judged again: delete it to begin anew, or
 ask with --alive for another look at those alone that lived, with --mutant for one. With --quick only the cheap judges
 are heard, with --judges only these test programs (lib: the unit tests) or simulation.
@@ -52,7 +53,7 @@ struct Options {
     only: Option<String>,
     mutant: Option<usize>,
     sample: Option<usize>,
-    seed: u64,
+    seed: Option<u64>,
     alive: bool,
     keep: bool,
     heard: Heard,
@@ -73,7 +74,7 @@ fn options() -> Result<Options> {
         only: None,
         mutant: None,
         sample: None,
-        seed: 0,
+        seed: None,
         alive: false,
         keep: false,
         heard: Heard::default(),
@@ -86,7 +87,7 @@ fn options() -> Result<Options> {
             "--only" => options.only = Some(value()?),
             "--mutant" => options.mutant = Some(value()?.parse()?),
             "--sample" => options.sample = Some(value()?.parse()?),
-            "--seed" => options.seed = value()?.parse()?,
+            "--seed" => options.seed = Some(value()?.parse()?),
             "--threads" => options.threads = value()?.parse()?,
             "--alive" => options.alive = true,
             "--keep" => options.keep = true,
@@ -147,7 +148,7 @@ fn run(options: &Options) -> Result<bool> {
     if options.what == What::Summary {
         let mut table = Table::read(path);
         table.retain(&code.mutants);
-        print!("{}", table.summary(&explained));
+        print!("{}", table.summary(&explained, None));
         return Ok(true);
     }
     let mut table = Table::read(path);
@@ -183,22 +184,38 @@ fn run(options: &Options) -> Result<bool> {
         println!("{count:>6} reached by {judge}");
     }
     let mut chosen: Vec<&Mutant> = mutants.iter().copied().filter(asked).collect();
-    if let Some(sample) = options.sample {
-        chosen.sort_by_key(|mutant| shuffled(mutant.id as u64, options.seed));
+    let of = chosen.len();
+    let drawn = options.sample.map(|sample| {
+        let seed = options.seed.unwrap_or_else(by_chance);
+        chosen.sort_by_key(|mutant| shuffled(mutant.id as u64, seed));
         chosen.truncate(sample);
+        format!("{} of {of} mutants, drawn with --seed {seed}", chosen.len())
+    });
+    if let Some(drawn) = &drawn {
+        println!("judges {drawn}");
     }
+    let asked = chosen.clone();
     chosen.retain(|mutant| {
         options.mutant.is_some()
             || (options.alive == table.is_alive(mutant) && (options.alive || !table.knows(mutant)))
     });
     judge_all(&chosen, &judges, &tree, &mut table, options)?;
-    println!("{}", table.summary(&explained));
+    if let Some(drawn) = &drawn {
+        println!("\n{drawn}");
+    }
+    println!("{}", table.summary(&explained, Some(&asked)));
     let lives = |mutant: &&Mutant| table.is_alive(mutant) && !is_explained(mutant);
-    let alive: Vec<_> = mutants.into_iter().filter(asked).filter(lives).collect();
+    let alive: Vec<_> = asked.into_iter().filter(lives).collect();
     for mutant in &alive {
         println!("ALIVE {mutant}");
     }
     Ok(alive.is_empty())
+}
+
+/// A seed that nobody has chosen.
+fn by_chance() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::from(now.unwrap_or_default().subsec_nanos())
 }
 
 fn judge_all(

@@ -83,6 +83,45 @@ fn is_test(attributes: &[Attribute]) -> bool {
     })
 }
 
+/// Whether a statement is compiled only for tests and simulations.
+fn is_for_tests(stmt: &Stmt) -> bool {
+    let attributes = match stmt {
+        Stmt::Local(local) => &local.attrs,
+        Stmt::Expr(Expr::If(branch), _) => &branch.attrs,
+        Stmt::Expr(Expr::Block(block), _) => &block.attrs,
+        Stmt::Expr(Expr::Call(call), _) => &call.attrs,
+        Stmt::Expr(Expr::MethodCall(call), _) => &call.attrs,
+        _ => return false,
+    };
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("cfg")
+            && attribute.meta.require_list().is_ok_and(|list| {
+                let words = list.tokens.to_string();
+                words.contains("feature = \"testing\"") && !words.contains("not")
+            })
+    })
+}
+
+/// Whether all that an `if` does is to write to the log.
+fn only_tells(branch: &syn::ExprIf) -> bool {
+    let traces = |block: &Block| {
+        block.stmts.iter().all(|stmt| match stmt {
+            Stmt::Macro(stmt) => {
+                let first = stmt.mac.path.segments.first();
+                first.is_some_and(|first| first.ident == "tracing")
+            }
+            _ => false,
+        })
+    };
+    let otherwise = match branch.else_branch.as_ref().map(|(_, other)| &**other) {
+        None => true,
+        Some(Expr::If(other)) => only_tells(other),
+        Some(Expr::Block(other)) => traces(&other.block),
+        Some(_) => false,
+    };
+    traces(&branch.then_branch) && otherwise
+}
+
 /// The last word of what is called, and the first.
 fn called(expr: &Expr) -> Option<(String, String)> {
     match expr {
@@ -272,8 +311,14 @@ impl<'ast> Visit<'ast> for Finder<'_> {
         }
     }
 
+    fn visit_stmt(&mut self, stmt: &'ast Stmt) {
+        if !is_for_tests(stmt) {
+            visit::visit_stmt(self, stmt);
+        }
+    }
+
     fn visit_block(&mut self, block: &'ast Block) {
-        for stmt in &block.stmts {
+        for stmt in block.stmts.iter().filter(|stmt| !is_for_tests(stmt)) {
             let Stmt::Expr(expr, semi) = stmt else {
                 continue;
             };
@@ -345,6 +390,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
                 let other = self.text_of(&*unary.expr);
                 self.instead(expr, other);
             }
+            Expr::If(branch) if only_tells(branch) => return,
             Expr::If(branch) => match &*branch.cond {
                 Expr::Let(_) => {}
                 cond => self.condition(cond),
@@ -512,6 +558,18 @@ mod tests {
                 "without return b.min(7);",
             ]
         );
+    }
+
+    #[test]
+    fn code_that_only_logs_or_serves_tests_has_no_mutants() {
+        let text = "fn f(a: bool, b: u32) {
+            if a { tracing::warn!(\"x\"); } else if b < 2 { tracing::debug!(\"y\"); }
+            #[cfg(feature = \"testing\")]
+            if b > 3 { go(); }
+            #[cfg(feature = \"testing\")]
+            let b = if a { 0 } else { b };
+        }";
+        assert_eq!(changes(text), ["nothing but return"]);
     }
 
     #[test]

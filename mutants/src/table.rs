@@ -56,12 +56,7 @@ impl Table {
 
     /// Notes what became of one.
     pub(crate) fn note(&mut self, mutant: &Mutant, fate: &Fate) -> Result<()> {
-        let fate = match fate {
-            Fate::Killed(by) => format!("killed by {by}"),
-            Fate::Hung(judge) => format!("hung in {judge}"),
-            Fate::Alive => ALIVE.to_owned(),
-            Fate::Unreached => UNREACHED.to_owned(),
-        };
+        let fate = said(fate);
         let place = format!("{}:{}", mutant.file, mutant.line);
         self.rows.insert(mutant.name(), Row { place, fate });
         self.write()
@@ -81,43 +76,50 @@ impl Table {
         self.rows.retain(|name, _| names.contains(name));
     }
 
-    /// A line a file, and a line a judge.
-    pub(crate) fn summary(&self, explained: &[Survivor]) -> String {
+    /// A line a file, and a line a judge: of all that was ever judged, or of these mutants.
+    pub(crate) fn summary(&self, explained: &[Survivor], only: Option<&[&Mutant]>) -> String {
         let explained: BTreeSet<&str> = explained.iter().map(|one| &*one.name).collect();
-        let mut files: BTreeMap<&str, [usize; 5]> = BTreeMap::new();
+        let only: Option<BTreeSet<String>> =
+            only.map(|only| only.iter().map(|mutant| mutant.name()).collect());
+        let mut files: BTreeMap<&str, Counts> = BTreeMap::new();
         let mut judges: BTreeMap<String, usize> = BTreeMap::new();
-        for (name, row) in &self.rows {
+        let rows = self.rows.iter();
+        for (name, row) in rows.filter(|(name, _)| only.as_ref().is_none_or(|o| o.contains(*name)))
+        {
             let file = row.place.rsplit_once(':').map_or("", |(file, _)| file);
             let of_file = files.entry(file).or_default();
-            of_file[0] += 1;
-            let which = if let Some(by) = row.fate.strip_prefix("killed by ") {
+            of_file.judged += 1;
+            if let Some(by) = row.fate.strip_prefix("killed by ") {
                 *judges.entry(judge_of(by)).or_default() += 1;
-                1
+                of_file.killed += 1;
             } else if row.fate.starts_with("hung") {
                 *judges.entry("a judge that never ended".into()).or_default() += 1;
-                2
+                of_file.hung += 1;
             } else if explained.contains(&**name) {
-                3
+                of_file.explained += 1;
+            } else if row.fate == UNREACHED {
+                of_file.unreached += 1;
             } else {
-                4
-            };
-            of_file[which] += 1;
+                of_file.alive += 1;
+            }
         }
         let mut text = format!(
-            "{:<34}{:>8}{:>8}{:>6}{:>11}{:>7}\n",
-            "file", "judged", "killed", "hung", "explained", "ALIVE"
+            "{:<34}{:>8}{:>8}{:>6}{:>11}{:>7}{:>11}\n",
+            "file", "judged", "killed", "hung", "explained", "ALIVE", "UNREACHED"
         );
-        let mut all = [0; 5];
+        let mut all = Counts::default();
         for (file, counts) in &files {
-            for (sum, count) in all.iter_mut().zip(counts) {
-                *sum += count;
-            }
+            all.add(counts);
             self::row(&mut text, file, counts);
         }
         self::row(&mut text, "all", &all);
-        let seen = all[1] + all[2];
-        let share = 100.0 * seen as f64 / (seen + all[4]).max(1) as f64;
-        let _ = writeln!(text, "seen: {share:.1} % of those that are not explained\n");
+        let well = all.killed + all.hung + all.explained;
+        let share = 100.0 * well as f64 / all.judged.max(1) as f64;
+        let _ = writeln!(
+            text,
+            "dead or explained: {well} of {} ({share:.1} %); what no check reaches counts as alive\n",
+            all.judged
+        );
         let mut judges: Vec<_> = judges.into_iter().collect();
         judges.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         for (judge, count) in judges {
@@ -127,16 +129,96 @@ impl Table {
     }
 }
 
+/// What became of the mutants of a file.
+#[derive(Debug, Default)]
+struct Counts {
+    judged: usize,
+    killed: usize,
+    hung: usize,
+    explained: usize,
+    alive: usize,
+    unreached: usize,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Self) {
+        self.judged += other.judged;
+        self.killed += other.killed;
+        self.hung += other.hung;
+        self.explained += other.explained;
+        self.alive += other.alive;
+        self.unreached += other.unreached;
+    }
+}
+
+/// A fate as a row of the table says it.
+fn said(fate: &Fate) -> String {
+    match fate {
+        Fate::Killed(by) => format!("killed by {by}"),
+        Fate::Hung(judge) => format!("hung in {judge}"),
+        Fate::Alive => ALIVE.to_owned(),
+        Fate::Unreached => UNREACHED.to_owned(),
+    }
+}
+
 fn judge_of(by: &str) -> String {
     by.split_once(": ")
         .map_or(by, |(judge, _)| judge)
         .to_owned()
 }
 
-fn row(text: &mut String, name: &str, counts: &[usize; 5]) {
-    let [judged, killed, hung, explained, alive] = counts;
+fn row(text: &mut String, name: &str, counts: &Counts) {
+    let Counts {
+        judged,
+        killed,
+        hung,
+        explained,
+        alive,
+        unreached,
+    } = counts;
     let _ = writeln!(
         text,
-        "{name:<34}{judged:>8}{killed:>8}{hung:>6}{explained:>11}{alive:>7}"
+        "{name:<34}{judged:>8}{killed:>8}{hung:>6}{explained:>11}{alive:>7}{unreached:>11}"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lua;
+    use crate::mutant::number;
+
+    #[test]
+    fn unreached_mutant_counts_as_alive_and_the_share_is_of_the_sample_alone() {
+        let mut found = lua::mutants("x/a.lua", "return 3\nreturn 4\nreturn 7\nreturn 8\n");
+        number(&mut found);
+        let table = |fates: &[Fate]| {
+            let rows = found.iter().zip(fates).map(|(mutant, fate)| {
+                let (place, fate) = ("x/a.lua:1".to_owned(), said(fate));
+                (mutant.name(), Row { place, fate })
+            });
+            Table {
+                path: PathBuf::new(),
+                rows: rows.collect(),
+            }
+        };
+        let killed = || Fate::Killed("lib: a test".into());
+        let fates = [killed(), Fate::Unreached, Fate::Alive, killed()];
+        let table = table(&fates);
+        let explained = vec![Survivor {
+            name: found[2].name(),
+            reason: "no matter".into(),
+        }];
+        let sample: Vec<&Mutant> = found.iter().take(3).collect();
+        let text = table.summary(&explained, Some(&sample));
+        assert!(
+            text.contains("dead or explained: 2 of 3 (66.7 %)"),
+            "{text}"
+        );
+        let text = table.summary(&[], None);
+        assert!(
+            text.contains("dead or explained: 2 of 4 (50.0 %)"),
+            "{text}"
+        );
+    }
 }

@@ -1,5 +1,6 @@
 //! Which code is mutated. The only place that knows paths: when files move, they move here.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,22 +11,40 @@ use anyhow::{Context, Result, ensure};
 const DECIDING: &[&str] = &[
     "src/protocol/*.rs",
     "src/limit.rs",
+    "src/retry.rs",
+    "src/keys.rs",
     "src/sets.rs",
     "src/change.rs",
     "src/rounds/*.rs",
     "src/waiting/*.rs",
     "src/hold/*.rs",
     "src/acquire/*.rs",
+    "src/kinds/*.rs",
+    "src/node/change.rs",
+    "src/node/fault.rs",
+    "src/node/note.rs",
+    "src/node/request.rs",
     "src/node/actor/*.rs",
+    "src/node/memory/*.rs",
+    "src/node/store/*.rs",
+    "src/node/redis/change.rs",
     "src/node/redis/link.rs",
     "src/node/redis/online.rs",
     "src/node/redis/runs.rs",
     "src/node/redis/many.rs",
     "src/node/redis/handshake.rs",
     "src/node/redis/deletion.rs",
-    "src/node/actor/trust.rs",
     "src/node/redis/raised.rs",
+    "src/node/redis/resp.rs",
+    "src/node/redis/wire.rs",
     "src/scripts/**/*.lua",
+];
+
+/// Files among these that only tests and simulations use: a fault in them is a fault of a check.
+const FOR_TESTS: &[&str] = &[
+    "src/node/store/door.rs",
+    "src/node/store/flaw.rs",
+    "src/node/store/table.rs",
 ];
 
 /// The function of the library that puts a script together, as everybody reads it: there a script
@@ -56,7 +75,13 @@ pub(crate) fn tracked(root: &Path, patterns: &[&str]) -> Result<Vec<String>> {
 
 /// The files that are mutated, with what they say.
 pub(crate) fn deciding(root: &Path) -> Result<Vec<(String, String)>> {
-    let mut files = Vec::new();
+    let mut files = BTreeMap::new();
+    for file in FOR_TESTS {
+        ensure!(
+            root.join(file).is_file(),
+            "there is no {file}: name its new place in mutants/src/targets.rs"
+        );
+    }
     for pattern in DECIDING {
         let matching = tracked(root, &[pattern])?;
         ensure!(
@@ -64,12 +89,12 @@ pub(crate) fn deciding(root: &Path) -> Result<Vec<(String, String)>> {
             "no file matches {pattern}: name its new place in mutants/src/targets.rs"
         );
         for file in matching {
-            // Tests of a file that stand beside it.
-            if !file.ends_with("tests.rs") {
+            // A file `tests.rs` holds the unit tests of the module next to it.
+            if !file.ends_with("tests.rs") && !FOR_TESTS.contains(&&*file) {
                 let text = std::fs::read_to_string(root.join(&file)).context(file.clone())?;
-                files.push((file, text));
+                files.insert(file, text);
             }
         }
     }
-    Ok(files)
+    Ok(files.into_iter().collect())
 }

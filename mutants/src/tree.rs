@@ -16,7 +16,7 @@ use crate::mutant::{Form, Mutant};
 use crate::weave::{Placed, Wrap, weave};
 use crate::{rust, targets};
 
-/// The switch, put at the end of the library.
+/// The switch, put at the end of the library; `{count}` is one more than the largest number of a mutant.
 const SWITCH: &str = r#"
 
 /// Whether the mutant is on.
@@ -54,11 +54,12 @@ mod mutants {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
+    const COUNT: usize = {count};
     const UNREAD: u32 = u32::MAX;
     pub(super) const TRACE: u32 = u32::MAX - 1;
     pub(super) static ON: AtomicU32 = AtomicU32::new(UNREAD);
     static NOTES: OnceLock<Option<OsString>> = OnceLock::new();
-    static REACHED: [AtomicBool; 10_000] = [const { AtomicBool::new(false) }; 10_000];
+    static REACHED: [AtomicBool; COUNT] = [const { AtomicBool::new(false) }; COUNT];
 
     /// Reads which one is on, or notes that this one was reached.
     #[cold]
@@ -167,7 +168,14 @@ impl Tree {
 
     /// Weaves, leaves out what does not compile, and builds what judges.
     pub(crate) fn build(&mut self, heard: &Heard) -> Result<Built> {
-        const LIBRARY: &[&str] = &["check", "-p", "quorate", "--lib", "--features", "testing"];
+        const LIBRARY: &[&str] = &[
+            "check",
+            "-p",
+            "quorate",
+            "--lib",
+            "--features",
+            "testing,node",
+        ];
         const WITH_TESTS: &[&str] = &["check", "-p", "quorate", "--lib", "--profile", "test"];
         for round in 1.. {
             let placed = self.weave()?;
@@ -279,7 +287,8 @@ impl Tree {
                 });
             }
             if is_root_module(&file) {
-                text.push_str(SWITCH);
+                let count = (self.code.mutants.len() + 1).to_string();
+                text.push_str(&SWITCH.replace("{count}", &count));
             }
             let (text, stand) = weave(&text, wanted);
             write(&self.copy.join(&file), text.as_bytes())?;
