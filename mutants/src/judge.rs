@@ -136,11 +136,44 @@ pub(crate) fn judges(built: &Built, heard: &Heard) -> Result<Vec<Judge>> {
 }
 
 impl Judge {
+    /// The file with the numbers of the mutants that it reaches.
+    fn trace(&self, copy: &Path) -> PathBuf {
+        let words: String = self.name.chars().filter(|c| c.is_alphanumeric()).collect();
+        copy.join(format!("../reached-by-{words}.txt"))
+    }
+
+    /// The file with how long it takes, and with its arguments.
+    fn notes(&self, copy: &Path) -> PathBuf {
+        self.trace(copy).with_extension("calibrated")
+    }
+
+    /// Takes over what an earlier run has found; false where there was none.
+    fn recall(&mut self, copy: &Path) -> bool {
+        let Ok(notes) = fs::read_to_string(self.notes(copy)) else {
+            return false;
+        };
+        let mut lines = notes.lines();
+        let Some(usual) = lines.next().and_then(|ms| ms.parse().ok()) else {
+            return false;
+        };
+        self.args = lines.map(str::to_owned).collect();
+        self.passes(copy, Duration::from_millis(usual));
+        true
+    }
+
+    /// It passes without a mutant, and takes this long.
+    fn passes(&mut self, copy: &Path, usual: Duration) {
+        self.usual = usual;
+        self.limit = LEAST + 4 * usual;
+        let reached = fs::read_to_string(self.trace(copy)).unwrap_or_default();
+        self.reaches = reached.lines().filter_map(|id| id.parse().ok()).collect();
+    }
+
     /// Runs it without a mutant: what it reaches, how long it takes, and that it passes. Tests that fail now are
     /// not listened to, and named in the answer.
     pub(crate) fn calibrate(&mut self, copy: &Path) -> Result<Vec<String>> {
-        let words: String = self.name.chars().filter(|c| c.is_alphanumeric()).collect();
-        let trace = copy.join(format!("../reached-by-{words}.txt"));
+        let (trace, notes) = (self.trace(copy), self.notes(copy));
+        let _ = fs::remove_file(&notes);
         let mut deaf = Vec::new();
         let mut again = 0;
         loop {
@@ -149,11 +182,11 @@ impl Judge {
             let ran = self.run(copy, 0, &[], Some(&trace), 60 * LEAST)?;
             match ran {
                 Ran::Passed => {
-                    self.usual = began.elapsed();
-                    self.limit = LEAST + 4 * self.usual;
-                    let reached = fs::read_to_string(&trace).unwrap_or_default();
-                    let ids = reached.lines().filter_map(|line| line.parse().ok());
-                    self.reaches = ids.collect();
+                    self.passes(copy, began.elapsed());
+                    let usual = self.usual.as_millis().to_string();
+                    let lines = std::iter::once(&usual).chain(&self.args);
+                    let lines: Vec<&str> = lines.map(String::as_str).collect();
+                    fs::write(notes, lines.join("\n"))?;
                     return Ok(deaf);
                 }
                 Ran::Failed(test) if self.kind == Kind::Tests && deaf.len() < 8 => {
@@ -290,9 +323,19 @@ impl Judge {
     }
 }
 
-/// Calibrates all of them, some at a time; says which tests are not listened to.
-pub(crate) fn calibrate(judges: &mut [Judge], copy: &Path, threads: usize) -> Result<Vec<String>> {
-    let queue = Mutex::new(judges.iter_mut());
+/// Calibrates all of them, some at a time; says which tests are not listened to. With `keep` only those that no
+/// earlier run has calibrated.
+pub(crate) fn calibrate(
+    judges: &mut [Judge],
+    copy: &Path,
+    threads: usize,
+    keep: bool,
+) -> Result<Vec<String>> {
+    let new = judges.iter_mut();
+    let new: Vec<&mut Judge> = new
+        .filter_map(|judge| (!(keep && judge.recall(copy))).then_some(judge))
+        .collect();
+    let queue = Mutex::new(new.into_iter());
     let results: Vec<Result<Vec<String>>> = std::thread::scope(|scope| {
         let work = || {
             let mut deaf = Vec::new();

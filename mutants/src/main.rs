@@ -46,7 +46,7 @@ A sample is drawn with the seed S, which is printed; without --seed by chance. I
 What has been judged is kept in target/mutants/table.txt and not judged again: delete it to begin anew, or
 ask with --alive for another look at those alone that lived, with --mutant for one. With --quick only the cheap judges
 are heard, with --judges only these test programs (lib: the unit tests) or simulation.
-With --keep nothing is built: the code must be what it was at the last run.";
+With --keep nothing is built, and no judge is calibrated again: the code must be what it was at the last run.";
 
 struct Options {
     what: What,
@@ -177,7 +177,7 @@ fn run(options: &Options) -> Result<bool> {
         return Ok(true);
     }
     let mut judges = judge::judges(&built, &options.heard)?;
-    for test in judge::calibrate(&mut judges, &tree.copy, options.threads)? {
+    for test in judge::calibrate(&mut judges, &tree.copy, options.threads, options.keep)? {
         println!("fails without a mutant and is left out: {test}");
     }
     for (judge, count) in judge::reach(&judges) {

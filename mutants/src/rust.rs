@@ -3,7 +3,7 @@
 //! What they look like is kept small and likely: a comparison off by its boundary or turned round, a
 //! condition forgotten, a statement left out, an arm never taken, a number off by one, a bound
 //! that is not applied. Left alone: tests, constants (they have no run time), what macros hold,
-//! and what only tells (`tracing`, `metrics`).
+//! what only tells (`tracing`, `metrics`), and the fallback of a conversion of numbers.
 
 use std::ops::Range;
 
@@ -159,6 +159,12 @@ fn has_parts(expr: &Expr) -> bool {
 fn says_yes_or_no(call: &ExprMethodCall) -> bool {
     let name = call.method.to_string();
     name.starts_with("is_") || name.starts_with("contains") || name == "any" || name == "all"
+}
+
+/// `T::try_from(x).unwrap_or(y)`: no time and no size there is needs the `y`.
+fn converts(call: &ExprMethodCall) -> bool {
+    let tries = called(&call.receiver).is_some_and(|(_, last)| last == "try_from");
+    tries && call.method == "unwrap_or"
 }
 
 impl Finder<'_> {
@@ -422,6 +428,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
             Expr::Call(_) if called(expr).is_some_and(|(first, _)| first == "Some") => {
                 self.instead(expr, "None".into());
             }
+            Expr::MethodCall(call) if converts(call) => return self.visit_expr(&call.receiver),
             Expr::MethodCall(call) => self.method(expr, call),
             _ => {}
         }
@@ -561,8 +568,9 @@ mod tests {
     }
 
     #[test]
-    fn code_that_only_logs_or_serves_tests_has_no_mutants() {
+    fn code_that_only_logs_converts_or_serves_tests_has_no_mutants() {
         let text = "fn f(a: bool, b: u32) {
+            let c = u64::try_from(b).unwrap_or(7);
             if a { tracing::warn!(\"x\"); } else if b < 2 { tracing::debug!(\"y\"); }
             #[cfg(feature = \"testing\")]
             if b > 3 { go(); }
