@@ -454,6 +454,15 @@ async fn a_value_of_another_type_or_kind_is_left_alone() {
     }
     let done = nightly.at_most_once(async |_| ()).await;
     assert!(done.is_ok(), "it is still there: {done:?}");
+    quota_is_no_record_to_refill(&redlock).await;
+}
+
+async fn quota_is_no_record_to_refill(redlock: &quorate::Redlock) {
+    redlock.quota("seats").create(10).await.expect("new");
+    let guard = redlock.acquire("seats").await.expect("free");
+    let record = redlock.once("seats", secs(3600));
+    let error = record.refill(&guard).await.expect_err("another kind");
+    assert!(matches!(error, ValueError::OtherKind { .. }), "{error}");
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use quorate::node::store::{
     Table, Traits,
 };
 use quorate::node::{Fault, NodeName, ServerRun};
-use quorate::{Inspection, Redlock, RedlockBuilder};
+use quorate::{Inspection, Redlock, RedlockBuilder, RestartGuard};
 
 mod support;
 
@@ -33,6 +33,10 @@ struct State {
     run: u64,
     /// So many commits are carried out; before the next the server closes.
     closes_after: Option<usize>,
+    /// It has been up for a second only.
+    young: bool,
+    /// It names no records.
+    pageless: bool,
 }
 
 /// A connection to one run of it.
@@ -56,6 +60,11 @@ impl Books {
     fn restart_with(&self, disk: State) {
         let run = self.state().run + 1;
         *self.state() = State { run, ..disk };
+    }
+
+    /// Where a test does not say otherwise, all leases from before have ended by now.
+    fn uptime(&self) -> Duration {
+        secs(if self.state().young { 1 } else { 3600 })
     }
 
     fn redlock(&self) -> RedlockBuilder {
@@ -82,8 +91,7 @@ impl Store for Books {
         let run = self.state().run;
         let greeting = Greeting::new(ServerRun::new(run.to_string()));
         let session = BooksSession(self.clone(), run);
-        // As if all leases from before had ended by now: this is not about the restart guard.
-        Ok((session, greeting.uptime(secs(3600))))
+        Ok((session, greeting.uptime(self.uptime())))
     }
 
     async fn listen(&self, _: Arc<str>) -> Result<Self::Listener, Fault> {
@@ -91,7 +99,11 @@ impl Store for Books {
     }
 
     async fn inspect(&self) -> Inspection {
-        Inspection::new(self.name.clone())
+        let mut found = Inspection::new(self.name.clone());
+        found.run_id = Some(self.state().run.to_string());
+        found.identity = Some("the server of the books".into());
+        found.uptime = Some(self.uptime());
+        found
     }
 }
 
@@ -168,6 +180,9 @@ impl Session for BooksSession {
     }
 
     async fn page(&mut self, _: u64, _: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
+        if self.0.state().pageless {
+            return Err(Fault::Server("no names today".into()));
+        }
         self.ask(|_| Vec::new()).await
     }
 
@@ -298,4 +313,66 @@ async fn what_was_done_before_the_store_closed_is_given_back_though_it_was_not_a
     drop(seize(&redlock, "other").await);
     // Without its release it would be there for the rest of its ttl.
     assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn restart_guard_after_first_contact_lets_the_first_run_vote_and_no_later_one() {
+    let books = Books::new(true);
+    books.state().young = true;
+    let guard = RestartGuard::AfterFirstContact;
+    let redlock = books.redlock().restart_guard(guard).build().expect("good");
+    let quarantined = async || redlock.inspect().await[0].quarantined;
+    assert_eq!(quarantined().await, None);
+    let first = redlock.acquire("nightly").await.expect("first contact");
+    first.release().await;
+    let disk = books.state().clone();
+    books.restart_with(disk);
+    let began = std::time::Instant::now();
+    loop {
+        let why = redlock.try_acquire("nightly").await.unwrap_err();
+        if why.to_string().contains("restart guard") {
+            break;
+        }
+        // The first request finds that the connection is lost.
+        assert!(began.elapsed() < secs(2), "{why}");
+        tokio::time::sleep(ms(5)).await;
+    }
+    let left = quarantined().await.expect("it restarted a moment ago");
+    assert!(left > secs(1) && left <= secs(4), "{left:?}");
+}
+
+#[tokio::test]
+async fn inspection_of_a_store_names_its_twin_its_timeout_and_its_quarantine() {
+    let (books, mut twin) = (Books::new(true), Books::new(true));
+    twin.name = NodeName::new("twin");
+    let guarded = |guard| {
+        let builder = books.redlock().node(StoreNode::new(twin.clone()));
+        builder.restart_guard(guard).build().expect("good")
+    };
+    let found = guarded(RestartGuard::On).inspect().await;
+    for one in &found {
+        assert!(one.records && one.timeout == Some(secs(1)), "{one:?}");
+        assert_eq!(one.quarantined, None, "up for an hour");
+    }
+    let twins = found.iter().filter_map(|one| one.fault.clone());
+    let twins: Vec<_> = twins.map(|fault| fault.kind()).collect();
+    assert_eq!(twins, ["same_server"], "{found:?}");
+    books.state().young = true;
+    let quarantined = async |guard| guarded(guard).inspect().await[0].quarantined;
+    let left = quarantined(RestartGuard::On)
+        .await
+        .expect("up for a second");
+    assert!(left > secs(2) && left <= secs(4), "{left:?}");
+    assert_eq!(quarantined(RestartGuard::Off).await, None);
+}
+
+#[tokio::test]
+async fn listing_over_a_store_that_cannot_name_records_reports_why() {
+    let books = Books::new(true);
+    let redlock = books.redlock().build().expect("good");
+    redlock.acquire("warm").await.expect("free").release().await;
+    books.state().pageless = true;
+    let listing = redlock.list("").await;
+    let why = format!("{listing:?}");
+    assert!(why.contains("no names today"), "{why}");
 }

@@ -1,14 +1,19 @@
-//! Records of a store in which nothing is of use any more are removed, and no others.
+//! What a store is asked for while nobody asks for anything: records in which nothing is of use any more are removed,
+//! and no others; news of leaders are asked for again; releases are delivered after the handle is gone.
 //!
 //! Time is tokio's, which stands still while nothing is to be done: days pass in seconds.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use quorate::node::store::{Session, StoreNode, Table};
+use quorate::node::store::{
+    Clocked, Commit, Committed, Greeting, NamedRecord, Record, Session, Store, StoreNode, Table,
+    Traits,
+};
+use quorate::node::{Fault, NodeName};
 use quorate::runtime::{BoxFuture, Runtime};
-use quorate::{Instant, Redlock, Take};
+use quorate::{Inspection, Instant, Redlock, Take};
 
 mod support;
 
@@ -18,6 +23,15 @@ use support::secs;
 struct World {
     began: tokio::time::Instant,
     drawn: AtomicU64,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            began: tokio::time::Instant::now(),
+            drawn: AtomicU64::new(1),
+        }
+    }
 }
 
 impl Runtime for World {
@@ -59,10 +73,7 @@ async fn records(table: &Table) -> Vec<String> {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_of_no_use_any_more_is_removed_by_who_is_there_and_nothing_else_is() {
-    let world = Arc::new(World {
-        began: tokio::time::Instant::now(),
-        drawn: AtomicU64::new(1),
-    });
+    let world = Arc::new(World::new());
     // Without a clock at the store a record has to be seen for as long as it is kept.
     let table = Table::new("table", false);
     let redlock = || {
@@ -107,59 +118,120 @@ async fn what_is_of_no_use_any_more_is_removed_by_who_is_there_and_nothing_else_
     held.release().await;
 }
 
-/// The same outside world, with a wall clock that is behind.
-struct Behind(Arc<World>, Duration);
+#[tokio::test(start_paused = true)]
+async fn observer_hears_of_a_new_leader_at_once_after_minutes_without_one() {
+    let world = Arc::new(World::new());
+    let table = Table::new("table", true);
+    let redlock = || {
+        let builder = Redlock::builder().ttl(secs(1200)).max_ttl(secs(1200));
+        let builder = builder.runtime(world.clone());
+        let node = StoreNode::new(table.clone());
+        builder.node(node).build().expect("good")
+    };
+    let (observer, candidate) = (redlock(), redlock());
+    let mut seen = observer.election("boss").observe().expect("a good name");
+    assert_eq!(seen.next().await, None);
+    let seen = tokio::spawn(async move { seen.next().await.map(|leader| leader.term) });
+    // The store forgets a watcher after a minute, and the observer looks by itself every 400 s.
+    tokio::time::sleep(secs(150)).await;
+    let began = tokio::time::Instant::now();
+    let leads = candidate.election("boss").campaign("here").await;
+    let leads = leads.expect("nobody leads");
+    assert_eq!(seen.await.expect("no panic"), Some(leads.term()));
+    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
+}
 
-impl Runtime for Behind {
-    fn now(&self) -> Instant {
-        self.0.now()
+/// A store that can be reached or not.
+#[derive(Clone)]
+struct Reachable {
+    table: Table,
+    away: Arc<AtomicBool>,
+}
+
+struct ReachableSession(Reachable);
+
+impl Reachable {
+    fn ask(&self) -> Result<(), Fault> {
+        if self.away.load(Ordering::Relaxed) {
+            return Err(Fault::Down("away".into()));
+        }
+        Ok(())
+    }
+}
+
+impl Store for Reachable {
+    type Session = ReachableSession;
+    type Listener = <Table as Store>::Listener;
+
+    fn name(&self) -> &NodeName {
+        self.table.name()
     }
 
-    fn wall_micros(&self) -> u64 {
-        self.0.wall_micros() - self.1.as_micros() as u64
+    fn traits(&self) -> Traits {
+        Traits::new(Duration::from_millis(250)).without_wakes()
     }
 
-    fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
-        self.0.sleep_until(at)
+    async fn connect(&self) -> Result<(ReachableSession, Greeting), Fault> {
+        self.ask()?;
+        let (_, greeting) = self.table.connect().await?;
+        Ok((ReachableSession(self.clone()), greeting))
     }
 
-    fn spawn(&self, task: BoxFuture<()>) -> bool {
-        self.0.spawn(task)
+    async fn listen(&self, process: Arc<str>) -> Result<Self::Listener, Fault> {
+        self.table.listen(process).await
     }
 
-    fn random(&self, bytes: &mut [u8]) {
-        self.0.random(bytes);
+    async fn inspect(&self) -> Inspection {
+        self.table.inspect().await
+    }
+}
+
+impl Session for ReachableSession {
+    async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Clocked<Vec<Record>>, Fault> {
+        self.0.ask()?;
+        self.0.table.load(names).await
+    }
+
+    async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
+        self.0.ask()?;
+        self.0.table.commit(commits).await
+    }
+
+    async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
+        self.0.ask()?;
+        self.0.table.page(from, count).await
+    }
+
+    async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
+        self.0.ask()?;
+        self.0.table.remove(records).await
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_counter_without_use_is_not_followed_by_a_smaller_one_of_a_client_whose_clock_is_behind()
-{
-    let world = Arc::new(World {
-        began: tokio::time::Instant::now(),
-        drawn: AtomicU64::new(1),
-    });
-    for table in [
-        Table::new("dated", false),
-        Table::new("undated", false).undated(),
-    ] {
-        let redlock = |runtime: Arc<dyn Runtime>| {
-            let builder = Redlock::builder().ttl(secs(30)).runtime(runtime);
-            let builder = builder.node(StoreNode::new(table.clone()));
-            builder.build().expect("good")
+async fn pending_release_of_a_dropped_handle_is_tried_for_a_second_and_no_longer() {
+    for (back_after, delivered) in [(Duration::from_millis(500), true), (secs(3), false)] {
+        let world = Arc::new(World::new());
+        let store = Reachable {
+            table: Table::new("table", false),
+            away: Arc::default(),
         };
-        let first = redlock(world.clone());
-        let guard = first.acquire("nightly").await.expect("free");
-        let before = guard.fencing_token().expect("fenced");
-        guard.release().await;
-        let stays = first.acquire("held").await.expect("free");
-        // The first one has seen it unchanged for longer than a day.
-        tokio::time::sleep(27 * HOUR).await;
-        let next = redlock(Arc::new(Behind(world.clone(), 30 * HOUR)));
-        let guard = next.acquire("nightly").await.expect("free");
-        let number = guard.fencing_token().expect("fenced");
-        assert!(number > before, "{number} after {before}");
-        guard.release().await;
-        stays.release().await;
+        let redlock = || {
+            let builder = Redlock::builder().ttl(secs(600)).max_ttl(secs(600));
+            let builder = builder.runtime(world.clone());
+            let node = StoreNode::new(store.clone());
+            builder.node(node).build().expect("good")
+        };
+        let (gone, other) = (redlock(), redlock());
+        let guard = gone.acquire("nightly").await.expect("free");
+        store.away.store(true, Ordering::Relaxed);
+        drop(guard);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        drop(gone);
+        tokio::time::sleep(back_after).await;
+        store.away.store(false, Ordering::Relaxed);
+        tokio::time::sleep(secs(10)).await;
+        let tried = other.try_acquire("nightly").await.expect("it answers");
+        assert_eq!(tried.acquired().is_some(), delivered, "{back_after:?}");
     }
 }

@@ -229,3 +229,73 @@ impl From<AcquireError> for ValueError {
         Self::NotAcquired(error)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use super::*;
+    use crate::error::BuildError;
+    use crate::node::{NodeName, Phase};
+
+    fn trouble(outcomes: &[NodeOutcome]) -> ValueTrouble {
+        let report = |(at, outcome): (usize, &NodeOutcome)| NodeReport {
+            node: NodeName::new(format!("master-{at}")),
+            phase: Phase::Value,
+            outcome: outcome.clone(),
+            latency: None,
+            late: false,
+        };
+        ValueTrouble {
+            name: "prizes".into(),
+            reports: outcomes.iter().enumerate().map(report).collect(),
+        }
+    }
+
+    #[test]
+    fn value_error_says_what_became_of_the_value() {
+        let none = || trouble(&[]);
+        let says = |error: ValueError, what: &str| {
+            let text = error.to_string();
+            assert!(text.contains("\"prizes\"") && text.contains(what), "{text}");
+        };
+        says(
+            ValueError::LockLost(none()),
+            "lost before anything was written",
+        );
+        says(ValueError::NoQuorum(none()), "no majority");
+        says(ValueError::Missing(none()), "is on no master");
+        says(ValueError::Lost(none()), "is lost");
+        says(ValueError::Incomplete(none()), "an answer of every master");
+        says(ValueError::Unknown(none()), "may have been written or not");
+        let ahead = |recorded| ValueError::Ahead {
+            name: "prizes".into(),
+            ahead: Duration::from_millis(90_500),
+            recorded,
+        };
+        says(
+            ahead(true),
+            "begins 1m 30s after the masters' time: a machine",
+        );
+        says(
+            ahead(false),
+            "begins 1m 30s after the masters' time: the clock of this machine",
+        );
+        let has_one = trouble(&[
+            NodeOutcome::Yes,
+            NodeOutcome::OldValue,
+            NodeOutcome::NoValue,
+        ]);
+        says(
+            ValueError::Exists(has_one),
+            "already, on master-0, master-1",
+        );
+    }
+
+    #[test]
+    fn value_error_names_the_acquire_error_as_its_source_and_nothing_else() {
+        let error = AcquireError::from(BuildError::NeedsFencing("values"));
+        assert!(ValueError::from(error).source().is_some());
+        assert!(ValueError::NoFencing.source().is_none());
+    }
+}

@@ -176,3 +176,46 @@ impl fmt::Display for Fault {
 }
 
 impl std::error::Error for Fault {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each fault, whether it left nothing on the master, and whether it passes by itself.
+    const EACH: [(&str, bool, bool); 19] = [
+        ("down", true, true),
+        ("stalled", true, true),
+        ("overloaded", true, true),
+        ("quarantined", true, true),
+        ("withdrawn", true, true),
+        ("timeout", false, true),
+        ("disconnected", false, true),
+        ("loading", true, true),
+        ("read_only", false, true),
+        ("out_of_memory", false, true),
+        ("misconf", false, true),
+        ("busy", false, true),
+        ("wrong_type", false, true),
+        ("denied", false, false),
+        ("unsupported", true, false),
+        ("unprepared", true, false),
+        ("other_masters", true, false),
+        ("same_server", true, false),
+        ("server_error", false, true),
+    ];
+
+    #[test]
+    fn every_fault_is_listed_once_with_what_it_leaves_and_whether_it_passes() {
+        let each = |fault: Fault| {
+            let (leaves, passes) = (fault.left_nothing(), fault.passes_by_itself());
+            (fault.kind(), leaves, passes)
+        };
+        assert_eq!(Fault::all().map(each).collect::<Vec<_>>(), EACH);
+    }
+
+    #[test]
+    fn quarantine_is_shown_in_whole_seconds_rounded_up() {
+        let fault = Fault::Quarantined(Duration::from_millis(1_500));
+        assert_eq!(fault.to_string(), "restart guard: can vote in 2s");
+    }
+}

@@ -520,7 +520,7 @@ impl Master {
         if (ours || left) && line.head().is_some() && line.head() != me.as_ref() {
             line.purge(ms);
             let head = line.head().cloned();
-            let held = self.text(now, key).ok().flatten().filter(|_| !ours);
+            let held = self.text(now, key).ok().flatten();
             if held == Some(keys::SHARED.as_bytes()) {
                 self.wake_next(key);
             } else if let (Some(head), None) = (head, held) {

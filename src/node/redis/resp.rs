@@ -282,6 +282,7 @@ mod tests {
         assert_eq!(whole(b"-ERR no\r\n"), Value::Error(b"ERR no"));
         assert_eq!(whole(b"!5\r\nERR x\r\n"), Value::Error(b"ERR x"));
         assert_eq!(whole(b":-42\r\n"), Value::Int(-42));
+        assert_eq!(whole(b":+42\r\n"), Value::Int(42));
         assert_eq!(whole(b":9223372036854775807\r\n"), Value::Int(i64::MAX));
         assert_eq!(whole(b":-9223372036854775808\r\n"), Value::Int(i64::MIN));
         assert_eq!(whole(b"$4\r\na\r\nb\r\n"), Value::Bulk(b"a\r\nb"));

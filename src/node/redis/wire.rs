@@ -1296,4 +1296,46 @@ mod tests {
             assert_eq!(server_fault(text.as_bytes()).kind(), kind, "{text}");
         }
     }
+
+    #[test]
+    fn refused_permit_needs_one_digit_of_each_slot_and_reads_them_as_bits() {
+        let permit = Permit::new(b"pool"[..].into(), 0, 3);
+        let refused = |free: &'static [u8]| {
+            let said = Value::Array(vec![
+                Value::Bulk(free),
+                Value::Int(250),
+                Value::Int(2),
+                Value::Int(7),
+            ]);
+            permitted(&permit, &said)
+        };
+        let line = QueueInfo {
+            ahead: 2,
+            ticket: 7,
+            holder: None,
+            free: 0b101,
+            note: None,
+        };
+        let ttl_left = Some(Duration::from_millis(250));
+        let line = Some(Box::new(line));
+        assert_eq!(refused(b"101"), Ok(Answer::Refused { ttl_left, line }));
+        for odd in [&b"10"[..], b"1010", b"1x1", b""] {
+            assert_eq!(refused(odd), Err(NoAnswer::odd()), "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn look_with_more_behind_it_than_one_note_is_no_answer() {
+        let key: Arc<[u8]> = b"job".as_slice().into();
+        let look = |said: &[Value<'static>]| {
+            let none = || Value::Array(Vec::new());
+            let mut state = vec![Value::Nil, Value::Int(-2), Value::Nil, none(), none()];
+            state.extend_from_slice(said);
+            let key = key.clone();
+            decode(&Request::Look { key }, &Value::Array(state), &memory())
+        };
+        assert!(matches!(look(&[]), Ok(Answer::State(_))));
+        assert!(matches!(look(&[Value::Nil]), Ok(Answer::State(_))));
+        assert_eq!(look(&[Value::Nil, Value::Nil]), Err(NoAnswer::odd()));
+    }
 }

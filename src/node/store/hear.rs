@@ -172,9 +172,11 @@ pub(super) fn say<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, word: &
 
 #[cfg(test)]
 mod tests {
+    use super::super::pace::Pace;
     use super::super::table::Table;
     use super::*;
     use crate::node::{Claim, Fairness, Ticket, Token, WakeSink};
+    use crate::protocol::instant::Instant;
 
     struct Nobody;
 
@@ -211,5 +213,41 @@ mod tests {
         let now = shared.context().runtime.now();
         assert!(shared.listening.goes_on(now + heartbeat / 2));
         assert!(!shared.listening.goes_on(now + heartbeat + WAITS));
+    }
+
+    #[test]
+    fn store_without_a_runtime_to_listen_on_is_listened_for_at_the_next_request() {
+        let shared = Arc::new(Shared::new(Table::new("table", true)));
+        let (process, sink) = ("0123456789abcdef".into(), Arc::new(Nobody));
+        let node = 0;
+        let set = shared.subscriber.set(Subscriber {
+            process,
+            node,
+            sink,
+        });
+        set.expect("the first one");
+        let key: Arc<[u8]> = b"boss"[..].into();
+        listen(&shared, &Request::Watch { key, on: true });
+        assert!(!shared.listening.state().runs);
+    }
+
+    #[test]
+    fn word_that_a_turn_is_near_quickens_the_listener_of_that_record_alone() {
+        let shared = Arc::new(Shared::new(Table::new("table", true)));
+        let subscriber = Subscriber {
+            process: "0123456789abcdef".into(),
+            node: 0,
+            sink: Arc::new(Nobody),
+        };
+        let until = Instant::from_nanos(1_000);
+        let wanted = names::of_lock(b"nightly");
+        shared.listening.state().want(vec![wanted], until);
+        shared.listening.repace();
+        let pace = || shared.listening.pacer.pace();
+        say(&shared, &subscriber, b"nother");
+        say(&shared, &subscriber, b"wnightly");
+        assert_eq!(pace(), Pace::Waiting);
+        say(&shared, &subscriber, b"nnightly");
+        assert_eq!(pace(), Pace::Next);
     }
 }

@@ -165,3 +165,134 @@ impl Shelf {
         self.records.insert(name.clone(), shelved);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::memory::items::{Id, Item, Kind};
+    use crate::node::store::kept::Clock;
+
+    fn name(number: usize) -> Name {
+        number.to_be_bytes().as_slice().into()
+    }
+
+    /// What a record holds in which one key lives until then.
+    fn lease(until: u64) -> Vec<Kept> {
+        let item = Item {
+            id: Id::of(Kind::Text, b"nightly", b""),
+            what: b"x".to_vec(),
+            until: Some(until),
+        };
+        Kept::after(&[], vec![item], 0, Clock::Server { slack: 0 }, &[])
+    }
+
+    fn rounds(shelf: &mut Shelf, rounds: u64) {
+        (0..rounds).for_each(|_| shelf.turn());
+    }
+
+    #[test]
+    fn shelf_with_too_many_records_forgets_those_of_more_than_64_rounds_ago() {
+        let mut shelf = Shelf::default();
+        let (old, recent) = (name(1), name(2));
+        shelf.wrote(&old, 1, lease(1));
+        shelf.turn();
+        shelf.wrote(&recent, 1, lease(1));
+        rounds(&mut shelf, 63);
+        for number in 3..=MOST {
+            shelf.wrote(&name(number), 1, lease(1));
+        }
+        let knows = |shelf: &Shelf, name: &Name| shelf.records.contains_key(name);
+        shelf.turn();
+        assert!(knows(&shelf, &old), "no more than may be remembered");
+        // One too many; the recent record was seen 64 rounds before the next one.
+        shelf.wrote(&name(MOST + 1), 1, lease(1));
+        shelf.records.get_mut(&recent).expect("known").seen += 1;
+        shelf.turn();
+        assert!(!knows(&shelf, &old));
+        assert!(knows(&shelf, &recent));
+        assert_eq!(shelf.records.len(), MOST);
+    }
+
+    #[test]
+    fn shelf_with_too_many_dirty_records_forgets_those_of_as_many_rounds_ago() {
+        let mut shelf = Shelf::default();
+        let (old, recent) = (name(1), name(2));
+        shelf.turn();
+        shelf.soil(&old);
+        shelf.turn();
+        shelf.soil(&recent);
+        rounds(&mut shelf, MOST as u64 - 1);
+        for number in 3..=MOST {
+            shelf.soil(&name(number));
+        }
+        shelf.turn();
+        assert!(shelf.is_dirty(&old), "no more than may be remembered");
+        shelf.dirty.insert(recent.clone(), 3);
+        shelf.soil(&name(MOST + 1));
+        shelf.turn();
+        assert_eq!(shelf.round(), MOST as u64 + 3);
+        assert!(!shelf.is_dirty(&old));
+        assert!(shelf.is_dirty(&recent));
+    }
+
+    #[test]
+    fn record_is_over_once_nothing_in_it_lives_and_nobody_asked_for_it() {
+        let mut shelf = Shelf::default();
+        let all: Vec<Name> = (0..6).map(name).collect();
+        let [over, lives, dirty, doubtful, missing, asked] = &all[..] else {
+            unreachable!()
+        };
+        shelf.wrote(over, 7, lease(1_000));
+        shelf.wrote(lives, 7, lease(3_000));
+        shelf.wrote(dirty, 7, lease(1_000));
+        shelf.soil(dirty);
+        shelf.records.get_mut(dirty).expect("known").doubtful = false;
+        shelf.wrote(doubtful, 7, lease(1_000));
+        shelf.doubt(doubtful);
+        shelf.wrote(missing, 0, Vec::new());
+        shelf.turn();
+        let since = shelf.round();
+        shelf.wrote(asked, 7, lease(1_000));
+        assert_eq!(shelf.over(2_000, since, 9), [(over.clone(), 7)]);
+        assert_eq!(shelf.over(2_000, since, 0), []);
+        assert_eq!(shelf.over(999, since, 9), [], "it lives until then");
+        assert_eq!(shelf.over(2_000, since + 1, 9).len(), 2);
+    }
+
+    #[test]
+    fn records_are_fresh_while_they_were_seen_in_this_round_and_nobody_doubts_them() {
+        let mut shelf = Shelf::default();
+        let both = [name(1), name(2)];
+        shelf.wrote(&both[0], 1, lease(1));
+        assert!(!shelf.are_fresh(&both), "one of them was never seen");
+        assert!(shelf.all(&both).is_none());
+        shelf.wrote(&both[1], 1, lease(1));
+        assert!(shelf.are_fresh(&both) && shelf.all(&both).is_some());
+        shelf.doubt(&both[1]);
+        assert!(!shelf.are_fresh(&both) && shelf.all(&both).is_none());
+        shelf.wrote(&both[1], 2, lease(1));
+        shelf.turn();
+        assert!(!shelf.are_fresh(&both), "another round");
+        assert!(shelf.all(&both).is_some(), "known all the same");
+        shelf.doubt_all();
+        assert!(shelf.all(&both[..1]).is_none());
+    }
+
+    #[test]
+    fn glance_at_a_record_does_not_count_as_asking_for_it() {
+        let mut shelf = Shelf::default();
+        let (known, unknown) = (name(1), name(2));
+        let state = Kept::write(&lease(1_000));
+        let record = Record { version: 7, state };
+        assert!(shelf.read(&known, &record, 0));
+        rounds(&mut shelf, 5);
+        shelf.glance(&known, &record, 0);
+        shelf.glance(&unknown, &record, 0);
+        let mut over = shelf.over(2_000, 1, 9);
+        over.sort();
+        assert_eq!(over, [(known.clone(), 7), (unknown, 7)]);
+        let state = b"\x09junk".to_vec();
+        let foreign = Record { version: 8, state };
+        assert!(!shelf.read(&known, &foreign, 0), "nothing of this library");
+    }
+}
