@@ -1,7 +1,5 @@
 //! What doctor thinks of masters that keep locks in records: databases and ZooKeeper. Pure judgement.
 
-use std::time::Duration;
-
 use quorate::{Fault, Inspection};
 
 use crate::finding::{Add, Rules, Severity};
@@ -244,6 +242,8 @@ pub(crate) fn survives_alone(master: &Inspection) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use quorate::NodeName;
 
     use super::*;
