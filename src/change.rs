@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::values::CarriedValue;
+use self::values::Carrier;
 use crate::keys::{Family, OWNER};
 use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, Counter, MasterSeen};
 use crate::node::{Fault, NodeName};
@@ -67,8 +68,9 @@ pub enum ChangeStage {
 pub struct Survey {
     /// Each master.
     pub masters: Vec<MasterSeen>,
-    /// The values under locks that [`MastersChange::open`] has seen to.
+    /// The values under locks that this step has seen to.
     pub carried: Vec<CarriedValue>,
+    advice: Vec<String>,
     configuration: Configuration,
     quorum: Quorum,
     /// When the last of these masters had been closed, and the connections of old clients been ended; none where they
@@ -133,7 +135,8 @@ impl MastersChange<'_> {
         max_ttl + max_ttl / 100 + Duration::from_millis(2)
     }
 
-    /// Tells all masters of the change, once the next ones are fit.
+    /// Tells all masters of the change, once the next ones are fit, and carries the values under locks for the first
+    /// time, so that clients of both sets can use them.
     ///
     /// # Errors
     ///
@@ -156,10 +159,14 @@ impl MastersChange<'_> {
         let after = self.raise(0).await;
         let reached = after.stage() >= ChangeStage::Prepared;
         none(after.unless(reached, "no majority of each set is told: prepare again"))?;
-        Ok(after)
+        let after = self.carry_early(after).await;
+        let mut advice = before.holding_values();
+        advice.extend(after.advice);
+        Ok(Survey { advice, ..after })
     }
 
-    /// Closes the old masters: clients that know only them have no votes any more.
+    /// Closes the old masters: clients that know only them have no votes any more. Carries the values under locks, so that
+    /// clients of both sets can use those that the others have created meanwhile.
     ///
     /// # Errors
     ///
@@ -179,7 +186,7 @@ impl MastersChange<'_> {
             reached,
             "no majority of the old masters is closed: close again",
         ))?;
-        Ok(after)
+        Ok(self.carry_early(after).await)
     }
 
     /// Ends the connections of clients that know only the old masters, once more, and says which of these masters are
@@ -296,12 +303,39 @@ impl MastersChange<'_> {
         ))?;
         let told = self.next_only().is_met_by(read.well());
         none(read.unless(told, "no majority of the next masters names its values"))?;
-        let names = read.masters.iter().flat_map(|master| &master.seen.names);
-        let names: BTreeSet<&Vec<u8>> = names.collect();
-        let names: Vec<Vec<u8>> = names.into_iter().cloned().collect();
-        let open = read.marked(2);
-        let carried = values::carry_all(self.redlock, &names, self.wait(), open).await;
-        carried.map_err(ChangeError::Missing)
+        let carrier = Carrier {
+            redlock: self.redlock,
+            wait: self.wait(),
+            open: read.marked(2),
+            removes: true,
+        };
+        let (carried, mut missing) = carrier.carry_all(&read.names()).await;
+        if missing.is_empty() {
+            return Ok(carried);
+        }
+        missing.extend(values::removed(&carried));
+        Err(ChangeError::Missing(missing))
+    }
+
+    /// Carries what can be carried before the next masters are opened, so that clients of both sets can use the values
+    /// that clients of the old masters have written. What is left is no reason to stop: `open` looks at all values again.
+    async fn carry_early(&self, after: Survey) -> Survey {
+        if after.stage() >= ChangeStage::Open {
+            return after;
+        }
+        let read = self.order(&ChangeOrder::Values).await;
+        let carrier = Carrier {
+            redlock: self.redlock,
+            wait: Duration::ZERO,
+            open: read.marked(2),
+            removes: false,
+        };
+        let (carried, advice) = carrier.carry_all(&read.names()).await;
+        Survey {
+            carried,
+            advice,
+            ..after
+        }
     }
 
     /// The counters of a majority of closed old masters, raise-only, on a majority of the next: only what is not far
@@ -376,6 +410,7 @@ impl MastersChange<'_> {
         Survey {
             masters: masters.collect(),
             carried: Vec::new(),
+            advice: Vec::new(),
             configuration: self.configuration,
             quorum,
             closed_at: None,
@@ -472,6 +507,13 @@ impl Survey {
         };
         let both = (0..self.masters.len()).filter(|index| closed.has(*index) && still.has(*index));
         both.filter(same).collect()
+    }
+
+    /// The keys of the locks under which any master keeps a value.
+    fn names(&self) -> Vec<Vec<u8>> {
+        let names = self.masters.iter().flat_map(|master| &master.seen.names);
+        let names: BTreeSet<&Vec<u8>> = names.collect();
+        names.into_iter().cloned().collect()
     }
 
     /// Counters that too few of the next masters took, because an owner holds their locks.
@@ -655,7 +697,12 @@ impl Survey {
     }
 
     /// What an operator may want to see to, and what stops no step.
-    pub fn advice(&self) -> Vec<String> {
+    pub fn advice(&self) -> &[String] {
+        &self.advice
+    }
+
+    /// Next masters that hold values before this step has carried any.
+    fn holding_values(&self) -> Vec<String> {
         let next = self.masters.iter();
         let next = next.filter(|master| master.is_next && !master.is_old && master.seen.values > 0);
         let advice = next.map(|master| {

@@ -128,15 +128,14 @@ async fn status(redlock: &Redlock) -> Outcome {
 async fn prepared(change: &MastersChange<'_>) -> Outcome {
     let survey = taken(change, change.prepare().await).await?;
     show(&survey)?;
-    for advice in survey.advice() {
-        output::say(advice);
-    }
+    show_values(&survey)?;
     done("prepared: give all clients next_masters, then close")
 }
 
 async fn closed(change: &MastersChange<'_>) -> Outcome {
     let survey = taken(change, change.close().await).await?;
     show(&survey)?;
+    show_values(&survey)?;
     let ended: usize = survey.masters.iter().map(|master| master.seen.ended).sum();
     done(&format!(
         "closed: clients without next_masters are refused from now on ({ended} connections ended); then open"
@@ -154,9 +153,7 @@ async fn opened(change: &MastersChange<'_>) -> Outcome {
     wait(change.wait()).await;
     let survey = taken(change, change.open(&before).await).await?;
     show(&survey)?;
-    for value in &survey.carried {
-        output::print(&format!("{value}\n"))?;
-    }
+    show_values(&survey)?;
     done(
         "open: give all clients the next masters alone, with masters_generation one higher; then finish",
     )
@@ -262,6 +259,17 @@ fn show(survey: &Survey) -> Result<(), Failure> {
         &["MASTER", "SET", "MARK", "UPTIME", "RUN ID", "CLIENTS"],
         &rows,
     ))
+}
+
+/// One line for each value under a lock, and what may be worth a look.
+fn show_values(survey: &Survey) -> Result<(), Failure> {
+    for value in &survey.carried {
+        output::print(&format!("{value}\n"))?;
+    }
+    for advice in survey.advice() {
+        output::say(advice);
+    }
+    Ok(())
 }
 
 fn row(master: &MasterSeen) -> Vec<Cell> {

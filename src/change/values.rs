@@ -40,68 +40,67 @@ const ATTEMPTS: u32 = 3;
 /// The values that are carried at the same time.
 const TOGETHER: usize = 32;
 
-/// Carries the values under these lock keys, waiting for each lock for at most `wait`; `open` are the next masters that
-/// are open already. Fails with one line for each value that needs somebody to see to it.
-pub(crate) async fn carry_all(
-    redlock: &Redlock,
-    keys: &[Vec<u8>],
-    wait: Duration,
-    open: MasterSet,
-) -> Result<Vec<CarriedValue>, Vec<String>> {
-    let (mut carried, mut missing) = (Vec::new(), Vec::new());
-    for page in keys.chunks(TOGETHER) {
-        let each = page.iter().map(|key| carry(redlock, key, wait, open));
-        for (key, outcome) in page.iter().zip(futures::future::join_all(each).await) {
-            let name = String::from_utf8_lossy(key).into_owned();
-            match outcome {
-                Ok(Carried::Both) => carried.push((name, true)),
-                Ok(Carried::Removed) => carried.push((name, false)),
-                Ok(Carried::Nowhere) => {}
-                Ok(Carried::Lost(shown)) => missing.push(format!(
-                    "{name:?}: lost, or created or removed in part: no majority of the old masters has it ({shown}): \
-                     drop it with a client of both sets (quorate quota drop, quorate once --drop)"
-                )),
-                Ok(Carried::Undecided(shown)) => missing.push(format!(
-                    "{name:?}: too few masters could take it ({shown}): open again"
-                )),
-                Err(error) => missing.push(format!("{name:?}: not carried: {error}")),
+/// How values are carried.
+#[derive(Clone, Copy)]
+pub(crate) struct Carrier<'a> {
+    pub(crate) redlock: &'a Redlock,
+    /// How long it waits for the lock of each.
+    pub(crate) wait: Duration,
+    /// The next masters that are open already.
+    pub(crate) open: MasterSet,
+    /// Whether values are removed that no old master has.
+    pub(crate) removes: bool,
+}
+
+impl Carrier<'_> {
+    /// Carries the values under these lock keys: what was done, and one line for each value that somebody has to see to.
+    pub(crate) async fn carry_all(self, keys: &[Vec<u8>]) -> (Vec<CarriedValue>, Vec<String>) {
+        let (mut carried, mut left) = (Vec::new(), Vec::new());
+        for page in keys.chunks(TOGETHER) {
+            let each = page.iter().map(|key| self.carry(key));
+            for (key, outcome) in page.iter().zip(futures::future::join_all(each).await) {
+                let name = String::from_utf8_lossy(key).into_owned();
+                match outcome {
+                    Ok(Carried::Nowhere) => {}
+                    Ok(done @ (Carried::Both | Carried::Removed)) => carried.push(CarriedValue {
+                        name,
+                        is_carried: matches!(done, Carried::Both),
+                    }),
+                    Ok(Carried::Lost(shown)) => left.push(format!(
+                        "{name:?}: lost, or created or removed in part: no majority of the old masters has it ({shown}): \
+                         drop it with a client of both sets (quorate quota drop, quorate once --drop)"
+                    )),
+                    Ok(Carried::Undecided(shown)) => left.push(format!(
+                        "{name:?}: not carried: too few masters could take it ({shown}): take this step again"
+                    )),
+                    Err(error) => left.push(format!("{name:?}: not carried: {error}")),
+                }
+            }
+        }
+        (carried, left)
+    }
+
+    /// Carries one value, under its lock.
+    async fn carry(self, key: &[u8]) -> Result<Carried, AcquireError> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let lock = self.redlock.lock(key).of_kind(Kind::Key);
+            let guard = lock.wait(Wait::For(self.wait)).acquire().await?;
+            let carried = match Register::under(&guard) {
+                Ok(register) => register.carry(self.open, self.removes).await,
+                Err(error) => Carried::Undecided(error.to_string()),
+            };
+            guard.release().await;
+            if attempts == ATTEMPTS || !matches!(carried, Carried::Undecided(_)) {
+                return Ok(carried);
             }
         }
     }
-    let value = |(name, is_carried)| CarriedValue { name, is_carried };
-    let carried: Vec<_> = carried.into_iter().map(value).collect();
-    if missing.is_empty() {
-        return Ok(carried);
-    }
-    missing.extend(removed(&carried));
-    Err(missing)
 }
 
 /// One line for each value that is gone. Where a step stops behind a removal, no later one finds it again to tell.
 pub(crate) fn removed(carried: &[CarriedValue]) -> impl Iterator<Item = String> + '_ {
     let removed = carried.iter().filter(|value| !value.is_carried);
     removed.map(ToString::to_string)
-}
-
-/// Carries one value, under its lock.
-async fn carry(
-    redlock: &Redlock,
-    key: &[u8],
-    wait: Duration,
-    open: MasterSet,
-) -> Result<Carried, AcquireError> {
-    let mut attempts = 0;
-    loop {
-        attempts += 1;
-        let lock = redlock.lock(key).of_kind(Kind::Key);
-        let guard = lock.wait(Wait::For(wait)).acquire().await?;
-        let carried = match Register::under(&guard) {
-            Ok(register) => register.carry(open).await,
-            Err(error) => Carried::Undecided(error.to_string()),
-        };
-        guard.release().await;
-        if attempts == ATTEMPTS || !matches!(carried, Carried::Undecided(_)) {
-            return Ok(carried);
-        }
-    }
 }

@@ -29,7 +29,7 @@ pub(crate) enum Carried {
     Both,
     /// No old master had it, and it is gone from the next ones as well.
     Removed,
-    /// No master had one.
+    /// No master had one, or no old master, and it was left alone.
     Nowhere,
     /// No majority of the old masters can tell the last value.
     Lost(String),
@@ -118,11 +118,11 @@ impl<'a> Register<'a> {
         Err(ValueError::Incomplete(self.trouble(&answers)))
     }
 
-    /// Gives the value of the old masters to both sets, or removes it where no old master has it; `open` are the next
+    /// Gives the value of the old masters to both sets, or `removes` it where no old master has it; `open` are the next
     /// masters that are open already.
     ///
     /// Dropped on the way, nothing has changed but where the value stands: done again, it goes on.
-    pub(crate) async fn carry(self, open: MasterSet) -> Carried {
+    pub(crate) async fn carry(self, open: MasterSet, removes: bool) -> Carried {
         let (read, _) = self.ask(ValueAnswers::complete).await;
         let carrying = read.carrying();
         tracing::debug!(resource = %self.name(), ?carrying, "value read, to be carried");
@@ -130,8 +130,8 @@ impl<'a> Register<'a> {
         let shown = || read.shown(coordinator.names());
         let bytes = match carrying {
             Carrying::Value(node) => read.bytes(node),
-            Carrying::Removed => None,
-            Carrying::Nowhere => return Carried::Nowhere,
+            Carrying::Removed if removes => None,
+            Carrying::Removed | Carrying::Nowhere => return Carried::Nowhere,
             Carrying::Lost => return Carried::Lost(shown()),
             Carrying::Undecided => return Carried::Undecided(shown()),
         };

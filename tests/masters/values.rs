@@ -168,7 +168,8 @@ async fn values_of_servers_left_over_from_an_earlier_change_do_not_count_again()
     peas.drop_quota().await.expect("dropped");
     let back = scene.settings(2..5).masters_generation(1);
     let back = back.next_masters(scene.urls(0..3)).build().expect("back");
-    let advice = prepare_again(&back).await.advice();
+    let prepared = prepare_again(&back).await;
+    let advice = prepared.advice();
     assert!(
         advice.iter().all(|line| line.contains("values")),
         "{advice:?}"
@@ -319,7 +320,8 @@ async fn next_master_with_values_of_another_time_is_named_and_they_are_removed()
     for server in scene.servers.iter().skip(3) {
         ask_server(server, &beans);
     }
-    let advice = prepare_again(&both).await.advice();
+    let prepared = prepare_again(&both).await;
+    let advice = prepared.advice();
     assert!(
         advice.iter().all(|line| line.contains("1 values")),
         "{advice:?}"
@@ -415,4 +417,21 @@ async fn values_of_every_key_prefix_are_carried() {
         let next = next.masters_generation(1).build().expect("next");
         assert_eq!(next.quota("beans").left().await, Ok(3));
     }
+}
+
+/// Two of the three next masters have never heard of what old clients have created.
+#[tokio::test]
+async fn clients_of_both_sets_use_the_values_of_the_old_masters_from_prepare_and_close_on() {
+    let scene = Scene::start();
+    let (old, both) = (scene.old(), scene.both());
+    let change = both.change().expect("a change");
+    old.quota("beans").create(10).await.expect("created");
+    prepare(&change).await;
+    assert_eq!(take(&both, 1).await, Take::Taken { left: 9 });
+    assert_eq!(take(&old, 1).await, Take::Taken { left: 8 });
+    assert_eq!(take(&both, 1).await, Take::Taken { left: 7 });
+    old.quota("peas").create(5).await.expect("created");
+    change.close().await.expect("closed");
+    assert_eq!(both.quota("peas").left().await, Ok(5));
+    assert_eq!(both.quota("beans").left().await, Ok(7));
 }
