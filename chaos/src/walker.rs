@@ -54,6 +54,10 @@ pub struct Walker {
     /// When the task in hand was begun, by the run and by the machine.
     begun: Option<(u64, Instant)>,
     running: Option<Child>,
+    /// Values that a step has found lost, or created or removed in part, with how each is dropped.
+    lost: VecDeque<Vec<String>>,
+    /// It drops one of them.
+    is_dropping: bool,
     again: Option<Instant>,
     rolling: Rolling,
 }
@@ -80,6 +84,8 @@ impl Walker {
             tasks: VecDeque::new(),
             begun: None,
             running: None,
+            lost: VecDeque::new(),
+            is_dropping: false,
             again: None,
             rolling: Rolling::default(),
         };
@@ -197,7 +203,11 @@ impl Walker {
     ) -> anyhow::Result<Option<Result<String, String>>> {
         let Some(child) = &mut self.running else {
             if self.again.is_none_or(|again| again <= Instant::now()) {
-                self.running = Some(self.command(step, world).spawn().context("start quorate")?);
+                let drops = self.lost.pop_front();
+                self.is_dropping = drops.is_some();
+                let words = drops.unwrap_or_else(|| vec!["masters".to_owned(), step.to_owned()]);
+                let mut command = self.command(&words, world);
+                self.running = Some(command.spawn().context("start quorate")?);
             }
             return Ok(None);
         };
@@ -209,6 +219,10 @@ impl Walker {
         };
         self.again = Some(Instant::now() + PAUSE);
         let output = child.wait_with_output()?;
+        if self.is_dropping {
+            // Where it was not dropped, the step finds it again.
+            return Ok(None);
+        }
         let text = |bytes: &[u8]| {
             let text = String::from_utf8_lossy(bytes);
             text.lines().map(str::trim).collect::<Vec<_>>().join("\n")
@@ -217,20 +231,17 @@ impl Walker {
         Ok(Some(if output.status.success() {
             Ok(said)
         } else {
+            self.lost = said.lines().filter_map(dropping).collect();
             Err(format!("{}: {said}", output.status))
         }))
     }
 
-    fn command(&self, step: &str, world: &World) -> Command {
+    fn command(&self, words: &[String], world: &World) -> Command {
         let [old, next] = self.sets();
         let mut command = Command::new(&self.quorate);
         command
-            .args([
-                "masters",
-                step,
-                "--masters",
-                &world.urls_of(0, old).join(","),
-            ])
+            .args(words)
+            .args(["--masters", &world.urls_of(0, old).join(",")])
             .args(["--next-masters", &world.urls_of(0, next).join(",")])
             .args(["--masters-generation", &self.change.to_string()])
             .args(["--max-ttl", &format!("{}ms", self.max_ttl.as_millis())])
@@ -348,6 +359,18 @@ impl Walker {
         }
         Ok(Some(mark))
     }
+}
+
+/// How the value is dropped that a line of `quorate masters open` calls lost.
+fn dropping(line: &str) -> Option<Vec<String>> {
+    let (before, shown) = line.split_once(": lost, or created or removed in part")?;
+    let name = before.split('"').nth(1)?;
+    let words = if shown.contains("\"once ") {
+        vec!["once", "--drop", name]
+    } else {
+        vec!["quota", "drop", name, "--yes"]
+    };
+    Some(words.into_iter().map(str::to_owned).collect())
 }
 
 impl Drop for Walker {

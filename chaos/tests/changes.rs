@@ -7,6 +7,7 @@ use std::path::Path;
 
 use quorate_chaos::changes::Changes;
 use quorate_chaos::checks::Verdict;
+use quorate_chaos::claim::Claim;
 use quorate_chaos::event::Event;
 use quorate_chaos::scenario::{Scenario, Workload};
 use quorate_chaos::walk::STEPS;
@@ -131,7 +132,7 @@ fn a_master_is_replaced_under_load_while_masters_are_killed() {
     }
     let run = Run::of(
         "replaced",
-        "--seed 41 --masters 3 --replace-masters 1 --clients 3 --workload file,register,handover,transfer --faults kill",
+        "--seed 41 --masters 3 --replace-masters 1 --clients 3 --workload file,register,handover,transfer,prizes --faults kill",
     );
     run.must_be_valid();
     assert!(run.landed(kind("kill")) > 0, "{}", text(&run.output));
@@ -141,6 +142,61 @@ fn a_master_is_replaced_under_load_while_masters_are_killed() {
     }
     let page = std::fs::read_to_string(run.out.join("timeline.html")).expect("a page");
     assert!(page.contains("\"name\":\"open\""), "the page has the steps");
+}
+
+/// With the real command, which carries them: nobody creates any again.
+#[test]
+fn quotas_and_jobs_are_used_through_a_change_and_none_is_lost() {
+    if !is_built() {
+        return;
+    }
+    let run = Run::of(
+        "carried",
+        "--seed 43 --masters 3 --replace-masters 1 --clients 3 --workload prizes --faults none",
+    );
+    run.must_be_valid();
+    let told = std::fs::read_to_string(run.out.join("changes.txt")).expect("what it cost");
+    assert!(told.contains("open"), "{told}");
+}
+
+#[test]
+fn quota_that_is_lost_in_a_change_without_faults_is_found() {
+    let verdict = |faults: &[&str]| {
+        let changes = Changes::one_by_one(3, 1);
+        let scenario = Scenario {
+            masters: changes.servers(),
+            changes: Some(changes),
+            faults: faults.iter().map(|name| kind(name)).collect(),
+            workloads: vec![Workload::Prizes],
+            ..Scenario::default()
+        };
+        let created = Event::Created {
+            quota: "prizes-1".into(),
+            pieces: 10,
+        };
+        let wait = |op| Event::Wait {
+            op,
+            resource: "prizes-1".into(),
+            also: Vec::new(),
+            claim: Claim::Alone,
+            goes_on: None,
+        };
+        let answered = |op, answer: &str, left| Event::Answered {
+            op,
+            answer: answer.to_owned(),
+            left,
+        };
+        let tale = Tale::default().at(1, "c1", created);
+        let tale = tale
+            .at(10, "c1", wait(1))
+            .at(11, "c1", answered(1, "taken", Some(9)));
+        let tale = tale
+            .at(20, "c1", wait(2))
+            .at(21, "c1", answered(2, "lost", None));
+        tale.found_by("prizes", &scenario)
+    };
+    assert_eq!(verdict(&[]), (Verdict::Invalid, 1));
+    assert_eq!(verdict(&["kill"]), (Verdict::Valid, 0));
 }
 
 #[test]

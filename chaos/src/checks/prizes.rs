@@ -1,11 +1,13 @@
 //! Never more than were created, and never one twice: what is left falls with every prize, in the order of those
-//! who did not ask at the same time, and nothing is handed out where it had been over. This has no excuses.
+//! who did not ask at the same time, and nothing is handed out where it had been over. This has no excuses. Where masters
+//! are changed and nothing else goes wrong, no quota is lost either.
 
 use std::collections::BTreeMap;
 
 use super::{Case, Finding, Verdict, Violation};
 use crate::event::Event;
 use crate::history::Attempt;
+use crate::scenario::Scenario;
 
 /// One answer about a quota.
 struct Answer<'a> {
@@ -25,6 +27,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         .collect();
     let mut answers: BTreeMap<&str, Vec<Answer<'_>>> = BTreeMap::new();
     let (mut taken, mut over, mut lost) = (0, 0, 0);
+    let mut violations = Vec::new();
+    let keeps = keeps_all(case.scenario);
     for attempt in &case.attempts {
         let Some((at, answer, left)) = &attempt.answered else {
             continue;
@@ -32,7 +36,10 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         match (answer.as_str(), left) {
             ("taken", _) => taken += 1,
             ("sold_out", _) => over += 1,
-            _ => lost += 1,
+            _ => {
+                lost += 1;
+                violations.extend(keeps.then(|| lost_by_change(attempt, *at)));
+            }
         }
         if let Some(left) = *left {
             let (at, says) = (*at, answer.as_str());
@@ -45,7 +52,6 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             });
         }
     }
-    let mut violations = Vec::new();
     for (quota, mut answers) in answers {
         answers.sort_by_key(|one| one.at);
         let pieces = created.get(quota).copied().unwrap_or(0);
@@ -60,6 +66,30 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         return finding.at_least(Verdict::Unknown);
     }
     finding
+}
+
+/// Whether no quota may be lost: masters are changed, nothing else goes wrong, and most of the next masters are always
+/// old ones, so that clients of both sets find what clients of the old ones have just created.
+fn keeps_all(scenario: &Scenario) -> bool {
+    let meets = |sets: &[Vec<usize>]| {
+        let both = sets[1].iter().filter(|master| sets[0].contains(master));
+        2 * both.count() > sets[1].len()
+    };
+    let changes = scenario.changes.as_ref();
+    scenario.faults.is_empty() && changes.is_some_and(|changes| changes.sets.windows(2).all(meets))
+}
+
+fn lost_by_change(attempt: &Attempt, at: u64) -> Violation {
+    let name = attempt.name();
+    Violation {
+        checker: "prizes".into(),
+        from: attempt.began,
+        to: at,
+        who: vec![attempt.who.clone()],
+        resource: Some(attempt.resource.clone()),
+        what: format!("{name} found no number, and nothing but the masters has changed"),
+        excused: None,
+    }
 }
 
 /// The answers about one quota, in order of time.

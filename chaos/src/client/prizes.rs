@@ -1,10 +1,10 @@
-//! Prizes from quotas of ten. The first client is the operator as well: it opens new quotas when few are left, for
-//! which every master must be there.
+//! Prizes from quotas of ten, and jobs that are done once, each as a quota of one. The first client is the operator as
+//! well: it opens new quotas when few are left, for which every master must be there.
 
 use std::fs;
 use std::time::Duration;
 
-use quorate::{Quota, Take, ValueError, Wait};
+use quorate::{Once, OnceOutcome, Quota, Take, ValueError, Wait};
 use rand::RngExt;
 
 use super::canary;
@@ -18,6 +18,10 @@ use crate::workload::{Locker, Workload};
 
 /// How many each quota has.
 const PRIZES: u64 = 10;
+/// Every third quota is the record of a job that is done once.
+const RECORDS: usize = 3;
+/// The period of such a job: no run sees the next one.
+const PERIOD: Duration = Duration::from_secs(365 * 24 * 3600);
 /// So many are kept open.
 const OPEN: usize = 3;
 /// Every now and then somebody asks where there should be nothing any more.
@@ -38,10 +42,10 @@ pub(super) async fn operate(ctx: Ctx) {
 /// Opens the next one that is not there yet, if every master answers.
 async fn create(ctx: &Ctx, next: usize) {
     for number in next.. {
-        let name = name(number);
+        let (name, pieces) = (name(number), pieces(number));
         let created = match ctx.settings.locker {
-            Locker::CountsDown => canary::create(ctx, &name, PRIZES).await,
-            _ => match ctx.redlock.quota(&name).create(PRIZES).await {
+            Locker::CountsDown => canary::create(ctx, &name, pieces).await,
+            _ => match create_value(ctx, number).await {
                 // Left behind by an operator that was killed, or that did not hear of it: nobody knows it.
                 Err(ValueError::Exists(_)) => continue,
                 created => created.is_ok(),
@@ -50,11 +54,36 @@ async fn create(ctx: &Ctx, next: usize) {
         if created {
             ctx.note(Event::Created {
                 quota: name.clone(),
-                pieces: PRIZES,
+                pieces,
             });
             let _ = fs::write(ctx.settings.dir.join(format!("{name}.open")), "");
         }
         return;
+    }
+}
+
+async fn create_value(ctx: &Ctx, number: usize) -> Result<(), ValueError> {
+    match job(ctx, number) {
+        Some(job) => job.create().await,
+        None => ctx.redlock.quota(name(number)).create(PRIZES).await,
+    }
+}
+
+/// The job that stands for a quota of one.
+fn job(ctx: &Ctx, number: usize) -> Option<Once> {
+    let is_record = number.is_multiple_of(RECORDS);
+    is_record.then(|| {
+        ctx.redlock
+            .once(name(number), PERIOD)
+            .wait(Wait::For(PATIENCE))
+    })
+}
+
+fn pieces(number: usize) -> u64 {
+    if number.is_multiple_of(RECORDS) {
+        1
+    } else {
+        PRIZES
     }
 }
 
@@ -100,7 +129,7 @@ async fn take(ctx: &Ctx, number: usize) {
     let (op, name) = (ctx.next_op(), name(number));
     let wanted = Wanted::draw(Workload::Prizes, &name);
     let waits = Waits::begin(ctx, &wanted, op);
-    let taken = ask(ctx, &name).await;
+    let taken = ask(ctx, number).await;
     waits.over();
     let (answer, left) = match taken {
         Ok(answered) => answered,
@@ -121,13 +150,23 @@ async fn take(ctx: &Ctx, number: usize) {
 }
 
 /// Asks for one: what is answered and how many are left, or why there is no answer.
-async fn ask(ctx: &Ctx, name: &str) -> Result<(&'static str, Option<u64>), &'static str> {
+async fn ask(ctx: &Ctx, number: usize) -> Result<(&'static str, Option<u64>), &'static str> {
+    let name = name(number);
     if ctx.settings.locker == Locker::CountsDown {
-        let left = canary::take(ctx, name).await;
+        let left = canary::take(ctx, &name).await;
         return Ok(left.map_or(("sold_out", Some(0)), |left| ("taken", Some(left))));
     }
-    let quota: Quota = ctx.redlock.quota(name).wait(Wait::For(PATIENCE));
-    match quota.take(1).await {
+    let taken = match job(ctx, number) {
+        Some(job) => job.at_most_once(async |_| ()).await.map(|done| match done {
+            OnceOutcome::Done(()) => Take::Taken { left: 0 },
+            _ => Take::SoldOut { left: 0 },
+        }),
+        None => {
+            let quota: Quota = ctx.redlock.quota(&name).wait(Wait::For(PATIENCE));
+            quota.take(1).await
+        }
+    };
+    match taken {
         Ok(Take::Taken { left }) => Ok(("taken", Some(left))),
         Ok(Take::SoldOut { left }) => Ok(("sold_out", Some(left))),
         Err(ValueError::Lost(_)) => Ok(("lost", None)),
