@@ -1,8 +1,8 @@
 //! Locks over masters that are stores, alone and mixed with others.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quorate::node::memory::MemoryNode;
 use quorate::node::store::{
@@ -10,7 +10,8 @@ use quorate::node::store::{
     Traits, Wake,
 };
 use quorate::node::{Fault, NodeName};
-use quorate::{Inspection, Redlock, RedlockBuilder, Take, Wait};
+use quorate::runtime::{BoxFuture, Runtime};
+use quorate::{Inspection, Instant, Redlock, RedlockBuilder, Take, ValueError, Wait};
 
 mod support;
 
@@ -84,6 +85,8 @@ struct Counting {
 struct Counted {
     stale: AtomicUsize,
     told: Mutex<Vec<Vec<Wake>>>,
+    /// The next commit ends its session.
+    ends: AtomicBool,
 }
 
 struct CountingSession(<Table as Store>::Session, Arc<Counted>);
@@ -120,6 +123,9 @@ impl Session for CountingSession {
     }
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
+        if self.1.ends.swap(false, Ordering::Relaxed) {
+            return Err(Fault::Disconnected("it has ended".into()));
+        }
         let said = self.0.commit(commits).await?;
         let stale = said.what.iter().filter(|it| **it == Committed::Stale);
         self.1.stale.fetch_add(stale.count(), Ordering::Relaxed);
@@ -312,4 +318,80 @@ async fn prizes_are_handed_out_once_over_stores() {
         }
         assert_eq!(takers.join_all().await.into_iter().sum::<u32>(), 10);
     }
+}
+
+/// A machine whose wall clock is ahead by a month.
+struct Ahead(AtomicU64);
+
+const MONTH: Duration = secs(30 * 86_400);
+
+fn wall_micros() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.expect("after 1970").as_micros() as u64
+}
+
+impl Runtime for Ahead {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        wall_micros() + MONTH.as_micros() as u64
+    }
+
+    fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
+        Box::pin(tokio::time::sleep(at.saturating_since(self.now())))
+    }
+
+    fn spawn(&self, task: BoxFuture<()>) -> bool {
+        tokio::spawn(task);
+        true
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            let drawn = self.0.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
+            chunk.copy_from_slice(&drawn.to_le_bytes()[..chunk.len()]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn numbers_at_a_store_that_dates_its_changes_ignore_the_clients_clock_also_in_a_new_session()
+{
+    let counted = Arc::new(Counted::default());
+    let store = Counting {
+        // One session for all locks.
+        table: Table::new("table", false).lanes(1),
+        counted: counted.clone(),
+    };
+    let builder = Redlock::builder().node(StoreNode::new(store));
+    let builder = builder.runtime(Arc::new(Ahead(AtomicU64::new(1))));
+    let redlock = builder
+        .wait(Wait::For(secs(10)))
+        .build()
+        .expect("good settings");
+    let taken = async |resource: &str| {
+        let guard = redlock.acquire(resource).await.expect("free");
+        let number = guard.fencing_token().expect("fenced");
+        guard.release().await;
+        number
+    };
+    let near = |number: u64| number < wall_micros() + secs(3_600).as_micros() as u64;
+    assert!(near(taken("nightly").await), "in the first session");
+    counted.ends.store(true, Ordering::Relaxed);
+    let _ = redlock.try_acquire("other").await;
+    assert!(near(taken("nightly").await), "in the next session");
+    assert!(near(taken("other").await));
+    let nightly = redlock.once("report", secs(3_600));
+    nightly.create().await.expect("all there");
+    let outcome = nightly.at_most_once(async |_| ()).await;
+    let refused = matches!(
+        outcome,
+        Err(ValueError::Ahead {
+            recorded: false,
+            ..
+        })
+    );
+    assert!(refused, "{outcome:?}");
 }

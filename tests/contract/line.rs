@@ -28,8 +28,11 @@ async fn ticket(arm: &Arm, request: Request) -> u64 {
     }
 }
 
+/// A kind of lock, the name of its line, and two claims that wait in it.
+type Waiters = (&'static str, Vec<u8>, [Arc<Claim>; 2]);
+
 /// Claims that wait at a lock, at a lock among several, at a lock with readers and at a semaphore; with tickets 5 and 8.
-fn waiters() -> [(&'static str, Vec<u8>, [Arc<Claim>; 2]); 4] {
+fn waiters() -> [Waiters; 4] {
     let two = |with: &dyn Fn(Claim) -> Claim, key: &[u8]| {
         [(3, 5), (4, 8)].map(|(n, number)| {
             let fairness = in_line(KEY, n, number).fairness().clone();

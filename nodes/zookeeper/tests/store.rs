@@ -368,7 +368,7 @@ test!(a_killed_server_is_noticed_at_once_and_has_forgotten_nothing, server => {
     assert!(after.uptime.is_none(), "it loses nothing");
 });
 
-test!(a_session_tells_the_date_of_its_last_change_from_the_first_answer_on, server => {
+test!(a_session_tells_the_date_of_its_last_change_from_its_beginning_on, server => {
     let mut session = session(&server).await;
     let near = |date: Option<u64>| {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();

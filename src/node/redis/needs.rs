@@ -210,6 +210,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Groups, "DEL {holds}"),
     (Purpose::Groups, "GET {of-hold}"),
     (Purpose::Groups, "DEL {of-hold}"),
+    (Purpose::Values, "TIME"),
     (Purpose::Values, "GET {lock}"),
     (Purpose::Values, "GET {fence}"),
     (Purpose::Values, "SET {fence} x XX PX 1"),

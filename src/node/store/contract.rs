@@ -172,7 +172,7 @@ pub trait Session: Send + 'static {
 
     /// What the server's clock showed when it made the last change of this session that it has answered, in microseconds
     /// since 1970. For a store that dates its changes, by a clock that no lease can be measured with: fencing numbers are
-    /// drawn by it. A session tells a date from its first answer on, or never; without one the counter of a lock is kept
+    /// drawn by it. A session tells a date from its beginning on, or never; without one the counter of a lock is kept
     /// for ever. Of no effect for a store that says [`Clocked::clock`].
     fn date(&self) -> Option<u64> {
         None

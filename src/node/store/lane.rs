@@ -195,6 +195,8 @@ impl<S: Store> Lane<S> {
         }
         tracing::debug!(node = %name, lane = self.number, "connected");
         self.time.forget();
+        // Before anything is decided: what is known of a record may need no question.
+        self.time.learn_date(session.date(), now);
         if greeting.uptime.is_some() {
             self.shelf.doubt_all();
         }

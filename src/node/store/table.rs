@@ -56,6 +56,13 @@ impl Table {
         }
     }
 
+    /// The same, whose work is shared by this many sessions.
+    #[must_use]
+    pub fn lanes(self, lanes: usize) -> Self {
+        let traits = self.traits.clone().lanes(lanes);
+        Self { traits, ..self }
+    }
+
     /// The same, waking nobody.
     #[must_use]
     pub fn without_wakes(self) -> Self {
