@@ -3,6 +3,8 @@
 mod observing;
 mod values;
 
+pub(crate) use values::failed;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;

@@ -13,7 +13,11 @@ use quorate::{ChangeError, ChangeStage, ClientKind, Instant, MastersChange, Redl
 
 use crate::canary::Flaw;
 use crate::change_plan::{ChangePlan, NAMES};
+use crate::client::failed;
 use crate::clock::MS;
+use crate::facts::{Fact, Told};
+use crate::kind::ValueStep;
+use crate::locker::{PLACES, name};
 use crate::process::Process;
 use crate::rng::Rng;
 use crate::world::{Heard, Word, number_of};
@@ -69,6 +73,12 @@ fn stage_at(goal: u64) -> ChangeStage {
         _ => ChangeStage::Finished,
     }
 }
+
+/// What is said of a value that nobody can carry.
+const LOST: &str = "lost, or created or removed in part";
+
+/// It is removed, whatever the period.
+const PERIOD: Duration = Duration::from_secs(1);
 
 /// Whether one of the things that are missing for a step is this.
 fn misses(error: &ChangeError, what: &str) -> bool {
@@ -172,6 +182,9 @@ impl Operator {
             };
             let Err(error) = step else { continue };
             self.note_not_yet(&error);
+            if self.rng.chance(500_000) {
+                self.drop_lost(&redlock, &error).await;
+            }
             if change > 0 && misses(&error, "never opened") {
                 return false;
             }
@@ -190,6 +203,54 @@ impl Operator {
             }
         }
         true
+    }
+
+    /// Removes the values that no majority of the old masters has any more, as whoever carries them asks for.
+    async fn drop_lost(&self, redlock: &Redlock, error: &ChangeError) {
+        let ChangeError::Missing(missing) = error else {
+            return;
+        };
+        for line in missing.iter().filter(|line| line.contains(LOST)) {
+            let named = |place: &usize| line.starts_with(&format!("{:?}:", name(*place as u8)));
+            let Some(resource) = (0..PLACES).find(named) else {
+                continue;
+            };
+            let record = line.contains("\"once ");
+            self.tell(|task, step| Fact::Asks {
+                task,
+                resource,
+                verb: ValueStep::Remove { record },
+                step,
+            });
+            let name = name(resource as u8);
+            let dropped = if record {
+                redlock.once(name, PERIOD).drop_record().await
+            } else {
+                redlock.quota(name).drop_quota().await
+            };
+            let told = dropped.map_or_else(|error| failed(&error), |()| Told::Removed);
+            let client = self.process.client;
+            self.tell(|task, _| Fact::Told {
+                client,
+                task,
+                resource,
+                told,
+            });
+        }
+    }
+
+    fn tell<'a>(&self, fact: impl FnOnce(usize, u8) -> Fact<'a>) {
+        let mut world = self.process.shared.world();
+        let step = world.step_of(self.process.client);
+        let (now, task) = (world.now, world.task);
+        let fact = fact(task, step);
+        world.say(|| match &fact {
+            Fact::Told { resource, told, .. } => {
+                format!("the operator drops r{resource}: {told:?}")
+            }
+            _ => "the operator drops a value that is lost".to_owned(),
+        });
+        world.watch.fact(now, &fact);
     }
 
     fn note_not_yet(&self, error: &ChangeError) {

@@ -13,7 +13,7 @@ use crate::locker::{Hold, name};
 use crate::scenario::Step;
 
 /// What a call that failed says of the value.
-fn failed(error: &ValueError) -> Told {
+pub(crate) fn failed(error: &ValueError) -> Told {
     match error {
         ValueError::Unknown(_) => Told::Unknown,
         ValueError::Missing(_) | ValueError::Lost(_) => Told::Lost,
