@@ -26,9 +26,12 @@ pub struct Listing {
     /// Whether these are all: false when there were more than 1000, or it would have taken longer than
     /// 5 s.
     pub complete: bool,
-    /// The masters that could not be asked for names, and why. A lock that only they know of is not
-    /// listed; where they are a minority, none that is held can be.
+    /// The masters that could not be asked for names, and why: also those that restarted and may have forgotten what
+    /// they had locked ([`Fault::Quarantined`]). A lock that only they know of is not listed.
     pub faults: Vec<(NodeName, Fault)>,
+    /// Whether a majority of the masters was asked: then every lock that is held is listed. Otherwise one that is not
+    /// listed may be held all the same.
+    pub majority_answered: bool,
 }
 
 /// One lock of a [`Listing`].
@@ -124,6 +127,11 @@ impl Redlock {
             }
         }
         complete &= keys.len() <= MOST;
+        let asked = coordinator.names().enumerate();
+        let asked = asked.filter(|(_, name)| faults.iter().all(|(known, _)| known != *name));
+        let majority_answered = coordinator
+            .quorum
+            .is_met_by(asked.map(|(node, _)| node).collect());
         let keys: Vec<_> = keys.into_iter().take(MOST).collect();
         let mut locks = self.listed(&keys).await;
         locks.retain(|lock| lock.status.verdict() != StatusVerdict::Free);
@@ -132,6 +140,7 @@ impl Redlock {
             locks,
             complete,
             faults,
+            majority_answered,
         }
     }
 

@@ -331,7 +331,8 @@ impl Redlock {
         self.lock(resource).try_scope(body).await
     }
 
-    /// What every master knows of `resource`, without touching it.
+    /// What every master knows of `resource`, without touching it. A master that does not vote, because the restart
+    /// guard keeps it out, is not asked: it may have forgotten the lock.
     ///
     /// # Errors
     ///
@@ -802,7 +803,8 @@ pub enum StatusVerdict {
     Free,
     /// A majority answered, but keys of several holders, or of one without a majority, are left.
     Split,
-    /// Fewer than a majority answered.
+    /// Fewer than a majority answered. A master that restarted and may have forgotten the lock has not answered
+    /// ([`Fault::Quarantined`]).
     Unknown,
 }
 

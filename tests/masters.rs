@@ -321,6 +321,10 @@ async fn a_master_that_lost_its_mark_is_guarded_and_given_it_again() {
         let quarantined =
             |said: &NodeReport| matches!(said.outcome, NodeOutcome::Fault(Fault::Quarantined(_)));
         if said.iter().any(quarantined) {
+            // Nor does it say that a lock is free.
+            let status = guarded.status("job").await.expect("a good name");
+            let state = &status.nodes[0].state;
+            assert!(matches!(state, Err(Fault::Quarantined(_))), "{state:?}");
             break;
         }
         assert!(started.elapsed() < PATIENCE, "{said:?}");

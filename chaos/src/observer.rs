@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use quorate::{Redlock, StatusVerdict};
+use quorate::{Redlock, RestartGuard, StatusVerdict};
 use tokio::runtime::Runtime;
 
 use crate::locking;
@@ -34,7 +34,9 @@ impl Observer {
             .build()
             .context("begin a runtime")?;
         let inside = runtime.enter();
+        // It looks at what is there, and decides nothing: also on a master that has restarted.
         let redlock = locking::over(&[url.to_owned()])?
+            .restart_guard(RestartGuard::Off)
             .ttl(PATIENCE * 5)
             .build()?;
         drop(inside);

@@ -14,7 +14,8 @@ use crate::status::{ResourceStatus, unanswered};
 /// What stands below `quorate list --help`.
 pub(crate) const AFTER_HELP: &str = "\
 At most 1000 locks, within about 5s: what was cut short says so. Whatever is a string under the key prefix
-counts as a lock. Locks that are held for less than about 100ms have no note, and neither have those of
+counts as a lock. Without a majority of the masters a lock that is not listed may be held all the same; a master
+that restarted and does not vote yet is not asked. Locks that are held for less than about 100ms have no note, and neither have those of
 other Redlock clients.
 
 Examples:
@@ -69,8 +70,8 @@ pub(crate) fn run(args: ListArgs) -> Outcome {
     } else {
         output::print_page(&page(&listing, &locks))?;
     }
-    let answered = all - listing.faults.len();
-    if answered < all / 2 + 1 {
+    if !listing.majority_answered {
+        let answered = all - listing.faults.len();
         let kinds = listing.faults.iter().map(|(_, fault)| fault.kind());
         return Err(unanswered((answered, all, all / 2 + 1), kinds));
     }
@@ -78,7 +79,9 @@ pub(crate) fn run(args: ListArgs) -> Outcome {
 }
 
 fn page(listing: &Listing, locks: &[ResourceStatus]) -> String {
-    let mut text = if locks.is_empty() {
+    let mut text = if locks.is_empty() && !listing.majority_answered {
+        "unknown: no majority answered\n".to_owned()
+    } else if locks.is_empty() {
         "nothing is locked\n".to_owned()
     } else {
         let rows: Vec<Vec<Cell>> = locks.iter().map(row).collect();

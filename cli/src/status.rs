@@ -24,6 +24,7 @@ The verdict over the quorum is one of
     free       so many masters are free that somebody could take it
     split      keys are left, but no holder has a majority: they expire with their ttl
     unknown    fewer than a majority answered
+A master that restarted and does not vote yet is not asked: it may have forgotten the lock.
 
 Where readers hold it, or an owner does, every hold is shown with its note. A semaphore has other keys than
 the plain lock of its name: where a permit of it is held, or somebody waits for one, both are shown.
@@ -268,13 +269,17 @@ pub(crate) fn no_quorum(status: &ResourceStatus) -> Failure {
 /// are down, or others are in force.
 pub(crate) fn unanswered<'a>(
     (answered, of, needed): (usize, usize, usize),
-    mut kinds: impl Iterator<Item = &'a str>,
+    kinds: impl Iterator<Item = &'a str>,
 ) -> Failure {
     let said = format!("no quorum: {answered} of {of} masters answered, {needed} are needed");
-    let outdated = Fault::OtherMasters("".into());
-    if kinds.any(|kind| kind == outdated.kind()) {
+    let kinds: Vec<&str> = kinds.collect();
+    if kinds.contains(&Fault::OtherMasters("".into()).kind()) {
         let why = "outdated configuration: the masters have been changed, and what these show is not what is locked now";
         return Failure::new(exit::CONFIG, format!("{said}; {why}"));
+    }
+    if kinds.contains(&Fault::Quarantined(Duration::ZERO).kind()) {
+        let why = "masters that restarted may have forgotten what is locked, and are asked again when they may vote";
+        return Failure::new(exit::UNAVAILABLE, format!("{said}; {why}"));
     }
     Failure::new(exit::UNAVAILABLE, said)
 }

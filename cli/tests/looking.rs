@@ -65,6 +65,46 @@ fn status_tells_held_from_free_from_unknown() {
 }
 
 #[test]
+fn lock_that_most_masters_forgot_is_called_neither_free_nor_unlocked() {
+    let masters = masters(5);
+    let value = "0123456789abcdef".repeat(2);
+    for master in masters.iter().skip(3) {
+        let set = master.command(&["SET", "r", &value, "PX", "60000"]);
+        assert!(set.expect("alive").is_ok());
+    }
+    // The guard lasts for 8 s: two masters are older, three are not.
+    std::thread::sleep(std::time::Duration::from_secs(10));
+    for master in masters.iter().take(3) {
+        master.restart_empty().expect("restarted");
+    }
+    let guarded = |args: &[&str]| {
+        let mut command = quorate(&masters);
+        command.args(args).env("QUORATE_RESTART_GUARD", "on");
+        done(command.env("QUORATE_MAX_TTL", "8s"))
+    };
+    let status = guarded(&["status", "--json", "r"]);
+    let list = guarded(&["list"]);
+    let none = guarded(&["list", "nothing-like-this"]);
+    assert_eq!(status.code, Some(69), "{status:?}");
+    let found = &json(&status.out)["resources"][0];
+    assert_eq!(found["verdict"], "unknown", "{status:?}");
+    assert_eq!(found["answered"], 2);
+    assert_eq!(found["masters"][0]["error_kind"], "quarantined");
+    assert_eq!(found["masters"][4]["state"], "held");
+    assert!(status.err.contains("restarted"), "{status:?}");
+    assert_eq!((list.code, none.code), (Some(69), Some(69)), "{list:?}");
+    assert!(
+        list.out.contains("not asked: ") && list.out.contains("restart guard"),
+        "{list:?}"
+    );
+    assert!(
+        list.out.lines().any(|line| line.starts_with("r ")),
+        "{list:?}"
+    );
+    assert!(!none.out.contains("nothing is locked"), "{none:?}");
+}
+
+#[test]
 fn a_key_of_another_type_is_that_masters_fault_and_is_left_alone() {
     let masters = masters(3);
     masters[0].command(&["LPUSH", "r", "mine"]).expect("alive");

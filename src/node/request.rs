@@ -560,8 +560,7 @@ impl Request {
         value.until <= now || value.run.as_ref().is_some_and(|read| read != run)
     }
 
-    /// Whether the restart guard keeps this request from a master: everything that is a vote. A write is
-    /// none by itself: it counts only where a read has been answered before.
+    /// Whether it is a vote. A write is none by itself: it counts only where a read has been answered before.
     pub fn is_vote(&self) -> bool {
         matches!(
             self,
@@ -569,9 +568,15 @@ impl Request {
         )
     }
 
-    /// Whether it is for clients of the masters in force alone: every vote, every look, and every write of a value. What
-    /// a client sees of masters that have been changed is not what is locked now; what it has it can give back
-    /// everywhere. A value that it writes late is not what the next masters were given.
+    /// Whether the restart guard keeps this request from a master: everything that is a vote, and every look at what is
+    /// locked. A master that may have forgotten a lock cannot tell that there is none. A break is no look: it is sent
+    /// wherever a key may be.
+    pub fn rests_on_memory(&self) -> bool {
+        self.is_vote() || matches!(self, Self::Look { .. } | Self::List { .. })
+    }
+
+    /// Whether it is for clients of the masters in force alone: every vote, and every look. What a client sees of
+    /// masters that have been changed is not what is locked now; what it has it can give back everywhere.
     pub(crate) fn is_for_current_masters(&self) -> bool {
         let looks = matches!(
             self,

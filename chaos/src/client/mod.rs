@@ -21,7 +21,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
-use quorate::{Redlock, RestartGuard, Wait};
+use quorate::{Fault, KeyState, Redlock, RestartGuard, Wait};
 
 pub use child::main as child_main;
 pub use settings::{Guarding, Instruction, Settings};
@@ -161,12 +161,17 @@ async fn work_all(ctx: &Ctx) {
 async fn meet_all(ctx: &Ctx) {
     for _ in 0..100 {
         if let Ok(status) = ctx.redlock.status("first-contact").await
-            && status.nodes.iter().all(|node| node.state.is_ok())
+            && status.nodes.iter().all(|node| is_met(&node.state))
         {
             return;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// Whether a master has been reached; one that restarted lately is not asked, and says so.
+fn is_met(said: &Result<KeyState, Fault>) -> bool {
+    matches!(said, Ok(_) | Err(Fault::Quarantined(_)))
 }
 
 fn obey(told: &Instruction, ctx: &Ctx, handle: &tokio::runtime::Handle) {

@@ -419,7 +419,7 @@ impl Online {
     fn withheld(&self, request: &Request, quarantine: Duration) -> Option<Fault> {
         match &self.refused {
             Some(fault) if request.is_for_current_masters() => Some(fault.clone()),
-            _ if quarantine.is_zero() || !request.is_vote() => None,
+            _ if quarantine.is_zero() || !request.rests_on_memory() => None,
             _ => Some(Fault::Quarantined(quarantine)),
         }
     }

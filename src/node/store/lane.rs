@@ -402,7 +402,7 @@ impl<S: Store> Lane<S> {
         let quarantine = guarded.saturating_since(now);
         let mut apart = Vec::new();
         for queued in self.batch.drain(..) {
-            if queued.request.is_vote() && !quarantine.is_zero() {
+            if queued.request.rests_on_memory() && !quarantine.is_zero() {
                 queued.answer(Err(Fault::Quarantined(quarantine)));
             } else if matches!(queued.request, Request::List { .. }) {
                 apart.push(queued);
