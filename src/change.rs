@@ -1,9 +1,9 @@
 //! Changing the masters while they are in use: the steps of an operator, each of which can be taken again
 //! (`docs/operations.md`, masters that change).
 
-mod values;
+mod marking;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -156,7 +156,9 @@ impl MastersChange<'_> {
         }
         missing.extend(before.told_others());
         none(missing)?;
-        let after = self.raise(0).await;
+        let after = self
+            .raise_where(0, |master| before.has_mark_like(master))
+            .await;
         let reached = after.stage() >= ChangeStage::Prepared;
         none(after.unless(reached, "no majority of each set is told: prepare again"))?;
         let after = self.carry_early(after).await;
@@ -367,18 +369,26 @@ impl MastersChange<'_> {
         self.redlock.core.coordinator.quorum.next_only()
     }
 
-    /// Raises the marks of all masters to what a step of this change asks for.
+    /// Raises the marks of all masters to what a step of this change asks for. All were marked before: a master without a
+    /// mark has lost it.
     async fn raise(&self, by: u64) -> Survey {
+        self.raise_where(by, |_| true).await
+    }
+
+    /// The same; `restores` says which masters were marked before.
+    async fn raise_where(&self, by: u64, restores: impl Fn(usize) -> bool) -> Survey {
         let number = self.configuration.first_mark() + by;
         let Some(print) = self.configuration.print_at(number) else {
             return self.look().await;
         };
-        let order = ChangeOrder::Raise {
+        let print: Arc<str> = print.to_string().into();
+        let order = |index| ChangeOrder::Raise {
             number,
-            print: print.to_string().into(),
+            print: print.clone(),
             step: number.div_ceil(2),
+            restores: restores(index),
         };
-        let survey = self.order(&order).await;
+        let survey = self.order_each(order).await;
         Survey {
             closed_at: (by > 0).then(|| self.now()),
             ..survey
@@ -390,11 +400,16 @@ impl MastersChange<'_> {
     }
 
     async fn order(&self, order: &ChangeOrder) -> Survey {
+        self.order_each(|_| order.clone()).await
+    }
+
+    async fn order_each(&self, order: impl Fn(usize) -> ChangeOrder) -> Survey {
         let coordinator = &self.redlock.core.coordinator;
         let asked = coordinator
             .nodes()
             .iter()
-            .map(|node| node.change(order.clone()));
+            .enumerate()
+            .map(|(index, node)| node.change(order(index)));
         let seen = futures::future::join_all(asked).await;
         let quorum = coordinator.quorum;
         let masters = coordinator.names().zip(seen).enumerate();
@@ -459,6 +474,13 @@ impl Survey {
         let least = self.configuration.first_mark() + by;
         let ours = |mark: Mark| mark.number >= least && !self.is_of_others(mark);
         self.those(|master| master.mark().is_some_and(ours))
+    }
+
+    /// Whether a master of the same set shows a mark of this change: then one without has lost its own.
+    fn has_mark_like(&self, index: usize) -> bool {
+        let (marked, is_old) = (self.marked(0), self.quorum.is_old(index));
+        let mut masters = self.masters.iter().enumerate();
+        masters.any(|(other, master)| master.is_old == is_old && marked.has(other))
     }
 
     /// Whether a mark stands for other masters than this change knows at that number.

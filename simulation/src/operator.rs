@@ -411,11 +411,13 @@ impl Talk {
                 number,
                 print,
                 step,
+                restores,
             } => {
                 if self.only_claims(*number, print) {
                     return self.look(seen).await;
                 }
-                self.say(Word::Raise(*number, print.clone())).await?;
+                self.say(Word::Raise(*number, print.clone(), *restores))
+                    .await?;
                 if self.flaw != Some(Flaw::MarkWithoutKill) {
                     ended = self.end_clients_below(*step).await?;
                 }

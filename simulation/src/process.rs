@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use quorate::Instant;
 use quorate::node::{Node, NodeName, Reply, Request, Subscriber};
@@ -254,6 +255,10 @@ impl Node for SimNode {
 
     fn subscribe(&self, subscriber: Subscriber) {
         self.driver.subscribe(subscriber);
+    }
+
+    fn doubted_for(&self) -> Option<Duration> {
+        self.driver.doubted_for()
     }
 
     fn idle(&self) -> BoxFuture<()> {

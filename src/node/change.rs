@@ -25,6 +25,9 @@ pub enum ChangeOrder {
         print: Arc<str>,
         /// The lowest step whose connections stay.
         step: u64,
+        /// A master without a mark has lost it: clients that connect within the longest ttl leave its votes out. Otherwise
+        /// it is marked for the first time.
+        restores: bool,
     },
     /// The fencing counters are read that are within so much of the master's clock, or ahead of it.
     Counters(Duration),

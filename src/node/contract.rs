@@ -1,5 +1,7 @@
 //! What every kind of master has to keep.
 
+use std::time::Duration;
+
 use super::change::{ChangeOrder, ChangeSeen};
 use super::context::{Abilities, Context};
 use super::fault::Fault;
@@ -38,6 +40,12 @@ pub trait Node: Send + Sync + 'static {
     /// request; an implementation without wake-ups leaves the waiters to their timers.
     fn subscribe(&self, subscriber: Subscriber) {
         drop(subscriber);
+    }
+
+    /// For how much longer at most the votes of this master do not count, also those that it has given: it was found
+    /// meanwhile that it may have forgotten locks. None where its votes count, which is the default.
+    fn doubted_for(&self) -> Option<Duration> {
+        None
     }
 
     /// Resolves when nothing that was sent so far is under way any more.

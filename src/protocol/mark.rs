@@ -12,6 +12,11 @@
 //! who know both sets are closed out as well.
 
 use std::fmt;
+use std::time::Duration;
+
+/// How long a mark lives that was written on a master which had lost its own: ten years, so it does not expire. What is
+/// left of it says since when the master has it again (`restart::guarded_for`).
+pub(crate) const RESTORED: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// What stands on a master: how far a change is, and for which masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

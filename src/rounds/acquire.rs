@@ -165,6 +165,12 @@ impl AcquireAnswers {
         }
     }
 
+    /// The vote of this node does not count any more, for so much longer.
+    pub(super) fn doubt(&mut self, node: usize, now: Instant, left: Duration) {
+        let fault = Err(Fault::Quarantined(left));
+        self.note(From { node, now }, &fault, false);
+    }
+
     /// A majority agrees on the number, or nobody's is missing any more.
     pub(super) fn settled(&mut self) -> Option<()> {
         self.settling = true;

@@ -12,7 +12,7 @@ use super::release::{ReleaseAnswers, Undoing};
 use super::wanted::Wanted;
 use crate::limit::Limit;
 use crate::metrics;
-use crate::node::{Claim, Fairness, Phase, Reply, Request, Token};
+use crate::node::{Claim, Fairness, Node, Phase, Reply, Request, Token};
 use crate::outcome::Failure;
 use crate::protocol::fencing::ClockOffset;
 use crate::protocol::finding::Finding;
@@ -88,6 +88,8 @@ impl Coordinator {
                 .wait(self.agree(&round, &claim, offset, wall, ttl))
                 .await;
             match agreed.unwrap_or(Err(Failure::Late)) {
+                // Asked after the last round: a mark that makes a vote doubtful may have been seen meanwhile.
+                Ok(_) if self.doubts(&round) => Some(Failure::Outage),
                 // Read after the last round: what has passed is gone.
                 Ok(fencing) if self.now() < most => {
                     cleanup.armed = false;
@@ -110,6 +112,25 @@ impl Coordinator {
             None
         };
         Err(self.missed(failure, cleanup, limit).await)
+    }
+
+    /// Whether a master that granted has been found to have lost its mark since (docs/protocol.md, section 9). The next
+    /// attempt goes without its vote.
+    fn doubts(&self, round: &AcquireRound) -> bool {
+        let now = self.now();
+        let doubted = |(node, master): (usize, &Arc<dyn Node>)| {
+            let left = master.doubted_for()?;
+            Some((node, left))
+        };
+        let doubted: Vec<_> = self.nodes.iter().enumerate().filter_map(doubted).collect();
+        let mut answers = round.answers();
+        let granted = answers.free();
+        let mut doubts = false;
+        for (node, left) in doubted.into_iter().filter(|(node, _)| granted.has(*node)) {
+            answers.doubt(node, now, left);
+            doubts = true;
+        }
+        doubts
     }
 
     /// Undoes the attempt, and finds out what it proves: where the verdict is certain and its reason is

@@ -1,6 +1,7 @@
 //! The marks of masters that change: what stands on each, who is let in by it, and what a restart does to it.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use quorate::Redlock;
 use quorate::node::Request;
@@ -17,7 +18,10 @@ use crate::locker::{PLACES, name};
 const MASTERS: &[u8] = b"quorate:masters";
 
 /// How long a counter is kept.
-const DAY: std::time::Duration = std::time::Duration::from_secs(86_400);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// How long a mark lives that was lost and restored.
+pub(super) const RESTORED: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// How often somebody looks after masters that have lost their marks.
 const LOOKED_AFTER: u64 = 500 * MS;
@@ -89,8 +93,14 @@ impl SimMaster {
         self.memory.peek(now_us, MASTERS).holder.map(text)
     }
 
-    pub(super) fn set_mark(&mut self, now_us: u64, mark: &str) {
-        self.memory.put_text(now_us, MASTERS, mark.as_bytes(), None);
+    pub(super) fn set_mark(&mut self, now_us: u64, mark: &str, lifetime: Option<Duration>) {
+        (self.memory).put_text(now_us, MASTERS, mark.as_bytes(), lifetime);
+    }
+
+    /// How long a mark that was lost has to live; none where there is no such mark.
+    pub(super) fn mark_left(&self, now_us: u64) -> Option<Duration> {
+        let expires = self.memory.peek(now_us, MASTERS).expires?;
+        Some(Duration::from_micros(expires.saturating_sub(now_us)))
     }
 
     /// It has loaded a script that looks so.
@@ -261,9 +271,7 @@ impl World {
         for master in named.asked() {
             if self.masters[master].up && self.mark_number(master) < plan.goal {
                 let now_us = self.masters[master].micros(self.now);
-                self.masters[master].set_mark(now_us, &mark);
-                self.watch.coverage.mended += 1;
-                self.say(|| format!("master {master}: its mark is written by hand: {mark}"));
+                self.masters[master].set_mark(now_us, &mark, None);
                 self.raised(master);
             }
         }
@@ -289,7 +297,7 @@ impl World {
         for master in named.asked() {
             let now_us = self.masters[master].micros(self.now);
             if let Some(mark) = &mark {
-                self.masters[master].set_mark(now_us, mark);
+                self.masters[master].set_mark(now_us, mark, None);
             }
             let counted = begins % 4 > 1 || old >> master & 1 == 1;
             if let Some(ahead) = plan.ahead.filter(|_| counted) {
@@ -358,8 +366,26 @@ impl World {
         .expect("a string takes everything");
     }
 
+    /// How long the mark has to live, as `PTTL` answers.
+    pub(super) fn tell_mark_left(&self, conn: usize, out: &mut String) {
+        let master = &self.masters[self.conns[conn].master];
+        let now_us = master.micros(self.now);
+        let left = match (master.mark(now_us), master.mark_left(now_us)) {
+            (None, _) => -2,
+            (_, None) => -1,
+            (_, Some(left)) => left.as_millis() as i64,
+        };
+        write!(out, ":{left}\r\n").expect("a string takes everything");
+    }
+
     /// A client gives a mark back that has been lost, where there is none.
-    pub(super) fn take_mark(&mut self, conn: usize, mark: &[u8], out: &mut String) {
+    pub(super) fn take_mark(
+        &mut self,
+        conn: usize,
+        mark: &[u8],
+        lifetime: Option<Duration>,
+        out: &mut String,
+    ) {
         let index = self.conns[conn].master;
         let now_us = self.masters[index].micros(self.now);
         let lost = self.flaw == Some(Flaw::MarkLostOnRestart);
@@ -367,7 +393,7 @@ impl World {
             return out.push_str("_\r\n");
         }
         self.watch.coverage.given_again += 1;
-        self.masters[index].set_mark(now_us, text(mark));
+        self.masters[index].set_mark(now_us, text(mark), lifetime);
         let mark = text(mark).to_owned();
         self.say(|| format!("master {index} is given its mark again: {mark}"));
         self.raised(index);

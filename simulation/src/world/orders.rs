@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use quorate::ChangeSeen;
 
-use super::marks::number_of;
+use super::marks::{RESTORED, number_of};
 use super::master::run_id;
 use super::net::{Trip, Way};
 use super::{Event, Shared, World};
@@ -26,8 +26,8 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// What an operator says to a master, as one message.
 #[derive(Clone, Debug)]
 pub(crate) enum Word {
-    /// Raise the mark, if it is lower.
-    Raise(u64, Arc<str>),
+    /// Raise the mark, if it is lower; whether a master without one has lost it.
+    Raise(u64, Arc<str>, bool),
     /// Who is connected?
     Clients,
     /// End that connection.
@@ -178,8 +178,8 @@ impl World {
             self.counted[master] = Some(self.counters_of(master, DAY));
         }
         match word {
-            Word::Raise(number, print) => {
-                self.raise_mark(master, *number, print);
+            Word::Raise(number, print, restores) => {
+                self.raise_mark(master, (*number, print), *restores);
                 Heard::Done
             }
             Word::Clients => Heard::Clients(self.client_list(master)),
@@ -211,12 +211,20 @@ impl World {
         }
     }
 
-    fn raise_mark(&mut self, index: usize, number: u64, print: &str) {
+    fn raise_mark(&mut self, index: usize, (number, print): (u64, &str), restores: bool) {
         let now_us = self.masters[index].micros(self.now);
         let mark = self.masters[index].mark(now_us);
+        let raised = format!("{number} {print}");
+        if mark == Some(&*raised) && !restores {
+            return self.masters[index].set_mark(now_us, &raised, None);
+        }
         if mark.is_some() && number_of(mark) >= number {
             return;
         }
+        let lifetime = match mark {
+            Some(_) => self.masters[index].mark_left(now_us),
+            None => restores.then_some(RESTORED),
+        };
         let coverage = &mut self.watch.coverage;
         match number % 4 {
             1 => coverage.closed += 1,
@@ -224,7 +232,7 @@ impl World {
             _ if number == 0 => coverage.prepared += 1,
             _ => coverage.finished += 1,
         }
-        self.masters[index].set_mark(now_us, &format!("{number} {print}"));
+        self.masters[index].set_mark(now_us, &raised, lifetime);
         self.say(|| format!("master {index}: the mark is {number} now"));
         self.happened(Happening::Change);
         self.raised(index);

@@ -391,7 +391,11 @@ impl World {
                 out.push_str("+OK\r\n");
             }
             [b"GET", b"quorate:masters"] => self.tell_mark(conn, out),
-            [b"SET", b"quorate:masters", mark, b"NX"] => self.take_mark(conn, mark, out),
+            [b"SET", b"quorate:masters", mark, b"NX"] => self.take_mark(conn, mark, None, out),
+            [b"SET", b"quorate:masters", mark, b"NX", b"PX", ttl] => {
+                self.take_mark(conn, mark, Some(millis(ttl)), out);
+            }
+            [b"PTTL", b"quorate:masters"] => self.tell_mark_left(conn, out),
             [b"PING"] => {
                 self.watch.coverage.pings += 1;
                 out.push_str("+PONG\r\n");

@@ -1,8 +1,8 @@
-//! What stands on the masters of one `Redlock`, as far as it has been seen: which of them has lost its mark.
+//! The generation markers on the masters of one `Redlock`, as far as they have been seen: which master has lost its own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::node::NodeName;
 use crate::protocol::mark::Mark;
@@ -13,9 +13,17 @@ pub(crate) struct Marks {
     masters: usize,
     /// The masters that are, without those that will be.
     old: Vec<NodeName>,
-    seen: Mutex<HashMap<NodeName, Mark>>,
+    seen: Mutex<Seen>,
     /// How many show one: all that is looked at by who never changes masters.
     marked: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// Masters that show a mark, and whether it admits this client.
+    marks: HashMap<NodeName, (Mark, bool)>,
+    /// Masters that showed none within the last `max_ttl`.
+    bare: HashSet<NodeName>,
 }
 
 impl Marks {
@@ -33,28 +41,60 @@ impl Marks {
         self.old.contains(name)
     }
 
-    /// This master shows this mark, or none.
-    pub(in crate::node) fn saw(&self, name: &NodeName, mark: Option<Mark>) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        match mark {
-            Some(mark) => seen.insert(name.clone(), mark),
-            None => seen.remove(name),
-        };
-        self.marked.store(seen.len(), Ordering::Relaxed);
+    /// This master shows this mark; `admits` says whether it admits this client.
+    pub(in crate::node) fn saw(&self, name: &NodeName, mark: Mark, admits: bool) {
+        let mut seen = self.seen();
+        seen.bare.remove(name);
+        seen.marks.insert(name.clone(), (mark, admits));
+        self.marked.store(seen.marks.len(), Ordering::Relaxed);
     }
 
-    /// What a master without a mark should have: the largest that the others show, once most of all masters show one.
-    /// Then it has forgotten its own, or is another server than it was.
+    /// This master shows no mark.
+    pub(in crate::node) fn saw_none(&self, name: &NodeName) {
+        let mut seen = self.seen();
+        seen.marks.remove(name);
+        seen.bare.insert(name.clone());
+        self.marked.store(seen.marks.len(), Ordering::Relaxed);
+    }
+
+    /// The master that showed no mark has got one since as the other masters did, or `max_ttl` has passed: even if it has
+    /// lost one, every lock that it does not know of is over.
+    pub(in crate::node) fn trusts(&self, name: &NodeName) {
+        self.seen().bare.remove(name);
+    }
+
+    /// The mark that a master without one should have: the largest of those that admit this client, or of all where most
+    /// masters show one. Masters are marked together, so one without a mark has lost it, or is another server than it was.
+    ///
+    /// One mark that admits this client is enough: while the other masters are away it is the only one to be seen. A mark
+    /// that does not may be that of somebody else's master, named by mistake.
     pub(in crate::node) fn missed(&self) -> Option<Mark> {
-        if self.marked.load(Ordering::Relaxed) <= self.masters / 2 {
+        if self.marked.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let most = seen.len() > self.masters / 2;
-        seen.values()
-            .filter(|_| most)
-            .max_by_key(|mark| mark.number)
-            .copied()
+        self.seen().missed(self.masters)
+    }
+
+    /// Whether votes that this master has given do not count: it showed no mark, another master does, and a lock that it
+    /// does not know of may not be over. It may have voted before the other mark was seen.
+    pub(in crate::node) fn doubts(&self, name: &NodeName) -> bool {
+        if self.marked.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let seen = self.seen();
+        seen.bare.contains(name) && seen.missed(self.masters).is_some()
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seen {
+    fn missed(&self, masters: usize) -> Option<Mark> {
+        let most = self.marks.len() > masters / 2;
+        let marks = self.marks.values().filter(|(_, admits)| most || *admits);
+        marks.map(|(mark, _)| *mark).max_by_key(|mark| mark.number)
     }
 }
 
@@ -62,17 +102,53 @@ impl Marks {
 mod tests {
     use super::*;
 
+    fn mark(number: u64) -> Mark {
+        let text = format!("{number} 0123456789abcdef");
+        Mark::read(text.as_bytes()).expect("a mark")
+    }
+
+    fn names() -> [NodeName; 3] {
+        ["a", "b", "c"].map(NodeName::new)
+    }
+
     #[test]
-    fn a_mark_is_missed_where_most_masters_have_one() {
+    fn mark_of_others_is_missed_only_where_most_masters_show_one() {
         let marks = Marks::of(3, Vec::new());
-        let mark = |number: u64| Mark::read(format!("{number} 0123456789abcdef").as_bytes());
-        let [a, b, c] = ["a", "b", "c"].map(NodeName::new);
-        marks.saw(&a, mark(2));
-        marks.saw(&c, None);
+        let [a, b, c] = names();
+        marks.saw(&a, mark(2), false);
+        marks.saw_none(&c);
         assert_eq!(marks.missed(), None);
-        marks.saw(&b, mark(1));
-        assert_eq!(marks.missed(), mark(2));
-        marks.saw(&a, None);
+        marks.saw(&b, mark(1), false);
+        assert_eq!(marks.missed(), Some(mark(2)));
+        marks.saw_none(&a);
         assert_eq!(marks.missed(), None, "it has lost it as well");
+    }
+
+    #[test]
+    fn one_mark_that_admits_the_client_is_missed_on_every_other_master() {
+        let marks = Marks::of(3, Vec::new());
+        let [a, b, c] = names();
+        marks.saw(&b, mark(5), false);
+        marks.saw(&a, mark(0), true);
+        assert_eq!(marks.missed(), Some(mark(5)), "most show one");
+        marks.saw_none(&b);
+        assert_eq!(marks.missed(), Some(mark(0)));
+        assert!(marks.doubts(&b));
+        assert!(
+            !marks.doubts(&a) && !marks.doubts(&c),
+            "marked, and never met"
+        );
+        marks.trusts(&b);
+        assert!(!marks.doubts(&b));
+    }
+
+    #[test]
+    fn master_without_a_mark_is_not_doubted_where_no_master_shows_one() {
+        let marks = Marks::of(3, Vec::new());
+        let [a, b, _] = names();
+        for name in [&a, &b] {
+            marks.saw_none(name);
+        }
+        assert!(!marks.doubts(&a));
     }
 }

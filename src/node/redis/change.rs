@@ -9,6 +9,7 @@ use super::wire::{down, server_fault, with_parts};
 use crate::keys::{self, Family, MASTERS};
 use crate::node::Fault;
 use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, ClientSeen, Counter, OPERATOR};
+use crate::protocol::mark::RESTORED;
 
 /// How long one message may take: far longer than any does.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -49,7 +50,9 @@ async fn carried_out(
             number,
             print,
             step,
+            restores,
         } => {
+            let lifetime = if *restores { RESTORED.as_millis() } else { 0 };
             let raise = [
                 "EVAL",
                 &with_parts(RAISE),
@@ -57,6 +60,7 @@ async fn carried_out(
                 MASTERS,
                 &number.to_string(),
                 print,
+                &lifetime.to_string(),
             ];
             talk.say(&raise).await?;
             // Read behind the mark: who had not read it before is in this list.

@@ -1,7 +1,8 @@
 //! The link to a Redis master without its actor: for simulations, which have a network and a time of
 //! their own and step the very machine that runs.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::address::Address;
 use super::link::Link;
@@ -127,6 +128,10 @@ impl Node for Driver {
 
     fn subscribe(&self, subscriber: Subscriber) {
         let _ = self.shared.subscriber.set(subscriber);
+    }
+
+    fn doubted_for(&self) -> Option<Duration> {
+        self.shared.doubted_for()
     }
 
     fn idle(&self) -> BoxFuture<()> {

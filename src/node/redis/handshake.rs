@@ -6,6 +6,7 @@
 //! by one reply would take a grant for the answer to a release.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::deletion::Deletion;
 use super::many::least_acquires;
@@ -17,7 +18,7 @@ use crate::node::Fault;
 use crate::node::actor::trust::Memory;
 use crate::protocol::instant::Instant;
 use crate::protocol::mark::{Admission, Mark};
-use crate::protocol::restart::quarantined_until;
+use crate::protocol::restart::{guarded_for, quarantined_until};
 use crate::settings::RestartGuard;
 
 /// What a connection that is ready for requests starts with.
@@ -30,6 +31,8 @@ pub(super) struct Negotiated {
     pub(super) refused: Option<Fault>,
     /// Since when the master is known to have no mark; none where it has one, or nobody may read it.
     pub(super) unmarked: Option<Instant>,
+    /// For how long from now on its votes do not count because it had lost its mark, if it had.
+    pub(super) restored: Option<Duration>,
     /// The fewest acquires that go in one call to this server.
     pub(super) least_acquires: usize,
     /// What compares and deletes on this server.
@@ -54,6 +57,7 @@ pub(super) struct Handshake {
     unnamed: bool,
     refused: Option<Fault>,
     unmarked: Option<Instant>,
+    restored: Option<Duration>,
 }
 
 /// What stands where the mark of the masters may be.
@@ -76,6 +80,8 @@ enum Asked {
     Info,
     /// How far a change of masters is.
     Mark,
+    /// How long the mark has to live, which says whether the master had lost it.
+    MarkLeft,
     Script(usize),
     Id,
     /// Ends the last connection.
@@ -134,6 +140,7 @@ impl Handshake {
             unnamed: false,
             refused: None,
             unmarked: None,
+            restored: None,
         }
     }
 
@@ -158,6 +165,10 @@ impl Handshake {
             (Asked::Info, Value::Error(error)) => self.untold = Some(server_fault(error)),
             (Asked::Info, Value::Bulk(text) | Value::Simple(text)) => self.info = text.to_vec(),
             (Asked::Mark, value) => self.mark = seen_mark(shared, value)?,
+            (Asked::MarkLeft, Value::Int(left)) => {
+                let left = guarded_for(*left, shared.options.max_ttl);
+                self.restored = (!left.is_zero()).then_some(left);
+            }
             (Asked::Script(index), value) => self.scripts.loaded(index, value)?,
             (Asked::Id, Value::Int(id)) => self.id = Some(*id),
             (Asked::Subscription, Value::Error(error)) => match server_fault(error) {
@@ -224,6 +235,7 @@ impl Handshake {
             memory: self.memory,
             refused: self.refused,
             unmarked: self.unmarked,
+            restored: self.restored,
         }
     }
 
@@ -246,7 +258,11 @@ impl Handshake {
                 return;
             }
         };
-        options.marks.saw(name, mark);
+        let admission = options.configuration.admission(mark);
+        match mark {
+            Some(mark) => (options.marks).saw(name, mark, admission == Admission::Admitted),
+            None => options.marks.saw_none(name),
+        }
         if self.unnamed && options.configuration.step() == 0 {
             // Nobody finds this connection to end it: its scripts have to look.
             self.scripts = Scripts::checked(options.configuration);
@@ -254,9 +270,13 @@ impl Handshake {
             self.asked.extend(loaded.map(Asked::Script));
         }
         self.unmarked = mark.is_none().then_some(answered);
-        let early = options.configuration.admission(mark) == Admission::Early;
-        if !early {
+        if admission != Admission::Early {
             self.refused = not_admitted(options.configuration, mark);
+        }
+        let guards = options.restart_guard != RestartGuard::Off;
+        if mark.is_some() && self.refused.is_none() && guards {
+            Command::words(out, &["PTTL", MASTERS]);
+            self.asked.push_back(Asked::MarkLeft);
         }
         if let Some(fault) = &self.refused {
             tracing::warn!(node = %name, %fault, "master refuses this client's configuration");

@@ -31,6 +31,7 @@ pub(crate) use address::{Address, MasterSource};
 pub(crate) use shared::NodeOptions;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
@@ -77,6 +78,10 @@ impl Node for RedisNode {
     fn subscribe(&self, subscriber: Subscriber) {
         // A second subscriber is ignored, as the contract says.
         let _ = self.shared.subscriber.set(subscriber);
+    }
+
+    fn doubted_for(&self) -> Option<Duration> {
+        self.shared.doubted_for()
     }
 
     fn idle(&self) -> BoxFuture<()> {

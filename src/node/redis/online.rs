@@ -18,7 +18,8 @@ use crate::node::actor::trust::Memory;
 use crate::node::actor::window::Window;
 use crate::node::{Answer, Fault, Request, Subscriber};
 use crate::protocol::instant::Instant;
-use crate::protocol::mark::{Admission, Mark};
+use crate::protocol::mark::{Admission, Mark, RESTORED};
+use crate::protocol::restart::guarded_for;
 use crate::settings::RestartGuard;
 
 /// The most requests that are taken at one look.
@@ -44,6 +45,8 @@ pub(super) struct Online {
     refused: Option<Fault>,
     /// Since when the master is known to have no mark.
     unmarked: Option<Instant>,
+    /// Until when its votes do not count because it has lost its mark, if it has.
+    doubted_until: Option<Instant>,
     since: Instant,
     /// When the master was last heard.
     heard: Instant,
@@ -91,6 +94,8 @@ enum What {
     Ping,
     /// The mark, given back to a master that has none.
     Mark,
+    /// How long the mark has to live, after it was given back.
+    MarkLeft,
     /// The server's command that compares and deletes.
     Trial,
 }
@@ -104,6 +109,7 @@ impl Online {
             memory: negotiated.memory,
             refused: negotiated.refused,
             unmarked: negotiated.unmarked,
+            doubted_until: negotiated.restored.map(|left| now + left),
             since: now,
             heard: now,
             under_way: VecDeque::new(),
@@ -206,6 +212,7 @@ impl Online {
             },
             // Written, or there again, or not allowed: the next handshake looks.
             What::Mark => {}
+            What::MarkLeft => self.hear_mark_left(shared, value, now),
             What::Trial => self.deletion.tried(value),
         }
         Ok(())
@@ -344,7 +351,11 @@ impl Online {
         if took {
             self.miss_mark(shared, out, now);
         }
-        let quarantine = self.quarantined_until.saturating_since(now);
+        if self.doubted_until.is_some_and(|until| until <= now) {
+            self.trust(shared);
+        }
+        let until = self.doubted_until.max(Some(self.quarantined_until));
+        let quarantine = until.map_or(Duration::ZERO, |until| until.saturating_since(now));
         for queued in batch.drain(..) {
             if let Some(fault) = self.withheld(&queued.request, quarantine) {
                 queued.answer(Err(fault));
@@ -424,31 +435,62 @@ impl Online {
         }
     }
 
-    /// A master without a mark, where most have one, has forgotten what it knew or is another server than it was: it
-    /// is guarded as one that has restarted, and given the mark again, so that nobody is let in who was closed out.
+    /// A master without a mark, where another has one, has forgotten what it knew or is another server than it was: it
+    /// is guarded as one that has restarted, and given the mark again, so that nobody is let in who was closed out. The
+    /// lifetime of that mark makes clients guard it that connect later.
     fn miss_mark(&mut self, shared: &Shared, out: &mut Output, now: Instant) {
         let options = &shared.options;
         let Some((since, mark)) = self.unmarked.zip(options.marks.missed()) else {
             return;
         };
         self.unmarked = None;
-        if options.restart_guard != RestartGuard::Off {
-            let guarded = since + options.max_ttl;
-            self.quarantined_until = self.quarantined_until.max(guarded);
-            tracing::warn!(
-                node = %shared.address.name(),
-                "master has lost the mark of its masters and does not vote for a while"
-            );
-        }
+        let guards = options.restart_guard != RestartGuard::Off;
+        self.doubted_until = guards.then_some(since + options.max_ttl);
         // The first mark of a change is put on the next masters by who prepares it: a client that was told a wrong
         // one would shut out those whose master that is.
         let prepared = mark.number > options.configuration.first_mark()
             || !options.configuration.has_next()
             || options.marks.is_old(shared.address.name());
         if prepared && options.configuration.admission(Some(mark)) == Admission::Admitted {
-            Command::words(out.commands(), &["SET", MASTERS, &mark.to_string(), "NX"]);
+            let mark = mark.to_string();
+            let lifetime = RESTORED.as_millis().to_string();
+            let restored = ["SET", MASTERS, &mark, "NX", "PX", &lifetime];
+            // Where its time is over here it is over for all: the mark needs no lifetime.
+            let guarded = now < since + options.max_ttl;
+            let words = if guarded { &restored } else { &restored[..4] };
+            Command::words(out.commands(), words);
             self.under_way.push_back(Sent::alone(What::Mark, now));
         }
+        if guards {
+            Command::words(out.commands(), &["PTTL", MASTERS]);
+            self.under_way.push_back(Sent::alone(What::MarkLeft, now));
+        }
+    }
+
+    /// The mark was missed at the handshake, and has this long to live now.
+    fn hear_mark_left(&mut self, shared: &Shared, value: &Value<'_>, now: Instant) {
+        let (options, node) = (&shared.options, shared.address.name());
+        let Value::Int(left) = value else {
+            return;
+        };
+        match left {
+            // Marked since as the other masters were, on the server of this very connection: nothing was lost.
+            -1 => self.trust(shared),
+            0.. => self.doubted_until = Some(now + guarded_for(*left, options.max_ttl)),
+            _ => {}
+        }
+        if self.doubted_until.is_some_and(|until| until > now) {
+            tracing::warn!(
+                %node,
+                "master has lost the mark of its masters and does not vote for a while"
+            );
+        }
+    }
+
+    /// Its mark was not lost, or every lock that it does not know of is over.
+    fn trust(&mut self, shared: &Shared) {
+        self.doubted_until = None;
+        shared.options.marks.trusts(shared.address.name());
     }
 
     /// When [`tick`](Self::tick) has something to do.
@@ -510,7 +552,7 @@ impl Online {
             .into_iter()
             .filter_map(|sent| match sent.what {
                 What::Request(queued) => Some(queued),
-                What::Script(_) | What::Ping | What::Mark | What::Trial => None,
+                What::Script(_) | What::Ping | What::Mark | What::MarkLeft | What::Trial => None,
             });
         open.chain(self.apart).chain(self.again)
     }

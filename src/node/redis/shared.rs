@@ -70,6 +70,13 @@ impl Shared {
         }
     }
 
+    /// For how much longer at most its votes do not count because it has lost its mark.
+    pub(super) fn doubted_for(&self) -> Option<Duration> {
+        let options = &self.options;
+        let guards = options.restart_guard != RestartGuard::Off;
+        (guards && options.marks.doubts(self.address.name())).then_some(options.max_ttl)
+    }
+
     /// The same master for a connection beside the link: it takes no connection over, and counts
     /// restarts from the same first contact.
     pub(super) fn beside(&self) -> Self {

@@ -858,7 +858,11 @@ fn greet_as(bench: &mut Bench, run: &str, mark: &str, now: u64) {
     let mut said = GREETING.map(str::to_owned);
     (said[4], said[5]) = (info, mark);
     bench.say(said.concat().as_bytes(), now);
-    if bench.written().contains("KILL") {
+    let written = bench.written();
+    if written.contains("PTTL") {
+        bench.say(b":-1\r\n", now);
+    }
+    if written.contains("KILL") {
         bench.say(b":0\r\n", now);
     }
 }
