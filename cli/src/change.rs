@@ -26,6 +26,11 @@ Masters are replaced while clients use them, all or some of them, also more or f
     6  quorate masters finish         from here on the masters refuse clients that still have next_masters
     7  stop the servers that are left over, for good
 
+Once, when masters are set up, and before any change:
+
+    quorate masters mark           writes the generation marker on all of them. Another server behind the address of one
+                                   is known by its missing mark, and its votes are left out for the longest ttl
+
 Each step can be taken again, and says what it saw and what is missing; it does nothing that is not safe. Before 3 the
 change can be left again. Step 4 carries the values under locks (quota, once) to the next masters, one line for each.
 
@@ -55,6 +60,8 @@ pub(crate) struct ChangeArgs {
 enum Step {
     /// Show how far the change is, and who is connected
     Status(StepArgs),
+    /// Write the generation marker on masters that are not being changed
+    Mark(StepArgs),
     /// Check the next masters, and tell all masters of the change
     Prepare(StepArgs),
     /// Refuse clients that know only the old masters
@@ -84,6 +91,7 @@ struct StepArgs {
 /// Takes one step.
 pub(crate) fn run(args: ChangeArgs) -> Outcome {
     let (Step::Status(step)
+    | Step::Mark(step)
     | Step::Prepare(step)
     | Step::Close(step)
     | Step::Open(step)
@@ -98,6 +106,9 @@ pub(crate) fn run(args: ChangeArgs) -> Outcome {
         if let Step::Status(_) = args.step {
             return status(&redlock).await;
         }
+        if let Step::Mark(_) = args.step {
+            return marked(&redlock).await;
+        }
         let change = redlock.change().map_err(Failure::usage)?;
         let change = change.strangers_pass(strangers_pass);
         match args.step {
@@ -106,7 +117,7 @@ pub(crate) fn run(args: ChangeArgs) -> Outcome {
             Step::Open(_) => opened(&change).await,
             Step::Finish(_) => finished(&change).await,
             Step::BackOut(_) => left(&change).await,
-            Step::Status(_) => status(&redlock).await,
+            Step::Status(_) | Step::Mark(_) => status(&redlock).await,
         }
     })
 }
@@ -123,6 +134,22 @@ async fn status(redlock: &Redlock) -> Outcome {
         return Err(Failure::new(exit::UNAVAILABLE, "no master answered"));
     }
     Ok(exit::OK)
+}
+
+async fn marked(redlock: &Redlock) -> Outcome {
+    match redlock.mark_masters().await {
+        Ok(survey) => {
+            show(&survey)?;
+            done("marked: each RUN ID and UPTIME above has to be that of the server that you mean")
+        }
+        Err(ChangeError::Missing(missing)) => {
+            show(&redlock.survey().await.map_err(Failure::usage)?)?;
+            refused(&missing)
+        }
+        Err(_) => Err(Failure::usage(
+            "only Redis and Valkey masters keep marks, and only where all masters are of these kinds",
+        )),
+    }
 }
 
 async fn prepared(change: &MastersChange<'_>) -> Outcome {
@@ -198,16 +225,21 @@ async fn taken(
         Ok(survey) => Ok(survey),
         Err(ChangeError::Missing(missing)) => {
             show(&change.look().await)?;
-            for missing in &missing {
-                output::say(missing);
-            }
-            Err(Failure::new(
-                exit::FINDINGS,
-                "not done: see above what is missing",
-            ))
+            refused(&missing)
         }
         Err(error) => Err(Failure::usage(error)),
     }
+}
+
+/// Says what keeps a step from being taken.
+fn refused<T>(missing: &[String]) -> Result<T, Failure> {
+    for missing in missing {
+        output::say(missing);
+    }
+    Err(Failure::new(
+        exit::FINDINGS,
+        "not done: see above what is missing",
+    ))
 }
 
 /// Waits, and shows how long it still takes.
@@ -234,6 +266,9 @@ fn done(line: &str) -> Outcome {
 fn what_next(survey: &Survey) -> &'static str {
     if !survey.is_change() && survey.refuses() {
         return "these masters have no votes for who names them so: name those in force, and their generation";
+    }
+    if !survey.is_change() && !survey.is_marked() {
+        return "no next_masters are named: nothing is being changed here; not all masters are marked: quorate masters mark";
     }
     if !survey.is_change() {
         return "no next_masters are named: nothing is being changed here";

@@ -31,6 +31,7 @@ Checks (errors and warnings make the exit code 1, notes do not):
     acl                  the user may use the commands, keys and channels that these locks need
     clock                the masters' clocks agree
     uptime               none restarted so lately that it does not vote yet
+    marked               all bear the marker that tells them from other servers
     persistence          what a restart would lose, and whether the restart guard covers it
     unseen               what could not be looked at, and the right that it takes
 
@@ -44,7 +45,7 @@ Examples:
 
 JSON fields (stable): well, findings[]: severity (error, warning, note), check, master, finding, advice;
 masters[]: master, reachable (and of use to a lock), error, connect_ms, latency_ms, server, version, role,
-run_id, uptime_s, votes_in_s (restart guard), clock_offset_ms (against the middle of all), appendonly,
+run_id, uptime_s, votes_in_s (restart guard), marked, clock_offset_ms (against the middle of all), appendonly,
 appendfsync, snapshots, maxmemory_policy, wake_ups, denied[], grant[] (what ACL SETUSER needs to
 be told), settings (what databases and ZooKeeper say, by their own names), unseen[]. Absent values are null.";
 
@@ -76,6 +77,7 @@ struct MasterReport {
     run_id: Option<String>,
     uptime_s: Option<u64>,
     votes_in_s: Option<u64>,
+    marked: Option<bool>,
     clock_offset_ms: Option<i64>,
     appendonly: Option<bool>,
     appendfsync: Option<String>,
@@ -161,6 +163,7 @@ impl MasterReport {
             run_id: found.run_id.clone(),
             uptime_s: found.uptime.map(|uptime| uptime.as_secs()),
             votes_in_s: found.quarantined.map(|left| left.as_secs() + 1),
+            marked: found.marked,
             clock_offset_ms: found
                 .clock_offset_ms
                 .map(|clock| clock.saturating_sub(middle)),

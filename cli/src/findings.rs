@@ -198,6 +198,9 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
             "use an odd number of masters",
         );
     }
+    if rules.restart_guard {
+        marked(masters, &mut add);
+    }
     let clocks = masters.iter().filter_map(|m| m.clock_offset_ms);
     let (Some(least), Some(most)) = (clocks.clone().min(), clocks.max()) else {
         return;
@@ -221,6 +224,26 @@ fn together(masters: &[Inspection], rules: Rules, findings: &mut Vec<Finding>) {
             ),
         );
     }
+}
+
+/// Whether a server that was already running would be known behind the address of a master.
+fn marked(masters: &[Inspection], add: &mut impl Add) {
+    // Where some are of another kind the others keep no mark either.
+    let unmarked = masters.iter().filter(|m| m.marked == Some(false)).count();
+    if unmarked == 0 || masters.iter().any(|m| m.records) {
+        return;
+    }
+    let what = if masters.iter().any(|m| m.marked == Some(true)) {
+        "some masters have no mark: clients leave their votes out for a while where they see the mark of another"
+    } else {
+        "the masters are not marked: another server that was already running would vote at once behind the address of one"
+    };
+    add(
+        Severity::Note,
+        "marked",
+        what.to_owned(),
+        "quorate masters mark, once, while all of them are there",
+    );
 }
 
 fn one(master: &Inspection, rules: Rules, add: &mut impl Add) {
@@ -383,6 +406,7 @@ mod tests {
         master.append_fsync = Some("always".into());
         master.snapshots = Some(false);
         master.maxmemory_policy = Some("noeviction".into());
+        master.marked = Some(true);
         master.clock_offset_ms = Some(3);
         master
     }
@@ -438,6 +462,34 @@ mod tests {
             ill(|f| f.append_fsync = Some("everysec".into())),
             [(Note, "persistence")]
         );
+    }
+
+    #[test]
+    fn missing_marks_are_a_note_where_the_guard_is_on_and_all_masters_keep_marks() {
+        use Severity::Note;
+        assert_eq!(ill(|f| f.marked = Some(false)), [(Note, "marked")]);
+        assert_eq!(ill(|f| f.marked = None), [], "its user may not read it");
+        let unmarked = || {
+            let mut masters = vec![healthy(1), healthy(2), healthy(3)];
+            for master in &mut masters {
+                master.marked = Some(false);
+            }
+            masters
+        };
+        let found = judge(&unmarked(), RULES);
+        assert_eq!(found.len(), 1, "{found:?}");
+        let rules = Rules {
+            restart_guard: false,
+            ..RULES
+        };
+        let checks = |masters: &[Inspection], rules| {
+            let found = judge(masters, rules);
+            found.iter().any(|finding| finding.check == "marked")
+        };
+        assert!(!checks(&unmarked(), rules));
+        let mut mixed = unmarked();
+        mixed[0].records = true;
+        assert!(!checks(&mixed, RULES));
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub struct Inspection {
     pub wake_ups: bool,
     /// How much longer its votes do not count, by the restart guard; `None` when they do.
     pub quarantined: Option<Duration>,
+    /// Whether it bears the generation marker of its masters. None where its kind keeps none, or its user may not read it.
+    pub marked: Option<bool>,
 }
 
 impl Inspection {
@@ -89,6 +91,7 @@ impl Inspection {
             missing: Vec::new(),
             wake_ups: false,
             quarantined: None,
+            marked: None,
         }
     }
 

@@ -29,6 +29,8 @@ pub(super) struct Negotiated {
     pub(super) memory: Memory,
     /// Why this master gives no votes to this client, where that stays so.
     pub(super) refused: Option<Fault>,
+    /// Whether it shows a mark; none where this user may not read it.
+    pub(super) marked: Option<bool>,
     /// Since when the master is known to have no mark; none where it has one, or nobody may read it.
     pub(super) unmarked: Option<Instant>,
     /// For how long from now on its votes do not count because it had lost its mark, if it had.
@@ -234,6 +236,7 @@ impl Handshake {
             quarantined_until: self.quarantined_until,
             memory: self.memory,
             refused: self.refused,
+            marked: self.mark.map(|seen| !matches!(seen, Seen::Nothing)),
             unmarked: self.unmarked,
             restored: self.restored,
         }
