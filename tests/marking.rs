@@ -96,6 +96,18 @@ async fn no_master_is_marked_while_one_is_away() {
     );
 }
 
+/// Otherwise processes that end soon would miss the mark until the other master is back.
+#[tokio::test]
+async fn lost_mark_is_restored_by_the_step_while_another_master_is_away() {
+    let servers = masters(3);
+    let all = client(&servers, &[0, 1, 2]);
+    all.mark_masters().await.expect("all masters are there");
+    servers[2].kill().expect("killed");
+    ask_server(&servers[0], &["DEL", MARK]);
+    all.mark_masters().await.expect("a majority is there");
+    assert!(lifetime(&servers[0]) > Some(0));
+}
+
 /// These were fine without marks: only the URLs of the clients themselves counted.
 #[tokio::test]
 async fn no_master_is_marked_while_a_client_names_the_masters_otherwise() {

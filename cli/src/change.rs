@@ -289,6 +289,7 @@ fn what_next(survey: &Survey) -> &'static str {
 }
 
 fn show(survey: &Survey) -> Result<(), Failure> {
+    let row = |master| row(master, survey.is_change());
     let rows: Vec<Vec<Cell>> = survey.masters.iter().map(row).collect();
     output::print(&output::table(
         &["MASTER", "SET", "MARK", "UPTIME", "RUN ID", "CLIENTS"],
@@ -296,24 +297,14 @@ fn show(survey: &Survey) -> Result<(), Failure> {
     ))
 }
 
-/// One line for each value under a lock, and what may be worth a look.
-fn show_values(survey: &Survey) -> Result<(), Failure> {
-    for value in &survey.carried {
-        output::print(&format!("{value}\n"))?;
-    }
-    for advice in survey.advice() {
-        output::say(advice);
-    }
-    Ok(())
-}
-
-fn row(master: &MasterSeen) -> Vec<Cell> {
+fn row(master: &MasterSeen, is_change: bool) -> Vec<Cell> {
     let seen = &master.seen;
     let or_dash = |value: Option<String>| Cell::from(value.unwrap_or_else(|| "-".to_owned()));
     let set = match (master.is_old, master.is_next) {
         (true, true) => "both",
         (false, true) => "next",
-        _ => "old",
+        _ if is_change => "old",
+        _ => "-",
     };
     let clients = match &seen.fault {
         Some(fault) => Cell::styled(output::redact(&fault.to_string()).into_owned(), RED),

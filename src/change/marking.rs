@@ -14,17 +14,25 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::NothingToChange`] over masters that keep no mark, and [`ChangeError::Missing`] where a master could
-    /// not be reached or has another mark, where a client names the masters otherwise, and where
-    /// [`next_masters`](crate::RedlockBuilder::next_masters) are named. Nothing was marked then, unless a master was lost
-    /// meanwhile.
+    /// [`ChangeError::NothingToChange`] over masters that keep no mark, and [`ChangeError::Missing`] where a master has
+    /// another mark, where a client names the masters otherwise, where
+    /// [`next_masters`](crate::RedlockBuilder::next_masters) are named, and where a master is away while none is marked.
+    /// Nothing was marked then, unless a master was lost meanwhile.
     pub async fn mark_masters(&self) -> Result<Survey, ChangeError> {
         let masters = self.masters_as_marked()?;
         let before = masters.look().await;
-        none(before.unmarkable())?;
+        // The masters that are marked first would make clients miss the marks of the others.
         let restores = (before.masters.iter()).any(|master| master.mark().is_some());
+        let mut missing = before.unmarkable();
+        if !restores {
+            missing.extend(before.faults());
+        }
+        none(missing)?;
         let after = masters.raise_where(0, |_| restores).await;
-        none(after.unmarked())?;
+        let marked = after.those(|master| master.mark().is_some_and(|mark| after.is_own(mark)));
+        let all = restores || marked == after.those(|_| true);
+        let enough = all && after.quorum.is_met_by(marked);
+        none(after.unless(enough, "not all masters are marked: mark again"))?;
         Ok(after)
     }
 }
@@ -40,9 +48,7 @@ impl Survey {
         if self.configuration.has_next() {
             return vec!["next_masters are named: prepare marks the masters of a change".into()];
         }
-        // A master that is marked later would be taken for one that has lost its mark.
-        let mut missing = self.faults();
-        missing.extend(self.strangers_to_the_change());
+        let mut missing = self.strangers_to_the_change();
         for master in &self.masters {
             let strange = |mark: &Mark| {
                 !self.is_own(*mark) && !self.is_of_others(*mark) && !self.is_later(*mark)
@@ -83,16 +89,5 @@ impl Survey {
     fn is_own(&self, mark: Mark) -> bool {
         let own = self.configuration.first_mark();
         mark.number == own && self.configuration.print_at(own) == Some(mark.print)
-    }
-
-    /// Masters that do not show the mark of this generation.
-    fn unmarked(&self) -> Vec<String> {
-        let mut missing = self.faults();
-        let unmarked = self
-            .masters
-            .iter()
-            .filter(|master| !master.mark().is_some_and(|mark| self.is_own(mark)));
-        missing.extend(unmarked.map(|master| format!("{} is not marked: mark again", master.node)));
-        missing
     }
 }

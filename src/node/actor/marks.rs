@@ -18,6 +18,18 @@ pub(crate) struct Marks {
     marked: AtomicUsize,
 }
 
+/// What a master without a mark has lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::node) enum Missed {
+    /// No mark, as far as this client has seen.
+    Nothing,
+    /// A mark, and so few masters show theirs that it may have been a larger one: restored too low it would let in clients
+    /// that were closed out.
+    Unknown,
+    /// The largest mark that most masters show.
+    Known(Mark),
+}
+
 #[derive(Debug, Default)]
 struct Seen {
     /// Masters that show a mark, and whether it admits this client.
@@ -63,14 +75,10 @@ impl Marks {
         self.seen().bare.remove(name);
     }
 
-    /// The mark that a master without one should have: the largest of those that admit this client, or of all where most
-    /// masters show one. Masters are marked together, so one without a mark has lost it, or is another server than it was.
-    ///
-    /// One mark that admits this client is enough: while the other masters are away it is the only one to be seen. A mark
-    /// that does not may be that of somebody else's master, named by mistake.
-    pub(in crate::node) fn missed(&self) -> Option<Mark> {
+    /// Whether a master without a mark has lost it, or is another server than it was, and which mark it should have.
+    pub(in crate::node) fn missed(&self) -> Missed {
         if self.marked.load(Ordering::Relaxed) == 0 {
-            return None;
+            return Missed::Nothing;
         }
         self.seen().missed(self.masters)
     }
@@ -82,7 +90,7 @@ impl Marks {
             return false;
         }
         let seen = self.seen();
-        seen.bare.contains(name) && seen.missed(self.masters).is_some()
+        seen.bare.contains(name) && seen.missed(self.masters) != Missed::Nothing
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -91,10 +99,17 @@ impl Marks {
 }
 
 impl Seen {
-    fn missed(&self, masters: usize) -> Option<Mark> {
-        let most = self.marks.len() > masters / 2;
-        let marks = self.marks.values().filter(|(_, admits)| most || *admits);
-        marks.map(|(mark, _)| *mark).max_by_key(|mark| mark.number)
+    /// Masters are marked together, so one mark that admits this client is enough to miss that of another master: while
+    /// others are away it is the only one to be seen. A mark that does not may be that of somebody else's master, named by
+    /// mistake.
+    fn missed(&self, masters: usize) -> Missed {
+        let marks = self.marks.values();
+        let largest = marks.clone().max_by_key(|(mark, _)| mark.number);
+        match largest {
+            Some((mark, _)) if self.marks.len() > masters / 2 => Missed::Known(*mark),
+            _ if marks.clone().any(|(_, admits)| *admits) => Missed::Unknown,
+            _ => Missed::Nothing,
+        }
     }
 }
 
@@ -117,11 +132,11 @@ mod tests {
         let [a, b, c] = names();
         marks.saw(&a, mark(2), false);
         marks.saw_none(&c);
-        assert_eq!(marks.missed(), None);
+        assert_eq!(marks.missed(), Missed::Nothing);
         marks.saw(&b, mark(1), false);
-        assert_eq!(marks.missed(), Some(mark(2)));
+        assert_eq!(marks.missed(), Missed::Known(mark(2)));
         marks.saw_none(&a);
-        assert_eq!(marks.missed(), None, "it has lost it as well");
+        assert_eq!(marks.missed(), Missed::Nothing, "it has lost it as well");
     }
 
     #[test]
@@ -130,9 +145,9 @@ mod tests {
         let [a, b, c] = names();
         marks.saw(&b, mark(5), false);
         marks.saw(&a, mark(0), true);
-        assert_eq!(marks.missed(), Some(mark(5)), "most show one");
+        assert_eq!(marks.missed(), Missed::Known(mark(5)));
         marks.saw_none(&b);
-        assert_eq!(marks.missed(), Some(mark(0)));
+        assert_eq!(marks.missed(), Missed::Unknown);
         assert!(marks.doubts(&b));
         assert!(
             !marks.doubts(&a) && !marks.doubts(&c),

@@ -13,6 +13,7 @@ use super::shared::Shared;
 use super::wire::{NoAnswer, Scripts, decode, is_denied_key, is_noscript, not_admitted};
 use crate::keys::{LEADER, MASTERS};
 use crate::node::actor::mailbox::Queued;
+use crate::node::actor::marks::Missed;
 use crate::node::actor::owed::Owed;
 use crate::node::actor::trust::Memory;
 use crate::node::actor::window::Window;
@@ -351,11 +352,7 @@ impl Online {
         if took {
             self.miss_mark(shared, out, now);
         }
-        if self.doubted_until.is_some_and(|until| until <= now) {
-            self.trust(shared);
-        }
-        let until = self.doubted_until.max(Some(self.quarantined_until));
-        let quarantine = until.map_or(Duration::ZERO, |until| until.saturating_since(now));
+        let quarantine = self.quarantine(shared, now);
         for queued in batch.drain(..) {
             if let Some(fault) = self.withheld(&queued.request, quarantine) {
                 queued.answer(Err(fault));
@@ -440,18 +437,26 @@ impl Online {
     /// lifetime of that mark makes clients guard it that connect later.
     fn miss_mark(&mut self, shared: &Shared, out: &mut Output, now: Instant) {
         let options = &shared.options;
-        let Some((since, mark)) = self.unmarked.zip(options.marks.missed()) else {
+        let Some(since) = self.unmarked else {
             return;
+        };
+        let mark = match options.marks.missed() {
+            Missed::Nothing => return,
+            Missed::Unknown => None,
+            Missed::Known(mark) => Some(mark),
         };
         self.unmarked = None;
         let guards = options.restart_guard != RestartGuard::Off;
         self.doubted_until = guards.then_some(since + options.max_ttl);
         // The first mark of a change is put on the next masters by who prepares it: a client that was told a wrong
         // one would shut out those whose master that is.
-        let prepared = mark.number > options.configuration.first_mark()
-            || !options.configuration.has_next()
-            || options.marks.is_old(shared.address.name());
-        if prepared && options.configuration.admission(Some(mark)) == Admission::Admitted {
+        let may_restore = |mark: &Mark| {
+            let prepared = mark.number > options.configuration.first_mark()
+                || !options.configuration.has_next()
+                || options.marks.is_old(shared.address.name());
+            prepared && options.configuration.admission(Some(*mark)) == Admission::Admitted
+        };
+        if let Some(mark) = mark.filter(may_restore) {
             let mark = mark.to_string();
             let lifetime = RESTORED.as_millis().to_string();
             let restored = ["SET", MASTERS, &mark, "NX", "PX", &lifetime];
@@ -485,6 +490,15 @@ impl Online {
                 "master has lost the mark of its masters and does not vote for a while"
             );
         }
+    }
+
+    /// For how much longer its votes do not count.
+    fn quarantine(&mut self, shared: &Shared, now: Instant) -> Duration {
+        if self.doubted_until.is_some_and(|until| until <= now) {
+            self.trust(shared);
+        }
+        let until = self.doubted_until.max(Some(self.quarantined_until));
+        until.map_or(Duration::ZERO, |until| until.saturating_since(now))
     }
 
     /// Its mark was not lost, or every lock that it does not know of is over.
