@@ -46,6 +46,8 @@ pub(super) struct Online {
     refused: Option<Fault>,
     /// Since when the master is known to have no mark.
     unmarked: Option<Instant>,
+    /// Its mark has been missed on this connection.
+    missed: bool,
     /// Until when its votes do not count because it has lost its mark, if it has.
     doubted_until: Option<Instant>,
     since: Instant,
@@ -110,6 +112,7 @@ impl Online {
             memory: negotiated.memory,
             refused: negotiated.refused,
             unmarked: negotiated.unmarked,
+            missed: false,
             doubted_until: negotiated.restored.map(|left| now + left),
             since: now,
             heard: now,
@@ -442,12 +445,13 @@ impl Online {
         };
         let mark = match options.marks.missed() {
             Missed::Nothing => return,
+            // It is restored when the marks of more masters have been seen.
             Missed::Unknown => None,
             Missed::Known(mark) => Some(mark),
         };
-        self.unmarked = None;
-        let guards = options.restart_guard != RestartGuard::Off;
-        self.doubted_until = guards.then_some(since + options.max_ttl);
+        if mark.is_some() {
+            self.unmarked = None;
+        }
         // The first mark of a change is put on the next masters by who prepares it: a client that was told a wrong
         // one would shut out those whose master that is.
         let may_restore = |mark: &Mark| {
@@ -466,7 +470,9 @@ impl Online {
             Command::words(out.commands(), words);
             self.under_way.push_back(Sent::alone(What::Mark, now));
         }
-        if guards {
+        if options.restart_guard != RestartGuard::Off && !self.missed {
+            self.missed = true;
+            self.doubted_until = Some(since + options.max_ttl);
             Command::words(out.commands(), &["PTTL", MASTERS]);
             self.under_way.push_back(Sent::alone(What::MarkLeft, now));
         }
