@@ -10,7 +10,7 @@ use quorate::node::store::{
     Table, Traits,
 };
 use quorate::node::{Fault, NodeName, ServerRun};
-use quorate::{Inspection, Redlock, RedlockBuilder, RestartGuard};
+use quorate::{Inspection, Redlock, RedlockBuilder, RestartGuard, Take, ValueError};
 
 mod support;
 
@@ -375,4 +375,24 @@ async fn listing_over_a_store_that_cannot_name_records_reports_why() {
     let listing = redlock.list("").await;
     let why = format!("{listing:?}");
     assert!(why.contains("no names today"), "{why}");
+}
+
+#[tokio::test]
+async fn value_of_an_earlier_run_of_a_store_that_may_forget_is_not_vouched_for() {
+    let books = Books::new(true);
+    let redlock = books.redlock().build().expect("good");
+    let quota = redlock.quota("prizes");
+    quota.create(10).await.expect("new");
+    assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
+    let disk = books.state().clone();
+    books.restart_with(disk);
+    let began = std::time::Instant::now();
+    let error = loop {
+        match quota.take(1).await.expect_err("written in another run") {
+            // The first request finds that the connection is lost.
+            ValueError::NotAcquired(_) if began.elapsed() < secs(2) => {}
+            error => break error,
+        }
+    };
+    assert!(matches!(error, ValueError::Lost(_)), "{error}");
 }

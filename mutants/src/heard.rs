@@ -21,6 +21,9 @@ const TESTS: &[(&str, Part)] = &[
     ("contract", Part::Only(&["table::"])),
     ("contract", Part::Only(&["table_without_a_clock::"])),
     ("contract", Part::Only(&["agreed::a_store"])),
+    ("contract", Part::Only(&["agreed::the", "together::"])),
+    ("election", Part::All),
+    ("masters", Part::All),
     ("memory", Part::All),
     ("store", Part::All),
     ("store_faults", Part::All),
@@ -42,8 +45,7 @@ const TESTS: &[(&str, Part)] = &[
     ("paused", Part::All),
     ("lost", Part::All),
     ("cancellation", Part::All),
-    ("contract", Part::Only(&["agreed::the", "together::"])),
-    ("masters", Part::All),
+    ("full", Part::All),
     ("renewal", Part::All),
     ("traced", Part::All),
     ("stepping_out", Part::All),
@@ -56,7 +58,6 @@ const TESTS: &[(&str, Part)] = &[
     ("lease", Part::All),
     ("semaphore", Part::All),
     ("permit_line", Part::All),
-    ("election", Part::All),
     ("once", Part::All),
     ("quota", Part::All),
     ("quota_faults", Part::All),
@@ -67,7 +68,11 @@ const TESTS: &[(&str, Part)] = &[
     ("settings", Part::All),
     ("kinds", Part::All),
     ("needs", Part::All),
+    ("metrics", Part::All),
 ];
+
+/// Programs that need a feature.
+pub(crate) const WITH_FEATURES: &[(&str, &str)] = &[("metrics", "metrics")];
 
 /// The tests of a program that are run.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +82,7 @@ pub(crate) enum Part {
 }
 
 /// The programs that a quick look is content with.
-const QUICK: usize = 32;
+const QUICK: usize = 35;
 
 /// Who is heard.
 #[derive(Clone, Debug, Default)]

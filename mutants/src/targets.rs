@@ -15,6 +15,7 @@ const DECIDING: &[&str] = &[
     "src/keys.rs",
     "src/sets.rs",
     "src/change.rs",
+    "src/change/*.rs",
     "src/rounds/*.rs",
     "src/waiting/*.rs",
     "src/hold/*.rs",

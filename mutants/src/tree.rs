@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::find::Code;
-use crate::heard::Heard;
+use crate::heard::{Heard, WITH_FEATURES};
 use crate::mutant::{Form, Mutant};
 use crate::weave::{Placed, Wrap, weave};
 use crate::{rust, targets};
@@ -206,13 +206,24 @@ impl Tree {
             fs::write(known, names.join("\n"))?;
         }
         let mut words = vec!["test", "--no-run", "-p", "quorate"];
+        let featured = |program: &&str| WITH_FEATURES.iter().find(|(name, _)| name == program);
         for program in heard.programs() {
             match program {
+                name if featured(&name).is_some() => {}
                 "lib" => words.push("--lib"),
                 name => words.extend(["--test", name]),
             }
         }
-        let (tests, complaints) = self.cargo(&words)?;
+        let (mut tests, mut complaints) = self.cargo(&words)?;
+        let programs = heard.programs();
+        for (name, feature) in programs.iter().filter_map(featured) {
+            let words = ["test", "--no-run", "-p", "quorate"];
+            let words = [&words[..], &["--features", feature, "--test", name]].concat();
+            let (more, complained) = self.cargo(&words)?;
+            // It comes with binaries of the package as well, which are not asked for.
+            tests.extend(more.into_iter().filter(|(program, _)| program == name));
+            complaints.extend(complained);
+        }
         if let Some(complaint) = complaints.first() {
             bail!("the tests of the copy do not compile: {}", complaint.says);
         }

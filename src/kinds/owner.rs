@@ -157,3 +157,19 @@ impl fmt::Debug for OwnedGuard {
         fmt::Debug::fmt(&**self, f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn owner_forgets_holds_that_were_released_when_it_takes_another() {
+        let redlock = Redlock::builder().in_memory(1).build().expect("good");
+        let owner = redlock.owner("worker").expect("a good id");
+        for resource in ["a", "b", "c"] {
+            let guard = owner.acquire(resource).await.expect("free");
+            assert_eq!(owner.holds().len(), 1, "{resource}");
+            guard.release().await;
+        }
+    }
+}

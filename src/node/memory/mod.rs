@@ -164,3 +164,6 @@ impl Node for MemoryNode {
         Box::pin(std::future::ready(()))
     }
 }
+
+#[cfg(test)]
+mod tests;

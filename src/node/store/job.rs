@@ -328,4 +328,34 @@ mod tests {
             "bf"
         );
     }
+
+    #[test]
+    fn request_that_shares_records_with_several_jobs_makes_one_job_of_them() {
+        let extend = |keys: &[&[u8]], token: u8| {
+            let items = vec![item(keys, token)].into();
+            Queued::new(Request::Extend { items }, Reply::ignored())
+        };
+        let mut jobs = Vec::new();
+        let asked: [&[&[u8]]; 5] = [&[b"a"], &[b"b", b"c"], &[b"d"], &[b"e"], &[b"b", b"a"]];
+        for (token, keys) in (1..).zip(asked) {
+            Job::sort(&mut jobs, extend(keys, token));
+        }
+        let shown = |job: &Job| {
+            let names: Vec<u8> = job.names.iter().map(|name| name[0]).collect();
+            let tokens = job.asked.iter().map(|asked| match &asked.queued.request {
+                Request::Extend { items } => items[0].claim.token().to_bytes()[0],
+                other => panic!("{other:?}"),
+            });
+            (
+                String::from_utf8(names).expect("letters"),
+                tokens.collect::<Vec<_>>(),
+            )
+        };
+        let shown: Vec<_> = jobs.iter().map(shown).collect();
+        let one = |names: &str, tokens: &[u8]| (names.to_owned(), tokens.to_vec());
+        assert_eq!(
+            shown,
+            [one("abc", &[1, 2, 5]), one("d", &[3]), one("e", &[4])]
+        );
+    }
 }

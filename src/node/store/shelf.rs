@@ -295,4 +295,18 @@ mod tests {
         let foreign = Record { version: 8, state };
         assert!(!shelf.read(&known, &foreign, 0), "nothing of this library");
     }
+
+    #[test]
+    fn record_with_a_watcher_alone_is_not_over_before_the_watcher_is() {
+        let item = Item {
+            id: Id::of(Kind::Watcher, b"boss", b"0123456789abcdef"),
+            what: Vec::new(),
+            until: Some(1_000),
+        };
+        let kept = Kept::after(&[], vec![item], 0, Clock::Server { slack: 0 }, &[]);
+        let mut shelf = Shelf::default();
+        shelf.wrote(&name(1), 7, kept);
+        assert_eq!(shelf.over(999, 1, 9), []);
+        assert_eq!(shelf.over(1_000, 1, 9), [(name(1), 7)]);
+    }
 }

@@ -1,0 +1,192 @@
+//! The rules of a master to the microsecond, which no check over a real clock can see.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Master;
+use super::items::{Id, Item, Kind};
+use crate::node::{
+    Answer, Claim, Class, ExtendItem, Extended, Fairness, Group, Mode, Part, Request, Ticket, Token,
+};
+
+/// The master's clock, in microseconds.
+const NOW: u64 = 1_700_000_000_000_000;
+const SECOND: u64 = 1_000_000;
+
+fn ticket(waiter: &str, number: u64, heartbeat: u64) -> Ticket {
+    Ticket {
+        waiter: waiter.into(),
+        number,
+        heartbeat: Duration::from_secs(heartbeat),
+    }
+}
+
+/// A claim on `nightly`, with a place in line or without.
+fn claim(token: u8, ticket: Option<Ticket>) -> Arc<Claim> {
+    let claim = Claim::new("", b"nightly", Token::from_bytes([token; 16]), true);
+    Arc::new(claim.with_fairness(Fairness::Fair(ticket.map(Box::new))))
+}
+
+fn acquire(master: &mut Master, now: u64, claim: &Arc<Claim>, seconds: u64) -> Answer {
+    let request = Request::Acquire {
+        claim: claim.clone(),
+        ttl: Duration::from_secs(seconds),
+        proposal: now,
+    };
+    master.apply(now, &request).expect("no fault")
+}
+
+fn release(master: &mut Master, now: u64, claim: &Arc<Claim>) {
+    let claim = claim.clone();
+    let released = master.apply(now, &Request::Release { claim, leave: true });
+    assert_eq!(released, Ok(Answer::Released(true)));
+}
+
+fn woken(master: &mut Master) -> Vec<String> {
+    let woken = master.take_published().into_iter();
+    woken.map(|(process, _)| process.to_string()).collect()
+}
+
+#[test]
+fn lock_is_held_for_its_ttl_and_free_from_that_microsecond_on() {
+    let mut master = Master::default();
+    let (one, other) = (claim(1, None), claim(2, None));
+    assert!(matches!(
+        acquire(&mut master, NOW, &one, 5),
+        Answer::Granted { .. }
+    ));
+    let end = NOW + 5 * SECOND;
+    let refused = acquire(&mut master, end - 1, &other, 5);
+    assert!(matches!(refused, Answer::Refused { .. }), "{refused:?}");
+    assert_eq!(master.peek(end - 1, b"nightly").expires, Some(end));
+    let granted = acquire(&mut master, end, &other, 5);
+    assert!(matches!(granted, Answer::Granted { .. }), "{granted:?}");
+}
+
+#[test]
+fn release_wakes_the_first_waiter_whose_heartbeat_has_not_ended() {
+    let holder = claim(1, None);
+    let first = claim(2, Some(ticket("aaaaaaaaaaaaaaaa:1", 1, 1)));
+    let second = claim(3, Some(ticket("bbbbbbbbbbbbbbbb:1", 2, 60)));
+    for (after, wakes) in [
+        (SECOND - 1_000, "aaaaaaaaaaaaaaaa"),
+        (SECOND, "bbbbbbbbbbbbbbbb"),
+    ] {
+        let mut master = Master::default();
+        acquire(&mut master, NOW, &holder, 30);
+        acquire(&mut master, NOW, &first, 30);
+        acquire(&mut master, NOW, &second, 30);
+        release(&mut master, NOW + after, &holder);
+        assert_eq!(woken(&mut master), [wakes]);
+    }
+}
+
+#[test]
+fn line_counts_as_one_key_until_its_last_heartbeat_has_ended() {
+    let mut master = Master::default();
+    assert!(master.is_empty(NOW));
+    acquire(&mut master, NOW, &claim(1, None), 600);
+    acquire(
+        &mut master,
+        NOW,
+        &claim(2, Some(ticket("aaaaaaaaaaaaaaaa:1", 1, 10))),
+        30,
+    );
+    // The lock, its counter, and the line.
+    assert_eq!(master.len(NOW + 10 * SECOND - 1), 3);
+    assert_eq!(master.len(NOW + 10 * SECOND), 2);
+}
+
+#[test]
+fn extension_together_with_a_group_does_not_look_after_notes() {
+    let part = |key: &[u8]| Part {
+        key: key.into(),
+        mode: Mode::Class(Class::Shared),
+    };
+    let plain = claim(1, None);
+    let group = Claim::new("", b"doc", Token::from_bytes([2; 16]), true);
+    let group = Arc::new(group.with_group(Group::new(vec![part(b"doc")])));
+    let mut master = Master::default();
+    acquire(&mut master, NOW, &plain, 5);
+    acquire(&mut master, NOW, &group, 5);
+    let mut extended = |claims: &[&Arc<Claim>]| {
+        let item = |claim: &&Arc<Claim>| ExtendItem {
+            claim: (*claim).clone(),
+            ttl: Duration::from_secs(9),
+            note: true,
+        };
+        let items = claims.iter().map(item).collect::<Vec<_>>().into();
+        master.apply(NOW, &Request::Extend { items })
+    };
+    let alone = extended(&[&plain]);
+    assert_eq!(alone, Ok(Answer::Extended(vec![Extended::Unnoted])));
+    let both = extended(&[&plain, &group]);
+    assert_eq!(both, Ok(Answer::Extended(vec![Extended::Kept; 2])));
+}
+
+/// All items, in an order that does not depend on hashes.
+fn items(master: &Master, now: u64) -> Vec<Item> {
+    let mut items = master.items(now);
+    items.sort_by(|one, other| one.id.cmp(&other.id));
+    items
+}
+
+#[test]
+fn items_of_a_master_make_the_same_master_again_and_end_when_they_did() {
+    let mut master = Master::default();
+    let reader = |token| {
+        let mode = Mode::Class(Class::Shared);
+        let key = b"doc"[..].into();
+        let claim = Claim::new("", b"doc", Token::from_bytes([token; 16]), true);
+        Arc::new(claim.with_group(Group::new(vec![Part { key, mode }])))
+    };
+    acquire(&mut master, NOW, &claim(1, None), 30);
+    acquire(
+        &mut master,
+        NOW,
+        &claim(2, Some(ticket("aaaaaaaaaaaaaaaa:1", 1, 10))),
+        30,
+    );
+    acquire(
+        &mut master,
+        NOW,
+        &claim(3, Some(ticket("bbbbbbbbbbbbbbbb:1", 2, 20))),
+        30,
+    );
+    acquire(&mut master, NOW, &reader(4), 5);
+    acquire(&mut master, NOW, &reader(5), 6);
+    master.put_foreign(b"list");
+    let before = items(&master, NOW);
+    let until = |kind: Kind| {
+        let of = before.iter().filter(|item| item.id.kind == kind);
+        of.map(|item| item.until.map(|until| (until - NOW) / SECOND))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(until(Kind::Line), [Some(20)]);
+    assert_eq!(until(Kind::Place), [Some(10), Some(20)]);
+    assert_eq!(until(Kind::Hold), [Some(5), Some(6)]);
+    assert_eq!(until(Kind::Foreign), [None]);
+    let mut copy = Master::default();
+    before.iter().cloned().for_each(|item| copy.put(item));
+    assert_eq!(items(&copy, NOW), before);
+    // A place that has ended stays in its line, and a hold in its class for a day.
+    let later = items(&copy, NOW + 15 * SECOND);
+    assert!(
+        later
+            .iter()
+            .any(|item| item.until == Some(NOW + 10 * SECOND))
+    );
+    let line = Id::of(Kind::Line, b"nightly", b"");
+    let has_line = |now| items(&copy, now).iter().any(|item| item.id == line);
+    assert!(has_line(NOW + 20 * SECOND - 1) && !has_line(NOW + 20 * SECOND));
+    let holds = |now| {
+        let items = items(&copy, now);
+        items
+            .iter()
+            .filter(|item| item.id.kind == Kind::Hold)
+            .count()
+    };
+    let day = 86_400 * SECOND;
+    assert_eq!(holds(NOW + day + 5 * SECOND - 1), 2);
+    assert_eq!(holds(NOW + day + 5 * SECOND), 1);
+}
