@@ -4,6 +4,7 @@ mod support;
 
 use std::time::Duration;
 
+use futures::StreamExt;
 use quorate::{AcquireError, Leader, Leadership, Observation, Redlock, RedlockBuilder, Wait};
 use quorate_testbed::{ClockShim, Masters, OffsetFile, Reply, ServerOptions, Skew};
 use support::{PATIENCE, ask_server, eventually, masters, ms, redlock, secs, settings};
@@ -385,4 +386,15 @@ async fn terms_rise_after_a_day_without_use_where_a_clock_was_ahead_and_observer
     let second = led(&mut observer).await;
     assert_eq!((second.term, text(&second)), (leads.term(), Some("second")));
     leads.resign().await;
+}
+
+#[tokio::test]
+async fn stream_of_leaders_goes_on_after_its_first_item() {
+    let redlock = Redlock::in_memory(3);
+    let mut changes = Box::pin(observe(&redlock).into_stream());
+    let mut next = async || tokio::time::timeout(PATIENCE, changes.next()).await;
+    assert_eq!(next().await, Ok(Some(None)), "nobody leads");
+    let leads = campaign(&redlock, "here").await;
+    let leader = next().await.expect("in time").flatten();
+    assert_eq!(leader.map(|leader| leader.term), Some(leads.term()));
 }

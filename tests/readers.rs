@@ -381,3 +381,12 @@ async fn a_break_of_readers_takes_their_notes_along() {
     assert_eq!(holders(&masters, &note), 0);
     drop(reader);
 }
+
+#[tokio::test]
+async fn writer_without_a_number_does_not_become_a_reader() {
+    let redlock = Redlock::builder().in_memory(3).fencing(false);
+    let redlock = redlock.build().expect("good settings");
+    let writer = redlock.acquire("doc").await.expect("free");
+    let refused = writer.downgrade().await.expect_err("it has no number");
+    assert_eq!(refused, quorate::DowngradeError::NeedsFencing);
+}

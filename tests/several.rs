@@ -176,3 +176,16 @@ async fn one_alone_is_the_plain_lock() {
     let held = ask_server(first, &["GET", "a"]);
     assert_eq!(held.text().as_deref(), Some(&*guard.token().to_string()));
 }
+
+#[tokio::test]
+async fn guard_names_each_of_its_resources_without_the_key_prefix() {
+    let redlock = Redlock::builder().in_memory(1).prefix("shop:");
+    let redlock = redlock.build().expect("good settings");
+    let named = |guard: &quorate::LockGuard| -> Vec<Vec<u8>> {
+        guard.resources().map(<[u8]>::to_vec).collect()
+    };
+    let one = redlock.acquire("a").await.expect("free");
+    assert_eq!(named(&one), [b"a"]);
+    let both = redlock.lock_all(["c", "b"]).acquire().await.expect("free");
+    assert_eq!(named(&both), [b"c", b"b"]);
+}

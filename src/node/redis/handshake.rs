@@ -431,6 +431,10 @@ mod tests {
                 "max number of clients",
             ),
             ("LOADING s3cr", "LOADING"),
+            (
+                "ERR AUTH s3cr called without any password configured for the default user",
+                "no password set",
+            ),
         ] {
             let fault = hello_fault(error.as_bytes(), true).to_string();
             assert!(fault.contains(wanted), "{error}: {fault}");
