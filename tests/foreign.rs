@@ -8,6 +8,9 @@ use quorate::{AcquireError, Redlock, RestartGuard, StatusVerdict, Wait};
 use quorate_testbed::Masters;
 use support::{ask_server, eventually, holders, masters, ms, secs, settings, take};
 
+/// The key of the generation marker.
+const MARKER: &str = "quorate:masters";
+
 /// All defaults but what a young set of masters and a busy machine need.
 fn fair(masters: &Masters) -> Redlock {
     Redlock::builder()
@@ -144,4 +147,20 @@ async fn a_lock_stands_in_the_database_that_its_url_names() {
     };
     eventually("all masters have it", || masters.iter().all(stands)).await;
     guard.release().await;
+}
+
+#[tokio::test]
+async fn foreign_value_in_the_key_of_the_generation_marker_is_named_and_nothing_is_granted() {
+    for put in [&["SET", MARKER, "junk"][..], &["RPUSH", MARKER, "junk"]] {
+        let masters = masters(1);
+        ask_server(&masters[0], put);
+        let redlock = support::redlock(&masters);
+        let why = redlock.try_acquire("nightly").await.unwrap_err();
+        let named = "quorate:masters holds something that is no mark";
+        assert!(why.to_string().contains(named), "{why}");
+        assert_eq!(
+            ask_server(&masters[0], &["EXISTS", "nightly"]).int(),
+            Some(0)
+        );
+    }
 }

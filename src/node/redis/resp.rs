@@ -292,6 +292,7 @@ mod tests {
             assert_eq!(whole(nil), Value::Nil);
         }
         assert_eq!(whole(b"#t\r\n"), Value::Int(1));
+        assert_eq!(whole(b"#f\r\n"), Value::Int(0));
         assert_eq!(whole(b",1.5\r\n"), Value::Simple(b"1.5"));
         assert_eq!(
             whole(b"*2\r\n:1\r\n*1\r\n+a\r\n"),
