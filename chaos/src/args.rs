@@ -124,7 +124,8 @@ pub(crate) struct RunArgs {
 
     /// What clients do, by kind of lock: lock, transfer, readers, permits, owners, prizes, leader, or `kinds`
     /// (all but lock), or `all`, side by side; of lock also a part: file, register, stock, handover, many, run
-    #[arg(long, alias = "workloads", value_name = "NAME", value_delimiter = ',', default_value = "lock", value_parser = workloads)]
+    /// [default: lock; where a careful operator replaces masters, lock and prizes]
+    #[arg(long, alias = "workloads", value_name = "NAME", value_delimiter = ',', value_parser = workloads)]
     workload: Vec<Named>,
 
     /// Who locks: quorate, or one that is wrong on purpose: half-quorum, no-undo, ignores-loss,
@@ -309,6 +310,22 @@ impl RunArgs {
         })
     }
 
+    /// What clients do, each once.
+    fn workloads(&self, changes: Option<&Changes>) -> Vec<Workload> {
+        let mut workloads: Vec<Workload> = Vec::new();
+        for one in self.workload.iter().flat_map(|named| &named.0) {
+            if !workloads.contains(one) {
+                workloads.push(*one);
+            }
+        }
+        if workloads.is_empty() {
+            workloads.extend(Workload::LOCK);
+            let careful = changes.is_some_and(|changes| changes.operator == Operator::Careful);
+            workloads.extend(careful.then_some(Workload::Prizes));
+        }
+        workloads
+    }
+
     /// What is to be run.
     pub(crate) fn scenario(&self) -> anyhow::Result<Scenario> {
         let changes = self.changes();
@@ -325,12 +342,7 @@ impl RunArgs {
                 name => faults.push(name.parse().map_err(anyhow::Error::msg)?),
             }
         }
-        let mut workloads: Vec<Workload> = Vec::new();
-        for one in self.workload.iter().flat_map(|named| &named.0) {
-            if !workloads.contains(one) {
-                workloads.push(*one);
-            }
-        }
+        let workloads = self.workloads(changes.as_ref());
         if changes.is_some() {
             hazards::check(&faults)?;
         }

@@ -26,7 +26,7 @@ pub enum Workload {
     Permits,
     /// Several processes and nested holds for one owner at a time: another one's mark shows.
     Owners,
-    /// Take prizes from quotas of ten: an eleventh shows.
+    /// Take prizes from quotas of ten, and do jobs that are done once: an eleventh prize and a second time show.
     Prizes,
     /// Lead for a while, and follow whoever leads: two terms at once show.
     Leader,
