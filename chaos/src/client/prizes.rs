@@ -156,15 +156,14 @@ async fn ask(ctx: &Ctx, number: usize) -> Result<(&'static str, Option<u64>), &'
         let left = canary::take(ctx, &name).await;
         return Ok(left.map_or(("sold_out", Some(0)), |left| ("taken", Some(left))));
     }
-    let taken = match job(ctx, number) {
-        Some(job) => job.at_most_once(async |_| ()).await.map(|done| match done {
+    let taken = if let Some(job) = job(ctx, number) {
+        job.at_most_once(async |_| ()).await.map(|done| match done {
             OnceOutcome::Done(()) => Take::Taken { left: 0 },
             _ => Take::SoldOut { left: 0 },
-        }),
-        None => {
-            let quota: Quota = ctx.redlock.quota(&name).wait(Wait::For(PATIENCE));
-            quota.take(1).await
-        }
+        })
+    } else {
+        let quota: Quota = ctx.redlock.quota(&name).wait(Wait::For(PATIENCE));
+        quota.take(1).await
     };
     match taken {
         Ok(Take::Taken { left }) => Ok(("taken", Some(left))),
