@@ -121,3 +121,34 @@ async fn server_whose_records_are_made_anew_counts_as_started_then() {
     let second = Duration::from_secs(1);
     assert!(uptime(&store).await <= began.elapsed() + second);
 }
+
+#[tokio::test]
+async fn lock_whose_record_was_dropped_is_not_granted_again_while_it_lasts() {
+    let Some((server, _)) = server(MariaDbOptions::new().flush(2)).await else {
+        return;
+    };
+    let url = server.url("locks");
+    let ttl = Duration::from_secs(8);
+    let redlock = || {
+        let store = MySql::open(&format!("{url}?timeout=2s&lanes=1")).expect("a URL");
+        let builder = Redlock::builder().node(StoreNode::new(store));
+        let builder = builder.ttl(ttl).max_ttl(ttl);
+        builder.build().expect("a Redlock")
+    };
+    let (holder, other) = (redlock(), redlock());
+    // Both have a session that votes, and keep it.
+    for client in [&holder, &other] {
+        let lock = client.acquire("b").await;
+        lock.expect("once the server is old enough").release().await;
+    }
+    let lock = holder.lock("a").renewal(false).acquire().await;
+    let lock = lock.expect("the lock");
+    server
+        .sql("DROP TABLE locks.quorate_record")
+        .expect("dropped");
+    prepare(&url).await.expect("prepared");
+    let again = other.try_acquire("a").await;
+    assert!(lock.is_valid(), "the machine is too slow for this test");
+    let again = again.is_ok_and(|again| matches!(again, TryAcquire::Acquired(_)));
+    assert!(!again, "two hold the lock");
+}
