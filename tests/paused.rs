@@ -93,7 +93,7 @@ async fn scope_whose_lock_ended_before_its_body_is_lost_and_hands_over_the_value
 #[tokio::test(start_paused = true)]
 async fn scope_of_a_body_that_fails_is_lost_only_where_the_body_did_not_fail() {
     let here = over(&Masters::new(3));
-    let lost = |error: &Box<dyn std::error::Error>| {
+    let lost = |error: Box<dyn std::error::Error>| {
         matches!(
             error.downcast_ref::<ScopeError>(),
             Some(ScopeError::Lost { value: None, .. })
@@ -103,7 +103,7 @@ async fn scope_of_a_body_that_fails_is_lost_only_where_the_body_did_not_fail() {
         stand_still().await;
         Ok(42)
     });
-    assert!(scope.await.as_ref().is_err_and(lost));
+    assert!(scope.await.is_err_and(lost));
     let scope = here.try_scope("r", async |_| {
         stand_still().await;
         Err::<(), Box<dyn std::error::Error>>("no paper".into())
