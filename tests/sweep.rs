@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quorate::node::store::{
     Clocked, Commit, Committed, Greeting, NamedRecord, Record, Session, Store, StoreNode, Table,
@@ -22,6 +22,8 @@ use support::secs;
 /// The outside world, in tokio's time.
 struct World {
     began: tokio::time::Instant,
+    /// What the wall clock showed then: that of the stores shows it as well.
+    wall: u64,
     drawn: AtomicU64,
 }
 
@@ -29,9 +31,15 @@ impl World {
     fn new() -> Self {
         Self {
             began: tokio::time::Instant::now(),
+            wall: wall_micros(),
             drawn: AtomicU64::new(1),
         }
     }
+}
+
+fn wall_micros() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.expect("after 1970").as_micros() as u64
 }
 
 impl Runtime for World {
@@ -40,7 +48,7 @@ impl Runtime for World {
     }
 
     fn wall_micros(&self) -> u64 {
-        1_700_000_000_000_000 + self.began.elapsed().as_micros() as u64
+        self.wall + self.began.elapsed().as_micros() as u64
     }
 
     fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
@@ -146,6 +154,8 @@ async fn observer_hears_of_a_new_leader_at_once_after_minutes_without_one() {
 struct Reachable {
     table: Table,
     away: Arc<AtomicBool>,
+    /// By how many microseconds the dates of its changes are ahead.
+    ahead: Arc<AtomicU64>,
 }
 
 struct ReachableSession(Reachable);
@@ -202,6 +212,10 @@ impl Session for ReachableSession {
         self.0.table.page(from, count).await
     }
 
+    fn date(&self) -> Option<u64> {
+        Some(self.0.table.date()? + self.0.ahead.load(Ordering::Relaxed))
+    }
+
     async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
         self.0.ask()?;
         self.0.table.remove(records).await
@@ -215,6 +229,7 @@ async fn pending_release_of_a_dropped_handle_is_tried_for_a_second_and_no_longer
         let store = Reachable {
             table: Table::new("table", false),
             away: Arc::default(),
+            ahead: Arc::default(),
         };
         let redlock = || {
             let builder = Redlock::builder().ttl(secs(600)).max_ttl(secs(600));
@@ -234,4 +249,96 @@ async fn pending_release_of_a_dropped_handle_is_tried_for_a_second_and_no_longer
         let tried = other.try_acquire("nightly").await.expect("it answers");
         assert_eq!(tried.acquired().is_some(), delivered, "{back_after:?}");
     }
+}
+
+/// The same outside world, with a wall clock that is behind.
+struct Behind(Arc<World>, Duration);
+
+impl Runtime for Behind {
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        self.0.wall_micros() - self.1.as_micros() as u64
+    }
+
+    fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
+        self.0.sleep_until(at)
+    }
+
+    fn spawn(&self, task: BoxFuture<()>) -> bool {
+        self.0.spawn(task)
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        self.0.random(bytes);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_counter_without_use_is_not_followed_by_a_smaller_one_of_a_client_whose_clock_is_behind()
+{
+    let world = Arc::new(World::new());
+    for table in [
+        Table::new("dated", false),
+        Table::new("undated", false).undated(),
+    ] {
+        let redlock = |runtime: Arc<dyn Runtime>| {
+            let builder = Redlock::builder().ttl(secs(30)).runtime(runtime);
+            let builder = builder.node(StoreNode::new(table.clone()));
+            builder.build().expect("good")
+        };
+        let first = redlock(world.clone());
+        let guard = first.acquire("nightly").await.expect("free");
+        let before = guard.fencing_token().expect("fenced");
+        guard.release().await;
+        let stays = first.acquire("held").await.expect("free");
+        // The first one has seen it unchanged for longer than a day.
+        tokio::time::sleep(27 * HOUR).await;
+        let next = redlock(Arc::new(Behind(world.clone(), 30 * HOUR)));
+        let guard = next.acquire("nightly").await.expect("free");
+        let number = guard.fencing_token().expect("fenced");
+        assert!(number > before, "{number} after {before}");
+        guard.release().await;
+        stays.release().await;
+    }
+}
+
+/// A member of an ensemble leads whose clock is ahead; then one leads whose clock is right.
+#[tokio::test(start_paused = true)]
+async fn number_drawn_by_a_wrong_date_of_the_store_is_kept_until_a_day_after_that_date() {
+    let world = Arc::new(World::new());
+    let store = Reachable {
+        table: Table::new("table", false),
+        away: Arc::default(),
+        ahead: Arc::new(AtomicU64::new((48 * HOUR).as_micros() as u64)),
+    };
+    let redlock = || {
+        let builder = Redlock::builder().ttl(secs(30)).runtime(world.clone());
+        let builder = builder.node(StoreNode::new(store.clone()));
+        builder.build().expect("good")
+    };
+    let taken = async |redlock: &Redlock, resource: &str| {
+        let guard = redlock.acquire(resource).await.expect("free");
+        let number = guard.fencing_token().expect("fenced");
+        guard.release().await;
+        number
+    };
+    let first = redlock();
+    let mut last = taken(&first, "nightly").await;
+    taken(&first, "idle").await;
+    store.ahead.store(0, Ordering::Relaxed);
+    // It learns the date again from a change.
+    taken(&first, "other").await;
+    tokio::time::sleep(27 * HOUR).await;
+    for client in [first.clone(), redlock()] {
+        let number = taken(&client, "nightly").await;
+        assert!(number > last, "{number} after {last}");
+        last = number;
+    }
+    tokio::time::sleep(40 * HOUR).await;
+    assert_eq!(records(&store.table).await, ["idle", "nightly"]);
+    tokio::time::sleep(8 * HOUR).await;
+    assert_eq!(records(&store.table).await, [""; 0]);
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::master::{Master, Waiting};
+use crate::keys::Family;
 
 /// Something that a master keeps for a time: a key, a place in a line, a hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +44,16 @@ pub(in crate::node) enum Kind {
 impl Item {
     pub(in crate::node) fn lives(&self, now: u64) -> bool {
         self.until.is_none_or(|until| now < until)
+    }
+
+    /// Whether it is a fencing counter, and a clock that shows `date` (microseconds since 1970) is not a day beyond its
+    /// number. Without it the next number, which is drawn by that clock, could be smaller.
+    pub(in crate::node) fn is_counter_needed_at(&self, date: u64) -> bool {
+        let is_counter = self.id.kind == Kind::Text
+            && self.id.key.starts_with(Family::Fence.before().as_bytes());
+        let number = std::str::from_utf8(&self.what).ok();
+        let number: Option<u64> = number.and_then(|number| number.parse().ok());
+        is_counter && number.is_some_and(|number| number.saturating_add(DAY_US) > date)
     }
 }
 
@@ -105,8 +116,8 @@ impl Master {
     }
 }
 
-/// A day, after which nobody asks for a hold that has ended.
-const DAY_US: u64 = 86_400_000_000;
+/// A day: for so long somebody may ask for a hold that has ended, and a counter is kept beyond its number.
+pub(in crate::node) const DAY_US: u64 = 86_400_000_000;
 
 fn number(bytes: &[u8]) -> u64 {
     let bytes = bytes.try_into().unwrap_or_default();

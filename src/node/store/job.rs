@@ -10,8 +10,8 @@ use super::names::{self, Name};
 use super::shelf::Shelf;
 use super::time::StoreTime;
 use crate::node::actor::mailbox::Queued;
-use crate::node::memory::Master;
-use crate::node::memory::items::{Id, Item, Kind};
+use crate::node::memory::items::{DAY_US, Id, Item, Kind};
+use crate::node::memory::{Dates, Master};
 use crate::node::{Answer, Claim, Fault, Request, ServerRun};
 use crate::protocol::instant::Instant;
 
@@ -133,11 +133,17 @@ impl Job {
         };
         let mut master = Master::default();
         master.set_run(setting.run.clone());
-        master.set_dates(setting.time.dates(setting.now));
+        let dates = setting.time.dates(setting.now);
+        master.set_dates(dates);
         let mut watchers: Vec<Item> = Vec::new();
         for kept in known.iter().flat_map(|(_, kept)| kept.iter()) {
-            let item = kept.item.clone();
+            let mut item = kept.item.clone();
             match item.id.kind {
+                // Drawn while the date of the store was ahead, which has been put right since: kept for another day.
+                Kind::Text if !item.lives(now) && needs(dates, &item) => {
+                    item.until = Some(now + DAY_US);
+                    master.put(item);
+                }
                 Kind::Watcher => watchers.push(item),
                 _ => master.put(item),
             }
@@ -204,6 +210,11 @@ impl Job {
         let refused = |asked: &Asked| matches!(asked.answer, Some(Ok(Answer::Refused { .. })));
         self.asked.iter().any(refused)
     }
+}
+
+/// Whether it is a counter without which the next number could be smaller.
+fn needs(dates: Dates, item: &Item) -> bool {
+    matches!(dates, Dates::Shown(date) if item.is_counter_needed_at(date))
 }
 
 /// What one request comes to.

@@ -343,7 +343,8 @@ impl<S: Store> Lane<S> {
         let now = self.now();
         // A clock that was not heard for long says nothing: next time.
         let time = self.time.now(now).map_or(0, |(least, _)| least);
-        let over = self.sweep.over(now, time, &self.shelf);
+        let date = self.time.removal_date(now);
+        let over = self.sweep.over(now, (time, date), &self.shelf);
         if !over.is_empty() {
             for (name, _) in &over {
                 self.shelf.forget(name);

@@ -6,6 +6,7 @@ use super::contract::Record;
 use super::kept::Kept;
 use super::names::Name;
 use crate::node::memory::Master;
+use crate::node::memory::items::Item;
 
 /// So many records are remembered; beyond that all are forgotten that nobody has asked for lately. A record that
 /// has been forgotten is read once more, and what is dead in one whose store has no clock is waited for once more.
@@ -31,10 +32,11 @@ struct Shelved {
 }
 
 impl Shelved {
-    /// Whether the next change of it would leave nothing.
-    fn is_over(&self, now: u64) -> bool {
+    /// Whether the next change of it would leave nothing, and no counter is needed at that date.
+    fn is_over(&self, now: u64, date: Option<u64>) -> bool {
         let items = || self.kept.iter().map(|kept| &kept.item);
-        if items().any(|item| item.lives(now)) {
+        let needed = |item: &Item| date.is_some_and(|date| item.is_counter_needed_at(date));
+        if items().any(|item| item.lives(now) || needed(item)) {
             return false;
         }
         let mut master = Master::default();
@@ -67,12 +69,17 @@ impl Shelf {
         self.records.len() < MOST / 2
     }
 
-    /// Records in which nothing is of use any more at that time, and that nobody has asked for since that round, with
-    /// their versions.
-    pub(super) fn over(&self, now: u64, since: u64, most: usize) -> Vec<(Name, u64)> {
+    /// Records in which nothing is of use any more at that time, and no counter at that date, where the store dates its
+    /// changes; with their versions. Nobody has asked for them since that round.
+    pub(super) fn over(
+        &self,
+        (now, date): (u64, Option<u64>),
+        since: u64,
+        most: usize,
+    ) -> Vec<(Name, u64)> {
         let over = self.records.iter().filter(|(_, one)| {
             let idle = one.seen < since && one.version > 0 && !one.doubtful;
-            idle && one.is_over(now)
+            idle && one.is_over(now, date)
         });
         let over = over.filter(|(name, _)| !self.is_dirty(name));
         over.map(|(name, one)| (name.clone(), one.version))
@@ -169,7 +176,7 @@ impl Shelf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::memory::items::{Id, Item, Kind};
+    use crate::node::memory::items::{Id, Kind};
     use crate::node::store::kept::Clock;
 
     fn name(number: usize) -> Name {
@@ -253,10 +260,10 @@ mod tests {
         shelf.turn();
         let since = shelf.round();
         shelf.wrote(asked, 7, lease(1_000));
-        assert_eq!(shelf.over(2_000, since, 9), [(over.clone(), 7)]);
-        assert_eq!(shelf.over(2_000, since, 0), []);
-        assert_eq!(shelf.over(999, since, 9), [], "it lives until then");
-        assert_eq!(shelf.over(2_000, since + 1, 9).len(), 2);
+        assert_eq!(shelf.over((2_000, None), since, 9), [(over.clone(), 7)]);
+        assert_eq!(shelf.over((2_000, None), since, 0), []);
+        assert_eq!(shelf.over((999, None), since, 9), [], "it lives until then");
+        assert_eq!(shelf.over((2_000, None), since + 1, 9).len(), 2);
     }
 
     #[test]
@@ -288,7 +295,7 @@ mod tests {
         rounds(&mut shelf, 5);
         shelf.glance(&known, &record, 0);
         shelf.glance(&unknown, &record, 0);
-        let mut over = shelf.over(2_000, 1, 9);
+        let mut over = shelf.over((2_000, None), 1, 9);
         over.sort();
         assert_eq!(over, [(known.clone(), 7), (unknown, 7)]);
         let state = b"\x09junk".to_vec();
@@ -306,7 +313,7 @@ mod tests {
         let kept = Kept::after(&[], vec![item], 0, Clock::Server { slack: 0 }, &[]);
         let mut shelf = Shelf::default();
         shelf.wrote(&name(1), 7, kept);
-        assert_eq!(shelf.over(999, 1, 9), []);
-        assert_eq!(shelf.over(1_000, 1, 9), [(name(1), 7)]);
+        assert_eq!(shelf.over((999, None), 1, 9), []);
+        assert_eq!(shelf.over((1_000, None), 1, 9), [(name(1), 7)]);
     }
 }

@@ -42,10 +42,15 @@ impl Sweep {
         now >= self.at
     }
 
-    /// What is to be removed now, at a time that the store has certainly reached.
-    pub(super) fn over(&mut self, now: Instant, time: u64, shelf: &Shelf) -> Vec<(Name, u64)> {
+    /// What is to be removed now, at a time that the store has certainly reached, and at that date.
+    pub(super) fn over(
+        &mut self,
+        now: Instant,
+        at: (u64, Option<u64>),
+        shelf: &Shelf,
+    ) -> Vec<(Name, u64)> {
         self.at = now + EVERY;
-        let over = shelf.over(time, self.since, MOST);
+        let over = shelf.over(at, self.since, MOST);
         self.since = shelf.round();
         over
     }

@@ -79,6 +79,15 @@ impl StoreTime {
         }
     }
 
+    /// By which date counters are removed, where the store dates its changes: the earlier one of its own and of this
+    /// process's clock, for either may be wrong.
+    pub(super) fn removal_date(&self, now: Instant) -> Option<u64> {
+        match self.dates(now) {
+            Dates::Shown(date) => Some(date.min(self.wall + micros(now, self.origin))),
+            Dates::Own | Dates::Unknown => None,
+        }
+    }
+
     /// A time that the store's clock has certainly reached, and how much further it may be; none where that is not
     /// known well enough.
     pub(super) fn now(&self, now: Instant) -> Option<(u64, u64)> {
