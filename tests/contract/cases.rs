@@ -55,6 +55,7 @@ macro_rules! all_cases {
                 many_locks_are_answered_in_the_order_asked;
             line:
                 a_ticket_key_that_is_gone_is_set_again_by_the_next_heartbeat
+                a_ticket_key_that_is_gone_is_set_to_the_largest_also_by_a_newcomer_with_a_smaller_one
                 releases_of_many_wake_a_line_whose_ticket_key_was_gone_until_a_heartbeat;
             look:
                 a_look_at_nothing_finds_nothing

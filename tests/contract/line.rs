@@ -81,6 +81,19 @@ pub(crate) async fn a_ticket_key_that_is_gone_is_set_again_by_the_next_heartbeat
     }
 }
 
+/// It had its ticket drawn before those that wait already, and comes late.
+pub(crate) async fn a_ticket_key_that_is_gone_is_set_to_the_largest_also_by_a_newcomer_with_a_smaller_one(
+    arm: &Arm,
+) {
+    for (kind, line, [first, last]) in waiters() {
+        arm.clear();
+        arm.put(first.key(), b"another client", Some(LONG));
+        assert_eq!(ticket(arm, acquire(&last, LONG, now())).await, 8, "{kind}");
+        arm.delete_ticket(&line);
+        assert_eq!(ticket(arm, acquire(&first, LONG, now())).await, 8, "{kind}");
+    }
+}
+
 /// The keys that process 7 is woken for.
 #[derive(Clone, Default)]
 struct Woken(Arc<Mutex<Vec<Vec<u8>>>>);

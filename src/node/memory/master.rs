@@ -883,11 +883,12 @@ impl Waiting {
             .is_some();
         if !known {
             self.queue.insert((ticket.number, ticket.waiter.clone()));
-            self.ticket = self.ticket.max(ticket.number);
         }
         if self.ticket == 0 {
             // It was deleted or evicted while others wait.
             self.ticket = self.queue.last().map_or(0, |(number, _)| *number);
+        } else if !known {
+            self.ticket = self.ticket.max(ticket.number);
         }
         self.expires = self.expires.max(ms + beat);
     }
