@@ -195,3 +195,21 @@ async fn full_masters_refuse_each_of_many_attempts_and_take_every_release() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn lock_on_full_masters_can_be_broken_and_is_not_restored() {
+    let masters = masters(3);
+    let redlock = locker(&masters).build().expect("good settings");
+    let plain = redlock.acquire("job").await.expect("free");
+    let reader = redlock.lock("doc").shared().acquire().await.expect("free");
+    fill(&masters);
+    for (guard, resource) in [(&plain, "job"), (&reader, "doc")] {
+        let status = redlock.break_lock(resource).await.expect("a good name");
+        let answered = status.nodes.iter().all(|node| node.state.is_ok());
+        assert!(answered, "{resource}: {status:?}");
+        tokio::time::timeout(TTL, guard.lost())
+            .await
+            .expect("it is told");
+        assert!(masters.iter().all(|master| !has_key(master, resource)));
+    }
+}

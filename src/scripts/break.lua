@@ -13,7 +13,7 @@ if held then
   -- Of another client nobody renews: only what is of ours is marked.
   local marked = held == '{shared}' or string.sub(held, 1, #'{owner}') == '{owner}'
     or #held == 32 and string.match(held, '^%x+$')
-  if marked and left > 0 then
+  if marked then
     local others = redis.call('GET', '{broken}' .. KEYS[1]) or ''
     local lines = {'', held, others}
     if type(said) == 'table' then
@@ -24,6 +24,10 @@ if held then
         lines[#lines + 1] = said[i]
       end
       lines[#lines + 1] = others
+    end
+    if left > 0 then
+      -- Changes nothing and takes no memory: once a script has written, a full server lets it write the mark.
+      redis.pcall('PEXPIRE', KEYS[1], left)
     end
     -- Room for 480 locks, the last one first: a break every three minutes for the longest ttl.
     local all = string.sub(table.concat(lines, '\n'), 1, 16384)

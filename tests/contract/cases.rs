@@ -67,6 +67,7 @@ macro_rules! all_cases {
                 the_mark_of_a_break_outlives_the_longest_ttl_that_any_client_can_have
                 the_first_of_hundreds_that_were_broken_stays_so
                 another_clients_lock_is_broken_without_a_mark
+                a_lock_without_expiry_that_was_broken_stays_so
                 a_break_that_cannot_be_noted_does_nothing
                 a_break_of_nothing_is_no_fault
                 a_break_leaves_another_type_alone;

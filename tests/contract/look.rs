@@ -135,6 +135,17 @@ pub(crate) async fn another_clients_lock_is_broken_without_a_mark(arm: &Arm) {
     assert_eq!((arm.read(KEY), arm.read(&mark(KEY))), (None, None));
 }
 
+/// Its holder renews it as any other.
+pub(crate) async fn a_lock_without_expiry_that_was_broken_stays_so(arm: &Arm) {
+    let holder = claim(KEY, 1);
+    arm.granted(acquire(&holder, LONG, now())).await;
+    arm.put(KEY, &hex(1), None);
+    arm.ask(smash(KEY)).await.expect("broken");
+    let said = arm.ask(extend(&[(&holder, LONG)])).await;
+    assert_eq!(said, Ok(each(&[Extended::NotOurs])));
+    assert_eq!(arm.read(KEY), None);
+}
+
 pub(crate) async fn a_break_that_cannot_be_noted_does_nothing(arm: &Arm) {
     arm.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     arm.put_foreign(&mark(KEY));

@@ -680,9 +680,7 @@ impl Master {
 
     fn break_lock(&mut self, now: u64, key: &[u8], was: KeyState) -> Outcome<KeyState> {
         if let Some(holder) = self.text(now, key)?.map(told) {
-            if was.ttl_left.is_some() {
-                self.mark_as_broken(now, key, &holder, &was)?;
-            }
+            self.mark_as_broken(now, key, &holder, &was)?;
             self.keys.remove(key);
             if keys::is_marker(&holder) {
                 for hold in &was.holds {

@@ -178,6 +178,7 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Operating, "GET {lock}"),
     (Purpose::Operating, "PTTL {lock}"),
     (Purpose::Operating, "DEL {lock}"),
+    (Purpose::Operating, "PEXPIRE {lock} 1"),
     (Purpose::Operating, "GET {fence}"),
     (Purpose::Operating, "ZRANGE {queue} 0 0"),
     (Purpose::Operating, "ZSCORE {alive} x"),
@@ -220,8 +221,10 @@ const USES: &[(Purpose, &str)] = &[
     (Purpose::Semaphores, "PTTL {slot}"),
     (Purpose::Semaphores, "PTTL {of-slot}"),
     (Purpose::Naming, "CLIENT SETNAME quorate"),
-    // Never written here: the key may be there.
     (Purpose::Masters, "GET {masters}"),
+    (Purpose::Masters, "PTTL {masters}"),
+    // No such command: it is refused behind the check of rights, for the key may be there.
+    (Purpose::Masters, "SET {masters} x NX XX"),
     (Purpose::Masters, "CLIENT SETNAME quorate"),
 ];
 
@@ -612,7 +615,9 @@ mod tests {
             Purpose::Notes => "nobody is told who holds a lock",
             Purpose::Elections => "observers go by their timers",
             Purpose::Crowds => "each by itself: more work for the master",
-            Purpose::Masters => "not told when masters are changed: give it before a change",
+            Purpose::Masters => {
+                "not told when masters are changed, and a lost mark is not restored: give it before"
+            }
         }
     }
 
