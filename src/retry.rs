@@ -82,3 +82,39 @@ impl Retry {
 fn times(step: Duration, factor: f64) -> Duration {
     Duration::try_from_secs_f64(step.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Duration = Duration::from_millis(10);
+    const MOST: Duration = Duration::from_millis(80);
+
+    fn delays(factor: f64) -> Vec<Duration> {
+        let retry = Retry::new(FIRST, MOST).factor(factor).seed(7);
+        retry.delays(0).take(50).collect()
+    }
+
+    #[test]
+    fn delays_grow_by_the_factor_up_to_the_most_and_are_at_least_half_their_step() {
+        let steps = [10.0, 20.0, 40.0, 80.0, 80.0];
+        for (delay, step) in delays(2.0).iter().zip(steps) {
+            let whole = Duration::from_secs_f64(step / 1000.0);
+            assert!(
+                *delay >= whole / 2 && *delay <= whole,
+                "{delay:?} of {whole:?}"
+            );
+        }
+        assert!(delays(2.0).iter().all(|delay| *delay <= MOST));
+        let swapped = Retry::new(MOST, FIRST);
+        assert_eq!((swapped.first, swapped.most), (MOST, MOST));
+    }
+
+    #[test]
+    fn factor_that_is_below_one_or_no_number_lets_no_delay_grow_or_shrink() {
+        for factor in [0.1, -3.0, f64::NAN, f64::INFINITY] {
+            let even = |delay: &Duration| *delay >= FIRST / 2 && *delay <= FIRST;
+            assert!(delays(factor).iter().all(even), "{factor}");
+        }
+    }
+}

@@ -37,6 +37,8 @@ struct State {
     young: bool,
     /// It names no records.
     pageless: bool,
+    /// Connecting takes this many milliseconds.
+    connects_in: u64,
 }
 
 /// A connection to one run of it.
@@ -88,6 +90,8 @@ impl Store for Books {
     }
 
     async fn connect(&self) -> Result<(BooksSession, Greeting), Fault> {
+        let connects_in = self.state().connects_in;
+        tokio::time::sleep(ms(connects_in)).await;
         let run = self.state().run;
         let greeting = Greeting::new(ServerRun::new(run.to_string()));
         let session = BooksSession(self.clone(), run);
@@ -395,4 +399,21 @@ async fn value_of_an_earlier_run_of_a_store_that_may_forget_is_not_vouched_for()
         }
     };
     assert!(matches!(error, ValueError::Lost(_)), "{error}");
+}
+
+#[tokio::test]
+async fn store_that_takes_a_while_to_connect_is_waited_for_and_no_longer_than_allowed() {
+    let books = Books::new(true);
+    books.state().connects_in = 100;
+    let redlock = books.redlock().connect_timeout(secs(10));
+    let redlock = redlock.build().expect("good");
+    drop(redlock.acquire("nightly").await.expect("free"));
+    books.state().connects_in = 60_000;
+    let redlock = books.redlock().connect_timeout(ms(100)).build();
+    let why = redlock.expect("good").try_acquire("nightly").await;
+    let why = why.unwrap_err().to_string();
+    assert!(
+        why.contains("no connection within 100ms") || why.contains("connecting"),
+        "{why}"
+    );
 }

@@ -59,6 +59,7 @@ fn lock_is_held_for_its_ttl_and_free_from_that_microsecond_on() {
     let refused = acquire(&mut master, end - 1, &other, 5);
     assert!(matches!(refused, Answer::Refused { .. }), "{refused:?}");
     assert_eq!(master.peek(end - 1, b"nightly").expires, Some(end));
+    assert_eq!(master.peek(end, b"nightly").holder, None);
     let granted = acquire(&mut master, end, &other, 5);
     assert!(matches!(granted, Answer::Granted { .. }), "{granted:?}");
 }

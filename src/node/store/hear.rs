@@ -250,4 +250,26 @@ mod tests {
         say(&shared, &subscriber, b"nnightly");
         assert_eq!(pace(), Pace::Next);
     }
+
+    #[tokio::test]
+    async fn store_that_wakes_nobody_is_not_listened_to() {
+        let key: Arc<[u8]> = b"boss"[..].into();
+        let request = Request::Watch { key, on: true };
+        let subscriber = || Subscriber {
+            process: "0123456789abcdef".into(),
+            node: 0,
+            sink: Arc::new(Nobody),
+        };
+        for (wakes, subscribed) in [(true, true), (true, false), (false, true)] {
+            let table = Table::new("table", true);
+            let table = if wakes { table } else { table.without_wakes() };
+            let shared = Arc::new(Shared::new(table));
+            if subscribed {
+                shared.subscriber.set(subscriber()).expect("the first one");
+            }
+            listen(&shared, &request);
+            let listens = shared.listening.goes_on(shared.context().runtime.now());
+            assert_eq!(listens, wakes && subscribed);
+        }
+    }
 }

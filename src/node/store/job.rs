@@ -347,7 +347,7 @@ mod tests {
             Queued::new(Request::Extend { items }, Reply::ignored())
         };
         let mut jobs = Vec::new();
-        let asked: [&[&[u8]]; 5] = [&[b"a"], &[b"b", b"c"], &[b"d"], &[b"e"], &[b"b", b"a"]];
+        let asked: [&[&[u8]]; 5] = [&[b"c"], &[b"a", b"b"], &[b"d"], &[b"e"], &[b"c", b"b"]];
         for (token, keys) in (1..).zip(asked) {
             Job::sort(&mut jobs, extend(keys, token));
         }
