@@ -46,6 +46,9 @@ const TESTS: &[(&str, Part)] = &[
     ("lost", Part::All),
     ("cancellation", Part::All),
     ("full", Part::All),
+    ("forgotten", Part::All),
+    ("marking", Part::All),
+    ("marks", Part::All),
     ("renewal", Part::All),
     ("traced", Part::All),
     ("stepping_out", Part::All),
@@ -112,5 +115,35 @@ impl Heard {
     /// Whether the simulation is.
     pub(crate) fn simulation(&self) -> bool {
         self.hears("simulation")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::targets;
+
+    /// Test programs that say nothing of the deciding code: of pages, of what the package is made of, of its settings,
+    /// and of verbs that others test already.
+    const NO_JUDGES: [&str; 7] = [
+        "blocking",
+        "crates",
+        "from_env",
+        "interop",
+        "pages",
+        "redis_types",
+        "tidy",
+    ];
+
+    #[test]
+    fn every_test_program_of_the_library_is_a_judge_or_named_as_none() {
+        let files = targets::tracked(&targets::root(), &["tests/*.rs", "tests/*/main.rs"]);
+        let judges: BTreeSet<&str> = TESTS.iter().map(|(name, _)| *name).collect();
+        for file in files.expect("the files") {
+            let name = file.trim_start_matches("tests/").trim_end_matches(".rs");
+            let name = name.trim_end_matches("/main");
+            let known = judges.contains(name) || NO_JUDGES.contains(&name);
+            assert!(known, "name {name} in mutants/src/heard.rs");
+        }
     }
 }
