@@ -11,7 +11,7 @@ mod values;
 
 use crate::clock::MS;
 use crate::kind::Kind;
-use crate::locker::{PERMITS, SEMAPHORES};
+use crate::locker::{PERMITS, SEMAPHORES, place_of_slot};
 use crate::rng::Rng;
 use crate::scenario::{
     ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, PERIOD, Refusal, Scenario, Settings, Step,
@@ -125,6 +125,13 @@ impl Scenario {
                     let all = permits[usize::from(step.resource) % SEMAPHORES];
                     step.kind = Kind::Permit(if agreed { all } else { other });
                 }
+            }
+        }
+        for fault in &mut self.faults {
+            if let FaultKind::Break { resource } = &mut fault.kind
+                && rng.chance(400_000)
+            {
+                *resource = place_of_slot(*resource, rng.below(2) as usize);
             }
         }
     }

@@ -196,7 +196,8 @@ pub fn first_caught(flaw: Flaw, harm: bool, seeds: u64, threads: usize) -> Optio
                     } else {
                         Scenario::draw(seed)
                     };
-                    let shows = scenario.has_values() || !flaw.is_of_values();
+                    let of_values = flaw.is_of_values() || flaw.is_of_carrying();
+                    let shows = scenario.has_values() || !of_values;
                     if !shows || flaw.is_of_notes() && !scenario.has_notes() {
                         continue;
                     }

@@ -11,7 +11,7 @@ use crate::change_plan::{ChangePlan, Named};
 
 impl Flaw {
     /// Those of masters that change, in worlds where they do.
-    pub const OF_CHANGES: [Self; 20] = [
+    pub const OF_CHANGES: [Self; 22] = [
         Self::JointUnion,
         Self::JointOldOnly,
         Self::JointNextOnly,
@@ -32,6 +32,8 @@ impl Flaw {
         Self::ReplaceDeadAtOnce,
         Self::DeadComesBack,
         Self::WarmSpare,
+        Self::ValuesLeftBehind,
+        Self::CarryOneShown,
     ];
 
     /// Whether it is wrong with masters that change.
@@ -61,8 +63,15 @@ impl Flaw {
             Self::MarkLostOnRestart => "mark-lost-on-restart",
             Self::ReplaceDeadAtOnce => "replace-dead-at-once",
             Self::DeadComesBack => "dead-comes-back",
+            Self::ValuesLeftBehind => "values-left-behind",
+            Self::CarryOneShown => "carry-one-shown",
             _ => "warm-spare",
         }
+    }
+
+    /// Whether it is wrong with values while masters change.
+    pub fn is_of_carrying(self) -> bool {
+        matches!(self, Self::ValuesLeftBehind | Self::CarryOneShown)
     }
 
     /// Masters are replaced without a change.

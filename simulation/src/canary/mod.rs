@@ -209,12 +209,18 @@ pub enum Flaw {
     DeadComesBack,
     /// Another server that has been up for long is taken for the one before.
     WarmSpare,
+    /// Values stay where they are: who opens the next masters finds none.
+    ValuesLeftBehind,
+    /// Who carries values takes one that is shown for that of a majority.
+    CarryOneShown,
+    /// A counter is kept for a day, also where it is ahead of the clock.
+    CounterForADay,
 }
 
 impl Flaw {
     /// Every canary that drawn worlds meet; the sound one is not among them, and one resource of several is
     /// lost in the moment of a confirmation in worlds that are made for it only.
-    pub const ALL: [Self; 56] = [
+    pub const ALL: [Self; 57] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,
         Self::ValidityAfterReplies,
@@ -271,6 +277,7 @@ impl Flaw {
         Self::CountToK,
         Self::MasterPicksSlot,
         Self::NoSemaphoreLine,
+        Self::CounterForADay,
     ];
 
     /// Those of masters that are stores, in worlds that have some.
@@ -363,6 +370,7 @@ impl Flaw {
             Self::CountToK => "count-to-k",
             Self::MasterPicksSlot => "master-picks-slot",
             Self::NoSemaphoreLine => "no-semaphore-line",
+            Self::CounterForADay => "counter-for-a-day",
             of_changes if of_changes.is_of_changes() => of_changes.name_at_changes(),
             of_stores => of_stores.name_at_stores(),
         }

@@ -1,6 +1,6 @@
 //! Values under locks, as their users see them (family, section 7): no piece of a quota is handed out twice, nor
 //! one that was not there; a period is done at most once; what is left is never told too high, nor lower than
-//! what was asked for can explain; what is lost hands out nothing any more.
+//! what was asked for can explain; what is lost hands out nothing any more, and nothing is lost where no master restarts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -25,6 +25,8 @@ pub(crate) struct Stock {
     lost: HashMap<usize, (u64, u8)>,
     created: HashMap<usize, u64>,
     removals: Removals,
+    /// Some master has restarted: what it kept does not count any more.
+    restarted: bool,
     /// What each task is at.
     asks: HashMap<usize, Ask>,
     judged: u64,
@@ -181,6 +183,12 @@ impl Stock {
             }
             // Who goes by two sets is told so of values that the next masters do not have yet.
             Told::Lost if ask.step.is_multiple_of(2) && self.was_created_before(ask) => {
+                self.judged += 1;
+                if !self.restarted {
+                    return Err(format!(
+                        "client {client} is told that r{resource} is lost, and no master has restarted"
+                    ));
+                }
                 let first = self.lost.entry(resource).or_insert((now, ask.step));
                 first.1 = first.1.min(ask.step);
             }
@@ -268,6 +276,7 @@ impl Check for Stock {
             return Ok(());
         }
         match fact {
+            Fact::Restarted { .. } => self.restarted = true,
             Fact::Asks {
                 task,
                 resource,

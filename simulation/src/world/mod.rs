@@ -646,6 +646,9 @@ impl World {
             master.clock.jump(now, by as i64);
             master.look_at_all(now);
         }
+        if self.flaw == Some(Flaw::CounterForADay) {
+            self.forget_counters();
+        }
         for process in &mut self.processes {
             process.clock.jump(now, by as i64);
             process.wall_us += (by / 1_000) as i64;

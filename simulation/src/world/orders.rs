@@ -198,12 +198,10 @@ impl World {
                 let read = self.flaw != Some(Flaw::CarryMinority) || self.has_least(master);
                 Heard::Counters(if read { counters } else { Vec::new() })
             }
-            Word::Values => Heard::Counters(self.values_of(master)),
-            Word::Carry(_) if self.flaw == Some(Flaw::NoCarry) => Heard::Done,
-            Word::Carry(counters) => {
-                self.carry_to(master, counters);
-                Heard::Done
-            }
+            Word::Values if self.flaw == Some(Flaw::ValuesLeftBehind) => Heard::Values(Vec::new()),
+            Word::Values => Heard::Values(self.values_of(master)),
+            Word::Carry(_) if self.flaw == Some(Flaw::NoCarry) => Heard::Owned(Vec::new()),
+            Word::Carry(counters) => Heard::Owned(self.carry_to(master, counters)),
             Word::Look => {
                 let seen = self.seen_of(client, master);
                 Heard::Seen(Box::new(seen), self.client_list(master))

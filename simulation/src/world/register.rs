@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use quorate::Instant;
-use quorate::node::{Answer, Claim, Fault, NewValue, Request, ServerRun};
+use quorate::node::{Answer, Claim, Fault, NewValue, Request, ServerRun, StoredValue};
 
 use super::World;
 use super::words::{number, text, token};
@@ -89,6 +89,23 @@ impl World {
             },
         );
         answer
+    }
+
+    /// A canary: the oldest value that some other master shows.
+    pub(super) fn shown_elsewhere(&self, key: &[u8]) -> Option<StoredValue> {
+        let key = [b"quorate:value:", key].concat();
+        let shown = |master: &super::SimMaster| {
+            let text = text(master.holder(master.micros(self.now), &key)?).to_owned();
+            let mut words = text.splitn(3, ' ');
+            let (first, _, bytes) = (words.next()?, words.next()?, words.next()?);
+            Some(StoredValue {
+                number: first.parse().ok()?,
+                bytes: bytes.into(),
+                vouched: true,
+            })
+        };
+        let shown = self.masters.iter().filter_map(shown);
+        shown.min_by_key(|stored| stored.number)
     }
 
     fn say_valued(&mut self, master: usize, request: &Request, answer: &Result<Answer, Fault>) {

@@ -520,6 +520,15 @@ impl World {
         if let Some(flaw) = wrong {
             flaw.heard_of_next(request, &mut answer);
         }
+        let client = self.links[self.conns[conn].link].client;
+        if self.flaw == Some(Flaw::CarryOneShown)
+            && self.scenario.is_operator(client)
+            && let (Request::Read { claim, .. }, Ok(Answer::Value { stored, .. })) =
+                (request, &mut answer)
+            && stored.is_none()
+        {
+            *stored = self.shown_elsewhere(claim.key());
+        }
         answer
     }
 
