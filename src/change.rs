@@ -237,7 +237,13 @@ impl MastersChange<'_> {
         }
         missing.extend(now.not_told(self.strangers_pass));
         none(missing)?;
-        let carried = self.carry_values(closed).await?;
+        // Masters are opened when all is carried: behind one that is open nothing is left to carry, and clients of the next
+        // masters may have written since.
+        let carried = if now.is_any_open() {
+            Vec::new()
+        } else {
+            self.carry_values(closed).await?
+        };
         match self.carry_counters_and_raise(closed).await {
             Err(ChangeError::Missing(mut missing)) => {
                 missing.extend(values::removed(&carried));
@@ -481,6 +487,11 @@ impl Survey {
         let (marked, is_old) = (self.marked(0), self.quorum.is_old(index));
         let mut masters = self.masters.iter().enumerate();
         masters.any(|(other, master)| master.is_old == is_old && marked.has(other))
+    }
+
+    /// Whether some master is open for clients of the next masters.
+    fn is_any_open(&self) -> bool {
+        self.marked(2) != MasterSet::default()
     }
 
     /// Whether a mark stands for other masters than this change knows at that number.

@@ -4,7 +4,7 @@
 
 mod support;
 
-use quorate_simulation::{Flaw, Play, Scenario, Worlds};
+use quorate_simulation::{ChangePlan, Flaw, Kind, Play, Scenario, Step, ValueStep, Worlds};
 use support::{is_caught, must_pass, sweep};
 
 fn seeds() -> u64 {
@@ -46,8 +46,47 @@ fn the_same_seed_gives_the_same_run_where_masters_change() {
     }
 }
 
+const MS: u64 = 1_000_000;
+
+/// Two operators take the same steps. The second reads the old masters for the last time when the first has opened the next
+/// ones, and a client of these has taken units already: it must not write the older number over the later one.
+#[test]
+fn second_operator_carries_no_older_value_over_a_later_one() {
+    let of = |think, verb| Step {
+        think: think * MS,
+        wait: 200 * MS,
+        kind: Kind::Value(verb),
+        ..Step::plain()
+    };
+    let mut taken = 0;
+    for seed in 0..60 {
+        let mut scenario = Scenario::quiet(seed, 6, 5);
+        scenario.settings.max_ttl = scenario.settings.ttl;
+        scenario.clients[2].steps = vec![of(1, ValueStep::Create(40))];
+        for client in 3..5 {
+            let mut steps = vec![of(10, ValueStep::Take(1)); 60];
+            steps[0].think = 1_000 * MS;
+            scenario.clients[client].steps = steps;
+        }
+        scenario.change = Some(ChangePlan {
+            sets: vec![0b00_0111, 0b11_1000],
+            begins: None,
+            goal: 2,
+            operators: 2,
+            pause: 30 * MS,
+            steps: vec![(1, 1), (1, 1), (0, 2), (2, 2), (2, 2)],
+            ahead: None,
+            retires: false,
+        });
+        let outcome = Play::default().run(&scenario);
+        assert_eq!(outcome.violation, None, "{scenario}");
+        taken += outcome.coverage.taken;
+    }
+    assert!(taken > 500, "{taken}");
+}
+
 /// Within how many seeds each canary must be caught.
-const CANARIES: [(Flaw, u64); 20] = [
+const CANARIES: [(Flaw, u64); 22] = [
     (Flaw::JointUnion, 10),
     (Flaw::JointOldOnly, 10),
     (Flaw::JointNextOnly, 10),
@@ -68,6 +107,8 @@ const CANARIES: [(Flaw, u64); 20] = [
     (Flaw::ReplaceDeadAtOnce, 500),
     (Flaw::DeadComesBack, 1_000),
     (Flaw::WarmSpare, 20),
+    (Flaw::ValuesLeftBehind, 6_000),
+    (Flaw::CarryOneShown, 10_000),
 ];
 
 #[test]

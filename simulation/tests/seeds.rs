@@ -62,7 +62,7 @@ fn a_traced_run_is_the_same_run() {
 }
 
 /// Within how many seeds each canary must be caught.
-const CANARIES: [(Flaw, u64); 56] = [
+const CANARIES: [(Flaw, u64); 57] = [
     (Flaw::HalfQuorum, 20),
     (Flaw::ReachableQuorum, 20),
     (Flaw::ValidityAfterReplies, 1_000),
@@ -119,6 +119,7 @@ const CANARIES: [(Flaw, u64); 56] = [
     (Flaw::CountToK, 200),
     (Flaw::MasterPicksSlot, 200),
     (Flaw::NoSemaphoreLine, 200),
+    (Flaw::CounterForADay, 500),
 ];
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::acquire::kind::Kind;
 use crate::error::AcquireError;
+use crate::hold::guard::LockGuard;
 use crate::kinds::register::{Carried, Register};
 use crate::protocol::quorum::MasterSet;
 use crate::redlock::Redlock;
@@ -87,14 +88,27 @@ impl Carrier<'_> {
             attempts += 1;
             let lock = self.redlock.lock(key).of_kind(Kind::Key);
             let guard = lock.wait(Wait::For(self.wait)).acquire().await?;
-            let carried = match Register::under(&guard) {
-                Ok(register) => register.carry(self.open, self.removes).await,
-                Err(error) => Carried::Undecided(error.to_string()),
-            };
+            let carried = self.carry_under(&guard).await;
             guard.release().await;
             if attempts == ATTEMPTS || !matches!(carried, Carried::Undecided(_)) {
                 return Ok(carried);
             }
+        }
+    }
+
+    /// Another operator may have carried it and opened the next masters while this one waited for the lock: then the old
+    /// masters no longer show the last value. Who has written on next masters alone was let in by a majority of them
+    /// before this lock was granted, so a majority is asked.
+    async fn carry_under(self, guard: &LockGuard) -> Carried {
+        match self.redlock.survey().await {
+            Ok(survey) if survey.is_any_open() => return Carried::Nowhere,
+            Ok(survey) if survey.quorum.next_only().is_met_by(survey.well()) => {}
+            Ok(survey) => return Carried::Undecided(survey.faults().join("; ")),
+            Err(error) => return Carried::Undecided(error.to_string()),
+        }
+        match Register::under(guard) {
+            Ok(register) => register.carry(self.open, self.removes).await,
+            Err(error) => Carried::Undecided(error.to_string()),
         }
     }
 }

@@ -88,7 +88,7 @@ impl Notes {
         let floor = self.floor.get(&resource).copied().unwrap_or(0);
         let largest = self.largest.entry(resource).or_default();
         *largest = term.max(*largest);
-        if floor > 0 && floor >= term {
+        if floor > term {
             return Err(format!(
                 "the term {term} of r{resource} was told days behind the term {floor}"
             ));
