@@ -30,6 +30,7 @@ impl Scenario {
             scenario.permit(&mut Rng::stream(seed, 8));
         }
         scenario.meet_strangers(&mut Rng::stream(seed, 7), resources);
+        scenario.break_what_is_rare(&mut Rng::stream(seed, 14));
         scenario.idle_for_days(&mut Rng::stream(seed, 12), true);
         scenario
     }
@@ -138,6 +139,20 @@ impl Scenario {
 }
 
 impl Scenario {
+    /// Breaks a lock under which a value is kept, or that a leader has: in a tenth of these worlds, of which there are few.
+    fn break_what_is_rare(&mut self, rng: &mut Rng) {
+        let rare = self.has_values() || self.has_notes();
+        if self.faults.is_empty() || !rare || !rng.chance(100_000) {
+            return;
+        }
+        for resource in 0..2 {
+            let at = rng.below(self.heal_at - 10 * MS);
+            let kind = FaultKind::Break { resource };
+            self.faults.push(Fault { at, kind });
+        }
+        self.faults.sort_by_key(|fault| fault.at);
+    }
+
     /// Draws strangers, in every tenth world in which something else goes wrong.
     fn meet_strangers(&mut self, rng: &mut Rng, resources: u8) {
         if self.faults.is_empty() || !rng.chance(100_000) {

@@ -4,6 +4,10 @@
 //! 8,000 seeds of each kind of worlds with optimizations; without, only the reasons are looked at. `QUORATE_SEEDS` asks for
 //! another number.
 
+#[expect(
+    dead_code,
+    reason = "canaries and failures are looked at in the other tests"
+)]
 mod support;
 
 use quorate_simulation::{Crossings, HELD, Happening, Masters, Worlds};

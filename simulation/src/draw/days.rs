@@ -3,8 +3,9 @@
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::scenario::Disk;
 
-/// In how many of a million worlds that is so.
+/// In how many of a million worlds that is so: more of those with values or leaders, which are rare by themselves.
 const WORLDS_PPM: u32 = 60_000;
+const RARE_PPM: u32 = 200_000;
 
 const HOUR: u64 = 3_600_000 * MS;
 
@@ -17,7 +18,8 @@ const WRONG: [i64; 4] = [30, 720, 720, 9_600];
 impl Scenario {
     /// By numbers of their own, so that the other worlds are what they were. `dates`: clocks may show wrong dates.
     pub(super) fn idle_for_days(&mut self, rng: &mut Rng, dates: bool) {
-        if !rng.chance(WORLDS_PPM) {
+        let rare = self.has_values() || self.has_notes();
+        if !rng.chance(if rare { RARE_PPM } else { WORLDS_PPM }) {
             return;
         }
         let heal = self.heal_at / MS;
