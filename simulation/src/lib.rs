@@ -43,7 +43,13 @@
 //! - Where asked for (`--changes`), masters that change while clients take locks: clients of every step that are told others at
 //!   any time, marks on the masters, checked as the driver's handshakes and scripts ask for it, and one or two operators who take
 //!   the library's own steps, late, again, killed in between, over words that get lost. An operator's own connection is not
-//!   the library's: its words are executed as such. Values under locks, elections and notes are not played there.
+//!   the library's: its words are executed as such. Quotas, records, leaders and observers go on meanwhile,
+//!   used by clients of every step; an operator carries values, and drops those that are lost.
+//!
+//! - In some worlds nobody uses the masters for days, often while a wrong date has left numbers far ahead (`draw/days.rs`).
+//!
+//! Which kind of lock or value met which happening while a rule could complain is counted (`crossings.rs`) and printed;
+//! `tests/crossings.rs` demands that no cell is empty, or names the reason.
 //!
 //! # What is not
 //!
