@@ -6,6 +6,7 @@ use std::fmt;
 use crate::checks::Moment;
 use crate::coverage::grouped;
 use crate::facts::{Fact, Told};
+use crate::happening::Happening;
 use crate::kind::{Kind, ValueStep};
 use crate::locker::PLACES;
 use crate::scenario::Scenario;
@@ -17,59 +18,6 @@ pub const HELD: [&str; 9] = [
 
 /// The first row of values.
 const VALUES: usize = 6;
-
-/// Something that crosses the use of a lock or of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happening {
-    /// A mark of the masters is raised.
-    Change,
-    /// A master has no memory left.
-    Full,
-    /// A master comes back without all that it knew.
-    Empty,
-    /// The clock of a master jumps: also to a wrong date, and back.
-    Clock,
-    /// The process of a holder stands still.
-    Pause,
-    /// A master loses its scripts.
-    Flush,
-    /// A user loses its rights on a master.
-    Denied,
-    /// A lock is broken by hand.
-    Break,
-    /// Nobody uses the masters for days.
-    Unused,
-}
-
-impl Happening {
-    /// The columns of the table.
-    pub const ALL: [Self; 9] = [
-        Self::Change,
-        Self::Full,
-        Self::Empty,
-        Self::Clock,
-        Self::Pause,
-        Self::Flush,
-        Self::Denied,
-        Self::Break,
-        Self::Unused,
-    ];
-
-    /// What it is called.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Change => "change",
-            Self::Full => "full",
-            Self::Empty => "empty",
-            Self::Clock => "clock",
-            Self::Pause => "pause",
-            Self::Flush => "flush",
-            Self::Denied => "denied",
-            Self::Break => "break",
-            Self::Unused => "unused",
-        }
-    }
-}
 
 /// The masters of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

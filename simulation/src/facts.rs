@@ -6,7 +6,7 @@ use quorate::node::{Answer, Claim, Extended, Fault, Request, Token};
 
 use crate::change_plan::Sets;
 use crate::clock::Clock;
-use crate::crossings::Happening;
+use crate::happening::Happening;
 use crate::kind::{Kind, Scope, ValueStep};
 use crate::locker::Hold;
 

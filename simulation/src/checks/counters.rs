@@ -2,6 +2,7 @@
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Verb};
+use crate::happening::Happening;
 use crate::locker::PLACES;
 use crate::scenario::Scenario;
 use quorate::node::Answer;

@@ -3,6 +3,7 @@
 
 use super::{Check, Moment};
 use crate::facts::{Fact, short};
+use crate::happening::Happening;
 use crate::scenario::Scenario;
 use quorate::node::{Answer, Extended};
 

@@ -6,8 +6,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::{ByValue, Check, Moment};
 use crate::clock::MS;
-use crate::crossings::Happening;
 use crate::facts::{Fact, Seen, Why, short};
+use crate::happening::Happening;
 use crate::scenario::Scenario;
 
 type Value = [u8; 32];

@@ -47,11 +47,11 @@ pub(crate) use watch::Watch;
 
 use crate::canary::Flaw;
 use crate::clock::{BEGIN, Clock};
-use crate::crossings::Happening;
 use crate::facts::Fact;
+use crate::happening::Happening;
 use crate::play::Play;
 use crate::rng::Rng;
-use crate::scenario::{FaultKind, Refusal, Scenario};
+use crate::scenario::{FaultKind, Scenario};
 
 /// What everybody shares.
 pub(crate) struct Shared {
@@ -557,6 +557,9 @@ impl World {
     fn fault(&mut self, index: usize) -> Option<Todo> {
         let fault = self.scenario.faults[index];
         self.say(|| format!("FAULT {:?}", fault.kind));
+        if let Some((what, client, resource)) = Happening::of(fault.kind) {
+            self.tell_happened(what, client, resource);
+        }
         let now = self.now;
         match fault.kind {
             FaultKind::Crash { master, down, .. } => self.crash(master.into(), down),
@@ -567,7 +570,6 @@ impl World {
             }
             FaultKind::Jump { master, by_us } => {
                 self.watch.coverage.jumps += 1;
-                self.happened(Happening::Clock);
                 let master = &mut self.masters[usize::from(master)];
                 master.clock.jump(now, by_us * 1_000);
                 master.look_at_all(now);
@@ -585,18 +587,9 @@ impl World {
             }
             FaultKind::Refuse { master, how, lasts } => {
                 self.masters[usize::from(master)].refusing = Some((now + lasts, how));
-                match how {
-                    Refusal::OutOfMemory => self.happened(Happening::Full),
-                    Refusal::Denied => self.happened(Happening::Denied),
-                    _ => {}
-                }
             }
-            FaultKind::Flush { master } => {
-                self.masters[usize::from(master)].scripts.clear();
-                self.happened(Happening::Flush);
-            }
+            FaultKind::Flush { master } => self.masters[usize::from(master)].scripts.clear(),
             FaultKind::Break { resource } => {
-                self.tell_happened(Happening::Break, None, Some(resource.into()));
                 self.break_lock(resource);
                 return Some(Todo::Break(self.breaks_at_stores(resource)));
             }
@@ -613,7 +606,6 @@ impl World {
             }
             FaultKind::Pause { client, lasts } => {
                 self.watch.coverage.pauses += 1;
-                self.tell_happened(Happening::Pause, Some(client.into()), None);
                 let process = &mut self.processes[usize::from(client)];
                 let until = process.paused_until.max(now + lasts);
                 process.paused_until = until;
@@ -621,18 +613,20 @@ impl World {
                 self.at(until, Event::Resume(client));
             }
             FaultKind::Kill { client, down } => self.kill_process(client, down),
-            FaultKind::Skip { down, .. } => {
-                for client in 0..self.processes.len() {
-                    self.kill_process(client as u8, down);
-                }
-                // When all that is held has ended.
-                self.at(now, Event::Skipped(index as u32));
-            }
+            FaultKind::Skip { down, .. } => self.leave_alone(index, down),
             FaultKind::Tell { client, step, down } => {
                 self.tell_masters(index as u32, (client, step), down);
             }
         }
         None
+    }
+
+    /// All processes end for a while; when all that they held has ended the clocks go on.
+    fn leave_alone(&mut self, fault: usize, down: u64) {
+        for client in 0..self.processes.len() {
+            self.kill_process(client as u8, down);
+        }
+        self.at(self.now, Event::Skipped(fault as u32));
     }
 
     /// All clocks go on by what a fault says, and nothing else.

@@ -13,7 +13,7 @@ use super::net::{Trip, Way};
 use super::{Event, Shared, World};
 use crate::canary::Flaw;
 use crate::clock::{BEGIN, EPOCH_US, MS};
-use crate::crossings::Happening;
+use crate::happening::Happening;
 use crate::locker::{PLACES, name};
 use crate::scenario::Refusal;
 
