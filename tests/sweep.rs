@@ -129,7 +129,8 @@ async fn what_is_of_no_use_any_more_is_removed_by_who_is_there_and_nothing_else_
 #[tokio::test(start_paused = true)]
 async fn observer_hears_of_a_new_leader_at_once_after_minutes_without_one() {
     let world = Arc::new(World::new());
-    let table = Table::new("table", true);
+    // Without a clock of its own its time is the one that is stopped here.
+    let table = Table::new("table", false);
     let redlock = || {
         let builder = Redlock::builder().ttl(secs(1200)).max_ttl(secs(1200));
         let builder = builder.runtime(world.clone());
