@@ -91,7 +91,7 @@ pub(crate) fn run(args: BreakArgs) -> Outcome {
     } else {
         output::print_page(&page(&before))?;
     }
-    if before.answered < before.quorum {
+    if before.verdict == "unknown" {
         return Err(no_quorum(&before));
     }
     Ok(exit::OK)

@@ -271,14 +271,19 @@ pub(crate) fn unanswered<'a>(
     (answered, of, needed): (usize, usize, usize),
     kinds: impl Iterator<Item = &'a str>,
 ) -> Failure {
-    let said = format!("no quorum: {answered} of {of} masters answered, {needed} are needed");
+    let needed = if answered < needed {
+        format!("{needed} are needed")
+    } else {
+        "but no majority of each set (masters and next_masters)".to_owned()
+    };
+    let said = format!("no quorum: {answered} of {of} masters answered, {needed}");
     let kinds: Vec<&str> = kinds.collect();
     if kinds.contains(&Fault::OtherMasters("".into()).kind()) {
         let why = "outdated configuration: the masters have been changed, and what these show is not what is locked now";
         return Failure::new(exit::CONFIG, format!("{said}; {why}"));
     }
     if kinds.contains(&Fault::Quarantined(Duration::ZERO).kind()) {
-        let why = "masters that restarted may have forgotten what is locked, and are asked again when they may vote";
+        let why = "masters that have just started, or have lost their mark, may have forgotten what is locked: they are asked once they may vote";
         return Failure::new(exit::UNAVAILABLE, format!("{said}; {why}"));
     }
     Failure::new(exit::UNAVAILABLE, said)

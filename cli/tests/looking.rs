@@ -91,7 +91,7 @@ fn lock_that_most_masters_forgot_is_called_neither_free_nor_unlocked() {
     assert_eq!(found["answered"], 2);
     assert_eq!(found["masters"][0]["error_kind"], "quarantined");
     assert_eq!(found["masters"][4]["state"], "held");
-    assert!(status.err.contains("restarted"), "{status:?}");
+    assert!(status.err.contains("just started"), "{status:?}");
     assert_eq!((list.code, none.code), (Some(69), Some(69)), "{list:?}");
     assert!(
         list.out.contains("not asked: ") && list.out.contains("restart guard"),

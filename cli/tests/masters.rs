@@ -70,6 +70,28 @@ impl Scene {
     }
 }
 
+/// Three of five answer, and a client of the old masters alone holds the lock on the other two.
+#[test]
+fn break_and_looks_without_a_majority_of_the_old_masters_have_no_quorum() {
+    let scene = Scene(masters(5));
+    for master in scene.0.iter().take(2) {
+        master.stop().expect("stopped");
+    }
+    for words in [
+        &["status", "job"][..],
+        &["list"],
+        &["break", "job", "--yes"],
+    ] {
+        let told = scene.operator(words);
+        assert_eq!(told.code, Some(69), "{words:?}: {told:?}");
+        assert!(
+            told.err.contains("3 of 5 masters answered")
+                && told.err.contains("no majority of each set"),
+            "{told:?}"
+        );
+    }
+}
+
 #[test]
 fn the_walk_of_the_page_changes_the_masters_under_their_clients() {
     let scene = Scene(masters(5));
