@@ -40,6 +40,8 @@ pub(crate) const FLEETING: Times = Times {
 
 const BLINK: Duration = ms(60);
 
+const MONTH: Duration = secs(30 * 86_400);
+
 /// The masters count in whole milliseconds, and not from the same microsecond.
 const GRAIN: Duration = ms(2);
 
@@ -70,6 +72,11 @@ pub(crate) enum Deed {
     Counter(usize, i64),
     Delete(usize),
     DeleteCounter(usize),
+    /// A clock that was a month ahead has left its number.
+    CounterAhead(usize),
+    DeleteTicket(usize),
+    /// Another type where breaks leave their mark.
+    ForeignMark(usize),
     /// Half a blink passes.
     Nap,
     /// All that is fleeting has passed.
@@ -251,6 +258,9 @@ pub(crate) fn deed() -> impl Strategy<Value = Deed> {
         1 => (key(), shift()).prop_map(|(key, shift)| Deed::Counter(key, shift)),
         2 => key().prop_map(Deed::Delete),
         1 => key().prop_map(Deed::DeleteCounter),
+        1 => key().prop_map(Deed::CounterAhead),
+        1 => key().prop_map(Deed::DeleteTicket),
+        1 => key().prop_map(Deed::ForeignMark),
         3 => Just(Deed::Nap),
         2 => Just(Deed::Rest),
         4 => prop::collection::vec(who(), 1..4).prop_map(Deed::Note),
@@ -274,6 +284,7 @@ pub(crate) fn line_deed() -> impl Strategy<Value = Deed> {
         8 => (waiter(), ttl()).prop_map(|(who, ttl)| Deed::Acquire(who, ttl, 0)),
         5 => (waiter(), prop::bool::weighted(0.8)).prop_map(|(who, leave)| Deed::Release(who, leave)),
         3 => Just(Deed::Delete(0)),
+        1 => Just(Deed::DeleteTicket(0)),
         1 => Just(Deed::Break(0)),
         4 => Just(Deed::Nap),
         1 => Just(Deed::Rest),
@@ -317,6 +328,9 @@ pub(crate) fn group_deed() -> impl Strategy<Value = Deed> {
         1 => (0..KEYS.len()).prop_map(Deed::Foreign),
         1 => (0..KEYS.len()).prop_map(Deed::ForeignCounter),
         2 => (0..KEYS.len()).prop_map(Deed::Delete),
+        1 => (0..KEYS.len()).prop_map(Deed::CounterAhead),
+        1 => (0..KEYS.len()).prop_map(Deed::DeleteTicket),
+        1 => (0..KEYS.len()).prop_map(Deed::ForeignMark),
         2 => Just(Deed::Nap),
         1 => Just(Deed::Rest),
     ]
@@ -376,6 +390,16 @@ fn act(deed: &Deed, model: &Arm, times: &Times) -> Act {
         }
         Deed::Delete(key) => Act::Do(Box::new(move |arm| arm.delete(KEYS[key]))),
         Deed::DeleteCounter(key) => Act::Do(Box::new(move |arm| arm.delete(&fence(KEYS[key])))),
+        Deed::CounterAhead(key) => {
+            let value = text(now() + MONTH.as_micros() as u64);
+            Act::Do(Box::new(move |arm| {
+                arm.put(&fence(KEYS[key]), &value, Some(ttls[2]));
+            }))
+        }
+        Deed::DeleteTicket(key) => Act::Do(Box::new(move |arm| arm.delete_ticket(KEYS[key]))),
+        Deed::ForeignMark(key) => Act::Do(Box::new(move |arm| {
+            arm.put_foreign(&[b"quorate:broken:", KEYS[key]].concat());
+        })),
         Deed::Nap => Act::Pass(Some(BLINK / 2)),
         Deed::Rest => Act::Pass(None),
         Deed::Note(holders) => {

@@ -180,8 +180,7 @@ impl Arm {
                 records.change(lock, &mut |master, _| master.forget_ticket(lock));
             }
             Master::Server(server) => {
-                let deleted = Self::command(server, &[b"DEL", &key]).int();
-                assert_eq!(deleted, Some(1), "there was a line");
+                Self::command(server, &[b"DEL", &key]);
             }
         }
     }
