@@ -435,3 +435,33 @@ async fn clients_of_both_sets_use_the_values_of_the_old_masters_from_prepare_and
     assert_eq!(both.quota("peas").left().await, Ok(5));
     assert_eq!(both.quota("beans").left().await, Ok(7));
 }
+
+/// The lock may be held by an owner, whose further hold would get a larger number than its first.
+#[tokio::test]
+async fn counter_is_not_carried_where_the_operator_may_not_read_its_lock() {
+    let scene = Scene::start();
+    for server in &scene.servers {
+        let user = "ACL SETUSER narrow on nopass ~quorate:* &* +@all";
+        let user: Vec<&str> = user.split(' ').collect();
+        assert!(ask_server(server, &user).is_ok());
+    }
+    let narrow = |which| {
+        let urls = scene.urls(which).into_iter();
+        urls.map(|url| url.replace("redis://", "redis://narrow:x@"))
+    };
+    let both = settings(narrow(0..3))
+        .max_ttl(MAX_TTL)
+        .ttl(MAX_TTL)
+        .node_timeout(ms(250));
+    let both = both.next_masters(narrow(2..5)).build().expect("both");
+    prepare(&both.change().expect("a change")).await;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let ahead = (now.expect("a date").as_micros() + 3_600_000_000).to_string();
+    ask_server(&scene.servers[0], &["SET", "quorate:fence:job", &ahead]);
+    let held = scene.both().owner("order-7").expect("a good id");
+    let held = held.acquire("job").await.expect("free");
+    let missing = missing_of(opened(&both).await);
+    let says = |line: &String| line.to_lowercase().contains("user") || line.contains("right");
+    assert!(missing.iter().any(says), "{missing:?}");
+    held.release().await;
+}

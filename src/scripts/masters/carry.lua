@@ -6,7 +6,16 @@ local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 for i, key in ipairs(KEYS) do
   local counter, v = tonumber(call('GET', key) or '0'), tonumber(ARGV[i + 1])
-  if counter < v then
+  local held = redis.pcall('GET', string.sub(key, string.len('{fence}') + 1))
+  if type(held) == 'table' and held.err and not string.find(held.err, 'WRONGTYPE', 1, true) then
+    -- A lock that this user may not read may be an owner's.
+    return held
+  end
+  local owned = type(held) == 'string' and string.sub(held, 1, string.len('{owner}')) == '{owner}'
+  said[i] = 0
+  if owned and counter <= v then
+    said[i] = held
+  elseif counter < v then
     --+ fence/lives.lua
     call('SET', key, ARGV[i + 1], 'PX', fence_lives)
     raised = raised + 1
