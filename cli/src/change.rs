@@ -11,6 +11,14 @@ use quorate::{ChangeError, ChangeStage, ClientKind, MasterSeen, MastersChange, R
 use crate::config::{self, MasterOptions};
 use crate::exit::{self, Failure, Meaning, Outcome};
 use crate::output::{self, Cell, GREEN, RED, YELLOW, human};
+use crate::process;
+use crate::run::leaving_nothing;
+
+/// The ttl of the locks under which values are carried, at most: they are renewed, and an operator that is killed leaves them
+/// locked for no longer.
+const LOCKED: Duration = Duration::from_secs(5);
+
+const CUT_SHORT: &str = "the step may be done in part: take it again";
 
 /// What stands below `quorate masters --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -98,28 +106,30 @@ pub(crate) fn run(args: ChangeArgs) -> Outcome {
     | Step::Finish(step)
     | Step::BackOut(step)) = &args.step;
     let (masters, _) = step.masters.clone().complete()?;
-    // No lock is taken: any ttl will do that fits the longest.
-    let ttl = masters.max_ttl.unwrap_or(config::MAX_TTL);
+    let ttl = masters.max_ttl.unwrap_or(config::MAX_TTL).min(LOCKED);
     let redlock = config::redlock(&masters, Some(ttl))?;
-    let strangers_pass = step.strangers_pass;
-    config::block_on(async {
-        if let Step::Status(_) = args.step {
-            return status(&redlock).await;
-        }
-        if let Step::Mark(_) = args.step {
-            return marked(&redlock).await;
-        }
-        let change = redlock.change().map_err(Failure::usage)?;
-        let change = change.strangers_pass(strangers_pass);
-        match args.step {
-            Step::Prepare(_) => prepared(&change).await,
-            Step::Close(_) => closed(&change).await,
-            Step::Open(_) => opened(&change).await,
-            Step::Finish(_) => finished(&change).await,
-            Step::BackOut(_) => left(&change).await,
-            Step::Status(_) | Step::Mark(_) => status(&redlock).await,
-        }
-    })
+    let work = take_step(&args, &redlock, step.strangers_pass);
+    let work = process::unless_asked_to_end(work, CUT_SHORT);
+    config::block_on(leaving_nothing(&redlock, masters.parting(), work))
+}
+
+async fn take_step(args: &ChangeArgs, redlock: &Redlock, strangers_pass: bool) -> Outcome {
+    if let Step::Status(_) = args.step {
+        return status(redlock).await;
+    }
+    if let Step::Mark(_) = args.step {
+        return marked(redlock).await;
+    }
+    let change = redlock.change().map_err(Failure::usage)?;
+    let change = change.strangers_pass(strangers_pass);
+    match args.step {
+        Step::Prepare(_) => prepared(&change).await,
+        Step::Close(_) => closed(&change).await,
+        Step::Open(_) => opened(&change).await,
+        Step::Finish(_) => finished(&change).await,
+        Step::BackOut(_) => left(&change).await,
+        Step::Status(_) | Step::Mark(_) => status(redlock).await,
+    }
 }
 
 async fn status(redlock: &Redlock) -> Outcome {
