@@ -236,7 +236,7 @@ fn marked(masters: &[Inspection], add: &mut impl Add) {
     let what = if masters.iter().any(|m| m.marked == Some(true)) {
         "some masters have no mark: clients leave their votes out for a while where they see the mark of another"
     } else {
-        "the masters are not marked: another server that was already running would vote at once behind the address of one"
+        "the masters are not marked: if the address of one led to another server that is already running, that would vote at once"
     };
     add(
         Severity::Note,

@@ -11,7 +11,7 @@ use crate::output;
 pub(crate) const AFTER_HELP: &str = "\
 MySQL and MariaDB need four tables, ZooKeeper a path; Redis and Valkey need nothing. What is there already stays as it
 is, so this can be said again at any time, also while locks are held; an older form is brought up to date, and a table that
-is missing or has another engine is made good. Where the records had to be made, the server's votes count after max_ttl.
+is missing or has another engine is repaired. Where the records had to be made, the server's votes count after max_ttl.
 
 It is said with a user who may create tables (or znodes), and the locks are then taken with one who may not: the
 grants that this one needs are printed.
@@ -76,7 +76,7 @@ async fn mysql(url: &str) -> Result<String, Failure> {
         }
     );
     for repaired in &report.repaired {
-        text.push_str(&format!("  made good: {repaired}\n"));
+        text.push_str(&format!("  repaired: {repaired}\n"));
     }
     for grant in &report.grants {
         text.push_str(&format!("  the locks' user needs: {grant}\n"));

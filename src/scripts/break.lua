@@ -10,7 +10,7 @@ local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 --+ note/said.lua
 local was = {held and string.sub(held, 1, 96), left, redis.call('GET', '{fence}' .. KEYS[1]), said}
 if held then
-  -- Of another client nobody renews: only what is of ours is marked.
+  -- Nobody renews the lock of another client: only locks of ours are marked.
   local marked = held == '{shared}' or string.sub(held, 1, #'{owner}') == '{owner}'
     or #held == 32 and string.match(held, '^%x+$')
   if marked then
@@ -31,8 +31,8 @@ if held then
     end
     -- Room for 480 locks, the last one first: a break every three minutes for the longest ttl.
     local all = string.sub(table.concat(lines, '\n'), 1, 16384)
-    -- Twice the longest ttl that any client can have, which is the life of a counter: what the key has left, or this client's
-    -- MAX_TTL, says nothing of a renewal that is still on its way, or of a master where the break comes later.
+    -- Two days, twice the longest ttl that any client can have. What the key has left, and this client's MAX_TTL, say nothing
+    -- about a renewal that is still on its way, or about a master where the break arrives later.
     redis.call('SET', '{broken}' .. KEYS[1], all, 'PX', 2 * FENCE_TTL)
   end
   redis.call('DEL', KEYS[1])

@@ -3,8 +3,8 @@
 -- KEYS: locks. ARGV: value and ttl ms of each; a ttl of 0 means withdrawn, leave it alone; with a minus in
 -- front of it there is a note, which is to be kept.
 -- Reply: one digit a lock: 1 (ours), 2 (was missing, put back), 3 (withdrawn), 4 (ours, its note is gone),
--- 5 (not known), 0 (somebody else's). As an array where a lock failed: its error in place of its digit, for one lock
--- that cannot be looked at, or that a full server does not take back, ends no other.
+-- 5 (not known), 0 (somebody else's). If a lock failed, an array with its error in place of its digit: a lock that cannot be
+-- looked at, or that a full server does not restore, ends no other renewal.
 local said = {}
 --+ mark/has.lua
 --+ many/call.lua
@@ -15,7 +15,7 @@ local function extend(key, value, ttl, noted)
     if string.sub(held.err, 1, 9) == 'WRONGTYPE' then
       return '0'
     end
-    -- Not allowed to look: that is no answer, and least of all "somebody else's". Raised here, where it says what.
+    -- The user may not read it, which does not mean "somebody else's". Asked again, for an error that names the call.
     held = call('GET', key)
   end
   if held == value then

@@ -2,14 +2,15 @@
 -- back what is missing, with its number, unless an operator has broken it.
 -- KEYS: lock keys. ARGV: of each value, ttl ms (0 means withdrawn, leave it alone), 'x' or the marker of its
 -- class, and its number.
--- Reply: one digit a key: 1 (ours), 2 (was missing, put back), 3 (withdrawn), 5 (not known), 0 (not ours). As an array
--- where a key failed, as in EXTEND.
--- Of the writes to a key the first is the one that a full server refuses: it lets the others pass, so none is half done.
+-- Reply: one digit a key: 1 (ours), 2 (was missing, put back), 3 (withdrawn), 5 (not known), 0 (not ours). If a key failed,
+-- an array as in EXTEND.
+-- A full server refuses writes that take memory until the script has written once. So it refuses the first write to a key or
+-- none of them, and no key is written in part.
 local said = {}
 --+ mark/has.lua
 --+ many/call.lua
 --+ many/each.lua
-local time = call('TIME')
+local time = redis.call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 --+ mark/has.lua
 --+ mark/class.lua
@@ -19,7 +20,7 @@ local function keep(key, value, ttl, mode, number)
     if string.sub(held.err, 1, 9) == 'WRONGTYPE' then
       return '0'
     end
-    -- Not allowed to look: that is no answer, and least of all "somebody else's". Raised here, where it says what.
+    -- The user may not read it, which does not mean "somebody else's". Asked again, for an error that names the call.
     held = call('GET', key)
   end
   local ours = mode == 'x' and value or mode
@@ -51,7 +52,7 @@ local function keep(key, value, ttl, mode, number)
     return '0'
   end
   if held then
-    -- Also where it lives for long enough: this write takes no memory.
+    -- Also where the key lives for long enough: this write takes no memory, and a full server lets those behind it pass.
     local left = call('PTTL', key)
     call('PEXPIRE', key, math.max(left, tonumber(ttl)))
   end

@@ -21,7 +21,7 @@ for i, key in ipairs(KEYS) do
   end
   if left > 0 or held == value then
     if left > 0 and type(redis.pcall('GET', note)) ~= 'table' then
-      -- A full server refuses it: so be it, and the others are tried all the same.
+      -- A full server refuses it. The notes of the other locks are tried all the same.
       local written = redis.pcall('SET', note, value .. ' ' .. text, 'PX', left * NOTE_LIVES)
       said[i] = written.ok and '1' or '0'
     end

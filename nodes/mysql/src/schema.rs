@@ -61,7 +61,7 @@ pub struct Report {
     pub version: u64,
     /// Whether anything had to be made; otherwise all was there.
     pub made: bool,
-    /// What was wrong with the tables of a server that had been prepared before, and has been made good.
+    /// What was wrong with the tables of a server that had been prepared before, and has been repaired.
     pub repaired: Vec<String>,
     /// What a user needs who takes locks, as statements; `USER` stands for the user.
     pub grants: Vec<String>,
@@ -72,12 +72,13 @@ impl fmt::Display for Report {
         let made = if self.made { "made" } else { "was there" };
         writeln!(
             f,
-            "{}: schema of version {} {made}; the user who takes locks needs:",
+            "{}: schema of version {} {made}",
             self.name, self.version
         )?;
         for repaired in &self.repaired {
-            writeln!(f, "  made good: {repaired};")?;
+            writeln!(f, "  repaired: {repaired}")?;
         }
+        writeln!(f, "the user who takes locks needs:")?;
         self.grants
             .iter()
             .try_for_each(|grant| writeln!(f, "  {grant};"))

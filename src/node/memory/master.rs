@@ -44,13 +44,13 @@ pub struct Master {
 /// The clock that numbers are drawn by.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::node) enum Dates {
-    /// The one by which keys expire.
+    /// The clock by which keys expire.
     #[default]
     Own,
-    /// Another one, which shows this many microseconds since 1970 now.
+    /// Another clock, which shows this many microseconds since 1970 now.
     Shown(u64),
-    /// That of the client that asks, which may be behind that of any client before. So a counter that is once there is
-    /// kept for ever: no clock can tell when a number without it would be larger.
+    /// The clock of the client that asks. It may be behind the clocks of earlier clients, so a counter is kept for ever:
+    /// without it the next number could be smaller at any time.
     Unknown,
 }
 
@@ -697,8 +697,8 @@ impl Master {
         Ok(KeyState { queue, ..was })
     }
 
-    /// One line for each of ours that was broken, the last one first: another client's nobody renews. Of a class one for the
-    /// marker and the counter, and one for each hold.
+    /// Adds the lock to the mark, in front of those that were broken before: its value, or for a class the marker with the
+    /// counter, and each hold. Nobody renews the lock of another client, so that is not marked.
     fn mark_as_broken(
         &mut self,
         now: u64,
@@ -734,8 +734,8 @@ impl Master {
         Ok(mark.windows(line.len()).any(|piece| piece == line))
     }
 
-    /// Whether a hold of a class with this number was broken: it was here, or its number is not above the counter of that
-    /// time.
+    /// Whether a break has ended this hold of a class: the mark names it, or its number is not above the counter at the last
+    /// break of this class.
     pub(super) fn is_hold_broken(
         &mut self,
         now: u64,

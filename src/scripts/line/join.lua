@@ -16,13 +16,13 @@ for _, name in ipairs({queue, alive}) do
 end
 local left = call('PTTL', ticket)
 if left == -2 then
-  -- The first in line; or the ticket was deleted or evicted. Without it the next to come would draw a ticket that is smaller
-  -- than those that wait, and calls of many would pass the line.
+  -- This waiter is the first in line, or the ticket key was deleted or evicted. Without it the next waiter would draw a ticket
+  -- below those in the queue, and calls for many locks would take the line for empty.
   local last = call('ZRANGE', queue, -1, -1, 'WITHSCORES')
   call('SET', ticket, string.format('%.0f', last[2]), 'PX', ends)
 else
   if new and tonumber(call('GET', ticket)) < tonumber(number) then
-    -- The next to come draws a larger ticket.
+    -- The next waiter draws a larger ticket.
     call('SET', ticket, number, 'KEEPTTL')
   end
   if left < beat then

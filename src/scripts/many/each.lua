@@ -1,5 +1,5 @@
--- What is said of one lock by `of(..)`: its error where it ends with one, or 5 where what stands beside it is none of
--- ours.
+-- The reply of `of(..)` for one lock. An error becomes the reply, so that the other locks of the call are still answered; 5
+-- where a key that belongs to this lock holds something that is not ours.
 local odd = false
 local function each(of, ...)
   local _, one = pcall(of, ...)

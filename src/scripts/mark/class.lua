@@ -1,5 +1,6 @@
--- Whether the hold `value` of the class `mode`, with that `number`, was broken by what the `mark` tells of: it was here, or
--- there were holds of this class then, and none that came later has a number that is not above the counter of that time.
+-- Whether a break has ended the hold `value` of the class `mode`, whose number is `number`; `mark` is what breaks have left.
+-- Either the mark names it, or its number is not above the counter at the last break of this class. Later holds have larger
+-- numbers, except one that this master did not grant: that one is not restored here.
 local function has_hold(mark, mode, value, number)
   if not mark or has(mark, value) then
     return mark
