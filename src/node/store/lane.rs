@@ -311,6 +311,12 @@ impl<S: Store> Lane<S> {
             if self.sweep.is_due(self.now()) {
                 self.sweep(online).await?;
             }
+            if self.time.is_date_old(self.now()) {
+                // A new session asks for it; what comes meanwhile waits for that.
+                self.patience = Some(self.now() + limit);
+                *online = self.connect().await?;
+                self.patience = None;
+            }
         }
         Ok(())
     }

@@ -8,6 +8,10 @@ use crate::node::memory::Dates;
 /// How far the rates of two clocks differ at most, in parts of a thousand: what a lease allows for as well.
 const RATE: u64 = 10;
 
+/// A date that the store has told is good for so long, in microseconds: half the time for which a counter is kept. So nobody
+/// who goes by a date from before it was put right meets a counter that others have drawn since and removed already.
+const DATED: u64 = 43_200_000_000;
+
 /// A look at the server's clock is good for so long, in microseconds.
 const STALE: u64 = 10_000_000;
 
@@ -77,6 +81,12 @@ impl StoreTime {
             Some((date, heard)) => Dates::Shown(date + micros(now, heard)),
             None => Dates::Unknown,
         }
+    }
+
+    /// Whether the store has to be asked for the date again: it may have been put right since.
+    pub(super) fn is_date_old(&self, now: Instant) -> bool {
+        self.dated
+            .is_some_and(|(_, heard)| micros(now, heard) > DATED)
     }
 
     /// By which date counters are removed, where the store dates its changes: the earlier one of its own and of this
