@@ -55,61 +55,99 @@ pub(crate) struct Carrier<'a> {
 
 impl Carrier<'_> {
     /// Carries the values under these lock keys: what was done, and one line for each value that somebody has to see to.
+    /// Names whose locks are held by others come last, so that none of the others waits for them.
     pub(crate) async fn carry_all(self, keys: &[Vec<u8>]) -> (Vec<CarriedValue>, Vec<String>) {
         let (mut carried, mut left) = (Vec::new(), Vec::new());
-        for page in keys.chunks(TOGETHER) {
-            let each = page.iter().map(|key| self.carry(key));
-            for (key, outcome) in page.iter().zip(futures::future::join_all(each).await) {
-                let name = String::from_utf8_lossy(key).into_owned();
-                match outcome {
-                    Ok(Carried::Nowhere) => {}
-                    Ok(done @ (Carried::Both | Carried::Removed)) => carried.push(CarriedValue {
-                        name,
-                        is_carried: matches!(done, Carried::Both),
-                    }),
-                    Ok(Carried::Lost(shown)) => left.push(format!(
-                        "{name:?}: lost, or created or removed in part: no majority of the old masters has it ({shown}): \
-                         drop it with a client of both sets (quorate quota drop, quorate once --drop)"
-                    )),
-                    Ok(Carried::Undecided(shown)) => left.push(format!(
-                        "{name:?}: not carried: too few masters could take it ({shown}): take this step again"
-                    )),
-                    Err(error) => left.push(format!("{name:?}: not carried: {error}")),
+        let mut pending: Vec<&Vec<u8>> = keys.iter().collect();
+        for attempt in 1..=ATTEMPTS {
+            let first = attempt == 1;
+            let wait = if first { Duration::ZERO } else { self.wait };
+            let group = if first { TOGETHER } else { 1 };
+            let mut again = Vec::new();
+            for page in pending.chunks(TOGETHER) {
+                let groups = page.chunks(group).map(|keys| self.carry(keys, wait));
+                let outcomes = futures::future::join_all(groups).await;
+                for (key, outcome) in page.iter().zip(outcomes.into_iter().flatten()) {
+                    let may_change = match &outcome {
+                        Ok(outcome) => matches!(outcome, Carried::Undecided(_)),
+                        Err(_) => first && !self.wait.is_zero(),
+                    };
+                    if may_change && attempt < ATTEMPTS {
+                        again.push(*key);
+                    } else {
+                        note(key, outcome, &mut carried, &mut left);
+                    }
                 }
             }
+            pending = again;
         }
         (carried, left)
     }
 
-    /// Carries one value, under its lock.
-    async fn carry(self, key: &[u8]) -> Result<Carried, AcquireError> {
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
-            let lock = self.redlock.lock(key).of_kind(Kind::Key);
-            let guard = lock.wait(Wait::For(self.wait)).acquire().await?;
-            let carried = self.carry_under(&guard).await;
-            guard.release().await;
-            if attempts == ATTEMPTS || !matches!(carried, Carried::Undecided(_)) {
-                return Ok(carried);
-            }
-        }
+    /// Carries these values, each under its lock, behind one look at the marks.
+    async fn carry(self, keys: &[&Vec<u8>], wait: Duration) -> Vec<Result<Carried, AcquireError>> {
+        let guards = keys.iter().map(|key| {
+            let lock = self.redlock.lock(key.as_slice()).of_kind(Kind::Key);
+            lock.wait(Wait::For(wait)).acquire()
+        });
+        let guards = futures::future::join_all(guards).await;
+        let closed = self.look().await;
+        let each = guards
+            .into_iter()
+            .map(|guard| self.carry_under(guard, &closed));
+        futures::future::join_all(each).await
     }
 
-    /// Another operator may have carried it and opened the next masters while this one waited for the lock: then the old
-    /// masters no longer show the last value. Who has written on next masters alone was let in by a majority of them
-    /// before this lock was granted, so a majority is asked.
-    async fn carry_under(self, guard: &LockGuard) -> Carried {
+    async fn carry_under(
+        self,
+        guard: Result<LockGuard, AcquireError>,
+        closed: &Result<(), Carried>,
+    ) -> Result<Carried, AcquireError> {
+        let guard = guard?;
+        let carried = match (closed, Register::under(&guard)) {
+            (Err(carried), _) => carried.clone(),
+            (Ok(()), Ok(register)) => register.carry(self.open, self.removes).await,
+            (Ok(()), Err(error)) => Carried::Undecided(error.to_string()),
+        };
+        guard.release().await;
+        Ok(carried)
+    }
+
+    /// Another operator may have carried the values and opened the next masters while this one waited for their locks: then
+    /// the old masters no longer show the last values. A majority of the next masters is asked, because a majority of them
+    /// had let in every client that wrote on next masters alone before these locks were granted.
+    async fn look(self) -> Result<(), Carried> {
         match self.redlock.survey().await {
-            Ok(survey) if survey.is_any_open() => return Carried::Nowhere,
-            Ok(survey) if survey.quorum.next_only().is_met_by(survey.well()) => {}
-            Ok(survey) => return Carried::Undecided(survey.faults().join("; ")),
-            Err(error) => return Carried::Undecided(error.to_string()),
+            Ok(survey) if survey.is_any_open() => Err(Carried::Nowhere),
+            Ok(survey) if survey.quorum.next_only().is_met_by(survey.well()) => Ok(()),
+            Ok(survey) => Err(Carried::Undecided(survey.faults().join("; "))),
+            Err(error) => Err(Carried::Undecided(error.to_string())),
         }
-        match Register::under(guard) {
-            Ok(register) => register.carry(self.open, self.removes).await,
-            Err(error) => Carried::Undecided(error.to_string()),
-        }
+    }
+}
+
+/// Puts down what became of one value.
+fn note(
+    key: &[u8],
+    outcome: Result<Carried, AcquireError>,
+    carried: &mut Vec<CarriedValue>,
+    left: &mut Vec<String>,
+) {
+    let name = String::from_utf8_lossy(key).into_owned();
+    match outcome {
+        Ok(Carried::Nowhere) => {}
+        Ok(done @ (Carried::Both | Carried::Removed)) => carried.push(CarriedValue {
+            name,
+            is_carried: matches!(done, Carried::Both),
+        }),
+        Ok(Carried::Lost(shown)) => left.push(format!(
+            "{name:?}: lost, or created or removed in part: no majority of the old masters has it ({shown}): \
+             drop it with a client of both sets (quorate quota drop, quorate once --drop)"
+        )),
+        Ok(Carried::Undecided(shown)) => left.push(format!(
+            "{name:?}: not carried: too few masters could take it ({shown}): take this step again"
+        )),
+        Err(error) => left.push(format!("{name:?}: not carried: {error}")),
     }
 }
 

@@ -24,6 +24,7 @@ pub(crate) struct Register<'a> {
 }
 
 /// What came of a value when the masters change; what the masters show, where somebody has to see to it.
+#[derive(Clone)]
 pub(crate) enum Carried {
     /// Both sets have it.
     Both,
