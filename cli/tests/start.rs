@@ -294,7 +294,8 @@ fn a_pipe_in_the_place_of_the_file_is_refused_and_not_waited_for() {
 fn a_file_that_is_named_may_come_out_of_a_pipe() {
     let masters = masters(1);
     let urls = masters.urls().join(",");
-    let script = format!("exec \"$@\" status r --restart-guard off --config <(echo 'masters = \"{urls}\"')");
+    let script =
+        format!("exec \"$@\" status r --restart-guard off --config <(echo 'masters = \"{urls}\"')");
     let quorate = bare();
     let done = done(&mut by(&["bash", "-c", &script, "bash"], &quorate));
     assert_eq!(done.code, Some(0), "{done:?}");
