@@ -113,7 +113,7 @@ const CANARIES: [(Flaw, u64); 57] = [
     (Flaw::NoteOfAnybody, 1_000),
     (Flaw::NoteLeft, 2_000),
     (Flaw::NoteOfLast, 2_000),
-    (Flaw::TermOfOne, 200),
+    (Flaw::TermOfOne, 2_000),
     (Flaw::TicketPerResource, 2_000),
     (Flaw::MgetWrongtype, 2_000),
     (Flaw::CountToK, 200),
