@@ -85,11 +85,14 @@ impl Stock {
         (resource, step): (usize, u8),
         verb: ValueStep,
     ) {
+        let mut others = self.asks.values();
+        let others = others
+            .find(|other| other.resource == resource && matches!(other.verb, ValueStep::Create(_)));
         let quota = self.quotas.entry(resource).or_default();
         let (taken, mut before) = (quota.taken, 0);
         match verb {
             ValueStep::Create(pieces) => {
-                before = quota.pieces;
+                before = others.map_or(quota.pieces, |other| other.before);
                 // Where there is one it fails.
                 if !self.created.contains_key(&resource) {
                     quota.pieces = pieces.into();
@@ -160,8 +163,16 @@ impl Stock {
         }
         let creates =
             |other: &Ask| other.resource == resource && matches!(other.verb, ValueStep::Create(_));
-        if creates(&ask) && told == Told::Nothing && ask.before > 0 {
-            quota.pieces = ask.before;
+        // Several may ask for a new one at the same time; at most one of them gets it.
+        match (ask.verb, told) {
+            (ValueStep::Create(created), Told::Created) => {
+                quota.pieces = created.into();
+                for other in self.asks.values_mut().filter(|other| creates(other)) {
+                    other.before = created.into();
+                }
+            }
+            (ValueStep::Create(_), Told::Nothing) if ask.before > 0 => quota.pieces = ask.before,
+            _ => {}
         }
         if self.removals.cover(resource, ask) || self.asks.values().any(creates) {
             return Ok(());

@@ -41,8 +41,9 @@ pub struct Master {
     dates: Dates,
 }
 
-/// The clock that numbers are drawn by.
+/// The clock that numbers are drawn by. Only stores have another one than their own.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(not(any(test, feature = "node")), allow(dead_code))]
 pub(in crate::node) enum Dates {
     /// The clock by which keys expire.
     #[default]
