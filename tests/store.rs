@@ -51,6 +51,35 @@ async fn a_lock_over_stores_excludes_is_numbered_and_given_back() {
     }
 }
 
+/// A reader that joins sees the readers' marker end later than a client that has seen it before. It rests on that marker.
+#[tokio::test]
+async fn writer_does_not_come_in_beside_a_reader_that_joined_when_the_first_reader_was_nearly_over()
+{
+    for clocked in [true, false] {
+        let tables = tables(clocked);
+        let redlock = || over(&tables).ttl(secs(1)).build().expect("good settings");
+        let (dies, reader, writer) = (redlock(), redlock(), redlock());
+        // Its process ends, and releases nothing.
+        let first = std::thread::spawn(move || {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_all().build().expect("a runtime");
+            let read = dies.lock("page").shared().acquire();
+            std::mem::forget(runtime.block_on(read).expect("free"));
+            runtime.shutdown_background();
+        });
+        first.join().expect("no panic");
+        let write = writer.try_acquire("page").await.expect("no fault");
+        assert!(write.acquired().is_none());
+        tokio::time::sleep(Duration::from_millis(850)).await;
+        let read = reader.lock("page").shared().renewal(false).acquire();
+        let reads = read.await.expect("readers do not exclude readers");
+        tokio::time::sleep(Duration::from_millis(350)).await;
+        let write = writer.try_acquire("page").await.expect("no fault");
+        let writes = write.acquired().is_some();
+        assert!(!(writes && reads.is_valid()), "clocked: {clocked}");
+    }
+}
+
 #[tokio::test]
 async fn who_waits_at_stores_is_woken_by_the_release() {
     for clocked in [true, false] {

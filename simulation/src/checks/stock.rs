@@ -74,6 +74,12 @@ struct Ask {
     before: u64,
 }
 
+impl Ask {
+    fn creates(&self, resource: usize) -> bool {
+        self.resource == resource && matches!(self.verb, ValueStep::Create(_))
+    }
+}
+
 impl Stock {
     pub(crate) fn new(_: &Scenario) -> Self {
         Self::default()
@@ -86,8 +92,7 @@ impl Stock {
         verb: ValueStep,
     ) {
         let mut others = self.asks.values();
-        let others = others
-            .find(|other| other.resource == resource && matches!(other.verb, ValueStep::Create(_)));
+        let others = others.find(|other| other.creates(resource));
         let quota = self.quotas.entry(resource).or_default();
         let (taken, mut before) = (quota.taken, 0);
         match verb {
@@ -143,6 +148,25 @@ impl Stock {
         self.quotas.insert(resource, anew);
     }
 
+    /// How many pieces there are once somebody has asked for a new quota. Several may ask at the same time; at most one gets it.
+    fn created_or_not(&mut self, ask: Ask, told: Told) {
+        let quota = self.quotas.entry(ask.resource).or_default();
+        match (ask.verb, told) {
+            (ValueStep::Create(created), Told::Created) => {
+                quota.pieces = created.into();
+                for other in self
+                    .asks
+                    .values_mut()
+                    .filter(|other| other.creates(ask.resource))
+                {
+                    other.before = created.into();
+                }
+            }
+            (ValueStep::Create(_), Told::Nothing) if ask.before > 0 => quota.pieces = ask.before,
+            _ => {}
+        }
+    }
+
     fn told(
         &mut self,
         now: u64,
@@ -161,20 +185,10 @@ impl Stock {
         if matches!(told, Told::Nothing | Told::Lost | Told::Left(_)) {
             quota.asked = quota.asked.saturating_sub(pieces);
         }
-        let creates =
-            |other: &Ask| other.resource == resource && matches!(other.verb, ValueStep::Create(_));
-        // Several may ask for a new one at the same time; at most one of them gets it.
-        match (ask.verb, told) {
-            (ValueStep::Create(created), Told::Created) => {
-                quota.pieces = created.into();
-                for other in self.asks.values_mut().filter(|other| creates(other)) {
-                    other.before = created.into();
-                }
-            }
-            (ValueStep::Create(_), Told::Nothing) if ask.before > 0 => quota.pieces = ask.before,
-            _ => {}
-        }
-        if self.removals.cover(resource, ask) || self.asks.values().any(creates) {
+        self.created_or_not(ask, told);
+        if self.removals.cover(resource, ask)
+            || self.asks.values().any(|other| other.creates(resource))
+        {
             return Ok(());
         }
         if shows && self.removals.gone.contains(&resource) {

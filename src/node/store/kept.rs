@@ -31,8 +31,9 @@ pub(super) struct Promised {
     pub(super) key: Name,
     pub(super) value: [u8; 32],
     pub(super) until: u64,
-    /// By an extension: then it is counted from now. A repeated grant is counted from before the first.
-    pub(super) extended: bool,
+    /// It is counted from now: an extension, or a hold that joins others of its class and rests on their lock key. A repeated
+    /// grant of a lock that is held exclusively is counted from before the first.
+    pub(super) from_now: bool,
 }
 
 impl Promised {
@@ -150,7 +151,7 @@ impl Kept {
                 return Self::new(item, now, clock);
             };
             let on_it = promised.iter().filter(|one| one.rests_on(&item));
-            let last = on_it.max_by_key(|one| (one.until, one.extended));
+            let last = on_it.max_by_key(|one| (one.until, one.from_now));
             last.map_or_else(|| known.clone(), |last| known.promised(now, last, clock))
         };
         let mut all: Vec<Self> = items.into_iter().map(keep).collect();
@@ -164,12 +165,12 @@ impl Kept {
         let until = match (self.when, clock) {
             // It looked long enough by the least that the clock can show, and may not be by the most.
             (When::Until(kept), Clock::Server { slack })
-                if last.extended && kept < until + slack =>
+                if last.from_now && kept < until + slack =>
             {
                 until
             }
             // Others may have met the stamp before. Who is granted it once more counts from before it was written.
-            (When::For { life, .. }, _) if last.extended && !self.sure => until.max(now + life),
+            (When::For { life, .. }, _) if last.from_now && !self.sure => until.max(now + life),
             _ => return self.clone(),
         };
         let (item, until) = (self.item.clone(), Some(until));
@@ -277,7 +278,7 @@ mod tests {
             key: b"r0"[..].into(),
             value: VALUE,
             until,
-            extended: true,
+            from_now: true,
         }
     }
 
@@ -310,7 +311,7 @@ mod tests {
         assert_eq!(after(4_000_000, slack), Some(4_300_000));
         assert_eq!(after(4_000_000, 0), Some(4_000_000), "certainly");
         let again = Promised {
-            extended: false,
+            from_now: false,
             ..promised(60_000_000)
         };
         let clock = Clock::Server { slack };
@@ -349,7 +350,7 @@ mod tests {
         let same = Kept::after(&again, items, now, clock, &[promised(now + life)]);
         assert_eq!(same, again, "its own stamp it knows");
         let granted = Promised {
-            extended: false,
+            from_now: false,
             ..promised(now + 9 * life)
         };
         let items = met.iter().map(|kept| kept.item.clone()).collect();
