@@ -2,8 +2,9 @@
 //! (`docs/operations.md`, masters that change).
 
 mod marking;
+mod values;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 

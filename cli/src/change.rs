@@ -307,6 +307,17 @@ fn show(survey: &Survey) -> Result<(), Failure> {
     ))
 }
 
+/// One line for each value under a lock, and what may be worth a look.
+fn show_values(survey: &Survey) -> Result<(), Failure> {
+    for value in &survey.carried {
+        output::print(&format!("{value}\n"))?;
+    }
+    for advice in survey.advice() {
+        output::say(advice);
+    }
+    Ok(())
+}
+
 fn row(master: &MasterSeen, is_change: bool) -> Vec<Cell> {
     let seen = &master.seen;
     let or_dash = |value: Option<String>| Cell::from(value.unwrap_or_else(|| "-".to_owned()));

@@ -254,3 +254,163 @@ fn masters_are_marked_once_and_doctor_recommends_it_until_then() {
     assert_eq!(next.code, Some(1), "{next:?}");
     assert!(next.err.contains("prepare"), "{next:?}");
 }
+
+/// A client's words to some of the masters: what they are, what they will be, and how often they were changed.
+struct Told<'a> {
+    scene: &'a Scene,
+    masters: &'a [usize],
+    next: &'a [usize],
+    generation: &'a str,
+    /// A master that it cannot reach.
+    away: Option<usize>,
+}
+
+impl Told<'_> {
+    fn urls(&self, which: &[usize]) -> String {
+        let url = |at: &usize| {
+            let url = &self.scene.0.urls()[*at];
+            match self.away {
+                Some(away) if away == *at => url.replace("redis://", "redis://nobody:x@"),
+                _ => url.clone(),
+            }
+        };
+        which.iter().map(url).collect::<Vec<_>>().join(",")
+    }
+
+    fn ask(&self, words: &[&str]) -> Done {
+        let mut command = Scene::quorate(&self.urls(self.masters));
+        if !self.next.is_empty() {
+            command.env("QUORATE_NEXT_MASTERS", self.urls(self.next));
+        }
+        command.env("QUORATE_TTL", "1s");
+        command.env("QUORATE_MASTERS_GENERATION", self.generation);
+        done(command.args(words))
+    }
+
+    fn does(&self, words: &[&str]) -> String {
+        let did = self.ask(words);
+        assert_eq!(did.code, Some(0), "{words:?}: {did:?}");
+        did.out
+    }
+
+    fn prepare(&self) {
+        until("prepared", || {
+            self.ask(&["masters", "prepare"]).code == Some(0)
+        });
+    }
+
+    /// Runs the job, unless this period is done; whether it ran.
+    fn runs(&self, name: &str) -> bool {
+        let words = ["once", "--per", "8760h", name, "--", "echo", "ran"];
+        self.does(&words) == "ran\n"
+    }
+}
+
+impl Scene {
+    fn told<'a>(&'a self, masters: &'a [usize], next: &'a [usize]) -> Told<'a> {
+        Told {
+            scene: self,
+            masters,
+            next,
+            generation: "0",
+            away: None,
+        }
+    }
+
+    fn clients(&self) -> [Told<'_>; 3] {
+        let next = Told {
+            generation: "1",
+            ..self.told(&[2, 3, 4], &[])
+        };
+        [
+            self.told(&[0, 1, 2], &[]),
+            self.told(&[0, 1, 2], &[2, 3, 4]),
+            next,
+        ]
+    }
+}
+
+#[test]
+fn once_job_runs_once_where_each_old_master_failed_at_another_time() {
+    let scene = Scene(masters(5));
+    let [old, both, next] = scene.clients();
+    both.prepare();
+    both.does(&["once", "--create", "job"]);
+    let old = Told {
+        away: Some(2),
+        ..old
+    };
+    assert!(old.runs("job"));
+    scene.0[1].restart_empty().expect("restarted");
+    let without = Told {
+        away: Some(0),
+        ..scene.told(&[0, 1, 2], &[2, 3, 4])
+    };
+    without.prepare();
+    without.does(&["masters", "close"]);
+    let stopped = without.ask(&["masters", "open"]);
+    assert_eq!(stopped.code, Some(1), "{stopped:?}");
+    assert!(stopped.err.contains("\"job\": "), "{stopped:?}");
+    both.does(&["masters", "close"]);
+    let open = both.does(&["masters", "open"]);
+    assert!(open.contains("\"job\": carried\n"), "{open}");
+    both.does(&["masters", "finish"]);
+    assert!(!next.runs("job"));
+}
+
+#[test]
+fn lost_quota_stops_the_opening_and_a_dropped_one_does_not_come_back() {
+    let scene = Scene(masters(5));
+    let [old, both, next] = scene.clients();
+    both.prepare();
+    for name in ["lost", "dropped"] {
+        both.does(&["quota", "create", name, "7"]);
+    }
+    old.does(&["quota", "drop", "dropped", "--yes"]);
+    for server in [0, 1] {
+        scene.0[server].restart_empty().expect("restarted");
+    }
+    both.prepare();
+    both.does(&["masters", "close"]);
+    let stopped = both.ask(&["masters", "open"]);
+    assert_eq!(stopped.code, Some(1), "{stopped:?}");
+    assert!(stopped.err.contains("\"lost\": lost"), "{stopped:?}");
+    assert!(stopped.err.contains("\"dropped\": removed"), "{stopped:?}");
+    both.does(&["quota", "drop", "lost", "--yes"]);
+    both.does(&["masters", "open"]);
+    for name in ["lost", "dropped"] {
+        let left = next.ask(&["quota", "left", name]);
+        assert_eq!(left.code, Some(64), "{left:?}");
+    }
+}
+
+#[test]
+fn quota_goes_there_and_back_while_the_servers_left_over_still_run() {
+    let scene = Scene(masters(5));
+    let [_, both, next] = scene.clients();
+    both.prepare();
+    for name in ["kept", "dropped"] {
+        both.does(&["quota", "create", name, "10"]);
+    }
+    for step in ["close", "open", "finish"] {
+        both.does(&["masters", step]);
+    }
+    for name in ["kept", "dropped"] {
+        next.does(&["quota", "take", name, "7"]);
+    }
+    next.does(&["quota", "drop", "dropped", "--yes"]);
+    let back = Told {
+        generation: "1",
+        ..scene.told(&[2, 3, 4], &[0, 1, 2])
+    };
+    for step in ["prepare", "close", "open", "finish"] {
+        back.does(&["masters", step]);
+    }
+    let first = Told {
+        generation: "2",
+        ..scene.told(&[0, 1, 2], &[])
+    };
+    assert_eq!(first.does(&["quota", "left", "kept"]), "3\n");
+    let left = first.ask(&["quota", "left", "dropped"]);
+    assert_eq!(left.code, Some(64), "{left:?}");
+}

@@ -1,6 +1,7 @@
 //! Which kinds of locks and which values have met which happenings while a rule could complain: the faults that are
 //! found last lie where two features cross.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use crate::checks::Moment;
@@ -116,28 +117,19 @@ pub(crate) struct Watched {
     pub(crate) crossings: Crossings,
     /// What has happened since each resource was taken last, and since its value was used last.
     since_held: [Columns; PLACES],
-    since_used: [Columns; PLACES],
-    /// The row of the value of each resource.
-    values: [Option<usize>; PLACES],
+    since_used: [[Columns; HELD.len() - VALUES]; PLACES],
+    /// What each task is at with a value.
+    asks: HashMap<usize, usize>,
 }
 
 impl Watched {
     pub(crate) fn new(scenario: &Scenario) -> Self {
-        let mut values = [None; PLACES];
-        let steps = scenario.clients.iter().flat_map(|client| &client.steps);
-        for step in steps {
-            if let Kind::Value(verb) = step.kind {
-                let row = &mut values[usize::from(step.resource)];
-                // Of a record: what a holder does with it itself is the register.
-                *row = Some(row.unwrap_or(0).max(row_of(verb)));
-            }
-        }
         Self {
             masters: Masters::of(scenario),
             crossings: Crossings::default(),
             since_held: [0; PLACES],
-            since_used: [0; PLACES],
-            values,
+            since_used: [[0; HELD.len() - VALUES]; PLACES],
+            asks: HashMap::new(),
         }
     }
 
@@ -158,9 +150,18 @@ impl Watched {
                     }
                 }
             }
-            Fact::Told { resource, told, .. } if at.promises.stock && *told != Told::Nothing => {
-                let columns = std::mem::take(&mut self.since_used[*resource]);
-                if let Some(row) = self.values[*resource] {
+            Fact::Asks { task, verb, .. } => {
+                self.asks.insert(*task, row_of(*verb));
+            }
+            Fact::Told {
+                task,
+                resource,
+                told,
+                ..
+            } if at.promises.stock && *told != Told::Nothing => {
+                if let Some(row) = self.asks.remove(task) {
+                    let since = &mut self.since_used[*resource][row - VALUES];
+                    let columns = std::mem::take(since);
                     self.count(row, columns);
                 }
             }
@@ -181,7 +182,9 @@ impl Watched {
             if client.is_none() {
                 self.since_held[place] |= column;
             }
-            self.since_used[place] |= column;
+            for since in &mut self.since_used[place] {
+                *since |= column;
+            }
         }
         if !at.promises.exclusion && !at.promises.tokens {
             return;

@@ -143,11 +143,11 @@ impl Operator {
     fn redlock(&self, change: u8) -> Redlock {
         let step = 2 * change + 1;
         let named = self.plan.named(step);
-        self.process.shared.world().processes[self.process.client].told = step;
+        let client = self.process.client;
+        self.process.shared.world().set_step(client, step);
         let node = |(master, locks): (usize, Arc<dyn Node>)| {
             Arc::new(OperatorNode {
                 process: self.process.clone(),
-                link,
                 master,
                 locks,
                 first: named.asked().first() == Some(&master),
@@ -340,8 +340,6 @@ impl Operator {
 /// A master as an operator reaches it: for orders over connections of their own, and for locks as any client.
 struct OperatorNode {
     process: Arc<Process>,
-    /// Its connection as a client.
-    link: Arc<dyn Node>,
     master: usize,
     locks: Arc<dyn Node>,
     /// It is the first of the masters that are.
@@ -439,12 +437,6 @@ impl Talk {
                     return Err(odd());
                 };
                 owned = all;
-            }
-            ChangeOrder::Values => {
-                let Heard::Counters(all) = self.say(Word::Values).await? else {
-                    return Err(odd());
-                };
-                counters = all;
             }
             _ => {}
         }

@@ -14,7 +14,7 @@ use quorate::runtime::{BoxFuture, Runtime};
 use quorate::testing::{Driver, drivers};
 
 use crate::canary::Flaw;
-use crate::change_plan::{NAMES, Named};
+use crate::change_plan::NAMES;
 use crate::clock::{BEGIN, Clock, EPOCH_US};
 use crate::rng::Rng;
 use crate::store_node::WatchedStore;
@@ -50,6 +50,7 @@ impl Process {
         let salt = (client as u64) << 32 | u64::from(world.processes[client].life) << 8;
         let seed = world.scenario.seed;
         let first = world.links.len();
+        let named = world.named(client);
         let masters = named.asked();
         let plans = world.scenario.masters.iter();
         let stores: Vec<Option<StorePlan>> = plans.map(|plan| plan.store).collect();

@@ -575,8 +575,9 @@ impl Request {
         self.is_vote() || matches!(self, Self::Look { .. } | Self::List { .. })
     }
 
-    /// Whether it is for clients of the masters in force alone: every vote, and every look. What a client sees of
-    /// masters that have been changed is not what is locked now; what it has it can give back everywhere.
+    /// Whether it is for clients of the masters in force alone: every vote, every look, and every write of a value. What
+    /// a client sees of masters that have been changed is not what is locked now; what it has it can give back
+    /// everywhere. A value that it writes late is not what the next masters were given.
     pub(crate) fn is_for_current_masters(&self) -> bool {
         let looks = matches!(
             self,

@@ -8,12 +8,11 @@
 -- none of them, and no key is written in part.
 local said = {}
 --+ mark/has.lua
+--+ mark/class.lua
 --+ many/call.lua
 --+ many/each.lua
 local time = redis.call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
---+ mark/has.lua
---+ mark/class.lua
 local function keep(key, value, ttl, mode, number)
   local held = redis.pcall('GET', key)
   if type(held) == 'table' then
@@ -56,7 +55,7 @@ local function keep(key, value, ttl, mode, number)
     local left = call('PTTL', key)
     call('PEXPIRE', key, math.max(left, tonumber(ttl)))
   end
-  if not known and counter > tonumber(number) and not held then
+  if not known and counter > v and not held then
     -- A reader that is put back must not stand there with a number that others have passed.
     v, text = counter + 1, nil
   end

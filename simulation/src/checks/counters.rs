@@ -1,4 +1,5 @@
-//! Rule 4: on every master the counter rises with every grant and never falls between restarts.
+//! Rule 4: on every master the counter rises with every grant and never falls between restarts. After days without use,
+//! by the master's clock, it may be gone where that clock is beyond it.
 
 use super::{Check, Moment};
 use crate::facts::{Fact, Verb};
@@ -11,6 +12,8 @@ pub(crate) struct Counters {
     fencing: bool,
     /// The largest counter since the last restart, per master and resource.
     last: Vec<[u64; PLACES]>,
+    /// Which of them have not been looked at since the master's clock went on by days, per master and as bits.
+    rested: Vec<u32>,
     judged: u64,
 }
 
@@ -19,6 +22,7 @@ impl Counters {
         Self {
             fencing: scenario.settings.fencing,
             last: vec![[0; PLACES]; scenario.masters.len()],
+            rested: vec![0; scenario.masters.len()],
             judged: 0,
         }
     }
@@ -30,8 +34,13 @@ impl Check for Counters {
     fn see(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
             Fact::Restarted { master, .. } => self.last[*master] = [0; PLACES],
+            Fact::Happened {
+                what: Happening::Unused | Happening::Clock,
+                ..
+            } => self.rested.fill(u32::MAX),
             Fact::Applied {
                 master,
+                now_ms,
                 resource,
                 verb,
                 answer,
@@ -40,7 +49,10 @@ impl Check for Counters {
                 ..
             } if self.fencing => {
                 let last = &mut self.last[*master][*resource];
-                if after.counter < *last {
+                let rested = self.rested[*master] >> resource & 1 == 1;
+                self.rested[*master] &= !(1 << resource);
+                let may_be_gone = rested && *last < now_ms * 1_000;
+                if after.counter < *last && !may_be_gone {
                     return Err(format!(
                         "the counter of r{resource} on master {master} fell from {last} to {}",
                         after.counter

@@ -30,6 +30,11 @@ impl Check for Guard {
 
     fn see(&mut self, at: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
+            // By the clock of a master it has been up for days.
+            Fact::Happened {
+                what: Happening::Unused,
+                ..
+            } => self.restarted.fill(None),
             Fact::Restarted { master, .. } => self.restarted[*master] = Some(at.now),
             Fact::Applied {
                 master,

@@ -17,9 +17,6 @@ use crate::locker::{PLACES, name};
 /// The key of the mark.
 const MASTERS: &[u8] = b"quorate:masters";
 
-/// How long a counter is kept.
-const DAY: Duration = Duration::from_secs(86_400);
-
 /// How long a mark lives that was lost and restored.
 pub(super) const RESTORED: Duration = Duration::from_secs(10 * 365 * 86_400);
 
@@ -127,8 +124,7 @@ impl SimMaster {
 
     /// Raises the counter of a place, and never lowers it; true where it was below.
     pub(super) fn raise_counter(&mut self, now_us: u64, key: &[u8], number: u64) -> bool {
-        let lock = key.strip_prefix(b"quorate:fence:").unwrap_or(key);
-        self.memory.carry(now_us, lock, number)
+        self.memory.carry(now_us, lock_of(key), number)
     }
 }
 
@@ -142,7 +138,8 @@ impl World {
 
     /// A client goes by the masters of this step from now on.
     pub(crate) fn set_step(&mut self, client: usize, step: u8) {
-        self.processes[client].step_now = step;
+        let process = &mut self.processes[client];
+        (process.told, process.step_now) = (step, step);
     }
 
     fn named_at(&self, step: u8) -> Named {
@@ -286,6 +283,8 @@ impl World {
             if self.masters[master].up && self.mark_number(master) < plan.goal {
                 let now_us = self.masters[master].micros(self.now);
                 self.masters[master].set_mark(now_us, &mark, None);
+                self.watch.coverage.mended += 1;
+                self.say(|| format!("master {master}: its mark is written by hand: {mark}"));
                 self.raised(master);
             }
         }

@@ -329,7 +329,7 @@ pub(crate) struct Process {
     /// The attempt that was begun last.
     attempt: Option<Arc<Claim>>,
     /// The step of the masters that it is told, at its next start.
-    pub(crate) told: u8,
+    told: u8,
     /// The same of the life that it has.
     step_now: u8,
 }

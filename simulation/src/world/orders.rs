@@ -34,9 +34,9 @@ pub(crate) enum Word {
     Kill(u64),
     /// Which counters are not farther behind the clock than this?
     Counters(Duration),
-    /// Which values are kept under locks, and what is the number of the last write of each?
+    /// Under which locks are values kept?
     Values,
-    /// Raise these counters, where they are lower.
+    /// Raise these counters, where they are lower and no owner holds the lock.
     Carry(Arc<[Counter]>),
     /// How is it?
     Look,
@@ -276,21 +276,6 @@ impl World {
             (number >= least).then(|| (format!("quorate:fence:{key}").into_bytes(), number))
         };
         (0..PLACES).filter_map(counter).collect()
-    }
-
-    /// The values that are kept under locks, with the number of the last write of each.
-    fn values_of(&self, master: usize) -> Vec<Counter> {
-        let master = &self.masters[master];
-        let now_us = master.micros(self.now);
-        let value = |place: usize| {
-            let key = format!("quorate:value:{}", name(place as u8));
-            let value = master.memory.peek(now_us, key.as_bytes()).holder?;
-            Some((
-                name(place as u8).as_bytes().to_vec(),
-                number_of(std::str::from_utf8(value).ok()),
-            ))
-        };
-        (0..PLACES).filter_map(value).collect()
     }
 
     /// A canary: whether this is the one old master whose counters are read, which has the least to tell.

@@ -1,7 +1,7 @@
 //! The link to a Redis master without its actor: for simulations, which have a network and a time of
 //! their own and step the very machine that runs.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::address::Address;

@@ -57,7 +57,7 @@ macro_rules! part {
 }
 
 /// What several scripts share, put in where a line asks for it: a function would cost each call.
-const PARTS: [(&str, &str); 18] = [
+const PARTS: [(&str, &str); 20] = [
     part!("fence/read.lua"),
     part!("fence/again.lua"),
     // Has a part itself, which therefore comes behind it.

@@ -1,7 +1,8 @@
--- Raises fencing counters to those of the masters before, and never lowers one (protocol, masters that change).
+-- Raises fencing counters to those of the masters before, and never lowers one (protocol, masters that change). Where an owner
+-- holds the lock, a counter is raised by nobody: a further hold of that owner would have a larger number than its first.
 -- KEYS: counters. ARGV: how long one lives that is not ahead of the clock, in ms, and the number of each.
--- Reply: how many were raised.
-local call, raised, FENCE_TTL = redis.call, 0, ARGV[1]
+-- Reply: of each 1 (raised), 0 (it was high enough), or the marker of an owner under which it is not above that number.
+local call, said, FENCE_TTL = redis.call, {}, ARGV[1]
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 for i, key in ipairs(KEYS) do
@@ -18,7 +19,7 @@ for i, key in ipairs(KEYS) do
   elseif counter < v then
     --+ fence/lives.lua
     call('SET', key, ARGV[i + 1], 'PX', fence_lives)
-    raised = raised + 1
+    said[i] = 1
   end
 end
 return said
