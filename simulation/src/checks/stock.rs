@@ -206,7 +206,7 @@ impl Stock {
             Told::Created => {
                 self.created.insert(resource, now);
             }
-            // Who goes by two sets is told so of values that the next masters do not have yet.
+            // A client of both sets gets this answer for values that the next masters do not have yet.
             Told::Lost if ask.step.is_multiple_of(2) && self.was_created_before(ask) => {
                 self.judged += 1;
                 if !self.restarted {

@@ -184,8 +184,8 @@ mod tests {
         fn woken(&self, _: usize, _: &[u8]) {}
     }
 
-    #[tokio::test]
-    async fn who_gives_a_sign_of_life_only_seldom_is_listened_for_until_the_next_one() {
+    /// A store with a subscriber that ignores what it is sent.
+    fn subscribed() -> Arc<Shared<Table>> {
         let shared = Arc::new(Shared::new(Table::new("table", true)));
         let (process, sink) = ("0123456789abcdef".into(), Arc::new(Nobody));
         let node = 0;
@@ -195,6 +195,12 @@ mod tests {
             sink,
         });
         set.expect("the first one");
+        shared
+    }
+
+    #[tokio::test]
+    async fn who_gives_a_sign_of_life_only_seldom_is_listened_for_until_the_next_one() {
+        let shared = subscribed();
         let heartbeat = Duration::from_secs(600);
         let waiter = "0123456789abcdef:1".into();
         let ticket = Ticket {
@@ -217,15 +223,7 @@ mod tests {
 
     #[test]
     fn store_without_a_runtime_to_listen_on_is_listened_for_at_the_next_request() {
-        let shared = Arc::new(Shared::new(Table::new("table", true)));
-        let (process, sink) = ("0123456789abcdef".into(), Arc::new(Nobody));
-        let node = 0;
-        let set = shared.subscriber.set(Subscriber {
-            process,
-            node,
-            sink,
-        });
-        set.expect("the first one");
+        let shared = subscribed();
         let key: Arc<[u8]> = b"boss"[..].into();
         listen(&shared, &Request::Watch { key, on: true });
         assert!(!shared.listening.state().runs);

@@ -8,8 +8,8 @@ use crate::node::memory::Dates;
 /// How far the rates of two clocks differ at most, in parts of a thousand: what a lease allows for as well.
 const RATE: u64 = 10;
 
-/// A date that the store has told is good for so long, in microseconds: half the time for which a counter is kept. So nobody
-/// who goes by a date from before it was put right meets a counter that others have drawn since and removed already.
+/// How long a date from the store is used, in microseconds: half of the time for which a counter is kept. So a client that
+/// still uses a date from before a correction finds every counter that others have drawn since.
 const DATED: u64 = 43_200_000_000;
 
 /// A look at the server's clock is good for so long, in microseconds.
