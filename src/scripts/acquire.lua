@@ -1,9 +1,9 @@
 -- ACQUIRE (protocol, section 2). One grant per free lock; the fencing counter moves with it.
 -- KEYS: lock. ARGV: value, ttl ms, proposal us.
--- MAX_TTL and FENCE_TTL, in ms, stand in front of this text when it is loaded.
--- Reply: the counter (granted), or {ttl left ms, counter} (held by another).
--- Every call counts here (docs/benchmarks.md): the keys beside the lock are named in here and not
--- sent, and a number is written as text only where it is not the proposal as it came.
+-- MAX_TTL and FENCE_TTL, in ms, are set in front of this text when the script is loaded.
+-- Reply: the counter (granted), or {ttl left ms, counter} (held by another client).
+-- Each redis.call costs time here (docs/benchmarks.md). So the script builds the other key names itself instead of
+-- receiving them, and it formats a number only if the number differs from the proposal.
 if tonumber(ARGV[2]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end

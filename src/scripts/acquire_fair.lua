@@ -1,9 +1,9 @@
 -- ACQUIRE in order (protocol, sections 2 and 6). As acquire.lua, but only for who is first in line.
--- KEYS: lock. ARGV: value, ttl ms, proposal us, and of a queued waiter its id, ticket and
--- heartbeat ms (without them it is a try: it takes no place).
+-- KEYS: lock. ARGV: value, ttl ms, proposal us; from a queued waiter also its id, ticket and heartbeat ms. Without
+-- these three the request is a single try, which does not join the queue.
 -- Reply: the counter (granted), or
--- {ms until it may be free, waiters ahead, largest ticket, the first 96 bytes of the holder's value or '', note if
--- there is one}.
+-- {ms until the lock may be free, waiters ahead, largest ticket, the first 96 bytes of the holder's value or '', the
+-- holder's note if there is one}.
 if tonumber(ARGV[2]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end

@@ -1,11 +1,12 @@
 -- ACQUIRE of many (protocol, sections 2 and 6): each as acquire_fair.lua, of claims without a place, or as acquire.lua
--- where there are no lines.
--- KEYS: locks, no two the same. ARGV: ttl ms, 1 where there are lines or else 0, and of each its value and proposal us.
--- Reply, of each: -1 (granted, the counter is the proposal), the counter (granted), the refusal or the error that it
--- would get by itself, or 0 (nothing was done: to be asked for by itself).
--- One thing differs: a server without memory lets a script go on that has removed something, a dead waiter of one.
--- A free lock whose counter takes the proposal as it came costs two calls: numbers of 16 digits (of the years 2001 to
--- 2286) are compared as text, and what stands there is asked for all of them at once. All others are done as if alone.
+-- for masters without queues.
+-- KEYS: locks, all different. ARGV: ttl ms, 1 if clients use queues or else 0, and for each lock its value and proposal us.
+-- Reply, for each lock: -1 (granted, the counter is the proposal), the counter (granted), the refusal or error that a
+-- single request would get, or 0 (nothing was done: the client must send this request by itself).
+-- One difference from single requests: a full server lets a script go on writing once it has removed something, for
+-- example a dead waiter of another lock.
+-- A free lock whose counter takes the proposal unchanged costs two calls. Counters of 16 digits (dates from 2001 to 2286)
+-- are compared as text, and all counters are read with one MGET. All other locks are handled one by one.
 if tonumber(ARGV[1]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end
@@ -23,7 +24,8 @@ local lowest = string.format('%.0f', time[1] * 1000000 + time[2] - 1000000)
 local highest = string.format('%.0f', time[1] * 1000000 + time[2] + 1000000)
 local usual, find = #lowest == 16 and #highest == 16, string.find
 
--- One as if alone. `taken` is the last lock that was free, so that an error behind that is told and not asked for again.
+-- Handles one lock as a single request would. `taken` is the last lock that was free: an error after that point is
+-- reported, because the request may not be repeated.
 local taken
 local function attempt(key, ARGV)
   local queue, alive, waiter = '{queue}' .. key, '{alive}' .. key, nil
@@ -44,8 +46,8 @@ local function attempt(key, ARGV)
   --+ line/refused.lua
 end
 
--- The lock `key` has been taken: its counter, which stood at `was`, becomes the proposal as it came. That is within a second
--- of this master's time, so the counter is kept for a day and no longer (fence/lives.lua).
+-- Writes the counter of the lock `key` that has just been taken: the proposal replaces `was`. The proposal is within a
+-- second of this master's time, so the counter is kept for exactly one day (fence/lives.lua).
 local function number(key, fence, was, text)
   if was then
     local set = redis.pcall('SET', fence, text, 'PX', FENCE_TTL)
@@ -55,7 +57,7 @@ local function number(key, fence, was, text)
   if set then
     return set.err and set or -1
   end
-  -- There is something of another type.
+  -- The key exists although MGET returned nothing: it has another type.
   local undone = redis.pcall('DEL', key)
   return type(undone) == 'table' and undone or 0
 end

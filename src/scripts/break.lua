@@ -1,8 +1,8 @@
 -- BREAK: an operator's last resort. Deletes the lock whoever holds it, and wakes who is next. The
--- fence counter stays, and so does a mark for longer than the holder could still renew: without it
--- the holder's next renewal would put the key back. Locks that were broken before stay marked as well. A value
--- of another type is never touched, for GET fails first.
--- KEYS: lock. ARGV as LOOK. Reply as LOOK without the line, from before; the note goes with the lock.
+-- fence counter stays. A marker stays for longer than the holder can still renew: without the marker, the
+-- holder's next renewal would restore the key. Markers of earlier breaks are kept. A lock key of another type
+-- is never touched, because GET fails first.
+-- KEYS: lock. ARGV: as LOOK. Reply: the state before the break, as LOOK but without the queue. Also deletes the note.
 local held = redis.call('GET', KEYS[1])
 local left = redis.call('PTTL', KEYS[1])
 local time = redis.call('TIME')
@@ -10,14 +10,14 @@ local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 --+ note/said.lua
 local was = {held and string.sub(held, 1, 96), left, redis.call('GET', '{fence}' .. KEYS[1]), said}
 if held then
-  -- Nobody renews the lock of another client: only locks of ours are marked.
+  -- Only quorate's own locks get a marker: no client renews a foreign key.
   local marked = held == '{shared}' or string.sub(held, 1, #'{owner}') == '{owner}'
     or #held == 32 and string.match(held, '^%x+$')
   if marked then
     local others = redis.call('GET', '{broken}' .. KEYS[1]) or ''
     local lines = {'', held, others}
     if type(said) == 'table' then
-      -- Of a class: the counter and the holds, so that a hold that comes later is told from those that are broken.
+      -- A class: list the counter and each hold, so that a later hold can be distinguished from the broken ones.
       local counter = string.match(was[3] or '', '^%d+$') or '0'
       lines = {'', held .. '\t' .. counter}
       for i = 1, #said, 3 do
@@ -26,20 +26,20 @@ if held then
       lines[#lines + 1] = others
     end
     if left > 0 then
-      -- Changes nothing and takes no memory: once a script has written, a full server lets it write the mark.
+      -- Does not change the expiry and takes no memory. Once a script has written, a full server also lets it write the marker.
       redis.pcall('PEXPIRE', KEYS[1], left)
     end
-    -- Room for 480 locks, the last one first: a break every three minutes for the longest ttl.
+    -- Room for 480 values, the newest first: one break every three minutes for the longest ttl.
     local all = string.sub(table.concat(lines, '\n'), 1, 16384)
-    -- Two days, twice the longest ttl that any client can have. What the key has left, and this client's MAX_TTL, say nothing
-    -- about a renewal that is still on its way, or about a master where the break arrives later.
+    -- Two days: twice the longest ttl that any client can configure. The key's remaining ttl and this client's MAX_TTL do
+    -- not limit how late another client's renewal can arrive, or when the break reaches another master.
     redis.call('SET', '{broken}' .. KEYS[1], all, 'PX', 2 * FENCE_TTL)
   end
   redis.call('DEL', KEYS[1])
   if type(said) == 'string' then
     redis.pcall('DEL', '{note}' .. KEYS[1])
   end
-  -- Of a class each hold has one.
+  -- Each hold of a class has its own note.
   for i = 1, type(said) == 'table' and #said or 0, 3 do
     redis.pcall('DEL', '{of-hold}' .. said[i] .. ':' .. KEYS[1])
   end

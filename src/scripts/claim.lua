@@ -1,17 +1,16 @@
 -- CLAIM (family, sections 1 to 4): several locks, or a hold beside others of its class, all or nothing.
--- KEYS: lock keys. ARGV: value, ttl ms, proposal us, the value of a lock that this one takes the place of
--- or '', a waiter's id or '', its ticket, its heartbeat ms, and of each key 'x' or the marker of a class.
+-- KEYS: lock keys. ARGV: value, ttl ms, proposal us, the value of the lock that this claim replaces or '', the
+-- waiter's id or '', its ticket, its heartbeat ms, and for each key 'x' or the marker of a class.
 -- Reply: the number (granted), or
--- {ms until it may be free, waiters ahead, largest ticket, the first 96 bytes of the holder's value or '', which key
--- stands in the way}, and the holder's note where there is one that may be read.
+-- {ms until the lock may be free, waiters ahead, largest ticket, the first 96 bytes of the holder's value or '', the
+-- index of the key that is not free}, followed by the holder's note if it is readable.
 if tonumber(ARGV[2]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end
 local call, value, ttl, instead, waiter = redis.call, ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[5]
 local time = call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
--- All is read before anything is written, each by itself: what is of another type stops here and stays
--- as it is.
+-- Read everything before writing anything. A key of another type fails here and stays as it is.
 local held, mine, most = {}, 0, 0
 for i, key in ipairs(KEYS) do
   local mode = ARGV[7 + i]
@@ -33,7 +32,7 @@ end
 local counter = most
 if mine == #KEYS then
   if waiter ~= '' and instead == '' then
-    -- Who asks again is alive.
+    -- A waiter that asks again is alive: renew its place.
     for i, key in ipairs(KEYS) do
       local queue, alive, ticket = '{queue}' .. key, '{alive}' .. key, '{ticket}' .. key
       local id = ARGV[7 + i] == '{shared}' and waiter .. ':r' or waiter
@@ -41,7 +40,7 @@ if mine == #KEYS then
       --+ line/join.lua
     end
   end
-  -- Ours already, with the counter as it stands.
+  -- The claim was granted before: return the counter as it is.
   return counter > 0 and counter or redis.error_reply('ERR quorate: {fence}' .. KEYS[1] .. ' is gone')
 end
 local left, ahead, largest, way, holder, lined = 0, 0, 0, 0, '', {}
@@ -68,9 +67,9 @@ for i, key in ipairs(KEYS) do
     ahead = math.max(ahead, rank)
     if (mode ~= 'x' and mode ~= '{shared}' and held[i] == mode)
       or (instead ~= '' and held[i] == instead) then
-      -- An owner passes every waiter to what is its own already, and so does who holds it.
+      -- Not blocked by waiters: an owner passes them to reach a lock that it already holds, and a holder may replace its own lock.
     elseif mode == '{shared}' then
-      -- Readers do not wait for readers: only for a writer that stands before them.
+      -- Readers wait only for a writer that is queued before them, not for other readers.
       for _, other in ipairs(rank > 0 and call('ZRANGE', queue, 0, rank - 1) or {}) do
         if string.sub(other, -2) ~= ':r' then
           blocked = other
@@ -91,7 +90,7 @@ for i, key in ipairs(KEYS) do
   elseif instead ~= '' and held[i] ~= instead then
     --+ mark/has.lua
     if has(call('GET', '{broken}' .. key), instead) then
-      -- Who was broken has nothing that this could take the place of: a writer may have been here since.
+      -- The lock to be replaced was force-released, and another writer may have held it since. Refuse the replacement.
       blocked = 0
     end
   end
@@ -109,7 +108,7 @@ if way > 0 then
   return {left, ahead, largest, string.sub(holder, 1, 96), way, type(note) == 'string' and string.sub(note, 1, NOTE_TOLD) or nil}
 end
 if joins and counter == 0 then
-  -- There is no number to give before a renewal of who is there puts it back.
+  -- No number to return until a renewal of an existing hold restores the counter.
   return redis.error_reply('ERR quorate: {fence}' .. KEYS[1] .. ' is gone')
 end
 local number, written, kept = counter, nil, nil
@@ -128,7 +127,7 @@ for i, key in ipairs(KEYS) do
   else
     local lives = ttl
     if held[i] ~= mode then
-      -- Whoever stands here by name is dead: its group is gone.
+      -- All holds still listed have expired, because the lock key is gone.
       call('DEL', holds)
       call('SET', key, mode, 'PX', ARGV[2])
     else
@@ -143,13 +142,13 @@ for i, key in ipairs(KEYS) do
     if held[i] and held[i] == instead then
       --+ note/forget.lua
       if waiter ~= '' then
-        -- The place in line of who held it: it would stand before those that may come in now.
+        -- Remove the replaced holder's place in the queue: it would block the readers or owners that may enter now.
         call('ZREM', '{queue}' .. key, waiter)
         call('ZREM', '{alive}' .. key, waiter)
       end
     end
     if lined[i] and held[i] ~= mode and mode == '{shared}' then
-      -- The first reader: those that stand beside it may come in as well.
+      -- The first reader: wake the readers queued behind it, which may enter as well.
       --+ wake/readers.lua
     end
   end

@@ -1,6 +1,6 @@
 -- CONFIRM (protocol, section 2, step 3): the counter must be exactly the token afterwards.
 -- KEYS: lock. ARGV: value, token.
--- Reply: 1 (confirmed), 0 (the lock is not ours), or the counter where it is above the token.
+-- Reply: 1 (confirmed), 0 (the lock is not ours), or the counter if it is above the token.
 local call, key = redis.call, KEYS[1]
 if call('GET', key) ~= ARGV[1] then
   return 0

@@ -1,8 +1,8 @@
 -- CONFIRM of several locks, or of a hold of a class (family, sections 2, 4 and 6): every counter must be exactly
 -- the number afterwards.
--- KEYS: lock keys. ARGV: value, number, and of each key 'x' or the marker of a class.
--- Reply: 1 (confirmed), 0 (one of them is not ours), -1 (other holds of the same owner stand beside it), or the
--- largest counter where one is above the number.
+-- KEYS: lock keys. ARGV: value, number, and for each key 'x' or the marker of a class.
+-- Reply: 1 (confirmed), 0 (one of the keys is not ours), -1 (the same owner has other holds here), or the largest
+-- counter if one is above the number.
 local call, value = redis.call, ARGV[1]
 local time = call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,10 +1,11 @@
 -- EXTEND (protocol, section 4), for many locks at once. Never shortens; puts a missing lock back,
 -- unless an operator has broken it.
--- KEYS: locks. ARGV: value and ttl ms of each; a ttl of 0 means withdrawn, leave it alone; with a minus in
--- front of it there is a note, which is to be kept.
--- Reply: one digit a lock: 1 (ours), 2 (was missing, put back), 3 (withdrawn), 4 (ours, its note is gone),
--- 5 (not known), 0 (somebody else's). If a lock failed, an array with its error in place of its digit: a lock that cannot be
--- looked at, or that a full server does not restore, ends no other renewal.
+-- KEYS: locks. ARGV: value and ttl ms of each. A ttl of 0 means that the lock was withdrawn: leave it alone. A minus
+-- before the ttl means that the lock has a note: keep the note alive as well.
+-- Reply: one digit per lock: 1 (ours), 2 (was missing, restored), 3 (withdrawn), 4 (ours, but its note is gone),
+-- 5 (unknown, a related key has another type), 0 (another client's). If a lock failed, the reply is an array with the error
+-- in place of its digit. An error of one lock (no permission, or a full server that cannot restore it) does not stop the
+-- renewal of the others.
 local said = {}
 --+ mark/has.lua
 --+ many/call.lua
@@ -15,7 +16,8 @@ local function extend(key, value, ttl, noted)
     if string.sub(held.err, 1, 9) == 'WRONGTYPE' then
       return '0'
     end
-    -- The user may not read it, which does not mean "somebody else's". Asked again, for an error that names the call.
+    -- The user may not read the key, which does not prove that another client holds it. Call again for an error that names
+    -- the call.
     held = call('GET', key)
   end
   if held == value then

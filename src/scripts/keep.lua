@@ -1,11 +1,11 @@
 -- KEEP (family, sections 2 and 4): EXTEND for several locks of which some are groups. Never shortens; puts
 -- back what is missing, with its number, unless an operator has broken it.
--- KEYS: lock keys. ARGV: of each value, ttl ms (0 means withdrawn, leave it alone), 'x' or the marker of its
+-- KEYS: lock keys. ARGV: for each its value, ttl ms (0 means withdrawn: leave it alone), 'x' or the marker of its
 -- class, and its number.
--- Reply: one digit a key: 1 (ours), 2 (was missing, put back), 3 (withdrawn), 5 (not known), 0 (not ours). If a key failed,
+-- Reply: one digit per key: 1 (ours), 2 (was missing, restored), 3 (withdrawn), 5 (unknown), 0 (not ours). If a key failed,
 -- an array as in EXTEND.
--- A full server refuses writes that take memory until the script has written once. So it refuses the first write to a key or
--- none of them, and no key is written in part.
+-- A full server refuses writes that take memory only until the script has written once. So it refuses either the first
+-- write to a key or none, and no key is written in part.
 local said = {}
 --+ mark/has.lua
 --+ mark/class.lua
@@ -19,7 +19,8 @@ local function keep(key, value, ttl, mode, number)
     if string.sub(held.err, 1, 9) == 'WRONGTYPE' then
       return '0'
     end
-    -- The user may not read it, which does not mean "somebody else's". Asked again, for an error that names the call.
+    -- The user may not read the key, which does not prove that another client holds it. Call again for an error that names
+    -- the call.
     held = call('GET', key)
   end
   local ours = mode == 'x' and value or mode
@@ -30,7 +31,7 @@ local function keep(key, value, ttl, mode, number)
   if held and mode ~= 'x' then
     known = call('ZSCORE', holds, value)
   end
-  -- Also where others of its class have come since: it was broken, they were not.
+  -- Check the marker even if other holds of this class have come since: this hold was broken, they were not.
   local mark = not known and call('GET', '{broken}' .. key)
   if mark and (mode == 'x' and has(mark, ours) or mode ~= 'x' and has_hold(mark, mode, value, number)) then
     return '0'
@@ -47,16 +48,16 @@ local function keep(key, value, ttl, mode, number)
   --+ fence/read.lua
   local owned, v, text = mode ~= '{shared}', tonumber(number), number
   if owned and counter > v then
-    -- The holds of an owner have one number; behind it others have been here.
+    -- All holds of an owner share one number. A larger counter means that another client has held the lock since.
     return '0'
   end
   if held then
-    -- Also where the key lives for long enough: this write takes no memory, and a full server lets those behind it pass.
+    -- Write the expiry even if it does not change: this takes no memory, and then a full server accepts the next writes.
     local left = call('PTTL', key)
     call('PEXPIRE', key, math.max(left, tonumber(ttl)))
   end
   if not known and counter > v and not held then
-    -- A reader that is put back must not stand there with a number that others have passed.
+    -- A restored reader must not keep a number that later holders have passed.
     v, text = counter + 1, nil
   end
   if counter < v then

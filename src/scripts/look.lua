@@ -1,7 +1,8 @@
 -- LOOK: the lock as it stands.
--- KEYS: lock. ARGV: what names its line, where that is not the lock (a slot has that of its semaphore).
--- Reply: {its first 96 bytes or nil, ttl left ms, counter or nil, waiters in order, ms each lives on}, and the note
--- where there is one that may be read; of a class {value, ms left, note or ''} of each hold in one list.
+-- KEYS: lock. ARGV: the name of its queue if that is not the lock key (a slot uses its semaphore's queue).
+-- Reply: {first 96 bytes of the value or nil, ttl left ms, counter or nil, waiters in order, ms until each expires,
+-- note}. The note is missing if it does not exist or is not readable. For a class it is a flat list of {value, ms left,
+-- note or ''} of each hold.
 local name = ARGV[1] or KEYS[1]
 local time = redis.call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)

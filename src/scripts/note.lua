@@ -1,8 +1,8 @@
 -- NOTE: what the holders of many locks tell those who look. Only the holder writes, while its lock lives,
--- and in front of the note stands whose it is: it is kept for longer than the lock, and shown for nobody
--- else. The holds of a class have one each. A value of another type is never touched.
--- KEYS: locks. ARGV: value and note of each, and 1 to announce it; a note of '' means withdrawn.
--- Reply: one digit a lock: 1 (written), 0 (not).
+-- and the note begins with the holder's value. The note may outlive the lock, and is shown only for that
+-- value. Each hold of a class has its own note. A key of another type is never touched.
+-- KEYS: locks. ARGV: for each its value, its note ('' means withdrawn), and 1 to announce the note.
+-- Reply: one digit per lock: 1 (written), 0 (not written).
 local call, said = redis.call, {}
 for i, key in ipairs(KEYS) do
   local value, text = ARGV[3 * i - 2], ARGV[3 * i - 1]
@@ -21,12 +21,12 @@ for i, key in ipairs(KEYS) do
   end
   if left > 0 or held == value then
     if left > 0 and type(redis.pcall('GET', note)) ~= 'table' then
-      -- A full server refuses it. The notes of the other locks are tried all the same.
+      -- A full server refuses the write. Go on with the notes of the other locks.
       local written = redis.pcall('SET', note, value .. ' ' .. text, 'PX', left * NOTE_LIVES)
       said[i] = written.ok and '1' or '0'
     end
     if ARGV[3 * i] == '1' then
-      -- A hint only.
+      -- Only a hint: an error does not matter.
       redis.pcall('PUBLISH', '{leader}' .. key, key)
     end
   end

@@ -1,9 +1,9 @@
 -- PERMIT (family, section 5): one named slot of a semaphore. A slot is a lock of its own; only who is first in
--- the line of the semaphore may take one.
--- KEYS: the lock key that the semaphore's name would have. ARGV: value, ttl ms, proposal us, slot, how many
--- slots there are, and of a queued waiter its id, ticket and heartbeat ms (without them it is a try).
--- Reply: the number (granted), or {of each slot 1 (free) or 0, ms until one may be free, waiters ahead,
--- largest ticket}. As text: a number here does not hold 64 bits.
+-- the semaphore's queue may take one.
+-- KEYS: the lock key that the semaphore's name would have. ARGV: value, ttl ms, proposal us, slot, number of slots; from a
+-- queued waiter also its id, ticket and heartbeat ms (without these three the request is a single try).
+-- Reply: the number (granted), or {for each slot 1 (free) or 0, ms until one may be free, waiters ahead,
+-- largest ticket}. The slots are text, because a Lua number does not hold 64 bits.
 if tonumber(ARGV[2]) > MAX_TTL then
   return redis.error_reply('ERR quorate: ttl above max_ttl')
 end

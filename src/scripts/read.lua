@@ -1,7 +1,7 @@
 -- READ of the value under a lock: as CONFIRM, and with the value. Afterwards no smaller number can write.
 -- KEYS: lock. ARGV: value of the attempt, token.
--- Reply: {text or nil} (the counter stands at the token), 0 (the lock is not ours), or the largest number
--- here where it is above the token (the counter stands there then).
+-- Reply: {text or nil} (the counter equals the token now), 0 (the lock is not ours), or the largest number here if it is
+-- above the token (the counter equals that number now).
 local call, key = redis.call, KEYS[1]
 --+ value/read.lua
 if call('GET', key) ~= ARGV[1] then
@@ -13,7 +13,7 @@ local above = v > tonumber(ARGV[2])
 if above and number <= counter then
   return v
 end
--- Where the value was written while a clock was ahead, the next holder's number is above that of the value.
+-- A value that was written while a clock was ahead: raise the counter, so that the next holder's number is above it.
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 --+ fence/lives.lua

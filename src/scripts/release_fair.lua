@@ -1,8 +1,8 @@
 -- RELEASE in order (protocol, sections 3 and 6): compare and delete, leave the line, and wake the
--- one that is next.
--- KEYS: lock. ARGV: value, id and 1 to leave the line of a queued waiter, and 1 where a note was
--- written; what comes last may be missing.
--- Reply: 1 (deleted), 0 (it was not ours).
+-- first waiter.
+-- KEYS: lock. ARGV: value, the waiter's id, 1 to leave the queue, and 1 if a note was written. Trailing arguments may be
+-- missing.
+-- Reply: 1 (deleted), 0 (the lock was not ours).
 local call, key, waiter = redis.call, KEYS[1], ARGV[2]
 local mine = 0
 if call('GET', key) == ARGV[1] then
@@ -38,10 +38,10 @@ if #dead > 0 then
 end
 local held = head and mine == 0 and call('GET', key)
 if held == '{shared}' then
-  -- Readers that stood behind this one may come in beside those that are there.
+  -- Readers that were queued behind this waiter may join the readers that hold the lock.
   --+ wake/readers.lua
 elseif head and not held then
-  -- A hint only; a user who may not publish still releases.
+  -- Only a hint: a user without permission to publish still releases.
   redis.pcall('PUBLISH', '{wake}' .. string.sub(head, 1, 16), key)
 end
 return mine

@@ -1,8 +1,8 @@
 -- RELEASE of many (protocol, sections 3 and 6): each as release_fair.lua, of claims without a place, or as release.lua
--- where there are no lines. None of them has a note.
--- KEYS: locks, no two the same. ARGV: the value of each, and 1 where there are lines.
--- Reply: a sign of each: 1 (deleted), 0 (it was not ours), - (nothing was done: to be asked for by itself). As an array
--- where something of another type stands in the place of a line: an error of that release, which was done.
+-- for masters without queues. None of the locks has a note.
+-- KEYS: locks, all different. ARGV: the value of each, and 1 if clients use queues.
+-- Reply: one character per lock: 1 (deleted), 0 (not ours), - (nothing was done: the client must send this release by
+-- itself). If a queue key has another type, an array with an error in its place; that lock was released.
 local call, keys, count = redis.call, KEYS, #KEYS
 local lines, names = ARGV[count + 1], {unpack(keys)}
 --+ many/lines.lua
@@ -23,7 +23,7 @@ for i, key in ipairs(keys) do
       if good then
         heads[i] = head
       else
-        -- Who holds it is gone all the same.
+        -- The lock is released all the same.
         said[i], odd = type(head) == 'table' and head or redis.error_reply(tostring(head)), true
       end
     end
@@ -34,7 +34,7 @@ if mine > 0 and type(redis.pcall('DEL', unpack(ours))) == 'table' then
 end
 for i, key in ipairs(keys) do
   if heads[i] then
-    -- A hint only; a user who may not publish still releases.
+    -- Only a hint: a user without permission to publish still releases.
     redis.pcall('PUBLISH', '{wake}' .. string.sub(heads[i], 1, 16), key)
   end
 end

@@ -1,13 +1,13 @@
 -- UNCLAIM (family, sections 2 and 4): compare and delete, leave the lines, and wake who is next.
--- KEYS: lock keys. ARGV: value, a waiter's id or '', 1 to leave the lines (2 more where notes were written),
--- and of each key 'x' or the marker of a class. Reply: how many of the keys were ours.
+-- KEYS: lock keys. ARGV: value, the waiter's id or '', a sum of 1 (leave the queues) and 2 (notes were written), and for
+-- each key 'x' or the marker of a class. Reply: how many of the keys were ours.
 local call, value, waiter = redis.call, ARGV[1], ARGV[2]
 local leave, noted = ARGV[3] % 2 == 1, ARGV[3] >= '2'
 local held, ours = {}, 0
 for i, key in ipairs(KEYS) do
   held[i] = call('GET', key)
 end
--- This master's time in ms, once it is needed.
+-- This master's time in ms as text, read on first use.
 local clock
 local function look_at_clock()
   if not clock then
@@ -32,7 +32,7 @@ for i, key in ipairs(KEYS) do
     end
     local last = call('ZRANGE', holds, -1, -1, 'WITHSCORES')
     if last[1] then
-      -- Not alone, unless all others are dead.
+      -- Other holds are listed: remove the expired ones.
       look_at_clock()
       if call('ZREMRANGEBYSCORE', holds, '-inf', clock) > 0 then
         last = call('ZRANGE', holds, -1, -1, 'WITHSCORES')
@@ -41,7 +41,7 @@ for i, key in ipairs(KEYS) do
     if not last[1] then
       free = call('DEL', key) == 1
     elseif mine == 1 then
-      -- As long as the longest hold that is left.
+      -- The key lives as long as the longest remaining hold.
       call('PEXPIREAT', key, string.format('%.0f', last[2]))
     end
   end

@@ -1,6 +1,6 @@
 -- WRITE of the value under a lock: numbers alone decide, no clock and no holder. It never expires.
 -- KEYS: lock. ARGV: token, run of this server, bytes; without bytes the value is removed.
--- Reply: 1 (written), or the largest number here where it is above the token.
+-- Reply: 1 (written), or the largest number here if it is above the token.
 local call, key = redis.call, KEYS[1]
 --+ value/read.lua
 --+ fence/read.lua
@@ -12,7 +12,7 @@ if ARGV[3] then
   call('SET', value, ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3])
 else
   call('DEL', value)
-  -- What is gone tells no number any more, so the counter does: an earlier holder's late write would bring it back.
+  -- A removed value has no number. So the counter keeps it: an earlier holder's late write would restore the value.
   local v, time = tonumber(ARGV[1]), call('TIME')
   local now = time[1] * 1000000 + time[2]
   --+ fence/lives.lua

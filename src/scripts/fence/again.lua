@@ -1,2 +1,2 @@
--- The lock is ours already, with the counter as it stands: where that is gone there is no number to give.
+-- The lock is ours already: return its counter. If the counter is gone, there is no number to return.
 return counter > 0 and counter or redis.error_reply('ERR quorate: ' .. fence .. ' is gone')

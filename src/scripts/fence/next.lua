@@ -1,5 +1,5 @@
--- Where the counter of a lock that is being taken moves: to the proposal, kept within a second of this
--- master's time and above where it stood; `text` where it is the proposal as it came. `time` has been read.
+-- Sets `v` to the next counter of a lock that is being taken: the proposal, limited to within a second of this master's
+-- time, and larger than the old counter. `text` is the proposal as received if it is used unchanged. Needs `time`.
 local now = time[1] * 1000000 + time[2]
 local v, text = tonumber(ARGV[3]), ARGV[3]
 if v > now + 1000000 then

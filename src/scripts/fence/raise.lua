@@ -1,4 +1,4 @@
--- The lock has been taken: its counter moves with it. `time` has been read.
+-- The lock has just been taken: raise its counter. Needs `time`.
 --+ fence/next.lua
 --+ fence/lives.lua
 call('SET', fence, text or string.format('%.0f', v), 'PX', fence_lives)

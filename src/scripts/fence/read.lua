@@ -1,5 +1,5 @@
--- The fencing counter of the lock `key`. A number that a double does not hold to the last digit would
--- be given to two holders, so then nothing is granted here.
+-- Reads the fencing counter of the lock `key`. From 2^53 on a double cannot represent every integer, and two holders
+-- could get the same number: then refuse to grant.
 local fence = '{fence}' .. key
 local counter = tonumber(call('GET', fence) or 0)
 if not counter or counter < 0 or counter >= 9007199254740992 or counter % 1 ~= 0 then

@@ -1,4 +1,4 @@
--- Who is first in the line of `key`, once those who have died are cleared away.
+-- Returns the first waiter in the queue of `key`, after removing dead waiters.
 local function first(key)
   local queue, alive = '{queue}' .. key, '{alive}' .. key
   local head = call('ZRANGE', queue, 0, 0)[1]

@@ -1,9 +1,9 @@
--- What who comes in order is told where the lock `key` is not free, which holds `held`, or where `head` stands first
--- in its line. `ms` is this master's time.
+-- The refusal of a request in fair order: the lock `key` holds `held`, or `head` is first in its queue. `ms` is this
+-- master's time.
 local left, note
 if held then
   left = call('PTTL', key)
-  -- A courtesy to who waits; a user who may not read it waits as well.
+  -- For information only: a user without permission to read the note waits as well.
   note = redis.pcall('GET', '{note}' .. key)
 else
   left = tonumber(call('ZSCORE', alive, head) or ms) - ms

@@ -1,5 +1,5 @@
--- The reply of `of(..)` for one lock. An error becomes the reply, so that the other locks of the call are still answered; 5
--- where a key that belongs to this lock holds something that is not ours.
+-- Returns `of(..)` for one lock. An error becomes the reply of this lock, so that the others are still answered. The reply
+-- is 5 if a key that belongs to this lock does not hold a value of quorate's.
 local odd = false
 local function each(of, ...)
   local _, one = pcall(of, ...)

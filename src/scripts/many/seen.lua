@@ -1,7 +1,7 @@
--- What stands under all `names`: a text, or nothing, or something of another type, which looks like nothing.
+-- Reads all `names` into `seen`: a string, or nothing if the key is missing or has another type.
 local seen = redis.pcall('MGET', unpack(names))
 if seen.err then
-  -- A user who may not ask for many at once, or not for one of these.
+  -- The user may not run MGET, or may not read one of the keys.
   seen = {}
   for i, name in ipairs(names) do
     local found = redis.pcall('GET', name)

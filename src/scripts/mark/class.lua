@@ -1,6 +1,6 @@
--- Whether a break has ended the hold `value` of the class `mode`, whose number is `number`; `mark` is what breaks have left.
--- Either the mark names it, or its number is not above the counter at the last break of this class. Later holds have larger
--- numbers, except one that this master did not grant: that one is not restored here.
+-- Whether a break ended the hold `value` of the class `mode` with the number `number`. `mark` is the text that breaks leave.
+-- Either it names the value, or the number is not above the counter at the last break of this class. Later holds have
+-- larger numbers, except a hold that this master did not grant, which is not restored here.
 local function has_hold(mark, mode, value, number)
   if not mark or has(mark, value) then
     return mark

@@ -1,5 +1,5 @@
--- Whether the `mark` that breaks leave names `ours`. It has a line for each value that was broken. For a class it has a line
--- for each hold, and one for the marker and the counter, with a tab between them.
+-- Whether `mark`, the text that breaks leave, names `ours`. The text has a line for each broken value. For a class it has
+-- one line with the class marker and the counter, separated by a tab, and then one line for each hold.
 local function has(mark, ours)
   return mark and string.find(mark, '\n' .. ours .. '\n', 1, true)
 end

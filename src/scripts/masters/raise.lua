@@ -1,7 +1,7 @@
 -- Raises the mark of the masters, and never lowers it (protocol, masters that change).
--- KEYS: the mark. ARGV: number, fingerprint, the lifetime in milliseconds of a mark that was lost; 0 where the masters are
--- marked for the first time.
--- Reply: what stands there now.
+-- KEYS: the generation marker. ARGV: number, fingerprint, and the expiry in ms of a marker that replaces a lost one, or 0
+-- when the masters get their first marker.
+-- Reply: the marker that the key holds now.
 local mark = redis.call('GET', KEYS[1])
 local raised = ARGV[1] .. ' ' .. ARGV[2]
 if not mark then
@@ -13,7 +13,7 @@ if not mark then
   return raised
 end
 if mark == raised and ARGV[3] == '0' then
-  -- A client took this master for one that has lost its mark, while the others were being marked.
+  -- A client restored this marker with an expiry, because it saw others marked already. Remove the expiry.
   redis.call('SET', KEYS[1], raised)
   return raised
 end
@@ -21,6 +21,6 @@ local number = string.match(mark, '^(%d+) %x+$')
 if not number or tonumber(number) >= tonumber(ARGV[1]) then
   return mark
 end
--- Since when a lost mark is there again stays what it was.
+-- KEEPTTL: the remaining expiry tells since when a lost marker has been restored.
 redis.call('SET', KEYS[1], raised, 'KEEPTTL')
 return raised

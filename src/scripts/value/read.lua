@@ -1,5 +1,5 @@
--- The value under the lock `key`, `NUMBER RUN BYTES` as text, and the number under which it was written; 0
--- where there is none. A string of somebody else's is left alone, as another type of value is.
+-- Reads the value under the lock `key`, stored as `NUMBER RUN BYTES`, into `text`, and its number into `number` (0 if there
+-- is no value). A key with any other content or type is left alone.
 local value = '{value}' .. key
 local text, number = call('GET', value), 0
 if text then

@@ -1,5 +1,5 @@
--- Wakes the processes of all readers in the line of `key` up to the first writer, or the writer that
--- stands first. A hint only; a user who may not publish goes on.
+-- Wakes the first waiter in the queue of `key` if it is a writer; otherwise the processes of all readers up to the first
+-- writer. Only a hint: a user without permission to publish goes on.
 local woken, count = {}, 0
 local standing = call('ZRANGE', '{queue}' .. key, 0, 255)
 for at, other in ipairs(standing) do
