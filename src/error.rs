@@ -1,4 +1,4 @@
-//! One error a verb. Each says what happened, on which master, and what is still true.
+//! One error type per verb. Each error says what failed, at which master, and what still holds.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,67 +10,67 @@ use crate::protocol::quorum::Quorum;
 use crate::report::{NodeReport, OneLine, failed_with};
 use crate::resource::InvalidResource;
 
-/// A builder's settings do not fit together. Nothing has been contacted.
+/// A setting of the builder is invalid, or contradicts another one. No master has been contacted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// No master was named.
     #[error("no master given: name at least one, for example redis://10.0.0.1:6379")]
     NoMasters,
-    /// More masters than a quorum is good for.
+    /// More than 64 masters were named.
     #[error("{0} masters given, at most 64 are supported; 3 or 5 are usual")]
     TooManyMasters(usize),
-    /// An address that cannot be understood; credentials are left out.
+    /// A master's address cannot be parsed. The message contains no credentials.
     #[error("master {master:?}: {why}")]
     BadMaster {
-        /// The address without credentials, or its place in the list.
+        /// The address without credentials, or its position in the list.
         master: String,
         /// What is wrong, and what would be right.
         why: String,
     },
-    /// One server twice: its single memory would count as two votes.
+    /// The same server is listed twice. Its single memory would count as two votes.
     #[error(
         "master {0} is listed twice: each master must be a server of its own, \
          another database number on the same server is not"
     )]
     SameMasterTwice(String),
-    /// Next masters that are the masters: nothing would change.
+    /// `next_masters` names the same servers as `masters`, so nothing would change.
     #[error(
         "next_masters names the same servers as masters: leave it out, or name what is to be in their place"
     )]
     SameMasters,
-    /// A master of a kind that cannot be told of a change.
+    /// A master of a kind that cannot store the generation marker, with `next_masters` or `masters_generation`.
     #[error(
         "master {0} keeps no mark of how far a change of masters is: \
          next_masters and masters_generation are for Redis and Valkey masters only"
     )]
     UnmarkedMaster(String),
-    /// A duration that cannot work together with the others.
+    /// A duration is out of range, or does not fit the other settings.
     #[error("{what} of {} {why}", humantime::format_duration(*.value))]
     BadDuration {
-        /// Which setting.
+        /// Name of the setting.
         what: &'static str,
         /// Its value.
         value: Duration,
         /// What is wrong, and what would be right.
         why: String,
     },
-    /// A prefix that would collide with quorate's own keys.
+    /// The key prefix would collide with quorate's own keys.
     #[error("key prefix {0:?} is reserved: keys that begin with {RESERVED:?} are quorate's own")]
     ReservedPrefix(String),
-    /// A kind of lock that rests on fencing numbers, without them.
+    /// A kind of lock that needs fencing numbers, on a `Redlock` built with `fencing(false)`.
     #[error("{0} need fencing numbers: leave `fencing(false)` out of this Redlock")]
     NeedsFencing(&'static str),
-    /// A prefix that leaves no sensible key.
+    /// The key prefix is longer than a resource name may be.
     #[error("the key prefix is {0} bytes long, at most {max} are allowed", max = crate::resource::MAX_RESOURCE_LEN)]
     PrefixTooLong(usize),
-    /// A note that is too long for the masters to keep beside each lock.
+    /// The note is longer than [`MAX_NOTE_LEN`](crate::MAX_NOTE_LEN) bytes.
     #[error("the note is {0} bytes long, at most {max} are allowed", max = crate::node::note::MAX_NOTE_LEN)]
     NoteTooLong(usize),
-    /// A setting that cannot be read: of the environment or of a file.
+    /// A setting from the environment or from a file cannot be parsed.
     #[error("{name} {why}")]
     BadSetting {
-        /// What it is called: the variable, or the key of the file.
+        /// The name of the environment variable, or of the key in the file.
         name: String,
         /// What is wrong, and what would be right.
         why: String,
@@ -78,15 +78,15 @@ pub enum BuildError {
     /// A TLS setting that cannot be used.
     #[error("TLS: {0}")]
     Tls(String),
-    /// The thread that keeps the locks of blocking callers could not be started.
+    /// The thread that runs the locks of blocking callers could not be started.
     #[cfg(feature = "blocking")]
     #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
     #[error("no thread could be started for the locks: {0}")]
     NoThread(String),
 }
 
-/// A call that waits was made on a thread of a Tokio runtime, and was refused: it would keep that thread from its
-/// other tasks, perhaps from the one that it waits for. Nothing was sent.
+/// A blocking call was refused because it was made on a thread of a Tokio runtime. It would block the other tasks of
+/// that thread, perhaps even the task that it waits for. Nothing was sent.
 #[cfg(feature = "blocking")]
 #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -97,30 +97,30 @@ pub enum BuildError {
 #[non_exhaustive]
 pub struct CannotBlock;
 
-/// The lock was not acquired. Nothing is held; what a master may have granted is being released,
-/// and where that fails it expires with the ttl.
+/// The lock was not acquired. Nothing is held. Keys that some masters may have set are being released; a key that
+/// cannot be released expires with its ttl.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// Contention: another holder had it until the wait was over. That may be this process itself
+    /// Contention: another holder had the lock until the wait was over. The holder may be this process itself
     /// ([`Missed::held_here`]).
     HeldByOther(Missed),
-    /// The owner that asked holds it already, and cannot be joined now: no majority of the masters shows one
-    /// number of its holds, because a hold has just crashed, or masters failed right after the numbers differed.
-    /// Over by itself: at the latest when that hold has expired.
+    /// This owner holds the lock already, and a further hold cannot join now: no majority of the masters shows the same
+    /// number for its holds. That happens when a hold has just crashed, or when masters failed right after their
+    /// numbers differed. It ends by itself, at the latest when that hold has expired.
     NotJoinable(Missed),
-    /// Outage: fewer masters than a majority of the configured ones could vote. Comes before the
-    /// end of the wait where that does not pass by itself: see [`Missed::passes_by_itself`].
+    /// Outage: fewer masters than a majority of the configured ones could vote. If the fault does not pass by itself,
+    /// this error is returned before the end of the wait: see [`Missed::passes_by_itself`].
     NoQuorum(Missed),
-    /// Outdated configuration: the masters have been changed, and so many of those that were asked give no votes to
-    /// who goes by the masters that this Redlock was built with. Waiting does not help, nor does asking again:
-    /// build it with the masters that are named now (`docs/operations.md`, masters that change).
+    /// Outdated configuration: the masters have been replaced, and too many of the masters that were asked give no
+    /// votes to clients with this configuration. Neither waiting nor retrying helps: build the `Redlock` with the
+    /// masters that are in force now (`docs/operations.md`, "Masters that change").
     OtherMasters(Missed),
-    /// Lateness: a majority granted it, but so slowly that no validity was left.
+    /// Lateness: a majority granted the lock, but so slowly that no validity was left.
     TooLate(Missed),
-    /// The resource name cannot be locked. Nothing was sent.
+    /// The resource name is invalid. Nothing was sent.
     InvalidResource(InvalidResource),
-    /// The options of this lock do not fit together. Nothing was sent.
+    /// The options of this lock are invalid. Nothing was sent.
     InvalidOptions(BuildError),
     /// A blocking call on a thread of a Tokio runtime. Nothing was sent.
     #[cfg(feature = "blocking")]
@@ -128,42 +128,41 @@ pub enum AcquireError {
     CannotBlock(CannotBlock),
 }
 
-/// Why a lock was not acquired: what the last round found that proved something.
+/// Why a lock was not acquired: the result of the last round that proved something.
 ///
-/// What is told rests on what the masters said, round by round. So many refusals that the other
-/// masters could not have made a majority, whatever they had said: held by another. So many faults:
-/// no quorum. The last round that proved one of them counts; one that was cut off by the end of the
-/// wait proves nothing by what is missing, unless it was missing for a whole node timeout. Where
-/// nothing was proved at all, it is no quorum.
+/// A round proves "held by another" if the refusals alone make a majority impossible, whatever the other masters
+/// answer. It proves "no quorum" if the faults alone do. Of all rounds, the last one that proved one of them counts. If
+/// the end of the wait cuts a round off, missing answers prove nothing unless they were missing for a whole node
+/// timeout. If no round proved anything, the error is "no quorum".
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Missed {
     /// The resource, as text.
     pub resource: String,
-    /// How long it was tried.
+    /// How long the acquire lasted.
     pub waited: Duration,
-    /// How often it was tried.
+    /// How many attempts were made.
     pub attempts: u32,
-    /// What each master said in that round; empty where this process itself was in the way.
+    /// The reply of each master in that round; empty if this process itself held the lock.
     pub reports: Vec<NodeReport>,
-    /// Whether this very [`Redlock`](crate::Redlock) holds it. A lock is not re-entrant.
+    /// Whether this very [`Redlock`](crate::Redlock) holds the lock. Locks are not re-entrant.
     pub held_here: bool,
-    /// What the holder says of itself, where it did.
+    /// The holder's note, if it has one.
     pub note: Option<Box<Note>>,
     /// Which masters make a majority.
     pub(crate) majority: Quorum,
 }
 
 impl Missed {
-    /// Whether waiting longer could have helped. False when a majority is made impossible by
-    /// masters that refuse the user or cannot do what a lock needs: then an acquire ends after one
-    /// look, however long it may wait. The next one looks again.
+    /// Whether waiting longer could have helped. False if a majority is impossible because masters refuse the user or
+    /// lack what a lock needs. In that case an acquire ends after one attempt, however long it may wait; the next
+    /// acquire tries again.
     pub fn passes_by_itself(&self) -> bool {
         let lasting = failed_with(&self.reports, |fault| !fault.passes_by_itself());
         self.majority.possible_without(lasting)
     }
 
-    /// So many masters go by another configuration that none of ours has a majority.
+    /// Whether so many masters are at another generation that this client cannot get a majority.
     pub(crate) fn is_outdated(&self) -> bool {
         let other = failed_with(&self.reports, |fault| {
             matches!(fault, Fault::OtherMasters(_))
@@ -173,7 +172,7 @@ impl Missed {
 }
 
 impl AcquireError {
-    /// What each master said in the round that counts; empty when nothing was sent.
+    /// The reply of each master in the round that counts; empty if nothing was sent.
     pub fn reports(&self) -> &[NodeReport] {
         match self {
             Self::HeldByOther(missed)
@@ -272,13 +271,13 @@ impl From<BuildError> for AcquireError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtendError {
-    /// The lock is no longer held. Acquire it anew: that gives a new fencing token.
+    /// The lock is no longer held. Acquire it again to get a new fencing token.
     #[error("the lock is lost: {0}")]
     Lost(LossCause),
-    /// No majority answered in time. The old validity still stands.
+    /// No majority answered in time. The old validity still holds.
     #[error("too few masters answered to extend; the old validity stands [{}]", OneLine(.0))]
     NoQuorum(Vec<NodeReport>),
-    /// The ttl asked for cannot be used. Nothing was sent.
+    /// The requested ttl is invalid. Nothing was sent.
     #[error(transparent)]
     InvalidTtl(BuildError),
     /// A blocking call on a thread of a Tokio runtime. Nothing was sent.
@@ -300,13 +299,13 @@ pub enum ScopeError<T = ()> {
     Lost {
         /// Why the lock ended.
         cause: LossCause,
-        /// The value of a body that has run to its end; `None` for one that was dropped on the way.
+        /// The value of a body that ran to its end; `None` if the body was dropped before.
         value: Option<T>,
     },
 }
 
 impl<T> ScopeError<T> {
-    /// The value of a body that ran to its end, though the lock had ended before.
+    /// The value of a body that ran to its end although the lock had ended before.
     pub fn into_value(self) -> Option<T> {
         match self {
             Self::NotAcquired(_) => None,
@@ -314,7 +313,8 @@ impl<T> ScopeError<T> {
         }
     }
 
-    /// The same error without the value, as [`try_scope`](crate::Redlock::try_scope) makes it into other errors.
+    /// The same error without the value of the body. [`try_scope`](crate::Redlock::try_scope) converts this error into
+    /// the caller's error type.
     pub fn without_value(self) -> ScopeError {
         match self {
             Self::NotAcquired(error) => ScopeError::NotAcquired(error),
@@ -327,7 +327,7 @@ impl<T> ScopeError<T> {
 }
 
 impl<T, E: From<ScopeError>> ScopeError<Result<T, E>> {
-    /// One error for the body and the lock: the body's own, where it has one.
+    /// One error for the body and the lock: the body's own error if it returned one.
     pub(crate) fn into_one(self) -> E {
         match self {
             Self::Lost {
@@ -339,7 +339,7 @@ impl<T, E: From<ScopeError>> ScopeError<Result<T, E>> {
     }
 }
 
-/// Whatever the value is, and without showing it.
+/// Does not need `T: Debug`, and does not show the value.
 impl<T> fmt::Debug for ScopeError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

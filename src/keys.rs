@@ -1,16 +1,16 @@
-//! The names of all keys and channels, in one place: scripts, rights and the memory nodes take them from here.
+//! The names of all keys and channels. Scripts, rights and the memory masters take them from here.
 
 use std::borrow::Cow;
 
-/// What stands before all names of ours; resources and key prefixes may not begin with it.
+/// The prefix of all keys of quorate's own. Resource names and key prefixes may not begin with it.
 pub(crate) const RESERVED: &str = "quorate:";
 
-/// All slots of all semaphores, as masters write patterns.
+/// A glob pattern for all slots of all semaphores.
 pub(crate) fn all_slots() -> Vec<u8> {
     pattern(Family::Slot.before().as_bytes())
 }
 
-/// The number of a slot and the lock key that its semaphore's name would have, where this is the key of one.
+/// Parses the key of a slot into its number and the lock key that its semaphore's name would have.
 pub(crate) fn slot_of(key: &[u8]) -> Option<(u8, &[u8])> {
     let rest = key.strip_prefix(Family::Slot.before().as_bytes())?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -19,7 +19,7 @@ pub(crate) fn slot_of(key: &[u8]) -> Option<(u8, &[u8])> {
     Some((slot, name.strip_prefix(b":")?))
 }
 
-/// What names the line of those who wait for a lock key: a slot's is that of its semaphore.
+/// The name of the queue for a lock key. A slot uses the queue of its semaphore.
 pub(crate) fn line_of(key: &[u8]) -> Cow<'_, [u8]> {
     match slot_of(key) {
         Some((_, name)) => line_of_semaphore(name).into(),
@@ -27,7 +27,7 @@ pub(crate) fn line_of(key: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// What names one hold of a class: the value, in front of the lock key.
+/// The key of the note of one hold of a class: the hold's value precedes the lock key.
 #[cfg(any(test, feature = "testing", feature = "node"))]
 pub(crate) fn hold(value: &[u8], key: &[u8]) -> Vec<u8> {
     [Family::OfHold.before().as_bytes(), value, b":", key].concat()
@@ -38,73 +38,73 @@ pub(crate) fn slot(name: &[u8], slot: u8) -> Vec<u8> {
     [format!("{}{slot}:", Family::Slot.before()).as_bytes(), name].concat()
 }
 
-/// What names the line of a semaphore.
+/// The name of the queue of a semaphore.
 pub(crate) fn line_of_semaphore(name: &[u8]) -> Vec<u8> {
     [Family::Slot.before().as_bytes(), b"line:", name].concat()
 }
 
-/// What stands before the process id in the name of its wake channel.
+/// The prefix of wake channels; the process id follows.
 pub(crate) const WAKE: &str = "quorate:wake:";
 
-/// The key of the mark: how far a change of masters is, and which masters it is for.
+/// The key of the generation marker: how far a replacement of the masters is, and for which masters.
 pub(crate) const MASTERS: &str = "quorate:masters";
 
-/// Where that stands in a script and in the table of rights.
+/// The placeholder of [`WAKE`] in scripts and in the table of rights.
 pub(crate) const WAKE_PLACE: &str = "{wake}";
 
-/// What the lock key holds while readers hold it.
+/// The value of the lock key while readers hold the lock.
 pub(crate) const SHARED: &str = "quorate:shared";
 
-/// Where that stands in a script.
+/// The placeholder of [`SHARED`] in scripts.
 const SHARED_PLACE: &str = "{shared}";
 
-/// What it begins with while an owner holds it; the owner's id stands behind.
+/// The beginning of the lock key's value while an owner holds the lock; the owner's id follows.
 pub(crate) const OWNER: &str = "quorate:owner:";
 
-/// Whether the lock key holds that: one of a class has it.
+/// Whether a lock key with this value is held by a class (readers or an owner).
 pub(crate) fn is_marker(held: &[u8]) -> bool {
     held == SHARED.as_bytes() || held.starts_with(OWNER.as_bytes())
 }
 
-/// Where that stands in a script.
+/// The placeholder of [`OWNER`] in scripts.
 const OWNER_PLACE: &str = "{owner}";
 
-/// What stands before a lock key in the name of the channel on which its new leaders are announced.
+/// The prefix of the channel that announces new leaders; the lock key follows.
 pub(crate) const LEADER: &str = "quorate:leader:";
 
-/// Where that stands in a script and in the table of rights.
+/// The placeholder of [`LEADER`] in scripts and in the table of rights.
 pub(crate) const LEADER_PLACE: &str = "{leader}";
 
-/// The families of keys that belong to one lock.
+/// The kinds of keys that belong to a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Family {
-    /// Who holds it: the value of the attempt that took it.
+    /// The lock key: holds the value of the attempt that took the lock.
     Lock,
-    /// Its fencing counter.
+    /// The fencing counter.
     Fence,
-    /// Who waits, by ticket.
+    /// The waiters, sorted by ticket.
     Queue,
-    /// Until when each of them is taken to be alive.
+    /// The deadline of each waiter's heartbeat.
     Alive,
     /// The largest ticket drawn.
     Ticket,
-    /// The value of a holder whose lock an operator has broken.
+    /// The values of force-released locks.
     Broken,
     /// The holds of a class, by value.
     Holds,
-    /// The value that is kept under it.
+    /// The value that is kept under the lock.
     Value,
-    /// The slots of a semaphore; behind it stands the number of one.
+    /// A slot of a semaphore; its number follows the prefix.
     Slot,
-    /// What goes with a slot, as it does with any lock: its counter, and the line.
+    /// The counter and the queue of a slot, which is a lock itself.
     OfSlot,
-    /// What the holder tells those who look.
+    /// The holder's note.
     Note,
-    /// What one hold of a class tells; behind it stand its value and the lock key.
+    /// The note of one hold of a class; the hold's value and the lock key follow the prefix.
     OfHold,
-    /// The mark of the masters: one key for all locks.
+    /// The generation marker of the masters: one key for all locks.
     Masters,
-    /// The sign that somebody stands in a line: one key for all locks.
+    /// Exists while any queue of this master may have waiters: one key for all locks.
     Lines,
 }
 
@@ -120,14 +120,14 @@ impl Family {
         Self::Value,
         Self::Slot,
         Self::OfSlot,
-        // Begins as the next does.
+        // Before `Note`, because its prefix begins with that of `Note`.
         Self::OfHold,
         Self::Note,
         Self::Masters,
         Self::Lines,
     ];
 
-    /// What stands before the lock key.
+    /// The prefix that precedes the lock key.
     pub(crate) fn before(self) -> &'static str {
         match self {
             Self::Lock => "",
@@ -147,7 +147,7 @@ impl Family {
         }
     }
 
-    /// Where that stands in a script and in the table of rights.
+    /// The placeholder of [`before`](Self::before) in scripts and in the table of rights.
     pub(crate) fn place(self) -> &'static str {
         match self {
             Self::Lock => "{lock}",
@@ -167,7 +167,7 @@ impl Family {
         }
     }
 
-    /// Whether it is one key for all locks.
+    /// Whether it is a single key for all locks.
     pub(crate) fn is_one_key(self) -> bool {
         matches!(self, Self::Masters | Self::Lines)
     }
@@ -183,7 +183,7 @@ impl Family {
 #[cfg(any(test, feature = "node"))]
 pub(crate) fn lock_of(key: &[u8]) -> &[u8] {
     let of_hold = key.strip_prefix(Family::OfHold.before().as_bytes());
-    // Behind it stand a value, a colon and the lock key.
+    // A value of 32 digits, a colon and the lock key follow.
     if let Some(lock) = of_hold.and_then(|rest| rest.get(33..)) {
         return lock;
     }
@@ -194,12 +194,12 @@ pub(crate) fn lock_of(key: &[u8]) -> &[u8] {
     lock.next().unwrap_or(key)
 }
 
-/// Whether a key is one of ours beside the locks.
+/// Whether a key is quorate's own, but not a lock key.
 pub(crate) fn is_reserved(key: &[u8]) -> bool {
     key.starts_with(RESERVED.as_bytes())
 }
 
-/// All keys whose names begin so, as masters write patterns.
+/// A glob pattern for all keys that begin with `before`.
 pub(crate) fn pattern(before: &[u8]) -> Vec<u8> {
     let mut pattern = Vec::with_capacity(before.len() + 1);
     for &byte in before {
@@ -212,7 +212,7 @@ pub(crate) fn pattern(before: &[u8]) -> Vec<u8> {
     pattern
 }
 
-/// A script with the names put in where it asks for them.
+/// Replaces the placeholders in a script by the key prefixes.
 pub(crate) fn put_in(script: &str) -> String {
     let named = Family::ALL.iter().fold(script.to_owned(), |text, family| {
         text.replace(family.place(), family.before())

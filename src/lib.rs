@@ -1,8 +1,8 @@
 //! A Redlock quorum lock over N independent Redis or Valkey masters.
 //!
-//! One lock for many machines, held while a majority of masters says so: it survives the death
-//! of a minority, tells its holder in time when it is lost, and hands out fencing tokens so that
-//! even a paused holder can do no harm.
+//! One lock for many machines, held while a majority of the masters grants it. The lock survives the failure of a
+//! minority of the masters, tells its holder in time when it is lost, and provides fencing tokens, so that even a
+//! paused holder can do no harm.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -10,48 +10,48 @@
 //!
 //! let redlock = Redlock::builder()
 //!     .masters(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
-//!     .build()?; // never connects: a service starts while masters are down
+//!     .build()?; // never connects, so a service can start while masters are down
 //!
 //! let guard = redlock.acquire("nightly-report").await?;
-//! // Renewed in the background. Give the fencing token to whatever you write to.
+//! // Renewed in the background. Pass the fencing token to every system that you write to.
 //! println!("held, fencing token {:?}", guard.fencing_token());
 //! guard.release().await;
 //! # Ok(()) }
 //! ```
 //!
-//! # What it promises, and where that ends
+//! # What it promises
 //!
-//! While at most a minority of masters fails and clocks keep within the [`Drift`], at most one holder
-//! at a time believes to hold a resource. A process that is paused past its lease believes for a
-//! moment too long: hand its [fencing token](LockGuard::fencing_token) to what it writes to.
+//! At most one client at a time believes that it holds a resource. This holds while at most a minority of the masters
+//! fails and clocks stay within the configured [`Drift`]. A process that is paused past its lease keeps its belief for
+//! a moment too long: pass the [fencing token](LockGuard::fencing_token) to every system that it writes to.
 //!
 //! # A tour
 //!
-//! - [`Redlock`] takes locks ([`acquire`](Redlock::acquire), [`try_acquire`](Redlock::try_acquire),
-//!   [`lock`](Redlock::lock) with options, [`scope`](Redlock::scope)); [`RedlockBuilder`] lists every
-//!   setting with its default, and [`inspect`](Redlock::inspect) says whether the masters are fit.
-//! - Locks are not re-entrant: who acquires what it holds waits for itself, and is told so
+//! - [`Redlock`] takes locks: [`acquire`](Redlock::acquire), [`try_acquire`](Redlock::try_acquire),
+//!   [`lock`](Redlock::lock) with options, [`scope`](Redlock::scope). [`RedlockBuilder`] lists every setting with its
+//!   default, and [`inspect`](Redlock::inspect) checks the configuration of the masters.
+//! - Locks are not re-entrant: a caller that acquires a lock which it holds waits for itself, and the error reports it
 //!   ([`Missed::held_here`]).
-//! - [`LockGuard`] is a held lock: fencing token, validity, [`lost`](LockGuard::lost),
-//!   [`extend`](LockGuard::extend), [`release`](LockGuard::release).
-//! - [`Quota`] and [`Once`] keep a value under a lock: so many pieces and no more, once a period.
-//! - [`Election`] elects a leader and tells everybody who it is; [`Note`] says who holds a lock, and
-//!   [`list`](Redlock::list) what is locked now.
-//! - [`AcquireError`] tells contention, outage and lateness apart; every error and every guard carries
-//!   a [`NodeReport`] of each master.
-//! - [`Settings`] and [`RedlockBuilder::from_env`] take what a service is configured by; the module `blocking` (a feature)
-//!   has the same verbs without async.
-//! - `Redlock::in_memory` (feature `testing`) tests your own code without a server: `docs/testing.md`. The modules `node` and
-//!   `runtime` (features `node`, `testing`) are the seams for other back ends and simulations.
-//!
+//! - [`LockGuard`] is a held lock: fencing token, validity, [`lost`](LockGuard::lost), [`extend`](LockGuard::extend),
+//!   [`release`](LockGuard::release).
+//! - [`Quota`] and [`Once`] keep a value under a lock: a limited number of units, and work that runs once per period.
+//! - [`Election`] elects a leader and announces it to all observers. A [`Note`] describes the holder of a lock, and
+//!   [`list`](Redlock::list) shows all locks that are held now.
+//! - [`AcquireError`] distinguishes contention, outage and lateness. Every error and every guard carries a
+//!   [`NodeReport`] of each master.
+//! - [`Settings`] and [`RedlockBuilder::from_env`] read the configuration of a service. The module `blocking` (a
+//!   feature) has the same verbs without async.
+//! - `Redlock::in_memory` (feature `testing`) tests your own code without a server: `docs/testing.md`. The modules
+//!   `node` and `runtime` (features `node`, `testing`) are the interfaces for other back ends and for simulations.
 //! # Platforms
 //!
 //! Linux, macOS and other Unix systems; every change is tested on Linux. On Windows it does not compile, and says so:
-//! `unix://` masters, the name of the host in notes (`uname`) and the clock are Unix's, and nobody tests the rest there. From
-//! Windows use WSL, or take the lock in a container.
-//! On Linux leases are measured with a clock that runs on while the machine sleeps. Elsewhere that clock may stand
-//! still: a machine that slept believes too long in what it held, as a paused process does.
+//! Linux, macOS and other Unix systems; every change is tested on Linux. Windows is rejected at compile time: `unix://`
+//! masters, the host name in notes (`uname`) and the clock are Unix features, and nobody tests Windows. On Windows use
+//! WSL, or take the lock in a container.
 //!
+//! On Linux, leases are measured with a clock that goes on while the machine sleeps. On other systems that clock may
+//! stop: after a suspend, a holder believes in its lock for too long, as a paused process does.
 //! # Tracing
 //!
 //! Spans and events of target `quorate`:
@@ -59,14 +59,14 @@
 //! | name | level | fields |
 //! |---|---|---|
 //! | span `acquire` | debug | `resource`, `attempts`, `ahead` and `answering` (as the first attempt found them), `outcome` (`acquired`, `held_by_other`, `held_by_owner`, `no_quorum`, `too_late`), `fencing_token` |
-//! | `attempt missed` | debug | `attempts`, `failure` (`held_by_other`, `held_by_owner`, `no_quorum`, `too_late`, `cut_off`), `ahead`, `holder`, `ttl_left_ms`, `answering`, `masters` |
+//! | span `acquire` | debug | `resource`, `attempts`, `ahead` and `answering` (both from the first attempt), `outcome` (`acquired`, `held_by_other`, `held_by_owner`, `no_quorum`, `too_late`), `fencing_token` |
 //! | `standing in line` | debug | `ticket` |
 //! | `lock acquired` | debug | `fencing_token` |
 //! | `fencing token confirmed by a second round` | debug | `token` |
 //! | `lock renewed` | trace | `resource` |
 //! | `put a missing key back` | debug | `resource`, `node` (index) |
 //! | `no majority for a renewal, trying again` | warn | `resource`, `said` (by each master) |
-//! | `lock lost` | warn | `resource`, `cause` (`expired`, `taken_away`, `max_hold`), `said` |
+//! | `no majority for a renewal, trying again` | warn | `resource`, `said` (the replies of the masters) |
 //! | `lock released` | debug | `resource`, `on`, `expired_on`, `unreachable` |
 //! | `connected` | debug | `node` |
 //! | `value read` | debug | `resource`, `reading` |
@@ -79,7 +79,7 @@
 //! | `no wake-ups, only timers` | warn | `node`, `why` |
 //! | `an even number of masters ..` | warn | `masters` |
 //!
-//! Passwords are in none of them.
+//! None of them contains a password.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(not(unix))]

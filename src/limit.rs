@@ -1,4 +1,4 @@
-//! A time after which nothing is waited for any more.
+//! A deadline shared by several waits.
 
 use std::future::Future;
 use std::pin::pin;
@@ -7,8 +7,7 @@ use std::task::Poll;
 use crate::protocol::instant::Instant;
 use crate::runtime::{BoxFuture, Runtime};
 
-/// One timer over everything that is awaited until then, started with the first wait that is not
-/// over at once.
+/// One timer for all waits up to a deadline. The timer starts with the first wait that is not ready at once.
 pub(crate) struct Limit<'a> {
     runtime: &'a dyn Runtime,
     at: Instant,
@@ -24,8 +23,8 @@ impl<'a> Limit<'a> {
         }
     }
 
-    /// Waits for `what`, or until the time is over: then it is dropped. What is ready counts, also
-    /// when the time is over.
+    /// Waits for `what` until the deadline, and then drops it. A future that is ready at once is returned even after
+    /// the deadline.
     pub(crate) async fn wait<T>(&mut self, what: impl Future<Output = T>) -> Option<T> {
         let mut what = pin!(what);
         let (runtime, at) = (self.runtime, self.at);

@@ -1,4 +1,4 @@
-//! What is locked now, by whom, and who waits.
+//! Lists the locks that are held now, their holders and their waiters.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,29 +8,29 @@ use crate::node::{Fault, NodeName, Request, Token};
 use crate::redlock::{NodeStatus, Redlock, Status, StatusVerdict};
 use crate::resource::check_resource;
 
-/// The most locks that are listed.
+/// The largest number of locks in a listing.
 const MOST: usize = 1000;
 
-/// The longest time for which masters are asked for names.
+/// The longest time spent on asking masters for names.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// So many locks are looked at together.
+/// How many locks are looked up at the same time.
 const TOGETHER: usize = 64;
 
-/// What [`Redlock::list`] found.
+/// The result of [`Redlock::list`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Listing {
-    /// The locks, by name.
+    /// The locks, sorted by name.
     pub locks: Vec<Listed>,
-    /// Whether these are all: false when there were more than 1000, or it would have taken longer than
-    /// 5 s.
+    /// Whether the list is complete. False if there were more than 1000 locks, or if listing would have taken longer
+    /// than 5 s.
     pub complete: bool,
-    /// The masters that could not be asked for names, and why: also those that restarted and may have forgotten what
-    /// they had locked ([`Fault::Quarantined`]). A lock that only they know of is not listed.
+    /// The masters that could not be asked for names, and why. This includes masters that restarted and may have
+    /// forgotten locks ([`Fault::Quarantined`]). A lock that only these masters know is not listed.
     pub faults: Vec<(NodeName, Fault)>,
-    /// Whether a majority of the masters was asked: then every lock that is held is listed. Otherwise one that is not
-    /// listed may be held all the same.
+    /// Whether a majority of the masters answered. If so, every held lock is listed. If not, locks that are held may be
+    /// missing from the list.
     pub majority_answered: bool,
 }
 
@@ -38,24 +38,24 @@ pub struct Listing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Listed {
-    /// What is locked, without the key prefix; of a permit, the name of its semaphore.
+    /// The resource name without the key prefix; for a permit, the name of its semaphore.
     pub resource: Vec<u8>,
-    /// Which slot of the semaphore it is; `None` for all other locks.
+    /// The number of the semaphore's slot; `None` for all other locks.
     pub slot: Option<usize>,
-    /// What each master knows of it: the holder, its note, and who waits. A value that no lock of ours has is not
-    /// shown, for it may be anybody's data: `not a lock of ours` stands in its place.
+    /// What each master knows of the lock: the holder, its note, and the waiters. If a key holds a value that is not
+    /// from quorate, the value may be private data of another program: `not a lock of ours` is shown instead.
     pub status: Status,
 }
 
-/// What stands in the place of a value that is none of ours.
+/// Replaces a value that is not from quorate.
 const NOT_OURS: &[u8] = b"not a lock of ours";
 
-/// Whether a lock of ours has this value: an attempt's, or the marker of a class.
+/// Whether this value is from quorate: a lock token, or the marker of a class.
 fn is_of_a_lock(value: &[u8]) -> bool {
     keys::is_marker(value) || Token::from_hex(value).is_some()
 }
 
-/// Those that differ go on being told apart, by numbers.
+/// Replaces foreign values. Different values get different numbers.
 fn hide_what_is_no_holder(nodes: &mut [NodeStatus]) {
     let mut strangers: Vec<Vec<u8>> = Vec::new();
     for node in nodes {
@@ -77,12 +77,12 @@ fn hide_what_is_no_holder(nodes: &mut [NodeStatus]) {
 }
 
 impl Redlock {
-    /// What is locked now, of all that begins with `prefix` (empty for everything): at most 1000 locks,
-    /// within about 5 s. Each permit of a semaphore that is held counts as one. Whatever is a string under the builder's key prefix counts as a lock: on masters
-    /// that keep other data as well, give the locks a prefix of their own.
+    /// Lists the locks that are held now and whose names begin with `prefix` (empty for all): at most 1000, within
+    /// about 5 s. Each held permit of a semaphore counts as one lock. Every string under the builder's key prefix
+    /// counts as a lock: if the masters also store other data, give the locks a prefix of their own.
     ///
-    /// The masters go through all their keys for it, twice and a thousand at a time, and other requests come in
-    /// between. It is a look, made while locks come and go.
+    /// Each master scans all its keys twice, a thousand keys at a time, and serves other requests in between. The list
+    /// is not a snapshot: locks may come and go during the scan.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) {
@@ -96,7 +96,7 @@ impl Redlock {
     ///
     /// # Cancel safety
     ///
-    /// It changes nothing.
+    /// Safe to drop at any point: nothing is changed.
     pub async fn list(&self, prefix: impl AsRef<[u8]>) -> Listing {
         let coordinator = &self.core.coordinator;
         let before = coordinator.key(prefix.as_ref());
@@ -144,7 +144,7 @@ impl Redlock {
         }
     }
 
-    /// The locks of these keys.
+    /// Looks up the locks of these keys.
     pub(crate) async fn listed(&self, keys: &[Vec<u8>]) -> Vec<Listed> {
         let mut locks = Vec::new();
         for keys in keys.chunks(TOGETHER) {
@@ -154,7 +154,7 @@ impl Redlock {
         locks
     }
 
-    /// The lock of a key, if it may be one.
+    /// Looks up the lock of one key; `None` if the key is not a lock.
     async fn listed_one(&self, key: &[u8]) -> Option<Listed> {
         let prefix = &self.core.coordinator.prefix;
         let (slot, name) = match keys::slot_of(key) {

@@ -1,4 +1,4 @@
-//! What every lock of one `Redlock` goes by, and whether it fits together.
+//! The options of all locks of one `Redlock`, and their checks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::protocol::validity::Drift;
 use crate::retry::Retry;
 use crate::settings::Wait;
 
-/// The life of a fencing counter.
+/// The lifetime of a fencing counter.
 const LONGEST_TTL: Duration = Duration::from_secs(86_400);
 
-/// What every lock of one `Redlock` goes by.
+/// The options of all locks of one `Redlock`.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) ttl: Duration,
@@ -25,11 +25,11 @@ pub(crate) struct Options {
     /// First come, first served.
     pub(crate) fair: bool,
     pub(crate) heartbeat: Duration,
-    /// What all holders of this `Redlock` say of themselves; none in the classic protocol.
+    /// The fixed part of the notes of this `Redlock`'s locks; `None` in the classic protocol.
     pub(crate) notes: Option<Notes>,
-    /// And what they have to add.
+    /// The text that the user added to the notes.
     pub(crate) note: NoteText,
-    /// This `Redlock` on wake channels and in waiter ids: 16 hexadecimal digits.
+    /// Identifies this `Redlock` in wake channels and waiter ids: 16 hexadecimal digits.
     pub(crate) process: Arc<str>,
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn check_note(note: &NoteText) -> Result<(), BuildError> {
 }
 
 impl Options {
-    /// What the holder of a lock says with this note; none where it says nothing.
+    /// The full text of the note of a lock; `None` if it has none.
     pub(crate) fn says(&self, note: &NoteText) -> Option<Arc<str>> {
         self.notes.as_ref()?.says(note)
     }
@@ -77,12 +77,12 @@ impl Options {
             );
             return Err(bad("drift floor", self.drift.floor, why));
         }
-        // Beyond that a lock would outlive its fencing counter, and its number could come again.
+        // With a larger ttl a lock could outlive its fencing counter, and the same number could be given out twice.
         if self.max_ttl > LONGEST_TTL {
             let why = format!("is too long: at most {} is allowed", text(LONGEST_TTL));
             return Err(bad("max_ttl", self.max_ttl, why));
         }
-        // Before the node timeout, whose default follows from it.
+        // Before the node timeout, because its default is derived from the ttl.
         self.check_ttl(self.ttl)?;
         if self.node_timeout.is_zero() {
             return Err(bad(
@@ -95,7 +95,7 @@ impl Options {
         self.max_hold.map_or(Ok(()), check_max_hold)
     }
 
-    /// Whether a lock can live on this ttl.
+    /// Checks a ttl against `max_ttl`, drift and node timeout.
     pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<(), BuildError> {
         if ttl > self.max_ttl {
             let why = format!(

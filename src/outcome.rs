@@ -1,20 +1,20 @@
-//! How an attempt or a held lock ended: words that everybody shares.
+//! How an attempt or a held lock ended, in types that all layers share.
 
 use std::fmt;
 
 use crate::protocol::finding::Finding;
 use crate::protocol::quorum::Reason;
 
-/// Why an attempt came to nothing.
+/// Why an attempt failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Another holder stands in the way.
+    /// Another client holds the lock, or is ahead in its queue.
     Contention,
-    /// It is held by the owner that asks, and its holds show no common number to join.
+    /// The asking owner holds the lock already, and its holds show no common number to join.
     NotJoinable,
     /// Fewer masters than a majority can answer.
     Outage,
-    /// A majority granted, but the validity or the wait was used up.
+    /// A majority granted the lock, but the validity or the wait was used up.
     Late,
 }
 
@@ -39,7 +39,7 @@ impl From<Reason> for Failure {
 }
 
 impl Failure {
-    /// A word for trace fields.
+    /// The value of the trace fields and metric labels.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Contention => "held_by_other",
@@ -54,18 +54,18 @@ impl Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossCause {
-    /// The validity ended before a majority of masters had prolonged it.
+    /// The validity ended before a majority of the masters had extended it.
     Expired,
-    /// A majority of masters says that the lock is not ours.
+    /// A majority of the masters reports that the lock is not ours.
     TakenAway,
-    /// `max_hold` has passed.
+    /// The lock was held for [`max_hold`](crate::RedlockBuilder::max_hold).
     MaxHold,
     /// The guard was released or dropped.
     Released,
 }
 
 impl LossCause {
-    /// A word for fields and machine-readable output; stable across versions.
+    /// The cause as one word, for log fields and machine-readable output; stable across versions.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Expired => "expired",

@@ -1,4 +1,4 @@
-//! What each master said, how fast, and who was late.
+//! The replies of all masters to one request, with their latencies.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,42 +7,42 @@ use crate::node::{Answer, Fault, NodeName, Phase};
 use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{MasterSet, Quorum};
 
-/// What one master said in one phase of a lock's life.
+/// The reply of one master in one phase of a lock's life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeReport {
     /// The master's address, without credentials.
     pub node: NodeName,
-    /// What it was asked.
+    /// The phase: which request was sent.
     pub phase: Phase,
-    /// What it said.
+    /// The master's reply, or the fault.
     pub outcome: NodeOutcome,
-    /// From the first send of the round to its answer; `None` while it is silent.
+    /// Time from the first send of the round to this master's reply; `None` until it answers.
     pub latency: Option<Duration>,
-    /// Whether the answer came only after the verdict had fallen.
+    /// Whether the reply came only after the result was decided.
     pub late: bool,
 }
 
-/// What one master said.
+/// The reply of one master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeOutcome {
-    /// Nothing yet.
+    /// No reply yet.
     Silent,
-    /// Yes: granted, kept, confirmed or deleted.
+    /// Yes: granted, extended, confirmed or deleted.
     Yes,
-    /// No: held by another, not ours, or already gone.
+    /// No: held by another client, not ours, or already gone.
     No,
-    /// No usable answer.
+    /// No usable reply.
     Fault(Fault),
-    /// It has no value under this lock: it never had one, or has lost it.
+    /// The master has no value under this lock: it never had one, or has lost it.
     NoValue,
-    /// It has one that it does not vouch for: from before its last start.
+    /// The master has a value from before its last restart, which may be outdated.
     OldValue,
 }
 
 impl NodeOutcome {
-    /// A word for fields and machine-readable output; stable across versions.
+    /// The reply as one word, for log fields and machine-readable output; stable across versions.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Silent => "silent",
@@ -79,12 +79,12 @@ impl fmt::Display for NodeReport {
     }
 }
 
-/// What lives on when a round is over, and is told what still comes in.
+/// Receives the replies that come in after a round has ended.
 pub(crate) trait LateAnswers: Send + Sync + 'static {
-    /// Takes over what the masters have said to the acquire so far.
+    /// Takes over the replies to the acquire that have come in so far.
     fn take_over(&self, slots: Slots);
 
-    /// Notes an answer to the acquire that came after the lock was won.
+    /// Records a reply to the acquire that came after the lock was won.
     fn note(
         &self,
         node: usize,
@@ -95,24 +95,24 @@ pub(crate) trait LateAnswers: Send + Sync + 'static {
     );
 }
 
-/// What every master said, in the compact form that a held lock keeps for as long as it lives.
+/// The replies of all masters, in the compact form that a held lock keeps for its whole life.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slots {
     each: Box<[Slot]>,
-    /// Apart, because most rounds meet none.
+    /// Allocated only if there are faults, because most rounds have none.
     faults: Option<Box<Faults>>,
 }
 
-/// The faults behind the slots that say so, by node.
+/// The faults of the slots marked [`Outcome::Fault`], by node.
 #[derive(Clone, Debug, Default)]
 struct Faults(Vec<(usize, Fault)>);
 
-/// What one master said: 8 bytes.
+/// The reply of one master, in 8 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     said: Outcome,
     late: bool,
-    /// Microseconds from the first send; saturates after an hour.
+    /// Microseconds from the first send; saturates at `u32::MAX` (about 71 minutes).
     micros: u32,
 }
 
@@ -133,7 +133,7 @@ impl Slots {
         }
     }
 
-    /// Notes what `node` said, in place of what it had said before.
+    /// Records the reply of `node`, replacing an earlier one.
     pub(crate) fn note(
         &mut self,
         node: usize,
@@ -169,14 +169,14 @@ impl Slots {
         }
     }
 
-    /// Who fails in a way that does not pass by itself.
+    /// The nodes with faults that do not pass by themselves.
     pub(crate) fn lasting_faults(&self) -> MasterSet {
         let faults = self.faults.iter().flat_map(|faults| &faults.0);
         let lasting = faults.filter(|(_, fault)| !fault.passes_by_itself());
         lasting.map(|(node, _)| *node).collect()
     }
 
-    /// As public reports, given the masters' names in order.
+    /// Converts to public reports; `names` are the masters' names in order.
     pub(crate) fn reports<'a>(
         &self,
         names: impl Iterator<Item = &'a NodeName>,
@@ -213,9 +213,9 @@ impl Slots {
     }
 }
 
-/// The masters that failed, the most telling reason first: what somebody has to put right, what
-/// will be over at a known time, what the master itself said, and only then its silence. A request
-/// that we withdrew ourselves is no failure of its master.
+/// The reports of masters that failed, the most informative fault first: faults that an operator must fix, then
+/// quarantine (which ends at a known time), then other replies of the master, then silence. A request that we withdrew
+/// ourselves is not a failure.
 pub(crate) fn trouble(mut reports: Vec<NodeReport>) -> Vec<NodeReport> {
     reports.retain(NodeReport::failed);
     reports.sort_by_key(|report| match &report.outcome {
@@ -233,7 +233,7 @@ pub(crate) fn trouble(mut reports: Vec<NodeReport>) -> Vec<NodeReport> {
     reports
 }
 
-/// The masters, by their place, that failed in such a way.
+/// The masters, by index, with a fault for which `such` is true.
 pub(crate) fn failed_with(reports: &[NodeReport], such: impl Fn(&Fault) -> bool) -> MasterSet {
     let is_such =
         |report: &NodeReport| matches!(&report.outcome, NodeOutcome::Fault(fault) if such(fault));
@@ -245,12 +245,12 @@ pub(crate) fn failed_with(reports: &[NodeReport], such: impl Fn(&Fault) -> bool)
 }
 
 impl NodeReport {
-    /// It failed by itself.
+    /// Whether the master failed. A request withdrawn by us is not a failure.
     fn failed(&self) -> bool {
         matches!(&self.outcome, NodeOutcome::Fault(fault) if *fault != Fault::Withdrawn)
     }
 
-    /// It has said nothing, or was not asked in the end.
+    /// Whether there is no reply, or the request was withdrawn.
     fn unheard(&self) -> bool {
         matches!(
             self.outcome,
@@ -259,8 +259,8 @@ impl NodeReport {
     }
 }
 
-/// Reports on one line, for error texts: only those that did not simply say yes; and where the
-/// others had decided it, without those that were not needed any more.
+/// Reports in one line, for error messages. Masters that answered yes are left out. If the others decided the result,
+/// masters that had not answered are left out, too.
 pub(crate) struct OneLine<'a>(pub(crate) &'a [NodeReport]);
 
 impl OneLine<'_> {
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_small_and_a_late_answer_takes_the_place_of_the_fault() {
-        // Every held lock keeps one per master.
+        // Every held lock keeps one slot for each master.
         assert_eq!(size_of::<Slot>(), 8);
         let names: Vec<NodeName> = ["a", "b"].into_iter().map(NodeName::new).collect();
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);

@@ -1,18 +1,19 @@
-//! How long to wait between two attempts: an iterator of delays with seeded jitter.
+//! Pauses between attempts: an iterator of delays with seeded jitter.
 
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// How long an unordered waiter pauses between attempts, how waiters of a broken quorum do, and how
-/// often the next in line looks at a holder without a place there, which may wake nobody.
+/// The pauses between two attempts of one acquire. They apply to unordered waiters, and to all waiters while there is
+/// no quorum. The first waiter of a queue also uses them if the holder did not queue, because such a holder may wake
+/// nobody.
 ///
-/// Delays grow from `first` by `factor` up to `most`; each is drawn at random between half and
-/// the whole of its step, so that two clients that collided once do not collide again.
+/// Delays grow from `first` by `factor` up to `most`. Each delay is random, between half of its step and the whole
+/// step, so that two clients that collided once do not collide again.
 ///
-/// Defaults: first 10 ms, factor 1.6, most 250 ms. Lower them for locks that are held for a few
-/// milliseconds, raise them when many clients wait long for few locks.
+/// Defaults: first 10 ms, factor 1.6, most 250 ms. Lower them for locks that are held for a few milliseconds. Raise
+/// them if many clients wait a long time for few locks.
 ///
 /// ```
 /// use std::time::Duration;
@@ -37,7 +38,8 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// Delays from `first` up to `most`.
+    /// Delays that grow from `first` to `most`, by a factor of 1.6. If `most` is smaller than `first`, all delays have
+    /// `first` as their step.
     pub fn new(first: Duration, most: Duration) -> Self {
         Self {
             first,
@@ -47,7 +49,8 @@ impl Retry {
         }
     }
 
-    /// By how much each delay is longer than the one before; at least 1.
+    /// Sets the ratio of two successive delays; default 1.6. Values below 1, and values that are not finite, count as
+    /// 1.
     #[must_use]
     pub fn factor(mut self, factor: f64) -> Self {
         self.factor = if factor.is_finite() {
@@ -58,14 +61,14 @@ impl Retry {
         self
     }
 
-    /// Fixes the jitter, for tests that must repeat. Without it every attempt draws its own.
+    /// Fixes the jitter, for tests that must be repeatable. By default each acquire has its own jitter.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// The delays of one waiter; `fallback` seeds the jitter where no seed was fixed.
+    /// The delays of one waiter, without end. `fallback` seeds the jitter if no seed was set.
     pub fn delays(&self, fallback: u64) -> impl Iterator<Item = Duration> + Send + use<> {
         let mut rng = StdRng::seed_from_u64(self.seed.unwrap_or(fallback));
         let (mut step, most, factor) = (self.first, self.most, self.factor);
@@ -77,7 +80,7 @@ impl Retry {
     }
 }
 
-/// The product, or the longest there is: `mul_f64` would panic on what a user may well set
+/// The product, or `Duration::MAX` if it overflows: `mul_f64` would panic on durations that a user may set
 /// (`pauses_of_any_length_are_survived`).
 fn times(step: Duration, factor: f64) -> Duration {
     Duration::try_from_secs_f64(step.as_secs_f64() * factor).unwrap_or(Duration::MAX)

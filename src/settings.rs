@@ -1,22 +1,21 @@
-//! The choices of a user that reach further down than the builder.
+//! Settings of the user that lower layers need, too.
 
 use std::time::Duration;
 
 use crate::protocol::instant::Instant;
 
-/// How long [`acquire`](crate::Redlock::acquire) waits for a lock that another holds, or for a
-/// quorum that is not there.
+/// How long [`acquire`](crate::Redlock::acquire) waits while another client holds the lock, or while no quorum answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wait {
-    /// Not at all: one attempt.
+    /// Do not wait: make one attempt.
     None,
-    /// At most this long. However short, one attempt is made in full: it may outlast the wait by a
-    /// node timeout, and the very first one of a `Redlock`, which waits for its connections, by the
-    /// connect timeout as well.
+    /// Wait at most this long. One attempt is always made in full, so the call may exceed the time by a node timeout.
+    /// The first attempt of a `Redlock` also waits for its connections, and may exceed it by the connect timeout as
+    /// well.
     For(Duration),
-    /// Until it is there, however long that takes. As any wait it ends at once where waiting is in
-    /// vain: see [`Missed::passes_by_itself`](crate::Missed::passes_by_itself).
+    /// Wait without a time limit. As with any wait, the call ends at once if waiting cannot help: see
+    /// [`Missed::passes_by_itself`](crate::Missed::passes_by_itself).
     Forever,
 }
 
@@ -30,34 +29,33 @@ impl Wait {
     }
 }
 
-/// Who is next when a lock is free.
+/// Which waiter gets a lock next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Order {
-    /// First come, first served, over all processes and machines that wait in order. Waiters stand in line on every
-    /// master and are woken one at a time. The default.
+    /// First come, first served, over all processes and machines that use this order. Waiters queue on every master and
+    /// are woken one at a time. The default.
     #[default]
     Fair,
-    /// Raw Redlock: whoever asks at the right moment, with jittered pauses in between, and no queue keys on the
-    /// masters. Such clients may overtake those that wait in order.
+    /// Plain Redlock: waiters poll with jittered pauses, and the first one that asks after a release gets the lock. No
+    /// queue keys on the masters. Such clients may overtake those that use [`Fair`](Self::Fair).
     Unordered,
 }
 
 /// Whether a master that restarted lately may vote.
 ///
-/// A master that lost its memory has forgotten who holds a lock. With the guard on its votes are
-/// left out until every lock that it can have forgotten has expired: until
-/// [`max_ttl`](crate::RedlockBuilder::max_ttl) after its start.
+/// A master that lost its memory no longer knows which locks it granted. With the guard on, its votes do not count
+/// until every lock that it may have forgotten has expired: until [`max_ttl`](crate::RedlockBuilder::max_ttl) after its
+/// start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RestartGuard {
-    /// Every master that started less than `max_ttl` ago does not vote. The default.
+    /// A master does not vote until `max_ttl` after its start. The default.
     #[default]
     On,
-    /// The first connection to each master is trusted whatever its age; restarts seen after that
-    /// are guarded. For programs that have just started the masters themselves.
+    /// The first connection to each master is trusted however recently the master started. Restarts after that are
+    /// guarded. For programs that have just started the masters themselves.
     AfterFirstContact,
-    /// Never. Right only for masters that lose nothing: `appendonly yes` with
-    /// `appendfsync always`.
+    /// No guard. Correct only for masters that never lose a write: `appendonly yes` with `appendfsync always`.
     Off,
 }
