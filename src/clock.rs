@@ -1,4 +1,4 @@
-//! The time that leases are measured with: monotonic, and going on while the machine sleeps.
+//! The clock that measures leases: monotonic, and it goes on while the machine sleeps.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,8 +11,7 @@ impl Instant {
     }
 }
 
-/// `CLOCK_BOOTTIME`: tokio's and std's clock stand still while the machine sleeps, the masters'
-/// ttl does not.
+/// `CLOCK_BOOTTIME`, because the masters' ttl goes on while this machine sleeps. The clocks of tokio and std stop then.
 #[cfg(target_os = "linux")]
 fn monotonic() -> Instant {
     use rustix::time::{ClockId, clock_gettime};
@@ -29,8 +28,8 @@ fn monotonic() -> Instant {
     Instant::from_nanos(u64::try_from(ORIGIN.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// The clock of tokio, which a test can stop and push on (`tokio::time::pause`), on the scale of the others: what
-/// masters in memory, and who locks over them, go by.
+/// tokio's clock, which a test can pause and advance (`tokio::time::pause`), on the scale of [`Instant`] and of the
+/// wall clock. Masters in memory and their clients use it.
 #[cfg(any(test, feature = "testing", feature = "node"))]
 pub(crate) mod paced {
     use std::sync::LazyLock;
@@ -38,7 +37,7 @@ pub(crate) mod paced {
 
     use crate::protocol::instant::Instant;
 
-    /// One moment on all clocks.
+    /// The same moment on all three clocks.
     struct Origin {
         tokio: std::time::Instant,
         ours: Instant,
@@ -47,12 +46,13 @@ pub(crate) mod paced {
 
     static ORIGIN: LazyLock<Origin> = LazyLock::new(|| {
         let reading = || {
-            // Ours first: read late, this clock is never ahead of it, and a lease never longer than it is.
+            // Read ours first. Then a late reading of tokio's clock makes this clock run behind, and a lease only
+            // shorter.
             let ours = Instant::now();
             let tokio = std::time::Instant::now();
             (Instant::now().saturating_since(ours), ours, tokio)
         };
-        // A reading that was interrupted is none.
+        // Take the fastest of 16 readings: a reading may be interrupted between the two clocks.
         let readings = (0..16).map(|_| reading());
         let (_, ours, tokio) = readings
             .min_by_key(|(took, ..)| *took)
@@ -64,7 +64,7 @@ pub(crate) mod paced {
         }
     });
 
-    /// The distance of tokio's present from that moment: ahead of it, or behind it as where it was stopped before.
+    /// Time from the origin to tokio's present: `Err` if the present is earlier, as after a pause that began before.
     fn since() -> Result<Duration, Duration> {
         let now = tokio::time::Instant::now().into_std();
         let ahead = now.checked_duration_since(ORIGIN.tokio);
@@ -90,7 +90,7 @@ pub(crate) mod paced {
     }
 }
 
-/// The wall clock in microseconds since 1970, only ever used to propose fencing numbers.
+/// The wall clock in microseconds since 1970. Used only to propose fencing numbers.
 pub(crate) fn wall_micros() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -1,19 +1,18 @@
 //! Counters and histograms over the `metrics` facade, with the feature `metrics`.
 //!
-//! Install any recorder (an exporter for Prometheus, `StatsD`, ..) in your program; without one,
-//! and without the feature, nothing is counted. Call [`describe`] once after the recorder is
-//! installed to give it units and help texts. Recorders are looked up at every event, so one that
-//! is installed late misses only what was before.
+//! Install any recorder in your program, for example an exporter for Prometheus or `StatsD`. Without a recorder, or
+//! without the feature, nothing is counted. Call [`describe`] once after installing the recorder: it registers units
+//! and help texts. The recorder is looked up at every event, so a late recorder misses only earlier events.
 //!
-//! Every series is there from the start, at 0: those of a master when a [`Redlock`](crate::Redlock)
-//! is built, all others then or with [`describe`]. One that is born with its first event is born at
-//! 1, and a rule that asks for an increase does not see that event.
+//! Every series starts at 0: the series of a master when a [`Redlock`](crate::Redlock) is built, all others at the same
+//! time or with [`describe`]. A series that began with its first event would begin at 1, and an alert rule on an
+//! increase would miss that event.
 //!
-//! No metric carries a resource name: there may be millions of them. `docs/metrics.md` says what
-//! to watch, with a dashboard and alert rules.
+//! No metric has a resource name as a label, because there may be millions of names. `docs/metrics.md` says what to
+//! watch, and has a dashboard and alert rules.
 //!
-//! This file is all there is to it: the rest of the library calls the functions below, which are
-//! empty without the feature.
+//! Only this file uses the facade. The rest of the library calls the functions below, which are empty without the
+//! feature.
 
 #[cfg(feature = "metrics")]
 pub use enabled::{ALL, Metric, describe};
@@ -49,7 +48,7 @@ mod enabled {
     const REPLIES: &str = "quorate_node_replies_total";
     const REPLY_SECONDS: &str = "quorate_node_reply_seconds";
 
-    /// The metrics' names, units and help texts in one table.
+    /// All metrics with kind and help text.
     pub const ALL: &[Metric] = &[
         Metric::histogram(
             ACQUIRE_SECONDS,
@@ -92,15 +91,15 @@ mod enabled {
         ),
     ];
 
-    /// One metric as it is described to a recorder.
+    /// The description of one metric.
     #[derive(Clone, Copy, Debug)]
     #[non_exhaustive]
     pub struct Metric {
-        /// Its name, as Prometheus shows it.
+        /// The name, as Prometheus shows it.
         pub name: &'static str,
         /// `counter`, `gauge` or `histogram`.
         pub kind: &'static str,
-        /// What it says, and its labels.
+        /// The meaning and the labels.
         pub help: &'static str,
     }
 
@@ -121,8 +120,8 @@ mod enabled {
         }
     }
 
-    /// Tells the installed recorder units and help texts of all metrics, and registers those that
-    /// need no master's name.
+    /// Registers units and help texts of all metrics with the installed recorder, and creates the series that have no
+    /// master's name as a label, at 0.
     pub fn describe() {
         for Metric { name, kind, help } in ALL.iter().copied() {
             let unit = if name.ends_with("_seconds") {
@@ -139,7 +138,7 @@ mod enabled {
         register([].into_iter(), &[], &[]);
     }
 
-    /// Shows every series to the recorder, at 0 (`the_first_loss_of_a_process_is_an_increase`).
+    /// Creates every series at 0 (`the_first_loss_of_a_process_is_an_increase`).
     pub(crate) fn register(
         nodes: impl Iterator<Item = Arc<str>>,
         phases: &[&'static str],
@@ -151,7 +150,7 @@ mod enabled {
             counter!(ROUNDS, "verdict" => verdict(failure)).increment(0);
         }
         counter!(CONFIRMATIONS).increment(0);
-        // Another `Redlock` of this process may hold some.
+        // Not set to 0: another `Redlock` of this process may hold locks.
         gauge!(HELD).increment(0.0);
         for cause in causes() {
             let _ = histogram!(HOLD_SECONDS, "end" => cause.as_str());
@@ -176,7 +175,7 @@ mod enabled {
         }
     }
 
-    // One of each. Matches without a wildcard: a new one does not compile until it has its place.
+    // The lists of all variants. They match without a wildcard, so a new variant does not compile until it is listed.
 
     fn failures() -> impl Iterator<Item = Failure> {
         successors(Some(Failure::Contention), |failure| match failure {
@@ -210,26 +209,26 @@ mod enabled {
     const NOT_OURS: &str = "lost";
     const RENEWAL_OUTCOMES: [&str; 4] = [RENEWED, UNKNOWN, TOO_LATE, NOT_OURS];
 
-    /// How a master's answers are counted that are no faults.
+    /// The outcomes of a master's replies that are not faults.
     const OK: &str = "ok";
     const LATE: &str = "late";
 
-    /// An acquire has ended.
+    /// Records the end of an acquire.
     pub(crate) fn acquired(failure: Option<Failure>, waited: impl FnOnce() -> Duration) {
         histogram!(ACQUIRE_SECONDS, "outcome" => acquire_outcome(failure)).record(waited());
     }
 
-    /// A round has its verdict.
+    /// Records the verdict of a round.
     pub(crate) fn round(failure: Option<Failure>) {
         counter!(ROUNDS, "verdict" => verdict(failure)).increment(1);
     }
 
-    /// The masters' counters differed.
+    /// Records a second round, made because the masters' counters differed.
     pub(crate) fn confirmation() {
         counter!(CONFIRMATIONS).increment(1);
     }
 
-    /// A renewal of one lock has come to something, with so much of its validity left.
+    /// Records the result of the renewal of one lock; `margin` is the validity that was left.
     pub(crate) fn renewal(outcome: Extension, margin: Duration) {
         let outcome = match outcome {
             Extension::Pending => return,
@@ -244,24 +243,24 @@ mod enabled {
         counter!(RENEWALS, "outcome" => outcome).increment(1);
     }
 
-    /// A waiter has looked at the line.
+    /// Records how many waiters a waiter has seen ahead of it.
     pub(crate) fn ahead(waiters: impl FnOnce() -> Option<u64>) {
         if let Some(waiters) = waiters() {
             histogram!(QUEUE_AHEAD).record(waiters as f64);
         }
     }
 
-    /// Since when a lock is held.
+    /// The time since which a lock is held.
     pub(crate) struct Hold(Instant);
 
     impl Hold {
-        /// From now on.
+        /// Counts a lock as held from now on.
         pub(crate) fn begin() -> Self {
             gauge!(HELD).increment(1.0);
             Self(Instant::now())
         }
 
-        /// It has ended; to be called once.
+        /// Records the end of the hold; must be called once.
         pub(crate) fn end(&self, cause: LossCause) {
             gauge!(HELD).decrement(1.0);
             histogram!(HOLD_SECONDS, "end" => cause.as_str()).record(self.0.elapsed());
@@ -271,14 +270,14 @@ mod enabled {
         }
     }
 
-    /// One message to one master, on its way.
+    /// A message sent to a master, to measure the reply.
     pub(crate) struct Message {
         node: SharedString,
         sent: Instant,
     }
 
     impl Message {
-        /// Sent now, to the node of this name.
+        /// Starts to measure a message to this node.
         pub(crate) fn to(node: impl FnOnce() -> Arc<str>) -> Self {
             Self {
                 node: SharedString::from_shared(node()),
@@ -286,17 +285,17 @@ mod enabled {
             }
         }
 
-        /// Answered.
+        /// Records a reply.
         pub(crate) fn answered(&self, phase: &'static str) {
             self.count(phase, OK, true);
         }
 
-        /// Reported as a fault of this kind; `said` by the master, or for its silence.
+        /// Records a fault of this kind. `said` is true if the master reported it, false if the master was silent.
         pub(crate) fn failed(&self, phase: &'static str, fault: &'static str, said: bool) {
             self.count(phase, fault, said);
         }
 
-        /// Answered after its timeout had been reported.
+        /// Records a reply that came after the timeout had been reported.
         pub(crate) fn late(&self, phase: &'static str) {
             self.count(phase, LATE, true);
         }

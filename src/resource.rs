@@ -1,20 +1,20 @@
-//! What may be locked.
+//! Which names can be locked.
 
 use crate::keys::RESERVED;
 
 /// The longest resource name, in bytes.
 pub const MAX_RESOURCE_LEN: usize = 1024;
 
-/// The most resources in one lock.
+/// The largest number of resources in one lock.
 pub const MAX_RESOURCES: usize = 16;
 
-/// The most permits of a semaphore.
+/// The largest number of permits of a semaphore.
 pub const MAX_PERMITS: usize = 64;
 
-/// The longest id of an owner, in bytes.
+/// The longest owner id, in bytes.
 pub const MAX_OWNER_LEN: usize = 64;
 
-/// A resource name that cannot be locked.
+/// A resource, permit or owner that cannot be locked. Nothing was sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidResource {
@@ -24,28 +24,28 @@ pub enum InvalidResource {
     /// The name is too long.
     #[error("the resource name is {0} bytes long, at most {max} are allowed", max = MAX_RESOURCE_LEN)]
     TooLong(usize),
-    /// The name, with its prefix, would be one of quorate's own keys.
+    /// The key (prefix and name) would be one of quorate's own.
     #[error("resource names that begin with {RESERVED:?} are reserved")]
     Reserved,
-    /// More than fit into one lock.
+    /// More than [`MAX_RESOURCES`] resources in one lock.
     #[error("{0} resources in one lock, at most {max} are allowed", max = MAX_RESOURCES)]
     TooMany(usize),
-    /// The same name twice in one lock.
+    /// The same name is listed twice in one lock.
     #[error("the resource {0:?} is named twice")]
     Twice(String),
-    /// A number of permits that no semaphore has.
+    /// The number of permits is not from 1 to [`MAX_PERMITS`].
     #[error("a semaphore has 1 to {max} permits, not {0}", max = MAX_PERMITS)]
     Permits(usize),
-    /// `shared()` where there is nothing that readers could share.
+    /// `shared()` on a kind of lock that has no readers.
     #[error("there are no readers {0}: shared() goes with a lock on one resource")]
     NoReaders(&'static str),
-    /// A slot that no semaphore has.
+    /// The number of a slot is not from 0 to [`MAX_PERMITS`]` - 1`.
     #[error("the slots of a semaphore are 0 to {last}, there is no {0}", last = MAX_PERMITS - 1)]
     Slot(usize),
-    /// An owner's id that cannot be one.
+    /// The owner's id is empty, longer than [`MAX_OWNER_LEN`] bytes, or contains control characters.
     #[error("an owner's id has 1 to {max} bytes, without control characters; this one has {0}", max = MAX_OWNER_LEN)]
     Owner(usize),
-    /// An owner's id that looks like the value of a lock: it is most likely one, taken for an id by mistake.
+    /// The owner's id looks like the value of a lock, and was probably passed by mistake.
     #[error(
         "an owner's id of 32 hexadecimal digits is the value of some lock: give the owner a name of its own"
     )]
@@ -61,7 +61,7 @@ pub(crate) fn check_resource(prefix: &str, resource: &[u8]) -> Result<(), Invali
         return Err(InvalidResource::TooLong(resource.len()));
     }
     let reserved = RESERVED.as_bytes();
-    // The whole key counts: an empty prefix, or one that ends in the middle of the word.
+    // Check the whole key: the prefix may be empty, or end in the middle of the reserved word.
     let key_start = prefix
         .as_bytes()
         .iter()

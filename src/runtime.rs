@@ -1,7 +1,7 @@
-//! What the lock takes from the outside world: time, timers, tasks and random bytes.
+//! What the library needs from its environment: time, timers, tasks and random bytes.
 //!
-//! One trait, so that a simulation can run the very same coordinator, renewal and waiting code
-//! under a clock and a scheduler of its own. It deliberately offers no I/O: that is the node's.
+//! It is one trait, so that a simulation can run the same coordinator, renewal and waiting code with its own clock and
+//! scheduler. The trait has no I/O, which belongs to the nodes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,33 +16,33 @@ use tokio::runtime::Handle;
 use crate::clock;
 use crate::protocol::instant::Instant;
 
-/// A future that has been put on the heap.
+/// A boxed future.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
-/// The outside world of a [`Redlock`](crate::Redlock): clocks, timers, tasks, random bytes.
+/// The environment of a [`Redlock`](crate::Redlock): clocks, timers, tasks, random bytes.
 ///
-/// Only simulations implement this; everybody else gets tokio and the operating system.
+/// Only simulations implement this trait. The default is tokio and the operating system.
 pub trait Runtime: Send + Sync + 'static {
     /// The present time on the suspend-aware monotonic clock.
     fn now(&self) -> Instant;
-    /// The wall clock, microseconds since 1970. Used for fencing proposals only.
+    /// The wall clock in microseconds since 1970. Used only to propose fencing numbers.
     fn wall_micros(&self) -> u64;
-    /// Ends when [`now`](Self::now) has reached `at`, or a little later.
+    /// Completes when [`now`](Self::now) has reached `at`, or a little later.
     fn sleep_until(&self, at: Instant) -> BoxFuture<()>;
-    /// Runs a task; `false` when there is nothing to run it on.
+    /// Spawns a task; returns `false` if there is no executor to run it on.
     fn spawn(&self, task: BoxFuture<()>) -> bool;
-    /// Fills `bytes` from a generator that nobody can predict.
+    /// Fills `bytes` from a cryptographically secure generator.
     fn random(&self, bytes: &mut [u8]);
 }
 
-/// The longest single sleep. tokio's timers stand still while the machine sleeps, so a long one
-/// is cut into pieces: a suspend is noticed within this time after the resume.
+/// The longest single sleep. tokio's timers stop while the machine sleeps, so a long sleep is split: after a suspend, a
+/// deadline is noticed within this time.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 
-/// tokio's timers and tasks, the operating system's clocks and generator.
+/// Timers and tasks of tokio, clocks and random numbers of the operating system.
 #[derive(Debug)]
 pub(crate) struct Tokio {
-    /// The last runtime seen, for callers that are outside of one.
+    /// The last runtime seen, for callers outside of a runtime.
     last: Mutex<Option<Handle>>,
     now: fn() -> Instant,
     wall_micros: fn() -> u64,
@@ -59,7 +59,7 @@ impl Default for Tokio {
 }
 
 impl Tokio {
-    /// With tokio's own clock, which tests stop and push on.
+    /// Uses tokio's own clock, which tests can pause and advance.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn paced() -> Self {
         Self {
@@ -102,7 +102,7 @@ impl Runtime for Tokio {
             *last = Some(current);
         }
         match &*last {
-            // On a runtime that has been shut down the task is dropped at once.
+            // If the runtime has been shut down, the task is dropped at once.
             Some(handle) => {
                 handle.spawn(task);
                 true
@@ -112,15 +112,15 @@ impl Runtime for Tokio {
     }
 
     fn random(&self, bytes: &mut [u8]) {
-        // The operating system's generator fails only before it is seeded, at boot. A lock value
-        // that could repeat is worse than no process: there is nothing sensible to go on with.
+        // The operating system's generator fails only at boot, before it is seeded. A lock value that could repeat is
+        // worse than a panic.
         SysRng
             .try_fill_bytes(bytes)
             .expect("the operating system has random bytes");
     }
 }
 
-/// Lets other tasks run, on any runtime.
+/// Yields once to other tasks, on any runtime.
 pub(crate) async fn pause() {
     let mut paused = false;
     std::future::poll_fn(|cx| {

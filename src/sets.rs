@@ -1,4 +1,4 @@
-//! The masters of a builder: those that are and, while they are replaced, those that will be.
+//! The masters of a builder: the present set and, during a replacement, the next set.
 
 use crate::error::BuildError;
 use crate::node::NodeName;
@@ -6,7 +6,7 @@ use crate::node::redis::{Address, MasterSource};
 use crate::protocol::mark::{Configuration, Fingerprint};
 use crate::protocol::quorum::{MasterSet, Quorum};
 
-/// All masters that are asked, each once, and what they come to.
+/// All masters that are asked, each once, with the quorum rule and the configuration that follow from them.
 pub(crate) struct Sets {
     pub(crate) addresses: Vec<Address>,
     pub(crate) quorum: Quorum,
@@ -14,7 +14,8 @@ pub(crate) struct Sets {
 }
 
 impl Sets {
-    /// Of the URLs of both; without `next` nothing is replaced. A master in both is asked once.
+    /// From the URLs of both sets; an empty `next` means that no replacement is under way. A master in both sets is
+    /// asked once.
     pub(crate) fn of(
         masters: &[MasterSource],
         next: &[MasterSource],
@@ -54,13 +55,13 @@ impl Sets {
         })
     }
 
-    /// Whether some master wants TLS.
+    /// Whether any master uses TLS.
     #[cfg(feature = "tls-rustls")]
     pub(crate) fn wants_tls(&self) -> bool {
         self.addresses.iter().any(Address::wants_tls)
     }
 
-    /// The names of the masters that are.
+    /// The names of the present masters.
     pub(crate) fn old(&self) -> impl Iterator<Item = NodeName> {
         let all = self.addresses.iter().enumerate();
         let old = all.filter(|(index, _)| self.quorum.is_old(*index));
@@ -72,7 +73,7 @@ fn names(addresses: &[Address]) -> Vec<String> {
     addresses.iter().map(Address::in_full).collect()
 }
 
-/// Reads the URLs; no server may be named twice.
+/// Parses the URLs; no server may be named twice.
 fn addresses(masters: &[MasterSource]) -> Result<Vec<Address>, BuildError> {
     if masters.is_empty() {
         return Err(BuildError::NoMasters);

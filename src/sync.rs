@@ -1,5 +1,5 @@
-//! The locks, numbers and wakers of what is shared between threads. Under `--cfg quorate_loom` they are
-//! loom's in tests, which then try every order of threads (CONTRIBUTING.md).
+//! Mutexes, atomics and wakers of the state that threads share. In tests under `--cfg quorate_loom` they are loom's,
+//! which tries all interleavings of the threads (CONTRIBUTING.md).
 
 #[cfg(not(all(test, quorate_loom)))]
 pub(crate) use {
@@ -24,15 +24,15 @@ mod loomed {
 
     use super::Mutex;
 
-    /// Tries every order in which threads give way at most three times against their will: nearly all faults
-    /// of this kind need fewer, and all orders would take for ever.
+    /// Tries all interleavings with at most three preemptions. Nearly all concurrency bugs need fewer, and trying all
+    /// interleavings would never end.
     pub(crate) fn model(of: impl Fn() + Send + Sync + 'static) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(of);
     }
 
-    /// Loom's, with the signature of the other.
+    /// Loom's waker with the signature of `futures`' waker.
     #[derive(Debug)]
     pub(crate) struct AtomicWaker(loom::future::AtomicWaker);
 
@@ -50,8 +50,8 @@ mod loomed {
         }
     }
 
-    /// What is promised of tokio's, for one who waits: a call that comes first is kept. Tokio's own orders
-    /// nothing in loom's eyes.
+    /// A model of `tokio::sync::Notify` for a single waiter: a notification before the wait is kept. Loom cannot see
+    /// the orderings inside tokio's own implementation.
     #[derive(Debug)]
     pub(crate) struct Notify(Mutex<(bool, Option<Waker>)>);
 

@@ -1,5 +1,5 @@
-//! Masters in memory for tests of your own code, and doors for simulations (feature `testing`): no promise of
-//! stability.
+//! Masters in memory for tests of your own code, and hooks for simulations (feature `testing`). The hooks may change in
+//! any version.
 
 pub use crate::builder::{connect, context, drivers, known_as, mark};
 pub use crate::hold::guard::look;

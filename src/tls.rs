@@ -1,4 +1,4 @@
-//! Roots and client certificates for `rediss://` masters.
+//! Root certificates and client certificates for `rediss://` masters.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,10 +9,9 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::error::BuildError;
 
-/// Roots and client certificate for `rediss://` masters.
+/// Root certificates and client certificate for `rediss://` masters.
 ///
-/// Default: the roots of the operating system, no client certificate. Host names are always
-/// checked.
+/// Default: the root certificates of the operating system, no client certificate. Host names are always checked.
 ///
 /// ```no_run
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,21 +28,21 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Trusts the certificates of this PEM text, instead of the operating system's.
+    /// Trusts the certificates of this PEM text instead of the operating system's. May be called several times.
     #[must_use]
     pub fn root_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.roots.push(pem.into());
         self
     }
 
-    /// Shows this certificate chain, with its private key, to the masters.
+    /// Authenticates to the masters with this certificate chain and its private key, both as PEM text.
     #[must_use]
     pub fn client_pem(mut self, chain: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
         self.client = Some((chain.into(), key.into()));
         self
     }
 
-    /// The configuration for the masters; none where none of them wants TLS.
+    /// The rustls configuration; `None` if no master uses TLS.
     pub(crate) fn client_config(
         &self,
         wanted: bool,

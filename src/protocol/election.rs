@@ -1,12 +1,13 @@
-//! Who leads, as far as the masters' answers go, and what observers are told of it.
+//! Which client leads according to the masters' answers, and what observers are notified of.
 
 use super::quorum::{MasterSet, Quorum};
 
-/// What one master says of an election: the value of its lock key and the term.
+/// What one master shows of an election: the value of its lock key, and the term.
 pub(crate) type Standing = (u128, u64);
 
-/// What a majority agrees on, value and term alike; none where there is none. `votes` are the masters and their words.
-/// Of one set, where there are two: who was elected by clients that know only that set leads all the same.
+/// The value and term that a majority of the masters shows, if there is one. `votes` are pairs of master and answer.
+/// During a replacement of masters a majority of one set is enough: a leader elected by clients that know only that set
+/// leads as well.
 pub(crate) fn leader(votes: &[(usize, Standing)], quorum: Quorum) -> Option<Standing> {
     let agree = |vote: &Standing| -> MasterSet {
         let same = votes.iter().filter(|(_, other)| other == vote);
@@ -17,22 +18,23 @@ pub(crate) fn leader(votes: &[(usize, Standing)], quorum: Quorum) -> Option<Stan
         .copied()
 }
 
-/// What an observer has been told.
+/// What an observer has been notified of.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Observed {
     /// The largest term.
     term: u64,
-    /// The value of the lock whose term it is.
+    /// The lock value of that term.
     value: u128,
-    /// Whether a note came with it.
+    /// Whether the leader's note was known.
     noted: bool,
-    /// Whether somebody leads, once anything was told.
+    /// Whether there was a leader; `None` before the first notification.
     led: Option<bool>,
 }
 
 impl Observed {
-    /// Takes in what a look found: value and term of a leader and whether there is a note, or none. True when it
-    /// is to be told. A term below one that was told comes from a look at what has been, and is never told.
+    /// Records the result of a look (the leader's value, its term and whether it has a note), or `None` for no leader.
+    /// Returns whether the observer must be notified. A term below the largest one comes from an outdated answer and is
+    /// ignored.
     pub(crate) fn takes(&mut self, found: Option<(u128, u64, bool)>) -> bool {
         match found {
             Some((_, term, _)) if term < self.term => false,
@@ -47,22 +49,22 @@ impl Observed {
         }
     }
 
-    /// Whether this term was another's: then who holds the lock has no number, and was not elected.
+    /// Whether another leader had this term. Then the holder of the lock has no term of its own, and was not elected.
     pub(crate) fn was_of_another(&self, value: u128, term: u64) -> bool {
         term == self.term && value != self.value
     }
 
-    /// The term of the lock of this value, where it was told.
+    /// The term of the leader with this lock value, if the observer was notified of it.
     pub(crate) fn term_of(&self, value: u128) -> Option<u64> {
         (self.term > 0 && self.value == value).then_some(self.term)
     }
 
-    /// Whether this term has not been told yet.
+    /// Whether the observer has not been notified of this term yet.
     pub(crate) fn is_new(&self, term: u64) -> bool {
         term > self.term
     }
 
-    /// Whether somebody leads, as far as it was told.
+    /// Whether the last notification named a leader.
     pub(crate) fn is_led(&self) -> bool {
         self.led == Some(true)
     }
@@ -80,7 +82,7 @@ mod tests {
             (vec![(a, 1), (a, 1), (a, 1)], Some((a, 1))),
             (vec![(b, 2), (a, 1), (a, 1), (b, 2), (b, 2)], Some((b, 2))),
             (vec![(a, 1), (a, 1)], None),
-            // One holder, whose number no majority has.
+            // One holder, but no majority has the same number.
             (vec![(a, 1), (a, 1), (a, 2), (a, 2), (a, 3)], None),
             (vec![(a, 1), (b, 1), (a, 1), (b, 1)], None),
             (vec![], None),
@@ -110,7 +112,7 @@ mod tests {
             (None, true),
             (without(11), true),
             (without(11), false),
-            // The note comes late, and may be missed at times.
+            // The note arrives late, and may be missing from some answers.
             (with(11), true),
             (without(11), false),
             (with(11), false),

@@ -2,17 +2,18 @@
 
 use super::quorum::{MasterSet, Quorum};
 
-/// What the counters of a won round say (protocol, section 2, step 3).
+/// The result of comparing the counters of a won round (docs/protocol.md, "Fencing: a number that a majority agreed
+/// on").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Agreement {
     /// A majority returned the same number: it is the token.
     Agreed(u64),
-    /// No majority agrees: write the largest back and have a majority confirm it.
+    /// No majority returned the same number: write the largest to all masters, and have a majority confirm it.
     WriteBack(u64),
 }
 
-/// Looks for a number that a majority granted, of each set of masters; `granted` are the masters and their numbers.
-/// The largest alone is not a token: without a confirming majority two holders can be handed the same one.
+/// Looks for a number that a majority of each set of masters granted; `granted` are pairs of master and number. The
+/// largest number alone is not a token: without a confirming majority, two holders could get the same one.
 pub(crate) fn agree(
     quorum: Quorum,
     granted: impl Iterator<Item = (usize, u64)> + Clone,
@@ -23,27 +24,27 @@ pub(crate) fn agree(
         let same = granted.clone().filter(|(_, number)| *number == v);
         same.map(|(node, _)| node).collect::<MasterSet>()
     };
-    // At most one number can have a majority, so the first that has it is the one.
+    // At most one number can have a majority, so the first match is the only one.
     match numbers.find(|&v| quorum.is_met_by(same(v))) {
         Some(token) => Agreement::Agreed(token),
         None => Agreement::WriteBack(largest),
     }
 }
 
-/// How far a client's wall clock stands from the masters', learned from their answers, so that
-/// the next proposal is one that all of them take as it is.
+/// The estimated difference between the masters' clocks and this client's wall clock, learned from granted numbers.
+/// With it the next proposal is a number that all masters accept unchanged.
 ///
-/// A wrong estimate costs a second round and nothing else: tokens rest on votes, not on clocks.
+/// A wrong estimate costs a second round and nothing else: tokens depend on votes, not on clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClockOffset(i64);
 
-/// How far a master lets a proposal stand from its own clock, in microseconds.
+/// The largest distance of a proposal from a master's own clock that the master accepts, in microseconds.
 pub(crate) const PROPOSAL_SLACK_US: u64 = 1_000_000;
 
-/// Kept between the estimate and the edge that a master clamps to, in microseconds.
+/// The distance that an estimate keeps from the limit to which a master clamps, in microseconds.
 const EDGE_US: i64 = 5_000;
 
-/// Differences up to this come from messages under way, not from clocks, in microseconds.
+/// Differences up to this are attributed to network delay, not to clocks. In microseconds.
 const NOISE_US: u64 = 2_000;
 
 impl ClockOffset {
@@ -59,23 +60,24 @@ impl ClockOffset {
         wall_us.saturating_add_signed(self.0)
     }
 
-    /// Learns from one round: what was proposed at `wall_us`, and the largest number granted.
+    /// Updates the estimate after a round; the proposal was made at `wall_us`, and `granted` is the largest granted
+    /// number.
     pub(crate) fn learn(self, wall_us: u64, granted: u64) -> Self {
         let proposed = self.proposal(wall_us);
         let wall = i64::try_from(wall_us).unwrap_or(i64::MAX);
         let slack = i64::try_from(PROPOSAL_SLACK_US).unwrap_or(0);
         let seen = i64::try_from(granted).unwrap_or(i64::MAX);
         if granted < proposed {
-            // Clamped from above: the master's clock is a slack behind what it granted.
+            // The master clamped the proposal down: its clock is one slack behind the granted number.
             Self(seen.saturating_sub(slack).saturating_sub(wall))
         } else if granted - proposed > PROPOSAL_SLACK_US / 2 {
-            // Clamped from below: step inside the edge, but do not follow a counter that has run
-            // away from every clock.
+            // The master clamped the proposal up: move inside the limit. Move by at most two slacks, so as not to
+            // follow a counter that is far ahead of all clocks.
             let next = seen.saturating_sub(wall).saturating_add(EDGE_US);
             Self(next.min(self.0.saturating_add(2 * slack)))
         } else if granted - proposed > NOISE_US {
-            // Another client's clock is ahead: draw level with it. Less than the noise is not
-            // followed, or clients would push each other ahead for ever.
+            // Another client's clock is ahead: catch up with it. Differences below the noise are ignored, or clients
+            // would push each other ahead without end.
             Self(seen.saturating_sub(wall))
         } else {
             self
@@ -92,15 +94,15 @@ mod tests {
         const WALL: u64 = 1_000_000_000;
         for (granted, learned) in [
             (WALL, 0),
-            // Less than messages under way can make.
+            // Up to the noise of network delay.
             (WALL + 2_000, 0),
             (WALL + 2_001, 2_001),
             (WALL + 500_000, 500_000),
-            // Raised by the master to its edge: a step inside.
+            // The master raised the proposal to its limit: move inside.
             (WALL + 500_001, 505_001),
             (WALL + 1_995_000, 2_000_000),
             (WALL + 9_000_000, 2_000_000),
-            // Lowered by it: its clock is a second behind that.
+            // The master lowered the proposal: its clock is a second behind the number.
             (WALL - 1, -1_000_001),
         ] {
             let offset = ClockOffset::default().learn(WALL, granted);
@@ -125,7 +127,7 @@ mod tests {
         let grown = Quorum::joint(MasterSet::first(3), MasterSet::first(5));
         for (quorum, granted, agreement) in [
             (disjoint, &[7, 7, 5, 7, 7, 5][..], Agreement::Agreed(7)),
-            // In the first set alone, in the second alone, in the union.
+            // A majority only of the first set, only of the second, only of the union.
             (disjoint, &[7, 7, 7, 7, 5, 9], Agreement::WriteBack(9)),
             (disjoint, &[7, 5, 9, 7, 7, 7], Agreement::WriteBack(9)),
             (disjoint, &[7, 7, 7, 7, 5, 5], Agreement::WriteBack(7)),

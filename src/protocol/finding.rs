@@ -1,29 +1,28 @@
-//! What a waiter is told at the end of its wait: what the masters' answers prove, and nothing else.
+//! What a waiter is told at the end of its wait: only what the masters' answers prove.
 //!
-//! Every round is looked at by itself ([`Finding::of`]); of all rounds of a wait the last one that
-//! proves something counts ([`Finding::replaces`]). A round that was cut off by the end of the wait
-//! proves only what its answers prove without the ones that are missing.
+//! Each round is judged by itself ([`Finding::of`]). Of all rounds of a wait, the last one that proves something counts
+//! ([`Finding::replaces`]). A round that the end of the wait cut off proves only what its existing answers prove.
 
 use super::quorum::Tally;
 
 /// What one lost round proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
-    /// So many masters refused that the others could not have made a majority, had all of them
-    /// granted: another holds it, or stands before us.
+    /// So many masters refused that the others could not have made a majority, even if all had granted. Another client
+    /// holds the lock or is ahead in its queue.
     Held,
-    /// A majority granted to an owner, and no majority shows one number that it could share with its other holds.
+    /// A majority granted an owner's claim, but no majority shows one number that the new hold could share.
     NotJoinable,
-    /// So many masters failed that the others could not have made a majority: whoever holds it.
+    /// So many masters failed that the others could not have made a majority, whoever holds the lock.
     Outage,
-    /// Neither the refusals nor the faults alone prevented it, both together did.
+    /// Refusals and faults together prevented a majority; neither did alone.
     Split,
-    /// A majority granted, too slowly.
+    /// A majority granted the lock, but too slowly.
     Late,
 }
 
 impl Finding {
-    /// What the votes of a round that was not won prove; `None` while they prove nothing.
+    /// What the votes of a lost round prove; `None` if they prove nothing.
     pub(crate) fn of(votes: Tally) -> Option<Self> {
         if !votes.possible_without_faults() {
             Some(Self::Outage)
@@ -36,10 +35,9 @@ impl Finding {
         }
     }
 
-    /// Whether it takes the place of what an earlier round of the same wait proved: the later
-    /// round counts, unless it is a mixture and the earlier one was not, or its time was over while it
-    /// looked for the number that an earlier one had not found. The refusals in a mixture may be remains
-    /// that nobody holds.
+    /// Whether this finding replaces that of an earlier round of the same wait. The later finding counts, with two
+    /// exceptions. `Split` does not replace a clear finding, because its refusals may come from leftover keys without a
+    /// holder. `Late` does not replace `NotJoinable`, because the time was spent on looking for a common number again.
     pub(crate) fn replaces(self, before: Option<Self>) -> bool {
         match self {
             Self::Split => matches!(before, None | Some(Self::Split)),
@@ -57,7 +55,7 @@ mod tests {
 
     #[test]
     fn refusals_and_faults_prove_what_they_prevent_by_themselves() {
-        // Masters, granted, refused, failed; the rest is silent.
+        // Number of masters, granted, refused, failed; the others are silent.
         for (nodes, yes, no, faults, proves) in [
             (3, 0, 2, 0, Some(Held)),
             (3, 0, 2, 1, Some(Held)),
@@ -77,7 +75,7 @@ mod tests {
             (5, 0, 2, 1, None),
             (1, 0, 1, 0, Some(Held)),
             (1, 0, 0, 1, Some(Outage)),
-            // An even number: both prevent it, and nobody can have it now.
+            // An even number of masters: both alone prevent a majority, and nobody can hold the lock now.
             (4, 0, 2, 2, Some(Outage)),
             (4, 2, 2, 0, Some(Held)),
         ] {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 /// A point in time on a monotonic clock that goes on while the machine sleeps.
 ///
-/// On Linux this is `CLOCK_BOOTTIME`. [`std::time::Instant`] stands still during a suspend, so a
-/// lease measured with it would look young after the lid was opened again.
+/// On Linux this is `CLOCK_BOOTTIME`. [`std::time::Instant`] stops during a suspend: a lease measured with it would
+/// seem valid after the resume, when it has already expired on the masters.
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,7 +20,7 @@ use std::time::Duration;
 pub struct Instant(u64);
 
 impl Instant {
-    /// The far end of the clock, for "never".
+    /// The maximum, used for "never".
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
     /// A point `nanos` nanoseconds after the clock's origin.
@@ -33,7 +33,7 @@ impl Instant {
         self.0
     }
 
-    /// The time from `earlier` to here, zero when `earlier` is the later one.
+    /// The time from `earlier` to `self`; zero if `earlier` is later.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -42,7 +42,7 @@ impl Instant {
 impl Add<Duration> for Instant {
     type Output = Self;
 
-    /// Saturates at the far end of the clock instead of panicking.
+    /// Saturates at the maximum instead of panicking.
     fn add(self, by: Duration) -> Self {
         Self(self.0.saturating_add(nanos(by)))
     }

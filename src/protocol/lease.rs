@@ -1,4 +1,4 @@
-//! When to renew, when it ends, and what the votes of one extension mean.
+//! When a lease is renewed, when it ends, and what the votes of one extension mean.
 
 use std::time::Duration;
 
@@ -6,46 +6,46 @@ use super::instant::Instant;
 use super::quorum::{Quorum, Tally, Verdict};
 use super::validity::{Drift, valid_until};
 
-/// Renewal starts a third of the ttl after the last one did: two more chances before the end.
+/// A renewal starts a third of the ttl after the last one, which leaves two more chances before the lease ends.
 const RENEWALS_PER_TTL: u32 = 3;
 
-/// When the next renewal of a lease that was (re)started at `started` is due.
+/// When the next renewal is due; `started` is the start of the acquire or of the last renewal.
 pub(crate) fn renew_at(started: Instant, ttl: Duration) -> Instant {
     started + ttl / RENEWALS_PER_TTL
 }
 
-/// When to try again after a renewal that found no quorum: soon, but not in a tight loop.
+/// When to try again after a renewal without a quorum: a fifteenth of the ttl, but at least 5 ms.
 pub(crate) fn retry_at(now: Instant, ttl: Duration) -> Instant {
     now + (ttl / (RENEWALS_PER_TTL * 5)).max(Duration::from_millis(5))
 }
 
-/// One node's word on an extension.
+/// The answer of one master to an extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
-    /// Still ours, or put back where it was missing.
+    /// Still ours, or restored after it was missing.
     Yes,
-    /// Somebody else's, or gone and not to be put back.
+    /// Held by another client, or force-released.
     No,
-    /// A fault: unknown, and unknown renews nothing.
+    /// A fault. It does not count as a renewal, nor as a loss.
     Unknown,
 }
 
-/// What an extension came to (protocol, section 4).
+/// The result of an extension (docs/protocol.md, "Extending").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extension {
-    /// Answers are still out.
+    /// More answers are needed.
     Pending,
-    /// A majority kept it in time: valid until then.
+    /// A majority extended the lock in time: valid until this instant.
     Renewed(Instant),
-    /// A majority kept it, but only after the old validity had ended: it counts for nothing.
+    /// A majority extended the lock, but after the old validity had ended. This does not count.
     TooLate,
-    /// A majority says that the lock is not ours: lost now, whatever time was left.
+    /// A majority says that the lock is not ours. It is lost at once, even if validity is left.
     Lost,
-    /// No majority either way: the old validity stands.
+    /// No majority either way: the old validity holds.
     Unknown,
 }
 
-/// The votes of one extension of one lease.
+/// The votes on one extension of one lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ballot {
     tally: Tally,
@@ -60,7 +60,8 @@ impl Ballot {
         }
     }
 
-    /// A majority denies it in some other way than by these votes: it is lost, which is said once.
+    /// Settles the extension as lost, because a majority denied the lock in another way than by these votes. Returns
+    /// `Lost` only the first time.
     pub(crate) fn lose(&mut self) -> Extension {
         if std::mem::replace(&mut self.settled, true) {
             Extension::Pending
@@ -69,8 +70,8 @@ impl Ballot {
         }
     }
 
-    /// Counts the vote of `node`, at `now`, of an extension to `ttl` that was sent from `started` on, while
-    /// the lease was valid until `old_end`. Anything but `Pending` is said once.
+    /// Counts the vote of `node` that arrived at `now`. `terms` are those of the extension, and `old_end` is the end of
+    /// the old validity. Any result other than `Pending` is returned only once.
     pub(crate) fn record(
         &mut self,
         node: usize,
@@ -89,7 +90,7 @@ impl Ballot {
         }
         let outcome = if self.tally.verdict() == Verdict::Won {
             let end = valid_until(terms.started, terms.ttl, terms.drift);
-            // An extension that is counted after the old end can jump over another holder.
+            // An extension that is counted after the old end could overlap with another holder.
             if now < old_end {
                 Extension::Renewed(end.max(old_end))
             } else {
@@ -107,7 +108,7 @@ impl Ballot {
     }
 }
 
-/// What an extension asked for.
+/// The parameters of an extension.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) started: Instant,

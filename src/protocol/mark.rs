@@ -1,36 +1,36 @@
-//! Which masters a client goes by, and whether a master gives votes to it (docs/protocol.md, masters that change).
+//! Which masters a client uses, and whether a master accepts that client (docs/protocol.md, "Masters that change").
 //!
-//! Configurations are numbered by **steps**: 0 are the first masters, 1 those and the next ones together, 2 the next
-//! ones, 3 these together with others, and so on. A client of who never changes masters is at step 0. What a client is
-//! told is the **generation** of its masters, how often they have been changed; its step is twice that, and one more
-//! where it is told the next ones as well. Nothing else has to be counted by hand, and who forgets to raise it is
-//! refused.
+//! Configurations are numbered by **steps**. Step 0 is the first set of masters, step 1 that set together with the next
+//! one, step 2 the next set alone, step 3 that set together with its successor, and so on. Clients that never replace
+//! masters stay at step 0. A client is configured with the **generation** of its masters: how often they have been
+//! replaced. Its step is twice the generation, plus one if it knows the next masters. Nothing else is counted by hand,
+//! and masters refuse a client whose generation was not raised.
 //!
-//! Every master keeps a **mark**: a number that only rises, and the fingerprint of the masters that it stands for.
-//! A client at step `s` has votes where the mark is from `2s - 2` to `2s`, so that of two clients whose majorities
-//! need not meet no master gives votes to both: by 1 the old ones are closed, by 2 the next ones are open, by 4 those
-//! who know both sets are closed out as well.
+//! Every master stores a **generation marker**: a number that only rises, and the fingerprint of the masters that it
+//! stands for. A client at step `s` gets votes if the number is from `2s - 2` to `2s`. So no master votes for two
+//! clients whose majorities need not meet. Number 1 closes the old masters, number 2 opens the next ones, and number 4
+//! also closes out clients that know both sets.
 
 use std::fmt;
 use std::time::Duration;
 
-/// How long a mark lives that was written on a master which had lost its own: ten years, so it does not expire. What is
-/// left of it says since when the master has it again (`restart::guarded_for`).
+/// The expiry of a marker that was restored on a master which had lost it: ten years, so that it never expires in
+/// practice. The remaining expiry shows when it was restored (`restart::guarded_for`).
 pub(crate) const RESTORED: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// What stands on a master: how far a change is, and for which masters.
+/// The generation marker of a master: how far a replacement is, and for which masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) number: u64,
     pub(crate) print: Fingerprint,
 }
 
-/// A set of masters by their names, in any order.
+/// Identifies a set of masters by their names, in any order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint(u64);
 
 impl Fingerprint {
-    /// FNV-1a: it tells sets apart that were meant to be the same, and keeps nobody out.
+    /// FNV-1a: it detects sets that differ by mistake. It is no protection against an attacker.
     pub(crate) fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut names: Vec<&str> = names.into_iter().collect();
         names.sort_unstable();
@@ -52,7 +52,7 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// As it stands in the key.
+/// The text that is stored in the key.
 impl fmt::Display for Mark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.number, self.print)
@@ -60,30 +60,30 @@ impl fmt::Display for Mark {
 }
 
 impl Mark {
-    /// Reads what stands in the key; none where it is no mark.
+    /// Parses the text of the key; `None` if it is not a generation marker.
     pub(crate) fn read(text: &[u8]) -> Option<Self> {
         let (number, print) = std::str::from_utf8(text).ok()?.split_once(' ')?;
         let number = number.parse().ok()?;
         let print = Fingerprint(u64::from_str_radix(print, 16).ok()?);
         let mark = Self { number, print };
-        // Nothing but what it would write itself.
+        // Accept only the exact text that `Display` writes.
         (mark.to_string().as_bytes() == text).then_some(mark)
     }
 }
 
-/// Whether a master gives votes to a client.
+/// Whether a master votes for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     Admitted,
-    /// The masters of the client have been closed.
+    /// The client's masters have been closed.
     Outdated,
-    /// The masters of the client are not open yet.
+    /// The client's masters are not open yet.
     Early,
-    /// It is for other masters than the client was told.
+    /// The marker stands for other masters than those of the client's configuration.
     Other,
 }
 
-/// The masters that a client was told.
+/// The masters that a client is configured with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Configuration {
     generation: u64,
@@ -94,7 +94,7 @@ pub(crate) struct Configuration {
 impl Configuration {
     pub(crate) fn new(generation: u64, masters: Fingerprint, next: Option<Fingerprint>) -> Self {
         Self {
-            // Far beyond what anybody changes, and no sum of it overflows.
+            // Far above any real generation, and sums with it do not overflow.
             generation: generation.min(u64::from(u32::MAX)),
             masters,
             next,
@@ -105,23 +105,23 @@ impl Configuration {
         2 * self.generation + u64::from(self.next.is_some())
     }
 
-    /// Whether it is told masters that are to come.
+    /// Whether the client knows the next masters.
     pub(crate) fn has_next(self) -> bool {
         self.next.is_some()
     }
 
-    /// The mark under which its masters are in force, and nothing else.
+    /// The number of the marker under which only this client's masters are in force.
     pub(crate) fn first_mark(self) -> u64 {
         4 * self.generation
     }
 
-    /// The lowest mark that admits it, and the highest.
+    /// The lowest and the highest number that admit this client.
     fn range(self) -> (u64, u64) {
         let step = self.step();
         ((2 * step).saturating_sub(2), 2 * step)
     }
 
-    /// The masters that a mark of this number stands for, where this configuration knows them.
+    /// The masters that a marker with this number stands for, if this configuration knows them.
     pub(crate) fn print_at(self, number: u64) -> Option<Fingerprint> {
         let generation = number.div_ceil(4);
         if generation == self.generation {
@@ -131,7 +131,7 @@ impl Configuration {
         }
     }
 
-    /// The marks that admit it.
+    /// All markers that admit this client.
     pub(crate) fn marks(self) -> impl Iterator<Item = Mark> {
         let (low, high) = self.range();
         (low..=high).filter_map(move |number| {
@@ -140,12 +140,12 @@ impl Configuration {
         })
     }
 
-    /// Whether it is admitted where there is no mark.
+    /// Whether a master without a marker admits this client.
     pub(crate) fn needs_no_mark(self) -> bool {
         self.range().0 == 0
     }
 
-    /// Whether a master with this mark gives votes to it; none is where there is none.
+    /// Whether a master with this marker votes for this client; `None` means that the master has no marker.
     pub(crate) fn admission(self, mark: Option<Mark>) -> Admission {
         let (low, high) = self.range();
         let number = mark.map_or(0, |mark| mark.number);
@@ -160,13 +160,13 @@ impl Configuration {
         }
     }
 
-    /// What the name of a connection says of it.
+    /// The tag that describes this configuration in the name of a connection.
     pub(crate) fn tag(self) -> String {
         let print = self.next.unwrap_or(self.masters);
         format!("{}/{print}", self.step())
     }
 
-    /// The fingerprint that clients of this step have in their names, where this configuration knows it.
+    /// The fingerprint in the connection names of clients at this step, if this configuration knows it.
     pub(crate) fn tagged(self, step: u64) -> Option<Fingerprint> {
         match step.checked_sub(2 * self.generation)? {
             0 => Some(self.masters),
@@ -185,7 +185,7 @@ mod tests {
         [["a", "b"], ["b", "c"], ["c", "d"]].map(Fingerprint::of)
     }
 
-    /// Clients of the first masters, of both, of the second, of those and the third, of the third.
+    /// Clients of the first set, of the first and second, of the second, of the second and third, of the third.
     fn clients() -> [Configuration; 5] {
         let [a, b, c] = prints();
         [

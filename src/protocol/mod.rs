@@ -1,8 +1,7 @@
-//! The rules of the lock as pure decisions: votes and times go in, verdicts come out.
+//! The rules of the lock as pure functions: votes and times in, verdicts out.
 //!
-//! Nothing here awaits, reads a clock, draws a random number or talks to a master, so every rule
-//! can be tested with plain values. The rules are those of `docs/protocol.md`; the section is
-//! named where a rule is applied.
+//! Nothing here awaits, reads a clock, draws a random number or contacts a master, so every rule can be tested with
+//! plain values. The rules and their reasons are in `docs/protocol.md`; code that applies a rule cites its heading.
 
 pub(crate) mod election;
 pub(crate) mod fencing;

@@ -1,36 +1,37 @@
-//! Which slot of a semaphore to ask for next (family, section 5).
+//! Which slot of a semaphore to ask for next (docs/protocol.md, "Several resources, readers, owners, permits").
 
 use super::quorum::{MasterSet, Quorum};
 
-/// What the masters said to a claim on one slot.
+/// The answers of the masters to a claim on one slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotsSeen<'a> {
-    /// The slots that each refusing master showed to be free, as bits.
+    /// The free slots that each refusing master showed, as a bit mask.
     pub(crate) free: &'a [(usize, u64)],
-    /// Who granted the slot that was asked for: there it counts as free.
+    /// The masters that granted the slot that was asked for.
     pub(crate) granted: MasterSet,
     pub(crate) asked: u8,
-    /// Who has not answered yet.
+    /// The masters that have not answered yet.
     pub(crate) silent: MasterSet,
 }
 
-/// What that says.
+/// The slot to ask for next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextSlot {
-    /// This one may be had.
+    /// Ask for this slot.
     Ask(u8),
-    /// None: all are held.
+    /// All slots are held.
     Held,
-    /// It depends on those who have not answered.
+    /// The missing answers decide.
     Open,
 }
 
-/// A slot that a majority shows to be free, the first from `start` on; where there is none, one that may be free
-/// on a majority: who granted the slot that was asked for said nothing of the others. Or else a client would ask
-/// for a slot for ever that one of two masters refuses, while a third is down and another slot is free on both.
+/// Returns a slot that a majority shows as free, the first one from `start` on. If there is none, returns a slot that
+/// may be free on a majority: masters that granted the requested slot did not report the others. Otherwise a client
+/// could ask forever for a slot that one of two masters refuses, although another slot is free on both and a third
+/// master is down.
 ///
-/// The client names the slot, the same on every master: each master offering one of its own would split
-/// the votes for as long as a minority is down.
+/// The client chooses the slot, the same on every master. If each master chose a slot, the votes would be split as long
+/// as a minority is down.
 pub(crate) fn next_slot(quorum: Quorum, seen: SlotsSeen<'_>, permits: u8, start: u8) -> NextSlot {
     let free = |slot: u8| -> MasterSet {
         let free = seen.free.iter().filter(|(_, bits)| bits >> slot & 1 == 1);
@@ -109,7 +110,7 @@ mod tests {
 
     #[test]
     fn who_granted_one_slot_may_have_others_free() {
-        // The third does not answer.
+        // The third master does not answer.
         assert_eq!(next(&[0b0010], 1, 0, 0), Some(1));
         assert_eq!(next(&[0b1010], 1, 0, 2), Some(3), "from its own place on");
         assert_eq!(next(&[0b0000], 1, 0, 0), None);

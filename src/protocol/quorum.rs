@@ -1,11 +1,11 @@
 //! Counting votes: how many masters are enough, and when the answer is certain.
 
-/// Some of the masters, one bit each by its place in the order of the builder: 64 at most.
+/// A set of masters, one bit for each by its index in the builder: at most 64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MasterSet(u64);
 
 impl MasterSet {
-    /// The first so many.
+    /// The first `count` masters.
     pub(crate) const fn first(count: usize) -> Self {
         match count {
             0 => Self(0),
@@ -52,54 +52,55 @@ impl FromIterator<usize> for MasterSet {
     }
 }
 
-/// Which of the configured masters make a majority. Always over the configured ones: a quorum of the reachable ones
-/// lets two halves of a broken network both win.
+/// Which of the configured masters make a majority. Faults never reduce the number of masters: with a quorum of the
+/// reachable masters, both halves of a partitioned network could win.
 ///
-/// While masters are replaced there are two sets, and a majority is one of **each**: a majority of the union, or of
-/// one set alone, lets two clients win (`docs/protocol.md`, masters that change). A master in both is asked once, has
-/// one vote, and counts in both. Where nothing is replaced both are the same set.
+/// While masters are replaced there are two sets, and a quorum is a majority of **each** set. A majority of the union,
+/// or of one set alone, could let two clients win (`docs/protocol.md`, "Masters that change"). A master in both sets is
+/// asked once, has one vote, and counts in both. If no replacement is under way, both sets are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quorum {
     sets: [MasterSet; 2],
 }
 
 impl Quorum {
-    /// Of one set: the first so many.
+    /// The quorum of a single set: the first `nodes` masters.
     pub(crate) const fn of(nodes: usize) -> Self {
         Self::joint(MasterSet::first(nodes), MasterSet::first(nodes))
     }
 
-    /// Of two, that are and that will be.
+    /// The quorum of two sets: the old and the next masters.
     pub(crate) const fn joint(old: MasterSet, next: MasterSet) -> Self {
         Self { sets: [old, next] }
     }
 
-    /// Of the masters that are, alone.
+    /// The quorum of the old masters alone.
     pub(crate) const fn old_only(self) -> Self {
         Self::joint(self.sets[0], self.sets[0])
     }
 
-    /// Of those that will be, alone.
+    /// The quorum of the next masters alone.
     pub(crate) const fn next_only(self) -> Self {
         Self::joint(self.sets[1], self.sets[1])
     }
 
-    /// Whether this is one of the masters that are.
+    /// Whether this master is in the old set.
     pub(crate) fn is_old(self, node: usize) -> bool {
         self.sets[0].has(node)
     }
 
-    /// Whether this is one of those that will be.
+    /// Whether this master is in the next set.
     pub(crate) fn is_next(self, node: usize) -> bool {
         self.sets[1].has(node)
     }
 
-    /// How many masters there are.
+    /// The number of all masters.
     pub(crate) const fn nodes(self) -> usize {
         self.sets[0].or(self.sets[1]).len()
     }
 
-    /// The fewest masters that make a majority: `floor(N / 2) + 1`; of two sets those that count in both go first.
+    /// The smallest number of masters that can be a quorum: `floor(N / 2) + 1` for one set. With two sets, masters that
+    /// count in both are taken first.
     pub(crate) fn size(self) -> usize {
         let [old, next] = self.sets;
         let both = if old == next { old } else { old.and(next) };
@@ -107,22 +108,24 @@ impl Quorum {
         one + other - both.len().min(one).min(other)
     }
 
-    /// Whether these make a majority, of each set.
+    /// Whether these masters include a majority of each set.
     pub(crate) fn is_met_by(self, said: MasterSet) -> bool {
         self.sets.iter().all(|set| in_majority(*set, said))
     }
 
-    /// Whether these are a majority of some set: enough to say no, and to be a holder that knows only one of them.
+    /// Whether these masters include a majority of some set. That is enough for a refusal, and for a holder that knows
+    /// only one set.
     pub(crate) fn is_met_somewhere(self, said: MasterSet) -> bool {
         self.sets.iter().any(|set| in_majority(*set, said))
     }
 
-    /// Whether a majority is left, of each set, when these do not count.
+    /// Whether a majority of each set remains without these masters.
     pub(crate) fn possible_without(self, out: MasterSet) -> bool {
         self.is_met_by(MasterSet(!out.0))
     }
 
-    /// The least of these that makes a majority with all that are less; none where all together make none.
+    /// The smallest value such that the masters with this value or a smaller one are a quorum. `None` if all together
+    /// are none.
     pub(crate) fn first_met<T: Ord + Copy>(self, said: &mut [(T, usize)]) -> Option<T> {
         said.sort_unstable();
         let mut so_far = MasterSet::default();
@@ -141,27 +144,27 @@ const fn in_majority(set: MasterSet, said: MasterSet) -> bool {
     set.and(said).len() >= majority(set)
 }
 
-/// What the counted votes say so far. Once it is not `Pending` it never changes.
+/// The result of the votes so far. Once it is not `Pending` it never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Votes still out could decide either way.
+    /// The missing votes could decide either way.
     Pending,
     /// A majority said yes.
     Won,
-    /// A majority has become impossible, whoever is still silent.
+    /// A majority has become impossible, whatever the silent masters answer.
     Lost,
 }
 
 /// Why a round was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// A majority of the masters answered; somebody else stands in the way.
+    /// A majority of the masters answered, so another client prevented the grant.
     Contention,
     /// So many masters failed that no majority can answer.
     Outage,
 }
 
-/// Yes, no and fault, counted apart: a fault is not a refusal, and it earns nothing.
+/// Grants, refusals and faults, counted separately: a fault is not a refusal, and it grants nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tally {
     quorum: Quorum,
@@ -192,7 +195,7 @@ impl Tally {
         self.faults.add(node);
     }
 
-    /// A yes needs each set, a no only one of them.
+    /// Won needs a majority of each set; one set without a possible majority is enough for lost.
     pub(crate) fn verdict(&self) -> Verdict {
         if self.quorum.is_met_by(self.yes) {
             Verdict::Won
@@ -203,8 +206,8 @@ impl Tally {
         }
     }
 
-    /// Why there is no majority, once that is certain: a majority answered (contention), or can no longer answer
-    /// (outage, in some set).
+    /// Why there is no majority, once that is certain. `Contention`: a majority answered. `Outage`: a majority of some
+    /// set cannot answer any more.
     pub(crate) fn reason(&self) -> Option<Reason> {
         if self.quorum.is_met_by(self.yes.or(self.no)) {
             Some(Reason::Contention)
@@ -215,22 +218,22 @@ impl Tally {
         }
     }
 
-    /// Whether those that did not fail could still make a majority.
+    /// Whether the masters that did not fail could still make a majority.
     pub(crate) fn possible_without_faults(&self) -> bool {
         self.quorum.possible_without(self.faults)
     }
 
-    /// Whether those that did not refuse could make one.
+    /// Whether the masters that did not refuse could still make a majority.
     pub(crate) fn possible_without_refusals(&self) -> bool {
         self.quorum.possible_without(self.no)
     }
 
-    /// A majority of some set said no: certain, and stronger than "no majority said yes".
+    /// Whether a majority of some set refused. This is final, and stronger than "no majority granted".
     pub(crate) fn majority_said_no(&self) -> bool {
         self.quorum.is_met_somewhere(self.no)
     }
 
-    /// Every node has been counted.
+    /// Whether every master has been counted.
     pub(crate) fn complete(&self) -> bool {
         self.yes.or(self.no).or(self.faults).len() >= self.quorum.nodes()
     }
@@ -261,7 +264,7 @@ mod tests {
         assert_eq!(tally(5, 3, 0, 0).verdict(), Verdict::Won);
         assert_eq!(tally(5, 2, 2, 0).verdict(), Verdict::Pending);
         assert_eq!(tally(5, 0, 2, 1).verdict(), Verdict::Lost);
-        // An even number: a 2 to 2 split is lost, not pending for ever.
+        // An even number: a 2 to 2 split is lost. It must not stay pending.
         assert_eq!(tally(4, 2, 2, 0).verdict(), Verdict::Lost);
         assert_eq!(tally(4, 0, 2, 0).verdict(), Verdict::Lost);
         assert_eq!(tally(1, 0, 0, 1).verdict(), Verdict::Lost);
@@ -271,7 +274,7 @@ mod tests {
     fn an_outage_is_told_from_contention() {
         assert_eq!(tally(5, 0, 3, 0).reason(), Some(Reason::Contention));
         assert_eq!(tally(5, 0, 0, 3).reason(), Some(Reason::Outage));
-        // Two refusals and one fault: lost, but the reason waits for the two silent ones.
+        // Two refusals and one fault: lost, but the reason depends on the two silent masters.
         assert_eq!(tally(5, 0, 2, 1).reason(), None);
         assert_eq!(tally(5, 0, 2, 3).reason(), Some(Reason::Outage));
         assert_eq!(tally(5, 1, 2, 1).reason(), Some(Reason::Contention));
@@ -302,8 +305,7 @@ mod tests {
         }
     }
 
-    /// Two sets that share some masters: the first `old` places, and `next` of which the first `shared` are among
-    /// them.
+    /// An old set of the first `old` masters, and a next set of `next` masters that shares `shared` masters with it.
     fn sets(old: usize, next: usize, shared: usize) -> [MasterSet; 2] {
         let from = old - shared;
         [
@@ -312,7 +314,7 @@ mod tests {
         ]
     }
 
-    /// All shapes that are tried: three to three, three to five and back, an even number on either side.
+    /// The sizes that are tried: three to three, three to five and back, and even numbers on either side.
     fn shapes() -> impl Iterator<Item = [MasterSet; 2]> {
         let sizes = [(3, 3), (3, 5), (5, 3), (1, 3), (4, 3), (2, 2)];
         sizes.into_iter().flat_map(|(old, next)| {
@@ -320,14 +322,14 @@ mod tests {
         })
     }
 
-    /// The plain definition: how many of one set are among these.
+    /// How many masters of one set gave one of these answers, by the plain definition.
     fn of_set(set: MasterSet, said: &[char], what: &str) -> usize {
         let counts =
             |(node, said): &(usize, &char)| set.0 >> node & 1 == 1 && what.contains(**said);
         said.iter().enumerate().filter(counts).count()
     }
 
-    /// All that so many masters may say: yes, no, fault, nothing.
+    /// All combinations of answers: yes, no, fault, none.
     fn outcomes(nodes: usize) -> impl Iterator<Item = Vec<char>> {
         let digit = |code: usize, node: usize| ['y', 'n', 'f', '.'][code >> (2 * node) & 3];
         (0..1usize << (2 * nodes)).map(move |code| (0..nodes).map(|n| digit(code, n)).collect())
@@ -378,7 +380,7 @@ mod tests {
         }
     }
 
-    /// Whether some masters can say yes to one client and the rest to another.
+    /// Whether some masters can say yes to one client while all others say yes to another client.
     fn two_can_win(one: impl Fn(MasterSet) -> bool, other: impl Fn(MasterSet) -> bool) -> bool {
         (0..1u64 << 10).any(|yes| one(MasterSet(yes)) && other(MasterSet(!yes)))
     }
@@ -397,7 +399,7 @@ mod tests {
             union += u32::from(two_can_win(only(old.or(next)), only(next)));
             alone += u32::from(two_can_win(only(old), only(next)));
         }
-        // A majority of all of them, and of one set alone beside the other.
+        // The wrong rules: a majority of the union, and a majority of one set alone.
         assert!(union > 5 && alone > 10, "{union} {alone}");
     }
 

@@ -1,44 +1,45 @@
-//! The value under a lock: what the masters' answers to a read and to a write come to.
+//! The value under a lock: how the masters' answers to a read and to a write are counted.
 //!
-//! A master has a vote on the value only if it has one and vouches for it: written in the run of the server that
-//! answers. One that has lost it, or has it from before a restart, may have had a later one.
+//! A master's answer counts only if its value was written in the current run of the server. A master that lost the
+//! value, or that has a copy from before a restart, may have had a later one.
 
 use super::quorum::{MasterSet, Quorum};
 
-/// What one master's answer to a read is worth.
+/// How one master's answer to a read counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadVote {
-    /// A value that the master vouches for, written under this number.
+    /// A value written in this server run, with its number.
     Value(u64),
     /// The master has none: it never had one, or has lost it.
     Nothing,
-    /// One that it does not vouch for.
+    /// A value from before the server's last restart.
     Old,
-    /// The lock is not ours there, or a larger number has been there.
+    /// The lock is not ours there, or the master has seen a larger number.
     Refused,
     /// No usable answer.
     Fault,
 }
 
-/// What the answers to a read come to.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// The value of this master is the one.
+    /// The value of this master is the current one.
     Found(usize),
-    /// Nobody shows a value, and those that have none leave no majority to others.
+    /// No master shows a value, and too many have none for a value to be on a majority.
     Missing,
-    /// Some had one once; but so many have none that no majority can tell which was the last.
+    /// Some masters have a value, but so many have lost theirs that no majority can tell which one was the last.
     Lost,
     /// A majority says that the lock is not ours any more.
     NotOurs,
-    /// Too few can tell.
+    /// Too few masters answered.
     Outage,
 }
 
-/// The value that counts: of a majority that has one, that of the largest number. None while it is open.
+/// Finds the current value: among a majority of masters that have one, the value with the largest number. `None` while
+/// more answers are needed.
 ///
-/// Any one of them is not enough, nor the first: a write is on some majority, and only the largest number of
-/// another majority is certain to be that write or a later one.
+/// A single copy is not enough, and neither is the first answer. A write is on some majority, and only the largest
+/// number of another majority is certain to be that write or a later one.
 pub(crate) fn read(quorum: Quorum, votes: &[Option<ReadVote>]) -> Option<Reading> {
     let values = votes
         .iter()
@@ -80,16 +81,16 @@ fn who_said<T: PartialEq>(votes: &[Option<T>], what: T) -> MasterSet {
 /// Whether a value may be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vacancy {
-    /// Every master says that it has none.
+    /// Every master reports that it has none.
     Vacant,
     /// Some master has one.
     Occupied,
-    /// Not every master could say so.
+    /// Not every master could answer.
     Untold,
 }
 
-/// Missing is not the first value: only where **all** masters have none may one be created, for those that are
-/// not asked may be the ones that remember. None while it is open.
+/// Whether a first value may be created: only if **all** masters report that they have none, because a silent master
+/// could be one that still has a value. `None` while answers are missing.
 pub(crate) fn vacancy(votes: &[Option<ReadVote>]) -> Option<Vacancy> {
     let votes: Vec<ReadVote> = votes.iter().copied().collect::<Option<_>>()?;
     let shows = |vote: &ReadVote| matches!(vote, ReadVote::Value(_) | ReadVote::Old);
@@ -102,12 +103,12 @@ pub(crate) fn vacancy(votes: &[Option<ReadVote>]) -> Option<Vacancy> {
     })
 }
 
-/// What one master's answer to a write is worth.
+/// How one master's answer to a write counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteVote {
-    /// Written, in a run of the server whose answer was read before.
+    /// Written, in the same server run that answered the read.
     Counted,
-    /// Written, where nothing was read or another run of the server had answered.
+    /// Written, but the master was not read, or it was read in another server run.
     Refilled,
     /// Certainly not written.
     NotWritten,
@@ -115,19 +116,19 @@ pub(crate) enum WriteVote {
     Unknown,
 }
 
-/// What the answers to a write come to.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writing {
-    /// It is the value now.
+    /// The value is the current one.
     Written,
-    /// It is nowhere.
+    /// No master has the value.
     Nowhere,
-    /// It is somewhere, or may be.
+    /// Some masters have the value, or may have it.
     Unknown,
 }
 
-/// A write counts only on masters that were read: on others it may stand beside a later one that was not seen.
-/// None while it is open.
+/// A write counts only on masters that were read before: another master may have a later value that was not seen.
+/// `None` while answers are missing.
 pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Writing> {
     if quorum.is_met_by(who_said(votes, WriteVote::Counted)) {
         return Some(Writing::Written);
@@ -144,25 +145,27 @@ pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Wri
     )
 }
 
-/// What becomes of a value when the masters change, by what both sets answer to a read under a number.
+/// What happens to a value when masters are replaced, as decided by the answers of both sets to a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrying {
-    /// The value of this master is written to both sets.
+    /// Write the value of this master to both sets.
     Value(usize),
-    /// A majority of the old masters has none, and no old master shows one. A next master does: the value was removed.
+    /// A majority of the old masters has none, and no old master shows one. A next master does: the value was removed,
+    /// and must be removed there as well.
     Removed,
-    /// No master shows one.
+    /// No master shows a value.
     Nowhere,
-    /// Some old master shows one, and no majority of them can: it is lost, or was created or removed in part.
+    /// Some old master shows a value, but no majority of the old masters does. The value is lost, or it was created or
+    /// removed in part.
     Lost,
-    /// Too few masters can tell, or the lock is not the reader's any more.
+    /// Too few masters answered, or the lock is no longer the reader's.
     Undecided,
 }
 
-/// What becomes of a value when the masters change, once every master has answered or failed.
+/// Decides what happens to a value when masters are replaced, once every master has answered or failed.
 ///
-/// Only old masters are witnesses, and only those that show a value: it counted on a majority of them. A master that
-/// has none may have forgotten it, and a master that has an old copy may have had a later one.
+/// Only old masters that show a value count, because an acknowledged value is on a majority of them. A master without a
+/// value may have forgotten it, and a master with an old copy may have had a later one.
 pub(crate) fn carry(quorum: Quorum, votes: &[ReadVote]) -> Carrying {
     let old = quorum.old_only();
     let such = |is: fn(ReadVote) -> bool| those(votes, |_, vote| is(vote));
@@ -200,11 +203,12 @@ fn those(votes: &[ReadVote], such: impl Fn(usize, ReadVote) -> bool) -> MasterSe
     such.map(|(node, _)| node).collect()
 }
 
-/// Whether a carried value has arrived: on a majority of the old masters, of those that showed one, and on a majority of
-/// the next masters. `written` are the masters that wrote it in the run that was read, `open` those that are open.
+/// Whether a carried value has arrived on a majority of the next masters, and on a majority of the old masters, of
+/// which only those that showed it before count. `written` are the masters that stored it in the server run that was
+/// read, and `open` those that are open.
 ///
-/// A next master that is neither an old one nor open, and has none, counts as if it showed the number 0: only clients
-/// of both sets write there, and never without a majority of the old masters.
+/// A next master that is neither an old one nor open, and that had no value, counts as if it had shown the number 0.
+/// Only clients of both sets write there, and never without a majority of the old masters.
 pub(crate) fn carried(
     quorum: Quorum,
     read: &[ReadVote],
@@ -221,8 +225,7 @@ pub(crate) fn carried(
     quorum.old_only().is_met_by(those(read, shown)) && quorum.next_only().is_met_by(next)
 }
 
-/// Whether a value that had been removed is gone now: a majority of each set has removed it, and every master that
-/// showed one.
+/// Whether a removed value is gone now: a majority of each set has removed it, and so has every master that showed it.
 pub(crate) fn removed(quorum: Quorum, read: &[ReadVote], written: MasterSet) -> bool {
     let left = |node: usize, vote: ReadVote| {
         !written.has(node) && matches!(vote, ReadVote::Value(_) | ReadVote::Old)
@@ -325,7 +328,7 @@ mod tests {
         assert_eq!(written(Quorum::of(3), &decided), Some(Writing::Written));
     }
 
-    /// What each of two sets of masters may be: the first `both` of the next are the last of the old.
+    /// A quorum of two sets: the last `both` of the old masters are the first of the next.
     fn sets(old: usize, both: usize, next: usize) -> Quorum {
         let nodes = |from: usize, count: usize| (from..from + count).collect();
         Quorum::joint(nodes(0, old), nodes(old - both, next))
@@ -347,7 +350,7 @@ mod tests {
                 [Fault, Value(4), Value(5), Fault, Fault],
                 Carrying::Value(2),
             ),
-            // One that answers and has none is no witness.
+            // A master that answers but has no value does not count.
             (
                 [Fault, Nothing, Value(5), Value(5), Value(5)],
                 Carrying::Undecided,
@@ -415,7 +418,7 @@ mod tests {
         }
     }
 
-    /// All answers of so many masters.
+    /// All combinations of answers of this number of masters.
     fn all_votes(masters: usize) -> Vec<Vec<ReadVote>> {
         let each = [Value(1), Value(2), Nothing, Old, Refused, Fault];
         let mut all = vec![Vec::new()];

@@ -1,16 +1,16 @@
-//! The restart guard (protocol, section 5): until when the votes of a master do not count.
+//! The restart guard (docs/protocol.md, "A master that restarted does not vote").
 
 use std::time::Duration;
 
 use super::instant::Instant;
 use super::mark::RESTORED;
 
-/// Until when a master that has been up for `uptime` whole seconds may have forgotten a lock; none
-/// when every lock that it can have forgotten is over.
+/// Until when a master that has been up for `uptime` whole seconds may have forgotten a lock that is still valid;
+/// `None` if every such lock has expired.
 ///
-/// Counted from the answer and not from the question: the master read its uptime after it was asked,
-/// and a slow handshake may take longer than what a ttl allows for drift. Both ends of the uptime are
-/// cut to whole seconds, so it can be one too high.
+/// Counted from the answer, not from the question: the master read its uptime after the question, and a slow handshake
+/// can take longer than the drift allowance. The uptime is a difference of two times cut to whole seconds, so it can be
+/// one second too large.
 pub(crate) fn quarantined_until(
     answered: Instant,
     uptime: u64,
@@ -21,14 +21,15 @@ pub(crate) fn quarantined_until(
     (!left.is_zero()).then(|| answered + left)
 }
 
-/// For how long the votes of a master do not count whose mark has `left_ms` milliseconds to live, as `PTTL` says: a mark
-/// that was lost was restored with the lifetime [`RESTORED`], and every lock that the master can have forgotten, or that
-/// another server granted in its place, is over `max_ttl` after that. A negative number is a mark that was never lost.
+/// How long the votes of a master do not count, given the remaining expiry of its marker in milliseconds (`PTTL`). A
+/// negative number means that the marker was never lost. A lost marker is restored with the expiry [`RESTORED`].
+/// `max_ttl` after that, every lock that the master may have forgotten, or that another server granted in its place,
+/// has expired.
 pub(crate) fn guarded_for(left_ms: i64, max_ttl: Duration) -> Duration {
     let Ok(left) = u64::try_from(left_ms) else {
         return Duration::ZERO;
     };
-    // Both ends of the age are cut to whole milliseconds.
+    // The age is a difference of two times cut to whole milliseconds.
     let age = RESTORED.saturating_sub(Duration::from_millis(left.saturating_add(1)));
     max_ttl.saturating_sub(age)
 }
@@ -63,7 +64,7 @@ mod tests {
         let max_ttl = Duration::from_secs(30);
         for (uptime, left) in [
             (0, Some(30)),
-            // It may have started a moment ago: 1 is what is left of 0.999 and 2.001.
+            // It may have started a moment ago: from 0.999 s to 2.001 s shows as 1 s.
             (1, Some(30)),
             (2, Some(29)),
             (30, Some(1)),

@@ -1,24 +1,23 @@
-//! One fan-out: the votes of all nodes, the verdict, and what must be undone.
+//! One round of an acquire: the votes of all masters, the verdict, and which masters need a release.
 
 use super::fencing::{Agreement, agree};
 use super::finding::Finding;
 use super::quorum::{Quorum, Reason, Tally, Verdict};
 
-/// What one node said to an acquire.
+/// One master's answer to an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vote {
-    /// Granted, with the fencing counter where one is kept.
+    /// Granted, with the fencing counter if there is one.
     Granted(Option<u64>),
-    /// Certainly refused: nothing of this attempt is on that node.
+    /// Certainly refused: no key of this attempt is on that master.
     Refused,
-    /// A fault. `sent` tells whether the node may still act on the request.
+    /// A fault. `sent` is true if the master may still execute the request.
     Fault { sent: bool },
-    /// Not asked, because the round had been given up: no vote, and nothing against the node.
+    /// Not sent, because the round had been given up. Neither a vote nor a fault of the master.
     Withdrawn,
 }
 
-/// The votes of one acquire. Each node counts once; later answers of the same node change nothing
-/// but what must be undone.
+/// The votes on one acquire. Each master counts once; later answers of the same master are ignored.
 #[derive(Clone, Debug)]
 pub(crate) struct Round {
     votes: Box<[Option<Vote>]>,
@@ -35,14 +34,14 @@ impl Round {
         }
     }
 
-    /// Counts `node`'s vote and says where the round stands.
+    /// Counts the vote of `node` and returns the verdict so far.
     pub(crate) fn record(&mut self, node: usize, vote: Vote) -> Verdict {
         if let Some(slot @ None) = self.votes.get_mut(node) {
             *slot = Some(vote);
             match vote {
                 Vote::Granted(_) => self.tally.yes(node),
                 Vote::Refused => self.tally.no(node),
-                // From a withdrawn one no vote will come either.
+                // No vote will come after a withdrawal either.
                 Vote::Fault { .. } | Vote::Withdrawn => self.tally.fault(node),
             }
         }
@@ -53,12 +52,12 @@ impl Round {
         self.tally.verdict()
     }
 
-    /// Why the round was lost, once certain.
+    /// Why the round was lost, once that is certain.
     pub(crate) fn reason(&self) -> Option<Reason> {
         self.tally.reason()
     }
 
-    /// Whether it was lost before it is known why: whether a majority answers depends on those who have not been heard.
+    /// Whether the round is lost but the reason is open: it depends on the missing answers whether a majority answers.
     pub(crate) fn is_lost_early(&self) -> bool {
         self.verdict() == Verdict::Lost && self.reason().is_none()
     }
@@ -77,7 +76,7 @@ impl Round {
         Finding::of(votes)
     }
 
-    /// The nodes that have not said anything.
+    /// The masters that have not answered.
     pub(crate) fn silent(&self) -> impl Iterator<Item = usize> {
         let votes = self.votes.iter().enumerate();
         votes
@@ -85,7 +84,7 @@ impl Round {
             .map(|(node, _)| node)
     }
 
-    /// The nodes that granted.
+    /// The masters that granted.
     pub(crate) fn granted(&self) -> impl Iterator<Item = usize> {
         let votes = self.votes.iter().enumerate();
         votes
@@ -93,7 +92,7 @@ impl Round {
             .map(|(node, _)| node)
     }
 
-    /// The fencing number of a won round.
+    /// The agreement on the fencing number of a won round.
     pub(crate) fn agreement(&self) -> Agreement {
         let votes = self.votes.iter().enumerate();
         let granted = votes.filter_map(|(node, vote)| match vote {
@@ -103,8 +102,8 @@ impl Round {
         agree(self.quorum, granted)
     }
 
-    /// Whether `node` may hold, or may yet be given, a key of this attempt: every node that
-    /// neither refused for certain nor was left unasked for certain. The silent ones count too.
+    /// Whether `node` needs a release: it may have a key of this attempt, or may still create one. That is every master
+    /// that neither certainly refused nor was certainly not asked, including the silent ones.
     pub(crate) fn must_undo(&self, node: usize) -> bool {
         !matches!(
             self.votes.get(node),
@@ -130,7 +129,7 @@ mod tests {
         assert_eq!(undo, [0, 2, 4]);
     }
 
-    /// All orders of `rest`, one after another behind `head`.
+    /// Calls `see` with all permutations of `rest`, each appended to `head`.
     fn orders(head: &mut Vec<usize>, rest: &mut Vec<usize>, see: &mut impl FnMut(&[usize])) {
         if rest.is_empty() {
             return see(head);
@@ -198,7 +197,7 @@ mod tests {
             }
             early
         };
-        // Of an odd number those who decide are a majority.
+        // With an odd number of masters, the masters that decide are a majority.
         assert_eq!(refused_by(Quorum::of(3), &[0, 1, 2]), [false; 3]);
         assert_eq!(refused_by(Quorum::of(2), &[0, 1]), [true, false]);
         assert_eq!(refused_by(Quorum::of(4), &[0, 1, 2]), [false, true, false]);
@@ -206,7 +205,7 @@ mod tests {
         let joint = Quorum::joint(sets[0], sets[1]);
         let early = [false, true, true, false];
         assert_eq!(refused_by(joint, &[0, 1, 3, 4]), early);
-        // A refusal and a fault decide as well, and the third may answer.
+        // A refusal and a fault decide as well, while the third master may still answer.
         let mut round = Round::open(Quorum::of(3));
         round.record(0, Vote::Refused);
         assert!(!round.is_lost_early());

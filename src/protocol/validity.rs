@@ -1,14 +1,14 @@
-//! How long a holder may count on the lock.
+//! How long a holder may rely on its lock.
 
 use std::time::Duration;
 
 use super::instant::Instant;
 
-/// How far the clocks of two machines may run apart while a lease lasts: a share of the ttl, and
-/// a fixed part for timer granularity.
+/// The allowance for clocks that run at different speeds during a lease: a share of the ttl, plus a fixed part for
+/// timer granularity.
 ///
-/// Default: 1 % of the ttl and 2 ms, the values of the Redlock description. Raise the share only
-/// for machines whose clocks are known to run badly.
+/// Default: 1 % of the ttl plus 2 ms, the values of the Redlock description. Raise the share only for machines whose
+/// clocks are known to be inaccurate.
 ///
 /// ```
 /// use std::time::Duration;
@@ -18,9 +18,9 @@ use super::instant::Instant;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Drift {
-    /// The share of the ttl, 0.01 by default.
+    /// The share of the ttl, from 0 to below 1. Default: 0.01.
     pub factor: f64,
-    /// The fixed part, 2 ms by default.
+    /// The fixed part. Default: 2 ms.
     pub floor: Duration,
 }
 
@@ -34,15 +34,15 @@ impl Default for Drift {
 }
 
 impl Drift {
-    /// The drift allowed over a lease of `ttl`.
+    /// The allowance for a lease of `ttl`.
     pub fn of(self, ttl: Duration) -> Duration {
         ttl.mul_f64(self.factor.clamp(0.0, 1.0))
             .saturating_add(self.floor)
     }
 }
 
-/// The end of a lease whose first message went out at `started`: `started + ttl - drift`.
-/// Counted from before the send, because a master may have started the ttl as early as that.
+/// The end of a lease whose first message was sent at `started`: `started + ttl - drift`. Counted from before the send,
+/// because a master may have started the ttl as early as that.
 pub(crate) fn valid_until(started: Instant, ttl: Duration, drift: Drift) -> Instant {
     started + ttl.saturating_sub(drift.of(ttl))
 }
