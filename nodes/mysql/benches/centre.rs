@@ -1,11 +1,12 @@
-//! A lock over one MariaDB beside two others that are made of rows: one of a hundred centre locks, chosen by CRC-32, and
-//! the first edition of the same, which selects for update and inserts. Then what mixed quorums cost.
+//! Compares a lock over one MariaDB server with two other designs that store locks as rows. The first serializes all
+//! locks on one of 100 rows, chosen by CRC-32 of the name. The second is the first version of this crate, which used
+//! `SELECT .. FOR UPDATE` and `INSERT`. After that, it measures what mixed quorums cost.
 //!
 //! ```text
 //! cargo bench -p quorate-mysql --bench centre
 //! ```
 //!
-//! Servers with their data in memory (`/dev/shm`), everybody in turn in the same run.
+//! The servers keep their data in memory (`/dev/shm`), and all designs take turns in the same run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +19,7 @@ use quorate::{Redlock, RestartGuard};
 use quorate_mysql::{MySql, prepare};
 use quorate_testbed::{MariaDb, MariaDbOptions, Server, ServerOptions};
 
-/// How often a figure is taken; the fastest median counts, for the machine may be busy.
+/// How often each figure is measured. The smallest median counts, because the machine may be busy.
 const ROUNDS: usize = 3;
 const CYCLES: usize = 400;
 
@@ -78,10 +79,10 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// A lock made of rows.
+/// A lock design that stores locks as rows.
 struct Seed {
     conn: Conn,
-    /// Behind one of a hundred centre locks; else for itself.
+    /// Whether the lock goes through one of the 100 shared rows. Otherwise each lock has a row of its own.
     centre: bool,
 }
 
@@ -96,7 +97,7 @@ impl Seed {
         if self.centre { "locks" } else { "first" }
     }
 
-    /// Whether it was taken; an error is a deadlock, and has rolled back.
+    /// Returns whether the lock was acquired. An error means a deadlock; the transaction was rolled back.
     async fn take(&mut self, name: &str, holder: u64) -> Result<bool, Error> {
         let table = self.table();
         let taken = async {
@@ -146,7 +147,8 @@ impl Seed {
         self.conn.query_drop(delete).await
     }
 
-    /// Until it is ours, asking again and again; how many deadlocks there were.
+    /// Tries again and again until the lock is acquired, then runs `inside` and releases. Returns the number of
+    /// deadlocks.
     async fn cycle(&mut self, name: &str, holder: u64, inside: impl FnOnce()) -> u64 {
         let mut deadlocks = 0;
         loop {
@@ -164,7 +166,7 @@ impl Seed {
     }
 }
 
-/// One client, one key: lock and unlock.
+/// One client locks and unlocks one key.
 async fn cycles(server: &MariaDb) {
     println!("\none MariaDB, one client: lock + unlock, p50");
     let lock = redlock(&[], std::slice::from_ref(server));
@@ -218,7 +220,7 @@ fn deadlocks(server: &MariaDb) -> u64 {
         .unwrap_or(0)
 }
 
-/// Sixteen clients, each lock a new one, for two seconds.
+/// For two seconds, 16 clients acquire locks; every lock is a new one.
 async fn fresh_keys(server: &MariaDb) {
     println!("\none MariaDB, 16 clients, fresh keys, 2 s: cycles a second, deadlocks");
     let until = || Instant::now() + Duration::from_secs(2);
@@ -258,7 +260,7 @@ async fn fresh_keys(server: &MariaDb) {
         let tasks = seeds.into_iter().enumerate().map(|(client, mut seed)| {
             let client = client as u64;
             tokio::spawn(async move {
-                // Deadlock upon deadlock, a cycle may never end.
+                // With repeated deadlocks a cycle might never end.
                 let mut n = 0;
                 let ended = tokio::time::sleep_until(end.into());
                 let cycles = async {
@@ -288,7 +290,7 @@ async fn sum(tasks: Vec<tokio::task::JoinHandle<u64>>) -> u64 {
     sum
 }
 
-/// Fifty tasks of a hundred changes each to the same thing: read, wait for nothing, written one higher.
+/// 50 tasks each increment one shared counter 100 times under the same lock.
 async fn crowd(server: &MariaDb) {
     println!("\none MariaDB, 50 tasks x 100 changes under one lock");
     let changed = Arc::new(AtomicU64::new(0));
@@ -345,7 +347,7 @@ async fn crowd(server: &MariaDb) {
     );
 }
 
-/// Ten processes' worth of clients take the same lock four times each.
+/// Clients of ten separate processes acquire the same lock four times each.
 async fn hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
     let mut totals = Vec::new();
     let mut gaps = Vec::new();
@@ -354,7 +356,7 @@ async fn hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
         let key = format!("hand-over-{round}");
         let locks: Vec<_> = (0..10).map(|_| redlock(redis, mysql)).collect();
         for lock in &locks {
-            // Connected, and known to the servers.
+            // One acquisition connects the client to every server before the measurement.
             lock.acquire(&format!("{key}-warm"))
                 .await
                 .expect("the lock")
@@ -391,7 +393,7 @@ async fn hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
     );
 }
 
-/// Sixteen tasks with a key each: what a MariaDB among Redis servers costs, and one that stalls.
+/// 16 tasks with one key each: the cost of one MariaDB among Redis servers, and of one that is stopped.
 async fn mixed(redis: &[Server], mysql: &[MariaDb]) {
     println!("\n16 tasks, a key each: lock + unlock, p50");
     let all = redlock(redis, &[]);

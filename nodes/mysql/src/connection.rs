@@ -1,9 +1,11 @@
-//! One connection, asked one packet at a time.
+//! One connection, which carries one packet at a time.
 //!
-//! `mysql_async` has two habits that a lock cannot live with. A connection whose future was dropped answers the next
-//! question with the answer to the one before: here it is marked before anything is sent, and a marked one is never
-//! asked again. And a connection that is dropped reads the rest of its answers and says goodbye first, in a task of its own that
-//! nothing bounds: here it is dropped on a thread without a runtime, where nothing but its socket is closed.
+//! `mysql_async` has two properties that a lock cannot live with:
+//!
+//! - After a future is dropped, the connection answers the next query with the previous result. Here the connection is
+//!   marked before anything is sent, and a marked connection is never used again.
+//! - A dropped connection first reads the remaining results and sends a quit command, in a task that nothing bounds.
+//!   Here the connection is dropped on a thread without a runtime, which only closes the socket.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,29 +20,29 @@ use quorate::node::Fault;
 use crate::fault::fault;
 use crate::url::Address;
 
-/// The largest packet that is sent or accepted.
+/// The largest packet that is sent or accepted, in bytes.
 const LARGEST_PACKET: usize = 64 << 20;
 
-/// One connection.
+/// A connection to one server.
 pub(crate) struct Connection {
     conn: Option<Conn>,
-    /// Something was asked and the answer has not been read to its end.
+    /// A packet was sent and its result has not been read to the end.
     asked: bool,
 }
 
-/// What one statement of a packet came to.
+/// The result of one statement of a packet.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// How many rows it has changed.
+    /// The number of rows that the statement changed.
     pub(crate) changed: u64,
-    /// What it has said by `LAST_INSERT_ID`.
+    /// The value of `LAST_INSERT_ID`, if the statement set it.
     pub(crate) number: Option<u64>,
-    /// The rows it gave.
+    /// The rows that the statement returned.
     pub(crate) rows: Vec<Row>,
 }
 
 impl Connection {
-    /// Connects, to its database or to none.
+    /// Connects, to the database of the address or to none.
     pub(crate) async fn open(address: &Address, database: bool) -> Result<Self, Fault> {
         let conn = Conn::new(options(address, database));
         let conn = Opening(Some(conn)).await;
@@ -49,7 +51,7 @@ impl Connection {
         Ok(Self { conn, asked: false })
     }
 
-    /// Asks all of these statements in one packet. An error of one of them is that of all; those behind it did not run.
+    /// Runs all statements of one packet. If one fails, its error is returned and the statements after it did not run.
     pub(crate) async fn ask(&mut self, packet: &str) -> Result<Vec<Outcome>, Fault> {
         let conn = self.conn.as_mut().filter(|_| !self.asked);
         let conn = conn.ok_or_else(|| Fault::Disconnected("given up before".into()))?;
@@ -65,7 +67,7 @@ async fn read(conn: &mut Conn, packet: &str) -> mysql_async::Result<Vec<Outcome>
     let mut said = conn.query_iter(packet).await?;
     let mut outcomes = Vec::new();
     loop {
-        // Before its rows are read: then they are those of the next statement.
+        // Read these before the rows: afterwards they belong to the next statement.
         let (changed, number) = (said.affected_rows(), said.last_insert_id());
         let rows = said.collect().await?;
         outcomes.push(Outcome {
@@ -74,7 +76,7 @@ async fn read(conn: &mut Conn, packet: &str) -> mysql_async::Result<Vec<Outcome>
             rows,
         });
         if said.is_empty() {
-            // An error of a statement behind the first one is only told here.
+            // The error of any statement after the first one appears only here.
             said.drop_result().await?;
             return Ok(outcomes);
         }
@@ -91,7 +93,7 @@ fn options(address: &Address, database: bool) -> OptsBuilder {
         .prefer_socket(false)
         .tcp_nodelay(true)
         .stmt_cache_size(0)
-        // Both spare a question when connecting.
+        // Each of these two saves a query during connecting.
         .max_allowed_packet(Some(LARGEST_PACKET))
         .wait_timeout(Some(28_800));
     if !address.tls {
@@ -116,7 +118,7 @@ impl Drop for Connection {
 
 type Connecting = Pin<Box<dyn Future<Output = mysql_async::Result<Conn>> + Send>>;
 
-/// A connection that comes about, and is closed as one is where it is given up.
+/// A connection attempt. If it is dropped, the socket is closed on a thread, as for an abandoned connection.
 struct Opening(Option<Connecting>);
 
 impl Future for Opening {
@@ -137,13 +139,13 @@ impl Future for Opening {
 impl Drop for Opening {
     fn drop(&mut self) {
         if let Some(opening) = self.0.take() {
-            // A future need not be fit to be shared between threads to be dropped on another.
+            // The future need not be `Sync` to be dropped on another thread.
             close(Box::new(opening));
         }
     }
 }
 
-/// Drops it where there is no runtime.
+/// Drops a value on a thread that has no runtime.
 fn close(what: Box<dyn Send>) {
     static CLOSER: OnceLock<Option<Sender<Box<dyn Send>>>> = OnceLock::new();
     let closer = CLOSER.get_or_init(|| {
@@ -152,7 +154,7 @@ fn close(what: Box<dyn Send>) {
         let thread = std::thread::Builder::new().name("quorate-mysql-closer".into());
         thread.spawn(closing).is_ok().then_some(sender)
     });
-    // Where there can be no thread it is dropped here.
+    // No thread could be started, so the value is dropped here.
     if let Some(closer) = closer {
         let _ = closer.send(what);
     }

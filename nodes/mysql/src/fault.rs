@@ -5,10 +5,10 @@ use std::io::ErrorKind;
 use mysql_async::{DriverError, Error, IoError, ServerError};
 use quorate::node::Fault;
 
-/// The most that is repeated of what a server says.
+/// The longest server message that is repeated, in characters.
 const LONGEST: usize = 160;
 
-/// The fault behind an error, met while connecting or afterwards.
+/// Classifies an error. `connected` is false while the connection is being established.
 pub(crate) fn fault(error: &Error, connected: bool) -> Fault {
     let lost = |why: String| {
         if connected {
@@ -24,7 +24,7 @@ pub(crate) fn fault(error: &Error, connected: bool) -> Fault {
         }
         Error::Io(why) => lost(plain(&why.to_string())),
         Error::Driver(DriverError::ConnectionClosed) => lost("closed by the server".into()),
-        // These could print what was sent or received.
+        // These errors could print data that was sent or received.
         Error::Driver(
             DriverError::FromValue { .. }
             | DriverError::FromRow { .. }
@@ -42,32 +42,32 @@ fn of_server(said: &ServerError) -> Fault {
     let ServerError { code, message, .. } = said;
     let text = || plain(&format!("{message} ({code})")).into();
     match code {
-        // A lock that somebody else holds, a deadlock, a statement that took too long or was killed.
+        // A lock wait timeout, a deadlock, or a statement that was killed or took too long.
         1205 | 1213 | 1317 | 1969 | 3024 => Fault::Busy,
-        // What an option forbids: this one, as a rule.
+        // An option forbids the statement; usually the option is `read_only`.
         1290 if message.contains("read") => Fault::ReadOnly,
         1792 | 1836 => Fault::ReadOnly,
         1021 | 1026 | 1030 | 1114 => Fault::Misconf,
         1037 | 1038 | 1041 => Fault::OutOfMemory,
         1044 | 1045 | 1095 | 1142 | 1143 | 1227 | 1370 | 1698 => Fault::Denied(text()),
-        // Too many connections, a host that is blocked, a server that goes down.
+        // Too many connections, a blocked host, or a server that is shutting down.
         1040 | 1053 | 1129 | 1203 => Fault::Down(text()),
         3159 => Fault::Denied("it wants an encrypted connection: mysqls://".into()),
         1049 | 1054 | 1146 | 1305 => unprepared("the schema is missing or another one"),
-        // Writes at READ COMMITTED into a binary log of statements.
+        // A write at READ COMMITTED with a statement-based binary log.
         1665 => Fault::Unsupported("binlog_format=STATEMENT: it must be ROW or MIXED".into()),
-        // It would repeat a part of the statement, and with it what is stored.
+        // The message would repeat a part of the statement, which contains stored data.
         1064 => Fault::Server("a statement that it does not understand (1064)".into()),
         _ => Fault::Server(text()),
     }
 }
 
-/// That the schema is not as it should be, with the command that helps.
+/// The schema is missing or wrong. The message names the command that repairs it.
 pub(crate) fn unprepared(why: &str) -> Fault {
     Fault::Unprepared(format!("{why}: run `quorate prepare URL`").into())
 }
 
-/// What a server says goes to terminals and logs: short, and without anything that they would obey.
+/// Shortens and escapes a message of the server before it goes to terminals and logs.
 pub(crate) fn plain(text: &str) -> String {
     let tame = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     text.chars().take(LONGEST).map(tame).collect()

@@ -1,4 +1,4 @@
-//! A look at a server by the way a lock takes.
+//! Inspects a server over the same path that a lock uses.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,11 +13,11 @@ use crate::settings;
 use crate::sql::CLOCK;
 use crate::url::Address;
 
-/// How long all of it may take.
+/// The time limit for the whole inspection.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The fastest of so many round trips counts.
+/// The number of round trips; the fastest one is reported.
 const TRIPS: usize = 5;
-/// Changes nothing, and fails where the user may not do what a lock does.
+/// Changes nothing, and fails if the user lacks a right that a lock needs.
 const RIGHTS: &str = "UPDATE quorate_record SET version=version,state=state,changed=changed WHERE FALSE;\
     INSERT INTO quorate_record (name,version,changed) SELECT name,version,changed FROM quorate_record WHERE FALSE;\
     DELETE FROM quorate_record WHERE FALSE;\
@@ -51,7 +51,7 @@ async fn look(address: &Address, seen: &FirstSight, found: &mut Inspection) -> R
     Ok(())
 }
 
-/// The fastest round trip, and the clock that was read in it.
+/// Measures the fastest round trip, and reads the server's clock in that round trip.
 async fn measure(connection: &mut Connection, found: &mut Inspection) -> Result<(), Fault> {
     let question = format!("SELECT {CLOCK}");
     for _ in 0..TRIPS {

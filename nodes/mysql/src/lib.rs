@@ -1,4 +1,4 @@
-//! MySQL and MariaDB servers as masters of a [`quorate`] lock, alone or beside Redis servers.
+//! MySQL and MariaDB servers as masters of a [`quorate`] lock, alone or together with Redis servers.
 //!
 //! ```no_run
 //! use quorate::Redlock;
@@ -19,12 +19,12 @@
 //! # }
 //! ```
 //!
-//! A resource is a row; a step of a lock is one `UPDATE` of that row where it still has the version that the
-//! client has seen, in one round trip. No row is ever locked while a client thinks, and there is neither a procedure nor
-//! an event on the server (on MySQL there is one procedure, for hearing wake-ups).
+//! Each resource is a row. Each step of a lock is one `UPDATE` in one round trip; it applies only if the row still has
+//! the version that the client read. No row stays locked while a client computes. The server runs no procedures and no
+//! events, except one procedure on MySQL, which waits for wake-ups.
 //!
-//! Servers must be independent of each other: a replica that is promoted has forgotten what was granted lately, as a
-//! replica of Redis has.
+//! The servers must be independent of each other. A replica that is promoted has lost the most recent grants, as a
+//! Redis replica has.
 
 mod connection;
 mod fault;

@@ -1,8 +1,8 @@
-//! Hears wake-ups: the server itself looks again and again, for a part of a second at a time.
+//! Receives wake-ups. The server itself polls a table, for a fraction of a second per statement.
 //!
-//! No statement of somebody else ends it (`KILL QUERY` would, and holds its killer for seconds where it comes at the
-//! wrong moment), and nothing but a connection is needed on MariaDB, where a block of statements can be
-//! sent as it is. What was heard is removed by the next question: nothing is lost with an answer.
+//! No other session can end that statement. (`KILL QUERY` could, but it blocks its caller for seconds if it arrives at
+//! the wrong moment.) On MariaDB a block of statements can be sent directly, so a connection is all that is needed.
+//! Received wake-ups are removed by the next statement, so none is lost together with a result.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ use crate::schema::suits;
 use crate::session::{bytes, number, word};
 use crate::sql::{CLOCK, SETTINGS, hex, listening, settings};
 
-/// A server that has not answered for so long has stopped.
+/// After this time without a result the server counts as stopped.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Words that nobody has heard for so long are removed, in microseconds.
+/// The age at which unread wake-ups are removed, in microseconds.
 const OLD: u64 = 60_000_000;
-/// After so many questions old words are looked for again.
+/// The number of statements between two removals of old wake-ups.
 const BETWEEN_SWEEPS: u32 = 400;
 
-/// A connection for wake-ups.
+/// A connection that receives wake-ups.
 pub struct MySqlListener {
     connection: Connection,
     process: String,
-    /// Everything up to here has been heard.
+    /// The id of the last wake-up that was received.
     heard: u64,
     mariadb: bool,
-    /// Questions until old words are looked for.
+    /// The number of statements until old wake-ups are removed.
     until_sweep: u32,
-    /// How often to look.
+    /// Says how often the server polls.
     pacer: Pacer,
 }
 
@@ -87,10 +87,11 @@ impl MySqlListener {
     }
 }
 
-/// How often the server looks before it answers that there was nothing, and after how many seconds each. A look costs it
-/// about 50 us: a thousand a second for everybody who waits would keep it busier than all the locks. No answer takes
-/// long, for only the next question has the pace that is right by then, and who is gone is noticed only with an
-/// answer.
+/// The number of polls per statement, and the pause between them in seconds.
+///
+/// One poll costs the server about 50 us: 1,000 polls a second for each waiter would cost more than all locks together.
+/// A statement is short, because a new pace takes effect only with the next statement, and a lost client is noticed
+/// only when a result is sent.
 fn looks(pace: Pace) -> (&'static str, &'static str) {
     match pace {
         Pace::Next => ("25", "0.002"),

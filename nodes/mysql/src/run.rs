@@ -1,11 +1,13 @@
-//! Which run of which server this is, and how long it has lasted.
+//! Identifies the current run of a server, and measures how long it has lasted.
 //!
-//! `Uptime` is the difference of two looks at the wall clock, and jumps with it: a server that began an hour behind and has its
-//! clock set right says two seconds after a crash that it has been up for an hour. MariaDB's `UUID()` reads a
-//! monotonic clock that was set by the wall clock once, when the server began. With the wall clock and `Uptime` of one and the
-//! same statement, which together say what the wall clock showed when the server began, it tells how long ago that was,
-//! whatever the wall clock has done since. MySQL's `UUID()` follows the wall clock, and nothing else there tells the time to
-//! an ordinary user: a run of a MySQL server lasts from when this process has first seen it.
+//! `Uptime` is the difference of two readings of the wall clock, so it jumps with the clock: a server that started an
+//! hour behind reports an hour of uptime as soon as its clock is corrected. MariaDB's `UUID()` reads a monotonic clock
+//! that was set from the wall clock once, when the server started. The wall clock minus `Uptime`, both read in one
+//! statement, is the wall-clock time at the start. The time in `UUID()` minus that value is the age of the run,
+//! whatever has happened to the wall clock since.
+//!
+//! MySQL's `UUID()` follows the wall clock, and MySQL offers an ordinary user no other measure. There, the age of a run
+//! counts from when this process first saw it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -15,22 +17,22 @@ use mysql_async::Row;
 
 use crate::session::{number, word};
 
-/// Asks what [`Told::read`] reads.
+/// The query whose result [`Told::read`] reads.
 pub(crate) const QUESTION: &str = "SELECT UUID(),@@hostname,@@port,@@datadir/*M!,\
     TIMESTAMPDIFF(SECOND,'1970-01-01',UTC_TIMESTAMP()),\
     (SELECT variable_value FROM information_schema.global_status WHERE variable_name='UPTIME')*/";
 
-/// A server that says that it has been up for longer does not know.
+/// An uptime above this is not credible and is ignored.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
-/// Between the first day of the calendar of UUIDs and 1970, in units of 100 ns.
+/// Time from the start of the UUID calendar to 1970, in units of 100 ns.
 const EPOCH: u64 = 0x01b2_1dd2_1381_4000;
 
-/// What a server says of its run.
+/// What a server reports about its current run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Told {
-    /// Its monotonic clock, and what that showed when the server began, in microseconds.
+    /// The server's monotonic clock now, and its value when the server started, both in microseconds.
     clocks: Option<(u64, u64)>,
-    /// The same in all databases of one server, and in those of no other.
+    /// Identifies the running server: equal in all of its databases, different on every other server.
     server: String,
 }
 
@@ -46,9 +48,9 @@ impl Told {
         )
     }
 
-    /// `wall` and `uptime` are in seconds; `uptime` has wrapped around where the clock was put back.
+    /// `wall` and `uptime` are in seconds. `uptime` has wrapped around if the wall clock was set back.
     fn of(uuid: &str, place: &str, wall: Option<(u64, u64)>) -> Option<Self> {
-        // The time, lowest part first; what is behind it was drawn when the server began.
+        // The time comes first, lowest part first. The rest was drawn when the server started.
         let (time, drawn) = uuid.split_at_checked(18)?;
         let mut parts = time
             .split('-')
@@ -65,13 +67,14 @@ impl Told {
         Some(Self { clocks, server })
     }
 
-    /// The monotonic clock, where there is one.
+    /// The server's monotonic clock, if it has one, in microseconds.
     pub(crate) fn clock(&self) -> Option<u64> {
         self.clocks.map(|(clock, _)| clock)
     }
 
-    /// For how long the server remembers what it was told, at least: since it began, or since it was
-    /// prepared where [`Run::since`] says that. Up to a second too much, as both ends of an uptime are cut.
+    /// The minimum time for which the server has kept what it granted: since its start, or since the moment in
+    /// [`Run::since`], if that is later. The result may be up to one second too large, because both readings of the
+    /// uptime are truncated.
     pub(crate) fn lasts(&self, run: &Run) -> Duration {
         let (clock, began) = self.clocks.unwrap_or_default();
         let lasts = clock.saturating_sub(began.max(run.since));
@@ -81,11 +84,11 @@ impl Told {
     }
 }
 
-/// The one row of `quorate_run`.
+/// The only row of `quorate_run`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) id: String,
-    /// The table of the records was made then, by the server's monotonic clock: it knows nothing from before.
+    /// When the table of records was created, by the server's monotonic clock. Earlier grants are not in it.
     since: u64,
 }
 
@@ -94,23 +97,23 @@ impl Run {
         let (id, since) = text.split_once('@').unwrap_or((text, "0"));
         Self {
             id: id.to_owned(),
-            // What cannot be read does not lie in the past.
+            // A value that cannot be parsed never lies in the past.
             since: since.parse().unwrap_or(u64::MAX),
         }
     }
 
-    /// How it is written.
+    /// The text form that is stored in the row.
     pub(crate) fn text(id: &str, since: Option<u64>) -> String {
         since.map_or_else(|| id.to_owned(), |since| format!("{id}@{since}"))
     }
 }
 
-/// The run that this process has met last at one address, and when.
+/// The run that this process saw last at one address, and when it first saw it.
 #[derive(Debug, Default)]
 pub(crate) struct FirstSight(Mutex<Option<(String, Instant)>>);
 
 impl FirstSight {
-    /// For how long this run has been known.
+    /// How long this run has been known to this process.
     pub(crate) fn ago(&self, run: &str) -> Duration {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &*seen {
@@ -123,18 +126,18 @@ impl FirstSight {
     }
 }
 
-/// The names of servers. Each database has one in its `quorate_schema`, and databases that were prepared by administrators
-/// who see only their own have different ones.
+/// The names of servers. Every database stores a name in its `quorate_schema`. Databases of one server that were
+/// prepared by administrators without access to each other store different names.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    /// By what all databases of a running server say.
+    /// Name by running server.
     running: HashMap<String, String>,
-    /// Another name of the same server, which stays when it restarts.
+    /// Maps a further name of a server to its first one. The mapping survives a restart of the server.
     same: HashMap<String, String>,
 }
 
 impl Names {
-    /// The one name of the server whose database calls it `name`.
+    /// The one name of the server whose database stores `name`.
     pub(crate) fn of(&mut self, name: String, told: &Told) -> String {
         let known = self.same.get(&name).unwrap_or(&name).clone();
         let one = self
@@ -172,7 +175,7 @@ mod tests {
         for forward in [0, 3600, 86_400] {
             assert_eq!(lasts(Some((now + forward, 10 + forward))), age, "{forward}");
         }
-        // Put back by an hour: the uptime is less than nothing.
+        // The clock was set back by an hour, so the uptime wrapped below zero.
         let wrapped = 10_u64.wrapping_sub(3600);
         assert_eq!(lasts(Some((now - 3600, wrapped))), age);
     }
@@ -189,7 +192,7 @@ mod tests {
         ] {
             assert_eq!(Told::of(odd, "h", Some((9, 1))), None, "{odd}");
         }
-        // A random one shows no time.
+        // A random UUID contains no time.
         let random = Told::of("f2206ef9-e708-41f1-893b-02fc00000001", "h", Some((9, 1)));
         assert_eq!(random.expect("a name").clock(), None);
     }

@@ -1,4 +1,4 @@
-//! What has to be there on a server, how it is made, and what a server tells of itself when a session begins.
+//! Creates and checks the schema, and reads what a server reports about itself when a session begins.
 
 use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -16,54 +16,54 @@ use crate::sql::{SETTINGS, listening, settings};
 use crate::tables::{self, Misfit, RECORD, RUN, SCHEMA, TABLES, WOKEN, What};
 use crate::url::{Address, BadUrl};
 
-/// The schema that this version of the program works with.
+/// The version of the schema that this version of the crate uses.
 const VERSION: u64 = 1;
-/// How long [`prepare`] may take.
+/// The time limit of [`prepare`].
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A session that has nothing to do asks its server for a sign of life after two seconds: by then each has noticed that the
-/// table of the records is missing.
+/// Idle sessions query their server every two seconds. After this time each of them has noticed that the table of
+/// records is missing.
 const NOTICED: Duration = Duration::from_secs(3);
 
 /// Why a server could not be prepared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotPrepared {
-    /// The URL names no server.
+    /// The URL is not valid.
     #[error(transparent)]
     Url(#[from] BadUrl),
-    /// The server did not do it.
+    /// The server refused, or could not be reached.
     #[error("{name}: {fault}")]
     Server {
-        /// The server.
+        /// The name of the server.
         name: String,
-        /// What was wrong.
+        /// What the server reported.
         fault: Fault,
     },
-    /// A newer version of this program has been here.
+    /// The schema was created by a newer version of this crate.
     #[error(
         "{name}: the schema is of version {found}, and this program knows {VERSION}: use a newer one"
     )]
     Newer {
-        /// The server.
+        /// The name of the server.
         name: String,
         /// The version of its schema.
         found: u64,
     },
 }
 
-/// What [`prepare`] has done.
+/// The result of [`prepare`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// The server.
+    /// The name of the server.
     pub name: String,
-    /// The version of the schema that is there now.
+    /// The version of the schema that is now installed.
     pub version: u64,
-    /// Whether anything had to be made; otherwise all was there.
+    /// Whether anything had to be created. `false` if the schema was complete.
     pub made: bool,
-    /// What was wrong with the tables of a server that had been prepared before, and has been repaired.
+    /// Faults of existing tables that were repaired.
     pub repaired: Vec<String>,
-    /// What a user needs who takes locks, as statements; `USER` stands for the user.
+    /// The `GRANT` statements for a user that acquires locks; `USER` is a placeholder.
     pub grants: Vec<String>,
 }
 
@@ -85,13 +85,14 @@ impl fmt::Display for Report {
     }
 }
 
-/// Makes the database and the schema where they are missing. Safe to repeat, and to be done by several at once.
+/// Creates the database and the schema if they are missing. May be repeated, and may be run by several administrators
+/// at once.
 ///
-/// The user of `url` must be allowed to create tables (on MySQL: a procedure as well).
+/// The user of `url` needs the right to create tables, and on MySQL a procedure as well.
 ///
 /// # Errors
 ///
-/// [`NotPrepared`], without the password of `url`.
+/// [`NotPrepared`]. It never contains the password of `url`.
 pub async fn prepare(url: &str) -> Result<Report, NotPrepared> {
     let address = Address::read(url)?;
     let name = address.name();
@@ -127,7 +128,7 @@ pub async fn prepare(url: &str) -> Result<Report, NotPrepared> {
     })
 }
 
-/// What there is of a schema.
+/// The parts of a schema that exist.
 struct Found {
     version: u64,
     mariadb: bool,
@@ -137,7 +138,7 @@ struct Found {
 
 async fn prepare_at(address: &Address) -> Result<Found, Fault> {
     let mut connection = match Connection::open(address, true).await {
-        // It may be that there is no such database yet.
+        // The database may not exist yet.
         Err(Fault::Unprepared(_)) => {
             let mut connection = Connection::open(address, false).await?;
             let database = &address.database;
@@ -153,7 +154,7 @@ async fn prepare_at(address: &Address) -> Result<Found, Fault> {
     let row = said.get_mut(1).and_then(|one| one.rows.first_mut());
     let row = row.ok_or_else(|| Fault::Server("no answer".into()))?;
     if number(row, 0) != Some(1) {
-        // Somebody else prepares it, and takes long.
+        // Another administrator is preparing the server and has not finished in time.
         return Err(Fault::Busy);
     }
     let mariadb = word(row, 1).is_some_and(|version| version.contains("MariaDB"));
@@ -192,14 +193,14 @@ async fn prepare_at(address: &Address) -> Result<Found, Fault> {
     })
 }
 
-/// The tables that are not as they must be.
+/// Returns the tables that differ from the schema.
 async fn look(connection: &mut Connection) -> Result<Vec<Misfit>, Fault> {
     let said = connection.ask(&tables::question()).await?;
     let rows = said.into_iter().next().map(|one| one.rows);
     Ok(tables::misfits(rows.unwrap_or_default()))
 }
 
-/// The version of the schema; none where there is none, or one that was never finished.
+/// The version of the schema. `None` if there is none, or if its creation was never finished.
 async fn version_of(connection: &mut Connection) -> Result<Option<u64>, Fault> {
     let is_there = "SELECT COUNT(*) FROM information_schema.tables \
                     WHERE table_schema=DATABASE() AND table_name='quorate_schema'";
@@ -217,8 +218,8 @@ fn first_number(said: &[Outcome]) -> Option<u64> {
     said.first()?.rows.first().and_then(|row| number(row, 0))
 }
 
-/// The name of the server that another database of it knows, where this user may see that: two databases of one server
-/// are no two masters. On a connection of its own, which an error makes useless.
+/// The name that another database of the same server stores, if this user may read it: two databases of one server are
+/// one master. Uses a connection of its own, because an error makes a connection unusable.
 async fn elsewhere(address: &Address) -> Option<String> {
     let mut connection = Connection::open(address, true).await.ok()?;
     let others = "SELECT table_schema FROM information_schema.tables \
@@ -232,8 +233,8 @@ async fn elsewhere(address: &Address) -> Option<String> {
     is_ours.then_some(server)
 }
 
-/// Makes the tables that are missing, and those anew that hold nothing worth keeping. The others get their engine; what else is
-/// wrong with them is said and left alone, for locks and values are in them.
+/// Creates missing tables, and recreates tables whose content need not be kept. Other tables are converted to the right
+/// engine. Any other fault of theirs is reported and left alone, because they contain locks and values.
 async fn make_tables(
     connection: &mut Connection,
     misfits: &[Misfit],
@@ -266,8 +267,9 @@ async fn make_tables(
     Ok(())
 }
 
-/// Makes the table of the records. There may have been another, and with it all that this server was told is forgotten: for the
-/// restart guard it has begun anew. That is written first, and once more afterwards with the right time: nobody votes in between.
+/// Creates the table of records. If an earlier one was dropped, every earlier grant is forgotten, so for the restart
+/// guard a new run has begun. The new run is written first, and again afterwards with the final time, so that nobody
+/// votes in between.
 async fn make_records(connection: &mut Connection, is_used: bool) -> Result<(), Fault> {
     let id = random_word();
     begin_run(connection, &id, PATIENCE).await?;
@@ -278,7 +280,7 @@ async fn make_records(connection: &mut Connection, is_used: bool) -> Result<(), 
     begin_run(connection, &id, Duration::ZERO).await
 }
 
-/// Lets a run begin so much later than now.
+/// Starts a run whose beginning lies `later` in the future.
 async fn begin_run(connection: &mut Connection, id: &str, later: Duration) -> Result<(), Fault> {
     let mut said = connection.ask(QUESTION).await?;
     let told = said
@@ -291,7 +293,7 @@ async fn begin_run(connection: &mut Connection, id: &str, later: Duration) -> Re
     connection.ask(&replace).await.map(drop)
 }
 
-/// The row that says that all is there is written last: what was not finished is made again.
+/// Writes the row that marks the schema as complete. It is written last, so an interrupted creation is repeated.
 async fn finish(connection: &mut Connection, mariadb: bool, server: &str) -> Result<(), Fault> {
     if !mariadb {
         make_procedure(connection).await?;
@@ -303,7 +305,7 @@ async fn finish(connection: &mut Connection, mariadb: bool, server: &str) -> Res
     connection.ask(&last).await.map(drop)
 }
 
-/// What a server answers that makes no table of the engine that is asked for.
+/// Explains the error of a server that cannot create a table with the requested engine.
 fn engine_refused(fault: Fault) -> Fault {
     match fault {
         Fault::Server(why) if why.contains("(1290)") || why.contains("(1286)") => {
@@ -318,7 +320,7 @@ fn engine_refused(fault: Fault) -> Fault {
     }
 }
 
-/// What MariaDB is told as a block, MySQL can only be told as a procedure.
+/// Creates the procedure for MySQL. MariaDB accepts the same statements as a block without a procedure.
 pub(crate) async fn make_procedure(connection: &mut Connection) -> Result<(), Fault> {
     let body = listening("listener", "heard", "looks", "pause");
     let create = format!(
@@ -337,11 +339,11 @@ fn random_word() -> String {
     format!("{:032x}", rng.random::<u128>())
 }
 
-/// Changes nothing, and fails where no lock could be written: by a right that is missing, or a binary log of
-/// statements. Said when connecting, that is known not to pass by itself.
+/// Changes nothing, and fails if no lock could be written: because a right is missing, or because of a statement-based
+/// binary log. It is run while connecting, because neither fault passes by itself.
 const TRIED: &str = "UPDATE quorate_record SET version=version WHERE FALSE";
 
-/// Sets a session up and hears who the server is.
+/// Prepares a session and reads which server it is.
 pub(crate) async fn greet(
     connection: &mut Connection,
     timeout: Duration,
@@ -371,7 +373,7 @@ pub(crate) async fn greet(
     })
 }
 
-/// Sets a session up, and looks whether the schema is one that this program can work with. The server's name.
+/// Prepares a session and checks that this crate supports the schema. Returns the server's name.
 async fn fit(connection: &mut Connection, timeout: Duration) -> Result<Option<String>, Fault> {
     let packet = format!(
         "{};SELECT version,COALESCE(/*!80000 @@server_uuid,*/server) FROM quorate_schema \
@@ -396,7 +398,7 @@ fn row(said: &mut [Outcome], at: usize) -> Option<mysql_async::Row> {
     (!rows.is_empty()).then(|| rows.swap_remove(0))
 }
 
-/// The name of the server, one for all of its databases that this process uses.
+/// The server's name, the same for all of its databases that this process uses.
 fn one_name(name: String, told: &Told) -> String {
     static NAMES: OnceLock<Mutex<Names>> = OnceLock::new();
     let names = NAMES.get_or_init(Mutex::default);
@@ -404,7 +406,7 @@ fn one_name(name: String, told: &Told) -> String {
     format!("mysql {}", names.of(name, told))
 }
 
-/// Whether this program can work with a schema of this version.
+/// Whether this crate supports a schema of this version.
 pub(crate) fn suits(version: Option<u64>) -> Result<(), Fault> {
     match version {
         Some(VERSION) => Ok(()),

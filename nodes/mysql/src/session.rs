@@ -1,4 +1,4 @@
-//! A session: loads and commits, each in one packet.
+//! A session: each load and each commit is one packet.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,21 +12,22 @@ use rand::rngs::StdRng;
 use crate::connection::{Connection, Outcome};
 use crate::sql::{self, CLOCK, Packet};
 
-/// A connection for reading and changing records.
+/// A connection that reads and changes records.
 pub struct MySqlSession {
     connection: Connection,
     draw: StdRng,
-    /// How many records there were up to the end of the last page, and the last of them.
+    /// The number of records up to the end of the last page, and the name of the last record in it.
     paged: Option<(u64, Vec<u8>)>,
 }
 
-/// Which statement tells what became of a commit, and the versions of its records if it was done.
+/// Which statement shows whether a commit was applied, and the new versions of its records if it was.
 enum Told {
-    /// By how many rows it has changed.
+    /// The number of rows that this statement changed.
     ByChange(usize, u64),
-    /// By the first column of its row.
+    /// The first column of this statement's row.
     ByRow(usize, Vec<u64>),
-    /// By that as well, and the statement that changes several records must have changed so many.
+    /// The first column as well; in addition, the statement that changes several records must have changed this number
+    /// of rows.
     Jointly {
         update: Option<(usize, u64)>,
         row: usize,
@@ -44,13 +45,13 @@ impl MySqlSession {
         }
     }
 
-    /// The first version of a record. So far apart that none comes again, also when the record was removed in
-    /// between: a clock could be put back, chance cannot.
+    /// Draws the first version of a record. Two draws are so far apart that no version ever occurs again, even after
+    /// the record was removed in between. A clock could be set back; a random number cannot.
     fn first_version(&mut self) -> u64 {
         self.draw.random_range(1..1 << 62)
     }
 
-    /// Writes these commits, and says where their answers will stand.
+    /// Adds these commits to the packet, and returns where their results will be.
     fn write(&mut self, commits: &[Commit], packet: &mut Packet) -> Vec<Told> {
         let mut told: Vec<Option<Told>> = commits.iter().map(|_| None).collect();
         let mut single: Vec<(usize, &Change, &[u8])> = Vec::new();
@@ -71,8 +72,8 @@ impl MySqlSession {
         told.into_iter().flatten().collect()
     }
 
-    /// The commits of one record each. Several of them in one transaction, so that the disk is waited for once; in the
-    /// order of their names, so that no two sessions wait for each other.
+    /// Adds the commits of one record each. They share one transaction, so that the disk is waited for once. They are
+    /// in order of their names, so that no two sessions deadlock.
     fn write_single(
         &mut self,
         commits: &[Commit],
@@ -115,7 +116,7 @@ impl MySqlSession {
         }
     }
 
-    /// A commit of several records, in a transaction of its own.
+    /// Adds a commit of several records, in a transaction of its own.
     fn write_joint(&mut self, commit: &Commit, packet: &mut Packet) -> Told {
         let versions: Vec<u64> = commit
             .changes
@@ -170,7 +171,7 @@ fn check(change: &Change, commit: &Commit, packet: &mut Packet) -> Told {
     Told::ByRow(at, vec![change.version])
 }
 
-/// What became of a commit, and the clock where that was said.
+/// The outcome of a commit, and the server's clock if the result contains it.
 fn became(told: Told, said: &[Outcome]) -> Result<(Committed, Option<u64>), Fault> {
     let at = |at: usize| said.get(at).ok_or_else(unreadable);
     let (done, clock, versions) = match told {
@@ -222,7 +223,7 @@ impl Session for MySqlSession {
         let said = self.connection.ask(&sql::load(names)).await?;
         let (clock, found) = records(said)?;
         let mut found: HashMap<Vec<u8>, Record> = found.into_iter().collect();
-        // A name may be asked for twice.
+        // The same name may be asked for twice.
         let last = |number: usize| !names[number + 1..].contains(&names[number]);
         let what = names.iter().enumerate().map(|(number, name)| {
             let record = if last(number) {
@@ -252,7 +253,7 @@ impl Session for MySqlSession {
                 what.push(committed);
             }
         }
-        // A statement that changed nothing does not say the clock.
+        // A statement that changed nothing does not return the clock.
         if clock.is_none() {
             clock = self.clock().await?;
         }
@@ -260,7 +261,7 @@ impl Session for MySqlSession {
     }
 
     async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
-        // To count from the first one on takes the server longer and longer.
+        // Counting from the first record would take longer with every page.
         let paged = self.paged.take().filter(|(upto, _)| *upto == from);
         let behind = paged.as_ref().map(|(_, last)| &last[..]);
         let said = self.connection.ask(&sql::page(from, behind, count)).await?;
@@ -270,7 +271,8 @@ impl Session for MySqlSession {
         Ok(Clocked { what, clock })
     }
 
-    /// In one transaction, so that the disk is waited for once; in the order of their names, as everybody locks them.
+    /// Removes the records in one transaction, so that the disk is waited for once. They are removed in order of their
+    /// names, the order in which every session locks rows.
     async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
         let mut records = records.to_vec();
         records.sort_unstable();
@@ -284,7 +286,7 @@ impl Session for MySqlSession {
     }
 }
 
-/// The clock, and the records beside it.
+/// The server's clock and the records from a result.
 fn records(said: Vec<Outcome>) -> Result<(Option<u64>, Vec<NamedRecord>), Fault> {
     let rows = said.into_iter().next().ok_or_else(unreadable)?.rows;
     let clock = rows.first().and_then(|row| number(row, 0));
@@ -308,7 +310,7 @@ pub(crate) fn bytes(row: &mut Row, column: usize) -> Option<Vec<u8>> {
     }
 }
 
-/// A column as a number; one below zero is 0.
+/// A column as a number. A negative number becomes 0.
 pub(crate) fn number(row: &Row, column: usize) -> Option<u64> {
     match row.as_ref(column)? {
         Value::UInt(number) => Some(*number),

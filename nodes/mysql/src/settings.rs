@@ -1,4 +1,4 @@
-//! What a server says of its settings and of its source, for whoever looks whether it is fit for locks.
+//! Reads the settings and the replication source of a server, for the checks of `quorate doctor`.
 
 use mysql_async::Row;
 use quorate::Inspection;
@@ -9,7 +9,7 @@ use crate::fault::plain;
 use crate::session::word;
 use crate::url::Address;
 
-/// What is asked for. No right is needed for that.
+/// The variables that are read. Reading them needs no right.
 const NAMES: [&str; 14] = [
     "read_only",
     "log_bin",
@@ -26,10 +26,10 @@ const NAMES: [&str; 14] = [
     "server_uuid",
     "super_read_only",
 ];
-/// How many connections there are just now, beside its settings.
+/// The number of open connections, read together with the settings.
 pub(crate) const CONNECTED: &str = "Threads_connected";
 
-/// Asks for them.
+/// Reads the variables into the inspection.
 pub(crate) async fn read(connection: &mut Connection, found: &mut Inspection) -> Result<(), Fault> {
     let packet = format!(
         "SELECT VERSION();SHOW GLOBAL VARIABLES WHERE Variable_name IN ('{}');\
@@ -59,13 +59,13 @@ fn kind(version: &str, found: &mut Inspection) {
         "mysql"
     };
     found.server = Some(kind.to_owned());
-    // What stands behind the number is how it was built.
+    // A suffix names the build.
     let number = version.split('-').next().unwrap_or_default();
     found.version = Some(plain(number));
 }
 
-/// Whether it is a replica, on a connection of its own: where that may not be asked, the connection is of no use any
-/// more. A replica that leaves this database to itself is none here.
+/// Reports whether the server is a replica. Uses a connection of its own: without the right to ask, the connection
+/// becomes unusable. A replica that does not replicate this database does not count.
 pub(crate) async fn source(address: &Address, found: &mut Inspection) {
     let (question, right) = if found.server.as_deref() == Some("mariadb") {
         ("SHOW ALL SLAVES STATUS", "SLAVE MONITOR")
@@ -103,6 +103,6 @@ fn named(row: &mut Row, names: &[&str]) -> Option<String> {
     let at = columns
         .iter()
         .position(|column| is_wanted(&column.name_str()))?;
-    // Numbers come as text in answers to such questions.
+    // Numbers arrive as text in results of this kind.
     word(row, at)
 }

@@ -1,4 +1,4 @@
-//! The statements, as text: names and states are hexadecimal literals, so that nothing has to be escaped.
+//! The SQL statements as text. Names and states are hexadecimal literals, so nothing needs to be escaped.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -6,21 +6,22 @@ use std::time::Duration;
 
 use quorate::node::store::{Change, Commit, Wake};
 
-/// The server's clock, in microseconds since 1970: that of the beginning of the statement, which is a moment between
-/// question and answer, also where the statement then waits for a row. `SYSDATE` is that of when it is
-/// evaluated, but follows the time zone and an option of the server, and is refused by a binary log of statements.
+/// The server's clock at the beginning of the statement, in microseconds since 1970. That moment lies between request
+/// and result, even if the statement then waits for a row lock. `SYSDATE` would be the time of evaluation, but it
+/// follows the time zone and a server option, and a statement-based binary log refuses it.
 pub(crate) const CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))";
 
-/// The longest name of a record.
+/// The longest name of a record, in bytes.
 pub(crate) const LONGEST_NAME: usize = 2100;
-/// The longest word that wakes somebody.
+/// The longest wake-up word, in bytes.
 pub(crate) const LONGEST_WORD: usize = 2200;
 
-/// How many statements [`settings`] has.
+/// The number of statements in [`settings`].
 pub(crate) const SETTINGS: usize = 3;
 
-/// Sets a session up whose statements may take that long, for ever if it is zero. All that the statements here depend on and
-/// an administrator can set for everybody, by a variable or in `init_connect`, is set: they mean the same on every server.
+/// The statements that set a session up. `limit` bounds each later statement; zero means no bound. They set every
+/// variable that the statements here depend on and that an administrator can change globally or in `init_connect`, so
+/// statements mean the same on every server.
 pub(crate) fn settings(limit: Duration) -> String {
     let limit = limit.as_secs_f64();
     format!(
@@ -43,7 +44,7 @@ impl Packet {
         &self.text
     }
 
-    /// Adds a statement; its number.
+    /// Adds a statement and returns its number.
     pub(crate) fn add(&mut self, write: impl FnOnce(&mut String)) -> usize {
         if self.statements > 0 {
             self.text.push(';');
@@ -54,7 +55,7 @@ impl Packet {
     }
 }
 
-/// Bytes as a literal.
+/// Appends bytes as a hexadecimal literal.
 pub(crate) fn hex(bytes: &[u8], out: &mut String) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     out.reserve(2 * bytes.len() + 3);
@@ -77,7 +78,7 @@ fn list<'a>(names: impl Iterator<Item = &'a Arc<[u8]>>, out: &mut String) {
     out.push(')');
 }
 
-/// These records, each row beside the clock; one row with nothing but the clock where there is none of them.
+/// Reads these records together with the clock. The result is one row with only the clock if none of them exists.
 pub(crate) fn load(names: &[Arc<[u8]>]) -> String {
     let mut out = format!(
         "SELECT c.clock,r.name,r.version,r.state FROM (SELECT {CLOCK} AS clock) c \
@@ -90,7 +91,7 @@ pub(crate) fn load(names: &[Arc<[u8]>]) -> String {
     out
 }
 
-/// A page of the records, as [`load`] gives them: behind that name, or behind so many of them.
+/// Reads a page of records in the form of [`load`]: after the given name, or after the first `from` records.
 pub(crate) fn page(from: u64, behind: Option<&[u8]>, count: u32) -> String {
     let mut out = format!(
         "SELECT c.clock,r.name,r.version,r.state FROM (SELECT {CLOCK} AS clock) c \
@@ -108,14 +109,14 @@ pub(crate) fn page(from: u64, behind: Option<&[u8]>, count: u32) -> String {
     out
 }
 
-/// Removes a record where it has this version.
+/// Removes a record if it has this version.
 pub(crate) fn remove(name: &[u8], version: u64, out: &mut String) {
     out.push_str("DELETE FROM quorate_record WHERE name=");
     hex(name, out);
     let _ = write!(out, " AND version={version}");
 }
 
-/// Changes a record that is there. Its answer says whether it did, and the clock.
+/// Changes an existing record. The result shows whether it did, and the clock.
 pub(crate) fn update(change: &Change, state: &[u8], out: &mut String) {
     out.push_str("UPDATE quorate_record SET version=version+1,state=");
     hex(state, out);
@@ -124,7 +125,7 @@ pub(crate) fn update(change: &Change, state: &[u8], out: &mut String) {
     let _ = write!(out, " AND version={}", change.version);
 }
 
-/// Makes a record that is not there. A row without a state is none.
+/// Creates a record that does not exist. A row without a state is not a record.
 pub(crate) fn insert(change: &Change, state: &[u8], version: u64, out: &mut String) {
     out.push_str("INSERT INTO quorate_record (name,version,state,changed) VALUES (");
     hex(&change.name, out);
@@ -139,12 +140,12 @@ pub(crate) fn insert(change: &Change, state: &[u8], version: u64, out: &mut Stri
     );
 }
 
-/// Whether a record has its version, and the clock.
+/// Checks whether a record has this version, and reads the clock.
 pub(crate) fn check(change: &Change, out: &mut String) {
     let _ = write!(out, "SELECT COUNT(*)=1,{CLOCK} FROM quorate_record WHERE ");
     fits(change, out);
     if change.version == 0 {
-        // There is none to be counted.
+        // Version 0 means that no record may exist, so the count is compared with 0.
         let counted = out.rfind("COUNT(*)=1").map(|at| at..at + 10);
         if let Some(counted) = counted {
             out.replace_range(counted, "COUNT(*)=0");
@@ -162,8 +163,8 @@ fn fits(change: &Change, out: &mut String) {
     }
 }
 
-/// Makes rows without a state for records that are not there yet, so that there is something to lock: nothing is
-/// ever inserted while rows are locked. In the order of their names.
+/// Creates rows without a state for records that do not exist yet, in order of their names. They give later statements
+/// a row to lock, so nothing is inserted while rows are locked.
 pub(crate) fn make_room(changes: &[&Change], out: &mut String) {
     out.push_str("INSERT IGNORE INTO quorate_record (name,version,state,changed) VALUES ");
     for (number, change) in changes.iter().enumerate() {
@@ -173,14 +174,15 @@ pub(crate) fn make_room(changes: &[&Change], out: &mut String) {
     }
 }
 
-/// Locks the rows of these changes in the order of their names, and counts in `@fit` which have their version.
+/// Locks the rows of these changes in order of their names. Sets `@fit` to the number of rows that have the expected
+/// version.
 pub(crate) fn lock(changes: &[&Change], out: &mut String) {
     out.push_str("SELECT COUNT(*) INTO @fit FROM quorate_record FORCE INDEX (PRIMARY) WHERE ");
     any_of(changes.iter().copied(), out);
     out.push_str(" FOR UPDATE");
 }
 
-/// Whether a row is one of these records, of its version. A row without a state is no record.
+/// A condition that a row is one of these records with its version. A row without a state is not a record.
 fn any_of<'a>(changes: impl Iterator<Item = &'a Change>, out: &mut String) {
     for (number, change) in changes.enumerate() {
         out.push_str(if number > 0 { " OR (name=" } else { "(name=" });
@@ -193,8 +195,8 @@ fn any_of<'a>(changes: impl Iterator<Item = &'a Change>, out: &mut String) {
     }
 }
 
-/// Changes all of these records if `@fit` says so. Each has its version still, for its row is locked; it is compared once more all
-/// the same, so that a table that locks no rows overwrites no version that was never read.
+/// Changes all of these records if `@fit` equals their number. The row locks keep the versions stable. The versions are
+/// compared again all the same, so that a table without row locks never overwrites a version that was not read.
 pub(crate) fn update_all(changes: &[(&Change, &[u8], u64)], fit: usize, out: &mut String) {
     let _ = write!(
         out,
@@ -217,7 +219,7 @@ pub(crate) fn update_all(changes: &[(&Change, &[u8], u64)], fit: usize, out: &mu
     out.push(')');
 }
 
-/// Leaves words for those who listen, if `only_if` holds.
+/// Inserts wake-ups for listeners if `only_if` holds.
 pub(crate) fn wake(wakes: &[Wake], only_if: &str, out: &mut String) {
     let _ = write!(
         out,
@@ -237,15 +239,16 @@ pub(crate) fn wake(wakes: &[Wake], only_if: &str, out: &mut String) {
     let _ = write!(out, ") q WHERE {only_if}");
 }
 
-/// Whether all names and words of a commit have room.
+/// Whether all names and words of a commit fit into their columns.
 pub(crate) fn has_room(commit: &Commit) -> bool {
     let names = commit.changes.iter().map(|change| change.name.len());
     let words = commit.wakes.iter().map(|wake| wake.word.len());
     names.max().unwrap_or(0) <= LONGEST_NAME && words.max().unwrap_or(0) <= LONGEST_WORD
 }
 
-/// What a server is to do that listens for a process, from a word on, looking so often with so many seconds in between:
-/// each stands there as an expression. It sleeps in a statement of its own: in that of the look, the table stays locked.
+/// The statements that poll for wake-ups of `process` with an id above `heard`: at most `looks` polls, `pause` seconds
+/// apart. Each argument is an SQL expression. The pause is a statement of its own, because a sleep inside the query
+/// would keep the table locked.
 pub(crate) fn listening(process: &str, heard: &str, looks: &str, pause: &str) -> String {
     format!(
         "BEGIN \

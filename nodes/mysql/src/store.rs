@@ -14,7 +14,7 @@ use crate::schema::greet;
 use crate::session::MySqlSession;
 use crate::url::{Address, BadUrl};
 
-/// How many commits may go out in one packet, and in one transaction.
+/// The largest number of commits in one packet and in one transaction.
 const BATCH: usize = 16;
 
 /// A MySQL or MariaDB server as a [`Store`], for a [`StoreNode`](quorate::node::store::StoreNode).
@@ -26,15 +26,15 @@ pub struct MySql {
 }
 
 impl MySql {
-    /// The server of this URL: `mysql://user:password@host:3306/database?timeout=250ms&lanes=4`. Connects when it is
-    /// first asked.
+    /// The server of this URL: `mysql://user:password@host:3306/database?timeout=250ms&lanes=4`. It connects on first
+    /// use.
     ///
-    /// With `mysqls://` the connection is encrypted and the server's certificate verified: by the authorities of the
-    /// web, or by those in the file that `?ca=` names. It needs the feature `tls-rustls`.
+    /// With `mysqls://` the connection is encrypted and the server's certificate is verified, by the certificate
+    /// authorities of the system or by those in the file given as `?ca=`. This needs the feature `tls-rustls`.
     ///
     /// # Errors
     ///
-    /// [`BadUrl`] with what is wrong, without the URL.
+    /// [`BadUrl`] says what is wrong. It never contains the URL.
     pub fn open(url: &str) -> Result<Self, BadUrl> {
         let address = Address::read(url)?;
         address.check_files()?;

@@ -1,8 +1,8 @@
-//! The tables of the schema, and whether those of a server are as they must be.
+//! The tables of the schema, and the check that a server's tables match them.
 //!
-//! A table that somebody has made otherwise still answers, and breaks a promise without a word: without transactions a
-//! commit of several records is done in part, a run that is kept on disk passes for the one that went on, and names that are
-//! compared as text are the same in capitals.
+//! A table with other properties still answers, but silently breaks a promise. Without transactions, a commit of
+//! several records can be applied in part. A run that is stored on disk is mistaken for one that never stopped. Names
+//! that are compared as text ignore case.
 
 use mysql_async::Row;
 
@@ -15,9 +15,9 @@ pub(crate) struct Table {
     pub(crate) name: &'static str,
     engine: &'static str,
     columns: &'static [Column],
-    /// What else is said when it is made, in the parentheses and behind them.
+    /// Further text of the `CREATE TABLE` statement: inside the parentheses, and after them.
     more: [&'static str; 2],
-    /// What a user needs who takes locks.
+    /// The rights that a user of locks needs on this table.
     pub(crate) rights: &'static str,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Table {
 struct Column {
     name: &'static str,
     kind: &'static str,
-    /// How many bytes it takes, where that has to be said.
+    /// The size of the column in bytes, if the type needs one.
     room: usize,
     rest: &'static str,
 }
@@ -42,7 +42,7 @@ const fn column(name: &'static str, kind: &'static str, room: usize, rest: &'sta
 const ALL: &str = "SELECT, INSERT, UPDATE, DELETE";
 const NUMBER: &str = "UNSIGNED NOT NULL";
 
-/// The row that says that the schema is whole, and the name of the server.
+/// The row that marks the schema as complete and stores the server's name.
 pub(crate) const SCHEMA: Table = Table {
     name: "quorate_schema",
     engine: "InnoDB",
@@ -66,7 +66,7 @@ pub(crate) const RECORD: Table = Table {
     more: ["", " ROW_FORMAT=DYNAMIC"],
     rights: ALL,
 };
-/// Wake-ups. In memory: nobody is to wait for the disk to be woken, and after a restart nobody waits.
+/// Wake-ups. They are kept in memory, because a wake-up must not wait for the disk, and after a restart nobody waits.
 pub(crate) const WOKEN: Table = Table {
     name: "quorate_woken",
     engine: "MEMORY",
@@ -84,7 +84,8 @@ pub(crate) const WOKEN: Table = Table {
     more: [",KEY (process)", ""],
     rights: ALL,
 };
-/// The run of the server. In memory: the table is empty after a restart, and the next client names the new run.
+/// The run of the server. It is kept in memory, so the table is empty after a restart and the next client writes the
+/// new run.
 pub(crate) const RUN: Table = Table {
     name: "quorate_run",
     engine: "MEMORY",
@@ -95,7 +96,7 @@ pub(crate) const RUN: Table = Table {
     more: ["", ""],
     rights: "SELECT, INSERT",
 };
-/// All of them.
+/// All tables of the schema.
 pub(crate) const TABLES: [&Table; 4] = [&SCHEMA, &RECORD, &WOKEN, &RUN];
 
 impl Column {
@@ -105,7 +106,7 @@ impl Column {
 }
 
 impl Table {
-    /// The statement that makes it where it is missing.
+    /// The statement that creates the table if it is missing.
     pub(crate) fn create(&self) -> String {
         let columns = self.columns.iter().map(|column| {
             let room = match column.room {
@@ -124,13 +125,14 @@ impl Table {
         )
     }
 
-    /// The statement that gives it its engine, with all that is in it.
+    /// The statement that converts the table to its engine and keeps its rows.
     pub(crate) fn convert(&self) -> String {
         format!("ALTER TABLE {} ENGINE={}", self.name, self.engine)
     }
 }
 
-/// The question whose answer [`misfits`] reads. Table by table, or the server would open all that the database has.
+/// The query whose result [`misfits`] reads. It names each table, because otherwise the server would open every table
+/// of the database.
 pub(crate) fn question() -> String {
     let one = |table: &&Table| {
         let name = table.name;
@@ -145,26 +147,26 @@ pub(crate) fn question() -> String {
     all.join(" UNION ALL ")
 }
 
-/// A table that is not as it must be.
+/// A table that does not match the schema.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Misfit {
     pub(crate) table: &'static Table,
     pub(crate) what: What,
 }
 
-/// What is wrong with a table.
+/// The fault of a table.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    /// There is none, or the user does not see it.
+    /// The table does not exist, or the user cannot see it.
     Missing,
-    /// It has this engine.
+    /// The table uses this engine.
     Engine(String),
-    /// This is wrong with one of its columns.
+    /// The fault of one of its columns.
     Column(String),
 }
 
 impl Misfit {
-    /// As a clause, for people.
+    /// The fault as a clause of a message.
     pub(crate) fn text(&self) -> String {
         let Table { name, engine, .. } = self.table;
         match &self.what {
@@ -188,7 +190,7 @@ struct Seen {
     is_key: bool,
 }
 
-/// What is wrong with the tables, by the answer to [`question`].
+/// The faults of the tables, from the result of [`question`].
 pub(crate) fn misfits(rows: Vec<Row>) -> Vec<Misfit> {
     let seen = rows.into_iter().filter_map(|mut row| {
         Some(Seen {
@@ -213,7 +215,7 @@ fn judge(table: &Table, seen: &[Seen]) -> Option<What> {
     let Some(first) = seen.first() else {
         return Some(What::Missing);
     };
-    // A table that has both is not made good by another engine.
+    // If a column is wrong as well, another engine does not repair the table.
     let wrong = table.columns.iter().find_map(|column| {
         let found = seen.iter().find(|one| one.column == column.name);
         let name = column.name;

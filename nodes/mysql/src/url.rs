@@ -1,4 +1,4 @@
-//! What a URL says of a server.
+//! Parses the URL of a server.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use url::{Host, Url};
 
-/// How long a server may take to answer, where the URL does not say. A commit waits for the disk.
+/// Default timeout of one request. A commit waits for the disk.
 const TIMEOUT: Duration = Duration::from_millis(250);
-/// How many sessions share the work, where the URL does not say.
+/// Default number of sessions that share the work.
 const LANES: usize = 4;
-/// The most sessions that one process may take from a server.
+/// The largest number of sessions that one process may open to a server.
 const MOST_LANES: usize = 64;
 
-/// A URL that names no server, and why. It never holds the URL itself: there may be a password in it.
+/// A URL that is not valid, and why. It never contains the URL itself, which may include a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadUrl(String);
@@ -23,7 +23,7 @@ fn bad(why: impl Into<String>) -> BadUrl {
     BadUrl(why.into())
 }
 
-/// What a URL says.
+/// The contents of a URL.
 #[derive(Clone)]
 pub(crate) struct Address {
     pub(crate) user: String,
@@ -34,7 +34,7 @@ pub(crate) struct Address {
     pub(crate) timeout: Duration,
     pub(crate) lanes: usize,
     pub(crate) tls: bool,
-    /// The file with the authority that the server's certificate has to be signed by.
+    /// The file with the certificate authority that must have signed the server's certificate.
     pub(crate) ca: Option<PathBuf>,
 }
 
@@ -55,7 +55,7 @@ impl Address {
             return Err(bad("a `#` is not allowed: write %23 where it is meant"));
         }
         let host = match url.host() {
-            // Not one of the web's schemes: an address stands here as a name.
+            // The scheme is not one of the web's, so an IP address is parsed as a name.
             Some(Host::Domain(name)) if !name.is_empty() => text(name, "the host")?,
             Some(Host::Ipv4(ip)) => ip.to_string(),
             Some(Host::Ipv6(ip)) => ip.to_string(),
@@ -87,7 +87,7 @@ impl Address {
         Ok(address)
     }
 
-    /// Whether the file of the authority can be read: better said now than by every connection.
+    /// Checks that the certificate file can be read. Otherwise every connection would fail with the same error.
     pub(crate) fn check_files(&self) -> Result<(), BadUrl> {
         let Some(ca) = &self.ca else { return Ok(()) };
         let read = std::fs::File::open(ca);
@@ -121,7 +121,7 @@ impl Address {
         Ok(())
     }
 
-    /// What it is called in reports: no user, no password.
+    /// The name in reports, without user and password.
     pub(crate) fn name(&self) -> String {
         let Self { host, port, .. } = self;
         let database = &self.database;

@@ -1,4 +1,4 @@
-//! The contract of every master, held by a real MariaDB.
+//! The contract suite of all masters, on a real MariaDB server.
 
 #![allow(
     dead_code,
@@ -12,7 +12,7 @@ use apart::*;
 use quorate_mysql::{MySql, prepare};
 use quorate_testbed::{MariaDb, MariaDbOptions, not_run};
 
-/// A server, or none and word that this test is not run.
+/// Starts a server. Without MariaDB the test is reported as not run.
 fn server(test: &str) -> Option<MariaDb> {
     if let Err(why) = MariaDb::available() {
         not_run(test, &why.to_string());
@@ -21,7 +21,7 @@ fn server(test: &str) -> Option<MariaDb> {
     Some(MariaDb::start(MariaDbOptions::new()).unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// A database of its own.
+/// A new database of this server, as an arm of the suite.
 async fn database(server: &MariaDb, name: &str) -> arm::Arm {
     let url = server.url(name);
     let create = format!("CREATE DATABASE {name}");

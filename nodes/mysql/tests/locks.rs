@@ -1,4 +1,4 @@
-//! Locks over MariaDB servers, alone and beside Redis servers, by the public API.
+//! Locks over MariaDB servers, alone and together with Redis servers, through the public API.
 
 mod common;
 
@@ -12,7 +12,7 @@ use quorate::node::store::StoreNode;
 use quorate_mysql::MySql;
 use quorate_testbed::{MariaDb, MariaDbOptions, Server, ServerOptions};
 
-/// Servers of both kinds; none where there is no MariaDB.
+/// Servers of both kinds. `None` if MariaDB is missing.
 struct Fleet {
     redis: Vec<Server>,
     mysql: Vec<MariaDb>,
@@ -37,7 +37,7 @@ impl Fleet {
         Some(fleet)
     }
 
-    /// Another process would have one of its own.
+    /// A separate `Redlock`, as another process would have.
     fn redlock(&self) -> Redlock {
         let mut builder = Redlock::builder()
             .ttl(Duration::from_secs(10))
@@ -54,7 +54,7 @@ impl Fleet {
     }
 }
 
-/// Clients that take the same lock again and again: never two inside, and the tokens rise.
+/// Clients acquire the same lock in turn. Never do two hold it at once, and the tokens rise.
 async fn take_turns(fleet: &Fleet, clients: usize, turns: u32) -> Duration {
     let inside = Arc::new(AtomicU32::new(0));
     let highest = Arc::new(AtomicU64::new(0));

@@ -1,4 +1,4 @@
-//! How long a run of a server has lasted: the restart guard goes by it.
+//! The age of a server's run, which the restart guard depends on.
 
 mod common;
 
@@ -12,7 +12,7 @@ use quorate_testbed::{ClockShim, MariaDb, MariaDbOptions, OffsetFile, Skew, not_
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A prepared server that started with its clock an hour behind; none without MariaDB or a C compiler.
+/// A prepared server that started with its clock an hour behind. `None` without MariaDB or a C compiler.
 async fn started_an_hour_behind(flush: u8) -> Option<(MariaDb, MySql, OffsetFile)> {
     if is_missing() {
         return None;
@@ -63,7 +63,7 @@ async fn uptime_of_a_server_whose_clock_is_set_counts_from_its_start() {
 
 #[tokio::test]
 async fn crashed_server_whose_clock_is_put_forward_does_not_vote() {
-    // The commit is lost in the crash: innodb_flush_log_at_trx_commit = 0.
+    // With `innodb_flush_log_at_trx_commit = 0` the commit is lost in the crash.
     let Some((server, _, offset)) = started_an_hour_behind(0).await else {
         return;
     };
@@ -74,7 +74,7 @@ async fn crashed_server_whose_clock_is_put_forward_does_not_vote() {
         let builder = builder.ttl(Duration::from_secs(20)).restart_guard(guard);
         builder.build().expect("a Redlock")
     };
-    // What was prepared is on disk after a second.
+    // The schema is on disk after a second.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let holder = redlock(RestartGuard::Off);
     let lock = holder.lock("a").renewal(false).acquire().await;
@@ -115,7 +115,7 @@ async fn server_whose_records_are_made_anew_counts_as_started_then() {
         began.elapsed()
     );
     assert_ne!(greeting.run, first.run, "values of before have no vote");
-    // A restart is a later beginning.
+    // After a restart the run begins later.
     let began = Instant::now();
     server.restart().expect("back");
     let second = Duration::from_secs(1);
@@ -136,7 +136,7 @@ async fn lock_whose_record_was_dropped_is_not_granted_again_while_it_lasts() {
         builder.build().expect("a Redlock")
     };
     let (holder, other) = (redlock(), redlock());
-    // Both have a session that votes, and keep it.
+    // Both clients have a session that votes, and keep it.
     for client in [&holder, &other] {
         let lock = client.acquire("b").await;
         lock.expect("once the server is old enough").release().await;

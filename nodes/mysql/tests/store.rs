@@ -1,4 +1,4 @@
-//! Every promise of a store, on a real MariaDB.
+//! The promises of a store, on a real MariaDB server.
 
 mod common;
 
@@ -10,7 +10,7 @@ use quorate::node::store::{Commit, Committed, Listener as _, Record, Session as 
 use quorate_mysql::MySql;
 use quorate_testbed::{MariaDb, MariaDbOptions};
 
-/// A store over a server of its own, or none where there is no MariaDB.
+/// A store over a new server. Returns from the test if MariaDB is missing.
 macro_rules! store {
     ($options:expr) => {
         match server($options).await {
@@ -34,7 +34,7 @@ fn version(committed: &Committed) -> u64 {
     }
 }
 
-/// Makes or changes one record; its version.
+/// Creates or changes one record and returns its version.
 async fn put(session: &mut quorate_mysql::MySqlSession, key: &str, from: u64, state: &str) -> u64 {
     let said = session.commit(&[of(change(key, from, state))]).await;
     version(&said.expect("answered").what[0])
@@ -186,7 +186,7 @@ async fn what_a_lost_session_still_does_finds_another_version() {
     let asked = tokio::time::timeout(Duration::from_millis(100), lost.commit(&late)).await;
     assert!(asked.is_err(), "a stopped server does not answer");
     server.cont().unwrap();
-    // Whichever comes first: one of the two is done, never both.
+    // Exactly one of the two commits is applied, whichever comes first.
     let said = next
         .commit(&[of(change("a", first, "next"))])
         .await
@@ -234,7 +234,7 @@ async fn what_a_session_had_begun_when_it_was_dropped_is_undone() {
         drop(one);
         console.join().unwrap().unwrap();
     });
-    // Done as a whole after all, or not at all: the packet was with the server already.
+    // The server already had the packet, so the commit is applied as a whole or not at all.
     let mut next = session(&store).await;
     let (a, b) = (get(&mut next, "a").await, get(&mut next, "b").await);
     assert_eq!(a.state == b"late", b.state == b"late", "{a:?} {b:?}");
@@ -249,7 +249,7 @@ async fn a_dropped_session_closes_its_socket_also_where_the_server_hangs() {
     for key in ["a", "b", "c", "d", "e", "f"] {
         put(&mut one, key, 0, &large).await;
     }
-    // In the midst of a long answer.
+    // In the middle of a long result.
     let asked = tokio::time::timeout(Duration::from_millis(8), one.page(0, 9)).await;
     assert!(asked.is_err(), "24 megabytes are read in no time");
     server.stop().unwrap();
@@ -266,13 +266,13 @@ async fn a_dropped_session_closes_its_socket_also_where_the_server_hangs() {
     }
 }
 
-/// How many sockets of this process lead to the server: established, as the kernel lists them.
+/// The number of established connections from this process to the server, as the kernel lists them.
 fn open_sockets(server: &MariaDb) -> usize {
     let port = format!(":{:04X}", server.port());
     let table = std::fs::read_to_string("/proc/self/net/tcp").expect("Linux");
     let ours = table.lines().skip(1).filter(|line| {
         let fields: Vec<_> = line.split_whitespace().collect();
-        // Of a socket that is closed the kernel only keeps what is not acknowledged; it has no inode.
+        // Once a socket is closed, the kernel keeps only unacknowledged data; such an entry has no inode.
         fields[2].ends_with(&port) && fields[9] != "0"
     });
     ours.count()
@@ -291,7 +291,7 @@ async fn a_commit_of_several_is_done_as_a_whole_or_not_at_all() {
     let (b, a2) = (versions[0], versions[1]);
     assert_eq!(get(&mut session, "b").await.version, b);
     assert_eq!(get(&mut session, "a").await.version, a2);
-    // Again: neither fits, and one alone does not do.
+    // Again with one or both versions stale: nothing is applied.
     for stale in [
         both.clone(),
         commit(vec![change("a", a2, "no"), change("b", b + 9, "no")]),
@@ -307,7 +307,7 @@ async fn a_commit_of_several_is_done_as_a_whole_or_not_at_all() {
     assert_eq!(get(&mut session, "a").await.state, b"a2");
     assert_eq!(get(&mut session, "b").await.state, b"b2");
     assert_eq!(get(&mut session, "c").await, Record::default());
-    // What was reserved for a record that did not come about is not in its way.
+    // The row that was reserved for a record of a failed commit does not block a later one.
     let c = put(&mut session, "c", 0, "c").await;
     let mixed = commit(vec![check("c", c), change("a", a2, "a3"), check("d", 0)]);
     let said = session.commit(&[mixed]).await;
@@ -408,7 +408,7 @@ async fn a_page_has_its_order() {
     let said = session.page(2, 2).await.unwrap();
     assert_eq!(said.what[0].0, b"c");
     assert_eq!(said.what[0].1, get(&mut session, "c").await);
-    // Behind the last page nothing is counted: what was removed before it is not missed.
+    // After the last page nothing is counted, so records removed before it do not matter.
     session.page(0, 2).await.unwrap();
     let first = get(&mut session, "a").await.version;
     session.remove(&[(b"a"[..].into(), first)]).await.unwrap();
@@ -460,7 +460,7 @@ async fn commit_of_several_in_a_table_without_row_locks_overwrites_no_other_vers
     for _ in 0..4 {
         sessions.push(session(&store).await);
     }
-    // Refused when connecting, but these are connected.
+    // This would be refused while connecting, but these sessions are already connected.
     server
         .sql("ALTER TABLE locks.quorate_record ENGINE=Aria")
         .unwrap();
@@ -494,7 +494,7 @@ async fn several_records_in_opposite_orders_lead_to_no_deadlock() {
         turns.push(tokio::spawn(async move {
             let mut won = 0_u64;
             for turn in 0..50_usize {
-                // The same names again and again, in another order each time, and batches among them.
+                // The same names repeatedly, in a different order each time, some of them in batches.
                 let keys: Vec<String> = (0..3)
                     .map(|n| format!("k{}", (client * n + turn + n) % 5))
                     .collect();
@@ -548,7 +548,7 @@ async fn who_listens_hears_what_was_left_for_it_and_only_once() {
     ];
     let said = session.commit(&[told.clone()]).await.unwrap();
     assert_eq!(listener.next().await.unwrap(), [&b"one"[..], b"\0'two"]);
-    // A stale commit wakes nobody, neither alone nor in a batch.
+    // A stale commit wakes no listener, neither alone nor in a batch.
     told.changes.push(change("b", 9, "no"));
     session.commit(&[told.clone()]).await.unwrap();
     told.changes.pop();

@@ -1,4 +1,5 @@
-//! Servers that cannot be a master as they are: each is said by name, with what helps, and never hangs.
+//! Servers that cannot be masters as they are: each is refused with an error that names the reason and the remedy, and
+//! never hangs.
 
 mod common;
 
@@ -16,7 +17,7 @@ fn options() -> MariaDbOptions {
     MariaDbOptions::new().flush(2)
 }
 
-/// A user who may do what these grants say.
+/// A user with these grants.
 fn user(server: &MariaDb, grants: &[String]) -> String {
     let create = format!("CREATE USER app IDENTIFIED BY '{SECRET}'");
     server.sql(&create).unwrap();
@@ -57,7 +58,7 @@ async fn the_schema_is_made_once_and_by_several_at_once() {
     assert!(!again.made && again.version == 1);
     let store = MySql::open(&url).unwrap();
     let (_, greeting) = store.connect().await.unwrap();
-    // What is missing in part is made good, and the server stays who it was.
+    // A schema that is missing in part is repaired, and the server keeps its name.
     server
         .sql("DROP TABLE locks.quorate_woken; UPDATE locks.quorate_schema SET version=0")
         .unwrap();
@@ -230,7 +231,7 @@ async fn a_replica_is_seen_where_the_user_may_look_and_else_what_it_takes() {
         (None, Some("slave"))
     );
     assert_eq!(found.setting("source"), Some("10.9.8.7:3307"), "{found:?}");
-    // One that leaves the locks to themselves is none for them.
+    // A replica that does not replicate the tables of locks does not count as one.
     server
         .sql("SET GLOBAL replicate_ignore_db='other,locks'")
         .unwrap();
@@ -298,7 +299,7 @@ async fn an_inspection_tells_who_is_there() {
     assert!(found.round_trip < found.connecting);
 }
 
-/// What a server says that was changed by this statement, and whether `prepare` makes it good.
+/// Runs `statement`, checks the error that a session then reports, and whether `prepare` repairs the fault.
 async fn is_refused_and_made_good(server: &MariaDb, statement: &str, said: &[&str]) {
     let url = server.url("locks");
     server.sql(statement).unwrap();
@@ -366,7 +367,7 @@ async fn column_of_another_type_is_refused_by_name() {
     ] {
         is_refused_and_made_good(&server, statement, &["quorate_", "quorate prepare"]).await;
     }
-    // What is held would be lost with the table: that is left to the administrator.
+    // Converting would lose the locks in the table, so the fault is left to the administrator.
     let url = format!("{}?timeout=5s", server.url("locks"));
     for (statement, back, said) in [
         (
@@ -432,7 +433,7 @@ async fn databases_of_one_server_prepared_apart_are_one_server() {
     for database in ["locks", "others", "thirds"] {
         let url = server.url(database);
         prepare(&url).await.unwrap();
-        // As made by an administrator who does not see the other databases.
+        // As if prepared by an administrator who cannot see the other databases.
         let apart = format!("UPDATE {database}.quorate_schema SET server=MD5('{database}')");
         server.sql(&apart).unwrap();
         stores.push(MySql::open(&format!("{url}?timeout=5s")).unwrap());
@@ -444,7 +445,7 @@ async fn databases_of_one_server_prepared_apart_are_one_server() {
         assert_eq!(greeted(store.clone()).await, first);
         assert_eq!(store.inspect().await.identity, first);
     }
-    // After a restart it is the same one, whichever comes first.
+    // After a restart it is still one server, whichever database is seen first.
     server.restart().unwrap();
     for store in stores.iter().rev() {
         assert_eq!(greeted(store.clone()).await, first);

@@ -1,4 +1,4 @@
-//! What the tests of the store share.
+//! Helpers that the tests of the store share.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -8,7 +8,7 @@ use quorate::node::store::{Change, Commit, Wake};
 use quorate_mysql::{MySql, prepare};
 use quorate_testbed::{MariaDb, MariaDbOptions, not_run};
 
-/// Whether there is no MariaDB to test with; says so.
+/// Whether MariaDB is missing. If it is, the test is reported as not run.
 pub(crate) fn is_missing() -> bool {
     match MariaDb::available() {
         Ok(()) => false,
@@ -22,7 +22,7 @@ pub(crate) fn is_missing() -> bool {
     }
 }
 
-/// A server with the schema in its database `locks`, and the store.
+/// A server with the schema in its database `locks`, and a store that uses it.
 pub(crate) async fn server(options: MariaDbOptions) -> Option<(MariaDb, MySql)> {
     let server = bare(options)?;
     let url = server.url("locks");
@@ -34,7 +34,7 @@ pub(crate) async fn server(options: MariaDbOptions) -> Option<(MariaDb, MySql)> 
     Some((server, store))
 }
 
-/// A server with nothing on it.
+/// A server without a schema.
 pub(crate) fn bare(options: MariaDbOptions) -> Option<MariaDb> {
     if is_missing() {
         return None;
