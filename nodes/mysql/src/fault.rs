@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_the_server_are_sorted() {
+    fn server_error_codes_map_to_their_faults() {
         assert_eq!(of(1205, ""), Fault::Busy);
         assert_eq!(of(1290, "--read-only"), Fault::ReadOnly);
         let engine = of(1290, "--enforce-storage-engine").to_string();
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_is_not_repeated() {
+    fn syntax_error_does_not_repeat_stored_data() {
         let said = of(1064, "near 'x'c0ffee''").to_string();
         assert!(!said.contains("c0ffee"), "{said}");
         assert!(of(1, &"x".repeat(10_000)).to_string().len() < 300);

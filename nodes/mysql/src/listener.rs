@@ -133,12 +133,12 @@ mod tests {
     use crate::url::Address;
 
     #[tokio::test]
-    async fn what_mysql_is_told_as_a_procedure_does_the_same() {
+    async fn mysql_procedure_returns_the_same_wake_ups_as_the_mariadb_block() {
         let server = match MariaDb::available() {
             Ok(()) => MariaDb::start(MariaDbOptions::new()).expect("a server"),
             Err(error) => {
                 return not_run(
-                    "what_mysql_is_told_as_a_procedure_does_the_same",
+                    "mysql_procedure_returns_the_same_wake_ups_as_the_mariadb_block",
                     &error.to_string(),
                 );
             }

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn run_whose_age_is_not_told_has_just_begun() {
+    fn run_without_a_monotonic_clock_counts_as_just_begun() {
         assert_eq!(lasts(None), Duration::ZERO);
         assert_eq!(lasts(Some((5, u64::MAX / 2))), Duration::ZERO);
         for odd in [
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn run_with_a_later_beginning_counts_from_there() {
+    fn run_with_a_later_beginning_counts_from_that_moment() {
         let clock = told(Some((0, 0))).clock().expect("a clock");
         let told = told(Some((clock / 1_000_000, 3600)));
         let since = |since| told.lasts(&Run::read(&Run::text("a", Some(since))));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn run_that_was_seen_before_is_as_old_as_that() {
+    fn run_seen_before_is_as_old_as_its_first_sight() {
         let seen = FirstSight::default();
         assert_eq!(seen.ago("one"), Duration::ZERO);
         std::thread::sleep(Duration::from_millis(2));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_one_running_server_are_one_name_and_stay_it() {
+    fn databases_of_one_server_get_one_name_that_survives_a_restart() {
         let run = |server: &str| Told {
             clocks: None,
             server: server.into(),

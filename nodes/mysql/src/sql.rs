@@ -273,13 +273,13 @@ mod tests {
     }
 
     #[test]
-    fn bytes_cannot_end_their_literal() {
+    fn bytes_are_written_as_hexadecimal_literals() {
         assert_eq!(written(|out| hex(b"'\\;\0", out)), "x'275c3b00'");
         assert_eq!(written(|out| hex(b"", out)), "x''");
     }
 
     #[test]
-    fn a_record_that_must_not_be_there_is_counted_as_none() {
+    fn check_of_version_0_expects_no_record() {
         let change = |version| Change {
             name: b"COUNT(*)=1"[..].into(),
             version,

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_says_everything() {
+    fn url_with_every_part_is_parsed() {
         let read = Address::read("mysql://a%40b:p%2Fw@db.example:3307/locks?timeout=1s&lanes=2");
         let read = read.unwrap();
         assert_eq!(
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_without_the_secret() {
+    fn invalid_url_is_refused_without_showing_the_password() {
         let cases = [
             ("", "not a URL"),
             ("redis://u:secret@h/d", "scheme"),
@@ -230,14 +230,14 @@ mod tests {
 
     #[cfg(not(feature = "tls-rustls"))]
     #[test]
-    fn tls_needs_its_feature() {
+    fn mysqls_url_without_the_tls_feature_is_refused() {
         let said = Address::read("mysqls://u@h/d").unwrap_err().to_string();
         assert!(said.contains("tls-rustls"), "{said}");
     }
 
     #[cfg(feature = "tls-rustls")]
     #[test]
-    fn tls_may_name_its_authority() {
+    fn ca_parameter_names_a_readable_file() {
         let read = Address::read("mysqls://u@h/d?ca=/etc/ca.pem").unwrap();
         assert!(read.tls);
         assert_eq!(read.ca, Some("/etc/ca.pem".into()));

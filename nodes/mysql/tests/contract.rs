@@ -32,8 +32,8 @@ async fn database(server: &MariaDb, name: &str) -> arm::Arm {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mariadb_keeps_the_contract_of_all_masters() {
-    let Some(server) = server("a_mariadb_keeps_the_contract_of_all_masters") else {
+async fn mariadb_passes_the_contract_of_all_masters() {
+    let Some(server) = server("mariadb_passes_the_contract_of_all_masters") else {
         return;
     };
     let server = std::sync::Arc::new(server);
@@ -45,8 +45,8 @@ async fn a_mariadb_keeps_the_contract_of_all_masters() {
 }
 
 #[test]
-fn a_mariadb_agrees_with_the_master_in_memory() {
-    let Some(server) = server("a_mariadb_agrees_with_the_master_in_memory") else {
+fn mariadb_agrees_with_the_memory_master() {
+    let Some(server) = server("mariadb_agrees_with_the_memory_master") else {
         return;
     };
     let number = std::cell::Cell::new(0);

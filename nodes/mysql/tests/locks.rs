@@ -80,7 +80,7 @@ async fn take_turns(fleet: &Fleet, clients: usize, turns: u32) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_servers_hand_a_lock_on() {
+async fn three_mariadb_servers_exclude_ten_clients_and_tokens_rise() {
     let Some(fleet) = Fleet::start(0, 3).await else {
         return;
     };
@@ -89,7 +89,7 @@ async fn three_servers_hand_a_lock_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_redis_and_one_mariadb_hand_a_lock_on() {
+async fn two_redis_and_one_mariadb_exclude_ten_clients_and_tokens_rise() {
     let Some(fleet) = Fleet::start(2, 1).await else {
         return;
     };
@@ -98,7 +98,7 @@ async fn two_redis_and_one_mariadb_hand_a_lock_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_three_may_be_dead() {
+async fn lock_over_three_servers_survives_one_dead_server() {
     let Some(fleet) = Fleet::start(0, 3).await else {
         return;
     };

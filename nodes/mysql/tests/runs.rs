@@ -38,7 +38,7 @@ async fn uptime(store: &MySql) -> Duration {
 }
 
 #[tokio::test]
-async fn uptime_of_a_server_whose_clock_is_set_counts_from_its_start() {
+async fn age_of_a_run_is_kept_when_the_clock_of_the_server_is_corrected() {
     let began = Instant::now();
     let Some((_server, store, offset)) = started_an_hour_behind(2).await else {
         return;
@@ -62,7 +62,7 @@ async fn uptime_of_a_server_whose_clock_is_set_counts_from_its_start() {
 }
 
 #[tokio::test]
-async fn crashed_server_whose_clock_is_put_forward_does_not_vote() {
+async fn restarted_server_whose_clock_is_set_forward_does_not_vote() {
     // With `innodb_flush_log_at_trx_commit = 0` the commit is lost in the crash.
     let Some((server, _, offset)) = started_an_hour_behind(0).await else {
         return;
@@ -92,7 +92,7 @@ async fn crashed_server_whose_clock_is_put_forward_does_not_vote() {
 }
 
 #[tokio::test]
-async fn server_whose_records_are_made_anew_counts_as_started_then() {
+async fn server_whose_records_are_recreated_counts_as_started_then() {
     let Some(server) = bare(MariaDbOptions::new().flush(2)) else {
         return;
     };
@@ -123,7 +123,7 @@ async fn server_whose_records_are_made_anew_counts_as_started_then() {
 }
 
 #[tokio::test]
-async fn lock_whose_record_was_dropped_is_not_granted_again_while_it_lasts() {
+async fn lock_whose_record_was_dropped_is_not_granted_again_before_it_ends() {
     let Some((server, _)) = server(MariaDbOptions::new().flush(2)).await else {
         return;
     };

@@ -46,7 +46,7 @@ async fn get(session: &mut quorate_mysql::MySqlSession, key: &str) -> Record {
 }
 
 #[tokio::test]
-async fn a_record_is_changed_only_where_it_has_its_version() {
+async fn record_is_changed_only_at_the_expected_version() {
     let (_server, store) = store!();
     let mut session = session(&store).await;
     let first = put(&mut session, "a", 0, "one").await;
@@ -71,7 +71,7 @@ async fn a_record_is_changed_only_where_it_has_its_version() {
 }
 
 #[tokio::test]
-async fn any_bytes_are_a_name_and_a_state() {
+async fn names_and_states_may_be_any_bytes() {
     let (_server, store) = store!();
     let mut session = session(&store).await;
     let all: Vec<u8> = (0..=255).collect();
@@ -94,7 +94,7 @@ async fn any_bytes_are_a_name_and_a_state() {
 }
 
 #[tokio::test]
-async fn several_are_loaded_in_the_order_asked() {
+async fn records_are_loaded_in_the_requested_order() {
     let (_server, store) = store!();
     let mut session = session(&store).await;
     for key in ["a", "b", "c"] {
@@ -109,7 +109,7 @@ async fn several_are_loaded_in_the_order_asked() {
 }
 
 #[tokio::test]
-async fn the_clock_is_read_between_question_and_answer() {
+async fn clock_of_a_load_lies_between_request_and_result() {
     let (_server, store) = store!();
     let mut session = session(&store).await;
     let wall = || {
@@ -138,7 +138,7 @@ async fn the_clock_is_read_between_question_and_answer() {
 }
 
 #[tokio::test]
-async fn a_version_never_comes_again_also_when_the_row_was_removed() {
+async fn version_is_never_reused_even_after_the_row_was_removed() {
     let (server, store) = store!();
     let mut session = session(&store).await;
     let mut seen = std::collections::BTreeSet::new();
@@ -154,7 +154,7 @@ async fn a_version_never_comes_again_also_when_the_row_was_removed() {
 }
 
 #[tokio::test]
-async fn what_is_removed_by_its_version_is_gone_and_nothing_else_is() {
+async fn removal_by_version_removes_only_that_version() {
     let (_server, store) = store!();
     let mut session = session(&store).await;
     let first = put(&mut session, "a", 0, "1").await;
@@ -176,7 +176,7 @@ async fn what_is_removed_by_its_version_is_gone_and_nothing_else_is() {
 }
 
 #[tokio::test]
-async fn what_a_lost_session_still_does_finds_another_version() {
+async fn late_commit_of_a_lost_session_finds_another_version() {
     let (server, store) = store!();
     let mut lost = session(&store).await;
     let first = put(&mut lost, "a", 0, "first").await;
@@ -201,7 +201,7 @@ async fn what_a_lost_session_still_does_finds_another_version() {
 }
 
 #[tokio::test]
-async fn a_session_that_was_given_up_is_never_asked_again() {
+async fn abandoned_session_is_never_used_again() {
     let (server, store) = store!();
     let mut session = session(&store).await;
     put(&mut session, "a", 0, "a").await;
@@ -216,7 +216,7 @@ async fn a_session_that_was_given_up_is_never_asked_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_session_had_begun_when_it_was_dropped_is_undone() {
+async fn transaction_of_a_dropped_session_is_rolled_back() {
     let (server, store) = store!();
     let mut one = session(&store).await;
     let a = put(&mut one, "a", 0, "a").await;
@@ -242,7 +242,7 @@ async fn what_a_session_had_begun_when_it_was_dropped_is_undone() {
 }
 
 #[tokio::test]
-async fn a_dropped_session_closes_its_socket_also_where_the_server_hangs() {
+async fn dropped_session_closes_its_socket_even_if_the_server_hangs() {
     let (server, store) = store!();
     let mut one = session(&store).await;
     let large = "x".repeat(4 << 20);
@@ -279,7 +279,7 @@ fn open_sockets(server: &MariaDb) -> usize {
 }
 
 #[tokio::test]
-async fn a_commit_of_several_is_done_as_a_whole_or_not_at_all() {
+async fn commit_of_several_records_is_applied_as_a_whole_or_not_at_all() {
     let (_server, store) = store!();
     let mut session = session(&store).await;
     let a = put(&mut session, "a", 0, "a").await;
@@ -321,7 +321,7 @@ async fn a_commit_of_several_is_done_as_a_whole_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_version_alone_can_be_asked_for() {
+async fn commit_can_check_a_version_without_changing_it() {
     let (_server, store) = store!();
     let mut session = session(&store).await;
     let a = put(&mut session, "a", 0, "a").await;
@@ -340,7 +340,7 @@ async fn a_version_alone_can_be_asked_for() {
 }
 
 #[tokio::test]
-async fn the_commits_of_a_batch_stand_each_by_itself() {
+async fn commits_of_a_batch_are_applied_independently() {
     let (_server, store) = store!();
     let mut session = session(&store).await;
     let a = put(&mut session, "a", 0, "a").await;
@@ -369,7 +369,7 @@ async fn the_commits_of_a_batch_stand_each_by_itself() {
 }
 
 #[tokio::test]
-async fn what_is_answered_is_done_whatever_a_server_is_set_to_for_everybody() {
+async fn acknowledged_commit_is_applied_under_any_global_setting() {
     let (server, store) = store!();
     let odd = "SET GLOBAL completion_type=1;SET GLOBAL sql_select_limit=1;SET GLOBAL sql_safe_updates=1;\
          SET GLOBAL tx_read_only=1;SET GLOBAL max_join_size=1;SET GLOBAL sql_mode='ORACLE';\
@@ -396,7 +396,7 @@ async fn what_is_answered_is_done_whatever_a_server_is_set_to_for_everybody() {
 }
 
 #[tokio::test]
-async fn a_page_has_its_order() {
+async fn pages_are_sorted_by_name_and_continue_after_the_last() {
     let (_server, store) = store!();
     let mut session = session(&store).await;
     for key in ["c", "a", "b"] {
@@ -418,7 +418,7 @@ async fn a_page_has_its_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_who_change_the_same_record_exactly_one_wins() {
+async fn of_two_concurrent_commits_to_one_record_exactly_one_is_applied() {
     let (_server, store) = store!();
     let mut won = 0;
     let mut turns = Vec::new();
@@ -486,7 +486,7 @@ async fn commit_of_several_in_a_table_without_row_locks_overwrites_no_other_vers
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_records_in_opposite_orders_lead_to_no_deadlock() {
+async fn commits_of_the_same_records_in_opposite_orders_do_not_deadlock() {
     let (server, store) = store!();
     let mut turns = Vec::new();
     for client in 0..8_usize {
@@ -535,7 +535,7 @@ async fn several_records_in_opposite_orders_lead_to_no_deadlock() {
 }
 
 #[tokio::test]
-async fn who_listens_hears_what_was_left_for_it_and_only_once() {
+async fn listener_receives_its_wake_ups_once() {
     let (server, store) = store!();
     let mut session = session(&store).await;
     let process: Arc<str> = "0123456789abcdef".into();
@@ -568,7 +568,7 @@ async fn who_listens_hears_what_was_left_for_it_and_only_once() {
 }
 
 #[tokio::test]
-async fn old_words_are_removed_by_who_listens_next() {
+async fn old_wake_ups_are_removed_by_the_next_listener() {
     let (server, store) = store!();
     let left = "SELECT COUNT(*) FROM locks.quorate_woken";
     server
@@ -581,7 +581,7 @@ async fn old_words_are_removed_by_who_listens_next() {
 }
 
 #[tokio::test]
-async fn a_restart_is_another_run_of_the_same_server() {
+async fn restart_begins_another_run_of_the_same_server() {
     let (server, store) = store!(MariaDbOptions::new());
     let (mut session, first) = store.connect().await.unwrap();
     let version = put(&mut session, "a", 0, "s").await;

@@ -41,7 +41,7 @@ async fn fault_of(url: &str) -> Fault {
 }
 
 #[tokio::test]
-async fn the_schema_is_made_once_and_by_several_at_once() {
+async fn prepare_by_several_at_once_creates_the_schema_once() {
     let Some(server) = bare(options()) else {
         return;
     };
@@ -70,7 +70,7 @@ async fn the_schema_is_made_once_and_by_several_at_once() {
 }
 
 #[tokio::test]
-async fn a_newer_schema_is_left_alone() {
+async fn prepare_refuses_a_newer_schema_and_leaves_it() {
     let Some((server, _)) = server(options()).await else {
         return;
     };
@@ -88,7 +88,7 @@ async fn a_newer_schema_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_user_needs_what_the_report_says_and_no_more() {
+async fn user_with_exactly_the_reported_grants_can_lock_and_needs_each_of_them() {
     let Some(server) = bare(options()) else {
         return;
     };
@@ -118,7 +118,7 @@ async fn a_user_needs_what_the_report_says_and_no_more() {
 }
 
 #[tokio::test]
-async fn who_may_not_come_in_is_told_without_the_secret() {
+async fn refused_login_is_reported_without_the_password() {
     let Some((server, _)) = server(options()).await else {
         return;
     };
@@ -136,7 +136,7 @@ async fn who_may_not_come_in_is_told_without_the_secret() {
 }
 
 #[tokio::test]
-async fn a_read_only_server_is_not_taken_for_a_master() {
+async fn read_only_server_is_refused_as_a_master() {
     let Some(server) = bare(options()) else {
         return;
     };
@@ -157,7 +157,7 @@ async fn a_read_only_server_is_not_taken_for_a_master() {
 }
 
 #[tokio::test]
-async fn a_binary_log_of_statements_is_refused_by_name() {
+async fn statement_based_binary_log_is_refused_by_name() {
     let Some((server, store)) = server(options().binlog_format("STATEMENT")).await else {
         return;
     };
@@ -178,7 +178,7 @@ async fn a_binary_log_of_statements_is_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_somebody_holds_makes_it_busy_and_nothing_is_done() {
+async fn row_locked_by_another_session_makes_the_server_busy_and_changes_nothing() {
     let Some((server, store)) = server(options()).await else {
         return;
     };
@@ -207,7 +207,7 @@ async fn a_row_that_somebody_holds_makes_it_busy_and_nothing_is_done() {
 }
 
 #[tokio::test]
-async fn a_replica_is_seen_where_the_user_may_look_and_else_what_it_takes() {
+async fn replica_is_reported_or_the_right_that_is_missing_for_it() {
     let Some(server) = bare(options().arg("--server-id=2")) else {
         return;
     };
@@ -240,7 +240,7 @@ async fn a_replica_is_seen_where_the_user_may_look_and_else_what_it_takes() {
 }
 
 #[tokio::test]
-async fn the_databases_of_one_server_are_one_server() {
+async fn two_databases_of_one_server_have_one_server_name() {
     let Some(server) = bare(options()) else {
         return;
     };
@@ -263,7 +263,7 @@ async fn the_databases_of_one_server_are_one_server() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_down() {
+async fn server_that_does_not_listen_is_down() {
     let Some((server, store)) = server(options()).await else {
         return;
     };
@@ -279,7 +279,7 @@ async fn nobody_there_is_down() {
 }
 
 #[tokio::test]
-async fn an_inspection_tells_who_is_there() {
+async fn inspection_reports_version_role_settings_and_clock() {
     let Some((_server, store)) = server(options()).await else {
         return;
     };
@@ -300,7 +300,7 @@ async fn an_inspection_tells_who_is_there() {
 }
 
 /// Runs `statement`, checks the error that a session then reports, and whether `prepare` repairs the fault.
-async fn is_refused_and_made_good(server: &MariaDb, statement: &str, said: &[&str]) {
+async fn check_refusal_and_repair(server: &MariaDb, statement: &str, said: &[&str]) {
     let url = server.url("locks");
     server.sql(statement).unwrap();
     let patient = format!("{url}?timeout=5s");
@@ -320,7 +320,7 @@ async fn is_refused_and_made_good(server: &MariaDb, statement: &str, said: &[&st
 }
 
 #[tokio::test]
-async fn table_of_another_engine_is_refused_and_made_good_by_prepare() {
+async fn table_of_another_engine_is_refused_and_converted_by_prepare() {
     let Some((server, store)) = server(options()).await else {
         return;
     };
@@ -333,7 +333,7 @@ async fn table_of_another_engine_is_refused_and_made_good_by_prepare() {
         ("quorate_schema", "MEMORY", "InnoDB"),
     ] {
         let alter = format!("ALTER TABLE locks.{table} ENGINE={engine}");
-        is_refused_and_made_good(&server, &alter, &[table, engine, right, "quorate prepare"]).await;
+        check_refusal_and_repair(&server, &alter, &[table, engine, right, "quorate prepare"]).await;
     }
     let (mut session, _) = store.connect().await.unwrap();
     let kept = session.load(&[common::name("a")]).await.unwrap();
@@ -341,7 +341,7 @@ async fn table_of_another_engine_is_refused_and_made_good_by_prepare() {
 }
 
 #[tokio::test]
-async fn table_that_was_dropped_is_refused_and_made_again_by_prepare() {
+async fn dropped_table_is_refused_and_recreated_by_prepare() {
     let Some((server, _)) = server(options()).await else {
         return;
     };
@@ -352,7 +352,7 @@ async fn table_that_was_dropped_is_refused_and_made_again_by_prepare() {
         "quorate_schema",
     ] {
         let drop = format!("DROP TABLE locks.{table}");
-        is_refused_and_made_good(&server, &drop, &["quorate prepare"]).await;
+        check_refusal_and_repair(&server, &drop, &["quorate prepare"]).await;
     }
 }
 
@@ -365,7 +365,7 @@ async fn column_of_another_type_is_refused_by_name() {
         "ALTER TABLE locks.quorate_woken MODIFY process VARCHAR(64) NOT NULL",
         "ALTER TABLE locks.quorate_run DROP PRIMARY KEY",
     ] {
-        is_refused_and_made_good(&server, statement, &["quorate_", "quorate prepare"]).await;
+        check_refusal_and_repair(&server, statement, &["quorate_", "quorate prepare"]).await;
     }
     // Converting would lose the locks in the table, so the fault is left to the administrator.
     let url = format!("{}?timeout=5s", server.url("locks"));
@@ -408,7 +408,7 @@ async fn column_of_another_type_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn server_that_puts_another_engine_in_place_is_not_prepared() {
+async fn server_that_substitutes_another_engine_cannot_be_prepared() {
     let Some(server) = bare(options().arg("--enforce-storage-engine=Aria")) else {
         return;
     };
@@ -425,7 +425,7 @@ async fn server_that_puts_another_engine_in_place_is_not_prepared() {
 }
 
 #[tokio::test]
-async fn databases_of_one_server_prepared_apart_are_one_server() {
+async fn databases_of_one_server_prepared_separately_get_one_name() {
     let Some(server) = bare(options()) else {
         return;
     };
@@ -453,7 +453,7 @@ async fn databases_of_one_server_prepared_apart_are_one_server() {
 }
 
 #[tokio::test]
-async fn listener_hears_under_any_sql_mode() {
+async fn listener_receives_wake_ups_under_any_sql_mode() {
     let Some((server, store)) = server(options()).await else {
         return;
     };
