@@ -1,9 +1,9 @@
-//! A lock over one ZooKeeper beside the recipes of others, in turn on the same server.
+//! Compares a lock over one ZooKeeper with the lock recipes of other clients, in turn on the same server.
 //!
-//! `scripts/bench-zookeeper` installs the others into a temporary folder and hands over how each is started:
-//! `NAME=COMMAND`. A peer is run as `COMMAND HOST:PORT MODE COUNT` and prints one number a line, in microseconds:
-//! with `cycle` how long each lock and unlock took, with `hand` how long after the beginning of each release the next
-//! of ten clients was inside.
+//! `scripts/bench-zookeeper` installs the other clients into a temporary folder and passes how to start each of them:
+//! `NAME=COMMAND`. A peer is run as `COMMAND HOST:PORT MODE COUNT` and prints one number per line, in microseconds.
+//! With `cycle` the number is the time of one lock and unlock. With `hand` it is the time from the start of a release
+//! until the next of ten clients holds the lock.
 
 use std::process::Command;
 use std::sync::Mutex;
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use quorate::{Redlock, RestartGuard, Wait};
 use quorate_testbed::ZooKeeper;
 
-/// Cycles of one client in a round, behind as many to warm up.
+/// Cycles of one client per round. As many more run first, to warm up.
 const CYCLES: usize = 400;
-/// Clients that want the same lock, and how often each takes it.
+/// Clients that acquire the same lock, and how often each of them does.
 const CLIENTS: usize = 10;
 const TURNS: usize = 20;
 const ROUNDS: usize = 3;
@@ -65,7 +65,7 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// The middle one of the rounds, and all of them.
+/// The median of the rounds, followed by all rounds.
 fn shown(rounds: &mut [u64]) -> String {
     rounds.sort_unstable();
     format!("{} us, of rounds {rounds:?}", rounds[rounds.len() / 2])

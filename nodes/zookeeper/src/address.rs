@@ -1,21 +1,22 @@
-//! Reading a URL.
+//! Parses the URL of a ZooKeeper.
 
 use std::fmt;
 use std::time::Duration;
 
-/// How long an answer may take where the URL does not say: a commit waits for the disks of a majority.
+/// Default timeout of one request: a commit waits for the disks of a majority.
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// How long the server keeps what belongs to a process that it no longer hears.
+/// Default session timeout: the server removes a process's ephemeral znodes after hearing nothing from it for this
+/// long.
 const SESSION: Duration = Duration::from_secs(10);
-/// Where everything is kept where the URL does not say.
+/// Default path under which everything is stored.
 const PATH: &str = "/quorate";
 
-/// Why a URL names no ZooKeeper. Never holds a password.
+/// Why a URL is not valid. Never contains a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a URL of ZooKeeper: {0}; it should look like zk://host:2181+host/path")]
 pub struct BadUrl(String);
 
-/// What a URL says.
+/// The contents of a URL.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) hosts: Vec<String>,
@@ -41,7 +42,7 @@ impl Address {
             None => return Err(bad("it does not begin with zk://")),
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        // A password may hold a slash, a path no @.
+        // A password may contain a slash; a path contains no `@`.
         let (user, rest) = match rest.rsplit_once('@') {
             Some((user, rest)) => (Some(User::parse(user)?), rest),
             None => (None, rest),
@@ -89,7 +90,7 @@ impl Address {
         format!("zk://{}{}", self.hosts.join("+"), self.path)
     }
 
-    /// What it is called in reports.
+    /// The name in reports.
     pub(crate) fn name(&self) -> String {
         format!("zk {}{}", self.hosts.join("+"), self.path)
     }
@@ -117,10 +118,10 @@ impl User {
     }
 }
 
-/// A host with its port, or without: `host`, `host:2181`, `[::1]:2181`.
+/// Parses a host with or without a port: `host`, `host:2181`, `[::1]:2181`.
 fn parse_host(text: &str) -> Result<String, BadUrl> {
     let empty = || bad("a host in the list is empty");
-    // What is cut at the wrong place may be part of a password: it is not repeated.
+    // If the URL was split at the wrong place, this text may be part of a password, so it is not repeated.
     let strange = || bad("what stands for a host is no host");
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -149,7 +150,7 @@ fn parse_host(text: &str) -> Result<String, BadUrl> {
     }
 }
 
-/// A host of a URL with a port, whether the URL names one or not.
+/// The host with a port, which is 2181 if the URL names none.
 pub(crate) fn with_port(host: &str) -> String {
     let behind = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
     if behind.contains(':') {
@@ -159,7 +160,7 @@ pub(crate) fn with_port(host: &str) -> String {
     }
 }
 
-/// Where everything is kept, as ZooKeeper allows it.
+/// Checks a path by ZooKeeper's rules.
 fn parse_path(text: &str) -> Result<String, BadUrl> {
     let text = text.trim_end_matches('/');
     if text.is_empty() {
@@ -177,7 +178,7 @@ fn parse_path(text: &str) -> Result<String, BadUrl> {
     Ok(text)
 }
 
-/// Text with `%41` for `A`.
+/// Decodes percent-encoding: `%41` is `A`.
 fn plain(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -265,7 +266,8 @@ mod tests {
             ("zk://h?colour=red", "neither"),
             ("zk://secret@h", "no user:password"),
             ("zk://:secret@h", "is empty"),
-            // Cut where nobody meant it, at a letter that the password should not have held as it is.
+            // The password contains a character that should have been percent-encoded, so the URL is split at the wrong
+            // place.
             ("zk://ann:secret?x@h/a", "no port"),
             ("zk://ann:pass?secret@h/a", "no port"),
             ("zk://ann:secret", "no port"),

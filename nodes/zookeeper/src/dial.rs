@@ -1,4 +1,4 @@
-//! Opening a session with any member of an ensemble.
+//! Opens a session with any member of an ensemble.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use zookeeper_client::{Client, SessionState, StateWatcher};
 use crate::address::{Address, with_port};
 use crate::fault;
 
-/// How long one member may be silent before the next one is asked as well.
+/// If a member has not answered after this time, the next one is asked as well.
 const NEXT: Duration = Duration::from_millis(125);
 
-/// A client of one member, and which.
+/// A client that is connected to one member, and that member's address.
 pub(crate) struct Dialled {
     pub(crate) client: Client,
     pub(crate) host: String,
 }
 
-/// A session with whichever member answers first, asked one after the other, the next one also where the last has
-/// not answered yet: a member that stands still costs a moment. The client knows this member only:
-/// when it goes, so does the client, and what comes after it is another session.
+/// Opens a session with the first member that answers. The members are asked one after another; the next one is asked
+/// even if the last has not answered yet, so a stopped member costs only a moment. The client knows only this member:
+/// when the member fails, the client ends, and its successor has another session.
 pub(crate) async fn dial(address: &Address) -> Result<Dialled, Fault> {
     let mut hosts = address.hosts.clone();
     let mut rng: StdRng = rand::make_rng();
@@ -54,9 +54,9 @@ pub(crate) async fn dial(address: &Address) -> Result<Dialled, Fault> {
 }
 
 enum Refusal {
-    /// Another member may say something else.
+    /// Another member may give a different result.
     Silent(String),
-    /// None will.
+    /// No member can give a better result.
     Final(Fault),
 }
 
@@ -73,7 +73,8 @@ async fn dial_one(host: &str, address: &Address) -> Result<Dialled, Refusal> {
             client,
             host: host.to_owned(),
         }),
-        // A server that hangs up at once may do so before the first word is written: that is an error of the socket.
+        // A server that closes the connection at once may do so before the first request is written. That shows as a
+        // socket error.
         Err(error) => Err(match fault::of_request(&error, address) {
             Fault::Disconnected(why) => Refusal::Silent(why_silent(host, &why).await),
             fault => Refusal::Final(fault),
@@ -81,8 +82,8 @@ async fn dial_one(host: &str, address: &Address) -> Result<Dialled, Refusal> {
     }
 }
 
-/// What the client says of a connection that it could not have, `why`, does not tell a server that is not there from
-/// one that hangs up.
+/// Finds out why a member did not answer. The client's own error `why` does not distinguish a server that is absent
+/// from one that closes the connection.
 async fn why_silent(host: &str, why: &str) -> String {
     match timeout(Duration::from_secs(1), TcpStream::connect(with_port(host))).await {
         Ok(Err(error)) if !hung_up(&error) => format!("{host}: {error}"),
@@ -93,7 +94,7 @@ async fn why_silent(host: &str, why: &str) -> String {
     }
 }
 
-/// Whoever accepts a connection and ends it at once can be quicker than the look at whether it was accepted.
+/// A server that accepts a connection and closes it at once may be faster than the check whether it was accepted.
 fn hung_up(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
     matches!(
@@ -102,7 +103,7 @@ fn hung_up(error: &std::io::Error) -> bool {
     )
 }
 
-/// The client gives a connection up after 2/5 of the session: that must not be sooner than our own timeout.
+/// The client abandons a connection after 2/5 of the session timeout. That must not be shorter than our own timeout.
 fn check(dialled: Dialled, address: &Address) -> Result<Dialled, Fault> {
     let granted = dialled.client.session_timeout();
     if granted * 2 / 5 < address.timeout {
@@ -111,12 +112,12 @@ fn check(dialled: Dialled, address: &Address) -> Result<Dialled, Fault> {
     Ok(dialled)
 }
 
-/// Sees the end of a session while an answer is waited for. A client that has lost its connection goes on trying to
-/// have it back, and keeps what it is asked meanwhile for as long as the session lasts.
+/// Notices the end of a session while a result is awaited. A client that has lost its connection tries to reconnect,
+/// and keeps queued requests until the session ends.
 pub(crate) struct Watch(StateWatcher);
 
 impl Watch {
-    /// Nothing is sent on a session that has lost its connection.
+    /// Fails if the session has lost its connection: nothing is sent then.
     pub(crate) fn on(client: &Client) -> Result<Self, Fault> {
         let mut states = client.state_watcher();
         match states.state() {
@@ -127,7 +128,7 @@ impl Watch {
         }
     }
 
-    /// The answer, or the end of the session.
+    /// Waits for the result, or for the end of the session.
     pub(crate) async fn over<T>(
         mut self,
         answer: impl Future<Output = Result<T, Fault>>,

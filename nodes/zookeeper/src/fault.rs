@@ -1,11 +1,11 @@
-//! What an error of ZooKeeper says of a master.
+//! Classifies ZooKeeper's errors as faults of a master.
 
 use quorate::node::Fault;
 use zookeeper_client::Error;
 
 use crate::address::Address;
 
-/// The fault behind an error that a request on a session had.
+/// The fault behind the error of a request on a session.
 pub(crate) fn of_request(error: &Error, address: &Address) -> Fault {
     match error {
         Error::NoAuth => {
@@ -19,12 +19,12 @@ pub(crate) fn of_request(error: &Error, address: &Address) -> Fault {
         Error::QuotaExceeded | Error::MarshallingError | Error::BadArguments(_) => {
             Fault::Server(error.to_string().into())
         }
-        // What is left is of the connection or of the session, or cannot be told from it.
+        // The rest are errors of the connection or of the session, or cannot be told apart from them.
         _ => Fault::Disconnected(error.to_string().into()),
     }
 }
 
-/// The fault of a server where nothing has been made yet.
+/// The fault of a server that has not been prepared.
 pub(crate) fn unprepared(address: &Address) -> Fault {
     let (path, url) = (&address.path, address.url());
     Fault::Unprepared(
@@ -37,7 +37,7 @@ pub(crate) fn too_old() -> Fault {
     Fault::Unsupported("a lock needs ZooKeeper 3.5 or newer".into())
 }
 
-/// The fault of a server that ends sessions sooner than an answer may take.
+/// The fault of a server whose session timeout is shorter than our request timeout needs.
 pub(crate) fn short_session(granted: std::time::Duration, address: &Address) -> Fault {
     let granted = humantime::format_duration(granted);
     let timeout = humantime::format_duration(address.timeout);

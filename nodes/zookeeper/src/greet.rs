@@ -1,4 +1,4 @@
-//! The first questions of a session.
+//! The first requests of a session.
 
 use quorate::node::Fault;
 use zookeeper_client::{Client, CreateMode, Error, MultiWriteResult, MultiWriter, Stat};
@@ -7,7 +7,7 @@ use crate::address::Address;
 use crate::fault;
 use crate::layout::{Layout, fresh};
 
-/// Brings the member up to what its leader knows, and reads the name of the ensemble.
+/// Synchronizes the member with its leader, and reads the name of the ensemble.
 pub(crate) async fn greet(client: &Client, address: &Address) -> Result<String, Fault> {
     let layout = Layout::new(address);
     let path = layout.identity();
@@ -20,8 +20,9 @@ pub(crate) async fn greet(client: &Client, address: &Address) -> Result<String, 
         .ok_or_else(|| fault::unprepared(address))
 }
 
-/// Writes as a lock does, and leaves nothing: a znode that is made, written and removed in one transaction. Returns the date
-/// that the ensemble gave it, in microseconds since 1970: nothing else tells its clock.
+/// Writes as a lock does and leaves nothing behind: one transaction creates, writes and removes a znode. Returns the
+/// date that the ensemble gave to the transaction, in microseconds since 1970; ZooKeeper shows its clock in no other
+/// way.
 pub(crate) async fn date(client: &Client, address: &Address) -> Result<Option<u64>, Fault> {
     let layout = Layout::new(address);
     let path = format!("{}/probe-{}", layout.records(), fresh());
@@ -36,12 +37,12 @@ pub(crate) async fn date(client: &Client, address: &Address) -> Result<Option<u6
 fn write(writer: &mut MultiWriter<'_>, layout: &Layout, path: &str) -> Result<(), Error> {
     let options = layout.options(CreateMode::Persistent);
     writer.add_create(path, b"", &options)?;
-    // Of what is made in a transaction some servers tell no date.
+    // Some servers return no date for a znode that was created in a transaction.
     writer.add_set_data(path, b"", None)?;
     writer.add_delete(path, None)
 }
 
-/// The date of a transaction.
+/// The date of a transaction, from its results.
 pub(crate) fn date_of_all(results: &[MultiWriteResult]) -> Option<u64> {
     results.iter().find_map(|result| match result {
         MultiWriteResult::SetData { stat } | MultiWriteResult::Create { stat, .. } => date_of(stat),

@@ -1,4 +1,4 @@
-//! A look at a ZooKeeper by the way a lock takes.
+//! Inspects a ZooKeeper over the same path that a lock uses.
 
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,9 @@ use crate::address::{Address, with_port};
 use crate::dial::{Dialled, dial};
 use crate::greet::{date, greet};
 
-/// How many round trips are measured.
+/// The number of round trips that are measured.
 const ROUNDS: usize = 3;
-/// The most that is read of what a member says of itself.
+/// The largest `srvr` answer that is read, in bytes.
 const LONGEST: u64 = 16_384;
 
 pub(crate) async fn inspect(address: &Address, name: NodeName) -> Inspection {
@@ -59,7 +59,7 @@ fn with(mut found: Inspection, fault: Fault) -> Inspection {
     found
 }
 
-/// Takes over what the member says of itself to `srvr`, which its administrators may have forbidden.
+/// Adds what the member answers to `srvr`. Administrators may have disabled that command.
 async fn say(found: &mut Inspection, dialled: &Dialled, within: Duration) {
     if let Ok(Ok(said)) = timeout(within, ask(&dialled.host, "srvr")).await {
         read(found, &said);

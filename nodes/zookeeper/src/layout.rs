@@ -1,4 +1,4 @@
-//! Where everything is kept, and by what right.
+//! The paths of all znodes, and the rights they are created with.
 
 use std::fmt::Write;
 
@@ -9,10 +9,10 @@ use zookeeper_client::{Acls, CreateMode, CreateOptions};
 use crate::address::Address;
 use crate::step::Life;
 
-/// The znode that names the ensemble for all paths in it.
+/// The znode that names the ensemble, for all paths in it.
 pub(crate) const SERVER: &str = "/quorate-server";
 
-/// The znodes of one path.
+/// The znodes under one path.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     root: String,
@@ -43,7 +43,7 @@ impl Layout {
         format!("{}/identity", self.root)
     }
 
-    /// The znode under which the one of a record is.
+    /// The parent znode of a record.
     pub(crate) fn record(&self, name: &[u8]) -> String {
         let mut path = self.records();
         path.reserve(1 + 2 * name.len() + 9);
@@ -63,7 +63,8 @@ impl Layout {
         format!("{}/wake/{process}", self.root)
     }
 
-    /// How znodes of this kind are made: for the user of the URL alone, or for anybody.
+    /// The options for new znodes of this mode: accessible to the user of the URL alone, or to everybody if the URL has
+    /// no user.
     pub(crate) fn options(&self, mode: CreateMode) -> CreateOptions<'static> {
         mode.with_acls(if self.owned {
             Acls::creator_all()
@@ -73,20 +74,20 @@ impl Layout {
     }
 }
 
-/// A name that nothing else has.
+/// Draws a random name.
 pub(crate) fn fresh() -> String {
     let mut rng: StdRng = rand::make_rng();
     hex(&rng.random::<[u8; 16]>())
 }
 
-/// Which life the znode of this name is of; `None` for what [`Layout::of_life`] did not write.
+/// The life that a znode name stands for. `None` if [`Layout::of_life`] did not write the name.
 pub(crate) fn life_of(name: &str) -> Option<Life> {
     Life::from_str_radix(name, 16)
         .ok()
         .filter(|life| format!("{life:08x}") == name && *life > 0)
 }
 
-/// Two digits a byte. An empty name is a dash: a znode has a name.
+/// Two hexadecimal digits per byte. An empty name becomes a dash, because a znode needs a name.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     if bytes.is_empty() {
         return "-".to_owned();
@@ -98,7 +99,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// The other way round; `None` for what [`hex`] did not write.
+/// The reverse of [`hex`]. `None` if `hex` did not write the text.
 pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
     if text == "-" {
         return Some(Vec::new());

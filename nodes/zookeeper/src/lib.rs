@@ -1,9 +1,9 @@
 //! ZooKeeper as a master of quorate's quorum lock: one server, or an ensemble.
 //!
-//! A lock is one znode that stays, changed by compare-and-set on its version. No lease hangs on a session: whoever
-//! waits takes a lease to be over when it has seen the same version for as long as the lease lasts, by its own
-//! clock. So leases keep their milliseconds, whatever bounds a server sets to sessions, and a server that stood
-//! still for longer than a session gives nothing away.
+//! A lock is one permanent znode that is changed by compare-and-set on its version. No lease depends on a session.
+//! Instead, a waiter takes a lease to be over once it has seen the same version for the length of the lease, by its own
+//! clock. So leases are exact to milliseconds, whatever bounds a server sets for sessions. A server that was stopped
+//! for longer than its sessions last does not release any lock.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,31 +22,31 @@
 //!
 //! `zk://[user:password@]host[:port][+host[:port]..][/path][?timeout=500ms&session=10s]`
 //!
-//! - The port is 2181 where none is named. All hosts are members of one ensemble.
-//! - The path is where everything is kept; `/quorate` where none is named. [`prepare`] makes it.
-//! - With a user, znodes are made so that this user alone can read and change them (scheme `digest`); without, anybody
-//!   can.
-//! - `timeout` is how long an answer may take, `session` how long the server keeps what belongs to a process that it
-//!   no longer hears: nothing but where its wake-ups are put.
+//! - The default port is 2181. All hosts are members of one ensemble.
+//! - Everything is stored under the path, by default `/quorate`. [`prepare`] creates it.
+//! - With a user, only this user can read and change the znodes (scheme `digest`). Without one, everybody can.
+//! - `timeout` bounds one request. `session` is the session timeout: when a process dies, the server keeps its wake-up
+//!   znode for that long, and nothing else depends on it.
 //!
-//! # What it asks of a server
+//! # What it needs from a server
 //!
-//! - ZooKeeper 3.5 or newer. Of an ensemble whose disks lie (`forceSync=no`) a lock is as safe as of a Redis without a
-//!   disk: a power cut forgets it, and no restart guard helps.
-//! - Two connections and sessions for each `Redlock`: one for records, one for wake-ups. A server takes 60 of one host
-//!   unless `maxClientCnxns` says otherwise.
+//! - ZooKeeper 3.5 or newer. If the disks of the ensemble are not flushed (`forceSync=no`), a lock is as safe as on a
+//!   Redis without persistence: a power cut loses it, and no restart guard helps.
+//! - Two connections and sessions for each `Redlock`: one for records, one for wake-ups. By default a server accepts 60
+//!   connections from one host (`maxClientCnxns`).
 //! - Sessions of at least 2.5 times `timeout` (`maxSessionTimeout`).
-//! - Write latency: a lock and its release are a write each, which an ensemble answers when a majority has it on disk.
-//!   While it has no leader it answers nothing: the ttl must be longer than that takes, or other masters must carry on.
+//! - Low write latency: a lock and its release are one write each, which an ensemble acknowledges once a majority has
+//!   it on disk. An ensemble without a leader answers nothing, so the TTL must be longer than an election takes, or
+//!   masters of other kinds must form the quorum.
 //!
-//! # What is kept where
+//! # What is stored where
 //!
-//! | znode | what |
+//! | znode | content |
 //! |---|---|
-//! | `PATH/records/<name in hexadecimal digits>/<random number>` | one record; removed when nothing in it is of use any more, and made anew under another number |
-//! | `PATH/wake/<process>` | ephemeral: what the process was told last, and that it was |
-//! | `PATH/identity` | a random name of the ensemble, by which two URLs of one ensemble are noticed |
-//! | `/quorate-server` | the same, for all paths of the ensemble, where it may be made |
+//! | `PATH/records/<name in hexadecimal digits>/<random number>` | one record; removed when nothing in it is needed any more, and created again under another number |
+//! | `PATH/wake/<process>` | ephemeral: the latest wake-ups for the process |
+//! | `PATH/identity` | a random name of the ensemble, which shows that two URLs belong to one ensemble |
+//! | `/quorate-server` | the same name, for all paths of the ensemble, if it may be created |
 
 mod address;
 mod dial;

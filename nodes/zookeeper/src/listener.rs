@@ -1,8 +1,8 @@
-//! Hearing wake-ups.
+//! Receives wake-ups.
 //!
-//! A process has one ephemeral znode. Who wakes it puts the words into it; that fires the one watch there is, the
-//! process's own. What is put into it twice before the process has looked is told as "something was said": the
-//! version of the znode shows that.
+//! Each process has one ephemeral znode. A client that wakes the process writes the words into it, and that fires the
+//! only watch, which belongs to the process. If the znode is written twice before the process reads it, the first words
+//! are lost. The version of the znode shows this, and the listener then reports an unspecified wake-up.
 
 use std::sync::Arc;
 
@@ -18,33 +18,33 @@ use crate::fault;
 use crate::layout::Layout;
 use crate::words;
 
-/// How often the znode that an earlier session of this process left is removed.
+/// How often the znode of an earlier session of this process is removed before giving up.
 const TRIES: usize = 4;
 
-/// Hears the wake-ups for one process.
+/// Receives the wake-ups of one process.
 pub struct ZooKeeperListener {
     client: Client,
     address: Arc<Address>,
     path: String,
-    /// The version of the znode that has been told.
+    /// The version of the znode that was last reported.
     heard: i32,
-    /// What is waited for next. Kept here, so that nothing is lost with a future that is dropped.
+    /// The operation in progress. It is stored here, so that dropping a future of the caller loses nothing.
     next: Next,
 }
 
 type Seen = Result<(Vec<u8>, Stat, OneshotWatcher), Error>;
 
 enum Next {
-    /// The watch, to fire.
+    /// Waiting for the watch to fire.
     Watch(BoxFuture<'static, ()>),
-    /// The znode, to be read, with a new watch on it.
+    /// Reading the znode and setting a new watch.
     Read(BoxFuture<'static, Seen>),
-    /// Nothing: what was to be said is said, and the listener is to look before it watches.
+    /// Nothing is in progress. Everything was reported, and the next step is to read.
     Look,
 }
 
 impl ZooKeeperListener {
-    /// Makes the znode of this process anew, in place of what an earlier session of it may have left.
+    /// Creates the znode of this process, and replaces one that an earlier session left.
     pub(crate) async fn open(
         dialled: Dialled,
         address: Arc<Address>,
@@ -83,14 +83,14 @@ impl ZooKeeperListener {
         async move { client.get_and_watch_data(&path).await }.boxed()
     }
 
-    /// What the znode says since it was last read; `None` if nothing.
+    /// The words that arrived since the last read. `None` if there are none.
     fn told(&mut self, data: &[u8], version: i32) -> Option<Vec<Vec<u8>>> {
         let since = version.wrapping_sub(self.heard);
         self.heard = version;
         match since {
             0 => None,
             1 => Some(words::read(data).unwrap_or_default()),
-            // What was said before that has been written over.
+            // Earlier words were overwritten.
             _ => Some(Vec::new()),
         }
     }

@@ -1,4 +1,4 @@
-//! Making what has to be there once.
+//! Creates the znodes that every lock needs.
 
 use quorate::node::Fault;
 use tokio::time::timeout;
@@ -9,18 +9,18 @@ use crate::dial::dial;
 use crate::fault;
 use crate::layout::{Layout, SERVER, fresh};
 
-/// How many timeouts of one answer it may take to make everything.
+/// The time limit of the whole preparation, in timeouts of one request.
 const PATIENCE: u32 = 20;
 
-/// What [`prepare`] has found or made.
+/// The result of [`prepare`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Prepared {
-    /// Where everything is kept.
+    /// The path under which everything is stored.
     pub path: String,
     /// The random name of the ensemble.
     pub identity: String,
-    /// Whether anything was missing.
+    /// Whether anything had to be created.
     pub made: bool,
 }
 
@@ -28,19 +28,19 @@ pub struct Prepared {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrepareError {
-    /// The URL names none.
+    /// The URL is not valid.
     #[error(transparent)]
     Url(#[from] BadUrl),
-    /// It did not do what it was asked.
+    /// The ZooKeeper named first reported this fault.
     #[error("{0}: {1}")]
     Failed(String, Fault),
 }
 
-/// Makes the znodes that a lock needs, where they are missing. Needs the right to create them, and may be repeated.
+/// Creates the znodes that a lock needs, if they are missing. Needs the right to create them, and may be repeated.
 ///
 /// # Errors
 ///
-/// [`PrepareError`] where the URL is none, or the server cannot be reached or does not allow it.
+/// [`PrepareError`] if the URL is not valid, or if the server cannot be reached or refuses.
 pub async fn prepare(url: &str) -> Result<Prepared, PrepareError> {
     let address = Address::parse(url)?;
     let failed = |fault| PrepareError::Failed(address.name(), fault);
@@ -65,7 +65,7 @@ async fn make_all(client: &Client, layout: &Layout) -> Result<Prepared, Error> {
     let mut path = String::new();
     for part in layout.root().split('/').skip(1) {
         path = format!("{path}/{part}");
-        // Others' znodes above ours may not be ours to make, only to pass.
+        // This user may lack the right to create parents that belong to others, but needs only to pass through them.
         if client.check_stat(&path).await?.is_none() {
             made |= is_new(client.create(&path, b"", &persistent).await)?;
         }
@@ -73,7 +73,7 @@ async fn make_all(client: &Client, layout: &Layout) -> Result<Prepared, Error> {
     for path in [layout.records(), layout.wakes()] {
         made |= is_new(client.create(&path, b"", &persistent).await)?;
     }
-    // The last one: who finds it finds all.
+    // This znode is created last, so its presence shows that all others exist.
     let identity = identity(client).await?;
     let path = layout.identity();
     made |= is_new(client.create(&path, identity.as_bytes(), &persistent).await)?;
@@ -93,7 +93,7 @@ fn is_new<T>(made: Result<T, Error>) -> Result<bool, Error> {
     }
 }
 
-/// The name of the ensemble, the same for all paths in it; where it may not be kept for all, a new one.
+/// The name of the ensemble, the same for all paths in it. If it cannot be stored for all paths, a new name is drawn.
 async fn identity(client: &Client) -> Result<String, Error> {
     let drawn = fresh();
     let options = CreateMode::Persistent.with_acls(Acls::anyone_read());
@@ -102,7 +102,7 @@ async fn identity(client: &Client) -> Result<String, Error> {
             let (there, _) = client.get_data(SERVER).await?;
             Ok(String::from_utf8(there).unwrap_or(drawn))
         }
-        // Where it may not be kept for all, it is this path's alone.
+        // Without the right to create the shared znode, the name applies to this path alone.
         Ok(_) | Err(Error::NoAuth) => Ok(drawn),
         Err(error) => Err(error),
     }

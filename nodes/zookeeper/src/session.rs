@@ -1,4 +1,4 @@
-//! Reading and changing records over one session.
+//! Reads and changes records over one session.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::layout::{Layout, life_of, unhex};
 use crate::step::{Life, Step, life, removal, steps, version};
 use crate::words;
 
-/// ZooKeeper cuts the connection of who sends more than a MiB.
+/// ZooKeeper closes a connection that sends more than 1 MiB in one request.
 const LARGEST: usize = 1_000_000;
 
-/// The lives of so many records are remembered; then all are asked for anew.
+/// The number of records whose life is remembered. When it is reached, all are forgotten and looked up again.
 const MOST: usize = 16_384;
 
-/// So often in a row a record is looked for that is removed and made anew in between.
+/// How often in a row a record is looked up that others remove and create again in the meantime.
 const TRIES: usize = 5;
 
 /// One session with a ZooKeeper.
@@ -35,16 +35,16 @@ pub struct ZooKeeperSession {
     client: Client,
     address: Arc<Address>,
     layout: Layout,
-    /// The names of all records, as they were when the first page was asked for.
+    /// The names of all records at the time the first page was read.
     names: Vec<String>,
-    /// Which life of each record was seen last: where to look first.
+    /// The life of each record that was seen last; reads try it first.
     lives: HashMap<Arc<[u8]>, Life>,
     draw: StdRng,
-    /// What the clock of the ensemble showed at the last change, in microseconds since 1970; 0 where that is not known.
+    /// The date of the ensemble at the last change, in microseconds since 1970; 0 if unknown.
     date: AtomicU64,
 }
 
-/// What stands where a record should be and is none: no version of it fits.
+/// Stands for a znode in the place of a record that is not one: no version of it ever matches.
 fn strange() -> Record {
     Record {
         version: u64::MAX,
@@ -52,15 +52,15 @@ fn strange() -> Record {
     }
 }
 
-/// What became of one transaction.
+/// The outcome of one transaction.
 enum Outcome {
     Done(Vec<u64>),
     Stale,
-    /// Nothing of it is done, for this one of the wake-ups cannot be put where it belongs: the process is gone.
+    /// Nothing was applied, because the process of this wake-up is gone and its znode does not exist.
     Unheard(usize),
 }
 
-/// A process, and all that it is told by one commit.
+/// A process, and all words that one commit sends to it.
 type Told = (Arc<str>, Vec<u8>);
 
 impl ZooKeeperSession {
@@ -100,7 +100,7 @@ impl ZooKeeperSession {
         Err(Fault::Server(why.into()))
     }
 
-    /// Looks up the lives of the records that are open, where they are not known. What has none is not open any more.
+    /// Looks up the lives of the open records where they are not known. A record without a life is no longer open.
     async fn find(
         &mut self,
         names: &[Arc<[u8]>],
@@ -139,7 +139,7 @@ impl ZooKeeperSession {
         Ok(())
     }
 
-    /// Reads the records that are open. What has gone meanwhile stays open.
+    /// Reads the open records. A record that was removed in the meantime stays open.
     async fn fetch(
         &mut self,
         names: &[Arc<[u8]>],
@@ -149,7 +149,7 @@ impl ZooKeeperSession {
         let lives: Vec<Life> = open.iter().map(|at| self.lives[&names[*at]]).collect();
         let path = |(at, life): (&usize, &Life)| self.layout.of_life(&names[*at], *life);
         let paths: Vec<String> = open.iter().zip(&lives).map(path).collect();
-        // Each is sent when it is called, not when it is polled.
+        // Each request is sent when the method is called, not when its future is polled.
         let asked: Vec<_> = paths
             .iter()
             .map(|path| self.client.get_data(path))
@@ -176,14 +176,14 @@ impl ZooKeeperSession {
         let records = self.layout.records();
         let listed = self.client.list_children(&records).await;
         let mut names = listed.map_err(|error| self.fault(&error))?;
-        // What an inspection tries is no record.
+        // The znode that an inspection writes is not a record.
         names.retain(|name| unhex(name).is_some());
         names.sort_unstable();
         Ok(names)
     }
 
-    /// Sends one commit now; what became of it comes later. A release and the wake-up behind it are one transaction:
-    /// one write to the disks of the ensemble, and the wake-up cannot be lost.
+    /// Sends one commit now and returns a future for its outcome. A release and its wake-up are one transaction: one
+    /// write to the disks of the ensemble, and the wake-up cannot be lost.
     fn send(
         &self,
         commit: &Commit,
@@ -279,7 +279,7 @@ impl ZooKeeperSession {
                 match source {
                     _ if index >= of_records => Ok(Outcome::Unheard(index - of_records)),
                     Error::BadVersion | Error::NodeExists => Ok(Outcome::Stale),
-                    // There is no record of this version; to make one there is no place.
+                    // No record has this version, or there is no parent in which to create one.
                     Error::NoNode if !created => Ok(Outcome::Stale),
                     error => Err(self.fault(&error)),
                 }
@@ -288,7 +288,7 @@ impl ZooKeeperSession {
         }
     }
 
-    /// Sends the removal of one record now; of what has another version nothing is removed.
+    /// Sends the removal of one record now. A record with another version stays.
     fn send_removal(&self, name: &[u8], steps: &[Step]) -> BoxFuture<'_, Result<(), Fault>> {
         let mut writer = self.client.new_multi_writer();
         if let Err(error) = self.write_record(&mut writer, name, b"", steps) {
@@ -304,7 +304,7 @@ impl ZooKeeperSession {
         .boxed()
     }
 
-    /// Of what is done it is known where it is.
+    /// Remembers the lives of the records that the commits changed.
     fn remember(&mut self, commits: &[Commit], settled: &[Committed]) {
         for (commit, settled) in commits.iter().zip(settled) {
             let Committed::Done(versions) = settled else {
@@ -318,7 +318,8 @@ impl ZooKeeperSession {
         }
     }
 
-    /// What becomes of a commit, without whoever cannot be told any more.
+    /// Waits for the outcome of a commit. If a process to be woken is gone, the commit is sent again without that
+    /// wake-up.
     async fn settle(
         &self,
         commit: &Commit,
@@ -349,7 +350,7 @@ impl Session for ZooKeeperSession {
         let life = self.draw.random_range(1..=Life::MAX);
         let planned = commits.iter().map(|commit| plan(commit, life));
         let planned = planned.collect::<Result<Vec<_>, _>>()?;
-        // All are sent before the first answer is waited for.
+        // All commits are sent before the first result is awaited.
         let sent: Vec<_> = commits
             .iter()
             .zip(&planned)
@@ -396,13 +397,13 @@ impl Session for ZooKeeperSession {
     }
 }
 
-/// A server of ZooKeeper does not say what time it is. It dates its changes by the clock of whichever member leads, which may
-/// be another one at any time: no lease can be measured with that.
+/// ZooKeeper does not report its time. It dates changes by the clock of the current leader, which may change at any
+/// moment, so no lease can be measured by it.
 fn without_clock<T>(what: T) -> Clocked<T> {
     Clocked { what, clock: None }
 }
 
-/// What a commit is to ZooKeeper; a fault where it must not be sent.
+/// The steps of a commit; a fault if it must not be sent.
 fn plan(commit: &Commit, life: Life) -> Result<Vec<Vec<Step>>, Fault> {
     let states = commit.changes.iter().filter_map(|it| it.state.as_ref());
     let size: usize = states.map(Vec::len).sum();
@@ -419,7 +420,7 @@ fn plan(commit: &Commit, life: Life) -> Result<Vec<Vec<Step>>, Fault> {
         .ok_or_else(|| Fault::Server("no znode can be asked for this version of a record".into()))
 }
 
-/// Whom a commit tells what: all words for one process in one.
+/// The wake-ups of a commit, with all words for one process joined.
 fn told(commit: &Commit) -> Vec<Told> {
     let mut told: Vec<(Arc<str>, Vec<&[u8]>)> = Vec::new();
     for wake in &commit.wakes {
@@ -437,7 +438,7 @@ fn told(commit: &Commit) -> Vec<Told> {
         .collect()
 }
 
-/// The versions of the records of a transaction that is done.
+/// The versions of the records after a transaction was applied.
 fn versions(results: &[MultiWriteResult], steps: &[Vec<Step>], before: &[u64]) -> Vec<u64> {
     let mut results = results.iter();
     let last = steps
@@ -448,13 +449,13 @@ fn versions(results: &[MultiWriteResult], steps: &[Vec<Step>], before: &[u64]) -
             Some(MultiWriteResult::SetData { stat }) => {
                 version(life(*before).unwrap_or_default(), stat.version)
             }
-            // It was only looked at.
+            // This record was only compared.
             _ => *before,
         });
     last.collect()
 }
 
-/// The version of a record that these steps make.
+/// The version of a record after these steps.
 fn made(steps: &[Step]) -> Option<u64> {
     steps.iter().find_map(|step| match step {
         Step::Create(life) => Some(version(*life, 0)),
@@ -462,8 +463,8 @@ fn made(steps: &[Step]) -> Option<u64> {
     })
 }
 
-/// All that became of a batch, or why that is not known. A fault that says that nothing was left must be true of
-/// the whole batch.
+/// The outcomes of a batch, or the fault that hides them. A fault that promises that nothing was applied must be true
+/// of the whole batch.
 fn together(all: Vec<Result<Committed, Fault>>) -> Result<Vec<Committed>, Fault> {
     let some_done = all.iter().any(|one| matches!(one, Ok(Committed::Done(_))));
     let all: Result<Vec<_>, Fault> = all.into_iter().collect();

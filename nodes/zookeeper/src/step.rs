@@ -1,38 +1,37 @@
-//! What a change is to ZooKeeper: pure.
+//! The znode operations of a change. Pure functions.
 
 use quorate::node::store::Change;
 
-/// Which life of a record its znode is: drawn at random when it is made, so that the versions of a record that was
-/// removed are never those of one that is made anew. A znode would count from 0 again.
+/// Distinguishes the znodes that one record has had. It is drawn at random when the record is created, because the
+/// version of a new znode starts at 0 again. So no version of a removed record ever equals one of its successor.
 pub(crate) type Life = u32;
 
 /// One operation on the znodes of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Make the znode of its name, empty: there must be none.
+    /// Create the empty parent znode. It must not exist.
     Room,
-    /// Make the znode of this life under it, with the state.
+    /// Create the znode of this life, with the state.
     Create(Life),
-    /// Put the state into it where it has this version.
+    /// Write the state if the znode has this version.
     Set(Life, i32),
-    /// Put the state into it, whatever its version. Only behind a [`Step::Set`] of the same transaction.
+    /// Write the state at any version. Used only after a [`Step::Set`] in the same transaction.
     SetAgain(Life),
-    /// Nothing, where it has this version.
+    /// Change nothing, but require this version.
     Check(Life, i32),
-    /// Remove it where it has this version.
+    /// Remove the znode if it has this version.
     Remove(Life, i32),
-    /// Remove the znode of its name, under which there is none: what the same transaction made, so it is known that there
-    /// was none; or what it emptied.
+    /// Remove the parent znode, which has no children: the same transaction created it or removed its only child.
     Clear,
 }
 
-/// The version of a record whose znode of this life has this one. A znode counts from 0, and on from the largest number to
-/// the smallest.
+/// The version of a record whose znode of this life has this version. A znode counts up from 0, and wraps from the
+/// largest number to the smallest.
 pub(crate) fn version(life: Life, of_znode: i32) -> u64 {
     u64::from(life) << 32 | u64::from(of_znode.cast_unsigned())
 }
 
-/// Which life a version of a record is of.
+/// The life that a version of a record belongs to.
 pub(crate) fn life(version: u64) -> Option<Life> {
     match of_znode(version) {
         Known::At(life, _) => Some(life),
@@ -40,13 +39,13 @@ pub(crate) fn life(version: u64) -> Option<Life> {
     }
 }
 
-/// What a version of a record is to ZooKeeper.
+/// What a record version means for its znode.
 enum Known {
     /// There is no record.
     None,
     /// The znode of this life has this version.
     At(Life, i32),
-    /// No znode can have it, or none can be asked for it.
+    /// No znode can have this version, or no request can name it.
     Never,
 }
 
@@ -60,11 +59,11 @@ fn of_znode(version: u64) -> Known {
     }
 }
 
-/// ZooKeeper takes this version in a request for "any".
+/// In a request, ZooKeeper reads this version as "any version".
 const ANY: i32 = -1;
 
-/// The steps of a change, all of one transaction; `None` where they cannot be made to depend on the version. A record that
-/// is made has this life.
+/// The steps of a change, all in one transaction. `None` if they cannot be made to depend on the version. A record that
+/// is created gets this life.
 pub(crate) fn steps(change: &Change, life: Life) -> Option<Vec<Step>> {
     let writes = change.state.is_some();
     Some(match of_znode(change.version) {
@@ -72,7 +71,7 @@ pub(crate) fn steps(change: &Change, life: Life) -> Option<Vec<Step>> {
         Known::None if writes => vec![Step::Room, Step::Create(life)],
         Known::None => vec![Step::Room, Step::Clear],
         Known::At(life, version) if !writes => vec![Step::Check(life, version)],
-        // The next version would be ANY: one step more, and nobody ever sees it.
+        // The next version would be `ANY`, so a second write in the same transaction skips it.
         Known::At(life, version) if version == ANY - 1 => {
             vec![Step::Set(life, version), Step::SetAgain(life)]
         }
@@ -80,7 +79,7 @@ pub(crate) fn steps(change: &Change, life: Life) -> Option<Vec<Step>> {
     })
 }
 
-/// The steps by which a record of this version is removed; `None` where there is no such record.
+/// The steps that remove a record of this version. `None` if no such record can exist.
 pub(crate) fn removal(version: u64) -> Option<Vec<Step>> {
     match of_znode(version) {
         Known::At(life, version) => Some(vec![Step::Remove(life, version), Step::Clear]),
@@ -136,7 +135,7 @@ mod tests {
             [Step::Set(LIFE, -2), Step::SetAgain(LIFE)]
         );
         assert_eq!(look(last).unwrap(), [Step::Check(LIFE, -2)]);
-        // A request with -1 would be done whatever the version is.
+        // A request with version -1 would be applied at any version.
         let never = last + 1;
         assert_eq!(
             (write(never), look(never), removal(never)),

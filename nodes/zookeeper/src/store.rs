@@ -13,10 +13,10 @@ use crate::inspect;
 use crate::listener::ZooKeeperListener;
 use crate::session::ZooKeeperSession;
 
-/// How many commits go out before the first answer is waited for.
+/// How many commits are sent before the first result is awaited.
 const BATCH: usize = 64;
 
-/// A ZooKeeper, one server or an ensemble.
+/// A ZooKeeper: one server or an ensemble.
 #[derive(Clone, Debug)]
 pub struct ZooKeeper {
     address: Arc<Address>,
@@ -24,11 +24,11 @@ pub struct ZooKeeper {
 }
 
 impl ZooKeeper {
-    /// The ZooKeeper that a URL names (see the [crate]). Connects nowhere yet.
+    /// The ZooKeeper of a URL (see the [crate] page). It connects on first use.
     ///
     /// # Errors
     ///
-    /// [`BadUrl`] where it names none.
+    /// [`BadUrl`] if the URL is not valid.
     pub fn open(url: &str) -> Result<Self, BadUrl> {
         let address = Arc::new(Address::parse(url)?);
         let name = NodeName::new(address.name());
@@ -36,11 +36,11 @@ impl ZooKeeper {
     }
 }
 
-/// A master of this ZooKeeper, for [`RedlockBuilder::node`](quorate::RedlockBuilder::node).
+/// A master for [`RedlockBuilder::node`](quorate::RedlockBuilder::node) that uses this ZooKeeper.
 ///
 /// # Errors
 ///
-/// [`BadUrl`] where the URL names none.
+/// [`BadUrl`] if the URL is not valid.
 pub fn node(url: &str) -> Result<StoreNode<ZooKeeper>, BadUrl> {
     ZooKeeper::open(url).map(StoreNode::new)
 }
@@ -63,7 +63,7 @@ impl Store for ZooKeeper {
         let (identity, date) =
             futures::try_join!(greet(client, &self.address), date(client, &self.address))?;
         let session = ZooKeeperSession::new(dialled, self.address.clone(), date);
-        // After a restart it has all it had: another run is only another ensemble.
+        // A restart loses nothing, so only another ensemble counts as another run.
         let run = ServerRun::new(format!("zk-{identity}"));
         Ok((session, Greeting::new(run).server(identity)))
     }

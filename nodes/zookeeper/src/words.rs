@@ -1,4 +1,4 @@
-//! What a process is told, in the data of its znode: words, each behind its length.
+//! The data of a process's znode: words, each prefixed with its length.
 
 pub(crate) fn write<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut data = Vec::new();
@@ -9,7 +9,7 @@ pub(crate) fn write<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     data
 }
 
-/// `None` for what [`write`] did not write.
+/// `None` if [`write`] did not write the data.
 pub(crate) fn read(mut data: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     while !data.is_empty() {

@@ -1,4 +1,4 @@
-//! The contract of every master, held by a real ZooKeeper.
+//! The contract suite of all masters, on a real ZooKeeper.
 
 #![allow(
     dead_code,
@@ -12,7 +12,7 @@ use apart::*;
 use quorate_testbed::{ZooKeeper as Process, not_run};
 use quorate_zookeeper::{ZooKeeper, prepare};
 
-/// A server, or none and word that this test is not run.
+/// Starts a server. Without ZooKeeper the test is reported as not run.
 fn server(test: &str) -> Option<Process> {
     if let Err(why) = Process::available() {
         not_run(test, &why);
@@ -21,7 +21,7 @@ fn server(test: &str) -> Option<Process> {
     Some(Process::start().unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// A path of its own.
+/// A new path on this server, as an arm of the suite.
 async fn path(url: String) -> arm::Arm {
     let url = format!("{url}?timeout=5s&session=15s");
     prepare(&url).await.expect("prepared");

@@ -1,4 +1,4 @@
-//! What is said of a ZooKeeper that cannot be used, or not at the moment.
+//! Faults that are reported for a ZooKeeper that cannot be used, permanently or at the moment.
 
 mod support;
 
@@ -24,7 +24,7 @@ test!(a_path_that_is_not_there_is_named_with_the_command_that_makes_it, server =
     let refused = refusal(&url).await;
     let command = format!("quorate prepare {url}");
     assert!(matches!(&refused, Fault::Unprepared(why) if why.contains(&command)), "{refused}");
-    // A listener hears the same.
+    // A listener reports the same fault.
     let listened = ZooKeeper::open(&url).unwrap().listen("00000000000000aa".into()).await;
     assert!(matches!(listened.map(|_| ()), Err(Fault::Unprepared(_))));
     let first = prepare(&url).await.unwrap();
@@ -122,7 +122,7 @@ test!(an_inspection_tells_what_it_is_and_what_is_wrong, server => {
     assert!(seen.version.as_ref().is_some_and(|version| version.starts_with("3.")), "{seen:?}");
     assert!(seen.wake_ups && seen.run_id.is_some());
     assert!(seen.round_trip.is_some() && seen.connecting.is_some());
-    // It writes to see whether it may, and leaves nothing.
+    // Connecting writes to test the rights, and leaves nothing behind.
     assert!(session(&server).await.page(0, 10).await.unwrap().what.is_empty());
     server.zookeeper.stop(0).unwrap();
     let begun = Instant::now();
@@ -143,7 +143,7 @@ test!(
             for _ in 0..20 {
                 match one(&mut session, change("a", version, &[round])).await {
                     Committed::Done(versions) => version = versions[0],
-                    // What a lost session was asked is sent when its client is connected again, or never.
+                    // A request of a lost session is sent when its client reconnects, or never.
                     Committed::Stale => {
                         assert_eq!(load(&mut session, "a").await.0, version + 1, "nobody else writes");
                         version += 1;
@@ -166,7 +166,7 @@ test!(
             tokio::task::block_in_place(|| zookeeper.restart(leader)).unwrap();
         }
         let (mut session, after) = store.connect().await.unwrap();
-        // All that was said to be done is, and at most one more a round.
+        // Every acknowledged change was applied, and at most one more per round.
         let (last, _) = load(&mut session, "a").await;
         let last = times_written(last);
         assert!((done..=done + 3).contains(&last), "{last} after {done}");

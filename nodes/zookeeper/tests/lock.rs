@@ -1,4 +1,4 @@
-//! Locks over ZooKeeper, alone and beside Redis, as a user takes them.
+//! Locks over ZooKeeper, alone and together with Redis, through the public API.
 
 mod support;
 
@@ -16,7 +16,7 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use support::*;
 
-/// A client of one ZooKeeper, as a process of its own would be.
+/// A separate client of one ZooKeeper, as another process would have.
 fn settings(server: &Prepared) -> RedlockBuilder {
     settings_of(&server.url())
 }
@@ -34,7 +34,7 @@ fn client(server: &Prepared) -> Redlock {
     settings(server).build().unwrap()
 }
 
-/// Two Redis masters beside a ZooKeeper.
+/// Two Redis masters and one ZooKeeper.
 fn mixed(server: &Prepared, masters: &Masters) -> Redlock {
     settings(server)
         .masters(masters.urls())
@@ -43,7 +43,7 @@ fn mixed(server: &Prepared, masters: &Masters) -> Redlock {
         .unwrap()
 }
 
-/// Whether another holds it; asked again while a master that has just gone is found out.
+/// Whether another client holds the lock. Asks again while a master that was just killed is not yet known to be down.
 async fn is_held(redlock: &Redlock, resource: &str) -> bool {
     let began = Instant::now();
     loop {
@@ -59,7 +59,8 @@ async fn is_held(redlock: &Redlock, resource: &str) -> bool {
     }
 }
 
-/// Ten clients take a lock four times each. Never two inside, tokens rise, every one of forty is counted.
+/// Ten clients acquire a lock four times each. Never two hold it at once, the tokens rise, and all 40 turns are
+/// counted.
 async fn forty(clients: Vec<Redlock>) -> Duration {
     let inside = Arc::new(AtomicBool::new(false));
     let last = Arc::new(AtomicU64::new(0));
@@ -100,7 +101,7 @@ test!(one_zookeeper_alone_keeps_a_lock, server => {
 
 test!(ten_clients_of_one_zookeeper_are_never_two_inside, server => {
     let took = forty((0..10).map(|_| client(&server)).collect()).await;
-    // Without wake-ups it is half a minute.
+    // Without wake-ups it takes half a minute.
     assert!(took < Duration::from_secs(15), "{took:?}");
 });
 
@@ -135,13 +136,13 @@ test!(a_holder_that_dies_is_replaced_after_its_lease_and_not_before, server => {
             let before = Instant::now();
             let guard = dead.acquire("a").await.unwrap();
             let token = guard.fencing_token().unwrap();
-            // Nothing of it is dropped, as in a process that is killed.
+            // Nothing of the guard is dropped, as in a process that is killed.
             std::mem::forget(guard);
             (before, token)
         })
         .await
         .unwrap();
-    // With its runtime a process loses all it had: nothing renews, nothing releases.
+    // When its runtime ends, a process loses all its tasks: nothing renews and nothing releases.
     runtime.shutdown_background();
     let guard = mine.acquire("a").await.unwrap();
     assert!(taken.elapsed() >= ttl, "{:?}", taken.elapsed());
@@ -159,7 +160,7 @@ test!(a_held_lock_outlives_a_server_that_stands_still_for_longer_than_its_sessio
     tokio::time::sleep(Duration::from_secs(3)).await;
     server.zookeeper.cont(0).unwrap();
     assert!(is_held(&other, "a").await);
-    // It is renewed again: it lasts longer than it would have by itself.
+    // Renewals work again: the lock lasts longer than one TTL.
     tokio::time::sleep(Duration::from_secs(11)).await;
     assert!(guard.is_valid() && is_held(&other, "a").await);
     guard.release().await;
@@ -195,7 +196,7 @@ test!(two_redis_and_one_zookeeper_are_one_quorum, server => {
     let (mine, yours) = (mixed(&server, &masters), mixed(&server, &masters));
     let guard = mine.acquire("a").await.unwrap();
     assert!(is_held(&yours, "a").await);
-    // One of the three may go, whichever.
+    // Any one of the three may fail.
     masters[0].kill().unwrap();
     assert!(is_held(&yours, "a").await);
     let token = guard.fencing_token().unwrap();

@@ -1,4 +1,4 @@
-//! Every promise of a store, on a real ZooKeeper.
+//! The promises of a store, on a real ZooKeeper.
 
 mod support;
 
@@ -22,7 +22,7 @@ test!(what_is_committed_is_loaded_and_has_a_new_version_each_time, server => {
         assert!(!seen.contains(&versions[0]));
         seen.push(versions[0]);
     }
-    // An empty state is not the same as none.
+    // An empty state differs from no state.
     let last = *seen.last().unwrap();
     assert!(matches!(one(&mut session, change("a", last, b"")).await, Committed::Done(_)));
     assert_eq!(load(&mut session, "a").await, (last + 1, Vec::new()));
@@ -37,7 +37,7 @@ test!(a_commit_that_names_another_version_does_nothing, server => {
     for version in [0, first[0], second[0] + 1] {
         assert_eq!(one(&mut session, change("a", version, b"x")).await, Committed::Stale, "{version}");
     }
-    // That of another life is not taken for it, and one that no znode can be asked for is not sent.
+    // A version of another life does not match, and a version that no request can name is not sent.
     assert_eq!(one(&mut session, change("a", second[0] ^ (1 << 32), b"x")).await, Committed::Stale);
     let never = commit(change("a", second[0] | u64::from(u32::MAX), b"x"));
     assert!(matches!(session.commit(&[never]).await, Err(Fault::Server(_))));
@@ -98,7 +98,7 @@ test!(a_record_that_is_only_looked_at_decides_and_stays_as_it_is, server => {
     assert_eq!(load(&mut session, "a").await, (first, b"1".to_vec()));
     assert_eq!(load(&mut session, "b").await, (versions[2], b"1".to_vec()));
     assert_eq!(load(&mut session, "none").await, (0, vec![]));
-    // And by itself.
+    // The comparison also works alone.
     assert_eq!(one(&mut session, look("a", first)).await, Committed::Done(vec![first]));
     assert_eq!(one(&mut session, look("a", first + 1)).await, Committed::Stale);
     assert_eq!(one(&mut session, look("none", 0)).await, Committed::Done(vec![0]));
@@ -122,7 +122,7 @@ test!(what_is_removed_by_its_version_is_gone_and_made_anew_it_never_has_that_ver
         first.remove(&[(name("a"), version)]).await.unwrap();
         assert_eq!(load(&mut second, "a").await, (0, vec![]));
         assert!(first.page(0, 10).await.unwrap().what.is_empty());
-        // What somebody remembers of it fits nothing any more, nor what is made anew.
+        // A remembered version no longer matches anything, not even the record that was created again.
         assert_eq!(one(&mut second, change("a", version, b"late")).await, Committed::Stale);
         let anew = put(&mut second, "a", 0, b"anew").await;
         for late in seen.iter().copied() {
@@ -223,14 +223,14 @@ test!(what_a_dropped_future_left_behind_finds_another_version, server => {
     let mut first = session(&server).await;
     let mut second = session(&server).await;
     let made = put(&mut first, "a", 0, b"0").await;
-    // The server stands still; the change is on its way when its session is dropped.
+    // The server is stopped while the session is dropped, so the change is still in transit.
     server.zookeeper.stop(0).unwrap();
     let late = [commit(change("a", made, b"late"))];
     let cut = tokio::time::timeout(Duration::from_millis(50), first.commit(&late)).await;
     assert!(cut.is_err());
     drop(first);
     server.zookeeper.cont(0).unwrap();
-    // Whoever comes next writes whatever there is; behind that the late one can do nothing.
+    // The next client writes over whatever version there is. After that the late change has no effect.
     let (version, _) = load(&mut second, "a").await;
     let done = one(&mut second, change("a", version, b"next")).await;
     let mut now = version;
@@ -261,7 +261,7 @@ test!(a_process_is_told_every_word_and_nobody_else_is_woken, server => {
         let [Committed::Done(versions)] = &done[..] else { panic!("{done:?}") };
         version = versions[0];
         assert_eq!(next(&mut mine).await, [word.into_bytes()]);
-        // The watch is set again behind what was read.
+        // The watch is set again after the read.
     }
     idle(&mut other).await;
     idle(&mut mine).await;
@@ -291,7 +291,7 @@ test!(a_wake_up_for_a_process_that_is_gone_does_not_hold_up_the_commit, server =
     let done = session.commit(std::slice::from_ref(&told)).await.unwrap().what;
     assert!(matches!(done[..], [Committed::Done(_)]), "{done:?}");
     assert_eq!(next(&mut there).await, [b"w".to_vec()]);
-    // Nobody is told of what was not done.
+    // A commit that was not applied wakes nobody.
     assert_eq!(session.commit(&[told]).await.unwrap().what, [Committed::Stale]);
     idle(&mut there).await;
 });
@@ -376,7 +376,7 @@ test!(a_session_tells_the_date_of_its_last_change_from_its_beginning_on, server 
     };
     let first = session.date();
     assert!(near(first), "{first:?}");
-    // Each way of a change: made, written, together with another, and behind a wake-up.
+    // Every form of a change: create, write, write together with another record, write with a wake-up.
     let mut last = first;
     let mut version = 0;
     for round in 0..3 {
@@ -390,7 +390,7 @@ test!(a_session_tells_the_date_of_its_last_change_from_its_beginning_on, server 
     let both = Commit { changes: vec![change("a", version, b"2"), change("b", 0, b"2")], wakes: vec![] };
     session.commit(&[both]).await.unwrap();
     assert!(session.date() > last);
-    // What it tells leaves nothing behind.
+    // Reading the date leaves no record behind.
     let names: Vec<_> = session.page(0, 100).await.unwrap().what.into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, [b"a".to_vec(), b"b".to_vec()]);
 });

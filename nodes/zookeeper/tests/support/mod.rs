@@ -1,4 +1,4 @@
-//! A ZooKeeper of a test's own, and short words for what is asked of it.
+//! A ZooKeeper for one test, and short helpers for requests to it.
 #![allow(
     dead_code,
     unused_macros,
@@ -13,11 +13,11 @@ use quorate::node::store::{Change, Commit, Committed, Listener, Session, Store, 
 use quorate_testbed::{ZooKeeper as Process, ZooKeeperOptions};
 use quorate_zookeeper::{ZooKeeper, ZooKeeperListener, ZooKeeperSession, prepare};
 
-/// How long anything may take that has to happen.
+/// The time limit for anything that must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-/// How long nothing has to happen for.
+/// How long a test watches that nothing happens.
 const CALM: Duration = Duration::from_millis(150);
-/// A timeout that a busy machine keeps.
+/// A timeout that is kept even on a busy machine.
 const SETTINGS: &str = "timeout=4s&session=10s";
 
 /// A prepared ZooKeeper.
@@ -32,7 +32,7 @@ impl Prepared {
         prepared
     }
 
-    /// Not prepared yet.
+    /// A ZooKeeper that has not been prepared.
     pub(crate) async fn bare(options: ZooKeeperOptions) -> Self {
         let started = tokio::task::spawn_blocking(move || Process::start_with(&options));
         let zookeeper = started.await.unwrap();
@@ -52,7 +52,7 @@ impl Prepared {
         ZooKeeper::open(&self.url()).unwrap()
     }
 
-    /// How many watches have fired, by the server's own count.
+    /// The number of watches that have fired, as counted by the server.
     pub(crate) fn watches_fired(&self) -> u64 {
         let all = [
             "zk_sum_node_changed_watch_count",
@@ -66,7 +66,7 @@ impl Prepared {
     }
 }
 
-/// A test with a ZooKeeper of its own: one server, or what stands behind the name.
+/// Defines a test with a ZooKeeper of its own: one server, or the options that follow the name.
 macro_rules! test {
     ($name:ident, $server:ident => $body:block) => {
         test!($name, ZooKeeperOptions::new(), $server => $body);
@@ -155,12 +155,12 @@ pub(crate) async fn one(session: &mut ZooKeeperSession, change: Change) -> Commi
         .remove(0)
 }
 
-/// How often a record of this version has been written in its life.
+/// How often the record has been written in its life, from its version.
 pub(crate) fn times_written(version: u64) -> u64 {
     (version & u64::from(u32::MAX)) + 1
 }
 
-/// Changes a record that has this version; the next one.
+/// Changes a record that has this version, and returns the next version.
 pub(crate) async fn put(
     session: &mut ZooKeeperSession,
     of: &str,
@@ -178,13 +178,13 @@ pub(crate) async fn next(listener: &mut ZooKeeperListener) -> Vec<Vec<u8>> {
     told.expect("something is told").unwrap()
 }
 
-/// Nothing is told; and the listener watches from now on.
+/// Checks that no wake-up arrives. Afterwards the listener has a watch.
 pub(crate) async fn idle(listener: &mut ZooKeeperListener) {
     let told = tokio::time::timeout(CALM, listener.next()).await;
     assert!(told.is_err(), "{told:?}");
 }
 
-/// A client of ZooKeeper itself, for what administrators do.
+/// A plain ZooKeeper client, for what administrators do.
 pub(crate) async fn admin(server: &Prepared) -> zookeeper_client::Client {
     let address = server.zookeeper.addr(0).to_string();
     zookeeper_client::Client::connect(&address).await.unwrap()
