@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_url_is_read() {
+    fn url_with_every_part_is_parsed() {
         let address =
             Address::parse("zk://ann:s%40/x@h1:2181+[::1]:2182+h3/a/b?timeout=1s&session=4s");
         let address = address.unwrap();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_a_port_has_the_usual_one() {
+    fn host_without_a_port_gets_port_2181() {
         for (host, with) in [("h", "h:2181"), ("h:1", "h:1"), ("[::1]", "[::1]:2181")] {
             assert_eq!(with_port(host), with);
         }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_has_a_default() {
+    fn url_without_path_and_settings_gets_the_defaults() {
         for url in ["zk://h", "zk://h/", "zk://h?"] {
             let address = Address::parse(url).unwrap();
             assert_eq!(address.name(), "zk h/quorate");
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_url_is_refused_with_the_reason_and_without_the_password() {
+    fn invalid_url_is_refused_with_the_reason_and_without_the_password() {
         for (url, why) in [
             ("redis://h", "scheme is \"redis\""),
             ("h:2181", "does not begin"),

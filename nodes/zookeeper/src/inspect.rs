@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_member_says_is_read_and_moves_no_cursor() {
+    fn srvr_answer_is_parsed_and_stripped_of_control_characters() {
         let mut found = Inspection::new(NodeName::new("zk"));
         read(
             &mut found,

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_go_into_paths_and_come_back() {
+    fn record_names_survive_the_hexadecimal_encoding() {
         let all: Vec<u8> = (0..=255).collect();
         for name in [&b""[..], b"a", b"a/b\0", &all] {
             let text = hex(name);

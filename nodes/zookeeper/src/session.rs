@@ -479,7 +479,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_that_left_nothing_is_not_said_of_a_batch_that_did() {
+    fn batch_with_one_applied_commit_does_not_report_that_nothing_was_applied() {
         let missing = || Err(Fault::Unprepared("x".into()));
         let done = || Ok(Committed::Done(vec![1]));
         assert!(

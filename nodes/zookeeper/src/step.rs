@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_of_records_are_those_of_znodes_in_one_life() {
+    fn record_version_combines_life_and_znode_version() {
         for znode in [0, 1, i32::MAX, i32::MIN, -2] {
             let known = of_znode(version(LIFE, znode));
             assert!(matches!(known, Known::At(LIFE, at) if at == znode));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn every_step_asks_for_the_version() {
+    fn every_change_requires_the_expected_version() {
         let write = |version| steps(&change(version, Some(b"x")), 7);
         let look = |version| steps(&change(version, None), 7);
         assert_eq!(write(0).unwrap(), [Step::Room, Step::Create(7)]);

@@ -30,16 +30,16 @@ async fn path(url: String) -> arm::Arm {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_zookeeper_keeps_the_contract_of_all_masters() {
-    let Some(server) = server("a_zookeeper_keeps_the_contract_of_all_masters") else {
+async fn zookeeper_passes_the_contract_of_all_masters() {
+    let Some(server) = server("zookeeper_passes_the_contract_of_all_masters") else {
         return;
     };
     keeps_the_contract(|name| path(server.url(&format!("/{name}")))).await;
 }
 
 #[test]
-fn a_zookeeper_agrees_with_the_master_in_memory() {
-    let Some(server) = server("a_zookeeper_agrees_with_the_master_in_memory") else {
+fn zookeeper_agrees_with_the_memory_master() {
+    let Some(server) = server("zookeeper_agrees_with_the_memory_master") else {
         return;
     };
     let number = std::cell::Cell::new(0);

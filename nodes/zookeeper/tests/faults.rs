@@ -19,7 +19,7 @@ async fn refusal(url: &str) -> Fault {
     }
 }
 
-test!(a_path_that_is_not_there_is_named_with_the_command_that_makes_it, server => {
+test!(missing_path_is_reported_with_the_command_that_creates_it, server => {
     let url = server.zookeeper.url("/not/there");
     let refused = refusal(&url).await;
     let command = format!("quorate prepare {url}");
@@ -34,7 +34,7 @@ test!(a_path_that_is_not_there_is_named_with_the_command_that_makes_it, server =
     ZooKeeper::open(&url).unwrap().connect().await.unwrap();
 });
 
-test!(the_paths_of_one_ensemble_are_one_server, server => {
+test!(two_paths_of_one_ensemble_count_as_one_server, server => {
     let (_, here) = server.store().connect().await.unwrap();
     let url = server.zookeeper.url("/elsewhere");
     prepare(&url).await.unwrap();
@@ -46,7 +46,7 @@ test!(the_paths_of_one_ensemble_are_one_server, server => {
     assert_ne!(here.run, other.run);
 });
 
-test!(a_path_that_was_removed_under_a_session_is_a_fault_and_not_a_new_one, server => {
+test!(path_removed_under_a_session_is_a_fault_and_is_not_recreated, server => {
     let (mut session, _) = server.store().connect().await.unwrap();
     let admin = admin(&server).await;
     for path in ["/a/locks/records", "/a/locks/wake", "/a/locks/identity", "/a/locks"] {
@@ -57,7 +57,7 @@ test!(a_path_that_was_removed_under_a_session_is_a_fault_and_not_a_new_one, serv
     assert!(matches!(refusal(&server.url()).await, Fault::Unprepared(_)));
 });
 
-test!(a_user_is_let_in_and_nobody_else, server => {
+test!(znodes_of_a_user_are_readable_by_that_user_only, server => {
     let with = |user: &str| server.zookeeper.url("/guarded").replace("zk://", &format!("zk://{user}"));
     prepare(&with("ann:s3cret@")).await.unwrap();
     let mine = ZooKeeper::open(&with("ann:s3cret@")).unwrap();
@@ -75,7 +75,7 @@ test!(a_user_is_let_in_and_nobody_else, server => {
     assert!(!format!("{mine:?}").contains("s3cret"));
 });
 
-test!(a_server_that_keeps_sessions_too_short_is_refused_with_the_cure, _server => {
+test!(server_with_too_short_sessions_is_refused_with_the_remedy, _server => {
     let options = ZooKeeperOptions::new().sessions(Duration::from_millis(100), Duration::from_millis(800));
     let short = Prepared::bare(options).await;
     let refused = refusal(&format!("{}?timeout=500ms", short.zookeeper.url("/a/locks"))).await;
@@ -88,7 +88,7 @@ test!(a_server_that_keeps_sessions_too_short_is_refused_with_the_cure, _server =
     ZooKeeper::open(&url).unwrap().connect().await.unwrap();
 });
 
-test!(a_server_that_is_not_there_is_down_and_says_why, server => {
+test!(absent_server_is_down_with_the_reason, server => {
     server.zookeeper.kill(0).unwrap();
     let refused = refusal(&server.url()).await;
     let host = server.zookeeper.addr(0).to_string();
@@ -114,7 +114,7 @@ test!(
     }
 );
 
-test!(an_inspection_tells_what_it_is_and_what_is_wrong, server => {
+test!(inspection_reports_the_server_and_its_faults, server => {
     let seen = server.store().inspect().await;
     assert_eq!(seen.fault, None);
     assert_eq!(seen.server.as_deref(), Some("zookeeper"));

@@ -87,7 +87,7 @@ async fn forty(clients: Vec<Redlock>) -> Duration {
     began.elapsed()
 }
 
-test!(one_zookeeper_alone_keeps_a_lock, server => {
+test!(lock_over_one_zookeeper_excludes_a_second_client, server => {
     let (mine, yours) = (client(&server), client(&server));
     let first = mine.acquire("a").await.unwrap();
     assert!(is_held(&yours, "a").await);
@@ -99,13 +99,13 @@ test!(one_zookeeper_alone_keeps_a_lock, server => {
     second.release().await;
 });
 
-test!(ten_clients_of_one_zookeeper_are_never_two_inside, server => {
+test!(ten_clients_of_one_zookeeper_never_hold_the_lock_together, server => {
     let took = forty((0..10).map(|_| client(&server)).collect()).await;
     // Without wake-ups it takes half a minute.
     assert!(took < Duration::from_secs(15), "{took:?}");
 });
 
-test!(a_release_fires_one_watch_however_many_wait, server => {
+test!(release_fires_one_watch_for_any_number_of_waiters, server => {
     let clients: Vec<_> = (0..6).map(|_| client(&server)).collect();
     let guard = clients[0].acquire("a").await.unwrap();
     let waiting: Vec<_> = clients[1..]
@@ -125,7 +125,7 @@ test!(a_release_fires_one_watch_however_many_wait, server => {
     }
 });
 
-test!(a_holder_that_dies_is_replaced_after_its_lease_and_not_before, server => {
+test!(dead_holder_is_replaced_after_its_lease_and_not_before, server => {
     let ttl = Duration::from_secs(3);
     let url = server.url_with("timeout=700ms");
     let dead = settings_of(&url).ttl(ttl).build().unwrap();
@@ -150,7 +150,7 @@ test!(a_holder_that_dies_is_replaced_after_its_lease_and_not_before, server => {
     assert!(guard.fencing_token().unwrap() > token);
 });
 
-test!(a_held_lock_outlives_a_server_that_stands_still_for_longer_than_its_session, server => {
+test!(held_lock_survives_a_server_stopped_for_longer_than_its_session, server => {
     let url = server.url_with("session=1s&timeout=400ms");
     let ttl = Duration::from_secs(12);
     let redlock = settings_of(&url).ttl(ttl).build().unwrap();
@@ -189,7 +189,7 @@ test!(
     }
 );
 
-test!(two_redis_and_one_zookeeper_are_one_quorum, server => {
+test!(two_redis_and_one_zookeeper_form_one_quorum, server => {
     let masters = Masters::start(2).unwrap();
     let took = forty((0..10).map(|_| mixed(&server, &masters)).collect()).await;
     assert!(took < Duration::from_secs(15), "{took:?}");
@@ -210,7 +210,7 @@ test!(two_redis_and_one_zookeeper_are_one_quorum, server => {
     assert!(!is_held(&mine, "a").await);
 });
 
-test!(two_urls_of_one_zookeeper_are_one_vote, server => {
+test!(two_urls_of_one_zookeeper_count_as_one_vote, server => {
     let other = format!("{}?timeout=4s", server.zookeeper.url("/elsewhere"));
     quorate_zookeeper::prepare(&other).await.unwrap();
     let redlock = settings(&server)
@@ -223,7 +223,7 @@ test!(two_urls_of_one_zookeeper_are_one_vote, server => {
     assert!(said.contains("SameServer"), "{said}");
 });
 
-test!(a_zookeeper_that_is_not_prepared_is_no_lock_and_says_so_at_once, server => {
+test!(unprepared_zookeeper_fails_the_acquisition_at_once, server => {
     let url = format!("{}?timeout=4s", server.zookeeper.url("/nowhere"));
     let redlock = settings_of(&url).build().unwrap();
     let began = Instant::now();
@@ -265,7 +265,7 @@ fn wall_micros() -> u64 {
     since.as_micros() as u64
 }
 
-test!(a_machine_whose_clock_is_ahead_draws_numbers_by_the_ensembles_clock_and_switches_no_job_off, server => {
+test!(once_job_follows_the_clock_of_the_ensemble_when_the_caller_is_ahead, server => {
     let month = Duration::from_secs(30 * 24 * 3600);
     let period = Duration::from_secs(24 * 3600);
     let ahead = settings(&server).runtime(Arc::new(Ahead(month)));

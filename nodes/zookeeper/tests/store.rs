@@ -10,7 +10,7 @@ use quorate_testbed::ZooKeeperOptions;
 use quorate_zookeeper::ZooKeeper;
 use support::*;
 
-test!(what_is_committed_is_loaded_and_has_a_new_version_each_time, server => {
+test!(committed_record_is_loaded_with_a_new_version_each_time, server => {
     let mut session = session(&server).await;
     assert_eq!(load(&mut session, "a").await, (0, Vec::new()));
     let mut seen = vec![0];
@@ -28,7 +28,7 @@ test!(what_is_committed_is_loaded_and_has_a_new_version_each_time, server => {
     assert_eq!(load(&mut session, "a").await, (last + 1, Vec::new()));
 });
 
-test!(a_commit_that_names_another_version_does_nothing, server => {
+test!(commit_with_another_version_changes_nothing, server => {
     let mut session = session(&server).await;
     assert_eq!(one(&mut session, change("a", 3, b"x")).await, Committed::Stale);
     assert_eq!(load(&mut session, "a").await, (0, Vec::new()));
@@ -44,7 +44,7 @@ test!(a_commit_that_names_another_version_does_nothing, server => {
     assert_eq!(load(&mut session, "a").await, (second[0], b"2".to_vec()));
 });
 
-test!(a_batch_is_done_in_order_and_each_commit_by_itself, server => {
+test!(batch_is_applied_in_order_and_each_commit_independently, server => {
     let mut session = session(&server).await;
     let batch: Vec<Commit> = (0..64)
         .map(|i| change(&format!("r{i}"), u64::from(i % 3 == 0), &[i]))
@@ -67,7 +67,7 @@ test!(a_batch_is_done_in_order_and_each_commit_by_itself, server => {
     }
 });
 
-test!(several_records_change_together_or_not_at_all, server => {
+test!(commit_of_several_records_is_applied_as_a_whole_or_not_at_all, server => {
     let mut session = session(&server).await;
     let first = put(&mut session, "a", 0, b"1").await;
     let both = |a, b| Commit { changes: vec![change("a", a, b"2"), change("b", b, b"2")], wakes: vec![] };
@@ -82,7 +82,7 @@ test!(several_records_change_together_or_not_at_all, server => {
     assert_eq!(load(&mut session, "b").await, (versions[1], b"2".to_vec()));
 });
 
-test!(a_record_that_is_only_looked_at_decides_and_stays_as_it_is, server => {
+test!(record_that_is_only_compared_decides_the_commit_and_is_unchanged, server => {
     let mut session = session(&server).await;
     let first = put(&mut session, "a", 0, b"1").await;
     let with = |a: u64, none: u64| Commit {
@@ -105,7 +105,7 @@ test!(a_record_that_is_only_looked_at_decides_and_stays_as_it_is, server => {
     assert_eq!(one(&mut session, look("a", 0)).await, Committed::Stale);
 });
 
-test!(what_is_removed_by_its_version_is_gone_and_made_anew_it_never_has_that_version_again, server => {
+test!(record_created_again_after_its_removal_never_has_an_earlier_version, server => {
     let mut first = session(&server).await;
     let mut second = session(&server).await;
     let mut seen = std::collections::BTreeSet::new();
@@ -135,7 +135,7 @@ test!(what_is_removed_by_its_version_is_gone_and_made_anew_it_never_has_that_ver
     }
 });
 
-test!(what_stands_where_a_record_should_be_and_is_none_is_shown_as_one_that_nobody_can_change, server => {
+test!(foreign_znode_in_place_of_a_record_is_shown_as_unchangeable, server => {
     let admin = admin(&server).await;
     let options = zookeeper_client::CreateMode::Persistent.with_acls(zookeeper_client::Acls::anyone_all());
     for path in ["/a/locks/records/61", "/a/locks/records/62", "/a/locks/records/62/strange"] {
@@ -149,7 +149,7 @@ test!(what_stands_where_a_record_should_be_and_is_none_is_shown_as_one_that_nobo
     assert_eq!(one(&mut session, change("a", 0, b"1")).await, Committed::Stale);
 });
 
-test!(of_sessions_that_change_the_same_record_exactly_one_does, server => {
+test!(of_concurrent_commits_to_one_record_exactly_one_is_applied, server => {
     let mut first = session(&server).await;
     let mut second = session(&server).await;
     for round in 0..50 {
@@ -164,7 +164,7 @@ test!(of_sessions_that_change_the_same_record_exactly_one_does, server => {
     }
 });
 
-test!(several_records_in_opposite_orders_never_wait_for_each_other, server => {
+test!(commits_of_the_same_records_in_opposite_orders_never_block_each_other, server => {
     let counted = std::sync::atomic::AtomicU64::new(0);
     let work = async |order: [&'static str; 2]| {
         let mut session = session(&server).await;
@@ -184,7 +184,7 @@ test!(several_records_in_opposite_orders_never_wait_for_each_other, server => {
     assert_eq!(times_written(a), counted.into_inner());
 });
 
-test!(names_of_any_bytes_and_of_full_length_are_kept_apart, server => {
+test!(names_of_any_bytes_and_full_length_name_different_records, server => {
     let mut session = session(&server).await;
     let names: Vec<Vec<u8>> = vec![
         vec![], vec![0], b"/".to_vec(), b"a/b".to_vec(), b"-".to_vec(), b"2d".to_vec(), vec![0xff; 2_100], vec![0xff; 2_099],
@@ -208,7 +208,7 @@ test!(names_of_any_bytes_and_of_full_length_are_kept_apart, server => {
     }
 });
 
-test!(a_state_that_is_too_large_is_refused_and_the_session_stays, server => {
+test!(too_large_state_is_refused_and_the_session_stays_usable, server => {
     let mut session = session(&server).await;
     let large = vec![1; 1_000_000];
     assert!(matches!(one(&mut session, change("a", 0, &large)).await, Committed::Done(_)));
@@ -219,7 +219,7 @@ test!(a_state_that_is_too_large_is_refused_and_the_session_stays, server => {
     assert_eq!(load(&mut session, "b").await.0, 0);
 });
 
-test!(what_a_dropped_future_left_behind_finds_another_version, server => {
+test!(late_commit_of_a_dropped_future_finds_another_version, server => {
     let mut first = session(&server).await;
     let mut second = session(&server).await;
     let made = put(&mut first, "a", 0, b"0").await;
@@ -246,7 +246,7 @@ test!(what_a_dropped_future_left_behind_finds_another_version, server => {
     assert_eq!(load(&mut second, "a").await, (now, b"next".to_vec()));
 });
 
-test!(a_process_is_told_every_word_and_nobody_else_is_woken, server => {
+test!(listener_receives_every_word_for_its_process_and_no_other, server => {
     let mut session = session(&server).await;
     let mut mine = listener(&server, "00000000000000aa").await;
     let mut other = listener(&server, "00000000000000bb").await;
@@ -268,7 +268,7 @@ test!(a_process_is_told_every_word_and_nobody_else_is_woken, server => {
     assert_eq!(server.watches_fired() - fired, 20, "one watch a wake-up");
 });
 
-test!(several_words_for_one_process_in_one_commit_are_one_wake_up, server => {
+test!(several_words_of_one_commit_arrive_as_one_wake_up, server => {
     let mut session = session(&server).await;
     let mut mine = listener(&server, "00000000000000aa").await;
     idle(&mut mine).await;
@@ -281,7 +281,7 @@ test!(several_words_for_one_process_in_one_commit_are_one_wake_up, server => {
     assert_eq!(server.watches_fired() - fired, 1);
 });
 
-test!(a_wake_up_for_a_process_that_is_gone_does_not_hold_up_the_commit, server => {
+test!(wake_up_for_a_dead_process_does_not_delay_the_commit, server => {
     let mut session = session(&server).await;
     let mut there = listener(&server, "00000000000000aa").await;
     let gone = listener(&server, "00000000000000bb").await;
@@ -296,7 +296,7 @@ test!(a_wake_up_for_a_process_that_is_gone_does_not_hold_up_the_commit, server =
     idle(&mut there).await;
 });
 
-test!(what_was_said_while_nobody_looked_is_told_as_something, server => {
+test!(overwritten_wake_ups_are_reported_as_an_unspecified_one, server => {
     let mut session = session(&server).await;
     let mut mine = listener(&server, "00000000000000aa").await;
     for word in ["one", "two", "three"] {
@@ -310,7 +310,7 @@ test!(what_was_said_while_nobody_looked_is_told_as_something, server => {
     assert_eq!(next(&mut mine).await, [b"four".to_vec()]);
 });
 
-test!(a_second_listener_of_a_process_takes_the_place_of_the_first, server => {
+test!(second_listener_of_a_process_replaces_the_first, server => {
     let mut session = session(&server).await;
     let mut first = listener(&server, "00000000000000aa").await;
     idle(&mut first).await;
@@ -324,7 +324,7 @@ test!(a_second_listener_of_a_process_takes_the_place_of_the_first, server => {
     assert_eq!(next(&mut second).await, [b"w".to_vec()]);
 });
 
-test!(a_server_that_stood_still_for_longer_than_a_session_ends_it_and_keeps_the_records, server => {
+test!(server_stopped_for_longer_than_a_session_ends_it_and_keeps_the_records, server => {
     let url = server.url_with("session=1s&timeout=400ms");
     let store = ZooKeeper::open(&url).unwrap();
     let (mut session, _) = store.connect().await.unwrap();
@@ -345,7 +345,7 @@ test!(a_server_that_stood_still_for_longer_than_a_session_ends_it_and_keeps_the_
     assert_eq!(next(&mut mine).await, [b"w".to_vec()]);
 });
 
-test!(a_killed_server_is_noticed_at_once_and_has_forgotten_nothing, server => {
+test!(killed_server_is_noticed_at_once_and_keeps_its_records, server => {
     let store = server.store();
     let (mut session, before) = store.connect().await.unwrap();
     let mut done = Vec::new();
@@ -368,7 +368,7 @@ test!(a_killed_server_is_noticed_at_once_and_has_forgotten_nothing, server => {
     assert!(after.uptime.is_none(), "it loses nothing");
 });
 
-test!(a_session_tells_the_date_of_its_last_change_from_its_beginning_on, server => {
+test!(session_knows_the_date_of_its_last_change_from_the_start, server => {
     let mut session = session(&server).await;
     let near = |date: Option<u64>| {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
