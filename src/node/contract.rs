@@ -7,8 +7,10 @@ use super::context::{Abilities, Context};
 use super::fault::Fault;
 use super::inspection::Inspection;
 use super::name::NodeName;
-use super::request::{Reply, Request, Subscriber};
+use super::reply::Reply;
+use super::request::Request;
 use super::scope::Scope;
+use super::wake::Subscriber;
 
 /// One independent master.
 ///

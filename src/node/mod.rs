@@ -6,7 +6,9 @@
 //! decides that a lock is held; it has one vote.
 
 mod actor;
+mod answer;
 pub(crate) mod change;
+mod claim;
 mod context;
 mod contract;
 mod fault;
@@ -17,26 +19,33 @@ pub mod memory;
 mod name;
 pub(crate) mod note;
 pub(crate) mod redis;
-pub(crate) mod request;
+mod reply;
+mod request;
 mod scope;
+mod shape;
 #[cfg(any(test, feature = "node"))]
 pub mod store;
 #[cfg(any(test, feature = "testing"))]
 mod stream;
-
 mod text;
+mod token;
+mod value;
+mod wake;
 
+pub use answer::{Answer, Extended, Hold, KeyState, QueueInfo, Waiter};
 pub use change::{ChangeOrder, ChangeSeen};
+pub use claim::{Claim, Fairness, Ticket};
 pub use context::{Abilities, Context};
 pub use contract::Node;
 pub use fault::Fault;
 pub use name::NodeName;
 pub use note::Note;
-pub use request::{
-    Answer, Claim, Class, ExtendItem, Extended, Fairness, Group, Hold, KeyState, Mode, NewValue,
-    NoteItem, Page, Part, Permit, Phase, QueueInfo, Reply, ReplySink, Request, ServerRun,
-    StoredValue, Subscriber, Ticket, Token, Waiter, WakeSink,
-};
+pub use reply::{Phase, Reply, ReplySink};
+pub use request::{ExtendItem, NoteItem, Page, Request};
 pub use scope::Scope;
+pub use shape::{Class, Group, Mode, Part, Permit};
 #[cfg(any(test, feature = "testing"))]
 pub use stream::{Dial, Stream};
+pub use token::Token;
+pub use value::{NewValue, ServerRun, StoredValue};
+pub use wake::{Subscriber, WakeSink};

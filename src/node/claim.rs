@@ -1,0 +1,175 @@
+//! One attempt on one lock, as every message names it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::shape::{Group, Permit};
+use super::token::Token;
+
+/// A waiter's place in the queue: the same ticket on every master, from the first message to the last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// The waiter's id: 16 hexadecimal digits that name its process, a colon, and its number in that process.
+    pub waiter: Arc<str>,
+    /// The waiter's rank; the waiter id breaks ties.
+    pub number: u64,
+    /// How long each heartbeat keeps the place.
+    pub heartbeat: Duration,
+}
+
+/// Whether a claim waits its turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fairness {
+    /// First come, first served. With a ticket the claim has a place in the queue; without one it is a try that
+    /// takes no place.
+    Fair(Option<Box<Ticket>>),
+    /// The first claim that finds the lock free gets it. No queue keys are read or written.
+    Unordered,
+}
+
+/// What a claim is beside one key that is held exclusively.
+#[derive(Debug)]
+enum Beside {
+    Group(Group),
+    Permit(Permit),
+}
+
+/// One attempt on one lock: what every message about it names.
+#[derive(Debug)]
+pub struct Claim {
+    key: Arc<[u8]>,
+    prefix: u16,
+    token: Token,
+    fenced: bool,
+    fairness: Fairness,
+    withdrawn: AtomicBool,
+    beside: Option<Box<Beside>>,
+    noted: AtomicBool,
+}
+
+impl Claim {
+    /// A claim on `prefix` + `resource`.
+    pub fn new(prefix: &str, resource: &[u8], token: Token, fenced: bool) -> Self {
+        let key = [prefix.as_bytes(), resource].concat().into();
+        Self::on(key, prefix.len(), token, fenced)
+    }
+
+    /// A claim on a lock key. The resource begins after its first `prefix` bytes.
+    pub(crate) fn on(key: Arc<[u8]>, prefix: usize, token: Token, fenced: bool) -> Self {
+        Self {
+            key,
+            prefix: u16::try_from(prefix).unwrap_or(u16::MAX),
+            token,
+            fenced,
+            fairness: Fairness::Unordered,
+            withdrawn: AtomicBool::new(false),
+            beside: None,
+            noted: AtomicBool::new(false),
+        }
+    }
+
+    /// The same claim on these keys; the first of them is the claim's own key.
+    #[must_use]
+    pub fn with_group(mut self, group: Group) -> Self {
+        self.beside = Some(Box::new(Beside::Group(group)));
+        self
+    }
+
+    /// The same claim on a slot of a semaphore; the key of the slot is the claim's own key.
+    #[must_use]
+    pub fn with_permit(mut self, permit: Permit) -> Self {
+        self.beside = Some(Box::new(Beside::Permit(permit)));
+        self
+    }
+
+    /// The slot, if the claim is on a semaphore.
+    pub fn permit(&self) -> Option<&Permit> {
+        match self.beside.as_deref() {
+            Some(Beside::Permit(permit)) => Some(permit),
+            _ => None,
+        }
+    }
+
+    /// The keys and modes, if the claim is not on one key held exclusively.
+    pub fn group(&self) -> Option<&Group> {
+        match self.beside.as_deref() {
+            Some(Beside::Group(group)) => Some(group),
+            _ => None,
+        }
+    }
+
+    /// All lock keys of the claim.
+    pub fn keys(&self) -> impl Iterator<Item = &Arc<[u8]>> {
+        let parts = self.group().map_or(&[][..], Group::parts);
+        let alone = self.group().is_none().then_some(&self.key);
+        alone.into_iter().chain(parts.iter().map(|part| &part.key))
+    }
+
+    /// The same claim with this fairness.
+    #[must_use]
+    pub fn with_fairness(mut self, fairness: Fairness) -> Self {
+        self.fairness = fairness;
+        self
+    }
+
+    /// Whether the claim waits its turn.
+    pub fn fairness(&self) -> &Fairness {
+        &self.fairness
+    }
+
+    /// The claim's place in the queue, if it has one.
+    pub fn ticket(&self) -> Option<&Ticket> {
+        match &self.fairness {
+            Fairness::Fair(ticket) => ticket.as_deref(),
+            Fairness::Unordered => None,
+        }
+    }
+
+    /// The lock key, the same on every master; of several keys, the first.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// The lock key, shared.
+    pub(crate) fn shared_key(&self) -> &Arc<[u8]> {
+        &self.key
+    }
+
+    /// The resource: the lock key without the prefix.
+    pub fn resource(&self) -> &[u8] {
+        self.key.get(usize::from(self.prefix)..).unwrap_or_default()
+    }
+
+    /// The random value of this attempt.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Whether the masters keep a fencing counter for the lock.
+    pub fn fenced(&self) -> bool {
+        self.fenced
+    }
+
+    /// Withdraws the claim: from now on only releases are sent for it. Call this before the releases are
+    /// queued, so that no node sends an acquire or an extension behind them.
+    pub fn withdraw(&self) {
+        self.withdrawn.store(true, Ordering::Release);
+    }
+
+    /// Marks that a note may exist from now on, so that the release deletes it as well. Call this before the note
+    /// is queued.
+    pub fn take_note(&self) {
+        self.noted.store(true, Ordering::Release);
+    }
+
+    /// Whether a note may exist on a master.
+    pub fn is_noted(&self) -> bool {
+        self.noted.load(Ordering::Acquire)
+    }
+
+    /// Whether the claim has been withdrawn.
+    pub fn is_withdrawn(&self) -> bool {
+        self.withdrawn.load(Ordering::Acquire)
+    }
+}

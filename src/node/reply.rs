@@ -1,0 +1,165 @@
+//! Where the answer to one message goes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::answer::Answer;
+use super::fault::Fault;
+use super::name::NodeName;
+use crate::metrics;
+
+/// The step of a lock's life to which a message belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Phase {
+    /// Taking the lock.
+    Acquire,
+    /// Agreeing on the fencing token.
+    Confirm,
+    /// Releasing it.
+    Release,
+    /// Extending it.
+    Extend,
+    /// Looking at it.
+    Look,
+    /// Reading and writing the value under it.
+    Value,
+}
+
+impl Phase {
+    /// All phases, for metrics. The match has no wildcard, so a new phase does not compile until it is listed here.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        std::iter::successors(Some(Phase::Acquire), |phase| match phase {
+            Phase::Acquire => Some(Phase::Confirm),
+            Phase::Confirm => Some(Phase::Release),
+            Phase::Release => Some(Phase::Extend),
+            Phase::Extend => Some(Phase::Look),
+            Phase::Look => Some(Phase::Value),
+            Phase::Value => None,
+        })
+    }
+
+    /// The name in log fields and machine-readable output; stable across versions.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Acquire => "acquire",
+            Self::Confirm => "confirm",
+            Self::Release => "release",
+            Self::Extend => "extend",
+            Self::Look => "look",
+            Self::Value => "value",
+        }
+    }
+}
+
+/// Receives the answers of a fan-out.
+pub trait ReplySink: Send + Sync + 'static {
+    /// `node` answers the message of `phase`. Called once per message, from any task; must not block.
+    fn answered(&self, node: usize, phase: Phase, answer: Result<Answer, Fault>);
+
+    /// An answer that arrived after its timeout was reported; for reports only.
+    fn late(&self, _node: usize, _phase: Phase, _answer: &Result<Answer, Fault>) {}
+}
+
+/// Where the answer to one message goes. A reply that is dropped without an answer reports
+/// [`Fault::Disconnected`], so that no caller waits for a node that is gone.
+pub struct Reply {
+    sink: Option<Arc<dyn ReplySink>>,
+    node: u16,
+    phase: Phase,
+    answered: bool,
+    message: Option<metrics::Message>,
+}
+
+impl Reply {
+    /// A reply to `sink`, for the message of `phase` to `node`.
+    pub fn new(sink: Arc<dyn ReplySink>, node: usize, phase: Phase) -> Self {
+        let node = u16::try_from(node).unwrap_or(u16::MAX);
+        Self {
+            sink: Some(sink),
+            node,
+            phase,
+            answered: false,
+            message: None,
+        }
+    }
+
+    /// A reply without a receiver.
+    pub fn ignored() -> Self {
+        Self {
+            sink: None,
+            node: 0,
+            phase: Phase::Release,
+            answered: true,
+            message: None,
+        }
+    }
+
+    /// The same reply; metrics count its outcome and latency for the master of this name.
+    pub(crate) fn counted(mut self, name: &NodeName) -> Self {
+        self.message = Some(metrics::Message::to(|| name.shared()));
+        self
+    }
+
+    /// Passes the answer on. After [`time_out`](Self::time_out) the answer is passed on as late.
+    pub fn answer(mut self, answer: Result<Answer, Fault>) {
+        let Some(sink) = self.sink.take() else { return };
+        if let Some(message) = &self.message {
+            if self.answered {
+                message.late(self.phase.as_str());
+            } else {
+                count(message, self.phase, answer.as_ref().err());
+            }
+        }
+        if self.answered {
+            sink.late(self.node.into(), self.phase, &answer);
+        } else {
+            self.answered = true;
+            sink.answered(self.node.into(), self.phase, answer);
+        }
+    }
+
+    /// Reports `fault` now, and keeps the reply for a late answer.
+    pub fn time_out(&mut self, fault: Fault) {
+        if let (Some(sink), false) = (&self.sink, self.answered) {
+            self.answered = true;
+            if let Some(message) = &self.message {
+                count(message, self.phase, Some(&fault));
+            }
+            sink.answered(self.node.into(), self.phase, Err(fault));
+        }
+    }
+}
+
+fn count(message: &metrics::Message, phase: Phase, fault: Option<&Fault>) {
+    let phase = phase.as_str();
+    match fault {
+        None => message.answered(phase),
+        Some(fault) => {
+            let said = !matches!(fault, Fault::Timeout(_) | Fault::Stalled);
+            message.failed(phase, fault.kind(), said);
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let (Some(sink), false) = (self.sink.take(), self.answered) {
+            let gone = Fault::Disconnected(Arc::from("the node was shut down"));
+            if let Some(message) = &self.message {
+                count(message, self.phase, Some(&gone));
+            }
+            sink.answered(self.node.into(), self.phase, Err(gone));
+        }
+    }
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reply")
+            .field("node", &self.node)
+            .field("phase", &self.phase)
+            .field("answered", &self.answered)
+            .finish_non_exhaustive()
+    }
+}

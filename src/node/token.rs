@@ -1,0 +1,52 @@
+//! The random value of one attempt.
+
+use std::fmt;
+
+/// The random value of one attempt: 128 bits from the operating system's generator, written to
+/// the lock key as 32 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Token([u8; 16]);
+
+impl Token {
+    /// A token of these bytes.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes.
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        self.0
+    }
+
+    /// Parses the value of a lock key; `None` if the value is not a token.
+    pub(crate) fn from_hex(value: &[u8]) -> Option<Self> {
+        let digits = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let fits = value.len() == 32 && value.iter().all(digits);
+        let number = u128::from_str_radix(std::str::from_utf8(value).ok()?, 16);
+        Some(Self(number.ok().filter(|_| fits)?.to_be_bytes()))
+    }
+
+    /// The value of the lock key: 32 lower-case hexadecimal digits.
+    pub fn to_hex(self) -> [u8; 32] {
+        // Digits are computed, not looked up, so that the compiler can compute all of them at once.
+        let digit = |nibble: u8| nibble + b'0' + u8::from(nibble > 9) * (b'a' - b'0' - 10);
+        let mut hex = [0; 32];
+        for (pair, byte) in hex.chunks_exact_mut(2).zip(self.0) {
+            pair[0] = digit(byte >> 4);
+            pair[1] = digit(byte & 15);
+        }
+        hex
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}

@@ -1,0 +1,33 @@
+//! Where the wake-ups of one master go.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The subscription of one process to the wake-ups of one master.
+#[derive(Clone)]
+pub struct Subscriber {
+    /// The id of the process: 16 hexadecimal digits.
+    pub process: Arc<str>,
+    /// The index of the master.
+    pub node: usize,
+    /// Where wake-ups go.
+    pub sink: Arc<dyn WakeSink>,
+}
+
+impl fmt::Debug for Subscriber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscriber")
+            .field("process", &self.process)
+            .field("node", &self.node)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Receives wake-ups. A wake-up is a hint: it can be lost, repeated, or late.
+pub trait WakeSink: Send + Sync + 'static {
+    /// `node` reports that `key` may be free. Must not block.
+    fn woken(&self, node: usize, key: &[u8]);
+
+    /// `node` reports that the lock on `key` has a new, elected holder. Must not block.
+    fn announced(&self, _node: usize, _key: &[u8]) {}
+}
