@@ -25,7 +25,7 @@ pub enum BuildError {
     BadMaster {
         /// The address without credentials, or its position in the list.
         master: String,
-        /// What is wrong, and what would be right.
+        /// The problem, and what would be correct.
         why: String,
     },
     /// The same server is listed twice. Its single memory would count as two votes.
@@ -52,7 +52,7 @@ pub enum BuildError {
         what: &'static str,
         /// Its value.
         value: Duration,
-        /// What is wrong, and what would be right.
+        /// The problem, and what would be correct.
         why: String,
     },
     /// The key prefix would collide with quorate's own keys.
@@ -72,7 +72,7 @@ pub enum BuildError {
     BadSetting {
         /// The name of the environment variable, or of the key in the file.
         name: String,
-        /// What is wrong, and what would be right.
+        /// The problem, and what would be correct.
         why: String,
     },
     /// A TLS setting that cannot be used.
@@ -162,7 +162,7 @@ impl Missed {
         self.majority.possible_without(lasting)
     }
 
-    /// Whether so many masters are at another generation that this client cannot get a majority.
+    /// Whether this client cannot get a majority because too many masters are at another generation.
     pub(crate) fn is_outdated(&self) -> bool {
         let other = failed_with(&self.reports, |fault| {
             matches!(fault, Fault::OtherMasters(_))

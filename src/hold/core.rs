@@ -1,4 +1,4 @@
-//! What all locks of one `Redlock` share.
+//! The state that all locks of one `Redlock` share.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -8,13 +8,13 @@ use crate::options::Options;
 use crate::rounds::coordinator::Coordinator;
 use crate::waiting::local_line::LocalLines;
 
-/// What all locks of one `Redlock` share.
+/// The state that all locks of one `Redlock` share.
 pub(crate) struct Core {
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) renewal: Arc<Renewal>,
     pub(crate) lines: Arc<LocalLines>,
-    /// Numbers the waiters. Here and not in a static, so that a run of its own starts from one
-    /// and can be repeated.
+    /// Numbers the waiters. A field instead of a static, so that each simulation run starts at the same number and can
+    /// be repeated.
     pub(crate) waiters: AtomicU64,
     pub(crate) options: Options,
 }

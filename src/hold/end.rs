@@ -5,7 +5,7 @@ use super::schedule::Renewal;
 use crate::outcome::LossCause;
 use crate::rounds::coordinator::Coordinator;
 
-/// Ends a lock that is lost and lets go of what is left of it, so that nobody waits for our ttl.
+/// Ends a lost lock and releases its remaining keys, so that no other client has to wait for their ttl.
 pub(crate) fn end(
     renewal: &Renewal,
     coordinator: &Coordinator,

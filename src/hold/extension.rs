@@ -1,4 +1,4 @@
-//! Prolonging a held lock once, as its holder asks.
+//! Extends a held lock once, at its holder's request.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::rounds::coordinator::Coordinator;
 use crate::rounds::extend::{Votes, extended, said_of_lock};
 use crate::rounds::fan_out::{Collect, FanOut, From};
 
-/// Prolongs `held` to `ttl` from now, which has been checked; `id` is its place in the schedule.
+/// Extends `held` to `ttl` from now. The ttl has been checked; `id` is the lock's id in the schedule.
 pub(super) async fn extend(
     core: &Arc<Core>,
     held: &Arc<Held>,
@@ -53,16 +53,16 @@ pub(super) async fn extend(
         items: items.clone(),
     });
     if held.is_noted() && held.claim.group().is_some() {
-        // The extension of a group does not look at its notes.
+        // The extension of a group does not renew its notes.
         note_again(coordinator, held);
     }
     let settled = fan_out
         .until(|answers| Some(answers.outcome).filter(|outcome| *outcome != Extension::Pending));
-    // After the end of the lock no answer can prolong it.
+    // After the end of the lock no answer can extend it.
     let mut limit = Limit::new(&*coordinator.runtime, held.valid_until());
     let outcome = match limit.wait(settled).await {
         Some(outcome) => outcome,
-        // A renewal beside it may have moved that end
+        // A concurrent renewal may have moved the end
         // (`an_extension_that_a_renewal_overtakes_does_not_call_the_lock_lost`).
         None if held.ended(coordinator.now()).is_none() => Extension::Unknown,
         None => Extension::TooLate,
@@ -114,7 +114,7 @@ impl Collect for ExtendAnswers {
         {
             note_again(&core.coordinator, &self.held);
         }
-        // Counted here and not by the waiting future, which may look much later, or be gone.
+        // Applied here, because the waiting future may be polled much later, or may have been dropped.
         match outcome {
             Extension::Pending => return false,
             Extension::Renewed(until) => {
@@ -134,7 +134,7 @@ impl Collect for ExtendAnswers {
 }
 
 impl ExtendAnswers {
-    /// Ends the lock as a renewal does that finds it lost.
+    /// Ends the lock, as a renewal does that finds it lost.
     fn lose(&mut self, now: Instant) {
         self.held.tell(self.slots.clone());
         let cause = match self.outcome {

@@ -21,26 +21,26 @@ use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::report::NodeReport;
 
-/// A held lock. While it lives and [`is_valid`](Self::is_valid), no other client that follows the
-/// protocol holds the same resource.
+/// A held lock. While the guard exists and [`is_valid`](Self::is_valid), no other client that follows the protocol
+/// holds the same resource.
 ///
-/// Unless it was taken with a fixed lease, it is renewed in the background at a third of its ttl,
-/// until it is released, dropped, lost, or `max_hold` is over. Work that must not go on without
-/// the lock watches [`lost`](Self::lost), and hands [`fencing_token`](Self::fencing_token) to the
-/// resource it writes to: that protects even against a process that was paused past its lease.
+/// The lock is renewed in the background at a third of its ttl, until it is released, dropped, lost, or held for
+/// `max_hold`. A lock with a fixed lease is not renewed. Work that must stop without the lock should watch
+/// [`lost`](Self::lost), and pass [`fencing_token`](Self::fencing_token) to the resource that it writes to. The token
+/// protects even against a process that was paused past its lease.
 ///
-/// A lock is not re-entrant: who holds the guard and acquires the same resource again waits for
-/// itself. Where several parts of a program need the lock, they share the guard.
+/// Locks are not re-entrant: a task that acquires the same resource again while it holds the guard waits for itself. If
+/// several parts of a program need the lock, share the guard.
 ///
-/// Dropping it releases in the background: the releases are queued at once, and sent as long as
-/// the runtime lives. Without a running runtime the keys expire with their ttl.
+/// Dropping the guard releases the lock in the background: the releases are queued at once, and sent as long as the
+/// runtime lives. Without a running runtime the keys expire with their ttl.
 #[must_use = "dropping the guard releases the lock"]
 pub struct LockGuard {
     pub(crate) held: Arc<Held>,
     pub(crate) core: Arc<Core>,
     pub(crate) id: ScheduleId,
     released: bool,
-    /// It has written the value under it.
+    /// Whether the value under the lock has been written with this guard.
     wrote: AtomicBool,
 }
 
@@ -55,21 +55,21 @@ impl LockGuard {
         }
     }
 
-    /// Whether this is the first write under it: a second one would have the same number, and a late copy of the
-    /// first would undo it.
+    /// Whether this is the first write under the lock. A second write would have the same number, and a late copy of
+    /// the first one could undo it.
     pub(crate) fn may_write(&self) -> bool {
         !self.wrote.swap(true, Ordering::Relaxed)
     }
 
-    /// Runs `body` while the lock is held; it is dropped when the lock is lost. An error with the value of a body that
-    /// has run to its end, but for which the lock did not last: this process may have stood still.
+    /// Runs `body` while the lock is held, and drops it when the lock is lost. If the body ran to its end but the lock
+    /// had ended before, for example because the process was paused, the error contains the body's value.
     pub(crate) async fn while_held<T>(
         &self,
         body: impl AsyncFnOnce(&Self) -> T,
     ) -> Result<T, (LossCause, Option<T>)> {
         let lost = std::pin::pin!(self.lost());
         let body = std::pin::pin!(body(self));
-        // The body is polled first: what has finished is not thrown away.
+        // The body is polled first, so that a finished value is not lost.
         let value = match futures::future::select(body, lost).await {
             Either::Left((value, _)) => value,
             Either::Right((cause, _)) => return Err((cause, None)),
@@ -80,12 +80,12 @@ impl LockGuard {
         }
     }
 
-    /// How it ended, if it has.
+    /// How the lock ended; `None` while it is held.
     pub(crate) fn ended(&self) -> Option<LossCause> {
         self.held.ended(self.core.coordinator.now())
     }
 
-    /// The resource that is locked, without the key prefix.
+    /// The locked resource, without the key prefix; the first one if there are several.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {
@@ -96,7 +96,7 @@ impl LockGuard {
         self.held.claim.resource()
     }
 
-    /// The random value of this lock, as it stands in the lock key on the masters.
+    /// The random value of this lock, which the lock key holds on the masters.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {
@@ -108,13 +108,13 @@ impl LockGuard {
         self.held.claim.token()
     }
 
-    /// The fencing number: larger than that of every earlier holder of this resource, agreed by a
-    /// majority. Stays the same through renewals. `None` with `fencing(false)`.
+    /// The fencing token: a number that a majority agreed on, larger than that of every earlier holder of this
+    /// resource. It stays the same through renewals. `None` with `fencing(false)`.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {
     /// let fence = guard.fencing_token().unwrap_or_default();
-    /// // What is written to refuses smaller numbers than the largest it has seen.
+    /// // The system that is written to rejects numbers smaller than the largest it has seen.
     /// let statement = format!("UPDATE report SET text = $1, fence = {fence} WHERE fence <= {fence}");
     /// # drop(statement);
     /// # }
@@ -123,7 +123,7 @@ impl LockGuard {
         self.held.fencing.map(NonZero::get)
     }
 
-    /// All resources that are locked, without the key prefix; most locks have one.
+    /// All locked resources, without the key prefix; most locks have one.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -144,7 +144,7 @@ impl LockGuard {
         alone.into_iter().chain(parts)
     }
 
-    /// Which permit of a semaphore this is, from 0.
+    /// The number of this permit of a semaphore, from 0; `None` for other locks.
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -157,7 +157,7 @@ impl LockGuard {
         self.held.claim.permit().map(|permit| permit.slot().into())
     }
 
-    /// Until when the lock may be counted on, if nothing renews it.
+    /// The end of the lock's validity if no renewal succeeds.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {
@@ -169,7 +169,7 @@ impl LockGuard {
         self.held.valid_until()
     }
 
-    /// How long the lock may still be counted on; zero once it has ended.
+    /// The remaining validity; zero once the lock has ended.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {
@@ -187,15 +187,15 @@ impl LockGuard {
         }
     }
 
-    /// Whether the lock is held now. Look right before each step that needs it: a moment later
-    /// the answer may be another, and only the fencing token protects against that.
+    /// Whether the lock is held now. Check it right before each step that needs the lock. The lock can end a moment
+    /// later, and only the fencing token protects against that.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {
     /// # async fn step(_: u32) {}
     /// for number in 0..10 {
     ///     if !guard.is_valid() {
-    ///         break; // whoever holds it now goes on from here
+    ///         break; // the next holder goes on from here
     ///     }
     ///     step(number).await;
     /// }
@@ -205,15 +205,14 @@ impl LockGuard {
         !self.remaining().is_zero()
     }
 
-    /// Resolves when the lock is no longer held, with the cause: at the deadline even when a
-    /// renewal hangs, and at once when a majority of masters says that it is not ours.
+    /// Resolves with the cause when the lock is no longer held: at the deadline even if a renewal hangs, and at once if
+    /// a majority of masters reports that the lock is not ours.
     ///
-    /// The future stands on its own: it may outlive the guard and then resolves to
-    /// [`LossCause::Released`].
+    /// The future does not borrow the guard. It may outlive the guard, and then resolves to [`LossCause::Released`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping it loses nothing; call it again.
+    /// Dropping the future loses nothing; call `lost` again.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {
@@ -230,26 +229,25 @@ impl LockGuard {
         async move { held.lost(&*runtime).await }
     }
 
-    /// Prolongs the lock to `ttl` from now, once; never shortens it. Renewal goes on beside it.
-    /// The fencing token stays.
+    /// Extends the lock once, to `ttl` from now; never shortens it. The background renewal continues. The fencing token
+    /// stays the same.
     ///
     /// # Errors
     ///
-    /// [`ExtendError::Lost`] when the lock has ended, or ends before a majority has answered: it has
-    /// been given back everywhere then, and [`report`](Self::report) says what each master said;
-    /// [`ExtendError::NoQuorum`] when too few answered: the old validity stands, and it may be
-    /// tried again; [`ExtendError::InvalidTtl`] when `ttl` is above the `max_ttl`, or so short
-    /// that nothing would be left of it.
+    /// - [`ExtendError::Lost`] if the lock has ended, or ends before a majority has answered. It has been released on
+    ///   all masters then, and [`report`](Self::report) has the reply of each.
+    /// - [`ExtendError::NoQuorum`] if too few masters answered. The old validity holds, and the call may be repeated.
+    /// - [`ExtendError::InvalidTtl`] if `ttl` is above `max_ttl`, or so short that no validity would be left.
     ///
     /// # Cancel safety
     ///
-    /// Dropped midway, masters may keep the key longer than the guard knows; the guard's
-    /// validity is never wrong, and release works as ever.
+    /// If the future is dropped, masters may keep the key longer than the guard knows. The guard's validity stays
+    /// correct, and release works as usual.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) -> Result<(), quorate::ExtendError> {
     /// # use std::time::Duration;
-    /// // Nobody renews a fixed lease: before a longer step it is prolonged by hand.
+    /// // A fixed lease is not renewed: extend it before a longer step.
     /// guard.extend(Duration::from_secs(20)).await?;
     /// # Ok(()) }
     /// ```
@@ -261,10 +259,10 @@ impl LockGuard {
         extension::extend(&self.core, &self.held, self.id.get(), ttl).await
     }
 
-    /// Gives the lock back, and waits until a majority of masters has let go: then the next
-    /// holder can have it. The others are released in the background.
+    /// Releases the lock, and waits until a majority of the masters has released it, so that the next holder can take
+    /// it. The other masters are released in the background.
     ///
-    /// Releasing a lock that has already expired is an outcome, not an error.
+    /// Releasing a lock that has already expired is not an error: see [`Released::was_valid`].
     ///
     /// # Cancel safety
     ///
@@ -274,7 +272,7 @@ impl LockGuard {
     /// # async fn example(guard: quorate::LockGuard) {
     /// let released = guard.release().await;
     /// if !released.was_valid {
-    ///     println!("it had ended before: what was written may have been written by two");
+    ///     println!("the lock had ended before: another client may have written meanwhile");
     /// }
     /// # }
     /// ```
@@ -284,7 +282,7 @@ impl LockGuard {
         self.core.renewal.forget(&self.id);
         let fan_out = self.core.coordinator.release(&self.held.claim);
         self.held.end(LossCause::Released);
-        // Where no majority ever answers, the ttl does it.
+        // If no majority answers, the keys expire: wait no longer than the ttl.
         let runtime = &*self.core.coordinator.runtime;
         let mut limit = Limit::new(runtime, runtime.now() + self.held.ttl());
         limit
@@ -312,11 +310,11 @@ impl LockGuard {
         released
     }
 
-    /// What each master answered to the acquire, how fast, and who was late: answers that come
-    /// after the verdict are added as they arrive.
+    /// The reply of each master to the acquire, with its latency. Replies that come after the result was decided are
+    /// added as they arrive.
     ///
-    /// Once a renewal or an extension has not succeeded, what the masters said to that, or to the
-    /// one after it: so after a loss it tells why. [`NodeReport::phase`] is `Extend` then.
+    /// After a renewal or an extension that did not succeed, the replies to that or to the next one. So after a loss
+    /// the report shows the reason. [`NodeReport::phase`] is `Extend` then.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {
@@ -330,8 +328,8 @@ impl LockGuard {
     }
 }
 
-/// Until when a lock is valid; none once it has ended. Unlike [`is_valid`](LockGuard::is_valid) it reads no
-/// clock and changes nothing: a lock whose time is over has not ended before somebody notices.
+/// Until when a lock is valid; `None` once it has ended. Unlike [`is_valid`](LockGuard::is_valid) this function reads
+/// no clock and changes nothing: an expired lock counts as ended only after somebody has noticed.
 #[cfg(any(test, feature = "testing"))]
 pub fn look(guard: &LockGuard) -> Option<Instant> {
     guard.held.look()

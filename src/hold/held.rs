@@ -1,4 +1,4 @@
-//! A held lock as guard and renewal share it: until when it is valid, and how it ended.
+//! The state of a held lock, shared by guard and renewal: its validity, and how it ended.
 
 use std::num::NonZero;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,30 +19,28 @@ use crate::waiting::local_line::{LocalLines, Place};
 pub(crate) struct Holding {
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
-    /// Whether it is renewed in the background.
+    /// Whether the lock is renewed in the background.
     pub(crate) renews: bool,
-    /// What its holder says to those who look.
+    /// The text of the note; `None` for no note.
     pub(crate) says: Option<Arc<str>>,
 }
 
-/// A note is written when its lock has been held for this long: those that are soon given back pay
-/// nothing for it.
+/// The note is written when the lock has been held for this long, so that short holds cost nothing.
 const NOTED_AFTER: Duration = Duration::from_millis(100);
 
-/// So many renewals, of which one looks after the note: two ttls, half of how long a note is kept.
+/// One of this number of renewals renews the note. They take two ttls, half of the note's lifetime.
 const KEPT_EVERY: u8 = 6;
 
-/// One held lock. A process may hold very many: what stands here is kept small
-/// (`a_held_lock_is_small`).
+/// One held lock. A process may hold very many, so this is kept small (`a_held_lock_is_small`).
 pub(crate) struct Held {
     pub(crate) claim: Arc<Claim>,
-    /// The masters count from one.
+    /// The fencing token, never 0: masters count from one.
     pub(crate) fencing: Option<NonZero<u64>>,
-    /// Since when it is held.
+    /// Start of the hold.
     since: Instant,
-    /// What its holder says to those who look; none where it says nothing.
+    /// The text of the note; `None` for no note.
     says: Option<Arc<str>>,
-    /// When `max_hold` is over; `NEVER` without one.
+    /// When `max_hold` ends; `NEVER` without a limit.
     pub(crate) hold_end: Instant,
     state: Mutex<State>,
     changed: Notify,
@@ -55,17 +53,16 @@ struct State {
     valid_until: Instant,
     /// In nanoseconds.
     ttl: u64,
-    /// Where this process knows that it is held, until it has ended.
+    /// The local queues, which count this lock as held until it ends.
     lines: Option<Arc<LocalLines>>,
-    /// With the turn in the local line, which is then passed on.
+    /// Whether the lock has the local turn, which is passed on at its end.
     in_line: bool,
-    /// What the masters said to the acquire, late answers as well; or to the renewal that failed
-    /// since.
+    /// The replies to the acquire, including late ones; after a failed renewal or extension, the replies to that.
     slots: Slots,
     phase: Phase,
-    /// Its note has been written once.
+    /// Whether the note has been written.
     noted: bool,
-    /// How many renewals have left its note alone since one looked after it.
+    /// The number of renewals since one renewed the note.
     unkept: u8,
 }
 
@@ -94,8 +91,8 @@ impl Held {
             renews,
             says,
         } = holding;
-        // Each begins at a place of its own: locks that were taken together do not all look after their
-        // notes in one renewal.
+        // Start at a random count, so that locks that were taken together do not all renew their notes in the same
+        // renewal.
         let unkept = won.claim.token().to_bytes()[0] % KEPT_EVERY;
         let hold_end = max_hold.map_or(Instant::NEVER, |most| won.started + most);
         let held = Arc::new(Self {
@@ -127,7 +124,7 @@ impl Held {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what the masters said to a renewal or an extension that its holder should know of.
+    /// Stores the replies to a renewal or an extension that the holder should know of.
     pub(crate) fn tell(&self, slots: Slots) {
         let mut state = self.state();
         state.slots = slots;
@@ -139,33 +136,33 @@ impl Held {
         self.state().phase == Phase::Extend
     }
 
-    /// What each master said to the acquire, or to a renewal that failed since.
+    /// The reply of each master to the acquire, or to a renewal that failed since.
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
         let state = self.state();
         state.slots.reports(names, state.phase)
     }
 
-    /// What the masters said to a renewal that failed, on one line.
+    /// The replies to a renewal that failed, in one line.
     pub(crate) fn trouble<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Option<String> {
         self.is_troubled()
             .then(|| OneLine(&self.reports(names)).to_string())
     }
 
-    /// When its note is to be written for the first time, as long as it has not been.
+    /// When the note is due to be written for the first time; `None` if it has been written, or if there is none.
     pub(crate) fn note_due(&self) -> Option<Instant> {
         (self.says.is_some() && !self.state().noted).then(|| self.since + NOTED_AFTER)
     }
 
-    /// Its note will be written now, and from now on goes with each renewal.
+    /// Records that the note is being written. From now on the renewals keep it alive.
     pub(crate) fn will_be_noted(&self) {
         self.state().noted = true;
     }
 
-    /// Its note, to be sent now; none where its holder says nothing.
+    /// The note to send now; `None` if the lock has no note.
     pub(crate) fn note(&self, announce: bool, now: Instant, wall_micros: u64) -> Option<NoteItem> {
         let says = self.says.clone()?;
         self.will_be_noted();
-        // Before it is queued: a release that comes behind it takes it along.
+        // Before the note is queued, so that a release that follows it deletes the note.
         self.claim.take_note();
         let held_for = now.saturating_since(self.since).as_millis() as u64;
         Some(NoteItem {
@@ -176,17 +173,17 @@ impl Held {
         })
     }
 
-    /// What its holder says to those who look, but for the time.
+    /// The text of the note, without the time.
     pub(crate) fn says(&self) -> Option<&Arc<str>> {
         self.says.as_ref()
     }
 
-    /// Whether its note has been sent.
+    /// Whether the note has been sent.
     pub(crate) fn is_noted(&self) -> bool {
         self.claim.is_noted()
     }
 
-    /// Whether this renewal looks after the note as well; counts the renewal.
+    /// Counts a renewal, and returns whether it must renew the note as well.
     pub(crate) fn keeps_note(&self) -> bool {
         if !self.is_noted() {
             return false;
@@ -196,24 +193,24 @@ impl Held {
         state.unkept == 0
     }
 
-    /// Whether a master that said this of its keys lacks a note that has been sent.
+    /// Whether a master with this reply has lost a note that was sent.
     pub(crate) fn lacks_note(&self, said: &[Extended]) -> bool {
         let lacks = |said: &Extended| matches!(said, Extended::Restored | Extended::Unnoted);
         self.is_noted() && said.iter().any(lacks)
     }
 
-    /// Since when it is held.
+    /// Start of the hold.
     pub(crate) fn since(&self) -> Instant {
         self.since
     }
 
-    /// Whether it is renewed in the background.
+    /// Whether the lock is renewed in the background.
     pub(crate) fn renews(&self) -> bool {
         self.state().renews
     }
 
-    /// Lets this process know that it is not held any more, and passes the local turn on, if it
-    /// had one: once, and never under the lock of the state.
+    /// Marks the lock as not held in this process, and passes the local turn on if the lock had it. Called once, and
+    /// never under the mutex of the state.
     fn let_go(&self, ended: Option<(Arc<LocalLines>, bool)>) {
         match ended {
             Some((lines, true)) => self.claim.keys().for_each(|key| lines.pass_on(key)),
@@ -229,7 +226,7 @@ impl Held {
         self.state().valid_until
     }
 
-    /// Until when it is valid, if it has not ended; for those who only watch.
+    /// Until when the lock is valid; `None` once it has ended. Changes nothing.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn look(&self) -> Option<Instant> {
         let state = self.state();
@@ -240,7 +237,7 @@ impl Held {
         Duration::from_nanos(self.state().ttl)
     }
 
-    /// How it ended, if it has: also when the deadline has passed and nobody had looked yet.
+    /// How the lock ended; `None` while it is held. Ends the lock if its deadline has passed.
     pub(crate) fn ended(&self, now: Instant) -> Option<LossCause> {
         let (end, lines) = {
             let mut state = self.state();
@@ -268,8 +265,8 @@ impl Held {
         }
     }
 
-    /// Ends it, unless it has ended already, and passes the local turn on. Releases must have
-    /// been queued before: the next in line sends right behind them.
+    /// Ends the lock unless it has ended already, and passes the local turn on. The releases must have been queued
+    /// before, because the next local waiter sends its requests right behind them.
     pub(crate) fn end(&self, cause: LossCause) {
         let (first, lines) = {
             let mut state = self.state();
@@ -284,8 +281,8 @@ impl Held {
         }
     }
 
-    /// Moves the deadline after a renewal that a majority confirmed in time; never back, never
-    /// past `max_hold`, and never for a lock that has ended.
+    /// Moves the deadline after an extension that a majority confirmed in time. The deadline never moves back or past
+    /// `max_hold`. Returns `false` if the lock has ended.
     pub(crate) fn prolong(&self, until: Instant, ttl: Duration, now: Instant) -> bool {
         let mut state = self.state();
         if state.end.is_some() || now >= state.valid_until {
@@ -296,13 +293,12 @@ impl Held {
         true
     }
 
-    /// Resolves when the lock has ended. It has a timer of its own: it fires at the deadline
-    /// also when a renewal hangs.
+    /// Resolves when the lock has ended. Has its own timer, which fires at the deadline even if a renewal hangs.
     pub(crate) async fn lost(&self, runtime: &dyn Runtime) -> LossCause {
         loop {
             let changed = self.changed.notified();
             futures::pin_mut!(changed);
-            // Registered before the look, so that an end in between is not slept through.
+            // Register before the check, so that an end in between is not missed.
             changed.as_mut().enable();
             if let Some(cause) = self.ended(runtime.now()) {
                 return cause;
@@ -324,7 +320,7 @@ fn nanos(of: Duration) -> u64 {
     u64::try_from(of.as_nanos()).unwrap_or(u64::MAX)
 }
 
-// With the metrics a lock also keeps since when it is held.
+// With the feature `metrics` the struct is larger, because it also keeps the start time.
 impl LateAnswers for Held {
     fn take_over(&self, slots: Slots) {
         self.state().slots = slots;
@@ -351,8 +347,8 @@ mod tests {
 
     #[test]
     fn a_held_lock_is_small() {
-        // Ten thousand held locks are ten thousand of each, and of the masters' slots and the
-        // key's line: together at most 600 bytes a lock, with what the allocator adds.
+        // For ten thousand held locks, each of these exists ten thousand times, as do the masters' slots and the local
+        // queue of the key. Together they may take at most 600 bytes per lock, including the allocator's overhead.
         assert_eq!(size_of::<Held>(), 144);
         assert_eq!(size_of::<Claim>(), 64);
         assert_eq!(size_of::<crate::LockGuard>(), 32);

@@ -1,4 +1,4 @@
-//! A held lock: until when, how it is prolonged, and how it ends.
+//! Held locks: validity, extension, renewal and end.
 
 pub(crate) mod core;
 mod end;

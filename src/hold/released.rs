@@ -1,4 +1,4 @@
-//! What a release found.
+//! The result of a release.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,26 +8,26 @@ use crate::report::NodeReport;
 use crate::rounds::fan_out::FanOut;
 use crate::rounds::release::ReleaseAnswers;
 
-/// What a release found on the masters when a majority had let go.
+/// The replies to a release at the time when a majority of the masters had released the lock.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Released {
-    /// Whether the lock was still validly held when the release began.
+    /// Whether the lock was still valid when the release began. If not, another client may have held it since.
     pub was_valid: bool,
-    /// Masters that held the key and deleted it.
+    /// How many masters held the key and deleted it.
     pub on: usize,
-    /// Masters on which it was no longer ours: expired, or never granted there.
+    /// How many masters no longer had the key: it had expired, or was never granted there.
     pub expired_on: usize,
-    /// Masters that failed. Their key is deleted when they answer again, or expires.
+    /// How many masters failed. Their key is deleted when they are reachable again, or it expires.
     pub unreachable: usize,
-    /// Masters that had not answered yet when a majority had; their release is on its way.
+    /// How many masters had not answered yet. Their releases are on the way.
     pub pending: usize,
     pub(super) round: Arc<FanOut<ReleaseAnswers>>,
     pub(super) core: Arc<Core>,
 }
 
 impl Released {
-    /// What each master answered so far, how fast, and who was late.
+    /// The reply of each master so far, with its latency.
     pub fn reports(&self) -> Vec<NodeReport> {
         self.round.answers().reports(self.core.coordinator.names())
     }

@@ -1,14 +1,12 @@
-//! One task that renews all held locks, in batches, each lock on its own votes, and ends those
-//! whose time is over.
+//! One task renews all held locks in batches, and ends expired ones. Each lock has its own votes.
 //!
-//! The task only keeps time: it sends, and depends on no answer. Answers come to a answers a batch,
-//! so a slow master delays no lock that has its majority. The end of a lease does not depend on
-//! it: [`Held::lost`] has a timer of its own.
+//! The task is only a timer: it sends renewals and never waits for replies. Each batch collects its own replies, so a
+//! slow master does not delay a lock that has its majority. The end of a lease does not depend on the task:
+//! [`Held::lost`] has its own timer.
 //!
-//! Locks that were taken together come due together. Their batches leave at the pace of the
-//! answers, or everything that a burst needs would be in memory at once, for every master; and
-//! masters and other requests breathe in between. That pace is bounded from below, so that far
-//! or silent masters starve no renewal, and the ends of locks do not keep to it.
+//! Locks that were taken together become due together. Their batches leave at the pace of the replies. Otherwise all
+//! messages of a burst would be in memory at once for every master, and other requests would wait behind them. The pace
+//! has a lower bound, so that distant or silent masters do not stop renewals. Expiries are not subject to this pace.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -31,8 +29,8 @@ use crate::rounds::extend::{KeysSaid, Votes, extended, said_of_lock};
 use crate::rounds::fan_out::{Collect, FanOut, From};
 use crate::runtime::pause;
 
-/// Starts renewing `held`, and the task where none runs. False when there is no runtime to
-/// run it on: then the lease simply ends at its deadline.
+/// Schedules renewals of `held`, and starts the task if it is not running. Returns `false` if there is no runtime to
+/// run it on; then the lease simply ends at its deadline.
 pub(crate) fn watch(
     renewal: &Arc<Renewal>,
     coordinator: &Arc<Coordinator>,
@@ -63,8 +61,8 @@ pub(crate) fn watch(
     true
 }
 
-/// Marks the task as ended however it ends, so that the next lock starts a new one: also when
-/// its runtime was shut down under it, or before it was polled at all.
+/// Marks the task as ended when it is dropped, so that the next lock starts a new one. This covers a runtime that is
+/// shut down while the task runs, or before the task was polled.
 struct Ends(Weak<Renewal>);
 
 impl Drop for Ends {
@@ -87,13 +85,12 @@ async fn run(mut renewal: Ends, coordinator: Weak<Coordinator>, sooner: Arc<Noti
             let mut schedule = owner.schedule();
             let next = schedule.next(now);
             schedule.wakes_at = next.unwrap_or(Instant::NEVER);
-            // Under the lock, so that no lock is entered between look and end.
+            // Under the mutex, so that no lock is scheduled between this check and the end of the task.
             schedule.running = next.is_some();
             next
         };
         let Some(next) = next else {
-            // The next lock may have started another task before this one is gone: that one's
-            // mark is not ours to take away.
+            // The next lock may have started another task already. Do not reset its `running` flag.
             renewal.0 = Weak::new();
             return;
         };
@@ -108,9 +105,9 @@ async fn run(mut renewal: Ends, coordinator: Weak<Coordinator>, sooner: Arc<Noti
     }
 }
 
-/// Ends what is over, sends the others as one batch to every node, and returns at once.
+/// Ends expired locks, sends the others to every node in one batch, and returns at once.
 fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, now: Instant) {
-    // Groups go by a script of their own: what is plain does not pay for it.
+    // Groups use another script, which costs more: keep plain locks in a batch of their own.
     let (mut plain, mut groups) = (Batch::default(), Batch::default());
     let mut notes = Vec::new();
     let wall = coordinator.runtime.wall_micros();
@@ -120,7 +117,7 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
             continue;
         }
         let keeps = what != What::Note && held.keeps_note();
-        // The renewal of a plain lock keeps its note alive; a group's does not look at it.
+        // The renewal of a plain lock also renews its note; that of a group does not.
         let grouped = held.claim.group().is_some();
         if what == What::Note || !held.is_noted() || (keeps && grouped) {
             notes.extend(held.note(false, now, wall));
@@ -137,7 +134,7 @@ fn send(renewal: &Arc<Renewal>, coordinator: &Arc<Coordinator>, due: Vec<Due>, n
     for batch in [plain, groups] {
         batch.send(renewal, coordinator, now);
     }
-    // Behind the renewals: those of groups take over their new expiry.
+    // After the renewals, so that the notes of groups get the new expiry.
     coordinator.note(notes);
 }
 
@@ -189,20 +186,20 @@ impl Batch {
     }
 }
 
-/// The votes on one batch; each lock is settled on its own.
+/// The votes on one batch; each lock is decided by itself.
 struct RenewAnswers {
     renewing: Vec<Renewing>,
     keys: usize,
     started: Instant,
     renewal: Weak<Renewal>,
     coordinator: Weak<Coordinator>,
-    /// What each node said, of every key, in the order of the answers.
+    /// The reply of each node for every key, in the order of arrival.
     heard: Vec<(From, KeysSaid)>,
-    /// Until a majority has answered, or everybody.
+    /// Present until a majority or all masters have answered.
     open: Option<Open>,
 }
 
-/// A batch that counts as open as long as this lives.
+/// A batch counts as open while this value exists.
 struct Open(Weak<Renewal>);
 
 impl Open {
@@ -234,12 +231,12 @@ struct Renewing {
     held: Arc<Held>,
     id: u64,
     ttl: Duration,
-    /// Which of the keys are its own.
+    /// The indices of this lock's keys in the batch.
     keys: Range<usize>,
     votes: Votes,
-    /// What the masters say to this renewal is what the holder is to know.
+    /// Whether the replies to this renewal are stored for the holder.
     tells: bool,
-    /// Its note was missing somewhere and has been sent again.
+    /// Whether the note was missing on a master and has been sent again.
     noted: bool,
 }
 
@@ -311,7 +308,7 @@ impl Collect for RenewAnswers {
     }
 }
 
-/// Does what the votes on one lock have come to.
+/// Acts on the result of the votes on one lock.
 fn conclude(
     renewal: &Renewal,
     coordinator: &Coordinator,
@@ -376,7 +373,7 @@ mod tests {
         ))
     }
 
-    /// After each answer, how many batches are open.
+    /// How many batches are open after each answer.
     fn open_after(answers: &[Result<Answer, Fault>]) -> Vec<usize> {
         let (renewal, coordinator) = (Renewal::new(), coordinator());
         let mut batch = RenewAnswers {

@@ -1,4 +1,4 @@
-//! When each held lock is to be looked at: renewals in batches, ends apart.
+//! The schedule of held locks: renewals in batches, expiries separately.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,37 +12,37 @@ use super::held::Held;
 use crate::protocol::instant::Instant;
 use crate::protocol::lease::renew_at;
 
-/// The most locks in one message: one script call must not keep a master busy for long.
+/// The largest number of locks in one message, so that one script call does not block a master for long.
 const BATCH: usize = 256;
 
-/// The most first notes in one message: nobody waits for them, and each is longer than a renewal.
+/// The largest number of first notes in one message. They are not urgent, and each is larger than a renewal.
 const NOTES: usize = 64;
 
-/// The batches without a majority's answer that hold the next one back for a while.
+/// While this number of batches has no majority of replies, the next batch is delayed.
 pub(super) const OPEN: usize = 2;
 
-/// For how long: 50,000 locks a second leave however late the answers are, and five times as
-/// many once they are late themselves.
+/// The delay. It allows 50,000 locks per second even if replies are late, and five times as many once the renewals
+/// themselves are late.
 const PACE: Duration = Duration::from_millis(5);
 
-/// A lock that waits for longer than this part of its ttl is late.
+/// A renewal is late if it has waited for more than this fraction of its ttl.
 const LATE: u32 = 30;
 
-/// The most locks that are ended at one look.
+/// The largest number of locks that are ended in one pass.
 const ENDS: usize = 8 * BATCH;
 
-/// The shortest time between two looks at one lock.
+/// The shortest time between two visits of one lock.
 pub(super) const SOON: Duration = Duration::from_millis(1);
 
-/// The held locks that are to be renewed, and the task that does it.
+/// The schedule of the held locks, and the wake-up of the task that renews them.
 pub(crate) struct Renewal {
     schedule: Mutex<Schedule>,
-    /// A lock became due before the task meant to wake, or the owner is gone. Shared, so that
-    /// the sleeping task does not keep its owner alive.
+    /// Notified when a lock is due before the task's wake-up time, or when the owner is gone. Shared, so that the
+    /// sleeping task does not keep its owner alive.
     pub(super) sooner: Arc<Notify>,
 }
 
-/// Where a lock stands in the schedule. Packed into one word: slot and generation.
+/// The id of a lock in the schedule: index and generation in one word.
 #[derive(Debug)]
 pub(crate) struct ScheduleId(pub(super) AtomicU64);
 
@@ -53,7 +53,7 @@ impl ScheduleId {
 }
 
 impl Default for ScheduleId {
-    /// Nowhere: the id of a lock that nobody watches. Not 0, which is somebody's id
+    /// The id of a lock that is not scheduled. Not 0, which is the id of another lock
     /// (`a_fixed_lease_that_ends_does_not_end_the_renewal_of_another_lock`).
     fn default() -> Self {
         Self(AtomicU64::new(u64::MAX))
@@ -72,7 +72,7 @@ impl Renewal {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stops renewing it. What is already queued at a node stays before any later release there.
+    /// Stops the renewals of a lock. Renewals that are queued at a node are sent before a later release.
     pub(crate) fn forget(&self, id: &ScheduleId) {
         self.schedule().remove(id.get());
     }
@@ -80,12 +80,12 @@ impl Renewal {
 
 impl Drop for Renewal {
     fn drop(&mut self) {
-        // The task holds a weak handle: this lets it see that its owner is gone.
+        // The task holds a weak reference: wake it, so that it sees that its owner is gone.
         self.sooner.notify_one();
     }
 }
 
-/// When to look at a lock again: for its note, its renewal, or its end.
+/// When to visit a lock again: for its note, its renewal, or its end.
 pub(super) fn next_due(held: &Held, from: Instant) -> Instant {
     let due = if held.renews() {
         renew_at(from, held.ttl()).min(held.hold_end)
@@ -95,24 +95,24 @@ pub(super) fn next_due(held: &Held, from: Instant) -> Instant {
     held.note_due().map_or(due, |note| note.min(due))
 }
 
-/// A lock whose time has come.
+/// A lock that is due.
 pub(super) struct Due {
     pub(super) held: Arc<Held>,
     pub(super) id: u64,
     pub(super) what: What,
 }
 
-/// What a lock is looked at for.
+/// Why a lock is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// Its first note; later ones go with its renewals.
+    /// The first note; later the renewals keep it alive.
     Note,
     Renewal,
     End,
 }
 
 impl What {
-    /// What a lock is due for that is due then.
+    /// Why a lock is due at the time `due`.
     fn of(held: &Held, due: Instant) -> Self {
         if due >= held.hold_end {
             Self::End
@@ -126,24 +126,24 @@ impl What {
     }
 }
 
-/// Entries for the locks, and their times in order. An entry is freed at once when a lock is
-/// released; its times are swept when they come up, or when they outnumber the entries.
+/// The scheduled locks, and their due times in order. An entry is freed at once when its lock is released. Its old
+/// times are dropped when they come up, or when they outnumber the entries.
 pub(super) struct Schedule {
     entries: Entries,
-    /// When locks are to be renewed.
+    /// Due times of renewals.
     renewals: Times,
-    /// When locks end: apart, so that no end stands behind a burst of renewals.
+    /// Due times of ends: separate, so that no end waits behind a burst of renewals.
     ends: Times,
-    /// When the first notes are to be written: apart, for renewals go first.
+    /// Due times of first notes: separate, because renewals go first.
     notes: Times,
     /// When notes were last sent.
     noted_at: Instant,
     pub(super) running: bool,
     pub(super) wakes_at: Instant,
-    /// Batches without a majority's answer, and when the last one was sent.
+    /// The number of batches without a majority of replies, and when the last one was sent.
     pub(super) open: usize,
     pub(super) sent_at: Instant,
-    /// A batch is due, and waits for those.
+    /// Whether a batch is due but delayed by open batches.
     pub(super) held_back: bool,
 }
 
@@ -185,7 +185,7 @@ impl Entries {
         (u64::from(entry.generation) == id >> 32 && entry.held.is_some()).then_some(entry)
     }
 
-    /// The lock in an entry, if it is due at this very time: otherwise the time is an old one.
+    /// The lock of an entry if it is due at exactly this time; otherwise the time is outdated.
     fn due(&mut self, due: Instant, id: u64) -> Option<&Arc<Held>> {
         let entry = self.get(id).filter(|entry| entry.due == due)?;
         entry.held.as_ref()
@@ -203,7 +203,7 @@ impl Entries {
         true
     }
 
-    /// The first of `times` that still stands, without those before it.
+    /// The first of `times` that is not outdated; outdated ones before it are dropped.
     fn first(&mut self, times: &mut Times) -> Option<(Instant, u64, &Arc<Held>)> {
         while let Some(&Reverse((due, id))) = times.peek() {
             if self.due(due, id).is_some() {
@@ -257,7 +257,7 @@ impl Schedule {
         }
     }
 
-    /// Drops the times of entries that are free or have another time by now.
+    /// Drops outdated times.
     fn sweep(&mut self) {
         for times in [&mut self.renewals, &mut self.ends, &mut self.notes] {
             *times = std::mem::take(times)
@@ -267,7 +267,7 @@ impl Schedule {
         }
     }
 
-    /// Makes `id` due at `at`, if that is sooner.
+    /// Makes `id` due at `at` if that is sooner. Returns whether the task must wake up earlier.
     pub(super) fn hasten(&mut self, id: u64, at: Instant) -> bool {
         let Some(entry) = self.entries.get(id).filter(|entry| at < entry.due) else {
             return false;
@@ -278,7 +278,7 @@ impl Schedule {
         at < self.wakes_at
     }
 
-    /// When to look again; not after `now` where something is left to do at once.
+    /// The time of the next pass; not later than `now` if work is left.
     pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
         let end = self.entries.first(&mut self.ends).map(|(due, ..)| due);
         let renewal = self.next_batch(now);
@@ -302,9 +302,8 @@ impl Schedule {
         Some(leaves)
     }
 
-    /// The ends that have come, and one batch of renewals and one of first notes, if they may leave
-    /// by now. Each gets its next time at once, so that an answer that never comes cannot end its
-    /// renewal.
+    /// Takes the ends that are due, and one batch of renewals and one of first notes if they may leave now. Each lock
+    /// gets its next due time at once, so that its renewals go on even if an answer never comes.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Due> {
         let mut taken = Vec::new();
         while taken.len() < ENDS
@@ -323,11 +322,10 @@ impl Schedule {
         taken
     }
 
-    /// One batch of renewals, with what would be due so soon after that it may as well share the
-    /// message.
+    /// One batch of renewals. It includes locks that are due shortly after, to share the message.
     fn take_renewals(&mut self, taken: &mut Vec<Due>, now: Instant) {
-        // The first of them is due, or no batch could leave: so it is in company that another is
-        // early. Ends are never early.
+        // At least one lock is due, or no batch could leave. So a lock is renewed early only together with one that is
+        // due. Ends are never early.
         let full = taken.len() + BATCH;
         while taken.len() < full
             && let Some((due, id, held)) = self.entries.first(&mut self.renewals)
@@ -338,7 +336,7 @@ impl Schedule {
         }
     }
 
-    /// One batch of first notes. Nobody waits for them, so they keep a pace of their own.
+    /// One batch of first notes. They are not urgent, so they have a pace of their own.
     fn take_notes(&mut self, taken: &mut Vec<Due>, now: Instant) {
         let full = taken.len() + NOTES;
         while taken.len() < full
@@ -350,22 +348,22 @@ impl Schedule {
             self.noted_at = now;
         }
         if self.notes.is_empty() {
-            // Each lock is entered here once: the room for a burst is not needed again soon.
+            // Each lock is entered here once, so the memory of a burst is not needed again soon.
             self.notes = Times::new();
         }
     }
 
-    /// Enters the next time of a lock whose time has come.
+    /// Enters the next due time of a lock that is due.
     fn turn(&mut self, id: u64, now: Instant, what: What) -> Option<Due> {
         let entry = self.entries.get(id)?;
         let held = entry.held.clone()?;
-        // A note leaves the renewal where it was.
+        // A note does not move the next renewal.
         let from = match what {
             What::Note => held.since(),
             What::Renewal | What::End => now,
         };
         held.will_be_noted();
-        // Always later than now: what was taken is not taken again at this look.
+        // Always later than now, so that the lock is not taken again in this pass.
         let next = next_due(&held, from).max(now + SOON);
         entry.due = next;
         self.enter(next, id, What::of(&held, next));
@@ -413,7 +411,7 @@ mod tests {
         Held::new(won, holding, &LocalLines::new(), None)
     }
 
-    /// A schedule with `count` locks that are all to be renewed at 3 s.
+    /// A schedule with `count` locks whose renewals are due at 3 s.
     fn burst(count: usize) -> Schedule {
         let mut schedule = Schedule::default();
         for _ in 0..count {
@@ -422,7 +420,7 @@ mod tests {
         schedule
     }
 
-    /// As when a batch is sent.
+    /// Takes due locks and counts them as one open batch.
     fn take(schedule: &mut Schedule, now: Instant) -> usize {
         let taken = schedule.take_due(now).len();
         if taken > 0 {
@@ -443,10 +441,10 @@ mod tests {
         assert_eq!(take(&mut schedule, at(3_000)), 0);
         assert_eq!(schedule.next(at(3_000)), Some(at(3_000) + PACE));
         assert!(schedule.held_back);
-        // An answer lets the next one go at once.
+        // A reply lets the next batch go at once.
         schedule.open -= 1;
         assert_eq!(take(&mut schedule, at(3_001)), BATCH);
-        // Without answers it goes a while later, and sooner once it is late.
+        // Without replies the next batch goes after the delay, and sooner once it is late.
         assert_eq!(take(&mut schedule, at(3_001) + PACE / 2), 0);
         assert_eq!(take(&mut schedule, at(3_001) + PACE), BATCH);
         assert_eq!(take(&mut schedule, at(3_400)), BATCH);
@@ -498,24 +496,24 @@ mod tests {
         let fixed = schedule.insert(held(None, false), at(3_001));
         assert_eq!(ids(&schedule.take_due(at(2_999))), []);
         assert_eq!(ids(&schedule.take_due(at(3_000))), [first, soon]);
-        // Ends are never early, and what goes with them is not early either.
+        // Ends are never early, and do not make renewals early.
         assert_eq!(ids(&schedule.take_due(at(3_001))), [fixed]);
         assert_eq!(ids(&schedule.take_due(at(3_151))), [later]);
-        // Each stands at its next time.
+        // Each lock has its next due time.
         assert_eq!(schedule.next_batch(at(3_151)), Some(at(6_000)));
     }
 
     #[test]
     fn a_lock_is_looked_at_once_for_each_time() {
         let mut schedule = Schedule::default();
-        // An end that has come stands there until the lock is taken out, a moment later each time.
+        // An end that is due is due again, a moment later each time, until the lock is removed.
         let fixed = schedule.insert(held(None, false), at(9_000));
         assert_eq!(ids(&schedule.take_due(at(9_000))), [fixed]);
         assert_eq!(ids(&schedule.take_due(at(9_000))), []);
         assert_eq!(schedule.next(at(9_000)), Some(at(9_000) + SOON));
         schedule.remove(fixed);
         assert_eq!(schedule.next(at(9_000)), None);
-        // A longest hold that ends before the next renewal is the next time, and an end.
+        // If max_hold ends before the next renewal, that is the next due time, and an end.
         let bounded = held(Some(Duration::from_secs(4)), true);
         let bounded = schedule.insert(bounded, at(3_000));
         assert_eq!(ids(&schedule.take_due(at(3_000))), [bounded]);
@@ -532,7 +530,7 @@ mod tests {
         let new = schedule.insert(held(None, true), at(3_000));
         assert_ne!(old, new);
         assert_eq!(schedule.entries.states.len(), 1);
-        // Whoever comes late with the old one means nobody.
+        // An outdated id refers to no lock.
         schedule.remove(old);
         assert!(!schedule.hasten(old, at(1)));
         assert!(!schedule.hasten(ScheduleId::default().get(), at(1)));
@@ -553,12 +551,12 @@ mod tests {
         assert!(!schedule.hasten(id, at(3_000)));
         assert!(!schedule.hasten(id, at(3_500)));
         assert_eq!(schedule.renewals.len(), 1);
-        // The task wakes before that anyway; or it does not.
+        // Whether the task has to wake up earlier.
         assert!(!schedule.hasten(id, at(2_500)));
         assert!(schedule.hasten(id, at(2_499)));
         assert_eq!(schedule.next(at(0)), Some(at(2_499)));
         assert_eq!(ids(&schedule.take_due(at(2_499))), [id]);
-        // The times that it had before stand for nothing.
+        // The earlier due times are outdated.
         assert_eq!(ids(&schedule.take_due(at(3_000))), []);
         let bounded = held(Some(Duration::from_millis(2_700)), true);
         let bounded = schedule.insert(bounded, at(2_800));
@@ -573,7 +571,7 @@ mod tests {
         assert!(held.prolong(at(10_000), 2 * TTL, at(1)));
         assert_eq!((held.valid_until(), held.ttl()), (at(10_000), 2 * TTL));
         assert_eq!(next_due(&held, at(1)), renew_at(at(1), 2 * TTL));
-        // Never back, never past the longest hold, never for what has ended.
+        // Never back, never past max_hold, never for a lock that has ended.
         assert!(held.prolong(at(9_500), TTL, at(2)));
         assert_eq!((held.valid_until(), held.ttl()), (at(10_000), TTL));
         assert!(held.prolong(at(20_000), TTL, at(9_999)));
@@ -603,7 +601,7 @@ mod tests {
         assert!(schedule.held_back);
         let late = at(3_300) + Duration::from_nanos(1);
         assert_eq!(schedule.next_batch(late), Some(at(3_300) + SOON));
-        // What is due by then is held back by nobody.
+        // A renewal whose delay has passed is not delayed.
         schedule.sent_at = BEGAN;
         assert_eq!(schedule.next_batch(at(3_000)), Some(at(3_000)));
         assert!(!schedule.held_back);
@@ -619,7 +617,7 @@ mod tests {
         assert!(schedule.renewals.len() < 2_000);
         assert_eq!(schedule.entries.states.len(), 1);
         assert_eq!(schedule.next(BEGAN), None);
-        // Those that still stand are kept, of both kinds.
+        // Valid times of both kinds are kept.
         let renewed = schedule.insert(held(None, true), at(3_000));
         let fixed = schedule.insert(held(None, false), at(3_000));
         for _ in 0..10_000 {
@@ -628,7 +626,7 @@ mod tests {
         }
         assert!(schedule.ends.len() < 2_000);
         assert_eq!(ids(&schedule.take_due(at(3_000))), [fixed, renewed]);
-        // One sweep is enough for a long while: each costs as much as there is.
+        // One sweep is enough for a long while: its cost is proportional to the number of times.
         schedule.sweep();
         assert_eq!(schedule.ends.len() + schedule.renewals.len(), 2);
     }

@@ -18,7 +18,7 @@ pub(crate) fn leader(votes: &[(usize, Standing)], quorum: Quorum) -> Option<Stan
         .copied()
 }
 
-/// What an observer has been notified of.
+/// The last state that an observer has been notified of.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Observed {
     /// The largest term.

@@ -1,19 +1,19 @@
-//! What a waiter is told at the end of its wait: only what the masters' answers prove.
+//! The reason that a waiter gets at the end of its wait: only what the masters' answers prove.
 //!
 //! Each round is judged by itself ([`Finding::of`]). Of all rounds of a wait, the last one that proves something counts
 //! ([`Finding::replaces`]). A round that the end of the wait cut off proves only what its existing answers prove.
 
 use super::quorum::Tally;
 
-/// What one lost round proves.
+/// The reason why a round was lost, as far as it is proved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
-    /// So many masters refused that the others could not have made a majority, even if all had granted. Another client
-    /// holds the lock or is ahead in its queue.
+    /// The masters that did not refuse could not have made a majority, even if all had granted. Another client holds
+    /// the lock or is ahead in its queue.
     Held,
     /// A majority granted an owner's claim, but no majority shows one number that the new hold could share.
     NotJoinable,
-    /// So many masters failed that the others could not have made a majority, whoever holds the lock.
+    /// The masters that did not fail could not have made a majority, whoever holds the lock.
     Outage,
     /// Refusals and faults together prevented a majority; neither did alone.
     Split,
@@ -22,7 +22,7 @@ pub(crate) enum Finding {
 }
 
 impl Finding {
-    /// What the votes of a lost round prove; `None` if they prove nothing.
+    /// The finding that the votes of a lost round prove; `None` if they prove nothing.
     pub(crate) fn of(votes: Tally) -> Option<Self> {
         if !votes.possible_without_faults() {
             Some(Self::Outage)

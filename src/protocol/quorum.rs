@@ -160,7 +160,7 @@ pub(crate) enum Verdict {
 pub(crate) enum Reason {
     /// A majority of the masters answered, so another client prevented the grant.
     Contention,
-    /// So many masters failed that no majority can answer.
+    /// Too many masters failed for a majority to answer.
     Outage,
 }
 

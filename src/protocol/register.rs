@@ -27,7 +27,7 @@ pub(crate) enum Reading {
     Found(usize),
     /// No master shows a value, and too many have none for a value to be on a majority.
     Missing,
-    /// Some masters have a value, but so many have lost theirs that no majority can tell which one was the last.
+    /// Some masters have a value, but too many have lost theirs: no majority can tell which value was the last.
     Lost,
     /// A majority says that the lock is not ours any more.
     NotOurs,
@@ -145,7 +145,7 @@ pub(crate) fn written(quorum: Quorum, votes: &[Option<WriteVote>]) -> Option<Wri
     )
 }
 
-/// What happens to a value when masters are replaced, as decided by the answers of both sets to a read.
+/// The fate of a value when masters are replaced, as decided by the answers of both sets to a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrying {
     /// Write the value of this master to both sets.

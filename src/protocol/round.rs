@@ -62,7 +62,7 @@ impl Round {
         self.verdict() == Verdict::Lost && self.reason().is_none()
     }
 
-    /// What the votes of a lost round prove.
+    /// The finding that the votes of a lost round prove.
     pub(crate) fn finding(&self) -> Option<Finding> {
         let mut votes = Tally::new(self.quorum);
         for (node, vote) in self.votes.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The answers to an acquire: votes, fencing counters, and what refusing masters say of holder and line.
+//! The answers to an acquire: votes, fencing counters, and what refusing masters report of the holder and the queue.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -16,34 +16,34 @@ use crate::report::{LateAnswers, NodeReport, Slots};
 
 pub(crate) type AcquireRound = FanOut<AcquireAnswers>;
 
-/// The votes of an acquire, and what each node said for the report.
+/// The votes of an acquire, and each master's reply for the report.
 pub(crate) struct AcquireAnswers {
     pub(crate) round: Round,
     quorum: Quorum,
     slots: Slots,
-    /// The lock that was won, if it is: it has the slots, and what comes later is passed on to it.
+    /// The held lock, once the round is won. It has taken over the slots, and receives later replies.
     holder: Option<Weak<dyn LateAnswers>>,
     started: Instant,
     decided: bool,
-    /// Somebody waits for all numbers.
+    /// A future waits for the fencing numbers of all masters.
     settling: bool,
-    /// What refusing nodes said; most rounds meet none.
+    /// The details that refusing masters reported; `None` in most rounds.
     refusals: Option<Box<Refusals>>,
 }
 
-/// What refusing nodes said of holder and line.
+/// The details that refusing masters reported of the holder and the queue.
 #[derive(Default)]
 pub(crate) struct Refusals {
-    /// The largest ticket drawn anywhere.
+    /// The largest ticket drawn on any master.
     pub(crate) ticket: u64,
-    /// The most waiters before us on any node; none where there is no line.
+    /// The largest number of waiters before us on any master; `None` without a queue.
     pub(crate) ahead: Option<u64>,
     pub(crate) holder: Option<Vec<u8>>,
-    /// The free slots of a semaphore, as each node said.
+    /// The free slots of a semaphore as a bit mask, by master.
     free_slots: Vec<(usize, u64)>,
-    /// What that holder says of itself.
+    /// The note of `holder`.
     note: Option<Note>,
-    /// When each node may be free, as it said.
+    /// When the lock may be free, by master.
     free_in: Vec<(Option<Duration>, usize)>,
 }
 
@@ -65,12 +65,12 @@ impl AcquireAnswers {
         self.refusals.as_deref()
     }
 
-    /// What the holder says of itself, where a refusing node had it.
+    /// The holder's note, if a refusing master returned it.
     pub(crate) fn holder_note(&self) -> Option<Note> {
         self.refusals()?.note.clone()
     }
 
-    /// The longest that any refusing node will keep the holder's key.
+    /// The longest remaining ttl of the holder's key on any refusing master.
     pub(crate) fn ttl_left(&self) -> Option<Duration> {
         self.refusals()?
             .free_in
@@ -79,12 +79,12 @@ impl AcquireAnswers {
             .max()
     }
 
-    /// A majority says that another has it.
+    /// Whether refusals alone prove that another client holds the lock.
     pub(crate) fn majority_refused(&self) -> bool {
         self.round.finding() == Some(Finding::Held)
     }
 
-    /// The slots of a semaphore that a majority shows to be free, as bits; none where nobody said anything.
+    /// The slots of a semaphore that a majority shows as free, as a bit mask; `None` if no master refused.
     pub(crate) fn free_slots(&self) -> Option<u64> {
         let shown = &self.refusals()?.free_slots;
         let by_majority = |slot: &u64| {
@@ -95,8 +95,8 @@ impl AcquireAnswers {
         Some(slots.fold(0, |bits, slot| bits | slot))
     }
 
-    /// The slot of a semaphore to ask for next, once that is certain: none where somebody stands before us, and none
-    /// of those that are `taken` by this process itself, as bits.
+    /// The slot of a semaphore to ask for next, or `None` while that depends on missing answers. It is `Held` if other
+    /// waiters are before us. Slots in the bit mask `taken`, which this process itself uses, are left out.
     pub(crate) fn next_slot(&self, permit: &Permit, taken: u64) -> Option<NextSlot> {
         let refusals = self.refusals().filter(|refusals| refusals.ahead == Some(0));
         let Some(refusals) = refusals else {
@@ -117,12 +117,12 @@ impl AcquireAnswers {
         (next != NextSlot::Open).then_some(next)
     }
 
-    /// The nodes that granted.
+    /// The masters that granted.
     pub(crate) fn free(&self) -> MasterSet {
         self.round.granted().collect()
     }
 
-    /// When a majority may have become free: the soonest of the nodes that answered, up to a majority.
+    /// When a majority may be free: the soonest time at which enough of the answering masters are.
     pub(crate) fn free_in(&self) -> Option<Duration> {
         let granted = self.round.granted().map(|node| (Duration::ZERO, node));
         let refused = self
@@ -149,8 +149,8 @@ impl AcquireAnswers {
         }
     }
 
-    /// The time of the round is over. Who had as long as a node may take and said nothing has
-    /// failed; who had less has not been heard.
+    /// Ends the round at its deadline. A silent master has failed if it had at least `patience` to answer; otherwise
+    /// nothing is known of it.
     pub(super) fn give_up(&mut self, now: Instant, patience: Duration) {
         let waited = now.saturating_since(self.started);
         if waited < patience {
@@ -165,13 +165,13 @@ impl AcquireAnswers {
         }
     }
 
-    /// The vote of this node does not count any more, for so much longer.
+    /// Replaces the vote of this node by a quarantine fault that lasts for `left`.
     pub(super) fn doubt(&mut self, node: usize, now: Instant, left: Duration) {
         let fault = Err(Fault::Quarantined(left));
         self.note(From { node, now }, &fault, false);
     }
 
-    /// A majority agrees on the number, or nobody's is missing any more.
+    /// Ready when a majority agrees on the number, or when all masters have answered.
     pub(super) fn settled(&mut self) -> Option<()> {
         self.settling = true;
         let agreed = matches!(self.round.agreement(), Agreement::Agreed(_));
@@ -186,13 +186,13 @@ impl AcquireAnswers {
         self.slots.reports(names, Phase::Acquire)
     }
 
-    /// So many masters fail in a way that does not pass by itself that waiting is in vain.
+    /// Whether waiting cannot help: too many masters have faults that do not pass by themselves.
     pub(crate) fn is_hopeless(&self) -> bool {
         !self.quorum.possible_without(self.slots.lasting_faults())
     }
 
-    /// Leaves to the lock that was won what each node said and will say, so that a held lock
-    /// does not keep its round alive. The lock of the answers is always taken before the lock's.
+    /// Hands the replies, including later ones, over to the lock that was won, so that a held lock does not keep its
+    /// round alive. Lock order: the mutex of the answers is always taken before that of the lock.
     pub(crate) fn hand_over(&mut self, holder: &Arc<impl LateAnswers>) {
         holder.take_over(std::mem::take(&mut self.slots));
         let holder: Weak<_> = Arc::downgrade(holder);
@@ -218,7 +218,7 @@ impl Collect for AcquireAnswers {
                 Vote::Refused
             }
             Ok(_) => Vote::Fault { sent: true },
-            // Given up by ourselves: it says nothing of the master.
+            // Withdrawn by this client: proves nothing about the master.
             Err(Fault::Withdrawn) => Vote::Withdrawn,
             Err(fault) => Vote::Fault {
                 sent: !fault.left_nothing(),

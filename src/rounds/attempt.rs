@@ -1,5 +1,5 @@
-//! One attempt: asks all masters at once, counts, agrees on the fencing token, and undoes what was not
-//! won. Nothing else decides that a lock is held.
+//! One attempt: sends a request to all masters, counts the votes, agrees on the fencing token, and releases what was
+//! not won. No other code decides that a lock is held.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,22 +29,22 @@ pub(crate) struct Won {
     pub(crate) round: Arc<AcquireRound>,
 }
 
-/// A lost attempt, with its releases on their way.
+/// A lost attempt; its releases have been sent.
 pub(crate) struct FailedAttempt {
-    /// None when its time was over before that was certain.
+    /// `None` if the deadline came before the reason was certain.
     pub(crate) failure: Option<Failure>,
-    /// What it proves to who waits.
+    /// The reason that the attempt proves to the waiter.
     pub(crate) finding: Option<Finding>,
     pub(crate) round: Arc<AcquireRound>,
     pub(crate) undo: Undoing,
 }
 
 impl Coordinator {
-    /// One attempt: one round of acquires, and confirmations where the counters differ. It ends
-    /// at `until`, with what is known by then; and when nothing can be won any more.
+    /// Makes one attempt: a round of acquires, and confirmations if the counters differ. The attempt ends when it can
+    /// no longer be won, or at `until` with the answers received by then.
     ///
-    /// Cancel safety: dropped at any point, everything that may have been granted is released in
-    /// the background, behind its own acquire.
+    /// Cancel safety: if the future is dropped at any point, everything that may have been granted is released in the
+    /// background, after its own acquire.
     pub(crate) async fn attempt(
         &self,
         wanted: &Wanted,
@@ -61,7 +61,7 @@ impl Coordinator {
         let offset = ClockOffset::from_micros(self.offset.load(Ordering::Relaxed));
         let proposal = offset.proposal(wall);
 
-        // The lease starts here, before the first byte leaves.
+        // The lease starts before the first byte is sent.
         let started = self.now();
         let round = FanOut::new(
             self.runtime.clone(),
@@ -88,9 +88,10 @@ impl Coordinator {
                 .wait(self.agree(&round, &claim, offset, wall, ttl))
                 .await;
             match agreed.unwrap_or(Err(Failure::Late)) {
-                // Asked after the last round: a mark that makes a vote doubtful may have been seen meanwhile.
+                // Checked after the last round: meanwhile a master may have been found to have lost its generation
+                // marker.
                 Ok(_) if self.doubts(&round) => Some(Failure::Outage),
-                // Read after the last round: what has passed is gone.
+                // The clock is read after the last round, so that its time is deducted.
                 Ok(fencing) if self.now() < most => {
                     cleanup.armed = false;
                     if let (Some(group), Some(number)) = (claim.group(), fencing) {
@@ -114,8 +115,8 @@ impl Coordinator {
         Err(self.missed(failure, cleanup, limit).await)
     }
 
-    /// Whether a master that granted has been found to have lost its mark since (docs/protocol.md, section 9). The next
-    /// attempt goes without its vote.
+    /// Whether a master that granted has since been found to have lost its generation marker (docs/protocol.md, "A
+    /// master that restarted does not vote"). The next attempt goes without its vote.
     fn doubts(&self, round: &AcquireRound) -> bool {
         let now = self.now();
         let doubted = |(node, master): (usize, &Arc<dyn Node>)| {
@@ -133,8 +134,8 @@ impl Coordinator {
         doubts
     }
 
-    /// Undoes the attempt, and finds out what it proves: where the verdict is certain and its reason is
-    /// not yet, by what else is answered in time.
+    /// Releases a lost attempt, and finds out what it proves. If the verdict is certain but its reason is not, waits
+    /// for more answers until the deadline.
     async fn missed(
         &self,
         failure: Option<Failure>,
@@ -142,10 +143,10 @@ impl Coordinator {
         mut limit: Limit<'_>,
     ) -> FailedAttempt {
         let round = cleanup.round.clone();
-        // Those that were not asked would be taken for silent, and who waits would leave its place in line.
+        // Masters that were not asked would count as silent, and the waiter would leave its place in the queue.
         let asks_all = failure.is_none() && round.answers().round.is_lost_early();
         let undo = if asks_all {
-            // What is granted goes back at once; armed still, for more may be granted.
+            // Release at once what was granted. Stay armed, because more may be granted.
             cleanup.undo()
         } else {
             cleanup.end()
@@ -159,7 +160,7 @@ impl Coordinator {
                 // Each node answers within its own timeout.
                 let certain = round.until(|answers| answers.round.reason());
                 if limit.wait(certain).await.is_none() {
-                    // No clock is read under the lock of the answers: others wait for that.
+                    // Read the clock before taking the mutex of the answers: other threads wait for that mutex.
                     let now = self.now();
                     round.answers().give_up(now, self.patience.answer);
                 }
@@ -168,7 +169,7 @@ impl Coordinator {
                 (reason.map(Failure::from), answers.round.finding())
             }
         };
-        // A request that had to be sent again may have been granted behind its own release: from here on none is sent.
+        // A request that was sent again may have been granted after its own release. From here on no request is sent.
         let undo = if asks_all { cleanup.end() } else { undo };
         if failure.is_some() {
             metrics::round(failure);
@@ -182,7 +183,7 @@ impl Coordinator {
     }
 }
 
-/// Undoes an attempt that was not won, also when its future is dropped.
+/// Releases an attempt that was not won, also when its future is dropped.
 struct Cleanup<'a> {
     coordinator: &'a Coordinator,
     round: Arc<AcquireRound>,
@@ -191,15 +192,15 @@ struct Cleanup<'a> {
 }
 
 impl Cleanup<'_> {
-    /// Gives everything back for good.
+    /// Withdraws the claim and releases everything.
     fn end(&mut self) -> Undoing {
         self.armed = false;
-        // First of all: from here on no node sends anything but releases for this claim.
+        // Before the releases: from here on no node sends anything but releases for this claim.
         self.claim.withdraw();
         self.undo()
     }
 
-    /// Gives back what was granted, and what may still be.
+    /// Releases the keys that were granted or may still be granted.
     fn undo(&self) -> Undoing {
         let coordinator = self.coordinator;
         let undo: Vec<usize> = {
@@ -213,7 +214,7 @@ impl Cleanup<'_> {
         for node in undo {
             let reply = Reply::new(fan_out.clone(), node, Phase::Release);
             coordinator.nodes[node].send(
-                // The place in line is kept: only the attempt was lost.
+                // The place in the queue is kept: only the attempt was lost.
                 Request::Release {
                     claim: self.claim.clone(),
                     leave: false,

@@ -1,4 +1,4 @@
-//! Agreeing on the fencing token of a won round: a second round where the counters differ.
+//! Agreement on the fencing token of a won round: a second round if the counters differ.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,12 +14,12 @@ use crate::outcome::Failure;
 use crate::protocol::fencing::{Agreement, ClockOffset, agree};
 use crate::protocol::quorum::{Quorum, Reason, Tally, Verdict};
 
-/// How often the fencing number may be raised within one acquire before it is given up. One
-/// raise already needs a master that granted late with a counter of its own.
+/// How often the fencing number may be raised within one acquire. A raise is needed only if a master granted late and
+/// had a larger counter.
 const CONFIRM_ROUNDS: usize = 3;
 
 impl Coordinator {
-    /// Settles the fencing token of a won round, by a second round where the counters differ.
+    /// Agrees on the fencing token of a won round, by a second round if the counters differ.
     pub(super) async fn agree(
         &self,
         round: &AcquireRound,
@@ -46,7 +46,7 @@ impl Coordinator {
         self.learn(claim, offset, wall, token);
         metrics::confirmation();
         for _ in 0..CONFIRM_ROUNDS {
-            // Answers of their own for each number: confirmations of another are forgotten.
+            // New answers for each number: confirmations of another number do not count.
             let confirm = FanOut::new(self.runtime.clone(), ConfirmAnswers::open(self.quorum));
             self.ask_all(&confirm, Phase::Confirm, || Request::Confirm {
                 claim: claim.clone(),
@@ -69,18 +69,20 @@ impl Coordinator {
         Err(Failure::Contention)
     }
 
-    /// What a majority agrees on, or all that answer: what others of an owner share is seen here, before any
-    /// number is written.
+    /// The agreement of a majority, or of all masters that answer. Used for owners, to see the number of the owner's
+    /// other holds before any number is written.
     async fn agreement_of_all(&self, round: &AcquireRound) -> Agreement {
         let mut limit = Limit::new(&*self.runtime, self.answered_by());
         limit.wait(round.until(AcquireAnswers::settled)).await;
         round.answers().round.agreement()
     }
 
-    /// The number of an owner that other holds share: theirs, which we are answered when we ask again
-    /// (family, section 6). Where no majority shows one and the same there is nothing to join. Neither is there
-    /// below the number that was to be `confirmed`: a confirmation that is executed late, when the others have
-    /// gone, would write it beside a hold of ours with theirs, and who comes then had a larger one.
+    /// The number of an owner's other holds: the masters return it when they are asked again (docs/protocol.md,
+    /// "Several resources, readers, owners, permits"). Without a majority for one number there is nothing to join.
+    ///
+    /// A number below `confirmed` cannot be joined either. The confirmation of `confirmed` may be executed late, after
+    /// the other holds have ended. It would raise the counter while our hold has the smaller number, and a further hold
+    /// would get the larger one.
     async fn number_of_owner(
         &self,
         round: &AcquireRound,
@@ -91,13 +93,13 @@ impl Coordinator {
         let mut delays = self.delays();
         for asked in 0..CONFIRM_ROUNDS {
             if asked > 0 {
-                // What those who stand there are about has to have time to come to an end. Never for long:
-                // what was granted to us stands in their way meanwhile.
+                // Give the other holds time to finish what they are doing. Keep the pause short, because our own grants
+                // block them meanwhile.
                 let pause = delays.next().unwrap_or_default();
                 let again = self.now() + pause.min(self.patience.answer);
                 self.runtime.sleep_until(again).await;
             }
-            // Only those that granted: what another would grant now, nobody would undo.
+            // Ask only masters that granted: a grant of another master would never be released.
             let granted: Vec<usize> = round.answers().round.granted().collect();
             let answers = OwnerAnswers {
                 quorum: self.quorum,
@@ -123,15 +125,16 @@ impl Coordinator {
         Err(Failure::NotJoinable)
     }
 
-    /// Pauses between two rounds of one acquire.
+    /// The pauses between two rounds of one acquire.
     fn delays(&self) -> impl Iterator<Item = Duration> + Send + use<> {
         let mut seed = [0; 8];
         self.runtime.random(&mut seed);
         self.retry.delays(u64::from_le_bytes(seed))
     }
 
-    /// Whoever joins others is answered their number, which is older than what was proposed, and says nothing of
-    /// the masters' clocks: taken for one that they had lowered, it would put all proposals a second behind.
+    /// Updates the estimate of the masters' clocks. A hold that joins others gets their older number, which says
+    /// nothing about clocks. Taken for a number that the masters had lowered, it would move all proposals a second
+    /// back.
     fn learn(&self, claim: &Claim, offset: ClockOffset, wall: u64, granted: u64) {
         let joins = claim.group().is_some_and(Group::has_class);
         if joins && granted < offset.proposal(wall) {
@@ -144,7 +147,7 @@ impl Coordinator {
     }
 }
 
-/// The numbers that masters show to a hold of an owner.
+/// The numbers that masters return to a further hold of an owner.
 struct OwnerAnswers {
     quorum: Quorum,
     numbers: Vec<(usize, u64)>,
@@ -156,7 +159,7 @@ impl OwnerAnswers {
         agree(self.quorum, self.numbers.iter().copied())
     }
 
-    /// A majority shows one number, or everybody has answered.
+    /// Ready when a majority returns one number, or when all masters have answered.
     fn decided(&mut self) -> Option<Agreement> {
         let agreement = self.agreement();
         let agreed = matches!(agreement, Agreement::Agreed(_));
@@ -180,9 +183,9 @@ impl Collect for OwnerAnswers {
 /// The votes on one fencing number.
 struct ConfirmAnswers {
     tally: Tally,
-    /// The largest counter seen above the number.
+    /// The largest counter above the number.
     above: Option<u64>,
-    /// Other holds of the same owner stand there.
+    /// The same owner has other holds on a master.
     crowded: bool,
 }
 

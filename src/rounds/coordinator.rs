@@ -1,4 +1,4 @@
-//! All masters, and what every round needs to know of them.
+//! All masters, and the settings that every round needs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -13,33 +13,33 @@ use crate::protocol::validity::Drift;
 use crate::retry::Retry;
 use crate::runtime::Runtime;
 
-/// How much longer than a node may take its caller waits for its word: only for a node that breaks its
-/// contract. One that keeps it answers within its timeout, and reads what has come before it calls anything
-/// late; a process that hardly gets to run would otherwise leave while the answers lie there.
+/// How much longer than its timeout a caller waits for a node that breaks its contract. A node that keeps the contract
+/// answers within its timeout, and reads pending input before it reports a timeout. Without this margin, a process that
+/// gets too little CPU time would stop waiting although the answers have arrived.
 const BACKSTOP: Duration = Duration::from_secs(1);
 
-/// All masters, and what every round needs to know.
+/// All masters, and the settings that every round needs.
 pub(crate) struct Coordinator {
     pub(super) nodes: Box<[Arc<dyn Node>]>,
     pub(crate) quorum: Quorum,
-    /// Which masters they were named as; none where they keep no mark.
+    /// The configuration of the masters; `None` if they store no generation marker.
     pub(crate) configuration: Option<Configuration>,
-    /// Whether a quorum of the masters wakes those who wait.
+    /// Whether a quorum of the masters sends wake-ups.
     pub(crate) wakes: bool,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) drift: Drift,
     pub(crate) prefix: Box<str>,
     pub(crate) fencing: bool,
     pub(crate) patience: Patience,
-    /// The pauses of who asks again within one attempt.
+    /// The pauses between two rounds of one attempt.
     pub(super) retry: Retry,
-    /// The masters have been asked before: who is not there by now is not waited for.
+    /// Whether the masters have been asked before: if so, no further time is granted for the first connection.
     pub(super) met: AtomicBool,
-    /// Learned distance of our wall clock from the masters', for proposals.
+    /// The learned difference of the masters' clocks to our wall clock in microseconds, for proposals.
     pub(super) offset: AtomicI64,
 }
 
-/// Who is asked, and who makes a majority.
+/// The masters, and which of them make a majority.
 pub(crate) struct Members {
     pub(crate) nodes: Vec<Arc<dyn Node>>,
     pub(crate) quorum: Quorum,
@@ -47,7 +47,7 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// Of one set that is not changed.
+    /// A single set that is not being replaced.
     pub(crate) fn of(nodes: Vec<Arc<dyn Node>>) -> Self {
         Self {
             quorum: Quorum::of(nodes.len()),
@@ -60,9 +60,9 @@ impl Members {
 /// How long a node may take to answer.
 #[derive(Clone, Copy)]
 pub(crate) struct Patience {
-    /// Any request.
+    /// Time for any request.
     pub(crate) answer: Duration,
-    /// And how much longer the very first, which waits for its connection.
+    /// Additional time for the very first request, which waits for its connection.
     pub(crate) connect: Duration,
 }
 
@@ -119,15 +119,15 @@ impl Coordinator {
         [self.prefix.as_bytes(), resource].concat().into()
     }
 
-    /// A claim on a lock key: its resource is what stands behind this coordinator's prefix, or all of it where it has
-    /// another one.
+    /// A claim on a lock key. Its resource is the key without this coordinator's prefix, or the whole key if the key
+    /// has another prefix.
     pub(crate) fn claim(&self, key: &Arc<[u8]>, token: Token) -> Claim {
         let ours = key.starts_with(self.prefix.as_bytes());
         let prefix = if ours { self.prefix.len() } else { 0 };
         Claim::on(key.clone(), prefix, token, self.fencing)
     }
 
-    /// When each node must have answered what it is asked now.
+    /// When each node must have answered a request that is sent now.
     pub(crate) fn answered_by(&self) -> Instant {
         let Patience { answer, connect } = self.patience;
         if self.met.load(Ordering::Relaxed) {
@@ -137,13 +137,12 @@ impl Coordinator {
         }
     }
 
-    /// When whoever depends on an answer to what is asked now stops waiting: also for a node that
-    /// breaks its contract.
+    /// When callers stop waiting for the answers to a request that is sent now, even if a node breaks its contract.
     pub(crate) fn given_up_by(&self) -> Instant {
         self.answered_by() + BACKSTOP
     }
 
-    /// Queues one request at every node before anything is awaited.
+    /// Sends one request to every node, without awaiting in between.
     pub(crate) fn ask_all<B: Collect>(
         &self,
         sink: &Arc<FanOut<B>>,
@@ -153,7 +152,7 @@ impl Coordinator {
         self.ask_each(sink, phase, |_| request());
     }
 
-    /// The same, each node its own.
+    /// Sends each node a request of its own, without awaiting in between.
     pub(super) fn ask_each<B: Collect>(
         &self,
         sink: &Arc<FanOut<B>>,

@@ -1,4 +1,4 @@
-//! What masters say to an extension of many locks, and what it comes to for one of them.
+//! The replies of masters to an extension of many locks, and their meaning for each lock.
 
 use std::ops::Range;
 
@@ -7,10 +7,10 @@ use crate::protocol::instant::Instant;
 use crate::protocol::lease::{Ballot, Extension, Kept, Terms};
 use crate::protocol::quorum::{MasterSet, Quorum};
 
-/// What one master said of each key of an extension.
+/// The reply of one master for each key of an extension.
 pub(crate) type KeysSaid = Result<Vec<Extended>, Fault>;
 
-/// What one master said of one lock, whose keys these are, for a report.
+/// The reply of one master for one lock, for a report; `keys` are the indices of the lock's keys.
 pub(crate) fn said_of_lock(said: &KeysSaid, keys: &Range<usize>) -> Result<Answer, Fault> {
     let said = said.as_ref().map_err(Clone::clone)?;
     let said = said.get(keys.clone());
@@ -27,7 +27,7 @@ pub(crate) fn said_of_lock(said: &KeysSaid, keys: &Range<usize>) -> Result<Answe
     }
 }
 
-/// A master keeps a lock when it keeps every key of it.
+/// A master has extended a lock if it has extended all keys of the lock.
 fn kept(keys: &[Extended]) -> Kept {
     if keys.contains(&Extended::Withdrawn) || keys.is_empty() {
         Kept::Unknown
@@ -40,7 +40,7 @@ fn kept(keys: &[Extended]) -> Kept {
     }
 }
 
-/// The answer to an extension of so many keys.
+/// Checks that an answer is an extension of this number of keys.
 pub(crate) fn extended(answer: Result<Answer, Fault>, keys: usize) -> KeysSaid {
     match answer? {
         Answer::Extended(said) if said.len() == keys => Ok(said),
@@ -52,12 +52,12 @@ pub(crate) fn extended(answer: Result<Answer, Fault>, keys: usize) -> KeysSaid {
 pub(crate) struct Votes {
     ballot: Ballot,
     quorum: Quorum,
-    /// Who has said of each key that it is not ours; for a lock of several keys.
+    /// For each key of a lock with several keys: the masters that reported it as not ours.
     denied: Box<[MasterSet]>,
 }
 
 impl Votes {
-    /// On a lock of so many keys.
+    /// The votes on a lock with this number of keys.
     pub(crate) fn new(quorum: Quorum, keys: usize) -> Self {
         let denied = if keys > 1 {
             vec![MasterSet::default(); keys]
@@ -71,8 +71,8 @@ impl Votes {
         }
     }
 
-    /// Counts what one master said. Lost is a lock of which a majority denies one and the same key
-    /// (family, section 4): each for another reason is no majority.
+    /// Counts the reply of one master. A lock of several keys is lost if a majority denies one and the same key
+    /// (docs/protocol.md, "Several resources, readers, owners, permits"). Denials of different keys do not add up.
     pub(crate) fn record(
         &mut self,
         node: usize,
@@ -130,7 +130,7 @@ mod tests {
         assert!(matches!(both(&kept), Some(Extension::Renewed(_))));
         let one = votes(&[&[Held, NotOurs], &[Held, NotOurs]]);
         assert_eq!(both(&one), Some(Extension::Lost));
-        // Each master denies another key: no majority for either.
+        // Each master denies a different key: no majority for either.
         let mixed = votes(&[&[Held, NotOurs], &[NotOurs, Held], &[Held, Withdrawn]]);
         assert_eq!(both(&mixed), Some(Extension::Unknown));
     }
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(strange.last(), Some(&Extension::Unknown));
         let most = votes(&[&[full()], &[Held], &[Restored]]);
         assert!(matches!(most.last(), Some(Extension::Renewed(_))));
-        // What another key of the lock says counts all the same.
+        // A denial of another key of the same lock counts.
         let denied = votes(&[&[full(), NotOurs], &[Held, NotOurs]]);
         assert_eq!(denied.last(), Some(&Extension::Lost));
         let said = said_of_lock(&Ok(vec![Held, full()]), &(0..2));

@@ -1,7 +1,7 @@
-//! Collecting the answers of one fan-out in one place, with one wake-up for all of them.
+//! Collects the answers of one fan-out, with a single wake-up for all of them.
 //!
-//! No task and no channel per message: nodes hand their answers over under a short lock, and the
-//! waiting future is woken once, when what they come to has been decided.
+//! There is no task and no channel per message: nodes deliver their answers under a short mutex, and the waiting future
+//! is woken once, when the result is decided.
 
 use std::sync::{Arc, PoisonError};
 use std::task::Poll;
@@ -11,23 +11,23 @@ use crate::protocol::instant::Instant;
 use crate::runtime::Runtime;
 use crate::sync::{AtomicWaker, Mutex, MutexGuard};
 
-/// What the answers of one fan-out come to.
+/// Counts the answers of one fan-out.
 pub(crate) trait Collect: Send + 'static {
-    /// Counts one answer; `true` when the waiting future should look again.
+    /// Counts one answer; `true` if the waiting future should check the answers.
     fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool;
 
-    /// Notes an answer that came after its timeout had been counted.
+    /// Records an answer that came after its timeout had been counted.
     fn late(&mut self, _from: From, _answer: &Result<Answer, Fault>) {}
 }
 
-/// Which message an answer belongs to, and when it came.
+/// The node of an answer, and when the answer came.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct From {
     pub(crate) node: usize,
     pub(crate) now: Instant,
 }
 
-/// The answers so far, their lock and the one future that waits for it.
+/// The answers so far, behind a mutex, and the one future that waits for them.
 pub(crate) struct FanOut<B> {
     runtime: Arc<dyn Runtime>,
     answers: Mutex<B>,
@@ -43,19 +43,19 @@ impl<B: Collect> FanOut<B> {
         })
     }
 
-    /// What there is so far. The lock is never held across an await.
+    /// The answers so far. The mutex is never held across an await.
     pub(crate) fn answers(&self) -> MutexGuard<'_, B> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `decided` finds something in the answers. One waiter at a time.
+    /// Waits until `decided` returns a result. Only one future may wait at a time.
     pub(crate) async fn until<T>(&self, mut decided: impl FnMut(&mut B) -> Option<T>) -> T {
         std::future::poll_fn(|cx| {
             if let Some(found) = decided(&mut self.answers()) {
                 return Poll::Ready(found);
             }
             self.waker.register(cx.waker());
-            // An answer between the look and the registration would otherwise be slept through.
+            // Check again: an answer between the first check and the registration would not wake this future.
             decided(&mut self.answers()).map_or(Poll::Pending, Poll::Ready)
         })
         .await
@@ -91,7 +91,7 @@ mod models {
     use super::*;
     use crate::runtime::Tokio;
 
-    /// Decided once all answers are there.
+    /// Decided once all answers have arrived.
     struct All {
         answers: usize,
         wanted: usize,

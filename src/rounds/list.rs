@@ -1,4 +1,4 @@
-//! The names of the keys on every master, page by page: bounded in number and in time.
+//! Lists the names of keys on every master, page by page, limited in number and time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use crate::limit::Limit;
 use crate::node::{Answer, Fault, Page, Phase, Reply, Request};
 use crate::protocol::instant::Instant;
 
-/// About how many keys a master looks at for one page: a fraction of a millisecond's work.
+/// About how many keys a master scans for one page, which takes it a fraction of a millisecond.
 const PAGE: u32 = 1000;
 
-/// Which of the keys of a pattern are wanted.
+/// Whether a key that matches the pattern is wanted.
 pub(crate) type IsWanted<'a> = &'a (dyn Fn(&[u8]) -> bool + Sync);
 
-/// What one master named.
+/// The keys that one master listed.
 pub(crate) struct Named {
     pub(crate) keys: BTreeSet<Vec<u8>>,
-    /// It was not cut short.
+    /// Whether the list is complete.
     pub(crate) complete: bool,
 }
 
 impl Coordinator {
-    /// The keys of this pattern that `is_wanted`, on each master by itself; at most `most`, and until `until`.
+    /// The keys that match `pattern` and `is_wanted`, for each master; at most `most`, and at the latest at `until`.
     pub(crate) async fn list(
         &self,
         pattern: &[u8],

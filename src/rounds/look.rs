@@ -1,4 +1,4 @@
-//! Reading a lock on every master, or breaking it.
+//! Reads a lock on every master, or breaks it.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::node::{Answer, Fault, KeyState, Phase, Request};
 use crate::protocol::instant::Instant;
 
 impl Coordinator {
-    /// Reads or breaks a lock on every master and waits for all of them.
+    /// Reads or breaks a lock on every master, and waits for all of them.
     pub(crate) async fn look(&self, request: Request) -> Vec<(Result<KeyState, Fault>, Duration)> {
         let started = self.now();
         let answers = LookAnswers {
@@ -18,7 +18,7 @@ impl Coordinator {
         };
         let fan_out = FanOut::new(self.runtime.clone(), answers);
         self.ask_all(&fan_out, Phase::Look, || request.clone());
-        // Twice as long as any of them may take, for a node that never answers.
+        // Twice the time that a node may take, for a node that never answers.
         let most = self.answered_by() + self.patience.answer;
         let mut limit = Limit::new(&*self.runtime, most);
         if let Some(answers) = limit.wait(fan_out.until(LookAnswers::complete)).await {
@@ -29,7 +29,7 @@ impl Coordinator {
     }
 }
 
-/// No answer within about this time.
+/// A timeout fault after `waited`, rounded to milliseconds.
 pub(super) fn timeout(waited: Duration) -> Fault {
     Fault::Timeout(Duration::from_millis(waited.as_millis() as u64))
 }
@@ -44,7 +44,7 @@ impl LookAnswers {
         self.answers.iter().cloned().collect()
     }
 
-    /// What there is, with a timeout for everybody else.
+    /// The answers so far, with a timeout for every silent node.
     fn cut_off(&self, now: Instant) -> Vec<(Result<KeyState, Fault>, Duration)> {
         let waited = now.saturating_since(self.started);
         let silent = || (Err(timeout(waited)), waited);

@@ -1,4 +1,4 @@
-//! Asking all masters at once: the fan-out, and one file a verb.
+//! Requests to all masters at once: the fan-out, and one file per verb.
 //!
 //! [`attempt`] is the only place that decides that a lock is held.
 

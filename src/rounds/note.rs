@@ -1,4 +1,4 @@
-//! Telling every master who holds some locks: a hint for people, and nobody waits for it.
+//! Writes the notes of held locks to every master. Notes are informative only, so nobody waits for the replies.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::coordinator::Coordinator;
 use crate::node::{NoteItem, Reply, Request};
 
 impl Coordinator {
-    /// Writes notes on every master, in the background.
+    /// Writes notes to every master in the background.
     pub(crate) fn note(&self, items: Vec<NoteItem>) {
         if items.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Reading and writing the value under a lock, on all masters at once.
+//! Reads and writes the value under a lock on all masters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,8 @@ use crate::report::{NodeOutcome, NodeReport};
 use crate::runtime::pause;
 
 impl Coordinator {
-    /// Asks every master for the value, until enough has been said for `decided`. Who is slower is heard later.
+    /// Reads the value on every master until the answers are enough for `decided`. Later answers are available from the
+    /// returned handle.
     pub(crate) async fn read_value(
         &self,
         claim: &Arc<Claim>,
@@ -28,7 +29,7 @@ impl Coordinator {
         };
         let asked = self.ask_for_value(read);
         let answers = self.answers(&asked, decided).await;
-        // The others answer in the same moment, as a rule. Who has told its run can be written to without
+        // The other masters usually answer at the same moment. A master whose run is known can be written to without
         // waiting for the release.
         for _ in 0..STRAGGLE {
             if asked.0.answers().complete() {
@@ -40,8 +41,8 @@ impl Coordinator {
         (answers, asked)
     }
 
-    /// Writes the value on every master, or removes it: the messages are queued when this returns. Where a master's
-    /// answer was `read` it goes to that run of the server alone. Nothing is sent from `until` on.
+    /// Writes or removes the value on every master; the messages are queued when this function returns. If a master's
+    /// answer is in `read`, the write is accepted only in the same run of the server. Nothing is sent from `until` on.
     pub(crate) fn write_value(
         &self,
         claim: &Arc<Claim>,
@@ -69,7 +70,7 @@ impl Coordinator {
         AskedForValue(fan_out, self.given_up_by())
     }
 
-    /// What is said to it, until that is enough for `decided`.
+    /// Waits for answers until they are enough for `decided`.
     pub(crate) async fn answers(
         &self,
         asked: &AskedForValue,
@@ -85,26 +86,26 @@ impl Coordinator {
     }
 }
 
-/// A question about a value that is under way, and until when it is waited for.
+/// A pending request about a value, and until when to wait for it.
 pub(crate) struct AskedForValue(Arc<FanOut<ValueAnswers>>, Instant);
 
 impl AskedForValue {
-    /// What was said, and what has been said since.
+    /// The given answers, plus those that have arrived since.
     pub(crate) fn with_later(&self, before: ValueAnswers) -> ValueAnswers {
         self.0.answers().later_than(before)
     }
 }
 
-/// The longest beginning of a value that is shown to an operator.
+/// How many bytes of a value are shown to an operator.
 const SHOWN: usize = 40;
 
-/// So often a read lets others run when a majority has answered and somebody has not.
+/// How often a read yields to other tasks when a majority has answered but not all masters have.
 const STRAGGLE: u32 = 3;
 
-/// What one master said, and how long that took.
+/// One master's answer, and how long it took.
 type Timed = (Result<Answer, Fault>, Duration);
 
-/// What the masters have said so far to one question about a value.
+/// The answers so far to one request about a value.
 #[derive(Clone)]
 pub(crate) struct ValueAnswers {
     quorum: Quorum,
@@ -125,7 +126,7 @@ impl ValueAnswers {
         }
     }
 
-    /// The same, with a timeout for everybody who has said nothing.
+    /// The same answers, with a timeout for every silent master.
     fn cut_off(&self, now: Instant) -> Self {
         let waited = now.saturating_since(self.started);
         let mut all = self.clone();
@@ -135,7 +136,7 @@ impl ValueAnswers {
         all
     }
 
-    /// With what has been said since `before`; what was cut off stays so.
+    /// Adds answers that are missing in `before`; existing ones, including timeouts, stay.
     fn later_than(&self, mut before: Self) -> Self {
         for (before, said) in before.said.iter_mut().zip(&self.said) {
             *before = before.take().or_else(|| said.clone());
@@ -143,12 +144,12 @@ impl ValueAnswers {
         before
     }
 
-    /// Every master has told its run and what it has.
+    /// Whether every master has returned its run and its value, if any.
     pub(crate) fn all_read(&self) -> bool {
         (0..self.said.len()).all(|node| self.run(node).is_some())
     }
 
-    /// Every master has answered or failed.
+    /// Whether every master has answered or failed.
     pub(crate) fn complete(&self) -> bool {
         self.said.iter().all(Option::is_some)
     }
@@ -172,17 +173,17 @@ impl ValueAnswers {
         self.answers().map(|answer| answer.map(vote)).collect()
     }
 
-    /// What a read comes to.
+    /// The result of a read; `None` while more answers are needed.
     pub(crate) fn reading(&self) -> Option<Reading> {
         register::read(self.quorum, &self.read_votes())
     }
 
-    /// Whether there is room for a first value.
+    /// Whether a first value may be created; `None` while answers are missing.
     pub(crate) fn vacancy(&self) -> Option<Vacancy> {
         register::vacancy(&self.read_votes())
     }
 
-    /// What this master has, whether it vouches for it or not.
+    /// The value on this master, whether it is trusted or not.
     pub(crate) fn bytes(&self, node: usize) -> Option<&[u8]> {
         match self.said.get(node)? {
             Some((Ok(Answer::Value { stored, .. }), _)) => {
@@ -192,12 +193,12 @@ impl ValueAnswers {
         }
     }
 
-    /// What any master has.
+    /// The values on all masters.
     pub(crate) fn all_bytes(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.said.len()).filter_map(|node| self.bytes(node))
     }
 
-    /// The run of the server that answered the read, whatever it answered.
+    /// The server run that answered the read, with or without a value.
     fn run(&self, node: usize) -> Option<&ServerRun> {
         match self.said.get(node)?.as_ref()? {
             (Ok(Answer::Value { run, .. }), _) => Some(run),
@@ -205,14 +206,14 @@ impl ValueAnswers {
         }
     }
 
-    /// Whether a master that was read has no vote, and is to be given the value again.
+    /// Whether a master that was read needs the value again, because it has none or an old one.
     pub(crate) fn has_gaps(&self) -> bool {
         let gap = |vote: &Option<ReadVote>| matches!(vote, Some(ReadVote::Nothing | ReadVote::Old));
         self.read_votes().iter().any(gap)
     }
 
-    /// What a write comes to that followed this `read`: it counts on the masters that vouched for a value, and where
-    /// nobody had one, on those that said so; in the run of the server that had answered.
+    /// The result of a write that followed this `read`. It counts on masters that showed a trusted value, in the same
+    /// server run. If no master had a value, it counts on those that reported so.
     pub(crate) fn writing(&self, read: &Self) -> Option<Writing> {
         let vacant = read.vacancy() == Some(Vacancy::Vacant);
         let votes = read.read_votes();
@@ -236,18 +237,18 @@ impl ValueAnswers {
         register::written(self.quorum, &votes)
     }
 
-    /// The same votes, once every master has answered or failed.
+    /// The read votes once every master has answered or failed.
     fn all_votes(&self) -> Vec<ReadVote> {
         let votes = self.read_votes().into_iter();
         votes.map(|vote| vote.unwrap_or(ReadVote::Fault)).collect()
     }
 
-    /// What becomes of the value when the masters change.
+    /// The fate of the value when the masters are replaced.
     pub(crate) fn carrying(&self) -> Carrying {
         register::carry(self.quorum, &self.all_votes())
     }
 
-    /// The masters that wrote in the run of the server that had answered this `read`.
+    /// The masters that wrote in the same server run that answered this `read`.
     fn written_as_read(&self, read: &Self) -> MasterSet {
         let answers = self.answers().enumerate();
         let written = answers.filter(|(node, answer)| {
@@ -263,19 +264,19 @@ impl ValueAnswers {
         register::carried(self.quorum, &read.all_votes(), written, open)
     }
 
-    /// Whether a removal that followed this `read` has left the value nowhere.
+    /// Whether a removal that followed this `read` has removed the value everywhere.
     pub(crate) fn has_removed(&self, read: &Self) -> bool {
         let written = self.written_as_read(read);
         register::removed(self.quorum, &read.all_votes(), written)
     }
 
-    /// Whether every master has done what it was asked.
+    /// Whether every master has executed the write.
     pub(crate) fn all_written(&self) -> bool {
         let mut answers = self.answers();
         answers.all(|answer| matches!(answer, Some(Ok(Answer::Written { .. }))))
     }
 
-    /// What each master has, and what else it said, in one line.
+    /// The value or the reply of each master, in one line.
     pub(crate) fn shown<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> String {
         let shown = |(node, report): (usize, NodeReport)| match self.bytes(node) {
             Some(bytes) => {
@@ -293,7 +294,7 @@ impl ValueAnswers {
         shown.join("; ")
     }
 
-    /// As public reports, given the masters' names in order.
+    /// Converts to public reports; `names` are the masters' names in order.
     pub(crate) fn reports<'a>(&self, names: impl Iterator<Item = &'a NodeName>) -> Vec<NodeReport> {
         let report = |(name, said): (&NodeName, &Option<Timed>)| {
             let outcome = match said.as_ref().map(|(answer, _)| answer) {

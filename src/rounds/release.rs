@@ -1,4 +1,4 @@
-//! Giving back: a lock, the remains of an attempt, a place in line.
+//! Releases a lock, the keys of a lost attempt, or a place in the queue.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::report::{NodeReport, Slots};
 
 impl Coordinator {
-    /// Deletes the key of `claim` on every master: with an answer to wait for.
+    /// Deletes the keys of `claim` on every master, and returns the answers to wait for.
     pub(crate) fn release(&self, claim: &Arc<Claim>) -> Arc<FanOut<ReleaseAnswers>> {
         claim.withdraw();
         let answers = ReleaseAnswers::open(self.quorum, self.quorum.nodes(), self.now());
@@ -23,7 +23,7 @@ impl Coordinator {
         fan_out
     }
 
-    /// The same in the background.
+    /// Deletes the keys of `claim` on every master in the background.
     pub(crate) fn release_unheard(&self, claim: &Arc<Claim>) {
         claim.withdraw();
         for node in &self.nodes {
@@ -37,7 +37,7 @@ impl Coordinator {
         }
     }
 
-    /// Gives up a place in line on every master.
+    /// Gives up a place in the queue on every master.
     pub(crate) fn leave(&self, claim: &Arc<Claim>) -> Undoing {
         let answers = ReleaseAnswers::open(self.quorum, self.quorum.nodes(), self.now());
         let fan_out = FanOut::new(self.runtime.clone(), answers);
@@ -49,12 +49,12 @@ impl Coordinator {
     }
 }
 
-/// Releases under way. They go on when this is dropped.
+/// Pending releases. They go on if this is dropped.
 pub(crate) struct Undoing(pub(super) Arc<FanOut<ReleaseAnswers>>);
 
 impl Undoing {
-    /// Waits until every node has acknowledged or failed: the next attempt of the same waiter
-    /// must not meet its own remains, and three waiters must not chase each other for ever.
+    /// Waits until every node has acknowledged or failed. Otherwise the next attempt of the same waiter could meet its
+    /// own keys, and three waiters could block each other forever.
     pub(crate) fn done(&self) -> impl Future<Output = ()> + Send + use<> {
         let fan_out = self.0.clone();
         async move {
@@ -74,7 +74,7 @@ pub(crate) struct ReleaseAnswers {
     deleted: usize,
     gone: usize,
     faults: usize,
-    /// Who has let go.
+    /// The masters on which the lock is free now.
     free: MasterSet,
 }
 
@@ -92,7 +92,7 @@ impl ReleaseAnswers {
         }
     }
 
-    /// Deleted, already gone, and failed.
+    /// How many masters have deleted the key, had no such key, and failed.
     pub(crate) fn counts(&self) -> (usize, usize, usize) {
         (self.deleted, self.gone, self.faults)
     }
@@ -105,7 +105,7 @@ impl ReleaseAnswers {
         self.answers() >= self.asked
     }
 
-    /// A majority has let go, so the next holder can have it; or nobody else will answer.
+    /// Whether a majority has released the lock, so that the next holder can take it, or no further answer will come.
     pub(crate) fn settled(&self) -> bool {
         self.quorum.is_met_by(self.free) || self.complete()
     }

@@ -1,4 +1,4 @@
-//! What the answers of one fan-out add up to, answer by answer.
+//! The results of one fan-out, answer by answer.
 #![expect(
     clippy::unnecessary_wraps,
     reason = "an answer is written as it comes: a fault or not"
@@ -72,7 +72,7 @@ fn who_waits_is_called_when_the_verdict_falls_and_when_its_reason_is_known() {
     assert!(won.count(from(2, 1), granted()));
     assert_eq!(won.verdict(), Some(Verdict::Won));
     assert!(!won.count(from(3, 1), granted()), "once");
-    // Two refusals and a fault are a defeat; why it is one needs another answer.
+    // Two refusals and a fault: lost, but the reason needs another answer.
     let mut lost = opened(5);
     assert!(!lost.count(from(0, 1), plainly_refused()));
     assert!(!lost.count(from(1, 1), plainly_refused()));
@@ -103,7 +103,7 @@ fn refusals_tell_of_holder_and_line() {
     let refusals = answers.refusals().expect("three");
     assert_eq!((refusals.ticket, refusals.ahead), (9, Some(3)));
     assert_eq!(refusals.holder.as_deref(), Some(&b"a"[..]));
-    // Who says nothing of a line says nothing against one.
+    // A refusal without information on the queue does not mean that there is no queue.
     let mut plain = opened(3);
     plain.count(from(0, 1), plainly_refused());
     let refusals = plain.refusals().expect("one");
@@ -136,13 +136,13 @@ fn a_round_that_is_given_up_counts_who_had_its_time_as_failed() {
     late.give_up(BEGAN + ms(50), ms(50));
     assert_eq!(late.round.silent().count(), 0);
     assert_eq!(late.round.reason(), Some(Reason::Outage));
-    // They may still act on it.
+    // They may still execute the request.
     assert!(late.round.must_undo(1) && late.round.must_undo(2) && !late.round.must_undo(0));
     let names = names(3);
     let reports = late.reports(names.iter());
     assert!(reports[1].to_string().contains("50ms"), "{}", reports[1]);
     assert!(!reports[1].late && !reports[2].late);
-    // What comes now is told as late.
+    // An answer from now on is reported as late.
     late.count(from(1, 60), granted());
     let reports = late.reports(names.iter());
     assert!(reports[1].late && !reports[2].late);
@@ -205,7 +205,7 @@ fn a_release_is_settled_by_a_majority_and_complete_with_the_last() {
         more.count(from(node, 1), released(true));
     }
     assert!(!more.count(from(3, 1), released(true)), "neither");
-    // Who asked fewer than a majority waits for those.
+    // If fewer than a majority were asked, wait for all of those.
     let mut few = ReleaseAnswers::open(Quorum::of(5), 2, BEGAN);
     assert!(!few.count(from(0, 1), down()) && !few.settled());
     assert!(few.count(from(1, 1), down()) && few.settled());

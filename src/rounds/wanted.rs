@@ -1,25 +1,25 @@
-//! What an acquire is to get: which keys, and how each is held.
+//! The keys that an acquire asks for, and in which mode each.
 
 use std::sync::Arc;
 
 use super::coordinator::Coordinator;
 use crate::node::{Claim, Class, Group, Mode, Part, Permit, Token};
 
-/// What an acquire is to get.
+/// The keys that an acquire asks for, with their modes.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    /// The lock key; of several, the first.
+    /// The lock key, or the first of several.
     key: Arc<[u8]>,
-    /// All of them, where it is not one key that is held exclusively.
+    /// All keys with their modes; empty for a single exclusive key.
     parts: Box<[Part]>,
-    /// The value of the lock whose place it takes.
+    /// The value of the lock that this one replaces.
     instead: Option<Token>,
-    /// The slot, where it is one of a semaphore's.
+    /// The slot, for a semaphore.
     permit: Option<Permit>,
 }
 
 impl Wanted {
-    /// One key, alone.
+    /// One key, held exclusively.
     pub(crate) fn exclusive(key: Arc<[u8]>) -> Self {
         Self {
             key,
@@ -29,10 +29,10 @@ impl Wanted {
         }
     }
 
-    /// One of the slots of a semaphore.
+    /// A slot of a semaphore.
     pub(crate) fn slot(permit: Permit) -> Self {
         Self {
-            // What stands in line here and there is the semaphore.
+            // Waiters queue for the semaphore, in this process and on the masters.
             key: permit.line(),
             parts: Box::default(),
             instead: None,
@@ -40,12 +40,12 @@ impl Wanted {
         }
     }
 
-    /// The slot, where it is one of a semaphore's.
+    /// The slot, for a semaphore.
     pub(crate) fn permit(&self) -> Option<&Permit> {
         self.permit.as_ref()
     }
 
-    /// Several keys, each alone, all or nothing.
+    /// Several keys, each held exclusively, all or nothing.
     pub(crate) fn several(keys: Vec<Arc<[u8]>>) -> Self {
         let part = |key: &Arc<[u8]>| Part {
             key: key.clone(),
@@ -53,7 +53,7 @@ impl Wanted {
         };
         let parts: Box<[Part]> = keys.iter().map(part).collect();
         let key = keys.into_iter().next().unwrap_or_default();
-        // One alone is the plain lock, and costs what it costs.
+        // A single key is a plain lock, which is cheaper.
         match parts.len() {
             0 | 1 => Self::exclusive(key),
             _ => Self {
@@ -65,7 +65,7 @@ impl Wanted {
         }
     }
 
-    /// One key, beside others of this class.
+    /// One key, shared with others of this class.
     pub(crate) fn of_class(key: Arc<[u8]>, class: Class) -> Self {
         let part = Part {
             key: key.clone(),
@@ -79,13 +79,13 @@ impl Wanted {
         }
     }
 
-    /// The same, in place of a lock that the caller holds.
+    /// The same, as a replacement for a lock that the caller holds.
     pub(crate) fn instead_of(mut self, token: Token) -> Self {
         self.instead = Some(token);
         self
     }
 
-    /// The lock key; of several, the first.
+    /// The lock key, or the first of several.
     pub(crate) fn key(&self) -> &Arc<[u8]> {
         &self.key
     }
@@ -98,7 +98,7 @@ impl Wanted {
             .chain(self.parts.iter().map(|part| &part.key))
     }
 
-    /// The class, where it is held beside others.
+    /// The class, if the key is shared.
     pub(crate) fn class(&self) -> Option<&Class> {
         match self.parts.first().map(|part| &part.mode) {
             Some(Mode::Class(class)) => Some(class),
@@ -106,7 +106,7 @@ impl Wanted {
         }
     }
 
-    /// What stands in the lines on the masters, by a value that never holds anything.
+    /// The claim that represents the waiter in the queues on the masters. Its token never holds a lock.
     pub(crate) fn waiter(&self, coordinator: &Coordinator) -> Claim {
         let token = Token::from_bytes([0; 16]);
         match &self.permit {
@@ -115,7 +115,7 @@ impl Wanted {
         }
     }
 
-    /// A claim on it.
+    /// A claim with this token.
     pub(crate) fn claim(&self, coordinator: &Coordinator, token: Token) -> Claim {
         if let Some(permit) = &self.permit {
             let key = permit.key();

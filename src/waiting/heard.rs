@@ -1,4 +1,4 @@
-//! What one waiter leaves to those behind it.
+//! The knowledge that one waiter passes on to the waiters behind it.
 
 use std::sync::Arc;
 
@@ -6,26 +6,26 @@ use crate::protocol::finding::Finding;
 use crate::rounds::acquire::AcquireRound;
 use crate::rounds::wanted::Wanted;
 
-/// What is known of why a lock is not to be had: by the last round that proved something.
+/// Why a lock is not available, according to the last round that proved something.
 #[derive(Clone)]
 pub(crate) struct Heard {
     pub(crate) finding: Finding,
-    /// No round where this process itself was in the way.
+    /// `None` if the lock is held in this process.
     pub(crate) round: Option<Arc<AcquireRound>>,
-    /// Whether the holder that the round names stands in our way: not where another waiter asked for several resources,
-    /// of which ours may be free.
+    /// Whether the holder that the round names blocks this waiter, too. False if another waiter asked for several
+    /// resources: ours may be free.
     pub(crate) names_holder: bool,
 }
 
 impl Heard {
-    /// That somebody in this process holds it, or did so last.
+    /// A task of this process holds the lock, or held it last.
     pub(super) const HERE: Self = Self {
         finding: Finding::Held,
         round: None,
         names_holder: false,
     };
 
-    /// The same for those behind a waiter for these keys.
+    /// The same for the waiters behind a waiter for these keys.
     pub(crate) fn left_by(self, wanted: &Wanted) -> Self {
         let names_holder = self.names_holder && wanted.keys().count() == 1;
         Self {
@@ -34,7 +34,7 @@ impl Heard {
         }
     }
 
-    /// Adds what another round proved.
+    /// Adds the result of another round.
     pub(crate) fn add(
         heard: &mut Option<Self>,
         finding: Option<Finding>,

@@ -1,11 +1,10 @@
-//! The local line of each resource, and the wake-ups of the masters.
+//! The local queue of each resource, and the wake-ups from the masters.
 //!
-//! Within one process the waiters of one resource stand in line here, and only the first goes to
-//! the masters: a thousand waiters cost no more messages than one. The first keeps its turn while
-//! it holds the lock, so the next one's requests go out right behind its releases, on the same
-//! connections, without waiting for an answer in between.
+//! Within one process the waiters of one resource queue here, and only the first one sends requests to the masters. So
+//! a thousand waiters cost no more messages than one. The first keeps its turn while it holds the lock. The requests of
+//! the next waiter are sent right behind its releases, on the same connections, without a round trip in between.
 //!
-//! It does not decide anything: whose turn it is here says only who may ask.
+//! A turn here only means that the waiter may ask; the masters decide.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -22,37 +21,36 @@ use crate::rounds::wanted::Wanted;
 use crate::runtime::Runtime;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Notify, Ordering};
 
-/// How long the first wake-up waits for those of the other masters: releases reach them all
-/// within about a round trip of each other.
+/// How long the first wake-up waits for those of the other masters: a release reaches all masters within about one
+/// round trip.
 const GRACE: Duration = Duration::from_millis(2);
 
-/// The lines of all resources of one process.
+/// The local queues of all resources of one process.
 pub(crate) struct LocalLines {
     map: Mutex<HashMap<Arc<[u8]>, LocalLine>>,
-    /// The locks that are held without a place in line, and the slots that are asked for.
+    /// The locks that are held without a place in a local queue, and the slots that are being asked for.
     own: Arc<OwnLocks>,
-    /// Who asks for a slot of its own beside the line of its semaphore, by number. To be locked with the lines, after
-    /// them: who is the first of all depends on both.
+    /// The numbers of waiters that ask for a slot outside the queue of its semaphore. Lock order: after `map`. Which
+    /// waiter is the first depends on both.
     aside: Mutex<Aside>,
-    /// How many have come so far.
+    /// The number of the next waiter.
     came: AtomicU64,
-    /// Who asks for a key without a place in its line: readers, whose neighbours may ask as well, and
-    /// owners, who pass everybody.
+    /// The waiters that ask for a key outside its queue: readers, whose neighbours may ask as well, and owners, which
+    /// pass all waiters.
     beside: Mutex<Beside>,
-    /// Who watches for new leaders.
+    /// The observers of new leaders.
     pub(crate) watchers: Watchers,
 }
 
-/// Who asks for each key without a place in its line.
+/// The waiters that ask for a key outside its queue, by key.
 type Beside = HashMap<Arc<[u8]>, Vec<Arc<Turn>>>;
 
-/// Who asks for a slot of its own, by the line of the semaphore.
+/// The numbers of waiters that ask for a slot outside the queue, by the name of the semaphore's queue.
 type Aside = HashMap<Arc<[u8]>, BTreeSet<u64>>;
 
-/// One line. Most have a front only, so the rest is kept apart: ten thousand held locks are ten
-/// thousand lines.
+/// One queue. Most have only a front, so the other waiters are boxed: ten thousand held locks have ten thousand queues.
 struct LocalLine {
-    /// Who asks the masters; none once the front holds the lock.
+    /// The waiter that asks the masters; `None` once it holds the lock.
     front: Option<Arc<Turn>>,
     #[expect(
         clippy::box_collection,
@@ -69,7 +67,7 @@ impl LocalLine {
         }
     }
 
-    /// Lets one in before all who came later; but for a holder, which stays where it is.
+    /// Inserts a waiter before all that came later, except a holder.
     fn insert(&mut self, turn: &Arc<Turn>) {
         let behind = self.behind.get_or_insert_default();
         match &mut self.front {
@@ -89,7 +87,7 @@ impl LocalLine {
             .is_some_and(|front| Arc::ptr_eq(front, turn))
     }
 
-    /// What its front knows.
+    /// The front's knowledge about the lock.
     fn told(&self) -> Option<Heard> {
         match &self.front {
             None => Some(Heard::HERE),
@@ -97,8 +95,8 @@ impl LocalLine {
         }
     }
 
-    /// The front leaves: the next one is it, and knows what this one knew. None when nobody is
-    /// behind.
+    /// Removes the front. The next waiter becomes the front and takes over its knowledge. Returns `None` if there is no
+    /// other waiter.
     fn advance(&mut self) -> Option<Arc<Turn>> {
         let behind = self.behind.as_mut()?;
         let next = behind.pop_front()?;
@@ -114,21 +112,21 @@ impl LocalLine {
     }
 }
 
-/// One waiter in a line.
+/// One waiter in a queue.
 struct Turn {
-    /// Who came first has the smaller one.
+    /// Waiters that came earlier have smaller numbers.
     number: u64,
-    /// Masters that said the lock may be free, as bits, since the last attempt was sent.
+    /// The masters that sent a wake-up since the last attempt, as a bit mask.
     woken: AtomicU64,
-    /// Its turn has come, or a master woke it.
+    /// Notified when the turn has come, or when a master sent a wake-up.
     called: Notify,
-    /// What it knows, once it is the front.
+    /// Its knowledge about the lock, once it is the front.
     heard: Mutex<Option<Heard>>,
-    /// The slots of a semaphore that other processes held at its last look, as bits.
+    /// The slots of a semaphore that other processes held when this waiter last asked, as a bit mask.
     elsewhere: AtomicU64,
 }
 
-/// The wake-ups of all masters: something has changed in this process itself.
+/// Wake-ups of all masters: something changed in this process itself.
 const EVERYWHERE: u64 = u64::MAX;
 
 impl Turn {
@@ -140,14 +138,13 @@ impl Turn {
         self.elsewhere.store(elsewhere, Ordering::Release);
     }
 
-    /// Taken after the map's lock, never before it.
+    /// Lock order: after the mutex of the map.
     fn heard(&self) -> MutexGuard<'_, Option<Heard>> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A place in the local lines of all keys of a lock; dropping it passes the turns on, unless it has become a
-/// holder's.
+/// A place in the local queues of all keys of a lock. Dropping it passes the turns on, unless the lock is held.
 pub(crate) struct Place {
     lines: Arc<LocalLines>,
     keys: Keys,
@@ -159,13 +156,13 @@ pub(crate) struct Place {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stands {
     InLine,
-    /// It has left the lines and asks beside others of its class.
+    /// Outside the queues, asking alongside others of its class.
     Beside,
-    /// It has left the line for as long as it asks for a slot of its own.
+    /// Outside the queue for as long as it asks for a slot.
     Aside,
 }
 
-/// The keys of a place; most have one.
+/// The keys of a place; most places have one.
 enum Keys {
     One(Arc<[u8]>),
     Several(Box<[Arc<[u8]>]>),
@@ -203,13 +200,13 @@ impl LocalLines {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this process holds a lock on it.
+    /// Whether this process holds the lock of this key.
     pub(crate) fn is_held(&self, key: &[u8]) -> bool {
         let in_line = self.map().get(key).is_some_and(|line| line.front.is_none());
         in_line || self.own.is_held(key)
     }
 
-    /// Notes a lock that is held without a place in line, until [`let_go`](Self::let_go).
+    /// Records a lock that is held without a place in a local queue, until [`let_go`](Self::let_go).
     pub(crate) fn hold<'a>(
         self: &Arc<Self>,
         keys: impl Iterator<Item = &'a Arc<[u8]>>,
@@ -218,7 +215,8 @@ impl LocalLines {
         self.clone()
     }
 
-    /// Such a lock has ended. To be called once by each; where it was a slot, who waits for one may have it at once.
+    /// Records that such a lock has ended. Must be called once for each lock. If it was a slot, wakes the first local
+    /// waiter of its semaphore, which may take the slot at once.
     pub(crate) fn let_go(&self, key: &[u8], permit: Option<&Permit>) {
         self.own.let_go(key);
         let Some(permit) = permit else {
@@ -234,13 +232,13 @@ impl LocalLines {
         self.map().get(key).and_then(|line| line.front.clone())
     }
 
-    /// Notes which slot is to be asked for by who waits at `place`, if it does: see [`OwnLocks::ask`].
+    /// Chooses and records the slot that the waiter at `place` asks for: see [`OwnLocks::ask`].
     pub(crate) fn ask(&self, permit: &Permit, place: Option<&Place>, passes: bool) -> Asked {
         let elsewhere = place.map_or(0, |place| place.turn.elsewhere());
         self.own.ask(permit, elsewhere, passes)
     }
 
-    /// The slots of a semaphore that this process holds, and those that others of it ask for: see
+    /// The slots of a semaphore that this process holds, and those that its other waiters ask for: see
     /// [`OwnLocks::slots`].
     pub(crate) fn own_slots(&self, permit: &Permit, except: Option<&Asked>) -> (u64, u64) {
         self.own.slots(permit, except)
@@ -254,11 +252,11 @@ impl LocalLines {
         self.beside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place at the end of the line of each key: of all at one moment, so that no two wait for
+    /// Takes a place at the end of the queue of each key. All keys are entered at once, so that no two waiters wait for
     /// each other.
     pub(crate) fn enter(self: &Arc<Self>, wanted: &Wanted) -> Place {
         let mut map = self.map();
-        // Numbered in the order in which they enter.
+        // Draw the number under the mutex, so that numbers have the order of entry.
         let place = self.place(wanted);
         for key in place.keys.all() {
             match map.entry(key.clone()) {
@@ -290,16 +288,16 @@ impl LocalLines {
         }
     }
 
-    /// For who passes everybody here: no place, but it is woken.
+    /// Joins no queue, but is woken: for owners, which pass all waiters.
     pub(crate) fn ask_beside(self: &Arc<Self>, wanted: &Wanted) -> Place {
         let mut place = self.place(wanted);
         place.stand_beside();
         place
     }
 
-    /// For a try, which waits for nobody: a place if the line is empty, none behind a lone front
-    /// (the masters will say), and what the front knows if somebody waits here already. Where it
-    /// knows nothing yet, the masters will say as well.
+    /// Enters for a try, which does not wait. Returns a place if the queue is empty. Returns `Ok(None)` if there is
+    /// only a front, or if nothing is known of the lock yet: then the masters are asked. Returns `Err` with the front's
+    /// knowledge if other waiters are queued.
     pub(crate) fn enter_if_free(self: &Arc<Self>, wanted: &Wanted) -> Result<Option<Place>, Heard> {
         for key in wanted.keys() {
             match self.map().get(key) {
@@ -308,8 +306,7 @@ impl LocalLines {
                 Some(line) => return line.told().map_or(Ok(None), Err),
             }
         }
-        // Between the look and the entry another may have come: then this is not the front, and
-        // a try does not wait.
+        // Another waiter may have come since the check. Then this is not the front, and a try does not wait.
         let place = self.enter(wanted);
         if place.is_front() {
             Ok(Some(place))
@@ -318,8 +315,8 @@ impl LocalLines {
         }
     }
 
-    /// The holder lets go: the next one in line has its turn. To be called once by each holder;
-    /// a holder is always the front.
+    /// Passes the turn on when the holder ends: the next waiter becomes the front. Must be called once by each holder,
+    /// which is always the front.
     pub(crate) fn pass_on(&self, key: &[u8]) {
         let next = {
             let mut map = self.map();
@@ -353,7 +350,7 @@ impl WakeSink for LocalLines {
 }
 
 impl Place {
-    /// Leaves the lines, so that who stands behind may ask as well; goes on being woken.
+    /// Leaves the queues, so that the next waiter may ask as well, but still receives wake-ups.
     pub(crate) fn stand_beside(&mut self) {
         let mut beside = self.lines.beside();
         for key in self.keys.all() {
@@ -367,7 +364,7 @@ impl Place {
         self.stands = Stands::Beside;
     }
 
-    /// Leaves the line for as long as it asks for a slot of its own, so that the next one may ask for another.
+    /// Leaves the queue for as long as it asks for a slot, so that the next waiter may ask for another one.
     pub(crate) fn step_aside(&mut self) {
         if self.stands != Stands::InLine {
             return;
@@ -382,7 +379,7 @@ impl Place {
         self.stands = Stands::Aside;
     }
 
-    /// Back into the line, before all who came later: also before a front, which waits behind it from now on.
+    /// Returns to the queue, before all waiters that came later, including a front, which then waits behind it.
     pub(crate) fn step_back(&mut self) {
         if self.stands != Stands::Aside {
             return;
@@ -412,7 +409,7 @@ impl Place {
         }
     }
 
-    /// Whether nobody who came before it is still without a lock: such a one may wait at the masters for all.
+    /// Whether no waiter that came earlier is still without a lock. The first waiter may queue on the masters for all.
     pub(crate) fn is_first(&self) -> bool {
         let map = self.lines.map();
         let aside = self.lines.aside();
@@ -424,7 +421,8 @@ impl Place {
         self.stands == Stands::Beside || self.keys.all().iter().all(first)
     }
 
-    /// Waits until it is the first, or a lock has ended here since [`forget_wakes`](Self::forget_wakes).
+    /// Waits until this waiter is the first, or a lock of this process has ended since
+    /// [`forget_wakes`](Self::forget_wakes).
     pub(crate) async fn first(&self) {
         let turn = &self.turn;
         while !self.is_first() && turn.woken.load(Ordering::Acquire) != EVERYWHERE {
@@ -432,17 +430,17 @@ impl Place {
         }
     }
 
-    /// Notes which slots other processes hold, as bits.
+    /// Stores which slots other processes hold, as a bit mask.
     pub(crate) fn learn(&self, elsewhere: u64) {
         self.turn.learn(elsewhere);
     }
 
-    /// Has got a slot, so that no other process holds it.
+    /// Records that this waiter got a slot: no other process holds it.
     pub(crate) fn got(&self, slot: u8) {
         self.learn(self.turn.elsewhere() & !(1 << slot));
     }
 
-    /// Whether it stands in the lines.
+    /// Whether this place is in the queues.
     pub(crate) fn is_in_line(&self) -> bool {
         self.stands == Stands::InLine
     }
@@ -456,7 +454,7 @@ impl Place {
         self.keys.all().iter().all(front)
     }
 
-    /// How many stand before it in this process.
+    /// The number of waiters before it in this process.
     pub(crate) fn ahead(&self) -> u64 {
         let turn = &self.turn;
         let map = self.lines.map();
@@ -474,13 +472,12 @@ impl Place {
     /// Waits for its turn.
     pub(crate) async fn front(&self) {
         while !self.is_front() {
-            // A call that comes first is kept by the Notify.
+            // A notification before the wait is kept.
             self.turn.called.notified().await;
         }
     }
 
-    /// The front holds the lock now: it keeps its place until [`LocalLines::pass_on`], and needs no
-    /// more calls.
+    /// Marks the front as holder. It keeps its place until [`LocalLines::pass_on`], and receives no more notifications.
     pub(crate) fn hold(self) -> Arc<LocalLines> {
         let mut map = self.lines.map();
         for key in self.keys.all() {
@@ -489,16 +486,16 @@ impl Place {
             }
         }
         drop(map);
-        // Dropped, this place stands nowhere in the line any more, and passes nothing on.
+        // `self` is no longer in the queue, so dropping it passes nothing on.
         self.lines.clone()
     }
 
-    /// Leaves word for those behind.
+    /// Stores what the waiters behind should know about the lock.
     pub(crate) fn tell(&self, heard: Option<Heard>) {
         *self.turn.heard() = heard;
     }
 
-    /// What the front knows.
+    /// The front's knowledge about the lock.
     pub(crate) fn told(&self) -> Option<Heard> {
         let map = self.lines.map();
         let mut lines = self.keys.all().iter().filter_map(|key| map.get(key));
@@ -509,14 +506,13 @@ impl Place {
         }
     }
 
-    /// Forgets the wake-ups so far: right before an attempt is sent, which sees what they saw.
+    /// Discards the wake-ups so far. Called right before an attempt, which sees the state that caused them.
     pub(crate) fn forget_wakes(&self) {
         self.turn.woken.store(0, Ordering::Release);
     }
 
-    /// Waits until so many masters may be free that a majority of `quorum` is possible, counting
-    /// those that were `free` at the last attempt; or, with fewer wake-ups, a moment after the
-    /// first; at the latest until `at`.
+    /// Waits until a majority of `quorum` may be free: masters that sent a wake-up, plus those that were `free` in the
+    /// last attempt. With fewer wake-ups, waits until [`GRACE`] after the first one. Ends at `at` in any case.
     pub(crate) async fn woken(
         &self,
         runtime: &dyn Runtime,
@@ -547,7 +543,7 @@ impl Place {
 }
 
 impl Place {
-    /// Leaves each line, and calls who is next there.
+    /// Leaves each queue, and notifies the next waiter.
     fn leave(&self) {
         let turn = &self.turn;
         for key in self.keys.all() {
@@ -582,7 +578,7 @@ impl Drop for Place {
             Stands::Beside => self.is_not_beside(),
             Stands::Aside => {
                 self.is_not_aside();
-                // Somebody may be the first now.
+                // Another waiter may be the first now.
                 let fronts = self
                     .keys
                     .all()
@@ -629,7 +625,7 @@ mod models {
         Wanted::exclusive(key())
     }
 
-    /// In another thread.
+    /// Runs `deed` in another thread.
     fn does(deed: impl FnOnce() + 'static) -> thread::JoinHandle<()> {
         thread::spawn(deed)
     }
@@ -661,7 +657,7 @@ mod models {
             let [second, third] = [(); 2].map(|()| lines.enter(&job()));
             let ends = [
                 does(move || holder.pass_on(&key())),
-                // It leaves as it is called.
+                // It leaves at the moment when it is notified.
                 does(move || drop(second)),
             ];
             block_on(third.front());
@@ -695,7 +691,7 @@ mod models {
             let lines = LocalLines::new();
             let [mut first, second] = [(); 2].map(|()| lines.enter(&slot()));
             first.step_aside();
-            // It asks in vain, comes back, and leaves.
+            // It asks without success, returns, and leaves.
             let ends = does(move || {
                 first.step_back();
                 assert!(first.is_first());
@@ -737,7 +733,7 @@ mod models {
             let held = lines.clone();
             let ends = does(move || held.let_go(&key, Some(&permit())));
             place.forget_wakes();
-            // What is free by now is seen, and what becomes so later wakes.
+            // A slot that is free by now is seen, and a slot that becomes free later wakes the waiter.
             if lines.own_slots(&permit(), None).0 != 0 {
                 block_on(place.woken(&Still, MasterSet::default(), Quorum::of(3), Instant::NEVER));
             }
@@ -745,7 +741,7 @@ mod models {
         });
     }
 
-    /// A clock that stands still.
+    /// A clock that does not move.
     struct Still;
 
     impl Runtime for Still {
@@ -790,7 +786,7 @@ mod models {
             let [first, second] = [(); 2].map(|()| lines.enter(&job()));
             let leaves = does(move || drop(first));
             block_on(second.front());
-            // What comes from now on is for the second.
+            // A wake-up from now on is for the second waiter.
             let wakes = lines.clone();
             let wakes = does(move || wakes.woken(1, &key()));
             block_on(second.woken(&Still, MasterSet::first(1), Quorum::of(3), Instant::NEVER));

@@ -1,7 +1,7 @@
-//! What this process holds without a place in line, and which slots of semaphores it asks for: so that its tasks
-//! do not ask for the same slot.
+//! The locks that this process holds without a place in a local queue, and the slots of semaphores that it asks for.
+//! With this record, tasks of one process do not ask for the same slot.
 //!
-//! It does not decide anything: who has a slot say the masters.
+//! It decides nothing: the masters grant slots.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -15,9 +15,9 @@ pub(crate) struct OwnLocks(Mutex<Counts>);
 
 #[derive(Default)]
 struct Counts {
-    /// How many locks are held on a key without a place in its line: those of who does not wait in order.
+    /// The number of locks of each key that are held without a place in its queue: those of unordered clients.
     held: HashMap<Arc<[u8]>, u32>,
-    /// How many ask for a slot.
+    /// The number of tasks that ask for each slot.
     asked: HashMap<Arc<[u8]>, u32>,
 }
 
@@ -39,7 +39,7 @@ impl OwnLocks {
         self.counts().held.contains_key(key)
     }
 
-    /// Notes a lock, until [`let_go`](Self::let_go).
+    /// Records a lock, until [`let_go`](Self::let_go).
     pub(super) fn hold<'a>(&self, keys: impl Iterator<Item = &'a Arc<[u8]>>) {
         let mut counts = self.counts();
         for key in keys {
@@ -47,14 +47,14 @@ impl OwnLocks {
         }
     }
 
-    /// Such a lock has ended.
+    /// Records that such a lock has ended.
     pub(super) fn let_go(&self, key: &[u8]) {
         count_off(&mut self.counts().held, key);
     }
 
-    /// Which slot of a semaphore to ask for, which is noted with it: the first from that of `permit` on of which
-    /// nothing is known to stand in the way. Those in `elsewhere`, as bits, are held by other processes, as far as
-    /// this one knows. Who `passes` the others of this process does not mind what they ask for.
+    /// Chooses and records the slot of a semaphore to ask for: the first one, from that of `permit` on, that is most
+    /// likely free. Slots in the bit mask `elsewhere` are held by other processes, as far as this one knows. If
+    /// `passes` is true, slots that other tasks of this process ask for are not avoided.
     pub(super) fn ask(self: &Arc<Self>, permit: &Permit, elsewhere: u64, passes: bool) -> Asked {
         let (first, permits) = (permit.slot(), permit.permits().max(1));
         let slots = (0..permits).map(|step| (first % permits + step) % permits);
@@ -89,8 +89,8 @@ impl OwnLocks {
         }
     }
 
-    /// The slots of a semaphore that this process holds, as bits, and those that it asks for; but for what `except`
-    /// asks.
+    /// Bit masks of the slots of a semaphore: those that this process holds, and those that its tasks, without
+    /// `except`, ask for.
     pub(super) fn slots(&self, permit: &Permit, except: Option<&Asked>) -> (u64, u64) {
         let counts = self.counts();
         let (mut held, mut asked) = (0, 0);
@@ -111,24 +111,24 @@ impl OwnLocks {
     }
 }
 
-/// What speaks for asking for a slot; the most last.
+/// How likely a slot is to be granted, in rising order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Hope {
-    /// All are held here.
+    /// This process holds all slots.
     Held,
-    /// Another of this process asks for it.
+    /// Another task of this process asks for it.
     Asked,
-    /// It was held elsewhere.
+    /// Another process held it.
     Elsewhere,
     Free,
 }
 
-/// A slot that somebody of this process asks for, until this is dropped: then it is held, or given up.
+/// A slot that a task of this process asks for, until this is dropped. By then the slot is held or given up.
 pub(crate) struct Asked {
     own: Arc<OwnLocks>,
     key: Arc<[u8]>,
     pub(crate) slot: u8,
-    /// Nobody else is known to stand in the way.
+    /// Whether nothing is known to block the slot.
     pub(crate) alone: bool,
 }
 

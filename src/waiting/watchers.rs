@@ -1,4 +1,4 @@
-//! Who in this process watches for new leaders.
+//! The observers of new leaders in this process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -7,7 +7,7 @@ use crate::sync::{Mutex, MutexGuard, Notify};
 
 type Watching = HashMap<Arc<[u8]>, Vec<Arc<Notify>>>;
 
-/// The watchers of one process, by lock key.
+/// The observers of one process, by lock key.
 #[derive(Default)]
 pub(crate) struct Watchers(Mutex<Watching>);
 
@@ -16,7 +16,7 @@ impl Watchers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls the watcher at each announcement from now on, until [`end`](Self::end).
+    /// Notifies the observer at each announcement from now on, until [`end`](Self::end).
     pub(crate) fn begin(&self, key: &Arc<[u8]>) -> Arc<Notify> {
         let called = Arc::new(Notify::new());
         let mut map = self.map();
@@ -24,7 +24,7 @@ impl Watchers {
         called
     }
 
-    /// The watcher has gone; true when it was the last one of its key.
+    /// Removes an observer; returns whether it was the last one of its key.
     pub(crate) fn end(&self, key: &[u8], called: &Arc<Notify>) -> bool {
         let mut map = self.map();
         let Some(watchers) = map.get_mut(key) else {
@@ -38,7 +38,7 @@ impl Watchers {
         last
     }
 
-    /// A master says that there is a new leader.
+    /// A master announced a new leader.
     pub(super) fn call(&self, key: &[u8]) {
         for called in self.map().get(key).into_iter().flatten() {
             called.notify_one();
