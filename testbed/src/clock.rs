@@ -1,11 +1,11 @@
-//! Clock jumps in one server: its wall clock is shifted while it runs, everyone else's stays true.
+//! Clock jumps in one server: its wall clock is shifted while it runs, and all other clocks stay correct.
 //!
-//! A small C library, compiled on the spot and preloaded into the server, adds an offset to the wall clock. The offset
-//! stands in a file that the library has mapped, so a jump takes effect with the server's next look at the
-//! clock. libfaketime does the same and more, but Debian's Redis 7.0 hangs under it at start.
+//! A small C library, compiled on the spot and preloaded into the server, adds an offset to the wall clock. The library
+//! maps a file that contains the offset, so a jump takes effect with the server's next clock reading. libfaketime does
+//! the same and more, but Debian's Redis 7.0 hangs under it at start.
 //!
-//! Linux only, and only for dynamically linked servers; needs a C compiler. It jumps, it does not drift: a
-//! drift is many small jumps by the caller.
+//! Linux only, and only for dynamically linked servers; needs a C compiler. The clock jumps and does not drift; to
+//! simulate drift, make many small jumps.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,8 +19,7 @@ use tempfile::TempDir;
 
 use crate::shim;
 
-/// The compiled library. Cheap to clone; its file goes when the last clone and the last server that was
-/// given it are gone.
+/// The compiled library. Cheap to clone. Its file is removed with the last clone and the last server that uses it.
 #[derive(Clone, Debug)]
 pub struct ClockShim {
     library: PathBuf,
@@ -38,11 +37,12 @@ impl ClockShim {
         Ok(Self { library, dir })
     }
 
-    /// A new offset file, at zero, beside the library. One for each server whose clock is to jump alone.
+    /// Creates a new offset file, at zero, in the library's directory. Each server whose clock jumps separately needs
+    /// its own.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The error of the system.
     pub fn offset_file(&self) -> io::Result<OffsetFile> {
         let mut offset = OffsetFile::create(self.dir.path())?;
         offset.home = Some(self.dir.clone());
@@ -66,7 +66,7 @@ impl ClockShim {
     }
 }
 
-/// By how much, and which way, the clocks that read this file are wrong.
+/// The current offset of the clocks that read this file.
 #[derive(Clone, Debug)]
 pub struct OffsetFile {
     path: PathBuf,
@@ -75,11 +75,11 @@ pub struct OffsetFile {
 }
 
 impl OffsetFile {
-    /// Creates a new file in `dir`, at zero. It stays until `dir` goes.
+    /// Creates a new file in `dir`, at zero. It stays until `dir` is removed.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The error of the system.
     pub fn create(dir: &Path) -> io::Result<Self> {
         let (file, path) = tempfile::Builder::new()
             .prefix("clock-offset-")
@@ -95,11 +95,11 @@ impl OffsetFile {
         Ok(offset)
     }
 
-    /// Shifts the clocks to `by` ahead of or behind the true time; not relative to the previous offset.
+    /// Sets the clocks to `by` ahead of or behind the true time, independent of the previous offset.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` beyond 292 years, else what the system says.
+    /// `InvalidInput` beyond 292 years, else the error of the system.
     pub fn set(&self, by: Duration, skew: Skew) -> io::Result<()> {
         let nanos = i64::try_from(by.as_nanos())
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "too far for the clock"))?;
@@ -110,11 +110,11 @@ impl OffsetFile {
         self.file.write_all_at(&nanos.to_ne_bytes(), 0)
     }
 
-    /// Back to the true time, which is a jump as well.
+    /// Returns the clocks to the true time, which is a jump as well.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The error of the system.
     pub fn clear(&self) -> io::Result<()> {
         self.set(Duration::ZERO, Skew::Ahead)
     }
@@ -123,7 +123,7 @@ impl OffsetFile {
         self.home.clone()
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -1,15 +1,15 @@
-//! An administrator at the console of a database: a session that stays open, and what it holds with it.
+//! An administrator's interactive session with a database. It stays open and keeps its locks.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::error::Error;
 
-/// Written behind each answer, so that its end is known.
+/// Printed after each answer, to mark its end.
 const END: &str = "end-of-the-answer";
 
-/// A session of the administrator, of [`MariaDb::console`](crate::MariaDb::console). What it has locked is free when
-/// it is dropped.
+/// A session of the administrator, from [`MariaDb::console`](crate::MariaDb::console). Its locks are released when it
+/// is dropped.
 #[derive(Debug)]
 #[must_use = "dropping the console ends its session"]
 pub struct Console {
@@ -19,7 +19,7 @@ pub struct Console {
 }
 
 impl Console {
-    /// The server's own client program, which is told what to do line by line.
+    /// Starts the server's own client program, which reads statements line by line.
     pub(crate) fn open(mut command: Command) -> Result<Self, Error> {
         let mut program = command
             .arg("--unbuffered")
@@ -40,11 +40,11 @@ impl Console {
         })
     }
 
-    /// Does this, on one line, and gives what the server answered: a line a row.
+    /// Runs statements, written on one line, and returns the answer: one line per row.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] when the server refuses it or ends the session: the console is of no use any more then.
+    /// [`Error::Refused`] if the server refuses them or ends the session. The console is unusable afterwards.
     pub fn say(&mut self, statements: &str) -> Result<String, Error> {
         let ended = || Error::Refused(format!("refused at the console: {statements}"));
         let input = self.input.as_mut().ok_or_else(ended)?;

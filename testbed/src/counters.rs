@@ -1,16 +1,16 @@
-//! What a proxy has carried: the numbers as tests see them, and the atomics they are read from.
+//! Counters of a proxy: the numbers for tests, and the atomics behind them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a proxy has carried since its start.
+/// Everything that a proxy has carried since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Connections accepted, those refused included.
+    /// Accepted connections, including refused ones.
     pub accepted: u64,
     /// Connections refused by [`Fault::Refuse`](crate::Fault::Refuse).
     pub refused: u64,
-    /// Connections that exist now.
+    /// Connections that are open now.
     pub open: u64,
     /// The bytes of the requests.
     pub to_server: Flow,
@@ -18,8 +18,8 @@ pub struct Counters {
     pub to_client: Flow,
 }
 
-/// The bytes of one direction. What was received and neither delivered nor dropped is on its way, held, or
-/// went down with its connection.
+/// The bytes of one direction. Bytes that were received but neither delivered nor dropped are in transit, held, or were
+/// lost with their connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Flow {
@@ -27,7 +27,7 @@ pub struct Flow {
     pub received: u64,
     /// Written to the receiver.
     pub delivered: u64,
-    /// Thrown away.
+    /// Discarded.
     pub dropped: u64,
 }
 

@@ -1,10 +1,10 @@
-//! What can go wrong while a throw-away server is handled.
+//! Errors of throw-away servers.
 
 use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// A server that did not do what it was asked, with the end of its log where that explains why.
+/// A server did not do what was asked, with the end of its log where that explains the reason.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -36,7 +36,7 @@ pub enum Error {
     NotReady {
         /// How long readiness was awaited.
         waited: Duration,
-        /// What the last probe met.
+        /// The result of the last probe.
         last: String,
         /// The last lines the server wrote.
         log: String,
@@ -51,7 +51,7 @@ pub enum Error {
     Unverified {
         /// The state that was awaited: "dead", "stopped", "running".
         wanted: &'static str,
-        /// How long it was awaited.
+        /// The expected state: "dead", "stopped", "running".
         waited: Duration,
     },
 
@@ -60,7 +60,7 @@ pub enum Error {
     Io {
         /// The step, as an infinitive: "create a temporary directory".
         step: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }

@@ -1,9 +1,9 @@
-//! Faults as values: what a [`Proxy`](crate::Proxy) may do to the bytes and connections it carries.
+//! Faults as values: how a [`Proxy`](crate::Proxy) may treat the bytes and connections that it carries.
 //!
-//! A fault says what is wrong; injecting it returns a guard, and dropping the guard heals it. Faults of
-//! different guards act together: latencies add up, the slowest rate counts, and dropping wins over holding.
+//! Injecting a fault returns a guard, and dropping the guard heals the fault. Several faults act together: latencies
+//! add up, the slowest rate counts, and dropping has precedence over holding.
 //!
-//! Holds no sockets and does no I/O; `lane.rs` and `pipe.rs` read the rules that are made here.
+//! This file holds no sockets and does no I/O; `lane.rs` and `pipe.rs` read the rules that are made here.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// The way of the bytes that a fault is about.
+/// The direction of the bytes that a fault affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Requests.
@@ -29,51 +29,52 @@ impl Way {
     }
 }
 
-/// Something wrong with the network between a client and its server.
+/// A fault of the network between a client and its server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Every byte arrives later. The order of bytes is kept.
+    /// Every byte arrives later, in the original order.
     Latency {
-        /// Which bytes.
+        /// The affected direction.
         way: Way,
-        /// By how much at least; timers are good to about a millisecond.
+        /// The minimum delay; timers are exact to about a millisecond.
         base: Duration,
-        /// Up to how much more, drawn anew for each chunk from the proxy's seed.
+        /// The maximum additional delay, drawn for each chunk from the proxy's seed.
         jitter: Duration,
     },
-    /// A black hole that gives back: bytes and ends of connections are accepted, kept, and delivered in order
-    /// on heal, as TCP does after a partition that was shorter than its patience. From 16 MiB kept per
-    /// connection and direction the sender is held back, too.
+    /// A black hole that later delivers: bytes and closes are accepted, kept, and delivered in order on heal, as TCP
+    /// does after a partition shorter than its timeout. Above 16 MiB per connection and direction, the sender is
+    /// blocked.
     Hold(Way),
-    /// A black hole that does not give back. What is on its way is lost, too, and so is the news that a side
-    /// hung up. A connection that goes on afterwards has a gap in its bytes, which no real TCP has: end with
-    /// [`Proxy::reset_all`](crate::Proxy::reset_all) unless that is what you want.
+    /// A black hole that never delivers. Bytes in transit are lost, too, and so are closes. A connection that continues
+    /// afterwards has a gap in its bytes, which no real TCP connection has. Unless a test wants that, it should end
+    /// with [`Proxy::reset_all`](crate::Proxy::reset_all).
     Drop(Way),
-    /// A trickle.
+    /// A slow link.
     Rate {
-        /// Which bytes.
+        /// The affected direction.
         way: Way,
-        /// How many pass in a second, per connection; 0 counts as 1.
+        /// Bytes per second and connection; 0 counts as 1.
         bytes_per_second: u64,
     },
-    /// Each connection is reset once this many more bytes have reached its client: in the middle of a reply
-    /// if the number is smaller than the reply. With 0 the first byte of a reply becomes the reset.
-    /// Of several such faults the latest counts.
+    /// Each connection is reset once this many more bytes have reached its client: in the middle of a reply if the
+    /// number is smaller than the reply. With 0, the reset replaces the first byte of a reply. Of several such faults
+    /// the latest counts.
     ResetAfter(u64),
-    /// New connections are accepted and closed at once. Those that exist are left alone.
+    /// New connections are accepted and closed at once. Existing ones continue.
     Refuse,
-    /// The server side of all present connections is closed and their clients are not told: what they send is
-    /// swallowed and nothing comes back. New connections work. On heal a client that has sent something in
-    /// between is reset at once, any other one when it next sends: it has met a server that does not know it.
+    /// The server side of all present connections is closed, and their clients are not notified: their bytes are
+    /// discarded and nothing comes back. New connections work. On heal, a client that has sent something in the
+    /// meantime is reset at once; any other client is reset when it next sends, because the server does not know the
+    /// connection.
     HalfOpen,
-    /// What present connections say, or have said and not delivered yet, goes nowhere for now, and neither
-    /// does the news that they hung up. New connections work. On heal it arrives, late and in order: after what
-    /// came over the new ones, as from buffers that a server reads when it goes on.
+    /// Bytes of present connections, including those in transit, are held, and so are their closes. New connections
+    /// work. On heal the bytes arrive late and in order, after those of new connections, as from buffers that a server
+    /// reads when it resumes.
     Strand,
-    /// New connections lead to this address, as when a name or a route points to the wrong server. Those that
-    /// exist are left alone, also on heal: [`Proxy::reset_all`](crate::Proxy::reset_all) makes their clients
-    /// come anew. Of several such faults the latest counts.
+    /// New connections lead to this address, as when a name or a route points to the wrong server. Existing connections
+    /// continue, also on heal: [`Proxy::reset_all`](crate::Proxy::reset_all) makes their clients reconnect. Of several
+    /// such faults the latest counts.
     Detour(SocketAddr),
 }
 
@@ -111,7 +112,7 @@ impl Drop for Injected {
     }
 }
 
-/// What holds for one direction, all faults taken together.
+/// The combined rules of all faults for one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Shape {
     pub(crate) latency: Duration,
@@ -121,7 +122,7 @@ pub(crate) struct Shape {
     pub(crate) drop: bool,
 }
 
-/// What holds for the whole proxy at a moment.
+/// The combined rules for the whole proxy.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     faults: BTreeMap<u64, Fault>,
@@ -131,14 +132,14 @@ pub(crate) struct Rules {
     pub(crate) refuse: bool,
     pub(crate) half_open: bool,
     strand: bool,
-    /// The newest `ResetAfter`: its id, so that counting starts anew with each, and its number of bytes.
+    /// The newest `ResetAfter`: its id, so that each fault starts counting at zero, and its number of bytes.
     pub(crate) reset_after: Option<(u64, u64)>,
     pub(crate) detour: Option<SocketAddr>,
     pub(crate) era: Era,
     pub(crate) closed: bool,
 }
 
-/// How often connections were ended or stranded in bulk. Those of an older era than the present one are concerned.
+/// Counts how often all connections were ended or held at once. The event affects connections with a smaller count.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Era {
     pub(crate) severed: u64,
@@ -147,12 +148,12 @@ pub(crate) struct Era {
 }
 
 impl Era {
-    /// Whether connections of `born` have not been ended since.
+    /// Whether connections of the era `born` have not been ended since.
     pub(crate) fn spares(self, born: Self) -> bool {
         self.severed == born.severed && self.reset == born.reset
     }
 
-    /// Whether it has come as far as `other`.
+    /// Whether this era is at least `other`.
     pub(crate) fn reaches(self, other: Self) -> bool {
         self.severed >= other.severed
             && self.reset >= other.reset
@@ -184,7 +185,7 @@ impl Rules {
         self.settle();
     }
 
-    /// What holds for one direction of a connection of `born`.
+    /// The rules for one direction of a connection of the era `born`.
     pub(crate) fn shape(&self, way: Way, born: Era) -> Shape {
         match way {
             Way::ToServer => Shape {

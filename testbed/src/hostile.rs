@@ -1,7 +1,7 @@
-//! Servers that speak RESP and mean no good: they hang up, keep silent, talk nonsense, or never stop.
+//! RESP servers that misbehave: they hang up, stay silent, send garbage, or never stop sending.
 //!
-//! What such a server does is a value, a [`Script`], and may be changed while it runs. It knows the words with
-//! which clients introduce themselves and no others: what is asked after that is answered by the script.
+//! The behaviour is a value, a [`Script`], and may be changed while the server runs. The server knows only the commands
+//! of a handshake. All later commands are answered by the script.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,81 +19,82 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
-/// What a [`Hostile`] server does.
+/// The behaviour of a [`Hostile`] server.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Script {
-    /// Carries bytes between its clients and a real server. A connection that began under another script is
-    /// closed, so that its client begins anew.
+    /// Carries bytes between its clients and a real server. A connection that began under another script is closed, so
+    /// that its client reconnects.
     Relay {
         /// The real server.
         target: SocketAddr,
-        /// What it does to them.
+        /// How the bytes are manipulated.
         harm: Tampering,
     },
-    /// Accepts, listens, and never says a word.
+    /// Accepts, reads, and never answers.
     Hush,
-    /// Says this to whoever connects, unasked, and hangs up.
+    /// Sends this to every new connection, unasked, and hangs up.
     Dismiss(Words),
-    /// Says this to every command, also to those of the introduction.
+    /// Sends this in reply to every command, including the handshake.
     Say(Words),
-    /// Refuses every command with an error that quotes all of it, as servers do that do not know it.
+    /// Refuses every command with an error that quotes all of it, as servers do for unknown commands.
     Quote,
-    /// Answers the introduction as a Redis 7 that has been up for long, and does this from then on.
+    /// Answers the handshake like a Redis 7 with a long uptime, and then does this.
     Greet(Then),
 }
 
-/// What a relay does to what it carries. A *question* is a command that is no part of the introduction.
+/// How a relay manipulates what it carries. A *question* is a command that is not part of the handshake.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Tampering {
-    /// Nothing.
+    /// Not at all.
     None,
-    /// Replies come one byte a write, with small pauses: about 16 kB in a second.
+    /// Replies arrive one byte per write, with small pauses: about 16 kB per second.
     Bytewise,
-    /// Says this once on every connection, before the reply to the first question: all replies are shifted by it.
+    /// Sends this once on every connection, before the reply to the first question, so that all replies are shifted by
+    /// one.
     Slip(Words),
-    /// Says this to every question, in place of the real server, which never hears of them.
+    /// Sends this in reply to every question. The real server never receives the questions.
     Say(Words),
-    /// Hangs up with the so many-th question of a connection, counted from 1. The real server still hears it;
-    /// its answer goes nowhere, and so may those to the questions just before. With 0 it hangs up as soon as the
-    /// introduction seems to be over.
+    /// Hangs up at the question with this number, counted from 1 on each connection. The real server still receives it.
+    /// Its reply is lost, and the replies to the questions just before may be lost as well. With 0, hangs up as soon as
+    /// the handshake seems to be over.
     HangUpAt(usize),
 }
 
-/// What a server does that has answered a client's introduction.
+/// The behaviour after the handshake.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Then {
-    /// Never says another word.
+    /// Never sends another byte.
     Hush,
-    /// Hangs up, as soon as the introduction seems to be over.
+    /// Hangs up as soon as the handshake seems to be over.
     HangUp,
-    /// Says `words` to so many commands, and hangs up at the next.
+    /// Answers this number of commands with `words`, and hangs up at the next.
     HangUpAfter {
-        /// How many are answered.
+        /// The number of answered commands.
         commands: usize,
-        /// How.
+        /// The answer.
         words: Words,
     },
-    /// Says this to every command.
+    /// Sends this in reply to every command.
     Say(Words),
-    /// Says `first`, unasked, and then `rest` again and again without an end: up to 16 MB in a second.
+    /// Sends `first`, unasked, and then `rest` again and again without an end: up to 16 MB per second.
     Flood {
-        /// Said once.
+        /// Sent once.
         first: Vec<u8>,
         /// Repeated.
         rest: Vec<u8>,
     },
 }
 
-/// Something to be said.
+/// An answer.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Words {
-    /// These bytes, whatever they mean.
+    /// These bytes.
     These(Vec<u8>),
-    /// Up to this many random bytes, other ones each time.
+    /// Up to this many random bytes, different ones each time.
     Garbage(usize),
 }
 
@@ -103,7 +104,7 @@ impl From<&str> for Words {
     }
 }
 
-/// One such server on a free port of 127.0.0.1.
+/// A hostile server on a free port of 127.0.0.1.
 ///
 /// It runs on a thread of its own, as a [`Proxy`](crate::Proxy) does. Dropping it closes its port and all its
 /// connections.
@@ -127,7 +128,7 @@ pub struct Hostile {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What clients have done so far.
+/// The connections and commands that were received so far.
 #[derive(Debug, Default)]
 struct Seen {
     accepted: u64,
@@ -135,11 +136,11 @@ struct Seen {
 }
 
 impl Hostile {
-    /// Opens a server that goes by `script`.
+    /// Starts a server with this script.
     ///
     /// # Errors
     ///
-    /// When there is no port, thread or file handle to be had.
+    /// If no port, thread or file handle is available.
     pub fn start(script: Script) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
@@ -153,7 +154,7 @@ impl Hostile {
         let thread = std::thread::Builder::new()
             .name(format!("hostile-{}", address.port()))
             .spawn(move || {
-                // Its connections end with the set they run in.
+                // Its connections end with the `LocalSet` they run in.
                 LocalSet::new().block_on(&runtime, door);
             })?;
         Ok(Self {
@@ -164,33 +165,32 @@ impl Hostile {
         })
     }
 
-    /// Where clients connect to.
+    /// The address for clients.
     pub fn addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// The same as a URL.
+    /// The address as a URL.
     pub fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
 
-    /// Goes by another script from now on, on connections that exist as on new ones. What is being said at
-    /// this moment may be cut short.
+    /// Changes the script, for existing connections as well as new ones. An answer that is being sent may be cut short.
     pub fn play(&self, script: Script) {
         self.script.send_replace(Some(script));
     }
 
-    /// How many connections have been accepted.
+    /// The number of accepted connections.
     pub fn accepted(&self) -> u64 {
         self.seen().accepted
     }
 
-    /// How many commands have come, all of them.
+    /// The number of commands received.
     pub fn commands(&self) -> u64 {
         self.seen().commands.values().sum()
     }
 
-    /// How many commands of this name have come; `name` in capitals.
+    /// The number of commands of this name; `name` in capitals.
     pub fn heard(&self, name: &str) -> u64 {
         self.seen().commands.get(name).copied().unwrap_or(0)
     }
@@ -219,7 +219,7 @@ async fn keep(listener: TcpListener, mut view: ScriptView, seen: Arc<Mutex<Seen>
     let mut talks = view.clone();
     let admit = async {
         loop {
-            // Out of file handles, most likely, if not; it may pass.
+            // Most likely no file handle is available, which may pass.
             let Ok((client, _)) = listener.accept().await else {
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 continue;
@@ -266,14 +266,14 @@ async fn talk(client: TcpStream, number: u64, mut view: ScriptView, seen: Arc<Mu
     }
 }
 
-/// After so long without a word the introduction is taken to be over.
+/// After this time without a command the handshake is taken to be over.
 const QUIET: Duration = Duration::from_millis(2);
 
-/// How much of a flood comes at once, and what is paused between: no flood should need a core of its own.
+/// The bytes of a flood per write, with a pause in between, so that a flood does not occupy a whole core.
 const WAVE: usize = 16 << 10;
 const EBB: Duration = Duration::from_millis(1);
 
-/// After so many single bytes there is a pause.
+/// The number of single bytes between two pauses.
 const TRICKLE: usize = 16;
 
 type Command = Vec<Vec<u8>>;
@@ -281,16 +281,16 @@ type Command = Vec<Vec<u8>>;
 /// One connection.
 struct Talk {
     client: TcpStream,
-    /// Ours, which tells this server from others of the same process.
+    /// The local port, which distinguishes this server from others of the same process.
     port: u16,
     number: u64,
-    /// What the client has said and was not understood yet.
+    /// Received bytes that are not yet a whole command.
     heard: Vec<u8>,
-    /// A command has come that no real server was told of.
+    /// A command was received that no real server gets.
     is_scripted: bool,
-    /// Something of the introduction was answered.
+    /// At least one command of the handshake was answered.
     is_greeted: bool,
-    /// How many commands beyond the introduction were answered.
+    /// The number of commands after the handshake that were answered.
     answered: usize,
     upstream: Option<TcpStream>,
     luck: StdRng,
@@ -298,7 +298,7 @@ struct Talk {
 }
 
 impl Talk {
-    /// Returns when the connection is to be closed.
+    /// Plays the script. Returns when the connection is to be closed.
     async fn play(&mut self, script: &Script) -> io::Result<()> {
         if let Script::Relay { target, harm } = script {
             return self.relay(*target, harm).await;
@@ -355,8 +355,8 @@ impl Talk {
         }
     }
 
-    /// Says the same without an end, and listens meanwhile: a client whose words are not taken would
-    /// not be told from one that is drowned.
+    /// Sends the same bytes without an end, and reads as well: a client whose commands are not read would behave
+    /// differently from one that is flooded.
     async fn flood(&mut self, what: &[u8]) -> io::Result<()> {
         let wave = what.repeat((WAVE / what.len().max(1)).max(1));
         let (mut from, mut to) = self.client.split();
@@ -418,7 +418,7 @@ impl Talk {
         }
     }
 
-    /// Hands what has come in whole to the real server, or does to it what the tampering says.
+    /// Passes complete commands to the real server, or manipulates them.
     async fn pass_on(
         &mut self,
         harm: &Tampering,
@@ -468,7 +468,7 @@ impl Talk {
         }
     }
 
-    /// The next command; an end of file is an error. Nothing is lost when it is dropped half-way.
+    /// The next command; an end of file is an error. Dropping the future loses nothing.
     async fn next(&mut self) -> io::Result<Command> {
         loop {
             if let Some((command, _)) = self.understood()? {
@@ -481,7 +481,7 @@ impl Talk {
         }
     }
 
-    /// The next command that has come in whole, and its bytes.
+    /// The next complete command in the buffer, and its bytes.
     fn understood(&mut self) -> io::Result<Option<(Command, Vec<u8>)>> {
         let Some((command, len)) = parse(&self.heard)? else {
             return Ok(None);
@@ -493,7 +493,7 @@ impl Talk {
     }
 }
 
-/// A command as clients write it: an array of strings. `None` when the rest has still to come.
+/// Parses a command as clients write it: an array of strings. `None` if it is incomplete.
 fn parse(bytes: &[u8]) -> io::Result<Option<(Command, usize)>> {
     let mut at = 0;
     let mut number = |kind: u8, skip: usize| {
@@ -538,7 +538,7 @@ fn word(command: &[Vec<u8>], index: usize) -> String {
     String::from_utf8_lossy(word).to_ascii_uppercase()
 }
 
-/// The reply to a command with which a client introduces itself; `None` for any other.
+/// The reply to a command of the handshake; `None` for any other command.
 fn introduction(command: &[Vec<u8>], port: u16, connection: u64) -> Option<Vec<u8>> {
     let reply = match (word(command, 0).as_str(), word(command, 1).as_str()) {
         ("HELLO", _) => format!(
@@ -568,7 +568,7 @@ fn bulk(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
 }
 
-/// Something that looks like the name of a script, and is another one for another script (FNV-1a).
+/// A hash with the form of a script's name, different for different scripts (FNV-1a).
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -595,7 +595,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_read_when_all_of_it_has_come_and_not_before() {
+    fn incomplete_command_is_not_parsed() {
         let whole = b"*2\r\n$4\r\nECHO\r\n$3\r\na\r\n\r\n";
         for cut in 0..whole.len() {
             assert!(parse(&whole[..cut]).unwrap().is_none(), "{cut} bytes");

@@ -1,8 +1,8 @@
 //! One direction of a proxied connection: a queue between a reader and a writer.
 //!
-//! Whatever a side does (send, hang up, reset) becomes an item with the time of its arrival, and the writer
-//! at the other end decides by the rules of the moment when it is due. Nothing is decided in advance, so
-//! injecting or healing a fault also acts on what is already on its way.
+//! Every event of one side (data, close, reset) becomes an item with its time of arrival. The writer at the other end
+//! decides by the current rules when it is due. Nothing is decided in advance, so injecting or healing a fault also
+//! affects items in transit.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -21,18 +21,18 @@ use tokio::time::{Instant, sleep_until};
 use crate::counters::FlowStats;
 use crate::fault::{Era, Rules, Shape, Way};
 
-/// How much a lane keeps before its sender has to wait.
+/// The bytes that a lane holds before its sender has to wait.
 const LANE_ROOM: usize = 16 << 20;
 
 /// How a connection ends.
 pub(crate) enum End {
-    /// Both sides have hung up and know it of each other.
+    /// Both sides have closed, and each has received the close of the other.
     Closed,
     /// Both sides are reset.
     Reset,
 }
 
-/// Something one side did, on its way to the other.
+/// An event of one side, on its way to the other.
 struct Item {
     arrived: Instant,
     /// Its share of the jitter, from 0 to 1. Drawn once, so that a change of rules does not draw again.
@@ -46,16 +46,16 @@ enum Deed {
     Reset,
 }
 
-/// What became of the head of a lane.
+/// The outcome for the first item of a lane.
 enum Step {
     Wrote(usize),
-    /// Thrown away, by rule.
+    /// Discarded, by a rule.
     Lost,
-    /// Not due before this time; without one, not before the rules change.
+    /// Not due before this time. Without a time, not before the rules change.
     Wait(Option<Instant>),
-    /// The receiver takes no more at present.
+    /// The receiver accepts no more bytes at present.
     Full,
-    /// The receiver takes no more for good.
+    /// The receiver is gone.
     Gone,
     HangUp,
     /// The sender's kernel or a rule wants the connection reset.
@@ -70,7 +70,7 @@ pub(crate) struct Lane<'a> {
     kept: Cell<usize>,
     filled: Notify,
     drained: Notify,
-    /// Whether the receiver has been told that the sender hung up.
+    /// Whether the sender's close was passed to the receiver.
     finished: Cell<bool>,
 }
 
@@ -100,7 +100,7 @@ impl<'a> Lane<'a> {
         self.filled.notify_one();
     }
 
-    /// Removes the first `n` bytes of the head, or all of it.
+    /// Removes the first `n` bytes of the first item, or all of it.
     fn pop(&self, n: usize) {
         let mut items = self.items.borrow_mut();
         if let Some(Item {
@@ -119,7 +119,7 @@ impl<'a> Lane<'a> {
         items.pop_front();
     }
 
-    /// Reads what the sender does until it hangs up.
+    /// Reads from the sender until it closes.
     pub(crate) async fn take_in(&self, from: Option<ReadHalf<'_>>, mut rng: StdRng) {
         let Some(mut from) = from else {
             return self.push(Deed::Reset, rng.random());
@@ -144,13 +144,13 @@ impl<'a> Lane<'a> {
             }
         }
         self.push(Deed::HangUp, rng.random());
-        // Who has hung up may still reset: the answer of a closed socket to whatever it is sent.
+        // After a close the sender may still reset, which is the answer of a closed socket to any data.
         if from.ready(Interest::ERROR).await.is_ok() {
             self.push(Deed::Reset, rng.random());
         }
     }
 
-    /// Hands over what is due, until the connection ends.
+    /// Delivers what is due, until the connection ends.
     pub(crate) async fn deliver(
         &self,
         mut to: Option<WriteHalf<'_>>,
@@ -166,7 +166,7 @@ impl<'a> Lane<'a> {
                 continue;
             }
             let step = {
-                // The rules stay locked over the write: what `inject` has returned from is in force.
+                // The rules stay locked during the write, so that a fault is in force when `inject` returns.
                 let rules = view.borrow_and_update();
                 if rules.era.spares(born) {
                     let shape = rules.shape(self.way, born);
@@ -183,13 +183,13 @@ impl<'a> Lane<'a> {
                     () = sleep_or_forever(due) => {}
                     _ = view.changed() => {}
                 },
-                // The receiver does not read. Meanwhile the rules may change.
+                // The receiver does not read. The rules may change in the meantime.
                 Step::Full => tokio::select! {
                     () = writable(to.as_ref()) => {}
                     _ = view.changed() => {}
                 },
-                // The receiver is gone. Its kernel answers each segment with a reset, which may be held or
-                // lost on the way back like everything else; so it is sent anew for each.
+                // The receiver is gone. Its kernel answers each segment with a reset, which may be held or lost on the
+                // way back like everything else; so one is sent for each segment.
                 Step::Gone => {
                     self.lose();
                     back.push(Deed::Reset, 0.0);
@@ -209,7 +209,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Does with the head what the rules say.
+    /// Applies the rules to the first item.
     fn step(
         &self,
         shape: Shape,
@@ -229,7 +229,7 @@ impl<'a> Lane<'a> {
             Deed::HangUp => return Step::HangUp,
             Deed::Bytes(_) if countdown.is_over() => return Step::Reset,
             Deed::Bytes(bytes) => {
-                // A fiftieth of a second's worth at a time makes a trickle, not a second-long stutter.
+                // Sends a fiftieth of a second's bytes at a time, for a steady flow instead of bursts.
                 let slice = shape
                     .rate
                     .map_or(usize::MAX, |rate| (rate / 50).max(1) as usize);
@@ -256,7 +256,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// `Err` with the time to wait for, or none to wait for a change of rules.
+    /// `Err` with the time to wait for; without a time, wait for a change of rules.
     fn due(
         &self,
         shape: Shape,
@@ -269,7 +269,7 @@ impl<'a> Lane<'a> {
         let delay = shape
             .latency
             .saturating_add(shape.jitter.mul_f64(head.luck));
-        // Too late for the clock to tell is as good as never.
+        // A time beyond the range of the clock counts as never.
         let mut due = head.arrived.checked_add(delay).ok_or(None)?;
         if let (Some(rate), Some((at, n))) = (shape.rate, last_write) {
             due = due.max(at + Duration::from_secs_f64(n as f64 / rate as f64));
@@ -281,7 +281,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Throws the head away.
+    /// Discards the first item.
     fn lose(&self) {
         if let Deed::Bytes(bytes) = &self.items.borrow()[0].deed {
             self.stats

@@ -1,15 +1,15 @@
 //! Throw-away servers and faults, for tests, demos and chaos runs.
 //!
-//! - [`Server`] is one real Redis or Valkey process on loopback that can be killed, frozen, restarted from
-//!   its disk or with amnesia; [`Masters`] are several of them. Both vanish when dropped.
-//! - [`MariaDb`] is one real MariaDB process, with the same handles; a [`Console`] is a session of its administrator.
+//! - [`Server`] is one real Redis or Valkey process on loopback that can be killed, frozen, and restarted with or
+//!   without its data; [`Masters`] are several of them. Both are removed when dropped.
+//! - [`MariaDb`] is one real MariaDB process with the same methods; a [`Console`] is a session of its administrator.
 //! - [`ZooKeeper`] is one ZooKeeper server or an ensemble of several.
-//! - [`Proxy`] stands between a client and a server and does to their bytes what a [`Fault`] says.
-//! - [`Hostile`] is a server that goes by a [`Script`]: it hangs up, keeps silent, talks nonsense, floods.
+//! - [`Proxy`] sits between a client and a server and applies [`Fault`]s to their bytes.
+//! - [`Hostile`] is a server that follows a [`Script`]: it hangs up, stays silent, sends garbage, floods.
 //! - [`ClockShim`] and [`OffsetFile`] make the clock of one server jump.
-//! - [`Names`] are host names that lead somewhere, nowhere, or to a name server that is silent.
+//! - [`Names`] are host names that resolve to an address, to nothing, or never.
 //! - [`Namespace`] is a link to one server that can go down, for programs that [`isolate`] themselves.
-//! - [`Connection`] and [`Reply`] ask a server something without a client library.
+//! - [`Connection`] and [`Reply`] send commands to a server without a client library.
 //!
 //! ```no_run
 //! use quorate_testbed::{Fault, Masters, Proxy, Reply, Way};
@@ -21,16 +21,16 @@
 //!
 //! let proxy = Proxy::start(masters[1].addr())?;
 //! let partition = Fault::Hold(Way::Both).inject(&proxy);
-//! // clients of masters[1].url_at(proxy.addr()) hear nothing now
+//! // clients of masters[1].url_at(proxy.addr()) receive nothing now
 //! drop(partition);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What it deliberately does not do
+//! # Non-goals
 //!
-//! Apart from [`Namespace`], it needs no root. It does not touch the packet filter, nor any network that
-//! leads anywhere. It does not download servers: one must be installed or named in `QUORATE_SERVER`. It knows nothing of locks and does not
-//! depend on `quorate`. It runs on Unix; what needs Linux says so.
+//! Apart from [`Namespace`], nothing needs root. The crate touches neither the packet filter nor any network outside
+//! this machine. It does not download servers: one must be installed or named in `QUORATE_SERVER`. It knows nothing of
+//! locks and does not depend on `quorate`. It runs on Unix; items that need Linux say so.
 
 #[cfg(not(unix))]
 compile_error!(

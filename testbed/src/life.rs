@@ -1,4 +1,4 @@
-//! The life of one server process: started in a group of its own, looked after, killed when dropped.
+//! The life cycle of one server process: started in its own process group, watched, killed when dropped.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -13,18 +13,18 @@ use crate::error::Error;
 use crate::process::{process_state, signal_group, within};
 use crate::spawn::spawn;
 
-/// A server process, or the place of one that is dead.
+/// A server process, or the slot of one that is dead.
 #[derive(Debug)]
 pub(crate) struct Life {
     child: Mutex<Option<Child>>,
-    /// What the server writes, over all its lives.
+    /// The log of the server, over all its restarts.
     log: PathBuf,
     /// How long a signal may take to show its effect.
     patience: Duration,
 }
 
 impl Life {
-    /// Not begun yet.
+    /// A life cycle without a process yet.
     pub(crate) fn new(log: PathBuf, patience: Duration) -> Self {
         Self {
             child: Mutex::new(None),
@@ -37,7 +37,7 @@ impl Life {
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a server in a process group of its own; what it writes goes to the log.
+    /// Starts a server in its own process group, with its output in the log.
     pub(crate) fn begin(&self, mut command: Command) -> Result<(), Error> {
         let log = File::options().create(true).append(true).open(&self.log);
         let log = log.map_err(Error::io("open the server's log"))?;
@@ -60,7 +60,7 @@ impl Life {
         matches!(running.try_wait(), Ok(None)).then(|| running.id())
     }
 
-    /// Waits until `probe` has nothing to say against it any more.
+    /// Waits until `probe` reports no problem any more.
     pub(crate) fn wait_ready(
         &self,
         patience: Duration,
@@ -89,15 +89,15 @@ impl Life {
         }
     }
 
-    /// Sends a signal that ends the server, and waits until it is dead and `refuses` says that nobody listens any
-    /// more. Does nothing to a dead one.
+    /// Sends a signal that ends the server, and waits until it is dead and `refuses` confirms that nobody listens any
+    /// more. Does nothing if the server is dead.
     pub(crate) fn end(&self, signal: Signal, refuses: impl Fn() -> bool) -> Result<(), Error> {
         let mut child = self.child();
         let Some(process) = child.as_mut() else {
             return Ok(());
         };
         let waiting = Error::io("look after the server");
-        // The pid is ours as long as the child is not reaped, and only this lock reaps it.
+        // The pid is ours as long as the child is not reaped, and only the holder of this lock reaps it.
         if process.try_wait().map_err(waiting)?.is_none() {
             signal_group(process, signal)?;
         }
@@ -117,7 +117,7 @@ impl Life {
         self.await_state("stopped", |state| matches!(state, 'T' | 't'))
     }
 
-    /// Lets it run on, and waits until it is seen to.
+    /// Resumes the server, and waits until it is seen running.
     pub(crate) fn cont(&self) -> Result<(), Error> {
         self.signal(Signal::CONT)?;
         self.await_state("running", |state| !matches!(state, 'T' | 't'))

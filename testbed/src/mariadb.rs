@@ -1,7 +1,7 @@
-//! One throw-away MariaDB server: a real process, on loopback, with its data in a temporary directory.
+//! One throw-away MariaDB server: a real process on loopback with its data in a temporary directory.
 //!
-//! A first data directory is made once a user and version of the server and copied for each server: making it
-//! takes half a second, copying it a tenth.
+//! A template of the data directory is created once per user and server version, and copied for each server: creating
+//! it takes half a second, copying it a tenth.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -22,12 +22,12 @@ use crate::life::Life;
 use crate::ports::PortLease;
 use crate::spawn::{find, mortal, private_dir};
 
-/// How often a start that found its port taken is tried on another one.
+/// How often another port is tried if the first one is taken.
 const PORTS_TO_TRY: usize = 8;
-/// How long a signal may take to show its effect; the first answer after a start as well.
+/// How long a signal may take to show its effect, and how long the first answer may take after a start.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How a [`MariaDb`] is to be started.
+/// Options of one [`MariaDb`].
 #[derive(Clone, Debug)]
 #[must_use = "options do nothing until they are handed to MariaDb::start"]
 pub struct MariaDbOptions {
@@ -35,7 +35,7 @@ pub struct MariaDbOptions {
     home: Option<PathBuf>,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
-    /// Directories that the server needs for as long as it runs.
+    /// Directories that must outlive the server.
     keeps: Vec<Arc<TempDir>>,
 }
 
@@ -62,7 +62,7 @@ impl MariaDbOptions {
         Self { flush, ..self }
     }
 
-    /// The folder in which its directory is made, such as `/dev/shm`. Default: that for temporary files.
+    /// The folder in which its directory is made, such as `/dev/shm`. Default: the folder for temporary files.
     pub fn home(mut self, home: impl Into<PathBuf>) -> Self {
         self.home = Some(home.into());
         self
@@ -73,7 +73,7 @@ impl MariaDbOptions {
         self.arg(format!("--max-connections={most}"))
     }
 
-    /// `read_only`: who is not an administrator may change nothing. Default: off.
+    /// `read_only`: only administrators may change anything. Default: off.
     pub fn read_only(self) -> Self {
         self.arg("--read-only")
     }
@@ -84,12 +84,12 @@ impl MariaDbOptions {
             .arg(format!("--binlog-format={format}"))
     }
 
-    /// Look up the names of those who connect. Default: it does not.
+    /// Resolves the host names of clients. Default: off.
     pub fn resolve_names(self) -> Self {
         self.arg("--skip-skip-name-resolve")
     }
 
-    /// Let the server tell its time by `offset`, in this and all its later lives. Default: the true time.
+    /// Makes the server read its time through `offset`, also after restarts. Default: the true time.
     pub fn clock(mut self, shim: &ClockShim, offset: &OffsetFile) -> Self {
         self.keeps.push(shim.home());
         self.keeps.extend(offset.home());
@@ -97,7 +97,7 @@ impl MariaDbOptions {
         self
     }
 
-    /// One more command line argument for the server; it overrides what the other options say.
+    /// One more command line argument for the server; it overrides the other options.
     pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
         self.args.push(arg.into());
         self
@@ -117,7 +117,7 @@ impl Programs {
         static FOUND: OnceLock<Result<Programs, &'static str>> = OnceLock::new();
         let found = FOUND.get_or_init(|| {
             let program = |name: &'static str| find(OsStr::new(name)).ok_or(name);
-            // Not on the path of users, as a rule.
+            // Usually not on the `PATH` of ordinary users.
             let server = program("mariadbd")
                 .or_else(|name| find(OsStr::new("/usr/sbin/mariadbd")).ok_or(name))?;
             Ok(Self {
@@ -130,7 +130,7 @@ impl Programs {
     }
 }
 
-/// A MariaDB process of its own, killed and cleaned up when dropped; as [`Server`](crate::Server) in all else.
+/// A MariaDB process, killed and cleaned up when dropped. Otherwise like [`Server`](crate::Server).
 ///
 /// ```no_run
 /// use quorate_testbed::{MariaDb, MariaDbOptions};
@@ -146,14 +146,14 @@ impl Programs {
 pub struct MariaDb {
     options: MariaDbOptions,
     programs: &'static Programs,
-    /// Before what it holds on to: it is dead when that is let go.
+    /// Declared before the directories, so that the server is dead before they are removed.
     life: Life,
     lease: PortLease,
     dir: TempDir,
 }
 
 impl MariaDb {
-    /// Whether one can be started here; if not, why.
+    /// Whether a server can be started here.
     ///
     /// # Errors
     ///
@@ -166,8 +166,8 @@ impl MariaDb {
     ///
     /// # Errors
     ///
-    /// [`Error::NoMariaDb`] when a program is missing, [`Error::Exited`] or [`Error::NotReady`] with the end of the
-    /// server's log when it does not come up. Nothing is left running then.
+    /// [`Error::NoMariaDb`] if a program is missing; [`Error::Exited`] or [`Error::NotReady`] with the end of the
+    /// server's log if it does not start. Nothing is left running then.
     pub fn start(options: MariaDbOptions) -> Result<Self, Error> {
         let programs = Programs::find()?;
         let template = template(programs)?;
@@ -209,12 +209,12 @@ impl MariaDb {
         self.url_of("root", database)
     }
 
-    /// The same for another user, written as `user` or `user:password`.
+    /// The URL of a database for another user, written as `user` or `user:password`.
     pub fn url_of(&self, user: &str, database: &str) -> String {
         format!("mysql://{user}@{}/{database}", self.addr())
     }
 
-    /// The temporary directory; gone when the server is dropped.
+    /// The temporary directory; removed when the server is dropped.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -252,7 +252,7 @@ impl MariaDb {
         self.life.stop()
     }
 
-    /// Lets a stopped server run on. What clients sent meanwhile is carried out now.
+    /// Resumes a stopped server. Requests that clients sent in the meantime are executed now.
     ///
     /// # Errors
     ///
@@ -261,22 +261,22 @@ impl MariaDb {
         self.life.cont()
     }
 
-    /// Kills the server if it runs and starts it again from what its disk holds, on the same port.
+    /// Kills the server if it runs, and starts it again from its data on the same port.
     ///
     /// # Errors
     ///
-    /// As for [`start`](Self::start); an `Exited` may mean that someone else took the port meanwhile.
+    /// As for [`start`](Self::start); an `Exited` may mean that another process took the port in the meantime.
     pub fn restart(&self) -> Result<(), Error> {
         self.kill()?;
         self.launch()
     }
 
-    /// Does this as administrator, through the server's own client program and its Unix socket. The answer is a
-    /// line a row, its columns apart by tabs.
+    /// Runs statements as administrator, through the server's own client program and its Unix socket. The answer has
+    /// one line per row, with columns separated by tabs.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] with what the server said.
+    /// [`Error::Refused`] with the server's message.
     pub fn sql(&self, statements: &str) -> Result<String, Error> {
         let output = self
             .client()
@@ -293,11 +293,11 @@ impl MariaDb {
         }
     }
 
-    /// A session of the administrator that stays open, for what ends with it: locked rows and tables.
+    /// An administrator's session that stays open, for anything that ends with a session: locked rows and tables.
     ///
     /// # Errors
     ///
-    /// When the client program does not start. Whether the server let it in is seen by the first answer.
+    /// If the client program does not start. Whether the server accepted the login shows in the first answer.
     pub fn console(&self) -> Result<Console, Error> {
         Console::open(self.client())
     }
@@ -312,7 +312,7 @@ impl MariaDb {
         command
     }
 
-    /// The last lines the server wrote, over all its lives.
+    /// The last lines of the log, over all restarts.
     pub fn log_tail(&self) -> String {
         self.life.log_tail()
     }
@@ -328,7 +328,7 @@ impl MariaDb {
         self.wait_ready()
     }
 
-    /// Little memory and nothing that is not needed, so that it starts in less than half a second.
+    /// Little memory and nothing unneeded, so that the server starts in less than half a second.
     fn arguments(&self) -> Vec<OsString> {
         let path = |name: &str, at: &Path| {
             let mut arg = OsString::from(format!("--{name}="));
@@ -365,7 +365,7 @@ impl MariaDb {
     }
 
     fn wait_ready(&self) -> Result<(), Error> {
-        // It makes its socket when it is ready; asking before would start a program for nothing.
+        // The server creates its socket when it is ready. Asking before would start the client program for nothing.
         let probe = || {
             if !self.socket().exists() {
                 return Some("no socket yet".to_owned());
@@ -385,7 +385,7 @@ impl MariaDb {
 
     fn end(&self, signal: Signal) -> Result<(), Error> {
         self.life.end(signal, || self.knock().is_err())?;
-        // What a killed server leaves would pass for that of the next one.
+        // A socket left by a killed server would be mistaken for that of the next one.
         let _ = fs::remove_file(self.socket());
         Ok(())
     }
@@ -399,8 +399,8 @@ impl MariaDb {
     }
 }
 
-/// The data directory that all servers of this user begin with. It is made aside and put in place whole, so that
-/// of two processes that make it at the same time one comes late, and takes what the other has put there.
+/// The data directory that all servers of this user are copied from. It is created under another name and renamed when
+/// complete, so of two processes that create it at once the later one uses the directory of the first.
 fn template(programs: &Programs) -> Result<PathBuf, Error> {
     static MAKING: Mutex<()> = Mutex::new(());
     let _one = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -428,7 +428,7 @@ fn template(programs: &Programs) -> Result<PathBuf, Error> {
     }
 }
 
-/// In a folder that everybody may write to, only what is ours is taken.
+/// In a folder that everybody may write to, only a directory of this user is trusted.
 fn is_ours(place: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     fs::symlink_metadata(place)
@@ -461,7 +461,7 @@ fn install(programs: &Programs, data: &Path) -> Result<(), Error> {
     Err(Error::Exited { status, log })
 }
 
-/// With the system's own program, which leaves holes in files as they are.
+/// Uses the system's `cp`, which keeps sparse files sparse.
 fn copy(from: &Path, to: &Path) -> Result<(), Error> {
     let copying = Error::io("copy the first data directory");
     let status = Command::new("cp")

@@ -1,4 +1,4 @@
-//! Several independent servers at once: what a quorum is made of.
+//! Several independent servers at once, which form a quorum.
 
 use std::ops::{Deref, Index};
 use std::thread;
@@ -45,7 +45,7 @@ impl Masters {
                     scope.spawn(move || Server::start(options))
                 })
                 .collect();
-            // Join all before the first failure is passed on, so that none is still starting then.
+            // Join all before the first failure is returned, so that none is still starting then.
             let started: Vec<_> = starts
                 .into_iter()
                 .map(|start| {

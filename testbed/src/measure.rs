@@ -1,5 +1,5 @@
-//! What benchmarks are made of: samples and their quantiles, processor time of client and servers, what
-//! servers counted.
+//! Building blocks of benchmarks: samples and their quantiles, the processor time of client and servers, and the
+//! servers' own counters.
 
 use std::time::{Duration, Instant};
 
@@ -8,21 +8,21 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::resp::Reply;
 use crate::server::Server;
 
-/// What one client saw of its cycles, in nanoseconds. A cycle takes something and gives it back.
+/// The cycles of one client, in nanoseconds. A cycle acquires something and releases it.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
-    /// How long taking took.
+    /// The time to acquire.
     pub acquire: Vec<u64>,
-    /// How long giving back took.
+    /// The time to release.
     pub release: Vec<u64>,
-    /// Both together.
+    /// The time of both together.
     pub cycle: Vec<u64>,
-    /// How often it was not had.
+    /// The number of failed acquisitions.
     pub failed: u64,
 }
 
 impl Samples {
-    /// One cycle more: `acquire` gives what `release` takes.
+    /// Runs one more cycle: `acquire` returns the value that `release` takes.
     pub async fn cycle<H, R: Future>(
         &mut self,
         acquire: impl Future<Output = Option<H>>,
@@ -41,7 +41,7 @@ impl Samples {
         self.cycle.push((released - started).as_nanos() as u64);
     }
 
-    /// Sorts all of them, for [`quantile`].
+    /// Sorts all samples, for [`quantile`].
     pub fn sort(&mut self) {
         for samples in [&mut self.acquire, &mut self.release, &mut self.cycle] {
             samples.sort_unstable();
@@ -49,26 +49,26 @@ impl Samples {
     }
 }
 
-/// The value below which `share` of the sorted values lie; not a number when there are none.
+/// The value below which `share` of the sorted values lie; NaN if there are none.
 pub fn quantile(sorted: &[u64], share: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
     let at = ((sorted.len() as f64 * share) as usize).min(last);
     sorted.get(at).map_or(f64::NAN, |value| *value as f64)
 }
 
-/// The middle, the smallest and the largest of the rounds.
+/// Median, minimum and maximum over the rounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Spread {
-    /// The middle one, or the middle of two.
+    /// The median; of an even number of values the mean of the middle two.
     pub median: f64,
-    /// The smallest.
+    /// The minimum.
     pub least: f64,
-    /// The largest.
+    /// The maximum.
     pub most: f64,
 }
 
 impl Spread {
-    /// Of one value per round; values that are not numbers are left out.
+    /// From one value per round; NaN values are left out.
     pub fn of(rounds: impl IntoIterator<Item = f64>) -> Self {
         let mut rounds: Vec<f64> = rounds.into_iter().filter(|v| v.is_finite()).collect();
         rounds.sort_by(f64::total_cmp);
@@ -94,7 +94,7 @@ impl Spread {
     }
 }
 
-/// Three digits that count.
+/// A number with three significant digits.
 pub fn number(value: f64) -> String {
     if !value.is_finite() {
         "-".to_owned()
@@ -107,19 +107,19 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// What a stretch of work took.
+/// The cost of a piece of work.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
-    /// Of time.
+    /// Elapsed time.
     pub took: Duration,
-    /// Of this process's processor time.
+    /// Processor time of this process.
     pub client: Duration,
-    /// Of the running servers' processor time together; zero where the system does not tell.
+    /// Processor time of all running servers together; zero if the system does not report it.
     pub servers: Duration,
 }
 
 impl Usage {
-    /// Does `work`, and looks before and after.
+    /// Does `work`, and measures its cost.
     pub async fn of<T>(servers: &[Server], work: impl Future<Output = T>) -> (T, Self) {
         let (client, theirs, started) = (own_cpu(), servers_cpu(servers), Instant::now());
         let done = work.await;
@@ -149,7 +149,7 @@ pub fn servers_cpu(servers: &[Server]) -> Duration {
     servers.iter().filter_map(Server::pid).map(cpu_of).sum()
 }
 
-/// In nanoseconds from the scheduler where it tells, else in ticks of 10 ms.
+/// In nanoseconds from the scheduler if available, else in ticks of 10 ms.
 fn cpu_of(pid: u32) -> Duration {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
     let precise: u64 = threads
@@ -173,19 +173,19 @@ fn cpu_of(pid: u32) -> Duration {
     Duration::from_millis(10 * ticks)
 }
 
-/// What running servers have counted together.
+/// Counters of all running servers together.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
-    /// Commands that clients sent.
+    /// Commands sent by clients.
     pub sent: u64,
-    /// Commands that ran, those inside scripts included.
+    /// Commands that ran, including those inside scripts.
     pub ran: u64,
-    /// Bytes that came in and went out.
+    /// Bytes received and sent.
     pub bytes: u64,
 }
 
 impl Counts {
-    /// As of now. `sends_set`: SET is counted as sent, not as part of a script.
+    /// The current counters. With `sends_set`, `SET` counts as sent by clients and not as part of a script.
     pub fn read(servers: &[Server], sends_set: bool) -> Self {
         let mut counts = Self::default();
         for server in servers {
@@ -218,7 +218,7 @@ impl Counts {
         counts
     }
 
-    /// What was added since `before`.
+    /// The difference to `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self {
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_and_spreads_are_of_what_there_is() {
+    fn quantiles_and_spreads_of_empty_and_small_samples_are_correct() {
         let quantiles = [(&[1, 2, 3, 4][..], 0.5), (&[7], 0.999), (&[], 0.5)];
         let found = quantiles.map(|(sorted, share)| number(quantile(sorted, share)));
         assert_eq!(found, ["3.00", "7.00", "-"]);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_three_digits_that_count() {
+    fn numbers_are_printed_with_three_significant_digits() {
         let all = [f64::NAN, 0.5, 12.34, 1234.5].map(number);
         assert_eq!(all, ["-", "0.50", "12.3", "1234"]);
     }

@@ -1,8 +1,8 @@
-//! Host names for single programs: where they lead can be changed while the program runs, also to nowhere.
+//! Host names for single programs: their addresses can be changed while the program runs, also to none.
 //!
-//! A small C library, compiled on the spot and preloaded into the program, answers `getaddrinfo` for the names
-//! that it is told of and leaves all others to the system. So a name server can be silent for one program
-//! without root, and without anybody else noticing.
+//! A small C library, compiled on the spot and preloaded into the program, answers `getaddrinfo` for the listed names
+//! and leaves all others to the system. So a name server can be silent for one program, without root and without an
+//! effect on others.
 //!
 //! Linux only, and only for dynamically linked programs; needs a C compiler.
 
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::shim;
 
-/// A directory of names. Cheap to clone; its files go with the last clone.
+/// A table of names. Cheap to clone; its files are removed with the last clone.
 ///
 /// ```no_run
 /// use std::process::Command;
@@ -34,15 +34,15 @@ pub struct Names {
     dir: Arc<TempDir>,
 }
 
-/// What becomes of a question for a name.
+/// The answer to a lookup of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leads {
     /// It has this address.
     To(IpAddr),
     /// There is no such name.
     Nowhere,
-    /// The name server does not answer. Whoever asks hears so after ten seconds, or has the answer as soon as
-    /// the name leads elsewhere.
+    /// The name server does not answer. The lookup fails after ten seconds, or succeeds as soon as the name leads
+    /// elsewhere.
     ToSilence,
 }
 
@@ -57,25 +57,25 @@ impl Names {
         Ok(Self { library, dir })
     }
 
-    /// From now on the name leads there, also for questions that have been asked and not been answered.
+    /// Changes where the name leads, also for lookups in progress.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The error of the system.
     pub fn set(&self, name: &str, leads: Leads) -> io::Result<()> {
         let answer = match leads {
             Leads::To(address) => address.to_string(),
             Leads::Nowhere => "nowhere".into(),
             Leads::ToSilence => "silence".into(),
         };
-        // In one step, so that nobody reads half a line.
+        // In one step, so that no reader sees half a line.
         let mut file = tempfile::NamedTempFile::new_in(self.dir.path())?;
         file.write_all(answer.as_bytes())?;
         file.persist(self.dir.path().join(name))?;
         Ok(())
     }
 
-    /// The environment in which a program goes by these names, and so do those that it starts.
+    /// The environment in which a program and its children use these names.
     pub fn env(&self) -> [(OsString, OsString); 2] {
         [
             ("LD_PRELOAD".into(), self.library.clone().into()),

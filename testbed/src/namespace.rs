@@ -1,12 +1,12 @@
-//! Network namespaces: a server behind a link of its own, which can go down without a word.
+//! Network namespaces: a server behind its own link, which can go down silently.
 //!
-//! A [`Proxy`](crate::Proxy) answers at least the connect, because the kernel does; behind a link that is
-//! down nothing is answered at all, as after a pulled cable. That needs root, or a kernel that lets anybody
-//! have namespaces of their own.
+//! Through a [`Proxy`](crate::Proxy) a connect is always answered, because the kernel accepts it. Behind a link that is
+//! down nothing is answered at all, as after a pulled cable. That needs root, or a kernel that allows unprivileged user
+//! namespaces.
 //!
-//! Everything happens inside one outer namespace that [`isolate`] puts the whole program into, which has a
-//! loopback and nothing else. So no packet can leave the machine, no address can clash with one in use, and
-//! there is nothing to clean up: the kernel removes it all with the last process, however that ends.
+//! Everything happens inside one outer namespace that [`isolate`] moves the whole program into, with nothing but a
+//! loopback interface. So no packet can leave the machine, no address can collide with one in use, and there is nothing
+//! to clean up: the kernel removes it all with the last process.
 //!
 //! Linux only; elsewhere it is unavailable.
 
@@ -18,27 +18,27 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Set in the environment of a program that [`isolate`] has started anew.
+/// Set in the environment of a program that [`isolate`] has restarted.
 const ISOLATED: &str = "QUORATE_ISOLATED";
-/// The two ends of a link: ours, with a number, and the server's.
+/// The interface names at both ends of a link: ours (followed by a number), and the server's.
 const OURS: &str = "qv";
 const THEIRS: &str = "wire";
 
-/// A namespace with one link into it, gone when dropped.
+/// A namespace with one link into it, removed when dropped.
 #[derive(Debug)]
 pub struct Namespace {
-    /// Lives in it, so that it stays while no server does; ends when its standard input does.
+    /// A process in the namespace, which keeps it alive without a server. It exits when its standard input is closed.
     holder: Child,
     link: String,
     address: Ipv4Addr,
 }
 
 impl Namespace {
-    /// A new one with its link up. Only inside of [`isolate`].
+    /// Creates a namespace with its link up. Works only inside of [`isolate`].
     ///
     /// # Errors
     ///
-    /// When the system does not allow it, or this program can be reached from elsewhere.
+    /// If the system does not allow it, or if this program can be reached from another machine.
     pub fn create() -> io::Result<Self> {
         static NEXT: AtomicU16 = AtomicU16::new(0);
         if !is_isolated() {
@@ -83,7 +83,7 @@ impl Namespace {
         run("ip", &["addr", "add", &format!("{ours}/30"), "dev", &link])?;
         run("ip", &["link", "set", "dev", &link, "up"])?;
         namespace.inside(&["ip", "addr", "add", &format!("{theirs}/30"), "dev", THEIRS])?;
-        // Known for good: else the kernel asks around while the link is down, and then says
+        // Entered permanently. Otherwise the kernel sends ARP requests while the link is down, and then reports
         // "unreachable" instead of nothing.
         let hardware = namespace.inside(&["ip", "-brief", "link", "show", "dev", THEIRS])?;
         let hardware = hardware.split_whitespace().nth(2).unwrap_or_default();
@@ -106,33 +106,33 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// The address of whoever listens in it.
+    /// The address inside the namespace.
     pub fn addr(&self) -> Ipv4Addr {
         self.address
     }
 
-    /// Takes the link down: packets vanish, both ways. Does nothing to one that is down.
+    /// Takes the link down: packets vanish in both directions. Does nothing if it is down.
     ///
     /// # Errors
     ///
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn sever(&self) -> io::Result<()> {
-        // At the far end: our kernel would know better than to send into an interface that is off.
+        // At the far end, because our kernel would not even send into an interface that is down.
         self.inside(&["ip", "link", "set", "dev", THEIRS, "down"])
             .map(drop)
     }
 
-    /// Brings the link up again. What is retransmitted arrives then, on the old connections, too.
+    /// Brings the link up again. Retransmitted packets of old connections arrive then, too.
     ///
     /// # Errors
     ///
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn mend(&self) -> io::Result<()> {
         self.inside(&["ip", "link", "set", "dev", THEIRS, "up"])
             .map(drop)
     }
 
-    /// The program and arguments that run what follows them inside.
+    /// The program and arguments that run a command inside.
     pub(crate) fn entrance(&self) -> [String; 3] {
         let net = format!("--net=/proc/{}/ns/net", self.holder.id());
         ["nsenter".to_owned(), net, "--".to_owned()]
@@ -152,7 +152,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Whether nothing but loopback and links of ours can be reached from here.
+/// Whether only loopback and our own links can be reached from here.
 fn is_isolated() -> bool {
     fs::read_to_string("/proc/self/net/route").is_ok_and(|routes| {
         let mut routes = routes.lines().skip(1);
@@ -164,7 +164,7 @@ fn is_isolated() -> bool {
 ///
 /// # Errors
 ///
-/// Why not.
+/// The reason why not.
 pub fn isolable() -> Result<(), String> {
     if is_isolated() {
         let one = Namespace::create().map_err(|error| error.to_string())?;
@@ -174,12 +174,12 @@ pub fn isolable() -> Result<(), String> {
     way_in().map(drop)
 }
 
-/// Starts this program anew, with the same arguments and process id, in a network namespace of its own
-/// with nothing but a loopback. Does nothing if it is there already. To be called before anything else.
+/// Restarts this program, with the same arguments and process id, in a new network namespace that has only a loopback
+/// interface. Does nothing if the program is already isolated. Must be called before anything else.
 ///
 /// # Errors
 ///
-/// Why it is not possible here; nothing has changed then.
+/// The reason why it is not possible; nothing has changed then.
 pub fn isolate() -> Result<(), String> {
     if std::env::var_os(ISOLATED).is_some() || is_isolated() {
         return Ok(());
@@ -196,10 +196,10 @@ pub fn isolate() -> Result<(), String> {
     Err(format!("unshare: {error}"))
 }
 
-/// How to come into a namespace of one's own here: as root, or as root of a user namespace.
+/// How to enter a new namespace here: as root, or as root of a user namespace.
 fn way_in() -> Result<&'static [&'static str], String> {
     const WAYS: [&[&str]; 2] = [&["--net"], &["--user", "--map-root-user", "--net"]];
-    // All that will be done, once.
+    // Tries every command that will be needed, once.
     const TRY: &str = "ip link set lo up && unshare --net true && nsenter --net=/proc/self/ns/net true \
                        && ip link add qv0 type veth peer name wire";
     let mut why = String::new();

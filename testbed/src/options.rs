@@ -1,4 +1,4 @@
-//! How a throw-away server is to be started.
+//! Options of a throw-away server.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::clock::{ClockShim, OffsetFile};
 use crate::namespace::Namespace;
 
-/// What a server keeps on disk, which decides what [`Server::restart`](crate::Server::restart) finds.
+/// The server's persistence, which decides what [`Server::restart`](crate::Server::restart) finds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Persistence {
     /// Nothing: every restart is empty. The default.
@@ -28,16 +28,16 @@ pub enum Persistence {
     Rdb,
 }
 
-/// Certificate files of a server that speaks TLS.
+/// The certificate files of a TLS server.
 #[derive(Clone, Debug)]
 pub struct Tls {
     /// The server's certificate, PEM.
     pub cert: PathBuf,
     /// Its private key, PEM.
     pub key: PathBuf,
-    /// The authority that signed it, PEM.
+    /// The certificate authority that signed it, PEM.
     pub ca: PathBuf,
-    /// Whether clients must show a certificate of that authority, too.
+    /// Whether clients need a certificate of that authority, too.
     pub client_certs: bool,
 }
 
@@ -65,7 +65,7 @@ pub struct ServerOptions {
     pub(crate) tls: Option<Tls>,
     pub(crate) patience: Duration,
     pub(crate) namespace: Option<Arc<Namespace>>,
-    /// Directories that must not go before the server does.
+    /// Directories that must outlive the server.
     keeps: Vec<Arc<TempDir>>,
 }
 
@@ -99,7 +99,7 @@ impl ServerOptions {
         self
     }
 
-    /// What is kept on disk. Default: [`Persistence::None`].
+    /// The server's persistence. Default: [`Persistence::None`].
     pub fn persistence(mut self, persistence: Persistence) -> Self {
         self.persistence = persistence;
         self
@@ -118,14 +118,14 @@ impl ServerOptions {
         self
     }
 
-    /// The user as whom [`Server::command`](crate::Server::command) speaks and whom
-    /// [`Server::url`](crate::Server::url) names. Default: the default user, with [`password`](Self::password).
+    /// The user that [`Server::command`](crate::Server::command) logs in as and that
+    /// [`Server::url`](crate::Server::url) contains. Default: the default user, with [`password`](Self::password).
     pub fn login(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         self.login = Some((user.into(), password.into()));
         self
     }
 
-    /// One more command line argument for the server; it overrides what the other options configure.
+    /// One more command line argument for the server; it overrides the other options.
     pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
         self.args.push(arg.into());
         self
@@ -147,14 +147,14 @@ impl ServerOptions {
         self
     }
 
-    /// Let the server tell its time by `offset`, in this and all its later lives. Default: the true time.
+    /// Makes the server read its time through `offset`, also after restarts. Default: the true time.
     pub fn clock(mut self, shim: &ClockShim, offset: &OffsetFile) -> Self {
         self.keeps.push(shim.home());
         self.keeps.extend(offset.home());
         self.envs(shim.env(offset))
     }
 
-    /// Speak TLS, and only TLS, on the port. Default: plain TCP. Start fails on a server built without TLS.
+    /// Accepts TLS only on the port. Default: plain TCP. The start fails on a server built without TLS.
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
@@ -166,13 +166,13 @@ impl ServerOptions {
         self
     }
 
-    /// Live in this namespace and listen at its address. Default: on loopback.
+    /// Runs in this namespace and listens at its address. Default: on loopback.
     pub fn namespace(mut self, namespace: Arc<Namespace>) -> Self {
         self.namespace = Some(namespace);
         self
     }
 
-    /// Where it listens.
+    /// The address to listen at.
     pub(crate) fn host(&self) -> Ipv4Addr {
         let namespace = self.namespace.as_deref();
         namespace.map_or(Ipv4Addr::LOCALHOST, Namespace::addr)
@@ -236,7 +236,7 @@ fn quoted(value: &str) -> String {
     format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// A user name or password made safe for the userinfo part of a URL.
+/// A user name or password, percent-encoded for a URL.
 pub(crate) fn percent(text: &str) -> String {
     text.bytes().fold(String::new(), |mut out, byte| {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

@@ -1,4 +1,4 @@
-//! One proxied connection: two sockets, a lane each way, and the ways it may end.
+//! One proxied connection: two sockets, a lane in each direction, and the possible ways to end.
 
 use std::future::pending;
 use std::io;
@@ -61,15 +61,15 @@ async fn connect(target: SocketAddr) -> io::Result<TcpStream> {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     }?;
-    // The server may have accepted before we are told so; if a reset falls into that moment, the socket is
-    // dropped half-made and must still leave with a reset.
+    // The server may accept before this side is notified. If a reset happens at that moment, the socket is dropped
+    // half-made, and must still send a reset.
     SockRef::from(&socket).set_linger(Some(Duration::ZERO))?;
     let stream = socket.connect(target).await?;
     SockRef::from(&stream).set_linger(None)?;
     Ok(stream)
 }
 
-/// Carries bytes both ways. Without a server it is as if the server had reset the connection.
+/// Carries bytes in both directions. Without a server it behaves as if the server had reset the connection.
 async fn relay(
     client: &mut TcpStream,
     server: Option<&mut TcpStream>,
@@ -99,7 +99,7 @@ async fn relay(
     }
 }
 
-/// A client whose server is gone and who has not been told.
+/// A client whose server is gone and that was not notified.
 async fn orphan(client: &mut TcpStream, mut view: RulesView, stats: &Stats) -> End {
     let mut buffer = vec![0; 4096];
     let mut has_sent = false;
@@ -122,14 +122,14 @@ async fn orphan(client: &mut TcpStream, mut view: RulesView, stats: &Stats) -> E
     }
 }
 
-/// Waits until the rules are so. When the proxy is gone its tasks are about to be dropped, so waits then, too.
+/// Waits until the rules satisfy `so`. If the proxy is gone, waits forever, because its tasks are about to be dropped.
 async fn until(mut view: RulesView, so: impl FnMut(&Rules) -> bool) {
     if view.wait_for(so).await.is_err() {
         pending::<()>().await;
     }
 }
 
-/// Counts down when dropped, however the task ends.
+/// Decrements a counter when dropped, however the task ends.
 struct Decrement<'a>(&'a AtomicU64);
 
 impl Drop for Decrement<'_> {

@@ -1,13 +1,11 @@
-//! Ports for servers that come and go.
+//! Ports for servers that are killed and restarted.
 //!
-//! A server that is killed and restarted must find its port free again. The usual trick, to bind port 0
-//! and take what the kernel gives, picks from the ephemeral range, and there a dead server's port may be
-//! lent to any outgoing connection. Worse: a client that keeps dialling a dead port of that range on loopback
-//! is sooner or later given that very port as its own and connects to itself, after which the server cannot
-//! bind any more. So ports are drawn from below the ephemeral range, and only where that leaves too little
-//! room does the kernel choose.
+//! A restarted server must find its port free. Binding port 0 would give a port of the ephemeral range, where the
+//! kernel may assign a dead server's port to an outgoing connection. A client that keeps dialling such a port on
+//! loopback may even be assigned that very port and connect to itself, after which the server cannot bind any more. So
+//! ports are drawn from below the ephemeral range. The kernel chooses only if that range is too small.
 //!
-//! Does not lock ports against other processes: a start that loses such a race is tried again elsewhere.
+//! Ports are not locked against other processes: a start that loses such a race is tried again on another port.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,10 +15,10 @@ use std::sync::{Mutex, PoisonError};
 
 use rand::RngExt;
 
-/// Ports in use by servers of this process, whether they run at the moment or not.
+/// Ports of servers of this process, running or not.
 static LEASED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
-/// One port, kept from other servers of this process until it is dropped.
+/// One port, reserved within this process until it is dropped.
 #[derive(Debug)]
 pub(crate) struct PortLease(u16);
 

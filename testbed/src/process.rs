@@ -1,4 +1,4 @@
-//! Signals to a process group, and looking whether they have worked.
+//! Signals to a process group, and checks of their effect.
 
 use std::fs;
 use std::process::{Child, Command};
@@ -18,7 +18,7 @@ pub(crate) fn signal_group(process: &Child, signal: Signal) -> Result<(), Error>
 /// The state letter of a process: from /proc where there is one, else from `ps`.
 pub(crate) fn process_state(pid: u32) -> Option<char> {
     if let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) {
-        // The name in parentheses may hold anything, so look behind its end.
+        // The name in parentheses may contain any character, so read after its end.
         return stat.rsplit_once(')')?.1.trim_start().chars().next();
     }
     let ps = Command::new("ps")
@@ -28,7 +28,7 @@ pub(crate) fn process_state(pid: u32) -> Option<char> {
     String::from_utf8_lossy(&ps.stdout).trim().chars().next()
 }
 
-/// Whether `done` came true before the time was over; asked every millisecond, on this thread.
+/// Whether `done` became true in time; polled every millisecond on this thread.
 pub fn within(patience: Duration, mut done: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     loop {

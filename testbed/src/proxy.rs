@@ -1,8 +1,7 @@
 //! A TCP proxy on loopback that misbehaves on request.
 //!
-//! It works in user space and needs no root. Its price: connections are accepted by the kernel before the
-//! proxy can have an opinion, so a SYN is never lost or delayed, and a server that is down shows as a
-//! connection that opens and is then reset.
+//! It works in user space and needs no root. The price: the kernel accepts connections before the proxy sees them. So a
+//! SYN is never lost or delayed, and a server that is down appears as a connection that opens and is then reset.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -48,17 +47,17 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Opens a proxy to `target` on a free port of 127.0.0.1. Nothing need listen there yet.
+    /// Starts a proxy to `target` on a free port of 127.0.0.1. Nothing needs to listen at `target` yet.
     ///
     /// # Errors
     ///
-    /// When there is no port, thread or file handle to be had.
+    /// If no port, thread or file handle is available.
     pub fn start(target: SocketAddr) -> io::Result<Self> {
         Self::seeded(target, 0)
     }
 
-    /// As [`start`](Self::start), with a seed for the jitter. The draws are the same for the same seed,
-    /// connection and chunk; how TCP cuts the bytes into chunks is not ours to repeat.
+    /// As [`start`](Self::start), with a seed for the jitter. The draws are the same for the same seed, connection and
+    /// chunk. How TCP divides bytes into chunks is not repeatable.
     ///
     /// # Errors
     ///
@@ -94,12 +93,12 @@ impl Proxy {
         })
     }
 
-    /// Where clients connect to.
+    /// The address for clients.
     pub fn addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where their bytes go, unless a fault leads them elsewhere.
+    /// The address that bytes are sent to, unless a fault redirects them.
     pub fn target(&self) -> SocketAddr {
         self.target
     }
@@ -114,7 +113,7 @@ impl Proxy {
         }
     }
 
-    /// Heals all faults, whoever holds their guards.
+    /// Heals all faults, even if their guards still exist.
     pub fn heal(&self) {
         self.rules.send_modify(Rules::clear);
     }
@@ -125,15 +124,15 @@ impl Proxy {
         self.change(|rules| rules.era.reset += 1);
     }
 
-    /// What the proxy has carried so far. A count may be a moment behind the bytes it counts.
+    /// The counters so far. A count may be slightly older than the bytes it counts.
     pub fn counters(&self) -> Counters {
         self.stats.read()
     }
 }
 
 impl Proxy {
-    /// Changes the rules and, if that began a new era, waits until the door goes by it: a connection made
-    /// after this call must not be taken for one of before.
+    /// Changes the rules. If that began a new era, waits until the accepting side uses it, because a connection made
+    /// after this call must not count as one from before.
     fn change(&self, by: impl FnOnce(&mut Rules)) {
         let mut era = Era::default();
         let mut is_new = false;
@@ -149,7 +148,7 @@ impl Proxy {
     }
 }
 
-/// The era by which the door admits connections now.
+/// The era in which connections are accepted now.
 #[derive(Debug, Default)]
 struct SeenEra {
     era: Mutex<Era>,
@@ -164,7 +163,7 @@ impl SeenEra {
 
     fn wait_for(&self, wanted: Era) {
         let era = self.era.lock().unwrap_or_else(PoisonError::into_inner);
-        // The door answers in microseconds; the limit is for the case that its thread has died.
+        // The accepting side answers in microseconds; the limit is for the case that its thread has died.
         let _ = self
             .changed
             .wait_timeout_while(era, Duration::from_secs(5), |era| !era.reaches(wanted));
@@ -172,8 +171,8 @@ impl SeenEra {
 }
 
 impl Fault {
-    /// Makes it happen on `proxy`, from now until the guard is dropped. When this returns, no byte passes by
-    /// the old rules any more, on connections that exist as on new ones.
+    /// Injects the fault into `proxy` until the guard is dropped. When this returns, no byte passes under the old rules
+    /// any more, on existing connections as well as new ones.
     pub fn inject(&self, proxy: &Proxy) -> Injected {
         proxy.inject(self.clone())
     }
@@ -201,7 +200,7 @@ struct Door {
 impl Door {
     /// Accepts until the proxy is dropped. Its tasks end with the runtime they run on.
     async fn keep(mut self) {
-        // The same socket twice: once to wait for, once to ask without waiting.
+        // The same socket twice: one to wait on, one to poll without waiting.
         let Ok(waiting) = self
             .listener
             .try_clone()
@@ -221,8 +220,8 @@ impl Door {
                     if change.is_err() || closed {
                         return;
                     }
-                    // Who knocked before `reset_all` or a half-open fault must not slip through behind it,
-                    // even if it was still in the kernel's queue: let those in under the old era.
+                    // A connection that the kernel queued before `reset_all` or a half-open fault must not escape it,
+                    // so it is accepted under the old era.
                     while let Ok((client, _)) = self.listener.accept() {
                         let admitted = client.set_nonblocking(true).and_then(|()| TcpStream::from_std(client));
                         if let Ok(client) = admitted {
@@ -234,7 +233,7 @@ impl Door {
                 }
                 knock = waiting.accept() => match knock {
                     Ok((client, _)) => self.admit(client, era),
-                    // Out of file handles, most likely; it may pass.
+                    // Most likely no file handle is available, which may pass.
                     Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
                 },
             }

@@ -1,7 +1,7 @@
-//! Just enough RESP2 to ask a server something from a test.
+//! Just enough RESP2 to send a server a command from a test.
 //!
-//! One request, one reply, blocking, with a deadline per read and write. Deliberately without pipelines,
-//! pub/sub, RESP3 and reconnects: whoever needs those wants a client library.
+//! One request and one reply, blocking, with a deadline per read and write. Deliberately without pipelines, pub/sub,
+//! RESP3 and reconnects; a client library has those.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a server answered.
+/// The reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// A status line such as `OK` or `PONG`.
@@ -21,7 +21,7 @@ pub enum Reply {
     Int(i64),
     /// A string of bytes.
     Bulk(Vec<u8>),
-    /// Nothing: a missing key, a `SET NX` that did not set.
+    /// Nil: a missing key, or a `SET NX` that did not set.
     Nil,
     /// Several answers in one.
     Array(Vec<Reply>),
@@ -70,7 +70,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// What the system says; `TimedOut` when the time is over.
+    /// The error of the system; `TimedOut` when the time is over.
     pub fn tcp(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, timeout)?;
         stream.set_nodelay(true)?;
@@ -83,7 +83,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The error of the system.
     pub fn unix(path: &Path, timeout: Duration) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(timeout))?;
@@ -101,8 +101,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// `TimedOut` when the server is silent, `UnexpectedEof` when it hangs up, `InvalidData` when it does not
-    /// speak RESP2, else what the system says. After any of these the connection is of no further use.
+    /// `TimedOut` if the server is silent, `UnexpectedEof` if it hangs up, `InvalidData` if it does not speak RESP2,
+    /// else the error of the system. The connection is unusable after any of these.
     pub fn command<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Reply> {
         self.send(args)?;
         self.receive()
@@ -133,7 +133,7 @@ impl Connection {
     }
 }
 
-/// A socket timeout shows as `WouldBlock` on Unix; callers should not have to know.
+/// Maps the `WouldBlock` of a socket timeout on Unix to `TimedOut`.
 fn plain(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock {
         io::Error::new(io::ErrorKind::TimedOut, "the server did not answer in time")
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_reply_is_read() {
+    fn every_kind_of_reply_is_parsed() {
         let nested = parse("*5\r\n+OK\r\n-ERR no\r\n:-7\r\n$4\r\na\r\nb\r\n$-1\r\n").unwrap();
         let Reply::Array(parts) = nested else {
             panic!("{nested:?}")
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_reply_is_an_end_of_file_and_nonsense_is_invalid() {
+    fn truncated_reply_is_unexpected_eof_and_garbage_is_invalid_data() {
         for torn in ["", "+O", "$5\r\nab", "*2\r\n:1\r\n"] {
             let kind = parse(torn).unwrap_err().kind();
             assert_eq!(kind, io::ErrorKind::UnexpectedEof, "{torn:?}");

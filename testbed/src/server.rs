@@ -1,8 +1,7 @@
-//! One throw-away server: a real process, on loopback, with everything it owns in one temporary directory.
+//! One throw-away server: a real process on loopback, with all its files in one temporary directory.
 //!
-//! Every method that changes the process returns only when the change has been seen, not when the signal
-//! has been sent. All of them block, for a few milliseconds as a rule; async callers who mind wrap them in
-//! `spawn_blocking`.
+//! Every method that changes the process returns only when the change has been observed, not when the signal has been
+//! sent. All of them block, usually for a few milliseconds; async callers can use `spawn_blocking`.
 //!
 //! Does not manage clusters, replicas or sentinels: quorate's masters know nothing of one another.
 
@@ -23,26 +22,26 @@ use crate::ports::PortLease;
 use crate::resp::{Connection, Reply};
 use crate::spawn::{available, mortal, private_dir};
 
-/// How often a start that found its port taken is tried on another one.
+/// How often another port is tried if the first one is taken.
 const PORTS_TO_TRY: usize = 8;
 /// How long a signal may take to show its effect.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(10);
 /// How long [`Server::command`] waits for each read and write.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A server process of its own, killed and cleaned up when dropped.
+/// A server process, killed and cleaned up when dropped.
 ///
-/// It runs in its own process group, so a Ctrl-C at the terminal does not reach it before its owner has
-/// decided what to do. Where `setpriv` is available it also dies when this process is killed; its temporary
-/// directory then stays behind, as nobody is left to remove it.
+/// It runs in its own process group, so a Ctrl-C at the terminal does not reach it before its owner has handled it. If
+/// `setpriv` is available, the server also dies when this process is killed; its temporary directory then remains.
 ///
-/// All methods take `&self`: a chaos schedule may kill from one thread what another one asks.
+/// All methods take `&self`, so a chaos schedule may kill a server from one thread while another thread sends it a
+/// command.
 #[derive(Debug)]
 #[must_use = "dropping the server kills it"]
 pub struct Server {
     options: ServerOptions,
     program: PathBuf,
-    /// Before what it holds on to: it is dead when that is let go.
+    /// Declared before the directories, so that the server is dead before they are removed.
     life: Life,
     lease: PortLease,
     dir: TempDir,
@@ -96,13 +95,12 @@ impl Server {
         self.options.namespace.as_deref()
     }
 
-    /// The URL for clients, with credentials where there are any: `redis://127.0.0.1:port`, or `rediss://`
-    /// under TLS.
+    /// The URL for clients, with credentials if there are any: `redis://127.0.0.1:port`, or `rediss://` under TLS.
     pub fn url(&self) -> String {
         self.url_at(self.addr())
     }
 
-    /// The URL for clients that come through another address, such as a [`Proxy`](crate::Proxy)'s.
+    /// The URL for clients that connect through another address, such as a [`Proxy`](crate::Proxy)'s.
     pub fn url_at(&self, address: SocketAddr) -> String {
         let scheme = if self.options.tls.is_some() {
             "rediss"
@@ -123,7 +121,7 @@ impl Server {
         self.dir.path().join("s.sock")
     }
 
-    /// The temporary directory; gone when the server is dropped.
+    /// The temporary directory; removed when the server is dropped.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -148,12 +146,12 @@ impl Server {
         self.end(Signal::KILL)
     }
 
-    /// Asks the server to shut down with SIGTERM and waits until it has. It saves what its
+    /// Asks the server to shut down with SIGTERM and waits until it has. It saves the data that its
     /// [`Persistence`](crate::Persistence) keeps. Does nothing to a dead one.
     ///
     /// # Errors
     ///
-    /// [`Error::Unverified`] when it does not go, for example because it is stopped.
+    /// [`Error::Unverified`] if it does not end, for example because it is stopped.
     pub fn terminate(&self) -> Result<(), Error> {
         self.end(Signal::TERM)
     }
@@ -168,7 +166,7 @@ impl Server {
         self.life.stop()
     }
 
-    /// Lets a stopped server run on. What clients sent meanwhile is carried out now.
+    /// Resumes a stopped server. Requests that clients sent in the meantime are executed now.
     ///
     /// # Errors
     ///
@@ -177,18 +175,18 @@ impl Server {
         self.life.cont()
     }
 
-    /// Kills the server if it runs and starts it again from what its disk holds, on the same port.
+    /// Kills the server if it runs, and starts it again from its data on the same port.
     ///
     /// # Errors
     ///
-    /// As for [`start`](Self::start); an `Exited` may mean that someone else took the port meanwhile.
+    /// As for [`start`](Self::start); an `Exited` may mean that another process took the port in the meantime.
     pub fn restart(&self) -> Result<(), Error> {
         self.kill()?;
         self.launch()
     }
 
-    /// Kills the server if it runs, wipes its disk and starts it again on the same port: the crash with
-    /// amnesia that costs a quorum its safety.
+    /// Kills the server if it runs, deletes its data and starts it again on the same port: the crash with data loss
+    /// that endangers a quorum.
     ///
     /// # Errors
     ///
@@ -249,7 +247,7 @@ impl Server {
         }
     }
 
-    /// The last lines the server wrote, over all its lives.
+    /// The last lines of the log, over all restarts.
     pub fn log_tail(&self) -> String {
         self.life.log_tail()
     }
@@ -273,13 +271,13 @@ impl Server {
         self.wait_ready()
     }
 
-    /// `None` when the server is ready, else why not. Asked over the Unix socket in the server's own
-    /// directory: on the port a stranger may answer while our server is still failing to bind it.
+    /// `None` if the server is ready, else the reason why not. Connects over the Unix socket in the server's own
+    /// directory: on the port, a server of another process may answer while ours is still failing to bind.
     fn probe(&self) -> io::Result<Option<String>> {
-        // Logged in, because to strangers a server that still loads says NOAUTH, not LOADING.
+        // With a login, because an anonymous connection to a loading server gets NOAUTH instead of LOADING.
         let answer = match self.connect(COMMAND_PATIENCE) {
             Ok(mut connection) => connection.command(&["PING"])?,
-            // It is up; whether the configured login is right is the test's own affair.
+            // The server is up; whether the configured login works is left to the test.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Reply::Nil,
             Err(error) => return Err(error),
         };
@@ -289,7 +287,7 @@ impl Server {
         }
     }
 
-    /// Bounded, because behind a link that is down nobody refuses.
+    /// With a time limit, because behind a link that is down nothing refuses the connection.
     fn knock(&self) -> io::Result<TcpStream> {
         TcpStream::connect_timeout(&self.addr(), Duration::from_secs(1))
     }

@@ -1,5 +1,4 @@
-//! Small C libraries that are compiled on the spot and preloaded into other programs, to stand between them
-//! and the system.
+//! Small C libraries, compiled on the spot and preloaded into other programs, which replace functions of the system.
 
 use std::io;
 use std::path::PathBuf;

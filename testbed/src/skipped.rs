@@ -1,8 +1,8 @@
-//! Tests that could not be run for want of a server.
+//! Tests that could not be run because a server is missing.
 
 use std::io::Write;
 
-/// Says that a test was not run, and why: on standard output, and in the file that `QUORATE_NOT_RUN` names, from which
+/// Reports that a test was not run, and why: on standard output, and in the file named by `QUORATE_NOT_RUN`, from which
 /// `scripts/test` counts.
 pub fn not_run(test: &str, why: &str) {
     println!("NOT RUN: {test}: {why}");
@@ -13,7 +13,7 @@ pub fn not_run(test: &str, why: &str) {
         .create(true)
         .append(true)
         .open(file);
-    // One write a line: tests of several processes append at once.
+    // One write per line, because tests of several processes append at the same time.
     if let Ok(mut file) = opened {
         let _ = file.write_all(format!("{test}: {why}\n").as_bytes());
     }

@@ -1,12 +1,11 @@
-//! Starting a child so that it does not outlive this process.
+//! Starts a child so that it does not outlive this process.
 //!
-//! `Drop` covers every ordinary end. For the others (SIGKILL, abort, a static that is never dropped) the
-//! child is started through `setpriv --pdeathsig KILL` where util-linux offers it; elsewhere such an end
-//! leaves the child behind.
+//! `Drop` covers every ordinary end. For the others (SIGKILL, abort, a static that is never dropped), the child is
+//! started through `setpriv --pdeathsig KILL` if util-linux provides it; otherwise the child is left running.
 //!
-//! The kernel ties that signal to the *thread* that spawned the child, not to the process: a server spawned
-//! from a test thread or a worker pool would die with that thread. Therefore one thread that never ends
-//! spawns all children; `a_server_outlives_the_thread_that_started_it` holds that.
+//! The kernel ties that signal to the *thread* that spawned the child, not to the process: a server spawned from a test
+//! thread or a worker pool would die with that thread. Therefore one thread that never ends spawns all children;
+//! `a_server_outlives_the_thread_that_started_it` tests this.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -22,12 +21,12 @@ use crate::namespace::Namespace;
 
 type Job = (Command, Sender<io::Result<Child>>);
 
-/// Spawns from the thread that lives as long as the process.
+/// Spawns from a thread that lives as long as the process.
 pub(crate) fn spawn(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<Sender<Job>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
         let (jobs, queue) = mpsc::channel::<Job>();
-        // If the thread cannot be made, its queue is dropped with the closure and `send` fails below.
+        // If the thread cannot be started, its queue is dropped with the closure and `send` fails below.
         let _ = thread::Builder::new()
             .name("testbed-spawner".into())
             .spawn(move || {
@@ -43,7 +42,7 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
     spawned.recv().map_err(|_| gone())?
 }
 
-/// A command for `program` that dies with this process if the system can arrange it.
+/// A command for `program` that dies with this process if the system supports it.
 pub(crate) fn mortal(program: &Path, namespace: Option<&Namespace>) -> Command {
     static SETPRIV: OnceLock<bool> = OnceLock::new();
     let tied = *SETPRIV.get_or_init(|| {
@@ -64,7 +63,7 @@ pub(crate) fn mortal(program: &Path, namespace: Option<&Namespace>) -> Command {
         words.extend(["setpriv", "--pdeathsig", "KILL"].map(OsString::from));
     }
     words.push(program.into());
-    // Each replaces itself by what follows, so the child's pid is the server's pid.
+    // Each program execs the next one, so the child's pid is the server's pid.
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
     command
@@ -103,8 +102,8 @@ fn executable(path: &Path) -> bool {
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// A directory with a name short enough for a Unix socket in it (about 100 bytes, by the system's rule): in `home`, or
-/// where temporary files go.
+/// A directory whose name is short enough for a Unix socket path (about 100 bytes), in `home` or in the folder for
+/// temporary files.
 pub(crate) fn private_dir(home: Option<&Path>) -> io::Result<TempDir> {
     let usual = home.map_or_else(std::env::temp_dir, Path::to_path_buf);
     let base = if usual.as_os_str().len() > 70 {

@@ -1,10 +1,10 @@
-//! Tables of figures, and ratios as people read them.
+//! Tables of figures, and the format of ratios.
 
 use std::fmt::{self, Write};
 
 use crate::measure::{Spread, number};
 
-/// Rows of cells; columns as wide as their widest cell, numbers to the right.
+/// Rows of cells; columns are as wide as their widest cell, and numbers are right-aligned.
 #[derive(Clone, Debug, Default)]
 pub struct Table(Vec<Vec<String>>);
 
@@ -14,7 +14,7 @@ impl Table {
         Self(vec![heading.into_iter().map(Into::into).collect()])
     }
 
-    /// One more row.
+    /// Adds a row.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.0.push(cells.into_iter().collect());
     }
@@ -44,7 +44,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// A ratio with the spread of its rounds.
+/// A ratio with its spread over the rounds.
 pub fn ratio(spread: Spread) -> String {
     format!(
         "{} [{}-{}]",
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_stand_left_and_figures_right() {
+    fn table_aligns_names_left_and_numbers_right() {
         let mut table = Table::new(["who", "us"]);
         table.row(["longest".to_owned(), "1.00".to_owned()]);
         table.row(["b".to_owned(), "100".to_owned()]);

@@ -1,6 +1,6 @@
-//! Throw-away ZooKeeper: one server, or an ensemble, as ordinary processes on loopback.
+//! Throw-away ZooKeeper: one server or an ensemble, as ordinary processes on loopback.
 //!
-//! Every method that changes a process returns only when the change has been seen. All of them block: a Java
+//! Every method that changes a process returns only when the change has been observed. All of them block: a Java
 //! program takes a second or two to start.
 
 use std::fmt::Write as _;
@@ -22,13 +22,13 @@ use crate::spawn::{find, mortal};
 const START_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a signal may take to show its effect.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a member may take over one answer.
+/// How long a member may take for one answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
-/// How often an ensemble whose ports were taken meanwhile is tried on others.
+/// How often an ensemble whose ports were taken in the meantime is tried on others.
 const TRIES: usize = 4;
-/// Where Debian puts Java's libraries.
+/// The folder of Java libraries on Debian.
 const JARS: &str = "/usr/share/java";
-/// What ZooKeeper needs of them.
+/// The libraries that ZooKeeper needs.
 const NEEDED: [&str; 18] = [
     "zookeeper",
     "zookeeper-jute",
@@ -50,7 +50,7 @@ const NEEDED: [&str; 18] = [
     "log4j-1.2",
 ];
 
-/// How a [`ZooKeeper`] is to be.
+/// Options of a [`ZooKeeper`].
 #[derive(Clone, Debug)]
 pub struct ZooKeeperOptions {
     members: usize,
@@ -74,13 +74,13 @@ impl ZooKeeperOptions {
         }
     }
 
-    /// The same, of so many members.
+    /// Sets the number of members. Default: 1.
     #[must_use]
     pub fn members(self, members: usize) -> Self {
         Self { members, ..self }
     }
 
-    /// The same, with other bounds for sessions.
+    /// Sets the bounds of session timeouts.
     #[must_use]
     pub fn sessions(self, shortest: Duration, longest: Duration) -> Self {
         Self {
@@ -89,7 +89,7 @@ impl ZooKeeperOptions {
         }
     }
 
-    /// The same, with one more line in `zoo.cfg`.
+    /// Adds a line to `zoo.cfg`.
     #[must_use]
     pub fn setting(mut self, line: impl Into<String>) -> Self {
         self.settings.push(line.into());
@@ -99,8 +99,8 @@ impl ZooKeeperOptions {
 
 /// One ZooKeeper server or an ensemble, killed and cleaned up when dropped.
 ///
-/// Members have numbers from 0. As with [`Server`](crate::Server), a member runs in a process group of its own,
-/// dies with this process where `setpriv` is available, and all methods take `&self`.
+/// Members are numbered from 0. As with [`Server`](crate::Server), a member runs in its own process group and dies with
+/// this process if `setpriv` is available, and all methods take `&self`.
 ///
 /// ```no_run
 /// use quorate_testbed::ZooKeeper;
@@ -119,11 +119,11 @@ pub struct ZooKeeper {
 }
 
 impl ZooKeeper {
-    /// Whether it can be started here; if not, what is missing.
+    /// Whether ZooKeeper can be started here.
     ///
     /// # Errors
     ///
-    /// What is missing, and how it is had.
+    /// The missing part, and how to install it.
     pub fn available() -> Result<(), String> {
         java().and_then(|_| class_path()).map(|_| ())
     }
@@ -132,13 +132,13 @@ impl ZooKeeper {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] when there is nothing to start, [`Error::Exited`] or [`Error::NotReady`] with the end of the
-    /// log when it does not come up. Nothing is left running then.
+    /// [`Error::Io`] if no program is found; [`Error::Exited`] or [`Error::NotReady`] with the end of the log if it
+    /// does not start. Nothing is left running then.
     pub fn start() -> Result<Self, Error> {
         Self::start_with(&ZooKeeperOptions::new())
     }
 
-    /// Starts an ensemble of so many members, all at once.
+    /// Starts an ensemble with this number of members, all at once.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ impl ZooKeeper {
         Self::start_with(&ZooKeeperOptions::new().members(members))
     }
 
-    /// Starts one as it is described.
+    /// Starts a server or an ensemble with these options.
     ///
     /// # Errors
     ///
@@ -184,7 +184,7 @@ impl ZooKeeper {
         Ok(all)
     }
 
-    /// How many members it has.
+    /// The number of members.
     pub fn members(&self) -> usize {
         self.members.len()
     }
@@ -227,7 +227,7 @@ impl ZooKeeper {
         self.members[member].life.stop()
     }
 
-    /// Lets a stopped member run on.
+    /// Resumes a stopped member.
     ///
     /// # Errors
     ///
@@ -236,8 +236,8 @@ impl ZooKeeper {
         self.members[member].life.cont()
     }
 
-    /// Kills a member if it runs and starts it again from what its disk holds, on the same ports. Waits until it
-    /// serves; in an ensemble that needs a majority of members that run.
+    /// Kills a member if it runs, and starts it again from its data on the same ports. Waits until it serves, which in
+    /// an ensemble needs a majority of running members.
     ///
     /// # Errors
     ///
@@ -248,7 +248,7 @@ impl ZooKeeper {
         self.members[member].wait_ready()
     }
 
-    /// Waits until all members that run serve.
+    /// Waits until all running members serve.
     ///
     /// # Errors
     ///
@@ -270,7 +270,7 @@ impl ZooKeeper {
         })
     }
 
-    /// Asks a member one of ZooKeeper's words of four letters, such as `srvr` or `mntr`.
+    /// Sends a member one of ZooKeeper's four-letter commands, such as `srvr` or `mntr`.
     ///
     /// # Errors
     ///
@@ -279,7 +279,7 @@ impl ZooKeeper {
         self.members[member].ask(word)
     }
 
-    /// One figure of what a member says to `mntr`.
+    /// One value from a member's answer to `mntr`.
     pub fn figure(&self, member: usize, name: &str) -> Option<u64> {
         let all = self.ask(member, "mntr").ok()?;
         let mut words = all.lines().filter_map(|line| line.split_once('\t'));
@@ -288,10 +288,10 @@ impl ZooKeeper {
     }
 }
 
-/// One server process of its own.
+/// One server process.
 #[derive(Debug)]
 struct Member {
-    /// Before what it holds on to: it is dead when that is let go.
+    /// Declared before the directories, so that the process is dead before they are removed.
     life: Life,
     java: PathBuf,
     classes: String,
@@ -327,7 +327,7 @@ impl Member {
         format!("{}:{}", self.quorum.port(), self.election.port())
     }
 
-    /// Lays out its directory.
+    /// Creates its directory and configuration.
     fn configure(
         &self,
         options: &ZooKeeperOptions,
@@ -386,7 +386,8 @@ impl Member {
         self.life.wait_ready(START_PATIENCE, pause, probe)
     }
 
-    /// `None` when it is this very server and serves, else what it said. On its port a stranger may answer.
+    /// `None` if this very server answers and serves, else the problem. On its port a server of another process may
+    /// answer.
     fn serves(&self) -> io::Result<Option<String>> {
         let answer = self.ask("srvr")?;
         let ours = self
@@ -426,7 +427,7 @@ fn java() -> Result<PathBuf, String> {
         .ok_or_else(|| "there is no java: install a JRE, such as default-jre-headless".into())
 }
 
-/// The libraries of ZooKeeper: of the folder that `QUORATE_ZOOKEEPER` names, or Debian's.
+/// The libraries of ZooKeeper: from the folder named by `QUORATE_ZOOKEEPER`, or Debian's.
 fn class_path() -> Result<String, String> {
     if let Some(folder) = std::env::var_os("QUORATE_ZOOKEEPER").filter(|name| !name.is_empty()) {
         let folder = PathBuf::from(folder);

@@ -1,4 +1,4 @@
-//! The clock of one server jumps, and its keys with it.
+//! Clock jumps of one server, and their effect on its keys.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use quorate_testbed::{ClockShim, OffsetFile, Reply, Server, ServerOptions, Skew}
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A server whose clock can be set. The shim goes at once: the server must keep what it needs of it.
+/// A server whose clock can be set. The shim is dropped at once: the server must keep the files it needs.
 fn server() -> (Server, OffsetFile) {
     let shim = ClockShim::build().expect("these tests need Linux and a C compiler");
     let offset = shim.offset_file().unwrap();
@@ -40,7 +40,7 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_jump_ahead_expires_a_key_at_once() {
+fn jump_ahead_expires_a_key_at_once() {
     let (server, offset) = server();
     set_for_a_minute(&server);
     assert!((1..=60_000).contains(&pttl(&server)));
@@ -51,7 +51,7 @@ fn a_jump_ahead_expires_a_key_at_once() {
 }
 
 #[test]
-fn a_jump_back_prolongs_a_key() {
+fn jump_back_extends_the_life_of_a_key() {
     let (server, offset) = server();
     set_for_a_minute(&server);
     offset.set(HOUR, Skew::Behind).unwrap();
@@ -61,7 +61,7 @@ fn a_jump_back_prolongs_a_key() {
 }
 
 #[test]
-fn the_clock_of_another_server_stays_true() {
+fn clock_of_another_server_is_unchanged() {
     let shim = ClockShim::build().unwrap();
     let (wrong, right) = (shim.offset_file().unwrap(), shim.offset_file().unwrap());
     let skewed = Server::start(ServerOptions::new().clock(&shim, &wrong)).unwrap();
@@ -74,7 +74,7 @@ fn the_clock_of_another_server_stays_true() {
 }
 
 #[test]
-fn a_restarted_server_still_tells_its_time_by_the_offset() {
+fn restarted_server_still_uses_its_offset() {
     let (server, offset) = server();
     offset.set(HOUR, Skew::Ahead).unwrap();
     server.restart().unwrap();

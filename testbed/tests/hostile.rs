@@ -1,5 +1,4 @@
-//! Each promise of `Hostile`, seen from a plain socket or, where replies must be right, in front of a real
-//! server.
+//! The promises of `Hostile`, tested from a plain socket or, where replies must be correct, in front of a real server.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -11,7 +10,7 @@ use quorate_testbed::{
 };
 
 const LONG: Duration = Duration::from_secs(20);
-/// Long enough for a word that anybody means to say.
+/// Long enough for any answer that a server intends to send.
 const SHORT: Duration = Duration::from_millis(60);
 
 fn start(script: Script) -> Hostile {
@@ -45,7 +44,7 @@ fn introduce(connection: &mut Connection) {
 }
 
 #[test]
-fn two_of_them_are_not_taken_for_one_server() {
+fn two_hostile_servers_report_different_ports() {
     let both = [Script::Greet(Then::Hush), Script::Greet(Then::Hush)].map(start);
     let [one, other] = both.each_ref().map(|hostile| {
         let info = dial(hostile).command(&["INFO"]).unwrap();
@@ -55,7 +54,7 @@ fn two_of_them_are_not_taken_for_one_server() {
 }
 
 #[test]
-fn it_answers_the_introduction_and_then_goes_by_its_script() {
+fn hostile_server_answers_the_handshake_and_then_follows_its_script() {
     let hostile = start(Script::Greet(Then::HangUpAfter {
         commands: 2,
         words: ":7\r\n".into(),
@@ -72,7 +71,7 @@ fn it_answers_the_introduction_and_then_goes_by_its_script() {
 }
 
 #[test]
-fn it_hangs_up_when_the_introduction_is_over_and_not_before() {
+fn hang_up_waits_for_the_end_of_the_handshake() {
     let hostile = start(Script::Greet(Then::HangUp));
     let mut connection = dial(&hostile);
     thread::sleep(SHORT);
@@ -83,13 +82,13 @@ fn it_hangs_up_when_the_introduction_is_over_and_not_before() {
 }
 
 #[test]
-fn silence_is_kept_and_a_new_script_reaches_the_connections_that_exist() {
+fn new_script_applies_to_existing_connections() {
     let hostile = start(Script::Hush);
     let mut connection = Connection::tcp(hostile.addr(), SHORT).unwrap();
     connection.send(&["HELLO", "3"]).unwrap();
     assert!(is_silent(&mut connection));
     hostile.play(Script::Say("+now\r\n".into()));
-    // What was asked before has been passed over.
+    // The earlier command was skipped.
     assert!(is_silent(&mut connection));
     connection.send(&["PING"]).unwrap();
     let mut heard = connection.receive();
@@ -103,7 +102,7 @@ fn silence_is_kept_and_a_new_script_reaches_the_connections_that_exist() {
 }
 
 #[test]
-fn who_is_dismissed_hears_why() {
+fn dismissed_client_receives_the_reason() {
     let hostile = start(Script::Dismiss(
         "-ERR max number of clients reached\r\n".into(),
     ));
@@ -113,7 +112,7 @@ fn who_is_dismissed_hears_why() {
 }
 
 #[test]
-fn a_refusal_quotes_what_was_said() {
+fn refusal_quotes_the_whole_command() {
     let hostile = start(Script::Quote);
     let said = dial(&hostile).command(&["HELLO", "3", "AUTH", "u", "s3cret"]);
     let Reply::Error(text) = said.unwrap() else {
@@ -166,14 +165,14 @@ fn relay(server: &Server, harm: Tampering) -> Script {
 }
 
 #[test]
-fn a_relay_is_right_also_byte_by_byte_and_a_slip_shifts_its_replies() {
+fn relay_is_correct_byte_by_byte_and_a_slip_shifts_its_replies() {
     let server = server();
     for harm in [Tampering::None, Tampering::Bytewise] {
         let hostile = start(relay(&server, harm.clone()));
         let mut connection = dial(&hostile);
         assert!(connection.command(&["SET", "a", "b"]).unwrap().is_ok());
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), "b".into());
-        // From right to wrong on the same connection, and not back.
+        // From correct to wrong replies on the same connection, and not back.
         hostile.play(Script::Say(":1\r\n".into()));
         assert_eq!(connection.command(&["GET", "a"]).unwrap(), Reply::Int(1));
         hostile.play(relay(&server, harm));
@@ -188,7 +187,7 @@ fn a_relay_is_right_also_byte_by_byte_and_a_slip_shifts_its_replies() {
 }
 
 #[test]
-fn a_relay_lets_the_real_server_answer_the_introduction_and_then_speaks_itself() {
+fn relay_passes_the_handshake_and_then_answers_itself() {
     let server = server();
     let hostile = start(relay(&server, Tampering::Say("+other\r\n".into())));
     let mut connection = dial(&hostile);
@@ -209,7 +208,7 @@ fn a_relay_lets_the_real_server_answer_the_introduction_and_then_speaks_itself()
 }
 
 #[test]
-fn a_relay_hangs_up_at_a_question_that_the_real_server_hears() {
+fn relay_hangs_up_at_a_question_that_the_real_server_receives() {
     let server = server();
     let hostile = start(relay(&server, Tampering::HangUpAt(2)));
     for round in 1..=2 {
@@ -226,7 +225,7 @@ fn a_relay_hangs_up_at_a_question_that_the_real_server_hears() {
 }
 
 #[test]
-fn a_relay_hangs_up_unasked_when_the_introduction_is_over() {
+fn relay_hangs_up_unasked_after_the_handshake() {
     let server = server();
     let hostile = start(relay(&server, Tampering::HangUpAt(0)));
     let mut connection = dial(&hostile);

@@ -1,4 +1,4 @@
-//! Each promise of `MariaDb`, on a real server.
+//! The promises of `MariaDb`, on a real server.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ fn server(options: MariaDbOptions) -> Option<MariaDb> {
 }
 
 #[test]
-fn it_answers_and_keeps_over_a_crash_what_it_has_said() {
+fn mariadb_keeps_acknowledged_commits_over_a_crash() {
     let Some(server) = server(MariaDbOptions::new()) else {
         return;
     };
@@ -35,7 +35,7 @@ fn it_answers_and_keeps_over_a_crash_what_it_has_said() {
 }
 
 #[test]
-fn what_it_refuses_is_an_error_with_its_words() {
+fn refused_statement_is_an_error_with_the_servers_message() {
     let Some(server) = server(MariaDbOptions::new()) else {
         return;
     };
@@ -47,7 +47,7 @@ fn what_it_refuses_is_an_error_with_its_words() {
 }
 
 #[test]
-fn a_stopped_server_answers_again_when_it_may() {
+fn resumed_server_answers_again() {
     let Some(server) = server(MariaDbOptions::new()) else {
         return;
     };
@@ -65,7 +65,7 @@ fn a_stopped_server_answers_again_when_it_may() {
 }
 
 #[test]
-fn a_dead_server_is_gone_and_leaves_nothing_behind() {
+fn killed_server_leaves_no_process_and_no_directory() {
     let Some(server) = server(MariaDbOptions::new().flush(0).max_connections(20)) else {
         return;
     };
@@ -82,7 +82,7 @@ fn a_dead_server_is_gone_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_a_console_has_locked_is_free_when_it_is_dropped() {
+fn dropped_console_releases_its_locks() {
     let Some(server) = server(MariaDbOptions::new()) else {
         return;
     };
@@ -100,6 +100,6 @@ fn what_a_console_has_locked_is_free_when_it_is_dropped() {
     );
     assert!(matches!(console.say("nonsense"), Err(Error::Refused(_))));
     drop(console);
-    // The server notices a moment later.
+    // The server notices it a moment later.
     assert!(within(Duration::from_secs(10), || ask().is_ok()));
 }

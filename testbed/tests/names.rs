@@ -1,4 +1,4 @@
-//! Names that lead where a test wants, in another program: this one again, with a name to look up.
+//! Names with chosen addresses in another program: this test program again, with a name to look up.
 
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use quorate_testbed::{Leads, Names};
 
 const NAME: &str = "m1.quorate.test";
-/// Long enough for an answer that nothing holds up, and for a program to start.
+/// Long enough for a lookup without a fault, and for a program to start.
 const SHORT: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(8);
 
-/// The other program.
+/// The other program, not a test of its own.
 #[test]
-fn looks_up_what_it_is_told_to() {
+fn resolves_the_name_from_the_environment() {
     let Ok(name) = std::env::var("LOOK_UP") else {
         return;
     };
@@ -26,7 +26,11 @@ fn looks_up_what_it_is_told_to() {
 
 fn ask(names: &Names, name: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "looks_up_what_it_is_told_to", "--nocapture"])
+        .args([
+            "--exact",
+            "resolves_the_name_from_the_environment",
+            "--nocapture",
+        ])
         .env("LOOK_UP", name)
         .envs(names.env())
         .stdin(Stdio::null())
@@ -41,7 +45,7 @@ fn said(asker: Child) -> String {
 }
 
 #[test]
-fn a_name_leads_where_it_is_told_to_lead_and_others_are_left_alone() {
+fn listed_names_resolve_as_set_and_others_as_usual() {
     let names = match Names::build() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return eprintln!("{error}"),
         names => names.unwrap(),

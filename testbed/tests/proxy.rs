@@ -1,4 +1,4 @@
-//! Each promise of `Proxy` and its faults: against a real server where a reply matters, against a plain
+//! The promises of `Proxy` and its faults, in front of a real server where a reply matters, and in front of a plain
 //! listener where single bytes do.
 
 use std::io::{ErrorKind, Read, Write};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use quorate_testbed::{Connection, Fault, Proxy, Reply, Server, ServerOptions, Way};
 
 const LONG: Duration = Duration::from_secs(20);
-/// Long enough for bytes that nothing holds up to have arrived.
+/// Long enough for bytes to arrive if no fault delays them.
 const SHORT: Duration = Duration::from_millis(60);
 
 /// A real server behind a proxy.
@@ -80,7 +80,7 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Bytes of which no part looks like another.
+/// Bytes in which no part resembles another.
 fn noise(len: u32) -> Vec<u8> {
     (0..len)
         .flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes())
@@ -133,7 +133,7 @@ fn latency_delays_at_least_that_long_and_ends_with_its_guard() {
 }
 
 #[test]
-fn latency_may_be_endless() {
+fn unlimited_latency_delivers_nothing() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     for _ in 0..2 {
@@ -175,7 +175,7 @@ fn jitter_keeps_the_order_of_bytes() {
 }
 
 #[test]
-fn hold_delivers_on_heal_what_was_sent_meanwhile() {
+fn hold_delivers_on_heal() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     let hold = Fault::Hold(Way::ToServer).inject(&proxy);
@@ -192,7 +192,7 @@ fn hold_delivers_on_heal_what_was_sent_meanwhile() {
 }
 
 #[test]
-fn hold_also_holds_the_news_of_a_dead_server() {
+fn hold_also_holds_the_close_of_a_dead_server() {
     let (server, proxy) = scene();
     dial(&proxy);
     let mut client = TcpStream::connect(proxy.addr()).unwrap();
@@ -241,7 +241,7 @@ fn a_long_hold_keeps_megabytes_in_order_and_then_holds_back_the_sender() {
 }
 
 #[test]
-fn drop_loses_for_good_what_was_sent_meanwhile() {
+fn dropped_bytes_are_never_delivered() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     let hole = Fault::Drop(Way::ToServer).inject(&proxy);
@@ -254,7 +254,7 @@ fn drop_loses_for_good_what_was_sent_meanwhile() {
 }
 
 #[test]
-fn drop_loses_what_is_already_on_its_way_and_the_news_of_a_hang_up() {
+fn drop_loses_bytes_in_transit_and_the_close() {
     let (listener, proxy) = raw_scene();
     let (mut client, mut server) = raw(&proxy, &listener);
     let slow = Fault::latency(Way::ToServer, Duration::from_secs(3600)).inject(&proxy);
@@ -268,7 +268,7 @@ fn drop_loses_what_is_already_on_its_way_and_the_news_of_a_hang_up() {
     assert!(is_silent(&mut server));
     drop((slow, hole));
     assert!(is_silent(&mut server));
-    // The first answer meets a client that is gone, and its reset comes back.
+    // The first answer reaches a client that is gone, and its reset comes back.
     server.write_all(b"anyone there?").unwrap();
     assert!(is_reset(&mut server));
 }
@@ -302,7 +302,7 @@ fn reset_all_resets_both_sides_of_old_connections_only() {
     for _ in 0..50 {
         let (mut client, mut server) = raw(&proxy, &listener);
         proxy.reset_all();
-        // Made at once, it must not be taken for an old one.
+        // A connection made at once must not count as an old one.
         let (mut next, mut next_server) = raw(&proxy, &listener);
         assert!(is_reset(&mut client));
         assert!(is_reset(&mut server));
@@ -383,13 +383,13 @@ fn a_half_open_connection_is_closed_to_the_server_and_silent_to_the_client() {
 }
 
 #[test]
-fn what_old_connections_say_is_stranded_until_heal_and_outlives_them() {
+fn strand_holds_bytes_of_old_connections_until_heal_even_after_their_close() {
     let (server, proxy) = scene();
     let (mut old, mut older) = (dial(&proxy), dial(&proxy));
     let strand = Fault::Strand.inject(&proxy);
     old.send(&["SET", "a", "late"]).unwrap();
     older.send(&["SET", "b", "late"]).unwrap();
-    // Whether who said it has hung up or not.
+    // Whether or not the sender has closed.
     drop(older);
     let mut fresh = dial(&proxy);
     assert!(fresh.command(&["SET", "a", "early"]).unwrap().is_ok());
@@ -402,7 +402,7 @@ fn what_old_connections_say_is_stranded_until_heal_and_outlives_them() {
     eventually("what was left behind arrives as well", || {
         read("b") == Reply::from("late")
     });
-    // A second one strands what was made since the first.
+    // A second fault holds the connections made since the first.
     let _strand = Fault::Strand.inject(&proxy);
     fresh.send(&["SET", "c", "late"]).unwrap();
     dial(&proxy);

@@ -1,4 +1,4 @@
-//! Each promise of `Server` and `Masters`, on a real server.
+//! The promises of `Server` and `Masters`, on a real server.
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
@@ -26,7 +26,7 @@ fn get(server: &Server, key: &str) -> Reply {
     server.command(&["GET", key]).unwrap()
 }
 
-/// Whether the process is gone, or dead and only waits to be reaped.
+/// Whether the process is gone, or dead and not yet reaped.
 fn is_gone(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
     stat.map_or(true, |stat| stat.contains(") Z "))
@@ -82,7 +82,7 @@ fn a_killed_server_refuses_connections() {
 }
 
 #[test]
-fn a_stopped_server_is_silent_and_carries_out_afterwards_what_it_was_sent() {
+fn stopped_server_executes_received_commands_when_it_resumes() {
     let server = server();
     server.stop().unwrap();
     assert!(server.is_alive());
@@ -255,7 +255,7 @@ fn a_password_is_used_for_commands_and_urls() {
 }
 
 #[test]
-fn an_acl_user_may_do_what_its_rules_say() {
+fn acl_user_has_exactly_its_rights() {
     let server = server_with(
         ServerOptions::new()
             .acl("app on >pw ~lock:* +@all")
@@ -275,7 +275,7 @@ fn further_arguments_reach_the_server() {
 }
 
 #[test]
-fn a_server_that_cannot_start_says_why() {
+fn failed_start_reports_the_log() {
     let outcome = Server::start(ServerOptions::new().arg("--no-such-directive").arg("1"));
     let error = outcome.unwrap_err();
     assert!(matches!(error, Error::Exited { .. }), "{error}");
@@ -283,7 +283,7 @@ fn a_server_that_cannot_start_says_why() {
 }
 
 #[test]
-fn a_program_that_never_answers_is_given_up() {
+fn start_of_a_program_that_never_answers_times_out() {
     let dir = tempfile::tempdir().unwrap();
     let sleeper = dir.path().join("sleeper");
     std::fs::write(&sleeper, "#!/bin/sh\nexec sleep 60\n").unwrap();

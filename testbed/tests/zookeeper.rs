@@ -1,10 +1,10 @@
-//! Each promise of `ZooKeeper`, on real servers.
+//! The promises of `ZooKeeper`, on real servers.
 
 use std::time::Duration;
 
 use quorate_testbed::{ZooKeeper, not_run, within};
 
-/// Whether there is a ZooKeeper here; says so by name if not.
+/// Whether ZooKeeper is available. If not, the test is reported as not run.
 fn there(test: &str) -> bool {
     match ZooKeeper::available() {
         Ok(()) => true,

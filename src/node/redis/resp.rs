@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_reply_is_read() {
+    fn every_kind_of_reply_is_parsed() {
         assert_eq!(whole(b"+OK\r\n"), Value::Simple(b"OK"));
         assert_eq!(whole(b"-ERR no\r\n"), Value::Error(b"ERR no"));
         assert_eq!(whole(b"!5\r\nERR x\r\n"), Value::Error(b"ERR x"));
