@@ -382,34 +382,36 @@ mod readme {
 
         let redlock = Redlock::builder()
             .masters(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
-            .build()?;                                   // never connects: starts while masters are down
+            .build()?;                                   // does not connect, so it succeeds while masters are down
 
-        let guard = redlock.acquire("nightly-report").await?;    // first come, first served
-        write_report(guard.fencing_token()).await;               // renewed in the background meanwhile
-        if !guard.is_valid() { /* lost: guard.lost() would have told at once */ }
+        let guard = redlock.acquire("nightly-report").await?;    // waits if another client holds the lock
+        write_report(guard.fencing_token()).await;               // the lock is renewed in the background
+        if !guard.is_valid() { /* the lock was lost; `guard.lost().await` returns as soon as that happens */ }
         guard.release().await;
         Ok(())
     }
 
     async fn snippet_1(redlock: Redlock) -> Result<(), Box<dyn Error>> {
-        // Held by another is an answer, not an error.
+        // A lock that another client holds is a normal answer, not an error.
         match redlock.try_acquire("invoice-42").await? {
             TryAcquire::Acquired(guard) => { /* ... */ }
             TryAcquire::Held(refusal) => println!("free in {:?} at the latest", refusal.ttl_left),
         }
 
-        // The body is dropped when the lock is lost, and the caller is told.
+        // The lock is held while the body runs. If it is lost, the body is dropped and `scope` returns an error.
         let total = redlock.scope("month-end", async |guard| sum_up(guard.fencing_token()).await).await?;
 
-        // Options of one lock.
+        // Options for a single lock.
         let guard = redlock.lock("leader").ttl(Duration::from_secs(5)).wait(Wait::Forever)
             .max_hold(Duration::from_secs(3600)).acquire().await?;
         Ok(())
     }
 
     async fn snippet_2(redlock: Redlock) -> Result<(), Box<dyn Error>> {
-        // So many pieces and no more, whatever clocks, crashes and late messages do; and once a period.
-        if let Take::Taken { left } = redlock.quota("prizes").take(1).await? { /* yours */ }
+        // A quota: hands out at most as many units as were created, despite wrong clocks, crashes and late messages.
+        if let Take::Taken { left } = redlock.quota("prizes").take(1).await? { /* one unit is yours */ }
+
+        // A job that starts at most once in each period, here a day.
         redlock.once("nightly", DAY).at_most_once(async |_| report().await).await?;
         Ok(())
     }
@@ -439,7 +441,7 @@ mod kinds {
 
     async fn snippet_1(redlock: Redlock) -> Result<(), Box<dyn Error>> {
         let reading = redlock.lock("doc").shared().acquire().await?;
-        // A writer goes on as a reader, with a new number; the other way does not exist.
+        // A writer can become a reader, with a new fencing token. A reader cannot become a writer.
         let reading = redlock.acquire("doc").await?.downgrade().await?;
         Ok(())
     }
@@ -453,13 +455,13 @@ mod kinds {
     async fn snippet_3(redlock: Redlock) -> Result<(), Box<dyn Error>> {
         let order = redlock.owner("order-4711")?;
         let outer = order.acquire("stock").await?;
-        let inner = order.acquire("stock").await?;   // at once; in another process as well
+        let inner = order.acquire("stock").await?;   // granted at once; in another process as well
         Ok(())
     }
 
     async fn snippet_4(redlock: Redlock) -> Result<(), Box<dyn Error>> {
         let prizes = redlock.quota("prizes");
-        prizes.create(10).await?;              // once, by an operator: every master must be there
+        prizes.create(10).await?;              // an operator does this once, while all masters are up
         match prizes.take(1).await? {
             Take::Taken { left } => hand_out(left),
             Take::SoldOut { left } => sorry(left),
@@ -469,18 +471,18 @@ mod kinds {
 
     async fn snippet_5(redlock: Redlock) -> Result<(), Box<dyn Error>> {
         let nightly = redlock.once("nightly", Duration::from_secs(24 * 3600));
-        nightly.create().await?;               // once, by an operator
+        nightly.create().await?;               // an operator does this once
         nightly.at_most_once(async |_| report().await).await?;
         Ok(())
     }
 
     async fn snippet_6(redlock: Redlock) -> Result<(), Box<dyn Error>> {
-        // A candidate: waits, first come, first served.
+        // A candidate: waits until it is the leader, first come, first served.
         let leadership = redlock.election("scheduler").campaign("10.0.0.1:9000").await?;
         schedule_until(leadership.lost(), leadership.term()).await;
         leadership.resign().await;
 
-        // Everybody else.
+        // Everybody else: follows who leads.
         let mut observation = redlock.election("scheduler").observe()?;
         loop {
             match observation.next().await {
