@@ -1,4 +1,4 @@
-//! Electing a leader, for callers without a runtime.
+//! Leader election for callers without a runtime.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,32 +15,32 @@ use crate::resource::InvalidResource;
 use crate::settings::Wait;
 use crate::waiting::Waiting;
 
-/// An election: as [`quorate::Election`](crate::Election).
+/// An election, without async; see [`quorate::Election`](crate::Election).
 #[derive(Clone)]
 pub struct Election {
     election: election::Election,
     home: Home,
 }
 
-/// Being the leader: as [`quorate::Leadership`](crate::Leadership).
+/// A held leadership, without async; see [`quorate::Leadership`](crate::Leadership).
 #[must_use = "dropping it resigns"]
 pub struct Leadership {
     kept: Kept<election::Leadership>,
 }
 
-/// Watches an election: as [`quorate::Observation`](crate::Observation).
+/// An observer of an election, without async; see [`quorate::Observation`](crate::Observation).
 pub struct Observation {
     kept: Kept<election::Observation>,
 }
 
-/// What [`Observation::next_within`] saw.
+/// The result of [`Observation::next_within`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// This one leads now.
+    /// This leader leads now.
     Leads(Leader),
     /// No leader is known any more.
     Nobody,
-    /// Nothing has changed in that time.
+    /// Nothing changed in that time.
     Unchanged,
 }
 
@@ -50,32 +50,33 @@ impl Election {
         Self { election, home }
     }
 
-    /// How long a leader that has died is still taken for one. Default: the builder's ttl.
+    /// How long a leader that has died still counts as leader. Default: the builder's ttl.
     #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
         let election = self.election.ttl(ttl);
         Self { election, ..self }
     }
 
-    /// How long [`campaign`](Self::campaign) waits to lead. Default: for ever.
+    /// How long [`campaign`](Self::campaign) waits to become the leader. Default: no limit.
     #[must_use]
     pub fn wait(self, wait: Wait) -> Self {
         let election = self.election.wait(wait);
         Self { election, ..self }
     }
 
-    /// Calls `waits` while another leads.
+    /// Calls `waits` after every missed attempt while another client leads.
     #[must_use]
     pub fn waiting(self, waits: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
         let election = self.election.waiting(waits);
         Self { election, ..self }
     }
 
-    /// Waits until it leads; see [`quorate::Election::campaign`](crate::Election::campaign).
+    /// Waits until this client leads; see [`quorate::Election::campaign`](crate::Election::campaign).
     ///
     /// # Errors
     ///
-    /// As there, and [`AcquireError::CannotBlock`].
+    /// Those of [`quorate::Election::campaign`](crate::Election::campaign), and [`AcquireError::CannotBlock`] on a
+    /// thread of a Tokio runtime.
     pub fn campaign(&self, note: impl Into<NoteText>) -> Result<Leadership, AcquireError> {
         let leads = self.home.wait(self.election.campaign(note));
         let leads = leads.map_err(AcquireError::CannotBlock)??;
@@ -84,11 +85,11 @@ impl Election {
         })
     }
 
-    /// Watches who leads. Nothing is sent before the first [`Observation::next`].
+    /// Starts to observe the leader. Nothing is sent before the first [`Observation::next`].
     ///
     /// # Errors
     ///
-    /// Only for a name that cannot be locked.
+    /// [`InvalidResource`] if the name cannot be locked.
     pub fn observe(&self) -> Result<Observation, InvalidResource> {
         Ok(Observation {
             kept: Kept::new(self.election.observe()?, &self.home),
@@ -97,22 +98,22 @@ impl Election {
 }
 
 impl Leadership {
-    /// The fencing number: larger than that of every earlier leader.
+    /// The term: a fencing number larger than that of every earlier leader.
     pub fn term(&self) -> u64 {
         self.kept.get().term()
     }
 
-    /// The lock underneath: its validity, its report.
+    /// The guard of the underlying lock, with its validity and its report.
     pub fn guard(&self) -> &LockGuard {
         self.kept.get().guard()
     }
 
-    /// Whether it leads now.
+    /// Whether this client leads now.
     pub fn is_valid(&self) -> bool {
         self.kept.get().is_valid()
     }
 
-    /// Waits until it leads no more, or for so long.
+    /// Waits until the leadership is lost, at most for `within`. Returns `None` if it is still held then.
     ///
     /// # Errors
     ///
@@ -122,11 +123,11 @@ impl Leadership {
         self.kept.home.wait_for(within, lost)
     }
 
-    /// Leads no more; the next candidate in line does.
+    /// Resigns: gives up the leadership, and the next candidate in the queue takes over.
     ///
     /// # Errors
     ///
-    /// [`CannotBlock`] on a thread of a Tokio runtime: then it resigns in the background.
+    /// [`CannotBlock`] on a thread of a Tokio runtime; the leadership is then given up in the background.
     pub fn resign(self) -> Result<Released, CannotBlock> {
         let (leads, home) = self.kept.take();
         home.wait(leads.resign())
@@ -149,7 +150,7 @@ impl Observation {
         home.wait(observation.next())
     }
 
-    /// The same, waiting for so long.
+    /// Waits for the next change, at most for `within`.
     ///
     /// # Errors
     ///

@@ -12,15 +12,15 @@ use crate::hold::released::Released;
 use crate::kinds::shared::DowngradeError;
 use crate::outcome::LossCause;
 
-/// A held lock: as [`quorate::LockGuard`](crate::LockGuard), whose questions it answers as well
+/// A held lock, without async; see [`quorate::LockGuard`](crate::LockGuard). Its methods are available here, too
 /// ([`fencing_token`](crate::LockGuard::fencing_token), [`is_valid`](crate::LockGuard::is_valid),
-/// [`remaining`](crate::LockGuard::remaining), ..).
+/// [`remaining`](crate::LockGuard::remaining) and others).
 ///
-/// It is renewed by the thread in the background, whatever this one does. Nothing can stop a body that blocks: look
-/// at [`is_valid`](crate::LockGuard::is_valid) right before each step that needs the lock, or be told by
-/// [`on_lost`](Self::on_lost), and hand the fencing token to what is written to.
+/// A background thread renews the lock, whatever this thread does. A body that blocks cannot be stopped. Check
+/// [`is_valid`](crate::LockGuard::is_valid) right before each step that needs the lock, or register a callback with
+/// [`on_lost`](Self::on_lost), and pass the fencing token to every system that is written to.
 ///
-/// Dropping it gives the lock back in the background.
+/// Dropping the guard releases the lock in the background.
 #[must_use = "dropping the guard releases the lock"]
 pub struct LockGuard {
     kept: Kept<guard::LockGuard>,
@@ -33,12 +33,12 @@ impl LockGuard {
         }
     }
 
-    /// How it ended, if it has; nothing is waited for.
+    /// How the lock ended; `None` while it is held. Does not wait.
     pub fn loss(&self) -> Option<LossCause> {
         self.kept.get().ended()
     }
 
-    /// Waits until it is lost, or for so long.
+    /// Waits until the lock is lost, at most for `within`. Returns `None` if it is still held then.
     ///
     /// # Errors
     ///
@@ -57,8 +57,8 @@ impl LockGuard {
         self.kept.home.wait_for(within, lost)
     }
 
-    /// Calls `told` when the lock is lost, from the thread in the background: it must not block. Not called for a
-    /// lock that is given back.
+    /// Calls `told` when the lock is lost. The callback runs on the background thread and must not block. It is not
+    /// called when the lock is released.
     ///
     /// ```
     /// # #[cfg(feature = "testing")] {
@@ -69,7 +69,7 @@ impl LockGuard {
     /// let stop = Arc::new(AtomicBool::new(false));
     /// let tell = stop.clone();
     /// guard.on_lost(move |_cause| tell.store(true, Ordering::Relaxed));
-    /// // The work looks at `stop` between its steps.
+    /// // The work checks `stop` between its steps.
     /// # assert!(!stop.load(Ordering::Relaxed));
     /// # }
     /// ```
@@ -83,31 +83,33 @@ impl LockGuard {
         });
     }
 
-    /// Prolongs the lock once; see [`quorate::LockGuard::extend`](crate::LockGuard::extend).
+    /// Extends the lock once, to `ttl` from now; see [`quorate::LockGuard::extend`](crate::LockGuard::extend).
     ///
     /// # Errors
     ///
-    /// As there, and [`ExtendError::CannotBlock`].
+    /// Those of [`quorate::LockGuard::extend`](crate::LockGuard::extend), and [`ExtendError::CannotBlock`] on a thread
+    /// of a Tokio runtime.
     pub fn extend(&self, ttl: Duration) -> Result<(), ExtendError> {
         let extended = self.kept.home.wait(self.kept.get().extend(ttl));
         extended.map_err(ExtendError::CannotBlock)?
     }
 
-    /// Gives the lock back, and waits until a majority of masters has let go.
+    /// Releases the lock, and waits until a majority of the masters has released it.
     ///
     /// # Errors
     ///
-    /// [`CannotBlock`] on a thread of a Tokio runtime: then it is given back in the background.
+    /// [`CannotBlock`] on a thread of a Tokio runtime; the lock is then released in the background.
     pub fn release(self) -> Result<Released, CannotBlock> {
         let (guard, home) = self.kept.take();
         home.wait(guard.release())
     }
 
-    /// Goes on as a reader; see [`quorate::LockGuard::downgrade`](crate::LockGuard::downgrade).
+    /// Converts the lock into a reader's lock; see [`quorate::LockGuard::downgrade`](crate::LockGuard::downgrade).
     ///
     /// # Errors
     ///
-    /// As there, and [`DowngradeError::CannotBlock`]; in every case nothing is held afterwards.
+    /// Those of [`quorate::LockGuard::downgrade`](crate::LockGuard::downgrade), and [`DowngradeError::CannotBlock`] on
+    /// a thread of a Tokio runtime. After an error nothing is held.
     pub fn downgrade(self) -> Result<LockGuard, DowngradeError> {
         let (guard, home) = self.kept.take();
         let reader = home.wait(guard.downgrade());

@@ -1,4 +1,4 @@
-//! The thread in the background, and how callers wait.
+//! The background thread, and how callers wait for it.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -15,18 +15,18 @@ use tokio::sync::oneshot;
 use crate::error::{BuildError, CannotBlock};
 use crate::redlock::Redlock;
 
-/// So long releases may still take at the end, beyond the time in which a master has to answer.
+/// How long the last releases may take when the thread ends, in addition to the time that a master has to answer.
 const PARTING: Duration = Duration::from_millis(300);
 
-/// Where the locks of blocking callers live: a runtime on a thread of its own.
+/// A handle of the background thread, whose runtime runs the locks of blocking callers.
 #[derive(Clone)]
 pub(super) struct Home {
     background: Arc<Background>,
-    /// Also on threads that belong to a runtime.
+    /// Whether callers may wait on threads that belong to a runtime.
     anywhere: bool,
 }
 
-/// The thread, until the last one who needs it has gone.
+/// The background thread; it ends with the last handle.
 struct Background {
     runtime: Handle,
     stop: Option<oneshot::Sender<()>>,
@@ -34,7 +34,7 @@ struct Background {
 }
 
 thread_local! {
-    /// This thread waits for us just now: what is called in between, by a body or an observer, may wait as well.
+    /// Whether this thread is inside `wait`. Calls from a body or an observer may wait as well then.
     static WAITS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -43,7 +43,7 @@ impl Home {
         let no_thread = |error: std::io::Error| BuildError::NoThread(error.to_string());
         let (stop, stopped) = oneshot::channel();
         let (started, starts) = std::sync::mpsc::channel();
-        // The runtime is made and dropped there: neither may be done everywhere.
+        // The runtime is created and dropped on this thread, because some threads may do neither.
         let run = move || {
             let runtime = match Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
@@ -55,7 +55,7 @@ impl Home {
                 let patience = redlock.core.coordinator.patience.answer + PARTING;
                 let _ = tokio::time::timeout(patience, redlock.flush()).await;
             });
-            // Dropped, it would wait for a name that is being looked up.
+            // A plain drop would wait for pending name lookups.
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name("quorate".to_owned()).spawn(run);
@@ -79,21 +79,21 @@ impl Home {
         }
     }
 
-    /// In the runtime of the thread: what is sent from here is sent by that, wherever the caller stands.
+    /// Enters the runtime of the background thread: everything that is sent is sent by that runtime.
     pub(super) fn enter(&self) -> EnterGuard<'_> {
         self.background.runtime.enter()
     }
 
-    /// Runs this beside all else.
+    /// Spawns a task on the background runtime.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.background.runtime.spawn(task);
     }
 
-    /// Waits on this thread; timers and sockets are moved by the one in the background.
+    /// Waits on this thread; the background thread drives timers and sockets.
     pub(super) fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T, CannotBlock> {
         let nested = WAITS.get();
         if !self.anywhere && !nested && Handle::try_current().is_ok() {
-            // What is given back by it is given back in the background.
+            // Values that the future drops are released in the background.
             let _in = self.enter();
             drop(future);
             return Err(CannotBlock);
@@ -111,14 +111,14 @@ impl Home {
             if let Poll::Ready(done) = future.as_mut().poll(&mut context) {
                 return Ok(done);
             }
-            // Somebody else's wake-up of this thread is not ours, and ours is not theirs.
+            // Another component may have unparked this thread: check our own flag.
             while !parked.woken.swap(false, Ordering::Acquire) {
                 thread::park();
             }
         }
     }
 
-    /// The same, with a limit.
+    /// Waits with a time limit.
     pub(super) fn wait_for<T>(
         &self,
         limit: Duration,
@@ -128,7 +128,7 @@ impl Home {
     }
 }
 
-/// Marks this thread as one that waits, until it is dropped.
+/// Marks this thread as waiting until it is dropped.
 struct Waits {
     before: bool,
 }
@@ -146,7 +146,7 @@ impl Drop for Waits {
     }
 }
 
-/// A thread that waits for one future.
+/// A thread that is parked until its future wakes it.
 struct Parked {
     thread: Thread,
     woken: AtomicBool,
@@ -168,7 +168,7 @@ impl Drop for Background {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }
-        // In a runtime nobody is kept waiting, and the thread itself cannot wait for its own end.
+        // On a runtime's thread nothing may wait, and the background thread cannot join itself.
         if let (Some(thread), Err(_)) = (self.thread.take(), Handle::try_current()) {
             let _ = thread.join();
         }

@@ -1,10 +1,10 @@
-//! What is held, together with the thread that keeps it.
+//! A held value together with a handle of the background thread.
 
 use super::home::Home;
 
-/// Something that gives itself back when it is dropped.
+/// A value that is released when it is dropped.
 pub(super) struct Kept<G> {
-    /// There until it is taken or dropped.
+    /// `None` once it is taken or dropped.
     held: Option<G>,
     pub(super) home: Home,
 }
@@ -26,7 +26,7 @@ impl<G> Kept<G> {
         (held.expect("it is held until it is taken"), &self.home)
     }
 
-    /// It, and where it lived: the thread goes on as long as that is kept.
+    /// Takes the value and the handle; the background thread runs as long as the handle exists.
     pub(super) fn take(mut self) -> (G, Home) {
         let held = self.held.take().expect("it is held until it is taken");
         (held, self.home.clone())

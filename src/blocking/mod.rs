@@ -1,8 +1,7 @@
-//! The same verbs and guards without async: for programs that have no runtime.
+//! The same verbs and guards without async, for programs that have no runtime.
 //!
-//! A [`Redlock`] of this module owns one thread in the background, which renews what is held and gives back what is
-//! dropped; callers wait on their own threads. Everything is told by the same errors and carries the same fencing
-//! numbers as with [`quorate::Redlock`](crate::Redlock).
+//! A [`Redlock`] of this module owns one background thread, which renews held locks and releases dropped ones. Callers
+//! wait on their own threads. Errors and fencing numbers are the same as with [`quorate::Redlock`](crate::Redlock).
 //!
 //! ```
 //! use quorate::blocking::Redlock;
@@ -25,16 +24,16 @@
 //!
 //! # In a Tokio runtime
 //!
-//! A call that waits is refused on a thread of a Tokio runtime, with [`CannotBlock`]: it would keep that thread from
-//! its other tasks, perhaps from the one that holds the lock. Use [`quorate::Redlock`](crate::Redlock) there. On the
-//! threads of `tokio::task::spawn_blocking`, which Tokio does not tell apart from the others, use the handle of
-//! [`Redlock::in_spawn_blocking`]. Dropping a guard or a handle is fine everywhere.
+//! A call that waits is refused with [`CannotBlock`] on a thread of a Tokio runtime. It would block the other tasks of
+//! that thread, perhaps even the task that holds the lock. Use [`quorate::Redlock`](crate::Redlock) there. Tokio does
+//! not distinguish the threads of `tokio::task::spawn_blocking` from its other threads: on them use the handle of
+//! [`Redlock::in_spawn_blocking`]. Guards and handles may be dropped on any thread.
 //!
-//! # The end
+//! # The end of the thread
 //!
-//! The thread ends with the last handle and the last guard. Dropping that one waits until what is given back has
-//! been sent: for as long as a master may take to answer and 300 ms at most, and usually for well under a
-//! millisecond. In a Tokio runtime nothing is waited for: the thread then ends by itself, within the same time.
+//! The thread ends with the last handle and the last guard. The last drop waits until the pending releases have been
+//! sent: usually for well under a millisecond, and at most for the time that a master has to answer plus 300 ms. In a
+//! Tokio runtime the drop does not wait, and the thread ends by itself within the same time.
 
 mod election;
 mod guard;

@@ -1,4 +1,4 @@
-//! Holds that join each other, for callers without a runtime.
+//! Re-entrant locks for callers without a runtime.
 
 use std::fmt;
 use std::ops::Deref;
@@ -11,14 +11,14 @@ use crate::hold::guard;
 use crate::hold::released::Released;
 use crate::kinds::owner;
 
-/// Somebody whose holds join each other: as [`quorate::Owner`](crate::Owner).
+/// An owner whose holds join each other, without async; see [`quorate::Owner`](crate::Owner).
 #[derive(Clone)]
 pub struct Owner {
     owner: owner::Owner,
     home: Home,
 }
 
-/// One hold of an [`Owner`]: as [`quorate::OwnedGuard`](crate::OwnedGuard). Clones share it.
+/// One hold of an [`Owner`], without async; see [`quorate::OwnedGuard`](crate::OwnedGuard). Clones share the hold.
 #[must_use = "dropping the last guard releases the hold"]
 pub struct OwnedGuard {
     kept: Kept<owner::OwnedGuard>,
@@ -30,16 +30,16 @@ impl Owner {
         Self { owner, home }
     }
 
-    /// The id.
+    /// The owner's id.
     pub fn id(&self) -> &str {
         self.owner.id()
     }
 
-    /// Another hold, at once where there is a valid one here.
+    /// Acquires a further hold. Returns at once if this handle has a valid hold on the resource.
     ///
     /// # Errors
     ///
-    /// As [`Redlock::acquire`](super::Redlock::acquire).
+    /// Those of [`Redlock::acquire`](super::Redlock::acquire).
     pub fn acquire(&self, resource: impl AsRef<[u8]>) -> Result<OwnedGuard, AcquireError> {
         let guard = self.home.wait(self.owner.acquire(resource));
         let guard = guard.map_err(AcquireError::CannotBlock)??;
@@ -48,18 +48,18 @@ impl Owner {
         })
     }
 
-    /// A hold with options of its own, always by the masters.
+    /// A request for a hold with its own options. It always asks the masters.
     pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest<'_> {
         LockRequest::new(self.owner.lock(resource), &self.home)
     }
 }
 
 impl OwnedGuard {
-    /// Gives this clone back; where it was the last, the hold is released.
+    /// Drops this clone. The last clone releases the hold, and returns the result of the release.
     ///
     /// # Errors
     ///
-    /// [`CannotBlock`] on a thread of a Tokio runtime: then it is given back in the background.
+    /// [`CannotBlock`] on a thread of a Tokio runtime; the hold is then released in the background.
     pub fn release(self) -> Result<Option<Released>, CannotBlock> {
         let (guard, home) = self.kept.take();
         home.wait(guard.release())

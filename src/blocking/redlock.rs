@@ -18,11 +18,11 @@ use crate::node::inspection::Inspection;
 use crate::redlock::{self, Status};
 use crate::resource::InvalidResource;
 
-/// Locks over one set of masters, without async: as [`quorate::Redlock`](crate::Redlock). Cheap to clone; share one
+/// Locks over one set of masters, without async; see [`quorate::Redlock`](crate::Redlock). Cheap to clone; share one
 /// per process.
 ///
-/// Made by [`RedlockBuilder::build_blocking`]. See the [module](super) for what happens in a Tokio runtime, and at
-/// the end.
+/// Made by [`RedlockBuilder::build_blocking`]. The [module](super) describes the use in a Tokio runtime, and the end of
+/// the background thread.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -40,25 +40,25 @@ pub struct Redlock {
     home: Home,
 }
 
-/// Why a look at the masters came to nothing.
+/// Why the masters could not be asked about a lock.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LookError {
     /// The resource name cannot be locked.
     #[error(transparent)]
     InvalidResource(#[from] InvalidResource),
-    /// Called on a thread of a Tokio runtime.
+    /// The call was made on a thread of a Tokio runtime.
     #[error(transparent)]
     CannotBlock(#[from] CannotBlock),
 }
 
 impl RedlockBuilder {
-    /// Checks the settings as [`build`](Self::build) does, and starts the one thread that keeps the locks of callers
-    /// without a runtime. Never connects, and may be called anywhere.
+    /// Checks the settings as [`build`](Self::build) does, and starts the background thread that runs the locks of
+    /// callers without a runtime. Never connects, and may be called on any thread.
     ///
     /// # Errors
     ///
-    /// [`BuildError`], which says what to change; [`BuildError::NoThread`] where none could be started.
+    /// [`BuildError`], whose message says what to change; [`BuildError::NoThread`] if no thread could be started.
     #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
     pub fn build_blocking(self) -> Result<Redlock, BuildError> {
         let redlock = self.build()?;
@@ -68,11 +68,11 @@ impl RedlockBuilder {
 }
 
 impl Redlock {
-    /// Locks over masters in memory: for tests of your own code, without a server.
+    /// Locks over masters in memory, to test your own code without a server.
     ///
     /// # Panics
     ///
-    /// With no master, or more than 64, and where no thread can be started.
+    /// If `masters` is 0 or above 64, or if no thread can be started.
     #[cfg(any(test, feature = "testing"))]
     pub fn in_memory(masters: usize) -> Self {
         let settings = redlock::Redlock::builder().in_memory(masters);
@@ -81,8 +81,8 @@ impl Redlock {
             .expect("between 1 and 64 masters, and a thread")
     }
 
-    /// The same, for threads of `tokio::task::spawn_blocking`: it does not ask whether this thread may wait. On any
-    /// other thread of a runtime it keeps tasks from running, and may wait for one of them for ever.
+    /// A handle for threads of `tokio::task::spawn_blocking`. It does not check whether the current thread may wait. On
+    /// any other thread of a runtime it blocks tasks, and may wait forever for one of them.
     ///
     /// ```
     /// # #[cfg(feature = "testing")]
@@ -104,23 +104,24 @@ impl Redlock {
         }
     }
 
-    /// Takes the lock on `resource`, waiting as the builder's `wait` allows. Not re-entrant: see
+    /// Takes the lock on `resource`, waiting as long as the builder's `wait` allows. Not re-entrant: see
     /// [`quorate::Redlock::acquire`](crate::Redlock::acquire).
     ///
     /// # Errors
     ///
-    /// [`AcquireError`]; contention, outage and lateness are told apart. [`AcquireError::CannotBlock`] on a thread of
-    /// a Tokio runtime.
+    /// [`AcquireError`], which distinguishes contention, outage and lateness; [`AcquireError::CannotBlock`] on a thread
+    /// of a Tokio runtime.
     pub fn acquire(&self, resource: impl AsRef<[u8]>) -> Result<LockGuard, AcquireError> {
         self.lock(resource).acquire()
     }
 
-    /// One attempt, without waiting for who holds it; see
+    /// Makes one attempt to take the lock, without waiting for its holder; see
     /// [`quorate::Redlock::try_acquire`](crate::Redlock::try_acquire).
     ///
     /// # Errors
     ///
-    /// As there, and [`AcquireError::CannotBlock`].
+    /// Those of [`quorate::Redlock::try_acquire`](crate::Redlock::try_acquire), and [`AcquireError::CannotBlock`] on a
+    /// thread of a Tokio runtime.
     ///
     /// ```
     /// # #[cfg(feature = "testing")] {
@@ -137,12 +138,12 @@ impl Redlock {
         self.lock(resource).try_acquire()
     }
 
-    /// A lock with options of its own.
+    /// A request for a lock with its own options.
     pub fn lock(&self, resource: impl AsRef<[u8]>) -> LockRequest<'_> {
         LockRequest::new(self.redlock.lock(resource), &self.home)
     }
 
-    /// Several resources in one lock; see [`quorate::Redlock::lock_all`](crate::Redlock::lock_all).
+    /// A request for several resources in one lock; see [`quorate::Redlock::lock_all`](crate::Redlock::lock_all).
     pub fn lock_all<R: AsRef<[u8]>>(
         &self,
         resources: impl IntoIterator<Item = R>,
@@ -150,15 +151,16 @@ impl Redlock {
         LockRequest::new(self.redlock.lock_all(resources), &self.home)
     }
 
-    /// One of `permits` permits; see [`quorate::Redlock::semaphore`](crate::Redlock::semaphore).
+    /// A request for one of `permits` permits; see [`quorate::Redlock::semaphore`](crate::Redlock::semaphore).
     pub fn semaphore(&self, name: impl AsRef<[u8]>, permits: usize) -> LockRequest<'_> {
         LockRequest::new(self.redlock.semaphore(name, permits), &self.home)
     }
 
-    /// Runs `body` while the lock is held, and gives it back at the end.
+    /// Runs `body` while the lock is held, and releases the lock at the end.
     ///
-    /// A body that blocks cannot be dropped when the lock is lost: it runs to its end. Let it look at
-    /// [`is_valid`](crate::LockGuard::is_valid) between its steps, and hand the fencing token to what it writes to.
+    /// A body that blocks cannot be dropped when the lock is lost, and runs to its end. Let it check
+    /// [`is_valid`](crate::LockGuard::is_valid) between its steps, and pass the fencing token to every system that it
+    /// writes to.
     ///
     /// ```
     /// # #[cfg(feature = "testing")] {
@@ -173,8 +175,8 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`ScopeError::NotAcquired`] before the body has started; [`ScopeError::Lost`] where the lock had ended before
-    /// the body did, with the body's value.
+    /// [`ScopeError::NotAcquired`] if the body was not started; [`ScopeError::Lost`] with the body's value if the lock
+    /// ended before the body did.
     pub fn scope<T>(
         &self,
         resource: impl AsRef<[u8]>,
@@ -188,8 +190,8 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// The body's own, as they are; and those of [`scope`](Self::scope), made into the body's error type, where the
-    /// body did not fail. The value of a body that outlived the lock is dropped.
+    /// The body's own error if it failed. Otherwise the errors of [`scope`](Self::scope), converted into the body's
+    /// error type; then the value of a body that ran longer than the lock is dropped.
     pub fn try_scope<T, E: From<ScopeError>>(
         &self,
         resource: impl AsRef<[u8]>,
@@ -198,44 +200,44 @@ impl Redlock {
         self.lock(resource).try_scope(body)
     }
 
-    /// What every master knows of `resource`, without touching it.
+    /// The state of `resource` on every master. Changes nothing.
     ///
     /// # Errors
     ///
-    /// [`LookError`]; faults of masters are part of the answer.
+    /// [`LookError`]. Faults of single masters are part of the result.
     pub fn status(&self, resource: impl AsRef<[u8]>) -> Result<Status, LookError> {
         Ok(self.home.wait(self.redlock.status(resource))??)
     }
 
-    /// Deletes the lock on `resource` everywhere, whoever holds it; see
+    /// Deletes the lock on `resource` on all masters, whoever holds it; see
     /// [`quorate::Redlock::break_lock`](crate::Redlock::break_lock).
     ///
     /// # Errors
     ///
-    /// As [`status`](Self::status).
+    /// Those of [`status`](Self::status).
     pub fn break_lock(&self, resource: impl AsRef<[u8]>) -> Result<Status, LookError> {
         Ok(self.home.wait(self.redlock.break_lock(resource))??)
     }
 
-    /// What every master knows of a semaphore.
+    /// The state of a semaphore on every master.
     ///
     /// # Errors
     ///
-    /// As [`status`](Self::status).
+    /// Those of [`status`](Self::status).
     pub fn semaphore_status(&self, name: impl AsRef<[u8]>) -> Result<SemaphoreStatus, LookError> {
         Ok(self.home.wait(self.redlock.semaphore_status(name))??)
     }
 
-    /// Deletes one permit of a semaphore everywhere, whoever holds it.
+    /// Deletes one permit of a semaphore on all masters, whoever holds it.
     ///
     /// # Errors
     ///
-    /// As [`status`](Self::status).
+    /// Those of [`status`](Self::status).
     pub fn break_permit(&self, name: impl AsRef<[u8]>, slot: usize) -> Result<Status, LookError> {
         Ok(self.home.wait(self.redlock.break_permit(name, slot))??)
     }
 
-    /// Looks at every master as a lock meets it; see [`quorate::Redlock::inspect`](crate::Redlock::inspect).
+    /// Checks the configuration and rights of every master; see [`quorate::Redlock::inspect`](crate::Redlock::inspect).
     ///
     /// # Errors
     ///
@@ -244,7 +246,7 @@ impl Redlock {
         self.home.wait(self.redlock.inspect())
     }
 
-    /// What is locked now; see [`quorate::Redlock::list`](crate::Redlock::list).
+    /// Lists the locks that are held now; see [`quorate::Redlock::list`](crate::Redlock::list).
     ///
     /// # Errors
     ///
@@ -253,8 +255,8 @@ impl Redlock {
         self.home.wait(self.redlock.list(prefix))
     }
 
-    /// Waits until nothing that was sent to any master is under way any more, or for so long; whether that is so.
-    /// Dropping the last handle does it as well.
+    /// Waits until no request to any master is pending, at most for `within`. Returns whether none is pending. Dropping
+    /// the last handle waits in the same way.
     ///
     /// # Errors
     ///
@@ -269,26 +271,26 @@ impl Redlock {
         self.redlock.masters()
     }
 
-    /// The election of that name; see [`quorate::Redlock::election`](crate::Redlock::election).
+    /// The election with this name; see [`quorate::Redlock::election`](crate::Redlock::election).
     pub fn election(&self, name: impl AsRef<[u8]>) -> Election {
         Election::new(self.redlock.election(name), &self.home)
     }
 
-    /// An owner of this id; see [`quorate::Redlock::owner`](crate::Redlock::owner).
+    /// The owner with this id; see [`quorate::Redlock::owner`](crate::Redlock::owner).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`quorate::Redlock::owner`](crate::Redlock::owner).
     pub fn owner(&self, id: impl Into<String>) -> Result<Owner, InvalidResource> {
         Ok(Owner::new(self.redlock.owner(id)?, &self.home))
     }
 
-    /// The quota of this name; see [`quorate::Quota`](crate::Quota).
+    /// The quota with this name; see [`quorate::Quota`](crate::Quota).
     pub fn quota(&self, name: impl AsRef<[u8]>) -> Quota {
         Quota::new(self.redlock.quota(name), &self.home)
     }
 
-    /// What is done once a `period`; see [`quorate::Once`](crate::Once).
+    /// Work that runs once per `period`; see [`quorate::Once`](crate::Once).
     pub fn once(&self, name: impl AsRef<[u8]>, period: Duration) -> Once {
         Once::new(self.redlock.once(name, period), &self.home)
     }

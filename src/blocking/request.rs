@@ -1,4 +1,4 @@
-//! One lock with its options, for callers without a runtime.
+//! A lock request for callers without a runtime.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use crate::redlock::{self, Refusal};
 use crate::settings::Wait;
 use crate::waiting::Waiting;
 
-/// What [`Redlock::try_acquire`](super::Redlock::try_acquire) found.
+/// The result of [`Redlock::try_acquire`](super::Redlock::try_acquire).
 #[derive(Debug)]
 #[must_use = "dropping the guard releases the lock"]
 pub enum TryAcquire {
-    /// The lock is ours.
+    /// The lock was acquired.
     Acquired(LockGuard),
-    /// Another holder has it: an answer, not an error.
+    /// Another holder has the lock. This is a result, not an error.
     Held(Refusal),
 }
 
 impl TryAcquire {
-    /// The guard, if the lock is ours.
+    /// The guard if the lock was acquired.
     pub fn acquired(self) -> Option<LockGuard> {
         match self {
             Self::Acquired(guard) => Some(guard),
@@ -31,7 +31,7 @@ impl TryAcquire {
     }
 }
 
-/// One lock with its options: as [`quorate::LockRequest`](crate::LockRequest).
+/// A request for a lock with its options, without async; see [`quorate::LockRequest`](crate::LockRequest).
 #[must_use = "a lock request does nothing until acquire() is called"]
 pub struct LockRequest<'a> {
     request: redlock::LockRequest<'a>,
@@ -53,32 +53,33 @@ impl<'a> LockRequest<'a> {
         }
     }
 
-    /// How long the masters keep the lock without a renewal. Default: the builder's.
+    /// How long the masters keep the lock without a renewal. Default: the builder's `ttl`.
     pub fn ttl(self, ttl: Duration) -> Self {
         self.with(|request| request.ttl(ttl))
     }
 
-    /// How long to wait for it. Default: the builder's.
+    /// How long to wait for the lock. Default: the builder's `wait`.
     pub fn wait(self, wait: Wait) -> Self {
         self.with(|request| request.wait(wait))
     }
 
-    /// The longest it is held, renewals included. Default: the builder's.
+    /// The longest time that the lock is held, including renewals. Default: the builder's `max_hold`.
     pub fn max_hold(self, max_hold: Duration) -> Self {
         self.with(|request| request.max_hold(max_hold))
     }
 
-    /// Whether it is renewed in the background. Default: it is.
+    /// Whether the lock is renewed in the background. Default: true.
     pub fn renewal(self, renewal: bool) -> Self {
         self.with(|request| request.renewal(renewal))
     }
 
-    /// What those who look are told of the holder; see [`quorate::LockRequest::note`](crate::LockRequest::note).
+    /// The note that other clients see while the lock is held; see
+    /// [`quorate::LockRequest::note`](crate::LockRequest::note).
     pub fn note(self, note: impl Into<NoteText>) -> Self {
         self.with(|request| request.note(note))
     }
 
-    /// Holds it as a reader; see [`quorate::LockRequest::shared`](crate::LockRequest::shared).
+    /// Acquires the lock as a reader; see [`quorate::LockRequest::shared`](crate::LockRequest::shared).
     pub fn shared(self) -> Self {
         self.with(redlock::LockRequest::shared)
     }
@@ -89,22 +90,22 @@ impl<'a> LockRequest<'a> {
         self.with(|request| request.waiting(observer))
     }
 
-    /// Takes the lock; see [`Redlock::acquire`](super::Redlock::acquire).
+    /// Acquires the lock; see [`Redlock::acquire`](super::Redlock::acquire).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Redlock::acquire`](super::Redlock::acquire).
     pub fn acquire(self) -> Result<LockGuard, AcquireError> {
         let guard = self.home.wait(self.request.acquire());
         let guard = guard.map_err(AcquireError::CannotBlock)??;
         Ok(LockGuard::new(guard, self.home))
     }
 
-    /// One attempt; see [`Redlock::try_acquire`](super::Redlock::try_acquire).
+    /// Makes one attempt; see [`Redlock::try_acquire`](super::Redlock::try_acquire).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Redlock::try_acquire`](super::Redlock::try_acquire).
     pub fn try_acquire(self) -> Result<TryAcquire, AcquireError> {
         let found = self.home.wait(self.request.try_acquire());
         Ok(match found.map_err(AcquireError::CannotBlock)?? {
@@ -119,12 +120,12 @@ impl<'a> LockRequest<'a> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Redlock::scope`](super::Redlock::scope).
     pub fn scope<T>(self, body: impl FnOnce(&LockGuard) -> T) -> Result<T, ScopeError<T>> {
         let guard = self.acquire()?;
         let value = body(&guard);
         let lost = guard.loss();
-        // On the thread that acquired it may be waited.
+        // Cannot fail: this thread has waited for the acquire.
         let _ = guard.release();
         match lost {
             None => Ok(value),
@@ -139,7 +140,7 @@ impl<'a> LockRequest<'a> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Redlock::try_scope`](super::Redlock::try_scope).
     pub fn try_scope<T, E: From<ScopeError>>(
         self,
         body: impl FnOnce(&LockGuard) -> Result<T, E>,

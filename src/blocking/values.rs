@@ -1,4 +1,4 @@
-//! What is kept under a lock, for callers without a runtime.
+//! Values under a lock for callers without a runtime.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::kinds::quota::{self, Take};
 use crate::kinds::value_error::ValueError;
 use crate::settings::Wait;
 
-/// So many pieces and no more: as [`quorate::Quota`](crate::Quota).
+/// A limited number of units, without async; see [`quorate::Quota`](crate::Quota).
 ///
 /// ```
 /// # #[cfg(feature = "testing")]
@@ -31,14 +31,14 @@ pub struct Quota {
     home: Home,
 }
 
-/// Once a period: as [`quorate::Once`](crate::Once).
+/// Work that runs once per period, without async; see [`quorate::Once`](crate::Once).
 #[derive(Clone)]
 pub struct Once {
     once: once::Once,
     home: Home,
 }
 
-/// Waits for what a value says.
+/// Waits for an operation on a value.
 fn wait<T>(
     home: &Home,
     asked: impl Future<Output = Result<T, ValueError>>,
@@ -53,45 +53,45 @@ impl Quota {
         Self { quota, home }
     }
 
-    /// How long each call waits for its turn. Default: the builder's.
+    /// How long each call waits for the lock. Default: the builder's `wait`.
     #[must_use]
     pub fn wait(self, wait: Wait) -> Self {
         let quota = self.quota.wait(wait);
         Self { quota, ..self }
     }
 
-    /// Creates it with so many pieces; see [`quorate::Quota::create`](crate::Quota::create).
+    /// Creates the quota with this number of units; see [`quorate::Quota::create`](crate::Quota::create).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`quorate::Quota::create`](crate::Quota::create).
     pub fn create(&self, pieces: u64) -> Result<(), ValueError> {
         wait(&self.home, self.quota.create(pieces))
     }
 
-    /// Takes so many pieces, or none; see [`quorate::Quota::take`](crate::Quota::take).
+    /// Takes this number of units, or none; see [`quorate::Quota::take`](crate::Quota::take).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`quorate::Quota::take`](crate::Quota::take).
     pub fn take(&self, pieces: u64) -> Result<Take, ValueError> {
         wait(&self.home, self.quota.take(pieces))
     }
 
-    /// How many are left.
+    /// The number of units that are left.
     ///
     /// # Errors
     ///
-    /// As [`quorate::Quota::left`](crate::Quota::left).
+    /// Those of [`quorate::Quota::left`](crate::Quota::left).
     pub fn left(&self) -> Result<u64, ValueError> {
         wait(&self.home, self.quota.left())
     }
 
-    /// Removes it from every master; see [`quorate::Quota::drop_quota`](crate::Quota::drop_quota).
+    /// Removes the quota from every master; see [`quorate::Quota::drop_quota`](crate::Quota::drop_quota).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`quorate::Quota::drop_quota`](crate::Quota::drop_quota).
     pub fn drop_quota(&self) -> Result<(), ValueError> {
         wait(&self.home, self.quota.drop_quota())
     }
@@ -103,7 +103,7 @@ impl Once {
         Self { once, home }
     }
 
-    /// How long each call waits for its turn. Default: the builder's.
+    /// How long each call waits for the lock. Default: the builder's `wait`.
     #[must_use]
     pub fn wait(self, wait: Wait) -> Self {
         let once = self.once.wait(wait);
@@ -114,18 +114,18 @@ impl Once {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`quorate::Once::create`](crate::Once::create).
     pub fn create(&self) -> Result<(), ValueError> {
         wait(&self.home, self.once.create())
     }
 
-    /// Runs `body` under the lock, unless this period is done, which is written down before; see
-    /// [`quorate::Once::at_most_once`](crate::Once::at_most_once). A body that blocks runs to its end, also when the
-    /// lock is lost meanwhile: [`OnceOutcome::Outlived`] says so.
+    /// Runs `body` under the lock, unless this period is done already. The period is recorded as done before the body
+    /// starts; see [`quorate::Once::at_most_once`](crate::Once::at_most_once). A body that blocks runs to its end even
+    /// if the lock is lost meanwhile: the result is [`OnceOutcome::Outlived`] then.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`quorate::Once::at_most_once`](crate::Once::at_most_once).
     pub fn at_most_once<T>(
         &self,
         body: impl FnOnce(&LockGuard) -> T,
@@ -134,13 +134,13 @@ impl Once {
         wait(&self.home, self.once.at_most_once(body))
     }
 
-    /// Runs `body` under the lock, unless this period is done, which is written down behind it; see
-    /// [`quorate::Once::at_least_once`](crate::Once::at_least_once). A body that blocks runs to its end, also when
-    /// the lock is lost meanwhile: then [`OnceOutcome::NotRecorded`] says so.
+    /// Runs `body` under the lock, unless this period is done already. The period is recorded as done after the body
+    /// has succeeded; see [`quorate::Once::at_least_once`](crate::Once::at_least_once). A body that blocks runs to its
+    /// end even if the lock is lost meanwhile: the result is [`OnceOutcome::NotRecorded`] then.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`quorate::Once::at_least_once`](crate::Once::at_least_once).
     pub fn at_least_once<T, E>(
         &self,
         body: impl FnOnce(&LockGuard) -> Result<T, E>,
@@ -153,7 +153,7 @@ impl Once {
     ///
     /// # Errors
     ///
-    /// As [`quorate::Once::drop_record`](crate::Once::drop_record).
+    /// Those of [`quorate::Once::drop_record`](crate::Once::drop_record).
     pub fn drop_record(&self) -> Result<(), ValueError> {
         wait(&self.home, self.once.drop_record())
     }

@@ -1,4 +1,4 @@
-//! What a store has to be able to do.
+//! The requirements for a store.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,23 +8,23 @@ use super::pace::Pacer;
 use crate::node::inspection::Inspection;
 use crate::node::{Fault, NodeName, ServerRun};
 
-/// A server that keeps records by name and changes them by compare-and-set: a database, a coordination
+/// A server that keeps records by name and changes them by compare-and-set, for example a database or a coordination
 /// service. A [`StoreNode`](super::StoreNode) makes a master of it.
 ///
-/// All that a lock needs to be decided is decided by the client, over the state in the record of its
-/// resource; the store only has to keep to this:
+/// The client decides everything that a lock needs, based on the state in the record of the resource. The store only
+/// has to guarantee the following:
 ///
-/// - A commit takes effect as a whole or not at all, and only where every record in it still has the version that
-///   is named. A record that is changed has another version afterwards, and **never one that it had before**,
-///   also when it has been removed in between.
-/// - What a session was asked and has not answered may take effect at any later time, or never; versions make
-///   that harmless.
-/// - What is read may be older than what others have been told, as at a follower that lags behind, but never older
-///   than what the same session has read or changed.
-/// - What was answered as done is not forgotten while the server runs, and after that only as
-///   [`Greeting::uptime`] admits.
+/// - A commit takes effect as a whole or not at all, and only if every record in it still has the version that the
+///   commit names. A changed record gets another version, and **never one that it had before**, even if it was removed
+///   in between.
+/// - A request that a session has not answered may take effect at any later time, or never. Versions make that
+///   harmless.
+/// - A read may be older than answers to others, for example at a follower that lags behind. It is never older than
+///   what the same session has read or changed.
+/// - The server does not forget a change that it has answered while it runs, and after a restart only as
+///   [`Greeting::uptime`] allows.
 pub trait Store: Send + Sync + 'static {
-    /// A connection for reading and changing.
+    /// A connection for reads and changes.
     type Session: Session;
     /// A connection for wake-ups.
     type Listener: Listener;
@@ -32,42 +32,42 @@ pub trait Store: Send + Sync + 'static {
     /// The server's name for reports: its address without credentials.
     fn name(&self) -> &NodeName;
 
-    /// How to treat it.
+    /// The properties of this store.
     fn traits(&self) -> Traits;
 
-    /// Opens a session. Bounded by the caller, who drops the future.
+    /// Opens a session. The caller limits the time by dropping the future.
     fn connect(&self) -> impl Future<Output = Result<(Self::Session, Greeting), Fault>> + Send;
 
-    /// Hears the wake-ups for a process from now on.
+    /// Receives the wake-ups for a process from now on.
     fn listen(
         &self,
         process: Arc<str>,
     ) -> impl Future<Output = Result<Self::Listener, Fault>> + Send;
 
-    /// Looks at the server, beside all that is under way.
+    /// Inspects the server, independently of all requests in progress.
     fn inspect(&self) -> impl Future<Output = Inspection> + Send;
 }
 
-/// How a store is to be treated.
+/// The properties of a store.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Traits {
-    /// How long it may take to answer.
+    /// How long the store may take to answer.
     pub timeout: Duration,
-    /// How many sessions share the work. Each does one batch at a time, and a record always goes through the same
-    /// one.
+    /// The number of sessions that share the work. Each executes one batch at a time, and all requests for a record go
+    /// through the same session.
     pub lanes: usize,
-    /// How many commits may go out in one batch.
+    /// The largest number of commits in one batch.
     pub batch: usize,
-    /// Whether it wakes who waits; without, they look again and again.
+    /// Whether the store wakes waiters. If not, waiters poll.
     pub wakes: bool,
-    /// Whether its listener looks again and again instead of being told: then who stands next in line is told so in
-    /// good time, as a word like any other, and [`Listener::follow`] says how often to look.
+    /// Whether the listener polls instead of being notified. If so, waiters close to the front of the queue also
+    /// receive a word in time, and [`Listener::follow`] determines how often to poll.
     pub looks: bool,
 }
 
 impl Traits {
-    /// One session that does one thing at a time, with wake-ups.
+    /// One session, one commit per batch, with wake-ups.
     pub fn new(timeout: Duration) -> Self {
         Self {
             timeout,
@@ -78,19 +78,19 @@ impl Traits {
         }
     }
 
-    /// The same, with so many sessions.
+    /// Sets the number of sessions.
     #[must_use]
     pub fn lanes(self, lanes: usize) -> Self {
         Self { lanes, ..self }
     }
 
-    /// The same, with so many commits in a batch.
+    /// Sets the largest number of commits in a batch.
     #[must_use]
     pub fn batch(self, batch: usize) -> Self {
         Self { batch, ..self }
     }
 
-    /// The same, with a listener that looks again and again.
+    /// Declares that the listener polls.
     #[must_use]
     pub fn looks(self) -> Self {
         Self {
@@ -99,7 +99,7 @@ impl Traits {
         }
     }
 
-    /// The same, waking nobody.
+    /// Declares that the store wakes nobody.
     #[must_use]
     pub fn without_wakes(self) -> Self {
         Self {
@@ -109,22 +109,22 @@ impl Traits {
     }
 }
 
-/// What a server tells of itself when a session begins.
+/// What a server reports about itself when a session begins
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Greeting {
-    /// Which run of the server it is: after a restart it is another one.
+    /// Identifies the run of the server: it changes with every restart.
     pub run: ServerRun,
-    /// Names the server, so that one server with two addresses is noticed: the same through every address,
+    /// Identifies the server, so that one server with two addresses is noticed. It is the same through every address,
     /// and after a restart.
     pub server: Option<String>,
-    /// How long the server has been up, where it may have forgotten grants when it started: its votes do not count
-    /// until every lease from before has ended. `None` for a server that loses nothing it has answered.
+    /// For a server that may have forgotten grants when it started: how long it has been up. Its votes do not count
+    /// until every lease from before the start has ended. `None` for a server that loses nothing that it has answered.
     pub uptime: Option<Duration>,
 }
 
 impl Greeting {
-    /// Of a server that loses nothing.
+    /// The greeting of a server that loses nothing.
     pub fn new(run: ServerRun) -> Self {
         Self {
             run,
@@ -133,14 +133,14 @@ impl Greeting {
         }
     }
 
-    /// The same, of the server of this name.
+    /// Sets the name that identifies the server.
     #[must_use]
     pub fn server(self, server: impl Into<String>) -> Self {
         let server = Some(server.into());
         Self { server, ..self }
     }
 
-    /// The same, of one that may have forgotten what was before.
+    /// Declares that the server may have forgotten everything from before its start.
     #[must_use]
     pub fn uptime(self, uptime: Duration) -> Self {
         let uptime = Some(uptime);
@@ -148,91 +148,91 @@ impl Greeting {
     }
 }
 
-/// One connection to a store. Who drops a future of it drops the session as well.
+/// One connection to a store. A caller that drops a future of the session drops the session as well.
 pub trait Session: Send + 'static {
-    /// Reads these records, in the order asked.
+    /// Reads these records, in the given order.
     fn load(
         &mut self,
         names: &[Arc<[u8]>],
     ) -> impl Future<Output = Result<Clocked<Vec<Record>>, Fault>> + Send;
 
-    /// Tries these commits, in this order, each by itself: that one is stale says nothing of the next. At most
-    /// [`Traits::batch`]; no two of them change the same record.
+    /// Tries these commits in this order, each by itself: a stale commit does not stop the next one. There are at most
+    /// [`Traits::batch`] of them, and no two change the same record.
     fn commit(
         &mut self,
         commits: &[Commit],
     ) -> impl Future<Output = Result<Clocked<Vec<Committed>>, Fault>> + Send;
 
-    /// The records from the `from`th on, at most `count`, in an order that stays.
+    /// At most `count` records, from the `from`th on, in a stable order.
     fn page(
         &mut self,
         from: u64,
         count: u32,
     ) -> impl Future<Output = Result<Clocked<Vec<NamedRecord>>, Fault>> + Send;
 
-    /// What the server's clock showed when it made the last change of this session that it has answered, in microseconds
-    /// since 1970. For a store that dates its changes, by a clock that no lease can be measured with: fencing numbers are
-    /// drawn by it. A session tells a date from its beginning on, or never; without one the counter of a lock is kept
-    /// for ever. Of no effect for a store that says [`Clocked::clock`].
+    /// The date, in microseconds since 1970, of the last change of this session that the server has answered. For
+    /// stores that date their changes by a clock with which leases cannot be measured. Fencing numbers are derived from
+    /// this date. A session returns a date from its beginning on, or never; without a date the counter of a lock is
+    /// kept forever. Ignored for stores that return [`Clocked::clock`].
     fn date(&self) -> Option<u64> {
         None
     }
 
-    /// Removes these records, each only where it still has this version: nothing in them is of use any more. It may
-    /// take effect late, or never, as a commit may.
+    /// Removes these records, each only if it still has this version. Their content is of no use any more. Like a
+    /// commit, the removal may take effect late or never.
     fn remove(
         &mut self,
         records: &[(Arc<[u8]>, u64)],
     ) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
-/// An answer, and what the server's clock showed.
+/// An answer, and the time on the server's clock.
 #[derive(Clone, Debug)]
 pub struct Clocked<T> {
     /// The answer.
     pub what: T,
-    /// What the server's clock showed at some moment between question and answer, in microseconds since 1970.
-    /// A store without a clock of its own says `None`, always: then a lease is over for whoever has seen it
-    /// unchanged for as long as it lasts.
+    /// The time on the server's clock at some moment between request and answer, in microseconds since 1970. A store
+    /// without its own clock always returns `None`. Then a lease is over for an observer that has seen it unchanged for
+    /// the duration of the lease.
     pub clock: Option<u64>,
 }
 
 /// One record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// Its version; 0 where there is none.
+    /// The version; 0 if the record does not exist.
     pub version: u64,
-    /// What was last put into it.
+    /// The content.
     pub state: Vec<u8>,
 }
 
-/// A record and its name.
+/// The name of a record, and the record.
 pub type NamedRecord = (Vec<u8>, Record);
 
-/// A change of one or several records, all or none, and whom to wake when it is done.
+/// A change of one or several records, all or nothing, and the processes to wake afterwards.
 #[derive(Clone, Debug, Default)]
 pub struct Commit {
-    /// The records.
+    /// The changes.
     pub changes: Vec<Change>,
-    /// Whom to wake, behind it. A hint: it may be lost, and waking for nothing does no harm.
+    /// The wake-ups to send after the commit. They are hints: they may be lost, and a needless one does no harm.
     pub wakes: Vec<Wake>,
 }
 
-/// What is to happen to one record.
+/// The change of one record.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// The record; at most 2,100 bytes.
+    /// The name of the record; at most 2,100 bytes.
     pub name: Arc<[u8]>,
-    /// The version that it must have; 0: there must be none.
+    /// The version that the record must have; 0 if it must not exist.
     pub version: u64,
-    /// What it is to hold; without, only its version is asked for.
+    /// The new content; `None` to check only the version.
     pub state: Option<Vec<u8>>,
 }
 
-/// What became of a commit.
+/// The result of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Committed {
-    /// It is done; the versions of its records now, in their order.
+    /// Done; with the new versions of the records, in their order.
     Done(Vec<u64>),
     /// Not done: one of the records has another version.
     Stale,
@@ -243,18 +243,18 @@ pub enum Committed {
 pub struct Wake {
     /// The process: 16 hexadecimal digits.
     pub process: Arc<str>,
-    /// What it is told, as it is.
+    /// The message, passed on unchanged.
     pub word: Vec<u8>,
 }
 
-/// Hears wake-ups.
+/// Receives wake-ups.
 pub trait Listener: Send + 'static {
-    /// What tells from now on how often it is worth looking, for a listener that does. Others ignore it.
+    /// Passes the pacer that determines from now on how often to poll. Only listeners that poll use it.
     fn follow(&mut self, pacer: Pacer) {
         let _ = pacer;
     }
 
-    /// Waits for what the process is told next. Where it cannot say what was told, only that something was, it
-    /// gives an empty list.
+    /// Waits for the next messages to this process. Returns an empty list if there was a message but its text is not
+    /// known.
     fn next(&mut self) -> impl Future<Output = Result<Vec<Vec<u8>>, Fault>> + Send;
 }

@@ -1,4 +1,4 @@
-//! A side entrance to the records of a store, for tests: what another client would do to its keys.
+//! Direct access to the records of a store, for tests that act as another client would.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,14 +11,14 @@ use crate::clock;
 use crate::node::memory::Master;
 use crate::protocol::instant::Instant;
 
-/// A side entrance to the records of a store.
+/// Direct access to the records of a store.
 pub struct Door<S> {
     store: S,
     known: Mutex<(Shelf, StoreTime)>,
 }
 
 impl<S: Store> Door<S> {
-    /// To this store.
+    /// Opens this store.
     pub fn new(store: S) -> Self {
         let time = StoreTime::new(clock::wall_micros(), Instant::now());
         Self {
@@ -27,8 +27,8 @@ impl<S: Store> Door<S> {
         }
     }
 
-    /// Reads or changes what is kept with the lock that `key` belongs to, and writes it back if it has changed. Blocks
-    /// on a thread of its own.
+    /// Reads or changes the record of the lock that `key` belongs to, and writes it back if it has changed. Blocks,
+    /// using a thread of its own.
     pub fn with_record<T: Send>(
         &self,
         key: &[u8],
@@ -37,7 +37,7 @@ impl<S: Store> Door<S> {
         Self::block_on(self.change(key, change))
     }
 
-    /// How many keys there are; a line counts as one.
+    /// The number of keys; a queue counts as one.
     pub fn keys(&self) -> usize {
         let names = Self::block_on(async {
             let (mut session, _) = self.store.connect().await.expect("the store is there");
@@ -50,7 +50,7 @@ impl<S: Store> Door<S> {
         count
     }
 
-    /// Takes everything away.
+    /// Deletes everything.
     pub fn clear(&self) {
         Self::block_on(async {
             let (mut session, _) = self.store.connect().await.expect("the store is there");

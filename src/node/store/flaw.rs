@@ -1,15 +1,15 @@
-//! What a simulation breaks in the driver of stores, to see that it would be caught.
+//! Faults that a simulation seeds in the driver of stores, to check that they are caught.
 
 use std::cell::Cell;
 
-/// What is wrong with the driver.
+/// A fault in the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreFlaw {
-    /// What a lost session may still do is not made harmless.
+    /// Requests of a lost session are not made harmless.
     Unsoiled,
-    /// The server's clock is taken for what it certainly shows, also where leases are written by it.
+    /// The server's clock is used without its uncertainty, even for writing leases.
     NoSlack,
-    /// Of a lease at a store without a clock, an observer waits for a third only.
+    /// With a store without a clock, an observer waits only for a third of a lease.
     EarlyEnd,
 }
 
@@ -17,12 +17,12 @@ thread_local! {
     static FLAW: Cell<Option<StoreFlaw>> = const { Cell::new(None) };
 }
 
-/// From now on the drivers of this thread have that flaw, or none.
+/// Sets the fault of this thread's drivers, or none.
 pub fn set_flaw(flaw: Option<StoreFlaw>) {
     FLAW.set(flaw);
 }
 
-/// Whether they have this one.
+/// Whether this thread's drivers have this fault.
 pub(super) fn has(flaw: StoreFlaw) -> bool {
     FLAW.get() == Some(flaw)
 }

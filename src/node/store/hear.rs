@@ -1,4 +1,4 @@
-//! Hears the wake-ups of one store, while somebody of this process waits there.
+//! Receives the wake-ups of one store while a waiter of this process is queued there.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,10 +14,10 @@ use crate::node::actor::back_off::BackOff;
 use crate::node::{Fault, Request, Subscriber};
 use futures::future::{Either, select};
 
-/// Nobody who has not asked for so long waits any more, nor for as long as a sign of life keeps its place.
+/// After this time without a request nobody waits any more; no heartbeat keeps a place for as long.
 const WAITS: Duration = Duration::from_secs(60);
 
-/// Listens from now on where a request is of somebody who waits, or watches.
+/// Starts to listen if the request comes from a waiter or an observer.
 pub(super) fn listen<S: Store>(shared: &Arc<Shared<S>>, request: &Request) {
     let waits = match request {
         Request::Acquire { claim, .. } => claim.ticket().map(|ticket| ticket.heartbeat),
@@ -54,8 +54,8 @@ pub(super) fn listen<S: Store>(shared: &Arc<Shared<S>>, request: &Request) {
     }
 }
 
-/// Says that nobody listens when the runtime is shut down under it. Who found that there is nothing to listen for has
-/// said so already, and another task may listen since.
+/// Marks the listening task as ended, also when the runtime is shut down while it runs. A task that has found nothing
+/// to listen for is marked already, and another task may listen by now.
 struct Ended<S: Store> {
     shared: Arc<Shared<S>>,
     said: bool,
@@ -78,7 +78,7 @@ async fn hear<S: Store>(shared: Arc<Shared<S>>) {
     ended.said = true;
 }
 
-/// Until there is nothing to listen for.
+/// Listens until there is nothing to listen for.
 async fn listen_on<S: Store>(shared: &Shared<S>) {
     let Some(subscriber) = shared.subscriber.get() else {
         return;
@@ -94,7 +94,7 @@ async fn listen_on<S: Store>(shared: &Shared<S>) {
         let (fault, lived) = match limit.wait(listening).await {
             Some(Ok(mut listener)) => {
                 listener.follow(shared.listening.pacer.clone());
-                // What was said while nobody listened may be lost.
+                // Messages that were sent while nobody listened may be lost.
                 told(shared, subscriber, &[]);
                 let fault = pass_on(shared, subscriber, listener).await;
                 (fault, Some(context.runtime.now().saturating_since(began)))
@@ -110,7 +110,7 @@ async fn listen_on<S: Store>(shared: &Shared<S>) {
     }
 }
 
-/// Until the listener fails; without a fault, until there is nothing to listen for.
+/// Passes messages on until the listener fails; returns no fault when there is nothing to listen for.
 async fn pass_on<S: Store>(
     shared: &Shared<S>,
     subscriber: &Subscriber,
@@ -128,7 +128,7 @@ async fn pass_on<S: Store>(
     }
 }
 
-/// Waits for that; none when there is nothing to listen for any more.
+/// Waits for the future; `None` when there is nothing to listen for any more.
 async fn unless_over<S: Store, F: Future + Unpin>(
     shared: &Shared<S>,
     mut next: F,
@@ -148,7 +148,7 @@ async fn unless_over<S: Store, F: Future + Unpin>(
     }
 }
 
-/// Passes words on; without any, everybody looks.
+/// Passes messages on; an empty list wakes all waiters.
 fn told<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, words: &[Vec<u8>]) {
     if words.is_empty() {
         for name in shared.listening.wanted() {
@@ -160,7 +160,7 @@ fn told<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, words: &[Vec<u8>]
     }
 }
 
-/// Passes one word on.
+/// Passes one message on.
 pub(super) fn say<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, word: &[u8]) {
     match word.split_first() {
         Some((&NEXT, key)) => shared.listening.draw_near(&names::of_lock(key)),
@@ -184,7 +184,7 @@ mod tests {
         fn woken(&self, _: usize, _: &[u8]) {}
     }
 
-    /// A store with a subscriber that ignores what it is sent.
+    /// A store with a subscriber that ignores its messages.
     fn subscribed() -> Arc<Shared<Table>> {
         let shared = Arc::new(Shared::new(Table::new("table", true)));
         let (process, sink) = ("0123456789abcdef".into(), Arc::new(Nobody));

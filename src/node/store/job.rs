@@ -1,4 +1,4 @@
-//! Requests that share records, what they come to, and the one change that carries them.
+//! Requests that share records, their results, and the one change that executes them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,31 +15,31 @@ use crate::node::memory::{Dates, Master};
 use crate::node::{Answer, Claim, Fault, Group, Request, ServerRun};
 use crate::protocol::instant::Instant;
 
-/// How long a process hears of new leaders without asking again.
+/// How long a process is notified of new leaders without asking again.
 pub(super) const WATCHED: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// What stands before the key in a wake-up, and in word of a new leader.
+/// The first byte of a wake-up, and of an announcement of a new leader; the key follows.
 pub(super) const FREE: u8 = b'w';
 pub(super) const LEADER: u8 = b'l';
-/// What stands before the key where somebody's turn is near.
+/// The first byte of a message to a waiter close to the front of the queue; the key follows.
 pub(super) const NEXT: u8 = b'n';
 
-/// Requests that are answered together: each shares a record with another.
+/// Requests that are answered together, because each shares a record with another one.
 pub(super) struct Job {
     pub(super) names: Vec<Name>,
     pub(super) asked: Vec<Asked>,
-    /// What is known of its records may be old.
+    /// Whether the known state of its records may be outdated.
     pub(super) stale: bool,
 }
 
-/// A request, and what it comes to once its job is done.
+/// A request, and its answer once the job is done.
 pub(super) struct Asked {
     pub(super) queued: Queued,
     pub(super) answer: Option<Result<Answer, Fault>>,
 }
 
 impl Asked {
-    /// The leases that its answer tells of.
+    /// The leases that the answer promises.
     fn promises(&self, now: u64) -> Vec<Promised> {
         let extended = matches!(self.queued.request, Request::Extend { .. });
         let of = |claim: &Claim, ttl: Duration| -> Vec<Promised> {
@@ -57,7 +57,7 @@ impl Asked {
                 of(claim, *ttl)
             }
             (Request::Extend { items }, Some(Ok(Answer::Extended(said)))) => {
-                // Of a lock of several keys something is said of each.
+                // For a lock of several keys there is a reply for each key.
                 let asked = items.iter().flat_map(|item| of(&item.claim, item.ttl));
                 let kept = asked.zip(said).filter(|(_, said)| said.is_kept());
                 kept.map(|(promised, _)| promised).collect()
@@ -67,31 +67,31 @@ impl Asked {
     }
 }
 
-/// What a job comes to.
+/// The result of deciding a job.
 pub(super) enum Outcome {
     /// Nothing changes.
     Same,
-    /// This is to be committed; then the records hold that.
+    /// Commit this change; the records then hold these items.
     Change(Commit, Vec<Vec<Kept>>),
-    /// What is known does not suffice: the records are to be read.
+    /// The records must be read first.
     Unsure,
 }
 
-/// What a job needs to know of its surroundings.
+/// The environment of a job.
 pub(super) struct Setting<'a> {
     pub(super) time: &'a StoreTime,
     pub(super) now: Instant,
-    /// What is written has this stamp, where the store has no clock.
+    /// The stamp of everything that is written now, for a store without a clock.
     pub(super) stamp: u64,
     pub(super) run: &'a ServerRun,
-    /// The process that this node wakes by itself.
+    /// The process whose wake-ups this node delivers by itself.
     pub(super) process: Option<&'a Arc<str>>,
-    /// Who stands next behind those who are woken is told so.
+    /// Whether waiters behind the woken ones are notified that they are next.
     pub(super) nudges: bool,
 }
 
 impl Job {
-    /// Sorts requests into jobs, in the order asked.
+    /// Sorts requests into jobs, in the order of their arrival.
     pub(super) fn sort(all: &mut Vec<Self>, queued: Queued) {
         let names = names::of_request(&queued.request);
         let meets = |job: &Self| job.names.iter().any(|name| names.contains(name));
@@ -106,7 +106,7 @@ impl Job {
             });
             return;
         };
-        // What it joins becomes one: their own order is kept, and between them there is none.
+        // Jobs that the request connects become one. Their order is kept; no order is needed between them.
         let mut rest = all.split_off(first + 1);
         let joined = &mut all[first];
         joined.names.extend(names.iter().cloned());
@@ -124,7 +124,7 @@ impl Job {
         all.append(&mut rest);
     }
 
-    /// Decides all its requests over its records as they are known.
+    /// Decides all requests of the job, based on the known state of its records.
     pub(super) fn decide(&mut self, shelf: &Shelf, setting: &Setting<'_>) -> Outcome {
         let Some((now, slack)) = setting.time.now(setting.now) else {
             return Outcome::Unsure;
@@ -140,7 +140,8 @@ impl Job {
         for kept in known.iter().flat_map(|(_, kept)| kept.iter()) {
             let mut item = kept.item.clone();
             match item.id.kind {
-                // Drawn while the date of the store was ahead, which has been put right since: kept for another day.
+                // The number was drawn while the store's date was ahead. The date has been corrected since: keep the
+                // counter for another day.
                 Kind::Text if !item.lives(now) && needs(dates, &item) => {
                     item.until = Some(now + DAY_US);
                     master.put(item);
@@ -185,7 +186,7 @@ impl Job {
             let kept = Kept::after(before, here, now, clock, &promised);
             let lived = before.iter().filter(|kept| kept.item.lives(now));
             let same = kept.iter().filter(|kept| kept.item.lives(now)).eq(lived);
-            // Who wakes somebody has changed something, if only what was dead already.
+            // A request that wakes a waiter has changed something, if only an expired item.
             let write = !same || !wakes.is_empty() || shelf.is_dirty(name);
             changed |= write;
             changes.push(Change {
@@ -205,20 +206,20 @@ impl Job {
         }
     }
 
-    /// Whether somebody is refused. Who asks again has most often been woken: then what is known is over, and a sign of
-    /// life written on top of it would only be found stale, which costs a store as much as a change.
+    /// Whether some request is refused. A waiter that asks again has usually been woken. The known state is outdated
+    /// then, and a heartbeat written on top of it would be stale, which costs a store as much as a change.
     fn refuses(&self) -> bool {
         let refused = |asked: &Asked| matches!(asked.answer, Some(Ok(Answer::Refused { .. })));
         self.asked.iter().any(refused)
     }
 }
 
-/// Whether it is a counter without which the next number could be smaller.
+/// Whether the item is a counter without which the next number could be smaller.
 fn needs(dates: Dates, item: &Item) -> bool {
     matches!(dates, Dates::Shown(date) if item.is_counter_needed_at(date))
 }
 
-/// What one request comes to.
+/// The answer to one request.
 fn apply(
     master: &mut Master,
     watchers: &mut Vec<Item>,
@@ -233,7 +234,7 @@ fn apply(
     if let (Request::Watch { key, on }, Some(process)) = (request, setting.process) {
         let id = Id::of(Kind::Watcher, key, process.as_bytes());
         let known = watchers.iter().position(|watcher| watcher.id == id);
-        // Asked for again while half of its time is left.
+        // Renewed when half of the time has passed.
         let fresh = known.is_some_and(|at| watchers[at].lives(now + micros(WATCHED) / 2));
         if !fresh || !on {
             watchers.retain(|watcher| watcher.id != id);
@@ -247,7 +248,7 @@ fn apply(
     master.apply(now, request)
 }
 
-/// Whom the last request woke.
+/// The wake-ups that the last request caused.
 fn heard(master: &mut Master, watchers: &[Item], now: u64, nudges: bool) -> Vec<Wake> {
     let word = |kind: u8, key: &[u8]| [&[kind], key].concat();
     let published = master.take_published();

@@ -1,19 +1,19 @@
-//! What stands in a record: items, each with its time, as bytes and back.
+//! The content of a record: items with their times, encoded as bytes.
 //!
-//! A store with a clock of its own writes until when an item is kept on that clock. One without writes for how
-//! long, and a stamp that is another one each time: for an observer it is over when it has been seen unchanged
-//! for that long, on the observer's own clock, and a little more. The holder counts from before it asked, the item is
-//! there only after that, and it is seen later still: so nobody sees the end before the holder does.
+//! A store with its own clock stores the end of an item on that clock. For a store without one, an item has a duration
+//! and a stamp that is different at each write. An observer takes the item as over when it has seen it unchanged for
+//! that duration plus a little more, on its own clock. The holder counts from before its request; the item is written
+//! after that, and seen later still. So no observer sees the end before the holder does.
 
 use std::time::Duration;
 
 use super::names::Name;
 use crate::node::memory::items::{Id, Item, Kind};
 
-/// The first byte of every state: how the rest is written.
+/// The first byte of every state: the version of the format.
 const FORMAT: u8 = 1;
 
-/// No clock shows more microseconds, and nothing is kept for longer.
+/// In microseconds. No clock is beyond this, and no item is kept longer.
 pub(super) const LATEST: u64 = 1 << 61;
 
 /// An item of a record.
@@ -21,23 +21,23 @@ pub(super) const LATEST: u64 = 1 << 61;
 pub(super) struct Kept {
     pub(super) item: Item,
     when: When,
-    /// Everybody sees it last at least as long as this observer does: not so where a stamp was met, for others may
-    /// have met it before.
+    /// Whether every observer sees the item at least as long as this one does. Not so if the item's stamp was read,
+    /// because others may have read it before.
     sure: bool,
 }
 
-/// A lease that somebody is told of now: under which key, by what value, and until when at least.
+/// A lease that an answer promises now: its key, its value, and its earliest end.
 pub(super) struct Promised {
     pub(super) key: Name,
     pub(super) value: [u8; 32],
     pub(super) until: u64,
-    /// It is counted from now: an extension, or a hold that joins others of its class and rests on their lock key. A repeated
-    /// grant of a lock that is held exclusively is counted from before the first.
+    /// Whether the lease counts from now: an extension, or a hold that joins others of its class and depends on their
+    /// lock key. A repeated grant of an exclusive lock counts from before the first one.
     pub(super) from_now: bool,
 }
 
 impl Promised {
-    /// Whether it rests on this item: what stands in the lock key, or a hold of its own beside others.
+    /// Whether the lease depends on this item: the content of the lock key, or the entry of a hold in a class.
     fn rests_on(&self, item: &Item) -> bool {
         let Id { kind, key, member } = &item.id;
         let here = **key == *self.key;
@@ -45,29 +45,29 @@ impl Promised {
     }
 }
 
-/// Until when an item is kept, as it stands in the record.
+/// The end of an item, as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Always,
     /// Microseconds on the server's clock.
     Until(u64),
-    /// So many microseconds from when it was written: this stamp.
+    /// A number of microseconds since it was written with this stamp.
     For {
         stamp: u64,
         life: u64,
     },
 }
 
-/// Whose clock says what is over.
+/// The clock that decides when an item is over.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Clock {
-    /// The server's; it may be further by this many microseconds than what is taken for its time.
+    /// The server's clock. It may be ahead of the assumed time by `slack` microseconds.
     Server { slack: u64 },
-    /// That of whoever looks; what is written now has this stamp.
+    /// The observer's clock. Items that are written now get this stamp.
     Own { stamp: u64 },
 }
 
-/// How long an observer sees a lease last.
+/// How long an observer waits for a lease to end, in microseconds.
 fn seen(life: u64) -> u64 {
     #[cfg(feature = "testing")]
     if super::flaw::has(super::flaw::StoreFlaw::EarlyEnd) {
@@ -76,7 +76,7 @@ fn seen(life: u64) -> u64 {
     life + life / 100 + 2_000
 }
 
-/// Lines and holds are counted in whole milliseconds.
+/// Queues and holds are counted in whole milliseconds.
 fn whole(kind: Kind, until: u64) -> u64 {
     match kind {
         Kind::Text | Kind::Foreign | Kind::Watcher => until,
@@ -85,8 +85,8 @@ fn whole(kind: Kind, until: u64) -> u64 {
 }
 
 impl Kept {
-    /// Reads a state that was seen at `now`, by an observer who has known the same record as `known`.
-    /// None where it was not written by this code, or is torn.
+    /// Decodes a state that was read at `now`, by an observer that knew the same record as `known`. `None` if it was
+    /// not written by this code, or is damaged.
     pub(super) fn read(state: &[u8], known: &[Self], now: u64) -> Option<Vec<Self>> {
         let mut rest = match state.split_first() {
             None => return Some(Vec::new()),
@@ -137,8 +137,8 @@ impl Kept {
         Some(Self { item, when, sure })
     }
 
-    /// What is kept from `now` on where a record held `before` and is to hold `items`; what has not changed keeps its
-    /// time to the bit, unless a promise rests on it that others may see end before.
+    /// The items to write at `now` into a record that held `before` and is to hold `items`. Unchanged items keep their
+    /// exact time, unless a promise depends on them whose end others may see earlier.
     pub(super) fn after(
         before: &[Self],
         items: Vec<Item>,
@@ -159,17 +159,18 @@ impl Kept {
         all
     }
 
-    /// The same, kept from `now` on for what is promised, whatever the server's clock shows and whoever looks.
+    /// The same item, kept from `now` on for the promised time, whatever the server's clock shows and whoever reads it.
     fn promised(&self, now: u64, last: &Promised, clock: Clock) -> Self {
         let until = last.until;
         let until = match (self.when, clock) {
-            // It looked long enough by the least that the clock can show, and may not be by the most.
+            // By the earliest time that the clock can show it lasts long enough, but perhaps not by the latest.
             (When::Until(kept), Clock::Server { slack })
                 if last.from_now && kept < until + slack =>
             {
                 until
             }
-            // Others may have met the stamp before. Who is granted it once more counts from before it was written.
+            // Others may have read the stamp before. A holder that is granted the lock again counts from before it was
+            // written.
             (When::For { life, .. }, _) if last.from_now && !self.sure => until.max(now + life),
             _ => return self.clone(),
         };
@@ -187,7 +188,7 @@ impl Kept {
             }
             (Some(until), Clock::Own { stamp }) => {
                 let life = until.saturating_sub(now);
-                // By the clock by which its writer counts it is over after exactly that time.
+                // By the clock of its writer it is over after exactly that time.
                 item.until = Some(whole(item.id.kind, until));
                 When::For { stamp, life }
             }
@@ -196,7 +197,7 @@ impl Kept {
         Self { item, when, sure }
     }
 
-    /// The state of a record that holds these.
+    /// Encodes the items of a record.
     pub(super) fn write(all: &[Self]) -> Vec<u8> {
         let mut state = vec![FORMAT];
         for kept in all {
@@ -229,7 +230,7 @@ fn number(rest: &mut &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(*number))
 }
 
-/// A time that something can be added to.
+/// Reads a time, small enough for additions.
 fn time(rest: &mut &[u8]) -> Option<u64> {
     number(rest).filter(|time| *time <= LATEST)
 }
@@ -254,7 +255,7 @@ fn kind_of(byte: u8) -> Option<Kind> {
     all.into_iter().find(|kind| *kind as u8 == byte)
 }
 
-/// Microseconds of a duration.
+/// The duration in microseconds.
 pub(super) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX / 4)
 }
@@ -329,7 +330,7 @@ mod tests {
         );
     }
 
-    /// Another has seen the lease since it was written, and counts from then.
+    /// Another observer has seen the lease since it was written, and counts from then.
     #[test]
     fn who_prolongs_a_lease_that_it_did_not_know_writes_it_anew() {
         let (stamp, life) = (7, 500_000);

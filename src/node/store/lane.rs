@@ -1,9 +1,9 @@
-//! One session at a time of one store, and the task that owns it.
+//! One session of a store at a time, and the task that owns it.
 //!
-//! Whatever the store does, each request is answered: what is under way within the store's timeout, what waits for a
-//! session within the patience, and what stands in a crowd within [`CROWDED`]. A session that was asked something
-//! and has not answered in time is dropped, and what it may still do is made harmless: the next change of each
-//! record it was about gives that record another version.
+//! Every request is answered, whatever the store does: a request that was sent within the store's timeout, one that
+//! waits for a session within the connect timeout, and one in a burst within [`CROWDED`]. A session that does not
+//! answer in time is dropped. Its pending requests are made harmless: the next change of each record involved gives
+//! that record another version.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -32,13 +32,13 @@ use crate::protocol::instant::Instant;
 use crate::protocol::restart::quarantined_until;
 use crate::settings::RestartGuard;
 
-/// How long a lane whose handle is gone goes on trying to deliver releases.
+/// How long a task whose handle is gone goes on trying to deliver releases.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// So many timeouts a request may stand in a crowd before it is sent.
+/// The longest time that a request may wait in a burst before it is sent, in store timeouts.
 const CROWDED: u32 = 10;
 
-/// After this much silence the store is asked for a sign of life, and for its clock.
+/// After this much silence the store is asked for its clock, to check that it still answers.
 const IDLE: Duration = Duration::from_secs(2);
 
 /// Runs until the handle is gone and nothing is left to deliver.
@@ -46,8 +46,8 @@ pub(super) fn run<S: Store>(
     shared: Arc<Shared<S>>,
     number: usize,
 ) -> impl Future<Output = ()> + Send + 'static {
-    // Made here and not when first polled: a runtime that is shutting down drops the task
-    // without a poll, and who waits in the mailbox must hear of that as well.
+    // Created here and not at the first poll: a runtime that is shutting down drops the task without polling it, and
+    // the requests in the mailbox must be answered then as well.
     let mut lane = Lane::new(shared, number);
     async move { lane.run().await }
 }
@@ -59,34 +59,34 @@ struct Lane<S: Store> {
     shelf: Shelf,
     sweep: Sweep,
     time: StoreTime,
-    /// The last stamp. Counted from chance on and not from the version: a record that was removed and made anew must
+    /// The last stamp. It starts at random instead of at the version: a record that was removed and created again must
     /// not look as it did before.
     stamp: u64,
     back_off: BackOff,
-    /// Until when requests wait for a session instead of being refused, and when that began last.
+    /// Until when requests wait for a session instead of being refused, and when such a wait last began.
     patience: Option<Instant>,
     patient_at: Instant,
     /// Why there is no session.
     fault: Fault,
     closed_at: Option<Instant>,
-    /// What the session is at work on.
+    /// The jobs in progress.
     jobs: Vec<Job>,
-    /// The records of the change that it has been asked for and has not answered.
+    /// The records of changes that the session has been sent and has not answered.
     risky: Vec<Name>,
     batch: Vec<Queued>,
-    /// When each election that is watched is to be asked for again.
+    /// When each observed election must be asked for again.
     watched: BTreeMap<Arc<[u8]>, Instant>,
 }
 
-/// A session, and what its server said of itself.
+/// A session, and what its server reported of itself.
 struct Online<C> {
     session: C,
     run: ServerRun,
-    /// What earlier runs wrote counts as well.
+    /// Whether values written in earlier runs count as well.
     lasts: bool,
     quarantined_until: Instant,
     since: Instant,
-    /// When the store was last heard.
+    /// When the store last answered.
     heard: Instant,
 }
 
@@ -94,7 +94,7 @@ impl<S: Store> Lane<S> {
     fn new(shared: Arc<Shared<S>>, number: usize) -> Self {
         let context = shared.context();
         let now = context.runtime.now();
-        // The jitter parts processes, and lanes of one.
+        // The jitter differs between processes, and between the sessions of one.
         let mut seed = [0; 8];
         context.runtime.random(&mut seed);
         let seed = u64::from_le_bytes(seed);
@@ -143,7 +143,7 @@ impl<S: Store> Lane<S> {
         }
     }
 
-    /// When the handle is gone the lane is over as soon as nothing is left to deliver, or cannot be delivered for
+    /// Whether the task may end: the handle is gone, and nothing is left to deliver, or could not be delivered for
     /// [`LINGER`].
     fn is_over(&mut self) -> bool {
         let mailbox = &self.shared.lanes[self.number];
@@ -168,7 +168,7 @@ impl<S: Store> Lane<S> {
         self.greet(session, greeting)
     }
 
-    /// Takes in what the server says of itself.
+    /// Applies the server's greeting.
     fn greet(
         &mut self,
         session: S::Session,
@@ -195,7 +195,7 @@ impl<S: Store> Lane<S> {
         }
         tracing::debug!(node = %name, lane = self.number, "connected");
         self.time.forget();
-        // Before anything is decided: what is known of a record may need no question.
+        // Before decisions, because a decision from the known state needs no request.
         self.time.learn_date(session.date(), now);
         if greeting.uptime.is_some() {
             self.shelf.doubt_all();
@@ -210,7 +210,7 @@ impl<S: Store> Lane<S> {
         })
     }
 
-    /// Without a session: waits for that until then, and refuses who comes once there is no patience left.
+    /// Waits for a future without a session, until `until`. Refuses new requests once they may not wait any longer.
     async fn wait_apart<T>(&mut self, until: Instant, what: impl Future<Output = T>) -> Option<T> {
         let mut what = pin!(what);
         let shared = self.shared.clone();
@@ -243,7 +243,7 @@ impl<S: Store> Lane<S> {
         }
     }
 
-    /// The session is gone, or none came about: how long to wait before the next.
+    /// Handles the loss of the session, or the failure to open one. Returns the pause before the next try.
     fn lose(&mut self, fault: Fault, lived: Option<Duration>) -> Duration {
         let (now, node) = (self.now(), self.shared.store.name());
         if lived.is_some() {
@@ -257,8 +257,8 @@ impl<S: Store> Lane<S> {
             (None, fault) | (_, fault @ (Fault::Stalled | Fault::Down(_))) => fault,
             (Some(_), fault) => Fault::Down(fault.to_string().into()),
         };
-        // A restart is over in a moment: requests wait that long, but not for a server that has
-        // stopped answering, and not time and again.
+        // A restart takes only a moment, so requests wait for it. They do not wait for a server that has stopped
+        // answering, nor again and again.
         let again = now.saturating_since(self.patient_at) < STEADY;
         if lived.is_some() {
             self.patience = None;
@@ -270,7 +270,7 @@ impl<S: Store> Lane<S> {
         pause
     }
 
-    /// Answers everything that waits with why there is no session.
+    /// Answers all waiting requests with the reason why there is no session.
     fn refuse_all(&mut self) {
         let fault = self.fault.clone();
         self.shared.lanes[self.number].take(usize::MAX, &mut self.batch);
@@ -280,7 +280,7 @@ impl<S: Store> Lane<S> {
         }
     }
 
-    /// With a session: serves what comes, until the session is lost, or the lane is over.
+    /// Serves requests with a session, until the session is lost or the task may end.
     async fn talk(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
         while !self.is_over() {
             let (guarded, heard) = (online.quarantined_until, online.heard);
@@ -312,7 +312,7 @@ impl<S: Store> Lane<S> {
                 self.sweep(online).await?;
             }
             if self.time.is_date_old(self.now()) {
-                // A new session asks for it; what comes meanwhile waits for that.
+                // A new session needs the clock first. Requests wait for that.
                 self.patience = Some(self.now() + limit);
                 *online = self.connect().await?;
                 self.patience = None;
@@ -321,7 +321,7 @@ impl<S: Store> Lane<S> {
         Ok(())
     }
 
-    /// The store has answered what it was asked at `asked`: takes in what time it is there. Returns the present time.
+    /// Applies the time that an answer carries; the store was asked at `asked`. Returns the present time.
     fn heard(
         &mut self,
         online: &Online<S::Session>,
@@ -334,7 +334,7 @@ impl<S: Store> Lane<S> {
         heard
     }
 
-    /// Removes some of what is of no use any more, and looks for more.
+    /// Removes some obsolete records, and looks for more.
     async fn sweep(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
         let shared = self.shared.clone();
         let mut limit = Limit::new(
@@ -347,7 +347,7 @@ impl<S: Store> Lane<S> {
 
     async fn sweep_some(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
         let now = self.now();
-        // A clock that was not heard for long says nothing: next time.
+        // The time is unknown if the clock has not been read for long: do not remove anything now.
         let time = self.time.now(now).map_or(0, |(least, _)| least);
         let date = self.time.removal_date(now);
         let over = self.sweep.over(now, (time, date), &self.shelf);
@@ -357,7 +357,7 @@ impl<S: Store> Lane<S> {
             }
             online.session.remove(&over).await?;
         }
-        // One of the lanes is enough for that.
+        // One session is enough for that.
         if *self.shared.pager.get_or_init(|| self.number) != self.number || !self.shelf.has_room() {
             return Ok(());
         }
@@ -374,7 +374,7 @@ impl<S: Store> Lane<S> {
         Ok(())
     }
 
-    /// Waits for something to do, and sorts it into jobs. What is about all records stays in the batch.
+    /// Waits for requests, and sorts them into jobs. Requests about all records stay in the batch.
     async fn gather(&mut self, guarded: Instant, heard: Instant) {
         let shared = self.shared.clone();
         let mailbox = &shared.lanes[self.number];
@@ -385,7 +385,7 @@ impl<S: Store> Lane<S> {
             self.owed.keep(&queued);
             queued.answer(Err(Fault::Overloaded));
         }
-        // No more than one commit carries: all of it has to be done within one timeout.
+        // Not more than one commit carries, because everything must be done within one timeout.
         let most = shared.traits.batch.max(2);
         self.batch.extend(self.owed.take(most / 2, now));
         let room = most - self.batch.len();
@@ -420,7 +420,7 @@ impl<S: Store> Lane<S> {
         self.batch = apart;
     }
 
-    /// Asks again for elections that are watched: the store forgets who does not.
+    /// Asks again for observed elections, because the store forgets observers that do not ask.
     fn watch_again(&mut self, now: Instant) {
         let due = self.watched.iter().filter(|(_, at)| **at <= now);
         let due: Vec<Arc<[u8]>> = due.map(|(key, _)| key.clone()).collect();
@@ -431,7 +431,7 @@ impl<S: Store> Lane<S> {
         }
     }
 
-    /// Does all jobs; without any, asks for a sign of life.
+    /// Executes all jobs; without any, asks for the clock to check that the store answers.
     async fn serve(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
         self.shelf.turn();
         if self.jobs.is_empty() && self.batch.is_empty() {
@@ -473,8 +473,8 @@ impl<S: Store> Lane<S> {
         self.list(online).await
     }
 
-    /// Others have changed the records each time before these jobs did: the store is well, and they left nothing. They
-    /// end before their time does, which would cost the session.
+    /// Ends jobs whose records others changed before each of their tries. The store is well, and the jobs have left
+    /// nothing behind. They end before their timeout, which would cost the session.
     fn step_back(&mut self) {
         for asked in std::mem::take(&mut self.jobs)
             .into_iter()
@@ -485,7 +485,7 @@ impl<S: Store> Lane<S> {
         }
     }
 
-    /// Reads the records that are not known well enough.
+    /// Reads the records whose known state is not good enough.
     async fn read(&mut self, online: &mut Online<S::Session>, clock: bool) -> Result<(), Fault> {
         let now = self.now();
         let no_time = self.time.now(now).is_none();
@@ -518,8 +518,8 @@ impl<S: Store> Lane<S> {
         Ok(())
     }
 
-    /// Answers everything that is asked about a record. Of a message about several locks the others are asked for by
-    /// themselves.
+    /// Answers all requests about a record with a fault. The other locks of a message about several locks are asked for
+    /// by themselves.
     fn answer_all_of(&mut self, name: &Name, fault: &Fault) {
         let of = |job: &Job| job.names.contains(name);
         let (odd, rest) = std::mem::take(&mut self.jobs).into_iter().partition(of);
@@ -542,7 +542,7 @@ impl<S: Store> Lane<S> {
         }
     }
 
-    /// Commits what has been decided. What is stale is decided once more.
+    /// Commits the decided jobs. Stale ones are decided once more.
     async fn change(
         &mut self,
         online: &mut Online<S::Session>,
@@ -561,7 +561,7 @@ impl<S: Store> Lane<S> {
         let mut done = Vec::new();
         for chunk in commits.chunks(self.shared.traits.batch.max(1)) {
             let changes = chunk.iter().flat_map(|commit| &commit.changes);
-            // Those of earlier chunks as well: what of them is done is not said before all is.
+            // Including those of earlier chunks: a result is reported only when all chunks are done.
             self.risky.extend(changes.map(|change| change.name.clone()));
             let asked = self.now();
             let Clocked { what, clock } = online.session.commit(chunk).await?;
@@ -595,7 +595,7 @@ impl<S: Store> Lane<S> {
         Ok(())
     }
 
-    /// Takes out what wakes this very process.
+    /// Removes and returns the wake-ups of this process.
     fn own(&self, commit: &mut Commit) -> Vec<Vec<u8>> {
         let Some(subscriber) = self.shared.subscriber.get() else {
             return Vec::new();
@@ -614,7 +614,7 @@ impl<S: Store> Lane<S> {
         }
     }
 
-    /// Passes the answers of a job on.
+    /// Delivers the answers of a job.
     fn finish(&mut self, job: Job, online: &Online<S::Session>) {
         let now = self.now();
         for Asked { queued, answer } in job.asked {
@@ -640,7 +640,7 @@ impl<S: Store> Lane<S> {
         }
     }
 
-    /// How far somebody of this process stands from its turn, for a listener that looks.
+    /// Records the position of a local waiter in the queue, for a listener that polls.
     fn note_place(&self, request: &Request, answer: &Result<Answer, Fault>) {
         let (claim, ahead) = match (request, answer) {
             (Request::Acquire { claim, .. }, Ok(Answer::Granted { .. }))
@@ -655,7 +655,7 @@ impl<S: Store> Lane<S> {
         }
     }
 
-    /// Names records page by page.
+    /// Lists records page by page.
     async fn list(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
         while let Some(queued) = self.batch.last() {
             let Request::List { page } = &queued.request else {
@@ -703,7 +703,7 @@ impl<S: Store> Lane<S> {
         }
     }
 
-    /// The session is given up: answers what it was at work on, and notes what it may still do.
+    /// Gives up the session: answers the jobs in progress, and records which changes may still take effect.
     fn abandon(&mut self, fault: &Fault) {
         let risky = std::mem::take(&mut self.risky);
         for name in &risky {
@@ -733,8 +733,7 @@ impl<S: Store> Lane<S> {
     }
 }
 
-/// What is left is answered, and the mailbox is without a reader again: also when the runtime is
-/// shut down under it.
+/// Answers the remaining requests, and returns the mailbox, even if the runtime is shut down while the task runs.
 impl<S: Store> Drop for Lane<S> {
     fn drop(&mut self) {
         let gone = Fault::Disconnected("its connection was shut down".into());

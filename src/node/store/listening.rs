@@ -1,4 +1,4 @@
-//! What of one store somebody of this process waits for.
+//! What this process listens for at one store
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,10 @@ use super::names::Name;
 use super::pace::{Pace, Pacer};
 use crate::protocol::instant::Instant;
 
-/// So many behind the first in line are told that their turn is near.
+/// This number of waiters behind the first are notified that they are close.
 pub(crate) const NEAR: usize = 2;
 
-/// What is listened for.
+/// What a process listens for
 #[derive(Default)]
 pub(super) struct Listening {
     state: Mutex<State>,
@@ -22,25 +22,25 @@ pub(super) struct Listening {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// The records that are listened for.
+    /// The records to listen for.
     wanted: BTreeMap<Name, Wanted>,
-    /// The elections whose new leaders are listened for.
+    /// The elections to listen for.
     pub(super) watched: HashSet<Name>,
-    /// A task listens.
+    /// Whether a task listens.
     pub(super) runs: bool,
     closed: bool,
 }
 
-/// What is known of a wait.
+/// The known state of a waiter.
 struct Wanted {
-    /// Until when the record is listened for.
+    /// Until when to listen for the record.
     until: Instant,
-    /// How many stand before us, as far as we were told; none once nobody waits any more.
+    /// The number of waiters before ours, as last reported; `None` once ours does not wait any more.
     ahead: Option<u64>,
 }
 
 impl State {
-    /// Somebody asks for these, and stands in line.
+    /// Listens for these records until `until`, for a queued waiter.
     pub(super) fn want(&mut self, names: Vec<Name>, until: Instant) {
         for name in names {
             let ahead = Some(u64::MAX);
@@ -57,7 +57,7 @@ impl State {
             Some(_) => Pace::Next,
         };
         let paces = self.wanted.values().map(of);
-        // News of a leader may take a moment.
+        // Notifications of a new leader may take a moment.
         let watches = (!self.watched.is_empty()).then_some(Pace::Waiting);
         paces.chain(watches).max().unwrap_or(Pace::Idle)
     }
@@ -68,13 +68,13 @@ impl Listening {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The handle is gone.
+    /// Records that the handle is gone.
     pub(super) fn close(&self) {
         self.state().closed = true;
         self.over.notify_one();
     }
 
-    /// So many stand before us there; none: we do not wait any more.
+    /// Records the number of waiters before ours; `None` if ours does not wait any more.
     pub(super) fn stand(&self, names: &[Name], ahead: Option<u64>) {
         let mut state = self.state();
         for name in names {
@@ -85,23 +85,23 @@ impl Listening {
         self.pacer.set(state.pace());
     }
 
-    /// Our turn there is near.
+    /// Records that our waiter is close to the front.
     pub(super) fn draw_near(&self, name: &Name) {
         let mut state = self.state();
         if let Some(wanted) = state.wanted.get_mut(name) {
-            // Not for who does not wait any more.
+            // Ignore waiters that do not wait any more.
             wanted.ahead = wanted.ahead.map(|ahead| ahead.min(NEAR as u64));
         }
         self.pacer.set(state.pace());
     }
 
-    /// What was wanted or watched may be another now.
+    /// Recomputes the pace after a change.
     pub(super) fn repace(&self) {
         let pace = self.state().pace();
         self.pacer.set(pace);
     }
 
-    /// Whether there is anything to listen for. Who is told that there is not must end.
+    /// Whether there is anything to listen for. If not, the listening task must end.
     pub(super) fn goes_on(&self, now: Instant) -> bool {
         let mut state = self.state();
         state.wanted.retain(|_, wanted| now < wanted.until);
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(pace(), Pace::Waiting);
         listening.draw_near(&a);
         assert_eq!(pace(), Pace::Next);
-        // Who asks again has not lost its place.
+        // A waiter that asks again has not lost its place.
         listening.state().want(vec![a.clone()], until);
         listening.repace();
         assert_eq!(pace(), Pace::Next);
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(pace(), Pace::Waiting, "the other one waits");
         listening.stand(std::slice::from_ref(&b), None);
         assert_eq!(pace(), Pace::Idle);
-        // Told too late.
+        // Notified too late.
         listening.draw_near(&a);
         assert_eq!(pace(), Pace::Idle);
         listening.state().watched.insert(b);

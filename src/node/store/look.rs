@@ -1,5 +1,4 @@
-//! What an inspection of a store says beside what the store says of itself: whether another master is the same
-//! server, and whether it may vote.
+//! Adds to the inspection of a store: whether another master is the same server, and whether the master may vote.
 
 use std::sync::Arc;
 

@@ -1,9 +1,8 @@
 //! A master made of a store that keeps records and changes them by compare-and-set.
 //!
-//! What a lock needs to be decided is decided here, by the same state machine that the
-//! [master in memory](super::memory) is, over the state in the record of the resource. So there is one copy of the
-//! rules for all stores, no row is ever locked while a client thinks, and what a lost session may still do finds
-//! another version and does nothing.
+//! This module decides all operations with the state machine of the [master in memory](super::memory), over the state
+//! in the record of the resource. So there is one copy of the rules for all stores, no row is locked while a client
+//! decides, and a late change of a lost session finds another version and has no effect.
 
 mod contract;
 #[cfg(any(test, feature = "testing"))]

@@ -1,4 +1,4 @@
-//! In which record of a store what belongs to a lock is kept.
+//! Which record of a store holds the data of a lock.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::node::{Claim, Request};
 /// The name of a record.
 pub(super) type Name = Arc<[u8]>;
 
-/// The record of a lock key: its own, or that of the semaphore whose slot it is.
+/// The record of a lock key: its own, or that of the semaphore for a slot.
 pub(super) fn of_lock(key: &[u8]) -> Name {
     keys::line_of(key).into()
 }
@@ -26,7 +26,7 @@ pub(super) fn of_claim(claim: &Claim) -> Vec<Name> {
     names
 }
 
-/// The records that a request is about, each once; none where it is about all.
+/// The records of a request, each once; empty if the request is about all records.
 pub(super) fn of_request(request: &Request) -> Vec<Name> {
     let mut names = match request {
         Request::Acquire { claim, .. }

@@ -14,16 +14,16 @@ use crate::node::inspection::Inspection;
 use crate::node::{Abilities, Context, Fault, Node, NodeName, Reply, Request, Scope, Subscriber};
 use crate::runtime::BoxFuture;
 
-/// A master made of a [`Store`]: a record a resource, decided here and changed by compare-and-set.
+/// A master made of a [`Store`]: one record per resource, decided by this client and changed by compare-and-set.
 ///
-/// All kinds of lock work on it as they do on Redis. Dropping it closes its queues; what is owed is delivered first,
-/// for a second at most.
+/// All kinds of lock work as they do on Redis. Dropping the node closes its queues; pending releases are delivered
+/// first, for at most a second.
 pub struct StoreNode<S: Store> {
     shared: Arc<Shared<S>>,
 }
 
 impl<S: Store> StoreNode<S> {
-    /// A master of this store. Connects when it is first asked.
+    /// A master on this store. Connects with the first request.
     pub fn new(store: S) -> Self {
         let shared = Arc::new(Shared::new(store));
         Self { shared }
@@ -43,7 +43,7 @@ impl<S: Store> StoreNode<S> {
         }
     }
 
-    /// Which lane a record goes through.
+    /// The number of the session that serves a record.
     fn lane_of(&self, names: &[names::Name]) -> usize {
         let lanes = self.shared.lanes.len();
         let first = names.first().filter(|_| lanes > 1);
@@ -87,7 +87,7 @@ impl<S: Store> Node for StoreNode<S> {
     }
 
     fn subscribe(&self, subscriber: Subscriber) {
-        // A second subscriber is ignored, as the contract says.
+        // By the contract a second subscriber is ignored.
         let _ = self.shared.subscriber.set(subscriber);
     }
 

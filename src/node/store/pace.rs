@@ -1,21 +1,21 @@
-//! How soon somebody of a process may be woken.
+//! How soon a waiter of a process may be woken.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// How soon a wake-up is to be expected at one store: how often a [`Listener`](super::Listener) has to look that
-/// cannot be told.
+/// How soon a wake-up may come at one store. It determines how often a [`Listener`](super::Listener) that polls should
+/// do so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pace {
-    /// Nobody of the process waits any more, though somebody may come back soon.
+    /// No waiter in this process at the moment.
     Idle,
-    /// Somebody waits, and others go before.
+    /// A waiter is queued, with others before it.
     Waiting,
-    /// Somebody stands next in line, or nearly.
+    /// A waiter is the next one, or nearly.
     Next,
 }
 
-/// Tells the present [`Pace`], from any thread.
+/// Reports the present [`Pace`]; usable from any thread.
 #[derive(Clone, Debug)]
 pub struct Pacer(Arc<AtomicU8>);
 
@@ -26,7 +26,7 @@ impl Default for Pacer {
 }
 
 impl Pacer {
-    /// What it is now.
+    /// The present pace.
     pub fn pace(&self) -> Pace {
         match self.0.load(Ordering::Relaxed) {
             0 => Pace::Idle,

@@ -1,4 +1,4 @@
-//! What handle, lanes and listener of one store share.
+//! The state that handle, sessions and listener of one store share.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::node::actor::trust::Acquaintance;
 use crate::node::{Context, Subscriber};
 use crate::runtime::Tokio;
 
-/// The longest ttl where nobody has said any, as in tests that ask one node.
+/// The longest ttl if none is configured, as in tests with a single node.
 const MAX_TTL: Duration = Duration::from_secs(30);
 
 pub(super) struct Shared<S> {
@@ -19,9 +19,9 @@ pub(super) struct Shared<S> {
     pub(super) lanes: Box<[Mailbox]>,
     pub(super) acquaintance: Acquaintance,
     pub(super) listening: Listening,
-    /// Which lane looks at records that nobody has asked for: the first that comes to it.
+    /// The session that looks for obsolete records: the first one that starts to.
     pub(super) pager: OnceLock<usize>,
-    /// Who hears the wake-ups; unset where nobody waits in order.
+    /// Receives the wake-ups; unset if no client of this process queues.
     pub(super) subscriber: OnceLock<Subscriber>,
     context: OnceLock<Context>,
 }
@@ -42,7 +42,7 @@ impl<S: Store> Shared<S> {
     }
 
     pub(super) fn settle(&self, context: &Context) {
-        // What was said first stays.
+        // The first context stays.
         let _ = self.context.set(context.clone());
     }
 

@@ -8,31 +8,31 @@ use super::names::Name;
 use crate::node::memory::Master;
 use crate::node::memory::items::Item;
 
-/// So many records are remembered; beyond that all are forgotten that nobody has asked for lately. A record that
-/// has been forgotten is read once more, and what is dead in one whose store has no clock is waited for once more.
+/// The number of records to remember. Beyond it, all records that were not used lately are forgotten. A forgotten
+/// record is read again, and at a store without a clock the wait for its expired items starts again.
 const MOST: usize = 16_384;
 
-/// What one lane knows of its records.
+/// The records that one session knows.
 #[derive(Default)]
 pub(super) struct Shelf {
     records: HashMap<Name, Shelved>,
-    /// Those of which something that was asked may still take effect: they are changed before anything is said of them.
+    /// Records with a change that may still take effect. They are changed before any answer is based on them.
     dirty: HashMap<Name, u64>,
-    /// Counts rounds: what was read or written in the present one is fresh.
+    /// The number of the round: records read or written in this round are fresh.
     round: u64,
 }
 
 struct Shelved {
     version: u64,
     kept: Vec<Kept>,
-    /// In which round it was read or written last.
+    /// The round in which it was last read or written.
     seen: u64,
-    /// Another session may have changed it: to be read again, though its times still help.
+    /// Another session may have changed it. It must be read again, but its known times remain useful.
     doubtful: bool,
 }
 
 impl Shelved {
-    /// Whether the next change of it would leave nothing, and no counter is needed at that date.
+    /// Whether the next change of the record would leave nothing in it, and no counter is needed at that date.
     fn is_over(&self, now: u64, date: Option<u64>) -> bool {
         let items = || self.kept.iter().map(|kept| &kept.item);
         let needed = |item: &Item| date.is_some_and(|date| item.is_counter_needed_at(date));
@@ -46,7 +46,7 @@ impl Shelved {
 }
 
 impl Shelf {
-    /// Another batch: nothing is fresh any more.
+    /// Starts another batch: no record is fresh any more.
     pub(super) fn turn(&mut self) {
         self.round += 1;
         if self.records.len() > MOST {
@@ -59,18 +59,18 @@ impl Shelf {
         }
     }
 
-    /// In which round this is.
+    /// The number of the round.
     pub(super) fn round(&self) -> u64 {
         self.round
     }
 
-    /// Whether records may be remembered that nobody has asked for.
+    /// Whether records may be remembered that no request was about.
     pub(super) fn has_room(&self) -> bool {
         self.records.len() < MOST / 2
     }
 
-    /// Records in which nothing is of use any more at that time, and no counter at that date, where the store dates its
-    /// changes; with their versions. Nobody has asked for them since that round.
+    /// Records, with their versions, that are obsolete at that time: all items are over, no counter is needed at that
+    /// date (for stores that date their changes), and no request was about them since that round.
     pub(super) fn over(
         &self,
         (now, date): (u64, Option<u64>),
@@ -87,12 +87,12 @@ impl Shelf {
             .collect()
     }
 
-    /// It is gone, or is another one by now.
+    /// Forgets a record that is gone, or has been replaced by now.
     pub(super) fn forget(&mut self, name: &Name) {
         self.records.remove(name);
     }
 
-    /// All that is known of these records; none where one of them must be read.
+    /// The known state of these records; `None` if one of them must be read.
     pub(super) fn all(&self, names: &[Name]) -> Option<Vec<(u64, &[Kept])>> {
         let one = |name: &Name| {
             let shelved = self.records.get(name).filter(|shelved| !shelved.doubtful)?;
@@ -101,7 +101,7 @@ impl Shelf {
         names.iter().map(one).collect()
     }
 
-    /// Whether all of them were read or written in this round.
+    /// Whether all of these records were read or written in this round.
     pub(super) fn are_fresh(&self, names: &[Name]) -> bool {
         let fresh = |name: &Name| {
             let shelved = self.records.get(name);
@@ -110,32 +110,32 @@ impl Shelf {
         names.iter().all(fresh)
     }
 
-    /// Whether something that was asked may still take effect on it.
+    /// Whether a change of the record may still take effect.
     pub(super) fn is_dirty(&self, name: &Name) -> bool {
         self.dirty.contains_key(name)
     }
 
-    /// Something that was asked may take effect later, or never.
+    /// Records that a change of the record may take effect later, or never.
     pub(super) fn soil(&mut self, name: &Name) {
         self.dirty.insert(name.clone(), self.round);
         self.doubt(name);
     }
 
-    /// Another session has been here.
+    /// Records that another session may have changed the record.
     pub(super) fn doubt(&mut self, name: &Name) {
         if let Some(shelved) = self.records.get_mut(name) {
             shelved.doubtful = true;
         }
     }
 
-    /// The server may have forgotten what it was told last, and then other changes have the same versions.
+    /// The server may have forgotten its last changes, and then other changes can have the same versions.
     pub(super) fn doubt_all(&mut self) {
         for shelved in self.records.values_mut() {
             shelved.doubtful = true;
         }
     }
 
-    /// A record has been read at `now`; false where it holds what no version of this library wrote.
+    /// Stores a record that was read at `now`. Returns `false` if no version of this library wrote it.
     pub(super) fn read(&mut self, name: &Name, record: &Record, now: u64) -> bool {
         let known = self.records.get(name);
         let known = known.map_or(&[][..], |shelved| &shelved.kept);
@@ -146,7 +146,7 @@ impl Shelf {
         true
     }
 
-    /// A record has been read at `now` that nobody has asked for.
+    /// Stores a record that was read at `now` although no request was about it.
     pub(super) fn glance(&mut self, name: &Name, record: &Record, now: u64) {
         let seen = self.records.get(name).map_or(0, |shelved| shelved.seen);
         if self.read(name, record, now)
@@ -156,7 +156,7 @@ impl Shelf {
         }
     }
 
-    /// A change of it is done: nothing older can take effect any more.
+    /// Stores the result of a change. No older change can take effect any more.
     pub(super) fn wrote(&mut self, name: &Name, version: u64, kept: Vec<Kept>) {
         self.dirty.remove(name);
         self.put(name, version, kept);
@@ -183,7 +183,7 @@ mod tests {
         number.to_be_bytes().as_slice().into()
     }
 
-    /// What a record holds in which one key lives until then.
+    /// The content of a record with one key that lives until then.
     fn lease(until: u64) -> Vec<Kept> {
         let item = Item {
             id: Id::of(Kind::Text, b"nightly", b""),

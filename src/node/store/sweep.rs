@@ -1,8 +1,9 @@
-//! Removing records in which nothing is of use any more, a few at a time.
+//! Removes obsolete records, a few at a time.
 //!
-//! Who has used a record removes it when all in it is over, and nobody has asked for it here for a while; of the others a
-//! page is looked at now and then. Each is removed by its version, and holds nothing that the next change of it would
-//! not drop: so it does not matter who removes it, when, how often, or whether it is done late.
+//! A client removes records that it has used when all items in them are over and it has not used them for a while. It
+//! also checks a page of the other records now and then. A removal names the record's version, and the record holds
+//! nothing that its next change would keep. So it does not matter which client removes it, when, how often, or how
+//! late.
 
 use std::time::Duration;
 
@@ -10,26 +11,26 @@ use super::names::Name;
 use super::shelf::Shelf;
 use crate::protocol::instant::Instant;
 
-/// About how often a lane sweeps.
+/// About how often a session removes records.
 const EVERY: Duration = Duration::from_secs(30);
 
-/// So many records are removed at a time.
+/// The number of records that are removed at a time.
 const MOST: usize = 16;
 
-/// So many records are looked at besides.
+/// The number of other records that are checked at a time.
 pub(super) const PAGE: u32 = 64;
 
-/// When one lane sweeps, and how far it has come.
+/// When one session removes records, and how far its scan has come.
 pub(super) struct Sweep {
     at: Instant,
-    /// The round of the shelf in which it swept last.
+    /// The round of the last removal.
     since: u64,
     /// Where the next page begins.
     page: u64,
 }
 
 impl Sweep {
-    /// Begins at another time in each process, and each lane.
+    /// Starts at a random time for each process and session.
     pub(super) fn new(now: Instant, seed: u64) -> Self {
         Self {
             at: now + EVERY + EVERY.mul_f64((seed % 1_000) as f64 / 1_000.0),
@@ -42,7 +43,7 @@ impl Sweep {
         now >= self.at
     }
 
-    /// What is to be removed now, at a time that the store has certainly reached, and at that date.
+    /// The records to remove now, at a time that the store has certainly reached, and at that date.
     pub(super) fn over(
         &mut self,
         now: Instant,
@@ -59,7 +60,7 @@ impl Sweep {
         self.page
     }
 
-    /// So many records were on the page.
+    /// Records how many records the page had.
     pub(super) fn looked(&mut self, found: usize) {
         let more = found >= PAGE as usize;
         self.page = if more { self.page + found as u64 } else { 0 };

@@ -1,4 +1,4 @@
-//! A store in memory, as the model of all stores: for tests, and for simulations.
+//! A store in memory, as the model of all stores, for tests and simulations.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use crate::node::{Fault, NodeName, ServerRun};
 pub struct Table {
     name: NodeName,
     traits: Traits,
-    /// Whether it has a clock of its own.
+    /// Whether it has its own clock.
     clocked: bool,
     /// Whether it dates its changes.
     dated: bool,
@@ -29,13 +29,13 @@ pub struct Table {
 #[derive(Debug, Default)]
 struct State {
     records: BTreeMap<Vec<u8>, Record>,
-    /// Versions never come again.
+    /// The last version; versions are never used again.
     last: u64,
     words: BTreeMap<Arc<str>, VecDeque<Vec<u8>>>,
 }
 
 impl Table {
-    /// An empty store, with a clock of its own, or without one but with dates of its changes.
+    /// An empty store, either with its own clock, or without one but with dates of its changes.
     pub fn new(name: &str, clocked: bool) -> Self {
         Self {
             name: NodeName::new(name),
@@ -47,7 +47,7 @@ impl Table {
         }
     }
 
-    /// The same, without dates of its changes.
+    /// Removes the dates of changes.
     #[must_use]
     pub fn undated(self) -> Self {
         Self {
@@ -56,14 +56,14 @@ impl Table {
         }
     }
 
-    /// The same, whose work is shared by this many sessions.
+    /// Sets the number of sessions.
     #[must_use]
     pub fn lanes(self, lanes: usize) -> Self {
         let traits = self.traits.clone().lanes(lanes);
         Self { traits, ..self }
     }
 
-    /// The same, waking nobody.
+    /// Declares that the store wakes nobody.
     #[must_use]
     pub fn without_wakes(self) -> Self {
         let traits = self.traits.clone().without_wakes();
@@ -186,7 +186,7 @@ impl Session for Table {
     }
 }
 
-/// Hears what one process is told.
+/// Receives the wake-ups of one process.
 #[derive(Debug)]
 pub struct TableListener {
     table: Table,

@@ -1,33 +1,33 @@
-//! What time it is at the store.
+//! The time at the store.
 
 use crate::protocol::instant::Instant;
 
 use super::kept::{Clock, LATEST};
 use crate::node::memory::Dates;
 
-/// How far the rates of two clocks differ at most, in parts of a thousand: what a lease allows for as well.
+/// By how much the rates of two clocks may differ, in parts per thousand. The same as the default of a lease's drift.
 const RATE: u64 = 10;
 
-/// How long a date from the store is used, in microseconds: half of the time for which a counter is kept. So a client that
-/// still uses a date from before a correction finds every counter that others have drawn since.
+/// How long a date from the store is used, in microseconds: half of the time for which a counter is kept. So a client
+/// that still uses a date from before a correction finds every counter that others have written since.
 const DATED: u64 = 43_200_000_000;
 
-/// A look at the server's clock is good for so long, in microseconds.
+/// How long a reading of the server's clock is used, in microseconds.
 const STALE: u64 = 10_000_000;
 
 /// The clock by which the records of a store are read and written.
 pub(super) struct StoreTime {
-    /// What the wall clock showed at `origin`: where a store has no clock, that of this process begins there.
+    /// The wall clock at `origin`. For a store without a clock, the clock of this process starts there.
     wall: u64,
     origin: Instant,
     looked: Option<Look>,
-    /// The store has no clock of its own.
+    /// Whether the store has no clock.
     own: bool,
-    /// The last date that such a store gave one of its changes, and when it was heard.
+    /// The last date that such a store gave a change, and when it was received.
     dated: Option<(u64, Instant)>,
 }
 
-/// What the server's clock showed at some moment between two of ours.
+/// The time of the server's clock at some moment between two of ours.
 #[derive(Clone, Copy)]
 struct Look {
     shown: u64,
@@ -46,7 +46,7 @@ impl StoreTime {
         }
     }
 
-    /// The store was asked and has answered.
+    /// Applies the time of an answer.
     pub(super) fn learn(&mut self, shown: Option<u64>, asked: Instant, heard: Instant) {
         match shown {
             Some(shown) => {
@@ -60,7 +60,7 @@ impl StoreTime {
         }
     }
 
-    /// The last change of this session that the store has answered by now has this date.
+    /// Applies the date of the last change of this session that the store has answered.
     pub(super) fn learn_date(&mut self, date: Option<u64>, heard: Instant) {
         let date = date.map(|date| date.min(LATEST));
         if date != self.dated.map(|(known, _)| known) {
@@ -68,13 +68,14 @@ impl StoreTime {
         }
     }
 
-    /// Another session: maybe another server.
+    /// Forgets everything for a new session, which may be with another server.
     pub(super) fn forget(&mut self) {
         self.looked = None;
         self.dated = None;
     }
 
-    /// The clock that numbers are drawn by, and never that of this process: the next client's may be behind it.
+    /// The clock for fencing numbers. It is never that of this process, because the next client's clock may be behind
+    /// it.
     pub(super) fn dates(&self, now: Instant) -> Dates {
         match self.dated {
             _ if !self.own => Dates::Own,
@@ -83,14 +84,14 @@ impl StoreTime {
         }
     }
 
-    /// Whether the store has to be asked for the date again: it may have been put right since.
+    /// Whether the store must be asked for the date again, because it may have been corrected since.
     pub(super) fn is_date_old(&self, now: Instant) -> bool {
         self.dated
             .is_some_and(|(_, heard)| micros(now, heard) > DATED)
     }
 
-    /// By which date counters are removed, where the store dates its changes: the earlier one of its own and of this
-    /// process's clock, for either may be wrong.
+    /// The date by which counters are removed, for a store that dates its changes: the earlier of its date and of this
+    /// process's clock, because either may be wrong.
     pub(super) fn removal_date(&self, now: Instant) -> Option<u64> {
         match self.dates(now) {
             Dates::Shown(date) => Some(date.min(self.wall + micros(now, self.origin))),
@@ -98,8 +99,8 @@ impl StoreTime {
         }
     }
 
-    /// A time that the store's clock has certainly reached, and how much further it may be; none where that is not
-    /// known well enough.
+    /// A time that the store's clock has certainly reached, and by how much it may be ahead of that. `None` if it is
+    /// not known well enough.
     pub(super) fn now(&self, now: Instant) -> Option<(u64, u64)> {
         if self.own {
             let passed = micros(now, self.origin);
@@ -117,7 +118,7 @@ impl StoreTime {
         ))
     }
 
-    /// How what is written now is dated, with a stamp that nothing else has.
+    /// The clock for items that are written now; `stamp` must be unique.
     pub(super) fn clock(&self, slack: u64, stamp: u64) -> Clock {
         if self.own {
             Clock::Own { stamp }
@@ -149,7 +150,7 @@ mod tests {
     fn the_servers_time_is_between_what_is_told_and_that_and_the_slack() {
         let mut time = StoreTime::new(5_000_000, at(0));
         assert_eq!(time.now(at(1)), None, "never looked");
-        // It was read somewhere between 100 and 400.
+        // The clock was read between 100 and 400.
         time.learn(Some(9_000_000), at(100), at(400));
         let (least, slack) = time.now(at(1_000)).expect("just looked");
         assert!(least <= 9_000_600 && least + slack >= 9_000_900);
@@ -199,7 +200,7 @@ mod tests {
         assert_eq!(shown(&time, 500), Some(0));
         time.learn_date(Some(9_000_000), at(400));
         assert_eq!(shown(&time, 700), Some(9_000_300));
-        // Nothing has been changed since: it goes on from when it was heard first.
+        // No change since: the date advances from when it was first received.
         time.learn_date(Some(9_000_000), at(900));
         assert_eq!(shown(&time, 1_000), Some(9_000_600));
         time.learn_date(Some(8_000_000), at(1_000));

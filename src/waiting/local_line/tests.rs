@@ -1,4 +1,4 @@
-//! The lines stepped by hand: no task, and a clock that stands still until it is moved.
+//! The local queues, stepped by hand: no task, and a clock that moves only when the test sets it.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -49,7 +49,7 @@ fn knows(place: &Place) -> Option<Finding> {
     place.told().map(|heard| heard.finding)
 }
 
-/// A clock that is moved by hand.
+/// A clock that the test sets.
 #[derive(Clone, Default)]
 struct Hand(Arc<Nanos>);
 
@@ -127,7 +127,7 @@ fn a_holder_is_known_until_it_passes_its_turn_on() {
         assert!(!lines.is_held(b"job"));
         assert_eq!(poll(front.as_mut()), Some(()));
     }
-    // It knows that the lock was held here last.
+    // It knows that the lock was last held in this process.
     assert_eq!(knows(&next), Some(Finding::Held));
     let holder = next.hold();
     holder.pass_on(b"job");
@@ -147,7 +147,7 @@ fn locks_without_a_place_are_counted() {
     lines.let_go(b"other", None);
     assert!(!lines.is_held(b"job") && !lines.is_held(b"other"));
     assert!(lines.own.is_empty());
-    // Who was never counted takes nothing away.
+    // A lock that was never counted takes nothing away.
     lines.let_go(b"job", None);
     assert!(!lines.is_held(b"job"));
 }
@@ -174,7 +174,7 @@ fn a_try_takes_an_empty_line_and_asks_behind_one_but_not_behind_two() {
     let tries = || lines.enter_if_free(&job()).map_err(|heard| heard.finding);
     let first = tries().expect("free").expect("a place");
     assert!(first.is_front());
-    // The masters will say; also where a front with others behind it knows nothing yet.
+    // The masters decide, even if a front with others behind it knows nothing yet.
     assert!(matches!(tries(), Ok(None)));
     let behind = lines.enter(&job());
     assert!(matches!(tries(), Ok(None)));
@@ -225,7 +225,7 @@ fn who_asks_beside_the_line_lets_others_in_and_is_woken() {
     lines.woken(3, b"job");
     assert_eq!(reader.turn.woken.load(Ordering::Relaxed), 1 << 3);
     assert_eq!(writer.turn.woken.load(Ordering::Relaxed), 1 << 3);
-    // It tells what itself found, and not what the line knows.
+    // It reports what it found itself, not what its queue knows.
     writer.tell(Some(outage()));
     assert_eq!(knows(&reader), None);
     let owner = lines.ask_beside(&job());
@@ -285,12 +285,12 @@ fn who_asks_beside_the_line_of_a_semaphore_keeps_only_those_back_that_came_later
     second.step_aside();
     first.step_back();
     assert!(first.is_first(), "the second came later");
-    // The others of another semaphore are nobody's business here.
+    // A waiter of another semaphore has no effect here.
     let other = Wanted::slot(Permit::new(key("other"), 0, 4));
     let mut other = [(); 2].map(|()| lines.enter(&other));
     other[0].step_aside();
     assert!(!other[1].is_first() && first.is_first());
-    // Twice is once.
+    // A second call changes nothing.
     first.step_back();
     drop(first);
     second.step_aside();
@@ -365,7 +365,7 @@ fn a_majority_of_wake_ups_ends_a_wait_at_once_and_fewer_a_moment_later() {
     let clock = Hand::default();
     let lines = LocalLines::new();
     let place = lines.enter(&job());
-    // The masters 0 and 1 have to be woken: nobody was free before.
+    // Masters 0 and 1 must send a wake-up: none was free before.
     let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(50)));
     assert_eq!(poll(wait.as_mut()), None);
     lines.woken(0, b"other");
@@ -375,7 +375,7 @@ fn a_majority_of_wake_ups_ends_a_wait_at_once_and_fewer_a_moment_later() {
     assert_eq!(poll(wait.as_mut()), None, "the same one twice");
     lines.woken(1, b"job");
     assert_eq!(poll(wait.as_mut()), Some(()));
-    // One of them was free at the last look: then one is enough.
+    // One of them was free at the last attempt: then one wake-up is enough.
     place.forget_wakes();
     let mut wait = pin!(place.woken(&clock, MasterSet::one(2), two(), Hand::at(50)));
     assert_eq!(poll(wait.as_mut()), None);
@@ -383,7 +383,7 @@ fn a_majority_of_wake_ups_ends_a_wait_at_once_and_fewer_a_moment_later() {
     assert_eq!(poll(wait.as_mut()), None, "that very one");
     lines.woken(0, b"job");
     assert_eq!(poll(wait.as_mut()), Some(()));
-    // Nobody else is: a moment after the first.
+    // No other one comes: a moment after the first.
     place.forget_wakes();
     let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(50)));
     clock.set(10);
@@ -400,13 +400,13 @@ fn a_wait_ends_at_its_time_without_any_wake_up() {
     let clock = Hand::default();
     let lines = LocalLines::new();
     let place = lines.enter(&job());
-    // However many are free: nothing has changed there.
+    // No wake-up has come, however many masters were free.
     let mut wait = pin!(place.woken(&clock, MasterSet::first(3), two(), Hand::at(50)));
     clock.set(49);
     assert_eq!(poll(wait.as_mut()), None);
     clock.set(50);
     assert_eq!(poll(wait.as_mut()), Some(()));
-    // Nor is a moment longer waited than that, for the others of a majority.
+    // It does not wait longer for the wake-ups of a majority.
     clock.set(99);
     let mut wait = pin!(place.woken(&clock, MasterSet::default(), two(), Hand::at(100)));
     lines.woken(1, b"job");
