@@ -114,7 +114,7 @@ pub enum AcquireError {
     NoQuorum(Missed),
     /// Outdated configuration: the masters have been replaced, and too many of the masters that were asked give no
     /// votes to clients with this configuration. Neither waiting nor retrying helps: build the `Redlock` with the
-    /// masters that are in force now (`docs/operations.md`, "Masters that change").
+    /// masters that are in force now (`docs/operations.md`, "Changing the masters").
     OtherMasters(Missed),
     /// Lateness: a majority granted the lock, but so slowly that no validity was left.
     TooLate(Missed),

@@ -1,5 +1,5 @@
-//! Marking masters before their first change, so that a server without the mark is known as one that has forgotten, or as
-//! another server than before (docs/protocol.md, section 9).
+//! Writes the generation marker before the masters are first replaced. A server without the marker is then recognised
+//! as one that has forgotten, or as a server other than before (docs/protocol.md, "Generation markers").
 
 use super::{ChangeError, Survey, none};
 use crate::node::change::ClientKind;
@@ -7,21 +7,21 @@ use crate::protocol::mark::Mark;
 use crate::redlock::Redlock;
 
 impl Redlock {
-    /// Writes the generation marker on all masters. Clients then leave out the votes of a master without it for the longest
-    /// ttl. A server that was already running, and takes the place of a master behind its address, has none.
+    /// Writes the generation marker on all masters. From then on clients ignore the votes of a master without it, for
+    /// the longest ttl. Such a master has lost its data, or another server has taken its address.
     ///
-    /// Nothing changes for clients that are connected. The step can be taken again, which restores lost marks.
+    /// Nothing changes for clients that are connected. The step may be repeated to restore lost markers.
     ///
     /// # Errors
     ///
-    /// [`ChangeError::NothingToChange`] over masters that keep no mark, and [`ChangeError::Missing`] where a master has
-    /// another mark, where a client names the masters otherwise, where
-    /// [`next_masters`](crate::RedlockBuilder::next_masters) are named, and where a master is away while none is marked.
-    /// Nothing was marked then, unless a master was lost meanwhile.
+    /// - [`ChangeError::NothingToChange`] if the masters cannot store a marker.
+    /// - [`ChangeError::Missing`] if a master has another marker, if a client is configured with other masters, if
+    ///   [`next_masters`](crate::RedlockBuilder::next_masters) is set, or if a master is down while none is marked. No
+    ///   marker was written then, unless a master was lost meanwhile.
     pub async fn mark_masters(&self) -> Result<Survey, ChangeError> {
         let masters = self.masters_as_marked()?;
         let before = masters.look().await;
-        // The masters that are marked first would make clients miss the marks of the others.
+        // If only some masters were marked, clients would conclude that the others have lost their markers.
         let restores = (before.masters.iter()).any(|master| master.mark().is_some());
         let mut missing = before.unmarkable();
         if !restores {
@@ -38,12 +38,12 @@ impl Redlock {
 }
 
 impl Survey {
-    /// Whether all masters have been marked, by this step or by a change of masters.
+    /// Whether all masters are marked, by this step or by a replacement of masters.
     pub fn is_marked(&self) -> bool {
         self.masters.iter().all(|master| master.mark().is_some())
     }
 
-    /// What keeps these masters from being marked.
+    /// The reasons why these masters cannot be marked.
     fn unmarkable(&self) -> Vec<String> {
         if self.configuration.has_next() {
             return vec!["next_masters are named: prepare marks the masters of a change".into()];
@@ -65,7 +65,8 @@ impl Survey {
         missing
     }
 
-    /// Clients that the mark would close out: they name the masters otherwise, or are at another step.
+    /// The clients that the marker would exclude, because they are configured with other masters or are at another
+    /// step.
     fn would_be_refused(&self) -> Vec<String> {
         let own = self.configuration.print_at(self.configuration.first_mark());
         let own = own.map(|print| (self.configuration.step(), print.number()));

@@ -1,7 +1,8 @@
-//! The values under locks when masters change: each is carried under its lock, as a client of both sets would write it.
+//! Carries the values under locks while masters are replaced. Each value is carried under its lock, as a client of both
+//! sets would write it.
 //!
-//! A copy that takes no lock does not do: it would fill a master that has just forgotten a later value, and put back a
-//! value that a client of both sets removes meanwhile.
+//! Copying without the lock is not enough. A copy could restore an older value on a master that has just forgotten a
+//! later one, or a value that a client of both sets is removing.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,13 +15,13 @@ use crate::protocol::quorum::MasterSet;
 use crate::redlock::Redlock;
 use crate::settings::Wait;
 
-/// A value under a lock that [`MastersChange::open`](crate::MastersChange::open) has seen to.
+/// A value under a lock that [`MastersChange::open`](crate::MastersChange::open) has carried or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CarriedValue {
-    /// The name of its lock, with the key prefix, as text.
+    /// The name of the lock with the key prefix, as text.
     pub name: String,
-    /// Whether the next masters have it now. Otherwise it was removed, because no old master had it.
+    /// True if the next masters have the value now. False if it was removed, because no old master had it.
     pub is_carried: bool,
 }
 
@@ -35,27 +36,27 @@ impl fmt::Display for CarriedValue {
     }
 }
 
-/// Attempts for one value: a first one gives it again to masters that had lost it, and these count in the next.
+/// Attempts for one value. The first one restores it on masters that had lost it, and these count in the next attempt.
 const ATTEMPTS: u32 = 3;
 
-/// The values that are carried at the same time.
+/// The number of values that are carried at the same time.
 const TOGETHER: usize = 32;
 
-/// How values are carried.
+/// The parameters of carrying values.
 #[derive(Clone, Copy)]
 pub(crate) struct Carrier<'a> {
     pub(crate) redlock: &'a Redlock,
-    /// How long it waits for the lock of each.
+    /// How long to wait for the lock of each value.
     pub(crate) wait: Duration,
     /// The next masters that are open already.
     pub(crate) open: MasterSet,
-    /// Whether values are removed that no old master has.
+    /// Whether to remove values that no old master has.
     pub(crate) removes: bool,
 }
 
 impl Carrier<'_> {
-    /// Carries the values under these lock keys: what was done, and one line for each value that somebody has to see to.
-    /// Names whose locks are held by others come last, so that none of the others waits for them.
+    /// Carries the values under these lock keys. Returns the results, and one line for each value that an operator must
+    /// handle. Names whose locks are held come last, so that the others do not wait for them.
     pub(crate) async fn carry_all(self, keys: &[Vec<u8>]) -> (Vec<CarriedValue>, Vec<String>) {
         let (mut carried, mut left) = (Vec::new(), Vec::new());
         let mut pending: Vec<&Vec<u8>> = keys.iter().collect();
@@ -84,7 +85,7 @@ impl Carrier<'_> {
         (carried, left)
     }
 
-    /// Carries these values, each under its lock, behind one look at the marks.
+    /// Carries these values, each under its lock, after checking the generation markers once.
     async fn carry(self, keys: &[&Vec<u8>], wait: Duration) -> Vec<Result<Carried, AcquireError>> {
         let guards = keys.iter().map(|key| {
             let lock = self.redlock.lock(key.as_slice()).of_kind(Kind::Key);
@@ -113,9 +114,10 @@ impl Carrier<'_> {
         Ok(carried)
     }
 
-    /// Another operator may have carried the values and opened the next masters while this one waited for their locks: then
-    /// the old masters no longer show the last values. A majority of the next masters is asked, because a majority of them
-    /// had let in every client that wrote on next masters alone before these locks were granted.
+    /// Checks that no next master is open. Another operator may have carried the values and opened the next masters
+    /// while this one waited for the locks, and then the old masters no longer have the last values. The check asks a
+    /// majority of the next masters: before a client could write on next masters alone, a majority of them had admitted
+    /// it.
     async fn look(self) -> Result<(), Carried> {
         match self.redlock.survey().await {
             Ok(survey) if survey.is_any_open() => Err(Carried::Nowhere),
@@ -126,7 +128,7 @@ impl Carrier<'_> {
     }
 }
 
-/// Puts down what became of one value.
+/// Records the result for one value.
 fn note(
     key: &[u8],
     outcome: Result<Carried, AcquireError>,
@@ -151,7 +153,7 @@ fn note(
     }
 }
 
-/// One line for each value that is gone. Where a step stops behind a removal, no later one finds it again to tell.
+/// One line for each removed value. They are reported even if the step stops, because no later step would find them.
 pub(crate) fn removed(carried: &[CarriedValue]) -> impl Iterator<Item = String> + '_ {
     let removed = carried.iter().filter(|value| !value.is_carried);
     removed.map(ToString::to_string)

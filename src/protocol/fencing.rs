@@ -2,8 +2,7 @@
 
 use super::quorum::{MasterSet, Quorum};
 
-/// The result of comparing the counters of a won round (docs/protocol.md, "Fencing: a number that a majority agreed
-/// on").
+/// The result of comparing the counters of a won round (docs/protocol.md, "Fencing tokens").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Agreement {
     /// A majority returned the same number: it is the token.

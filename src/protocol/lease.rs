@@ -30,7 +30,7 @@ pub(crate) enum Kept {
     Unknown,
 }
 
-/// The result of an extension (docs/protocol.md, "Extending").
+/// The result of an extension (docs/protocol.md, "Renewal").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extension {
     /// More answers are needed.

@@ -1,4 +1,4 @@
-//! Which masters a client uses, and whether a master accepts that client (docs/protocol.md, "Masters that change").
+//! Which masters a client uses, and whether a master accepts that client (docs/protocol.md, "Replacing masters").
 //!
 //! Configurations are numbered by **steps**. Step 0 is the first set of masters, step 1 that set together with the next
 //! one, step 2 the next set alone, step 3 that set together with its successor, and so on. Clients that never replace

@@ -1,4 +1,4 @@
-//! Which slot of a semaphore to ask for next (docs/protocol.md, "Several resources, readers, owners, permits").
+//! Which slot of a semaphore to ask for next (docs/protocol.md, "Several resources, readers, owners, semaphores").
 
 use super::quorum::{MasterSet, Quorum};
 

@@ -56,7 +56,7 @@ impl FromIterator<usize> for MasterSet {
 /// reachable masters, both halves of a partitioned network could win.
 ///
 /// While masters are replaced there are two sets, and a quorum is a majority of **each** set. A majority of the union,
-/// or of one set alone, could let two clients win (`docs/protocol.md`, "Masters that change"). A master in both sets is
+/// or of one set alone, could let two clients win (`docs/protocol.md`, "Replacing masters"). A master in both sets is
 /// asked once, has one vote, and counts in both. If no replacement is under way, both sets are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quorum {

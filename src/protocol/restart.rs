@@ -1,4 +1,4 @@
-//! The restart guard (docs/protocol.md, "A master that restarted does not vote").
+//! The restart guard (docs/protocol.md, "Restart guard").
 
 use std::time::Duration;
 

@@ -115,8 +115,8 @@ impl Coordinator {
         Err(self.missed(failure, cleanup, limit).await)
     }
 
-    /// Whether a master that granted has since been found to have lost its generation marker (docs/protocol.md, "A
-    /// master that restarted does not vote"). The next attempt goes without its vote.
+    /// Whether a master that granted has since been found to have lost its generation marker (docs/protocol.md,
+    /// "Generation markers"). The next attempt goes without its vote.
     fn doubts(&self, round: &AcquireRound) -> bool {
         let now = self.now();
         let doubted = |(node, master): (usize, &Arc<dyn Node>)| {

@@ -78,7 +78,7 @@ impl Coordinator {
     }
 
     /// The number of an owner's other holds: the masters return it when they are asked again (docs/protocol.md,
-    /// "Several resources, readers, owners, permits"). Without a majority for one number there is nothing to join.
+    /// "Several resources, readers, owners, semaphores"). Without a majority for one number there is nothing to join.
     ///
     /// A number below `confirmed` cannot be joined either. The confirmation of `confirmed` may be executed late, after
     /// the other holds have ended. It would raise the counter while our hold has the smaller number, and a further hold

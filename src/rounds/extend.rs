@@ -72,7 +72,7 @@ impl Votes {
     }
 
     /// Counts the reply of one master. A lock of several keys is lost if a majority denies one and the same key
-    /// (docs/protocol.md, "Several resources, readers, owners, permits"). Denials of different keys do not add up.
+    /// (docs/protocol.md, "Several resources, readers, owners, semaphores"). Denials of different keys do not add up.
     pub(crate) fn record(
         &mut self,
         node: usize,

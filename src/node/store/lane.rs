@@ -312,7 +312,7 @@ impl<S: Store> Lane<S> {
                 self.sweep(online).await?;
             }
             if self.time.is_date_old(self.now()) {
-                // A new session needs the clock first. Requests wait for that.
+                // A new session has a fresh date. Requests wait for it.
                 self.patience = Some(self.now() + limit);
                 *online = self.connect().await?;
                 self.patience = None;
