@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of the chaos runs.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use quorate_chaos::scenario::Scenario;
 use quorate_chaos::workload::{Locker, Order, Workload};
 use quorate_chaos::world::Needs;
 
-/// Who is wrong on purpose may never get on: so long it is waited for.
+/// A known-bad client may never get the lock, so this is how long it waits.
 const PATIENCE_WITH_WRONG_ONES: Duration = Duration::from_secs(5);
 
 /// Try to break the lock: real masters, real processes, real faults, and a verdict.
@@ -32,14 +32,14 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start masters and clients, inject faults, and check what was seen
+    /// Start masters and clients, inject faults, and check the recorded history
     Run(RunArgs),
     /// Run the checkers again on a stored history
     Recheck {
         /// The directory that a run has written
         dir: PathBuf,
     },
-    /// Run for a long time with a thousand locks, and look whether anything grows
+    /// Run for a long time with a thousand locks, and check that nothing grows
     Soak(RunArgs),
     /// Run every workload under every fault with 1, 3 and 5 masters, fair and unordered, for a few seconds each
     Matrix(MatrixArgs),
@@ -48,7 +48,7 @@ pub(crate) enum Command {
     /// A client process of a run
     #[command(hide = true)]
     Client,
-    /// A process that looks a name up
+    /// A process that resolves a host name
     #[command(hide = true)]
     Lookup {
         /// The name.
@@ -57,13 +57,13 @@ pub(crate) enum Command {
     /// A process under `quorate run`
     #[command(hide = true)]
     Child {
-        /// Where the time base begins.
+        /// The start of the common time base.
         #[arg(long)]
         origin: u64,
         /// How long it works.
         #[arg(long, value_parser = humantime::parse_duration)]
         works: Duration,
-        /// What it changes.
+        /// The file it changes.
         #[arg(long)]
         state: PathBuf,
     },
@@ -71,20 +71,20 @@ pub(crate) enum Command {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
-    /// What all draws come from [default: from the clock]
+    /// The seed of all random draws [default: from the clock]
     #[arg(long)]
     seed: Option<u64>,
 
-    /// How long faults are injected; the calm after it comes on top
+    /// How long faults are injected; the fault-free period at the end is added to it
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     duration: Duration,
 
-    /// How many masters
+    /// The number of masters
     #[arg(long, default_value_t = 5)]
     masters: usize,
 
-    /// What the masters are, in place of their number: redis, mysql (a MariaDB), mysql-flush0 (one that loses its last
-    /// second in a crash), zookeeper, ensemble (a ZooKeeper of three servers): redis,redis,mysql
+    /// The kinds of the masters, instead of their number: redis, mysql (a MariaDB), mysql-flush0 (one that loses its
+    /// last second in a crash), zookeeper, ensemble (a ZooKeeper of three servers), for example redis,redis,mysql
     #[arg(
         long,
         value_name = "KIND",
@@ -93,8 +93,8 @@ pub(crate) struct RunArgs {
     )]
     nodes: Vec<NodeKind>,
 
-    /// Replace masters under load, by the page for operators: so many of them one after the other, each in a change of its
-    /// own [without a number: all]. The run lasts as long as that takes; faults are injected at its steps
+    /// Replace N masters under load, as the operators' page says, one after the other and each in a change of its own
+    /// [without a number: all]. The run lasts as long as the changes take; faults are injected at their steps
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "all", conflicts_with = "nodes", value_parser = replaced)]
     replace_masters: Option<Replaced>,
 
@@ -102,47 +102,47 @@ pub(crate) struct RunArgs {
     #[arg(long, conflicts_with_all = ["nodes", "replace_masters"])]
     replace_at_once: bool,
 
-    /// Go to so many masters in one change, more or fewer
+    /// Go to N masters in one change, more or fewer than before
     #[arg(long, value_name = "N", conflicts_with_all = ["nodes", "replace_masters", "replace_at_once"])]
     grow: Option<usize>,
 
-    /// Who replaces masters: careful, or wrong on purpose (with --replace-at-once): no-joint-step, opens-by-hand
+    /// The operator that replaces masters: careful, or known-bad (with --replace-at-once): no-joint-step, opens-by-hand
     #[arg(long, default_value = "careful")]
     operator: Operator,
 
-    /// How long a grant lasts; answers of masters other than Redis are waited for as long as a quarter of it
+    /// The TTL of a lock; answers of masters other than Redis may take a quarter of it
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     ttl: Duration,
 
-    /// How many client processes
+    /// The number of client processes
     #[arg(long, default_value_t = 8)]
     clients: usize,
 
-    /// Which faults, by name, or `mixed`, or `none`; `quorate-chaos faults` lists them
+    /// The faults, by name, or `mixed`, or `none`; `quorate-chaos faults` lists them
     #[arg(long, value_delimiter = ',', default_value = "mixed")]
     faults: Vec<String>,
 
-    /// What clients do, by kind of lock: lock, transfer, readers, permits, owners, prizes, leader, or `kinds`
-    /// (all but lock), or `all`, side by side; of lock also a part: file, register, stock, handover, many, run
-    /// [default: lock; where a careful operator replaces masters, lock and prizes]
+    /// The work of the clients, by kind of lock: lock, transfer, readers, permits, owners, prizes, leader, or `kinds`
+    /// (all but lock), or `all`, at the same time. A part of lock may be named as well: file, register, stock,
+    /// handover, many, run [default: lock; lock and prizes if a careful operator replaces masters]
     #[arg(long, alias = "workloads", value_name = "NAME", value_delimiter = ',', value_parser = workloads)]
     workload: Vec<Named>,
 
-    /// Who locks: quorate, or one that is wrong on purpose: half-quorum, no-undo, ignores-loss,
-    /// jumps-line, and for one kind of lock each: one-by-one, later-lease (transfer), counts-readers,
-    /// any-permit, joins-by-one, numbers-each (owners), counts-down (prizes), led-by-one (leader)
+    /// The lock implementation: quorate, or a known-bad one: half-quorum, no-undo, ignores-loss, jumps-line, and for
+    /// one kind of lock each: one-by-one, later-lease (transfer), counts-readers, any-permit, joins-by-one,
+    /// numbers-each (owners), counts-down (prizes), led-by-one (leader)
     #[arg(long, default_value = "quorate")]
     locker: Locker,
 
-    /// How waiters are ordered: fair or unordered
+    /// The order of waiters: fair or unordered
     #[arg(long, default_value = "fair")]
     order: Order,
 
-    /// Whether masters that restarted sit out: on or off [default: on, off for amnesia]
+    /// Whether the restart guard excludes restarted masters: on or off [default: on, off for amnesia]
     #[arg(long, value_name = "on|off", value_parser = clap::builder::BoolishValueParser::new())]
     restart_guard: Option<bool>,
 
-    /// How many locks each client holds at once in the workload `many`
+    /// The number of locks that each client holds at once in the workload `many`
     #[arg(long, default_value_t = 40)]
     many: usize,
 
@@ -154,7 +154,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "PATH")]
     server: Option<PathBuf>,
 
-    /// Where the report goes [default: a new directory in target/chaos]
+    /// The directory of the report [default: a new directory in target/chaos]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -165,7 +165,7 @@ pub(crate) struct MatrixArgs {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration)]
     pub(crate) cell: Duration,
 
-    /// What clients do: each of these in runs of its own, the parts of one side by side; see `run`
+    /// The workloads, each in runs of its own; the parts of a workload run at the same time, see `run`
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "lock,kinds", value_parser = workloads)]
     pub(crate) workload: Vec<Named>,
 
@@ -173,19 +173,19 @@ pub(crate) struct MatrixArgs {
     #[arg(long, value_delimiter = ',', default_value = "1,3,5")]
     pub(crate) masters: Vec<usize>,
 
-    /// Masters of several kinds in place of their numbers: redis+redis+mysql,ensemble
+    /// Masters of several kinds instead of numbers: redis+redis+mysql,ensemble
     #[arg(long, value_name = "KIND+KIND", value_delimiter = ',', conflicts_with = "masters", value_parser = mix)]
     pub(crate) mixes: Vec<Mix>,
 
-    /// The orders
+    /// The orders of waiters
     #[arg(long, value_delimiter = ',', default_value = "fair,unordered")]
     pub(crate) orders: Vec<Order>,
 
-    /// Which faults [default: all]
+    /// The faults [default: all]
     #[arg(long, value_delimiter = ',')]
     pub(crate) faults: Vec<Kind>,
 
-    /// How long a grant lasts [default: 1s, with --mixes 2s]
+    /// The TTL of a lock [default: 1s, with --mixes 2s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     ttl: Option<Duration>,
 
@@ -193,7 +193,7 @@ pub(crate) struct MatrixArgs {
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
 
-    /// How many client processes
+    /// The number of client processes
     #[arg(long, default_value_t = 4)]
     pub(crate) clients: usize,
 
@@ -205,12 +205,12 @@ pub(crate) struct MatrixArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
 
-    /// Where the reports of runs go that are not valid
+    /// The directory for the reports of runs that are not valid
     #[arg(long, value_name = "DIR", default_value = "target/chaos/matrix")]
     pub(crate) out: PathBuf,
 }
 
-/// What the masters of a run are.
+/// The masters of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Mix(Vec<NodeKind>);
 
@@ -220,7 +220,7 @@ fn mix(names: &str) -> Result<Mix, String> {
 }
 
 impl MatrixArgs {
-    /// The masters of the runs.
+    /// The masters of each run.
     pub(crate) fn fleets(&self) -> Vec<Vec<NodeKind>> {
         match &self.mixes[..] {
             [] => {
@@ -231,7 +231,7 @@ impl MatrixArgs {
         }
     }
 
-    /// How long a grant lasts.
+    /// The TTL of a lock.
     pub(crate) fn ttl(&self) -> Duration {
         let usual = if self.mixes.is_empty() {
             Scenario::default().ttl
@@ -241,7 +241,7 @@ impl MatrixArgs {
         self.ttl.unwrap_or(usual)
     }
 
-    /// Where in a file the result goes.
+    /// The place of the result in the file.
     pub(crate) fn place(&self) -> Place {
         if self.mixes.is_empty() {
             Place::REDIS
@@ -251,7 +251,7 @@ impl MatrixArgs {
     }
 }
 
-/// How many masters are replaced.
+/// The number of masters that are replaced.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Replaced {
     All,
@@ -268,7 +268,7 @@ fn replaced(text: &str) -> Result<Replaced, String> {
     }
 }
 
-/// What stands behind the name of a workload.
+/// The workloads behind a name on the command line.
 #[derive(Clone, Debug)]
 pub(crate) struct Named(pub(crate) Vec<Workload>);
 
@@ -278,7 +278,7 @@ fn workloads(name: &str) -> Result<Named, String> {
 }
 
 impl Command {
-    /// Whether it has faults that need a network of their own.
+    /// Whether it includes faults that need network namespaces.
     pub(crate) fn has_links(&self) -> bool {
         let link = |kind: &Kind| kind.needs == Needs::Links;
         match self {
@@ -293,7 +293,7 @@ impl Command {
 }
 
 impl RunArgs {
-    /// How masters are changed, if they are.
+    /// The changes of masters, if there are any.
     fn changes(&self) -> Option<Changes> {
         let masters = self.masters;
         let changes = match (self.replace_masters, self.grow) {
@@ -310,7 +310,7 @@ impl RunArgs {
         })
     }
 
-    /// What clients do, each once.
+    /// The workloads, each of them once.
     fn workloads(&self, changes: Option<&Changes>) -> Vec<Workload> {
         let mut workloads: Vec<Workload> = Vec::new();
         for one in self.workload.iter().flat_map(|named| &named.0) {
@@ -326,7 +326,7 @@ impl RunArgs {
         workloads
     }
 
-    /// What is to be run.
+    /// The scenario of these arguments.
     pub(crate) fn scenario(&self) -> anyhow::Result<Scenario> {
         let changes = self.changes();
         let nodes = match &self.nodes[..] {
@@ -373,7 +373,7 @@ impl RunArgs {
         Ok(scenario)
     }
 
-    /// Where its report goes.
+    /// The directory of the report.
     pub(crate) fn out(&self, scenario: &Scenario) -> PathBuf {
         self.out.clone().unwrap_or_else(|| {
             let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
@@ -383,7 +383,7 @@ impl RunArgs {
     }
 }
 
-/// The command that runs this scenario once more.
+/// The command that runs this scenario again.
 pub(crate) fn again(scenario: &Scenario) -> String {
     let names: Vec<&str> = scenario.faults.iter().map(|kind| kind.name()).collect();
     let mixed = match scenario.changes {
@@ -428,7 +428,7 @@ pub(crate) fn again(scenario: &Scenario) -> String {
     command
 }
 
-/// How masters are changed in this scenario, as options.
+/// The options for this scenario's changes of masters.
 fn changed(scenario: &Scenario) -> String {
     let Some(changes) = &scenario.changes else {
         return String::new();

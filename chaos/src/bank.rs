@@ -1,11 +1,11 @@
-//! The accounts that the tokens of a lock over several resources protect. The bank goes by numbers alone: it
-//! answers nobody whose number is smaller than one that it has seen on one of the accounts, be it of a reader.
+//! The accounts that the fencing tokens of a lock over several resources protect. The bank checks tokens alone: it
+//! rejects a smaller token than the largest one seen on any of the accounts, even one that came from a reader.
 
 use std::collections::BTreeMap;
 
-/// How many accounts there are.
+/// The number of accounts.
 pub const ACCOUNTS: usize = 3;
-/// What is in each of them at first.
+/// The balance of each account at the start.
 pub const OPENING: i64 = 100;
 
 /// The accounts, by name.
@@ -29,26 +29,26 @@ impl Default for Account {
     }
 }
 
-/// Which account has seen a larger number, and which.
+/// The account that has seen a larger token, and that token.
 pub type Stale = (String, u64);
 
 impl Bank {
-    /// What is in these accounts.
+    /// The balances of these accounts.
     ///
     /// # Errors
     ///
-    /// [`Stale`], and then nothing is noted.
+    /// [`Stale`]; nothing has changed then.
     pub fn look(&mut self, names: &[&str], token: u64) -> Result<Vec<i64>, Stale> {
         self.admit(names, token)?;
         let balance = |name: &&str| self.accounts.get(*name).map_or(OPENING, |one| one.balance);
         Ok(names.iter().map(balance).collect())
     }
 
-    /// These are the balances from now on.
+    /// Sets the balances.
     ///
     /// # Errors
     ///
-    /// [`Stale`], and then nothing is changed.
+    /// [`Stale`]; nothing has changed then.
     pub fn book(&mut self, balances: &BTreeMap<String, i64>, token: u64) -> Result<(), Stale> {
         let names: Vec<&str> = balances.keys().map(String::as_str).collect();
         self.admit(&names, token)?;
@@ -58,7 +58,7 @@ impl Bank {
         Ok(())
     }
 
-    /// Lets this number in everywhere or nowhere.
+    /// Accepts this token on all accounts or on none.
     fn admit(&mut self, names: &[&str], token: u64) -> Result<(), Stale> {
         let stale = names.iter().find_map(|name| {
             let highest = self.accounts.get(*name)?.highest;

@@ -1,4 +1,4 @@
-//! Masters that are replaced during a run: which, how often, and by what kind of operator.
+//! Changes of masters during a run: which masters, how often, and by which kind of operator.
 
 use std::str::FromStr;
 
@@ -9,25 +9,25 @@ use serde::{Deserialize, Serialize};
 pub struct Changes {
     /// The masters of each generation, by index.
     pub sets: Vec<Vec<usize>>,
-    /// Who changes them.
+    /// The operator that changes them.
     pub operator: Operator,
 }
 
-/// Who changes the masters: by the page for operators, or wrongly, which must be seen.
+/// The operator of a change: careful, as the operators' page says, or wrong in a way that the checkers must notice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operator {
-    /// Takes every step, in its order, until it is done.
+    /// Takes every step in its order and completes it.
     #[default]
     Careful,
-    /// Gives clients the next masters one after the other, and never heard of the steps.
+    /// Gives the next masters to one client after another, and skips all other steps.
     NoJointStep,
-    /// Opens the next masters by writing their marks by hand, and has never closed the old ones.
+    /// Opens the next masters by writing their generation markers by hand, and never closes the old masters.
     OpensByHand,
 }
 
 impl Operator {
-    /// All of them.
+    /// All kinds of operators.
     pub const ALL: [Self; 3] = [Self::Careful, Self::NoJointStep, Self::OpensByHand];
 
     /// Its name on the command line.
@@ -50,13 +50,13 @@ impl FromStr for Operator {
 }
 
 impl Changes {
-    /// So many of `masters` are replaced, one after the other, each in a change of its own.
+    /// `replaced` of the `masters` are replaced, one after the other and each in a change of its own.
     pub fn one_by_one(masters: usize, replaced: usize) -> Self {
         let set = |first: usize| (first..first + masters).collect();
         Self::through((0..=replaced).map(set).collect())
     }
 
-    /// All of them are replaced in one change: the sets have nothing in common.
+    /// All masters are replaced in one change, so the two sets have nothing in common.
     pub fn at_once(masters: usize) -> Self {
         Self::through(vec![
             (0..masters).collect(),
@@ -64,7 +64,7 @@ impl Changes {
         ])
     }
 
-    /// They become more, or fewer, in one change.
+    /// The number of masters grows or shrinks in one change.
     pub fn resized(masters: usize, to: usize) -> Self {
         Self::through(vec![(0..masters).collect(), (0..to).collect()])
     }
@@ -76,18 +76,18 @@ impl Changes {
         }
     }
 
-    /// How many changes there are.
+    /// The number of changes.
     pub fn count(&self) -> usize {
         self.sets.len().saturating_sub(1)
     }
 
-    /// How many servers there are in all.
+    /// The number of servers in all sets together.
     pub fn servers(&self) -> usize {
         let all = self.sets.iter().flatten().max();
         all.map_or(0, |last| last + 1)
     }
 
-    /// The masters that are left over by this change.
+    /// The masters that this change removes.
     pub fn left_over(&self, change: usize) -> Vec<usize> {
         let [old, next] = [&self.sets[change], &self.sets[change + 1]];
         let old = old.iter().filter(|master| !next.contains(master));

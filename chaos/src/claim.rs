@@ -1,30 +1,29 @@
-//! How an attempt wants its resources: alone, or beside others.
+//! The mode in which an attempt wants its resources: exclusive, or shared with others.
 
 use serde::{Deserialize, Serialize};
 
-/// Beside whom an attempt may hold.
+/// The holds with which an attempt may share its resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Claim {
-    /// Beside nobody.
+    /// None: exclusive.
     #[default]
     Alone,
-    /// Beside other readers.
+    /// Other readers.
     Reader,
-    /// In a slot of its own, of so many.
+    /// The holders of the other slots, of this many.
     Permit(usize),
-    /// Beside other holds of this owner.
+    /// Other holds of this owner.
     Owner(String),
 }
 
 impl Claim {
-    /// Whether it is the plain one.
+    /// Whether it is exclusive.
     pub fn is_alone(&self) -> bool {
         *self == Self::Alone
     }
 
-    /// Whether holds of these two claims may stand beside each other on one resource. For permits that is
-    /// asked slot by slot.
+    /// Whether holds of these two claims may overlap on one resource. Permits are checked slot by slot.
     pub fn is_beside(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Reader, Self::Reader) => true,

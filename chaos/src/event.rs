@@ -1,7 +1,7 @@
-//! What is written down: one line of JSON per event, on one time base.
+//! The events of a history: one line of JSON each, on one time base.
 //!
-//! All processes run on one machine and read the same monotonic clock, so a time is simply the
-//! nanoseconds since the run began, and times of different processes can be compared.
+//! All processes run on one machine and read the same monotonic clock. So a time is the number of nanoseconds since the
+//! run began, and times of different processes can be compared.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::claim::Claim;
 
-/// What a client says that was not run by the machine for a while.
+/// The description of a pause in which the machine did not run a client.
 pub const STALLED: &str = "stalled";
 
 /// The time base of one run.
@@ -30,7 +30,7 @@ impl Clock {
         Self { origin }
     }
 
-    /// Where the run began, to be handed to other processes.
+    /// The start of the run, to be passed to other processes.
     pub fn origin(self) -> u64 {
         self.origin
     }
@@ -46,40 +46,40 @@ impl Clock {
     }
 }
 
-/// One line of the history: something that was seen.
+/// One line of the history: an observed event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     /// When it happened, in nanoseconds since the run began.
     pub t: u64,
-    /// Who saw it: `c1` a client, `c1.2` its second life, `m3` a master, `chaos`, `register`.
+    /// The observer: `c1` a client, `c1.2` its second process, `m3` a master, `chaos`, `register`.
     pub who: String,
-    /// What happened.
+    /// The event.
     #[serde(flatten)]
     pub what: Event,
 }
 
-/// What can happen. `op` numbers the attempts of one life of one client.
+/// The kinds of events. `op` numbers the attempts of one client process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
-    /// A client is up and has spoken to every master.
+    /// A client has started and has contacted every master.
     Ready {
         /// Its process id.
         pid: u32,
     },
-    /// An attempt began. Written before anything is sent.
+    /// An attempt began. Recorded before anything is sent.
     Wait {
         /// The attempt.
         op: u64,
-        /// What is to be locked.
+        /// The resource to be locked.
         resource: String,
-        /// What is to be locked with it.
+        /// Further resources, locked together with it.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         also: Vec<String>,
-        /// Beside whom.
+        /// The mode.
         #[serde(default, skip_serializing_if = "Claim::is_alone")]
         claim: Claim,
-        /// The attempt whose hold it goes on from, as another kind.
+        /// The attempt whose hold it continues, as another kind.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         goes_on: Option<u64>,
     },
@@ -89,9 +89,9 @@ pub enum Event {
         op: u64,
         /// The fencing token.
         token: Option<u64>,
-        /// Until when it may be counted on; `None`: the client believes without end.
+        /// The end of the validity; `None` if the client believes without end.
         until: Option<u64>,
-        /// Which permit it is.
+        /// The slot of a permit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         slot: Option<usize>,
     },
@@ -102,29 +102,29 @@ pub enum Event {
         /// The new end.
         until: u64,
     },
-    /// The holder stopped believing and gave back. Written before anything is sent.
+    /// The holder stopped believing and released. Recorded before anything is sent.
     Release {
         /// The attempt.
         op: u64,
-        /// The end of its validity as it stood.
+        /// The end of its validity at that time.
         until: Option<u64>,
     },
     /// The release was answered.
     Released {
         /// The attempt.
         op: u64,
-        /// On how many masters it deleted the key.
+        /// The number of masters that deleted the key.
         on: usize,
-        /// How many failed or had not answered yet.
+        /// The number of masters that failed or had not answered yet.
         open: usize,
     },
-    /// The holder was told that the lock is lost.
+    /// The holder was notified that the lock is lost.
     Told {
         /// The attempt.
         op: u64,
-        /// Why.
+        /// The cause.
         cause: String,
-        /// The end of its validity as it stood.
+        /// The end of its validity at that time.
         until: Option<u64>,
     },
     /// The attempt ended without the lock.
@@ -139,187 +139,187 @@ pub enum Event {
         /// The attempt.
         op: u64,
     },
-    /// A step under the lock that reads, changes and writes something unprotected.
+    /// A step under the lock that reads, changes and writes unprotected data.
     Wrote {
-        /// The attempt whose lock was believed in.
+        /// The attempt whose lock the client believed to hold.
         op: u64,
-        /// What was changed.
+        /// The changed item.
         key: String,
-        /// The value it was made from. No two steps may start from the same one.
+        /// The value it was made from. No two steps may start from the same value.
         from: String,
         /// When the write itself began.
         began: u64,
     },
-    /// A holder looked at something that nobody else may change while it holds.
+    /// A holder read data that no other client may change while it holds the lock.
     Found {
-        /// The attempt whose lock was believed in.
+        /// The attempt whose lock the client believed to hold.
         op: u64,
-        /// What was looked at.
+        /// The item.
         key: String,
-        /// What must be there.
+        /// The content that must be there.
         expected: String,
-        /// What was there.
+        /// The content that was there.
         found: String,
-        /// Who has written what should not be there: client and attempt.
+        /// The writer of unexpected content: client and attempt.
         writer: String,
     },
-    /// The question for a prize was answered.
+    /// The request for a prize was answered.
     Answered {
         /// The attempt.
         op: u64,
         /// `taken`, `sold_out`, `lost` or `missing`.
         answer: String,
-        /// How many are left.
+        /// The number of units left.
         left: Option<u64>,
     },
     /// An operator has created a quota.
     Created {
         /// Its name.
         quota: String,
-        /// Of how many pieces.
+        /// The number of units.
         pieces: u64,
     },
-    /// A follower was told who leads.
+    /// A follower was notified of the leader.
     Followed {
         /// The term; `None`: no leader is known.
         term: Option<u64>,
-        /// What the leader says of itself: client and attempt.
+        /// The leader's value: client and attempt.
         leader: Option<String>,
     },
-    /// The bank has moved money. Told by the bank itself.
+    /// The bank has moved money. Recorded by the bank itself.
     Moved {
-        /// Who asked for it: client and attempt.
+        /// The requester: client and attempt.
         by: String,
-        /// The token that came with it.
+        /// The token of the request.
         token: u64,
-        /// What is in each of the accounts from now on.
+        /// The new balances.
         balances: BTreeMap<String, i64>,
     },
-    /// The fenced register took a write. Told by the register itself.
+    /// The fenced register accepted a write. Recorded by the register itself.
     Applied {
-        /// Who wrote: client and attempt.
+        /// The writer: client and attempt.
         by: String,
         /// The register.
         key: String,
-        /// The token that came with it.
+        /// The token of the write.
         token: u64,
     },
-    /// The fenced register refused a stale write. Told by the register itself.
+    /// The fenced register refused a stale write. Recorded by the register itself.
     Refused {
-        /// Who wrote.
+        /// The writer.
         by: String,
         /// The register.
         key: String,
-        /// The token that came with it.
+        /// The token of the write.
         token: u64,
-        /// The largest token it has seen.
+        /// The largest token the register has seen.
         highest: u64,
     },
-    /// A client blocked its own runtime, or went through dropped futures, for a while.
+    /// A client blocked its own runtime, or dropped futures, for a while.
     Suffered {
-        /// What.
+        /// Which of the two.
         what: String,
-        /// Since when.
+        /// The start.
         since: u64,
     },
-    /// The machine kept a client's threads waiting for a processor, by the kernel's own account.
+    /// The machine kept a client's threads waiting for a processor, by the kernel's count.
     Starved {
-        /// From when on it was counted; until the time of this line.
+        /// The start of the interval; it ends at the time of this line.
         since: u64,
-        /// For how long in sum, in nanoseconds.
+        /// The sum, in nanoseconds.
         waited: u64,
     },
-    /// A fault is to begin.
+    /// A fault is about to be injected.
     Inject {
         /// The number of the fault in the schedule.
         fault: usize,
         /// Its kind.
         kind: String,
-        /// The masters and clients it is about.
+        /// The masters and clients it affects.
         targets: Vec<String>,
     },
-    /// It was seen to have landed.
+    /// The fault was observed to have its effect.
     Landed {
         /// The number.
         fault: usize,
-        /// How that was seen.
+        /// The observation.
         seen: String,
     },
-    /// It is over, and was seen to be over.
+    /// The fault is over, and was observed to be over.
     Healed {
         /// The number.
         fault: usize,
     },
-    /// It could not be made to happen, or to end.
+    /// The fault could not be injected or ended.
     Failed {
         /// The number.
         fault: usize,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// This machine cannot do it.
+    /// This machine does not support it.
     Unavailable {
         /// The kind of fault, or the workload.
         kind: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// A client process ended: killed by us, at the end of the run, or by accident.
+    /// A client process ended: killed by the run, at the end of the run, or by accident.
     Gone {
-        /// Whether that was meant.
+        /// Whether that was intended.
         meant: bool,
         /// How it ended.
         how: String,
     },
-    /// A step of a change of masters has ended, done or not.
+    /// A step of a change of masters has ended, successfully or not.
     Step {
-        /// Which change it is of, the first is 0.
+        /// The number of the change, from 0.
         change: usize,
-        /// What was done.
+        /// The step.
         step: String,
-        /// When it was begun.
+        /// Its start.
         since: u64,
-        /// Whether it is done.
+        /// Whether it succeeded.
         done: bool,
-        /// What was said about it.
+        /// The output of the step.
         said: String,
     },
-    /// A client starts that was told these masters.
+    /// A client starts with these masters.
     Sent {
-        /// Its step: twice the number of changes that are behind it, and one more while it goes by two sets.
+        /// Its step: twice the number of completed changes, plus one while it uses two sets of masters.
         step: u64,
     },
     /// A master was stopped for good.
     Retired,
-    /// All faults are over; from here on everybody must get on.
+    /// All faults are over; from here on every client must make progress.
     Calm,
     /// Clients were asked to finish.
     Finish,
-    /// A client has finished in order; everything it sent is answered.
+    /// A client has finished in order; everything it sent was answered.
     Bye,
     /// The keys on a master after the clients have ended.
     Keys {
         /// `at-once`, `after-ttl`, or `after-notes`.
         when: String,
-        /// Keys that are locks or waiters' entries.
+        /// Keys of locks and queues.
         left: Vec<String>,
-        /// Any keys that never expire.
+        /// Keys without an expiry.
         eternal: Vec<String>,
     },
-    /// What a process uses.
+    /// The resources that a process uses.
     Gauge {
-        /// Its resident memory in bytes (a master: what it says that it uses).
+        /// Its resident memory in bytes (of a master: as it reports itself).
         memory: u64,
         /// Its open file descriptors.
         handles: u64,
-        /// A master: the connections that it says that it has.
+        /// Of a master: its connections, as it reports them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         connections: Option<u64>,
     },
 }
 
 impl Event {
-    /// The attempt it is about.
+    /// The attempt that the event belongs to.
     pub fn op(&self) -> Option<u64> {
         match self {
             Self::Wait { op, .. }

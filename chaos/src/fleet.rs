@@ -1,7 +1,7 @@
-//! The client processes, as the driver sees them: started, killed, stopped, told things.
+//! The client processes, from the driver's side: started, killed, stopped, sent commands.
 //!
-//! A client is this program again, with a hidden command. It reads its settings and instructions from its
-//! standard input, ends when that ends, and writes its events to its standard output.
+//! A client is this program again, with a hidden command. It reads settings and commands from its standard input, ends
+//! when that is closed, and writes its events to its standard output.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -41,11 +41,11 @@ struct Member {
 }
 
 impl Fleet {
-    /// None yet. What clients say on standard error will go to files in `logs`.
+    /// A fleet without clients. Their standard error will go to files in `logs`.
     ///
     /// # Errors
     ///
-    /// When the program is not to be found.
+    /// If the program cannot be found.
     pub fn new(recorder: &Recorder, logs: &Path) -> anyhow::Result<Self> {
         Ok(Self {
             recorder: recorder.clone(),
@@ -56,11 +56,11 @@ impl Fleet {
         })
     }
 
-    /// Starts one process for each of the settings, with this in its environment, and waits until all are ready.
+    /// Starts one process for each of the settings, with this environment, and waits until all are ready.
     ///
     /// # Errors
     ///
-    /// When one does not start.
+    /// If one does not start.
     pub fn start(
         &mut self,
         settings: Vec<Settings>,
@@ -77,12 +77,12 @@ impl Fleet {
         Ok(())
     }
 
-    /// What the clients have told so far.
+    /// The events of the clients so far.
     pub fn seen(&self) -> Recorder {
         self.recorder.clone()
     }
 
-    /// The names and process ids of those that run.
+    /// The names and process ids of the running clients.
     pub fn pids(&self) -> Vec<(String, u32)> {
         let running = self.members.iter().filter(|member| member.running);
         running
@@ -90,11 +90,11 @@ impl Fleet {
             .collect()
     }
 
-    /// Kills one with SIGKILL, and says how it ended.
+    /// Kills a client with SIGKILL and returns how it ended.
     ///
     /// # Errors
     ///
-    /// When it had ended before.
+    /// If it had ended before.
     pub fn kill(&mut self, index: usize) -> anyhow::Result<String> {
         let clock = self.recorder.clock();
         let member = self.member(index)?;
@@ -102,8 +102,8 @@ impl Fleet {
             member.child.try_wait()?.is_none(),
             "it had ended by itself before"
         );
-        // From here on it may be dead, and what it started may have given back its lock, long before
-        // we have seen the end of it on a busy machine.
+        // From here on it may be dead, and its child may have released its lock, long before its end is noticed on a
+        // busy machine.
         let t = clock.now();
         member.child.kill()?;
         let status = member.child.wait()?;
@@ -117,42 +117,42 @@ impl Fleet {
         Ok(how)
     }
 
-    /// Starts the killed one anew. It did not live through restarts that masters may have had, so
-    /// it may not trust them at first contact: it goes by the full restart guard.
+    /// Starts a killed client again. Masters may have been restarted in the meantime, so it may not trust them at first
+    /// contact: it uses the full restart guard.
     ///
     /// # Errors
     ///
-    /// When it does not start.
+    /// If it does not start.
     pub fn respawn(&mut self, index: usize) -> anyhow::Result<()> {
         self.send(index, |_| {})?;
         self.await_ready(&self.members[index], Duration::from_secs(20))
     }
 
-    /// Stops one with SIGSTOP and waits until it is seen stopped.
+    /// Stops a client with SIGSTOP and waits until it is seen stopped.
     ///
     /// # Errors
     ///
-    /// When it is not.
+    /// If it does not stop.
     pub fn stop(&mut self, index: usize) -> anyhow::Result<()> {
         self.signal(index, Signal::STOP)?;
         self.await_state(index, "stopped", |state| state == 'T')
     }
 
-    /// Lets a stopped one go on.
+    /// Resumes a stopped client.
     ///
     /// # Errors
     ///
-    /// When it does not.
+    /// If it does not resume.
     pub fn cont(&mut self, index: usize) -> anyhow::Result<()> {
         self.signal(index, Signal::CONT)?;
         self.await_state(index, "running", |state| state != 'T')
     }
 
-    /// Tells one something.
+    /// Sends a command to a client.
     ///
     /// # Errors
     ///
-    /// When it does not listen any more.
+    /// If it does not read any more.
     pub fn tell(&mut self, index: usize, what: &Instruction) -> anyhow::Result<()> {
         let member = self.member(index)?;
         let Some(input) = &mut member.input else {
@@ -162,20 +162,20 @@ impl Fleet {
         Ok(input.flush()?)
     }
 
-    /// Asks one to finish what it is at and to end.
+    /// Asks a client to finish its work and end.
     ///
     /// # Errors
     ///
-    /// When it does not listen.
+    /// If it does not read any more.
     pub fn dismiss(&mut self, index: usize) -> anyhow::Result<()> {
         self.tell(index, &Instruction::Finish)
     }
 
-    /// Whether the one that was dismissed has ended.
+    /// Whether a dismissed client has ended.
     ///
     /// # Errors
     ///
-    /// When that cannot be seen.
+    /// If that cannot be found out.
     pub fn has_ended(&mut self, index: usize) -> anyhow::Result<bool> {
         let recorder = self.recorder.clone();
         let member = self.member(index)?;
@@ -191,12 +191,11 @@ impl Fleet {
         Ok(true)
     }
 
-    /// Starts one that has ended as a new process, with settings that have changed. As after a kill it goes by the full
-    /// restart guard.
+    /// Starts an ended client as a new process, with changed settings. As after a kill, it uses the full restart guard.
     ///
     /// # Errors
     ///
-    /// When it does not start.
+    /// If it does not start.
     pub fn send(&mut self, index: usize, change: impl FnOnce(&mut Settings)) -> anyhow::Result<()> {
         let member = self.member(index)?;
         ensure!(!member.running, "it still runs");
@@ -212,14 +211,14 @@ impl Fleet {
         Ok(())
     }
 
-    /// Whether this one is up.
+    /// Whether this client is running and ready.
     pub fn is_ready(&self, index: usize) -> bool {
         let member = self.members.get(index);
         member.is_some_and(|member| self.recorder.ready(&member.name()).is_some())
     }
 
-    /// Asks all to finish what they are at, and waits until they have ended. Returns whether all
-    /// did so in order; the others are killed.
+    /// Asks all clients to finish their work, and waits until they have ended. Returns whether all ended in order; the
+    /// others are killed.
     pub fn finish(&mut self, patience: Duration) -> bool {
         for index in 0..self.members.len() {
             let _ = self.cont(index);
@@ -255,7 +254,7 @@ impl Fleet {
     fn signal(&mut self, index: usize, signal: Signal) -> anyhow::Result<()> {
         let member = self.member(index)?;
         ensure!(member.child.try_wait()?.is_none(), "it has ended");
-        // Not reaped, so the number is still its own.
+        // Not reaped yet, so the number still belongs to it.
         let pid = Pid::from_raw(member.child.id().cast_signed()).context("no process id")?;
         Ok(kill_process(pid, signal)?)
     }
@@ -297,7 +296,7 @@ impl Fleet {
         let reader = thread::spawn(move || {
             for line in BufReader::new(events).lines() {
                 let Ok(line) = line else { break };
-                // A line that a kill has cut short is lost; everything before it is whole.
+                // A line that a kill has truncated is lost; everything before it is complete.
                 if let Ok(line) = serde_json::from_str::<Entry>(&line) {
                     recorder.push(line);
                 }
@@ -327,7 +326,7 @@ impl Fleet {
 }
 
 impl Member {
-    /// It has ended, and all that it has said is heard.
+    /// It has ended, and all its output was read.
     fn is_gone(&mut self) {
         self.running = false;
         self.input = None;
@@ -350,11 +349,11 @@ impl Drop for Fleet {
     }
 }
 
-/// This program, which is every client and helper as well; tests name it.
+/// The path of this program, which also runs as every client and helper; tests set it.
 ///
 /// # Errors
 ///
-/// When it is not to be found.
+/// If it cannot be found.
 pub fn program() -> anyhow::Result<PathBuf> {
     match std::env::var_os("QUORATE_CHAOS_PROGRAM") {
         Some(path) => Ok(path.into()),
@@ -362,7 +361,7 @@ pub fn program() -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Room in the pipe, so that a client does not stand still when we are slow to read.
+/// Enlarges the pipe, so that a client does not block when its output is read slowly.
 fn widen_pipe(events: &std::process::ChildStdout) {
     #[cfg(target_os = "linux")]
     let _ = rustix::pipe::fcntl_setpipe_size(events, 1 << 20);
@@ -383,7 +382,7 @@ fn state(pid: u32) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// The resident memory in bytes and the number of open file handles of a process.
+/// The resident memory in bytes and the number of open file descriptors of a process.
 pub fn usage(pid: u32) -> Option<(u64, u64)> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let resident = status

@@ -1,5 +1,5 @@
-//! What goes wrong while masters are changed: drawn from the seed, when its moment comes, and never more than leaves a
-//! majority of each set.
+//! Faults during changes of masters: drawn from the seed at each step, and never more than leaves a majority of each
+//! set.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::schedule::{felt, injection};
 use crate::walk::Moment;
 use crate::world::Needs;
 
-/// The faults of a run of changes where none are named.
+/// The default faults of a run with changes.
 pub const USUAL: [&str; 11] = [
     "kill",
     "stop",
@@ -29,19 +29,19 @@ pub const USUAL: [&str; 11] = [
     "client-drop",
 ];
 
-/// What can happen to a master between closing and opening.
+/// The faults of a master between closing and opening.
 const BETWEEN: [&str; 2] = ["kill", "stop"];
 
-/// Those, as kinds.
+/// The default faults, as kinds.
 pub fn usual() -> Vec<Kind> {
     USUAL.iter().filter_map(|name| name.parse().ok()).collect()
 }
 
-/// Whether these can be had while masters are changed.
+/// Whether these faults are available while masters are changed.
 ///
 /// # Errors
 ///
-/// When one of them cannot.
+/// If one of them is not.
 pub fn check(faults: &[Kind]) -> anyhow::Result<()> {
     for kind in faults {
         let ways = matches!(kind.needs, Needs::Nothing | Needs::Proxies);
@@ -55,14 +55,14 @@ pub fn check(faults: &[Kind]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Draws what goes wrong, and keeps book of who is busy with it until when.
+/// Draws faults, and keeps track of which targets are affected until when.
 #[derive(Debug)]
 pub struct Hazards {
     scenario: Scenario,
     rng: StdRng,
     masters: Vec<Instant>,
     clients: Vec<Instant>,
-    /// What has not had its turn in this round.
+    /// The kinds that have not been drawn in this round.
     round: Vec<Kind>,
     of_clients: Vec<Kind>,
     next_of_clients: Instant,
@@ -70,7 +70,7 @@ pub struct Hazards {
 }
 
 impl Hazards {
-    /// Those of this scenario, of which these can be had.
+    /// The faults of this scenario, limited to those that are available.
     pub fn new(scenario: &Scenario) -> Self {
         let now = Instant::now();
         Self {
@@ -85,7 +85,7 @@ impl Hazards {
         }
     }
 
-    /// The next fault of masters while these sets are in force; none while too many are busy with others.
+    /// The next fault of masters while these sets are in force. `None` while too many masters are affected by others.
     pub fn on_masters(&mut self, moment: Moment, sets: &[&[usize]]) -> Option<Injection> {
         let mut kinds = match moment {
             Moment::Closed => {
@@ -120,7 +120,7 @@ impl Hazards {
         None
     }
 
-    /// The next fault of one of these clients, when it is time for it.
+    /// The next fault of one of these clients, when it is due.
     pub fn on_clients(&mut self, idle: &[usize]) -> Option<Injection> {
         let now = Instant::now();
         let free: Vec<usize> = idle
@@ -154,7 +154,7 @@ impl Hazards {
         kinds
     }
 
-    /// On which masters it can be done so that a majority of each set is left.
+    /// Masters that it can affect so that a majority of each set is left.
     fn targets(&mut self, kind: Kind, sets: &[&[usize]]) -> Option<Vec<usize>> {
         let now = Instant::now();
         let nodes = self.scenario.nodes();
@@ -185,7 +185,7 @@ impl Hazards {
     }
 
     fn booked(&mut self, fault: Injection) -> Injection {
-        // Injecting and healing take their time as well.
+        // Injecting and healing take time as well.
         let until = Instant::now() + felt(&fault, &self.scenario) + Duration::from_millis(300);
         for &index in &fault.masters {
             self.masters[index] = until;

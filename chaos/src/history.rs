@@ -1,4 +1,4 @@
-//! The history of one run: its lines in order of time, and the attempts that they tell of.
+//! The history of one run: its lines in order of time, and the attempts they describe.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,7 +11,7 @@ use crate::claim::Claim;
 use crate::event::{Entry, Event};
 use crate::faults::Kind;
 
-/// Everything that was written down, in order of time.
+/// All recorded lines, in order of time.
 #[derive(Debug, Default)]
 pub struct History {
     /// The lines.
@@ -29,7 +29,7 @@ impl History {
     ///
     /// # Errors
     ///
-    /// When the file cannot be read or a line is not one of ours.
+    /// If the file cannot be read or a line is malformed.
     pub fn load(path: &Path) -> anyhow::Result<Self> {
         let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
         let mut lines = Vec::new();
@@ -41,11 +41,11 @@ impl History {
         Ok(Self::new(lines))
     }
 
-    /// Stores it.
+    /// Stores the history.
     ///
     /// # Errors
     ///
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn store(&self, path: &Path) -> anyhow::Result<()> {
         let file = File::create(path).with_context(|| format!("create {}", path.display()))?;
         let mut out = BufWriter::new(file);
@@ -62,7 +62,7 @@ impl History {
         self.lines.last().map_or(0, |line| line.t)
     }
 
-    /// When the calm began, if it did.
+    /// The start of the fault-free period at the end, if it began.
     pub fn calm(&self) -> Option<u64> {
         self.lines
             .iter()
@@ -78,7 +78,7 @@ impl History {
             .map(|line| line.t)
     }
 
-    /// All attempts, in order of their beginning.
+    /// All attempts, sorted by their start.
     pub fn attempts(&self) -> Vec<Attempt> {
         let mut open: BTreeMap<(&str, u64), Attempt> = BTreeMap::new();
         let mut gone: BTreeMap<&str, u64> = BTreeMap::new();
@@ -149,38 +149,38 @@ impl History {
     }
 }
 
-/// One attempt to hold a lock, and the hold that came of it.
+/// One attempt to hold a lock, and the resulting hold.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// Which life of which client.
+    /// The client and its process, e.g. `c1.2`.
     pub who: String,
-    /// Its number there.
+    /// Its number in that process.
     pub op: u64,
-    /// What was to be locked.
+    /// The resource to be locked.
     pub resource: String,
-    /// What was to be locked with it.
+    /// Further resources, locked together with it.
     pub also: Vec<String>,
-    /// Beside whom.
+    /// The mode.
     pub claim: Claim,
-    /// The attempt whose hold it goes on from.
+    /// The attempt whose hold it continues.
     pub goes_on: Option<u64>,
     /// When it began.
     pub began: u64,
-    /// When it won.
+    /// When the lock was obtained.
     pub obtained: Option<u64>,
     /// The fencing token.
     pub token: Option<u64>,
-    /// Which permit it is.
+    /// The slot of a permit.
     pub slot: Option<usize>,
-    /// What was answered to the question for a prize, when, and how many were left.
+    /// The answer to the request for a prize: its time, the answer, and how many were left.
     pub answered: Option<(u64, String, Option<u64>)>,
-    /// The latest end of validity that was seen; `None`: without end.
+    /// The latest observed end of validity; `None` if without end.
     pub until: Option<u64>,
     /// When the release was sent.
     pub release: Option<u64>,
-    /// When the loss was told, and why.
+    /// The loss notification: its time and the cause.
     pub told: Option<(u64, String)>,
-    /// When it ended without the lock.
+    /// When the attempt ended without the lock.
     pub missed: Option<u64>,
     /// When its client ended, if it did.
     pub gone: Option<u64>,
@@ -247,28 +247,27 @@ impl Attempt {
         }
     }
 
-    /// Everything that was to be locked.
+    /// All resources of the attempt.
     pub fn resources(&self) -> impl Iterator<Item = &str> {
         let also = self.also.iter().map(String::as_str);
         std::iter::once(self.resource.as_str()).chain(also)
     }
 
-    /// What it holds, as it is kept apart from others: a permit is that of its slot.
+    /// The units of exclusion it holds: for a permit, the resource with its slot.
     pub fn places(&self) -> impl Iterator<Item = (&str, Option<usize>)> {
         self.resources().map(|resource| (resource, self.slot))
     }
 
-    /// When it had what it wanted: the lock, or the answer.
+    /// When it had its result: the lock, or the answer.
     pub fn served(&self) -> Option<u64> {
         let answered = self.answered.as_ref().map(|(t, ..)| *t);
         self.obtained.or(answered)
     }
 
-    /// From when to when the client certainly believed to hold it: until it sent the release, its
-    /// validity ended, it was told, or it died; `end` where none of that was seen.
+    /// The interval in which the client certainly believed to hold the lock: until it sent the release, its validity
+    /// ended, it was notified, or it died; `end` if none of these was observed.
     ///
-    /// A killed client's last renewals may not have been written down; the belief is then only
-    /// counted as far as is known.
+    /// A killed client's last renewals may not have been recorded, so its belief counts only as far as it is known.
     pub fn belief(&self, end: u64) -> Option<(u64, u64)> {
         let from = self.obtained?;
         let told = self.told.as_ref().map(|(t, _)| *t);
@@ -277,35 +276,35 @@ impl Attempt {
         Some((from, to.max(from)))
     }
 
-    /// How a person calls it.
+    /// The name of the attempt in reports.
     pub fn name(&self) -> String {
         format!("{}#{}", self.who, self.op)
     }
 }
 
-/// One fault, from its beginning to its end.
+/// One fault, from its start to its end.
 #[derive(Clone, Debug)]
 pub struct FaultSpan {
     /// Its number in the schedule.
     pub number: usize,
     /// Its kind.
     pub kind: String,
-    /// The masters and clients it is about.
+    /// The masters and clients it affects.
     pub targets: Vec<String>,
-    /// When it was begun.
+    /// When it was injected.
     pub from: u64,
-    /// When it was seen to have landed.
+    /// When its effect was observed.
     pub landed: Option<u64>,
-    /// When it was seen to be over.
+    /// When it was observed to be over.
     pub healed: Option<u64>,
-    /// Why it could not be done.
+    /// The reason why it failed.
     pub failed: Option<String>,
-    /// When it was over, one way or the other.
+    /// When it was over, healed or failed.
     pub over: Option<u64>,
 }
 
 impl FaultSpan {
-    /// The kind as a value, if it is one of ours.
+    /// The kind as a value, if its name is known.
     pub fn kind(&self) -> Option<Kind> {
         self.kind.parse().ok()
     }

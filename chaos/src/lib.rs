@@ -1,25 +1,26 @@
-//! Real masters, real processes, real faults, and a verdict that can be read.
+//! Real masters, real processes, real faults, and a verdict with a readable report.
 //!
-//! A run starts servers and client processes, injects faults from a seeded schedule, writes down what
-//! every client saw, heals, and checks the history. It uses the public API of `quorate` alone.
+//! A run starts servers and client processes, injects faults by a seeded schedule, records what every client sees,
+//! heals, and checks the history. It uses only the public API of `quorate`.
 //!
-//! - [`scenario`], [`workload`]: what a run is to be and what it promises; [`schedule`]: what follows from its seed
-//! - [`faults`]: what can go wrong, injected and healed and seen both times
-//! - [`world`], [`fleet`]: masters and network, client processes
-//! - [`node`], [`master`], [`road`], [`probe`], [`observer`]: what masters are, the way to them, and looking at them;
-//!   [`locking`]: the library over any of them
-//! - [`changes`]: masters that are replaced during a run; [`walk`], [`walker`]: what an operator does then, and doing
-//!   it; [`hazards`]: what goes wrong meanwhile
-//! - [`register`], [`bank`]: what the fencing tokens protect
-//! - [`client`]: what runs in a client process
-//! - [`event`], [`claim`], [`recorder`], [`history`]: what is written down; [`pace`]: how it went on
-//! - [`checks`]: the verdict; [`report`]: what is left for readers
-//! - [`run`]: all of it in order; [`matrix`] and [`soak`]: many runs, and a long one
+//! - [`scenario`], [`workload`]: the description of a run and its promises; [`schedule`]: the faults that follow from
+//!   its seed
+//! - [`faults`]: the kinds of faults, each injected, healed, and verified both times
+//! - [`world`], [`fleet`]: masters and network; client processes
+//! - [`node`], [`master`], [`road`], [`probe`], [`observer`]: the kinds of masters, the network path to them, and
+//!   inspecting them; [`locking`]: the library over any of them
+//! - [`changes`]: changes of masters during a run; [`walk`], [`walker`]: the operator's steps, and taking them;
+//!   [`hazards`]: faults in the meantime
+//! - [`register`], [`bank`]: services protected by fencing tokens
+//! - [`client`]: the code of a client process
+//! - [`event`], [`claim`], [`recorder`], [`history`]: the recorded events; [`pace`]: rates and gaps
+//! - [`checks`]: the verdict; [`report`]: the files of a run
+//! - [`run`]: the order of a run; [`matrix`] and [`soak`]: many runs, and a long one
 //!
-//! # What it deliberately does not do
+//! # Non-goals
 //!
-//! It is not an API: the program is the interface, the library is there for the tests. It does not
-//! repeat a run event by event: the same seed gives the same schedule, and real processes do the rest.
+//! It is not an API: the program is the interface, and the library exists for the tests. A run cannot be repeated event
+//! by event: the same seed gives the same schedule, but real processes do the rest.
 
 pub mod bank;
 pub mod changes;

@@ -7,7 +7,7 @@ use quorate::{Redlock, RedlockBuilder};
 ///
 /// # Errors
 ///
-/// When a URL of a database or a ZooKeeper is none.
+/// If the URL of a database or a ZooKeeper is not valid.
 pub fn over(urls: &[String]) -> anyhow::Result<RedlockBuilder> {
     let mut builder = Redlock::builder();
     for url in urls {

@@ -1,4 +1,4 @@
-//! `quorate-chaos`: runs that try to break the lock, and say whether they did.
+//! `quorate-chaos`: runs that try to break the lock, and report whether they did.
 
 mod args;
 
@@ -26,7 +26,7 @@ static STOP: AtomicBool = AtomicBool::new(false);
 fn main() -> ExitCode {
     let command = Args::parse().command;
     if command.has_links() {
-        // Where that is not possible the fault says so by itself.
+        // Where isolation is not possible, the faults that need it report it.
         let _ = quorate_testbed::isolate();
     }
     let outcome = match command {
@@ -161,7 +161,7 @@ fn list_faults() {
     }
 }
 
-/// Says when it has begun to ask, and then what it has heard.
+/// Prints when the lookup was sent, and then its result.
 fn look_up(name: &str) {
     println!("asking");
     match (name, 0).to_socket_addrs() {

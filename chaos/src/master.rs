@@ -1,4 +1,4 @@
-//! One master, whatever kind of server it is.
+//! One master, of any kind of server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use quorate_testbed::{
 use crate::node::NodeKind;
 use crate::probe::Probe;
 
-/// The database that the locks are kept in.
+/// The database of the locks.
 pub const DATABASE: &str = "locks";
-/// Where in a ZooKeeper they are kept.
+/// The path of the locks in a ZooKeeper.
 const CHROOT: &str = "/chaos";
-/// How long a session of a ZooKeeper lasts without a sign of life, at least: what stands still for longer than a ttl
-/// has lost it.
+/// The minimum session timeout of a ZooKeeper client. A client that is stopped for longer than one TTL has lost its
+/// session.
 const SESSION: Duration = Duration::from_secs(1);
 
 /// One master.
@@ -35,7 +35,7 @@ enum Servers {
     ZooKeeper(Arc<ZooKeeper>),
 }
 
-/// Who logs in to a database.
+/// The login of a database.
 #[derive(Clone, Copy, Debug)]
 pub struct Login<'a> {
     /// The name.
@@ -45,12 +45,11 @@ pub struct Login<'a> {
 }
 
 impl Master {
-    /// Starts one, and prepares it where that is needed; `options` are for a Redis, `login` for the clients of a
-    /// database.
+    /// Starts a master and prepares it if necessary. `options` apply to a Redis, `login` to the clients of a database.
     ///
     /// # Errors
     ///
-    /// When it does not start. Nothing is left running then.
+    /// If it does not start. Nothing is left running then.
     pub fn start(kind: NodeKind, options: ServerOptions, login: Login<'_>) -> anyhow::Result<Self> {
         let servers = match kind {
             NodeKind::Redis => Servers::Redis(Arc::new(Server::start(options)?)),
@@ -63,16 +62,16 @@ impl Master {
         Ok(Self { kind, servers })
     }
 
-    /// What it is.
+    /// Its kind.
     pub fn kind(&self) -> NodeKind {
         self.kind
     }
 
-    /// The Redis that it is.
+    /// The server, if this is a Redis.
     ///
     /// # Errors
     ///
-    /// When it is none.
+    /// If it is of another kind.
     pub fn redis(&self) -> anyhow::Result<&Arc<Server>> {
         match &self.servers {
             Servers::Redis(server) => Ok(server),
@@ -80,11 +79,11 @@ impl Master {
         }
     }
 
-    /// The database that it is.
+    /// The server, if this is a database.
     ///
     /// # Errors
     ///
-    /// When it is none.
+    /// If it is of another kind.
     pub fn database(&self) -> anyhow::Result<&Arc<MariaDb>> {
         match &self.servers {
             Servers::Database(server) => Ok(server),
@@ -92,11 +91,11 @@ impl Master {
         }
     }
 
-    /// The ZooKeeper that it is.
+    /// The servers, if this is a ZooKeeper.
     ///
     /// # Errors
     ///
-    /// When it is none.
+    /// If it is of another kind.
     pub fn zookeeper(&self) -> anyhow::Result<&Arc<ZooKeeper>> {
         match &self.servers {
             Servers::ZooKeeper(ensemble) => Ok(ensemble),
@@ -116,8 +115,7 @@ impl Master {
         }
     }
 
-    /// The URL of a database or a ZooKeeper over these addresses, with answers awaited for that long; `None` for a
-    /// Redis.
+    /// The URL of a database or a ZooKeeper at these addresses, with this request timeout; `None` for a Redis.
     pub fn url(&self, over: &[SocketAddr], login: Login<'_>, timeout: Duration) -> Option<String> {
         let ms = timeout.as_millis();
         let over: Vec<String> = over.iter().map(SocketAddr::to_string).collect();
@@ -144,7 +142,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// When one is not seen to go.
+    /// If one does not end.
     pub fn kill(&self) -> anyhow::Result<()> {
         match &self.servers {
             Servers::Redis(server) => server.kill()?,
@@ -156,11 +154,11 @@ impl Master {
         Ok(())
     }
 
-    /// Starts the killed ones again: a Redis empty, the others with what their disks hold.
+    /// Starts killed servers again: a Redis empty, the others with the data on their disks.
     ///
     /// # Errors
     ///
-    /// When one does not come up.
+    /// If one does not start.
     pub fn come_back(&self) -> anyhow::Result<()> {
         match &self.servers {
             Servers::Redis(server) => Ok(server.restart_empty()?),
@@ -183,7 +181,7 @@ impl Master {
     ///
     /// # Errors
     ///
-    /// When one is dead, or not seen to stop.
+    /// If one is dead, or does not stop.
     pub fn stop(&self) -> anyhow::Result<()> {
         match &self.servers {
             Servers::Redis(server) => server.stop()?,
@@ -195,11 +193,11 @@ impl Master {
         Ok(())
     }
 
-    /// Lets them run on.
+    /// Resumes all its servers.
     ///
     /// # Errors
     ///
-    /// When one is dead, or not seen to run.
+    /// If one is dead, or does not resume.
     pub fn cont(&self) -> anyhow::Result<()> {
         match &self.servers {
             Servers::Redis(server) => server.cont()?,
@@ -211,7 +209,7 @@ impl Master {
         Ok(())
     }
 
-    /// Whether any of its servers answers within that time.
+    /// Whether any of its servers answers within this time.
     pub fn answers(&self, patience: Duration) -> bool {
         self.addrs().into_iter().any(|at| {
             let probe = Probe::open(self.kind, at, patience);
@@ -244,7 +242,7 @@ fn start_zookeeper(members: usize) -> anyhow::Result<Arc<ZooKeeper>> {
     Ok(Arc::new(ensemble))
 }
 
-/// What comes of it, on a runtime of its own.
+/// Runs the future on a new runtime.
 fn blocking<T>(what: impl Future<Output = T>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

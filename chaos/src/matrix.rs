@@ -1,5 +1,5 @@
-//! Every workload under every kind of fault, with every number of masters, in both orders: one short run each,
-//! and the track record that comes of it.
+//! Every workload under every kind of fault, with every number of masters and in both orders: one short run each, and
+//! the track record of the results.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -19,7 +19,7 @@ use crate::run;
 use crate::scenario::{Exclusion, Scenario};
 use crate::workload::{Order, Workload, family};
 
-/// What is written anew stands between two marks; what people wrote around it stays.
+/// The two marks in a page between which the result is written. The text around them stays.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     begin: &'static str,
@@ -27,12 +27,12 @@ pub struct Place {
 }
 
 impl Place {
-    /// Where all masters are Redis.
+    /// For runs with Redis masters only.
     pub const REDIS: Self = Self {
         begin: "<!-- matrix: written by scripts/chaos --all -->",
         end: "<!-- end of matrix -->",
     };
-    /// Where they are not.
+    /// For runs with other masters.
     pub const MIXES: Self = Self {
         begin: "<!-- mixes: written by scripts/chaos --mixes -->",
         end: "<!-- end of mixes -->",
@@ -42,28 +42,28 @@ impl Place {
 /// One run of the matrix.
 #[derive(Debug)]
 pub struct Cell {
-    /// What clients do.
+    /// The workloads.
     pub workloads: Vec<Workload>,
     /// The kind of fault.
     pub kind: Kind,
-    /// What the masters are.
+    /// The kinds of the masters.
     pub nodes: Vec<NodeKind>,
-    /// In which order waiters come.
+    /// The order of waiters.
     pub order: Order,
-    /// What came of it.
+    /// The result.
     pub summary: Summary,
 }
 
-/// What the matrix is made of.
+/// The dimensions of the matrix.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What clients do: each of these in a run of its own, what stands in one side by side.
+    /// The workloads: each entry is a run of its own, and the workloads of an entry run at the same time.
     pub workloads: Vec<Vec<Workload>>,
     /// The kinds of faults.
     pub kinds: Vec<Kind>,
     /// The masters of each run.
     pub fleets: Vec<Vec<NodeKind>>,
-    /// The orders.
+    /// The orders of waiters.
     pub orders: Vec<Order>,
     /// How long faults are injected in each run.
     pub cell: Duration,
@@ -71,12 +71,12 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// Runs all cells, one after the other. Ends early, with those done by then, when `stop` becomes true.
-/// Reports of cells that are not valid are kept in `out`.
+/// Runs all cells, one after the other. When `stop` becomes true, ends early with the cells completed by then. Reports
+/// of cells that are not valid are kept in `out`.
 ///
 /// # Errors
 ///
-/// When a run cannot be started at all.
+/// If a run cannot be started at all.
 pub fn run(
     plan: &Plan,
     base: &Scenario,
@@ -119,7 +119,7 @@ pub fn run(
 }
 
 impl Plan {
-    /// All runs, in order, each with its own seed and its fault.
+    /// All runs in order, each with its own seed and its fault.
     fn scenarios(&self, base: &Scenario) -> Vec<(Scenario, Kind)> {
         let mut all = Vec::new();
         for workloads in &self.workloads {
@@ -146,12 +146,12 @@ impl Plan {
 }
 
 impl Cell {
-    /// Whether this machine or this number of masters cannot have it.
+    /// Whether this machine or this number of masters does not support the fault.
     pub fn is_unavailable(&self) -> bool {
         self.summary.unavailable.contains_key(self.kind.name())
     }
 
-    /// Whether there is nothing more to say: neither a violation nor an overlap that is allowed.
+    /// Whether there is neither a violation nor an allowed overlap to report.
     fn is_plainly_valid(&self) -> bool {
         let summary = &self.summary;
         summary.verdict == Verdict::Valid && summary.excused == 0 && !self.is_unavailable()
@@ -207,7 +207,7 @@ impl Cell {
 pub fn markdown(cells: &[Cell], server: &str) -> String {
     let mut out = String::new();
     let date = humantime::format_rfc3339_seconds(SystemTime::now());
-    // What was done where a fault was not to be had says nothing of it.
+    // Acquisitions of runs without their fault are not counted for it.
     let sum = |of: &dyn Fn(&Cell) -> usize| {
         let had = cells.iter().filter(|cell| !cell.is_unavailable());
         had.map(of).sum::<usize>()
@@ -242,7 +242,7 @@ pub fn markdown(cells: &[Cell], server: &str) -> String {
     out
 }
 
-/// What was done under each fault, as Markdown: acquisitions by kind of lock, over all numbers of masters and orders.
+/// Acquisitions under each fault, as Markdown: by kind of lock, over all numbers of masters and orders.
 fn by_fault(cells: &[Cell]) -> String {
     let parts = |workload: &Workload| {
         if Workload::LOCK.contains(workload) {
@@ -296,7 +296,7 @@ fn by_fault(cells: &[Cell]) -> String {
     out
 }
 
-/// What came of each workload, as Markdown: what is about one of its resources is its own.
+/// The result of each workload, as Markdown. A violation belongs to the workload of its resource.
 fn by_workload(cells: &[Cell]) -> String {
     let mut out = String::from(
         "| workload | runs | kinds of faults | landed | acquisitions | violations | allowed |\n\
@@ -341,11 +341,11 @@ fn by_workload(cells: &[Cell]) -> String {
     out
 }
 
-/// Puts the matrix into the file, and leaves alone what stands around it.
+/// Writes the matrix into the file, and keeps the text around it.
 ///
 /// # Errors
 ///
-/// When the file cannot be read or written.
+/// If the file cannot be read or written.
 pub fn record(path: &Path, place: Place, matrix: &str) -> anyhow::Result<()> {
     let Place { begin, end } = place;
     let old = fs::read_to_string(path).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What kinds of servers masters are.
+//! The kinds of servers that can be masters.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,15 +6,15 @@ use std::str::FromStr;
 use quorate_testbed::{MariaDb, ZooKeeper};
 use serde::{Deserialize, Serialize};
 
-/// What kind of server a master is.
+/// The kind of server of a master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeKind {
     /// A Redis or Valkey.
     Redis,
-    /// A MariaDB that has each commit on disk before it says so.
+    /// A MariaDB that syncs each commit to disk before it acknowledges.
     Mysql,
-    /// A MariaDB with `innodb_flush_log_at_trx_commit=0`: a crash takes its last second.
+    /// A MariaDB with `innodb_flush_log_at_trx_commit=0`: a crash loses the last second.
     MysqlFlush0,
     /// A ZooKeeper of one server.
     Zookeeper,
@@ -23,7 +23,7 @@ pub enum NodeKind {
 }
 
 impl NodeKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 5] = [
         Self::Redis,
         Self::Mysql,
@@ -43,7 +43,7 @@ impl NodeKind {
         }
     }
 
-    /// Why it cannot be started here, if it cannot. A Redis says so when it is started.
+    /// The reason why it cannot be started here, if there is one. A Redis reports it when it is started.
     pub fn lack(self) -> Option<String> {
         let why = match self {
             Self::Redis => None,
@@ -55,7 +55,7 @@ impl NodeKind {
         why.map(|why| format!("no {self}: {why}"))
     }
 
-    /// How many servers it is.
+    /// The number of its servers.
     pub fn servers(self) -> usize {
         match self {
             Self::Ensemble => 3,
@@ -63,13 +63,13 @@ impl NodeKind {
         }
     }
 
-    /// Whether its own clock ends a lease, so that everybody sees at once what is over. At a ZooKeeper a lease is over
-    /// for who has seen it stand still for as long as it lasts.
+    /// Whether its own clock ends a lease, so that every client sees the end at once. At a ZooKeeper, a lease is over
+    /// for a client that has seen it unchanged for its whole length.
     pub fn has_clock(self) -> bool {
         !matches!(self, Self::Zookeeper | Self::Ensemble)
     }
 
-    /// The shortest name for these: a number where all are Redis.
+    /// The shortest name of a set: a number if all are Redis.
     pub fn name_of(some: &[Self]) -> String {
         if some.iter().all(|one| *one == Self::Redis) {
             return some.len().to_string();
@@ -99,25 +99,25 @@ impl FromStr for NodeKind {
     }
 }
 
-/// Which kinds of masters a fault can be done to.
+/// The kinds of masters that a fault applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// Whatever it is.
+    /// Any kind.
     All,
     /// Redis.
     Redis,
     /// MariaDB.
     Databases,
-    /// MariaDB that forgets nothing in a crash.
+    /// MariaDB that loses nothing in a crash.
     SafeDatabases,
     /// ZooKeeper, one server or several.
     ZooKeepers,
-    /// Whoever forgets when it is killed.
+    /// Masters that lose data when they are killed.
     Forgetful,
 }
 
 impl Which {
-    /// Whether this kind is among them.
+    /// Whether this kind is included.
     pub fn has(self, node: NodeKind) -> bool {
         use NodeKind::{Ensemble, Mysql, MysqlFlush0, Redis, Zookeeper};
         match self {

@@ -1,7 +1,7 @@
-//! What is locked on one master that keeps records, seen from outside.
+//! The locks on one master that keeps records, as an outside observer sees them.
 //!
-//! A ZooKeeper has no clock: a lease is over for who has seen it stand still for as long as it lasts. So one observer
-//! looks again and again, and its first look comes a ttl before the one that counts.
+//! A ZooKeeper has no clock: a lease is over for a client that has seen it unchanged for its whole length. So one
+//! observer reads repeatedly, and its first reading is one TTL before the one that counts.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use tokio::runtime::Runtime;
 
 use crate::locking;
 
-/// How long an answer may take, on a machine that is busy.
+/// How long an answer may take on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Who looks at one master.
+/// An observer of one master.
 #[derive(Debug)]
 pub struct Observer {
     redlock: Redlock,
@@ -22,11 +22,11 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Of the master of this URL.
+    /// An observer of the master of this URL.
     ///
     /// # Errors
     ///
-    /// When there is no runtime, or the URL is none.
+    /// If no runtime is available, or the URL is not valid.
     pub fn of(url: &str) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -34,7 +34,7 @@ impl Observer {
             .build()
             .context("begin a runtime")?;
         let inside = runtime.enter();
-        // It looks at what is there, and decides nothing: also on a master that has restarted.
+        // It only reads, so it may read a restarted master as well.
         let redlock = locking::over(&[url.to_owned()])?
             .restart_guard(RestartGuard::Off)
             .ttl(PATIENCE * 5)
@@ -43,11 +43,11 @@ impl Observer {
         Ok(Self { redlock, runtime })
     }
 
-    /// The keys of what is locked.
+    /// The keys of all locks.
     ///
     /// # Errors
     ///
-    /// When the master does not answer, or there is too much to see it all.
+    /// If the master does not answer, or if there are too many locks to list.
     pub fn locked(&self) -> anyhow::Result<Vec<String>> {
         let listing = self.runtime.block_on(self.redlock.list(""));
         if let Some((name, fault)) = listing.faults.first() {

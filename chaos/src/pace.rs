@@ -1,5 +1,5 @@
-//! How a run went on: how often locks were had, how long nobody had any, how long one was free that somebody waited
-//! for, and which masters clients went by.
+//! The progress of a run: how many locks were obtained, the longest time without any, how long a wanted lock was free,
+//! and which masters each client used.
 
 use std::collections::BTreeMap;
 
@@ -7,51 +7,51 @@ use crate::event::Event;
 use crate::history::{Attempt, History};
 use crate::workload::{Workload, family};
 
-/// A second, in nanoseconds.
+/// One second, in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
-/// A step of a change, from its first try to its end.
+/// A step of a change, from its first attempt to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Which change it is of.
+    /// The number of the change.
     pub change: usize,
-    /// What was done.
+    /// The step.
     pub name: String,
     /// When it was begun.
     pub from: u64,
-    /// When it was done, or given up.
+    /// When it succeeded or was abandoned.
     pub to: u64,
-    /// Whether it was done.
+    /// Whether it succeeded.
     pub done: bool,
-    /// How often it was tried.
+    /// The number of attempts.
     pub tries: usize,
-    /// What was said last.
+    /// Its last output.
     pub said: String,
 }
 
-/// A lock that was free while somebody waited for it.
+/// A lock that was free while a client waited for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idle {
-    /// Which one.
+    /// The lock.
     pub resource: String,
-    /// Since when.
+    /// The start.
     pub from: u64,
-    /// Until when.
+    /// The end.
     pub to: u64,
-    /// Who had it then.
+    /// The next holder.
     pub who: String,
 }
 
-/// One life of a client, and the step of a change that it stood at.
+/// One process of a client, and its step of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// Who.
+    /// The client.
     pub who: String,
-    /// At which step.
+    /// Its step.
     pub step: u64,
-    /// Since when.
+    /// The start.
     pub from: u64,
-    /// Until when.
+    /// The end.
     pub to: u64,
 }
 
@@ -90,7 +90,7 @@ pub fn steps(history: &History) -> Vec<Step> {
     steps
 }
 
-/// When locks were had, in order of time; without those that each client has for itself.
+/// When locks were obtained, in order of time; without the locks that only one client uses.
 pub fn had(attempts: &[Attempt]) -> Vec<u64> {
     let shared = attempts
         .iter()
@@ -100,7 +100,7 @@ pub fn had(attempts: &[Attempt]) -> Vec<u64> {
     had
 }
 
-/// How many were had in each second.
+/// The number of locks obtained in each second.
 pub fn per_second(had: &[u64], end: u64) -> Vec<usize> {
     let mut seconds = vec![0; usize::try_from(end / SECOND).unwrap_or(0) + 1];
     for t in had {
@@ -114,13 +114,13 @@ pub fn per_second(had: &[u64], end: u64) -> Vec<usize> {
     seconds
 }
 
-/// The longest time in which nobody had anything, of those that ended from `from` to `to`.
+/// The longest gap between two locks, of the gaps that ended between `from` and `to`.
 pub fn longest_gap(had: &[u64], from: u64, to: u64) -> Option<u64> {
     let pairs = had.windows(2).filter(|pair| (from..to).contains(&pair[1]));
     pairs.map(|pair| pair[1] - pair[0]).max()
 }
 
-/// Every time in which a plain lock was free and somebody waited for it.
+/// Every interval in which a plain lock was free while a client waited for it.
 pub fn idle(attempts: &[Attempt], end: u64) -> Vec<Idle> {
     let plain = Workload::ALL.into_iter().filter(|one| one.shows_breaks());
     plain
@@ -138,7 +138,7 @@ fn idle_of(resource: &str, attempts: &[Attempt], end: u64) -> Vec<Idle> {
         .filter_map(|one| Some((one.obtained?, *one)))
         .collect();
     won.sort_by_key(|(at, _)| *at);
-    // Who still waits, in the order of the beginning; attempts are in that order.
+    // The waiting attempts, in the order of their start; `attempts` are in that order.
     let mut coming = all.iter().peekable();
     let mut waiting: Vec<&Attempt> = Vec::new();
     let over = |one: &Attempt| {
@@ -166,7 +166,7 @@ fn idle_of(resource: &str, attempts: &[Attempt], end: u64) -> Vec<Idle> {
     idle
 }
 
-/// All lives of clients.
+/// All processes of clients.
 pub fn lives(history: &History) -> Vec<Life> {
     let mut lives: BTreeMap<&str, Life> = BTreeMap::new();
     for line in &history.lines {

@@ -1,4 +1,4 @@
-//! One question to a server of any kind and its answer, without a client library: to feel what a fault does.
+//! One request to a server of any kind and its answer, without a client library: it shows the effect of a fault.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,23 +8,23 @@ use quorate_testbed::Connection;
 
 use crate::node::NodeKind;
 
-/// A connection on which something can be asked once.
+/// A connection for one request.
 #[derive(Debug)]
 pub enum Probe {
-    /// To a Redis, which may be asked again and again.
+    /// To a Redis, which accepts further requests.
     Redis(Connection),
-    /// To a MariaDB that has introduced itself.
+    /// To a MariaDB whose greeting was read.
     Database(TcpStream),
     /// To a ZooKeeper.
     ZooKeeper(TcpStream),
 }
 
 impl Probe {
-    /// Connects, and hears the introduction where there is one.
+    /// Connects, and reads the greeting if there is one.
     ///
     /// # Errors
     ///
-    /// When nobody is there, or nothing is heard for that long.
+    /// If no server answers within this time.
     pub fn open(kind: NodeKind, at: SocketAddr, patience: Duration) -> io::Result<Self> {
         let plain = || {
             let stream = TcpStream::connect_timeout(&at, patience)?;
@@ -42,16 +42,16 @@ impl Probe {
         })
     }
 
-    /// Asks, and hears the beginning of an answer: nine bytes at least, but for a Redis.
+    /// Sends a request and reads the beginning of the answer: at least nine bytes, except from a Redis.
     ///
     /// # Errors
     ///
-    /// When the connection ends before that, or nothing is heard for so long (`TimedOut`).
+    /// If the connection ends before that, or if nothing arrives in time (`TimedOut`).
     pub fn ask(&mut self) -> io::Result<String> {
         self.ask_this("PING", b"srvr", 9)
     }
 
-    /// Asks so that question and answer have ninety bytes or more.
+    /// Sends a request so that request and answer have at least ninety bytes.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ impl Probe {
                 return connection.command(&words).map(|reply| format!("{reply:?}"));
             }
             Self::Database(stream) => {
-                // No answer to an introduction: it says so, and hangs up.
+                // Not a valid handshake: the server says so and hangs up.
                 stream.write_all(&[1, 0, 0, 1, 0])?;
                 packet(stream)?
             }
@@ -82,7 +82,7 @@ impl Probe {
     }
 }
 
-/// One packet as a MariaDB sends it.
+/// Reads one packet of a MariaDB.
 fn packet(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut head = [0; 4];
     stream.read_exact(&mut head).map_err(silence)?;
@@ -92,7 +92,7 @@ fn packet(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(body)
 }
 
-/// Linux calls it that it would block.
+/// Maps Linux's `WouldBlock` to `TimedOut`.
 fn silence(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),

@@ -1,11 +1,11 @@
-//! What the terminal shows while a run goes on.
+//! The progress display of a run.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use crate::recorder::Totals;
 
-/// One line that is renewed on a terminal, and a line now and then elsewhere.
+/// One line that is updated on a terminal, or occasional lines elsewhere.
 #[derive(Debug)]
 pub struct Progress {
     shown: bool,
@@ -15,7 +15,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Shows what goes on on standard error.
+    /// Shows progress on standard error.
     pub fn shown() -> Self {
         Self {
             shown: true,
@@ -35,20 +35,20 @@ impl Progress {
         }
     }
 
-    /// A new part of the run begins.
+    /// Begins a new phase of the run.
     pub fn phase(&mut self, name: &str) {
         name.clone_into(&mut self.phase);
         self.last = None;
     }
 
-    /// Where in this part it is.
+    /// Sets the position within the phase.
     pub fn place(&mut self, place: &str) {
         if self.phase != place {
             place.clone_into(&mut self.phase);
         }
     }
 
-    /// Something that should stay on the screen.
+    /// Prints a line that stays on the screen.
     pub fn say(&mut self, text: &str) {
         if self.shown {
             let clear = if self.rewrites { "\r\x1b[K" } else { "" };
@@ -56,7 +56,7 @@ impl Progress {
         }
     }
 
-    /// Shows the sums, if it is time to.
+    /// Shows the sums if it is time to.
     pub fn tick(&mut self, totals: Totals, left: Duration) {
         let every = Duration::from_millis(if self.rewrites { 200 } else { 10_000 });
         if !self.shown || self.last.is_some_and(|last| last.elapsed() < every) {
@@ -83,7 +83,7 @@ impl Progress {
         let _ = out.flush();
     }
 
-    /// The last word.
+    /// Ends the display.
     pub fn done(&mut self) {
         if self.shown && self.rewrites {
             eprint!("\r\x1b[K");

@@ -1,4 +1,4 @@
-//! Collects the history while the run goes on, and what the driver needs to know of it at once.
+//! Collects the history during the run, and answers the driver's questions about it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::event::{Clock, Entry, Event, STALLED};
 use crate::workload::family;
 
-/// What it is called that a client hears who leads.
+/// The name of the workload of followers.
 pub const FOLLOWING: &str = "following";
 
-/// Where all entries of a run go. Cheap to clone.
+/// Collects all entries of a run. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     clock: Clock,
@@ -27,20 +27,20 @@ struct State {
     retired: HashSet<String>,
 }
 
-/// What the terminal shows.
+/// The sums that the terminal shows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
-    /// Attempts that won.
+    /// Attempts that obtained the lock.
     pub obtained: u64,
     /// Attempts that did not.
     pub missed: u64,
-    /// Holders that were told of a loss.
+    /// Holders that were notified of a loss.
     pub told: u64,
     /// Stale writes that the register refused.
     pub refused: u64,
-    /// Faults that were seen to land.
+    /// Faults whose effect was observed.
     pub landed: u64,
-    /// Faults that could not be done.
+    /// Faults that failed.
     pub failed: u64,
 }
 
@@ -58,7 +58,7 @@ impl Recorder {
         self.clock
     }
 
-    /// Writes down something that happens now.
+    /// Records an event that happens now.
     pub fn note(&self, who: impl Into<String>, what: Event) {
         let entry = Entry {
             t: self.clock.now(),
@@ -68,7 +68,7 @@ impl Recorder {
         self.push(entry);
     }
 
-    /// Writes down something that somebody else has seen.
+    /// Records an event that another process observed.
     pub fn push(&self, entry: Entry) {
         let mut state = self.state();
         state.count(&entry);
@@ -80,17 +80,17 @@ impl Recorder {
         self.state().totals
     }
 
-    /// How often the client of this index has gone through something it was ordered to.
+    /// How often the client with this index has completed an ordered fault.
     pub fn suffered(&self, client: usize) -> u64 {
         self.state().suffered.get(&client).copied().unwrap_or(0)
     }
 
-    /// The process id of this life of a client, once it is ready.
+    /// The process id of this process of a client, once it is ready.
     pub fn ready(&self, who: &str) -> Option<u32> {
         self.state().ready.get(who).copied()
     }
 
-    /// When the client of this index last had what this workload is about.
+    /// When the client with this index last had a result in this workload.
     pub fn last_served(&self, client: usize, workload: &str) -> Option<u64> {
         self.state()
             .last
@@ -103,7 +103,7 @@ impl Recorder {
         self.state().retired.contains(who)
     }
 
-    /// Everything so far, in the order in which it was heard of.
+    /// All entries so far, in the order of their arrival.
     pub fn entries(&self) -> Vec<Entry> {
         self.state().entries.clone()
     }
@@ -157,7 +157,7 @@ impl State {
     }
 }
 
-/// The index of `c3` or `c3.2` is 2.
+/// The index in `c3` or `c3.2` is 2.
 pub fn client_index(who: &str) -> Option<usize> {
     let number = who.strip_prefix('c')?;
     let number = number.split('.').next()?;

@@ -1,6 +1,5 @@
-//! What the fencing tokens are for: a register that takes a write only if no larger token has been seen, and a
-//! bank that does the same. They live in the driver, so that their word on what was applied does not depend on
-//! clients.
+//! Services that fencing tokens protect: a register that accepts a write only if no larger token was seen, and a bank
+//! with the same rule. They live in the driver, so that their record of accepted writes does not depend on clients.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Write};
@@ -29,11 +28,11 @@ struct Protected {
 }
 
 impl Register {
-    /// Opens it in this directory.
+    /// Opens the socket in this folder.
     ///
     /// # Errors
     ///
-    /// When the socket cannot be made.
+    /// If the socket cannot be created.
     pub fn open(dir: &Path, recorder: &Recorder) -> anyhow::Result<Self> {
         let path = dir.join("register.sock");
         let listener = UnixListener::bind(&path).context("open the register")?;
@@ -51,13 +50,13 @@ impl Register {
         Ok(Self { path })
     }
 
-    /// Where it can be reached.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// One question a line, and one line of answer: `ok`, or `stale`.
+/// One request per line, and one line of answer: `ok`, or `stale`.
 fn serve(
     stream: UnixStream,
     protected: &Mutex<Protected>,
@@ -68,7 +67,7 @@ fn serve(
         let line = line?;
         let words: Vec<&str> = line.split(' ').collect();
         let answer = {
-            // Written down under the lock, so that the history has the order of what is protected.
+            // Recorded under the lock, so that the history has the same order as the writes.
             let mut protected = protected.lock().unwrap_or_else(PoisonError::into_inner);
             match words[..] {
                 ["look", names, token, by] => {
@@ -87,7 +86,7 @@ fn serve(
     Ok(())
 }
 
-/// `account=balance`, with commas between.
+/// Parses `account=balance`, separated by commas.
 fn parse(balances: &str) -> anyhow::Result<BTreeMap<String, i64>> {
     let parts = balances.split(',').map(|part| {
         let (name, balance) = part.split_once('=').context("no balance")?;
@@ -109,7 +108,7 @@ impl Protected {
         "ok\n".to_owned()
     }
 
-    /// `look accounts token reader`: what is in them stands behind the `ok`.
+    /// `look accounts token reader`: the balances follow the `ok`.
     fn look(&mut self, names: &[&str], token: u64, by: &str, recorder: &Recorder) -> String {
         match self.bank.look(names, token) {
             Ok(balances) => {

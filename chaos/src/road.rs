@@ -1,4 +1,4 @@
-//! The way from one client to one master: a proxy in front of each of its servers.
+//! The path from one client to one master: a proxy in front of each of its servers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,33 +12,33 @@ pub struct Road {
 }
 
 impl Road {
-    /// Opens a proxy to each of these.
+    /// Starts a proxy to each of these addresses.
     ///
     /// # Errors
     ///
-    /// When one does not start.
+    /// If one does not start.
     pub fn open(targets: &[SocketAddr], seed: u64) -> io::Result<Self> {
         let doors = targets.iter().map(|target| Proxy::seeded(*target, seed));
         let doors = doors.collect::<io::Result<_>>()?;
         Ok(Self { doors })
     }
 
-    /// Where the client connects to, one address a server.
+    /// The addresses for the client, one per server.
     pub fn addrs(&self) -> Vec<SocketAddr> {
         self.doors.iter().map(Proxy::addr).collect()
     }
 
-    /// The way to the first server.
+    /// The address for the first server.
     pub fn first(&self) -> SocketAddr {
         self.doors[0].addr()
     }
 
-    /// Puts a fault in force on all of it.
+    /// Injects a fault into all of its proxies.
     pub fn inject(&self, fault: &Fault) -> Vec<Injected> {
         self.doors.iter().map(|door| fault.inject(door)).collect()
     }
 
-    /// Resets every connection that is there.
+    /// Resets every existing connection.
     pub fn reset_all(&self) {
         for door in &self.doors {
             door.reset_all();

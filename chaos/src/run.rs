@@ -25,35 +25,35 @@ use crate::walker::{Busy, Now, Walker};
 use crate::workload::Workload;
 use crate::world::{Needs, Tools, World};
 
-/// How long all is left alone before the first fault.
+/// The time before the first fault.
 const WARM: Duration = Duration::from_millis(300);
-/// How often memory and handles are looked at.
+/// The interval of memory readings.
 const GAUGE_EVERY: Duration = Duration::from_secs(20);
 
-/// Why masters cannot be changed.
+/// The reason why masters cannot be changed.
 const NO_QUORATE: &str =
     "masters are changed with the `quorate` program: build it, or name it in QUORATE_CLI";
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What was run: with the faults that could be had.
+    /// The scenario, limited to the faults that are available.
     pub scenario: Scenario,
-    /// What was seen.
+    /// The recorded history.
     pub history: History,
-    /// What the checkers say.
+    /// The verdicts of the checkers.
     pub findings: Findings,
-    /// Where the report is.
+    /// The folder of the report.
     pub out: PathBuf,
 }
 
-/// Runs the scenario and writes the report to `out`. Ends early, with what there is by then, when
-/// `stop` becomes true.
+/// Runs the scenario and writes the report to `out`. When `stop` becomes true, ends early with the events recorded by
+/// then.
 ///
 /// # Errors
 ///
-/// When the servers or clients cannot be started, or the report cannot be written. Whatever the run has seen
-/// is part of the outcome, and no error.
+/// If the servers or clients cannot be started, or the report cannot be written. Faults found by the run are part of
+/// the outcome, not errors.
 pub fn run(
     scenario: &Scenario,
     out: &Path,
@@ -69,7 +69,7 @@ pub fn run(
     std::fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
     let recorder = Recorder::new(Clock::start());
     let driven = Driver::set_out(scenario, out, &recorder, progress)?.drive(stop);
-    // Also a run that went wrong midway leaves its history.
+    // A run that fails midway leaves its history as well.
     let history = History::new(recorder.entries());
     report::store(scenario, &history, out)?;
     driven?;
@@ -90,7 +90,7 @@ struct Driver<'a> {
     world: World,
     plan: Vec<Planned>,
     gauged: Option<Instant>,
-    /// Shared files of the clients; goes last.
+    /// The shared files of the clients; dropped last.
     dir: tempfile::TempDir,
 }
 
@@ -123,7 +123,7 @@ impl<'a> Driver<'a> {
             let why = "no `quorate` program: build it, or name it in QUORATE_CLI".to_owned();
             recorder.note("chaos", unavailable(Workload::Run.name(), why));
         }
-        // A short path, because a socket lives in it.
+        // A short path, because it contains a socket.
         let dir = tempfile::Builder::new()
             .prefix("quorate-chaos-")
             .tempdir()?;
@@ -175,7 +175,7 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// Injects and heals as planned.
+    /// Injects and heals faults by the schedule.
     fn run_faults(&mut self, stop: &AtomicBool) {
         let began = Instant::now();
         let end = began + self.scenario.duration;
@@ -187,7 +187,7 @@ impl<'a> Driver<'a> {
         while Instant::now() < end && !stop.load(Ordering::Relaxed) {
             let now = Instant::now();
             active = self.heal_due(active);
-            // Injecting takes its time, so the plan runs late: a target may still be busy.
+            // Injecting takes time, so the schedule runs late and a target may still be affected by another fault.
             let free =
                 |planned: &Planned| !active.iter().any(|one| one.fault.meets(&planned.fault));
             let ready = |planned: &Planned| began + planned.at <= now && free(planned);
@@ -202,7 +202,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Walks through the changes, while things go wrong at their moments.
+    /// Takes the steps of the changes, with faults in between.
     fn change_masters(&mut self, changes: &Changes, stop: &AtomicBool) -> anyhow::Result<()> {
         let quorate = find_quorate().context(NO_QUORATE)?;
         let mut walker = Walker::new(self.scenario, changes, &quorate, self.dir.path());
@@ -296,8 +296,8 @@ impl<'a> Driver<'a> {
         self.recorder.note("chaos", Event::Failed { fault, why });
     }
 
-    /// Waits until every client has got on with everything that it does, and until no key can be owed
-    /// to a fault any more: from then on what a client gives back must be gone long before its ttl.
+    /// Waits until every client has made progress in all of its workloads, and until no leftover key can be explained
+    /// by a fault any more. From then on, a released key must be gone long before its TTL.
     fn await_progress(&mut self, stop: &AtomicBool) {
         let since = self.recorder.clock().now();
         let began = Instant::now();
@@ -321,7 +321,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// What every client must get on with.
+    /// The workloads in which every client must make progress.
     fn wanted(&self) -> Vec<&'static str> {
         let workloads = &self.scenario.workloads;
         let shared = workloads.iter().filter(|workload| match workload {
@@ -335,13 +335,13 @@ impl<'a> Driver<'a> {
         wanted
     }
 
-    /// What is left on the masters: at once, after the ttl, and after the life of notes.
+    /// Records the keys that remain on the masters: at once, after the TTL, and after the life of notes.
     fn litter(&mut self) -> anyhow::Result<()> {
         let scenario = self.scenario;
         self.keys("at-once")?;
         let mut slack = Duration::from_millis(500);
         if scenario.has(Needs::Clocks) {
-            // What was set under a clock ahead lives longer by as much.
+            // Keys that were set under a clock ahead live longer by that difference.
             slack += Duration::from_secs(4);
         }
         let begun = Instant::now();
@@ -351,7 +351,7 @@ impl<'a> Driver<'a> {
         self.keys("after-notes")
     }
 
-    /// Waits for these keys to be gone, no longer than until `end`.
+    /// Waits until these keys are gone, at most until `end`.
     fn gone_by(&self, end: Instant, which: impl Fn(&str) -> bool) {
         let stands = |master| {
             if self.is_retired(master) {
@@ -370,7 +370,7 @@ impl<'a> Driver<'a> {
             if self.is_retired(master) {
                 continue;
             }
-            // What was lost and never given back is there for who looks, for a ttl.
+            // On a master without a clock, a lost and unreleased lock is visible for one TTL.
             if when == "at-once" && !self.world.masters[master].kind().has_clock() {
                 let _ = self.world.keys(master);
                 continue;
@@ -400,7 +400,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Memory and handles of all processes that can be asked now.
+    /// Records memory and file descriptors of all processes that can be asked now.
     fn gauge(&mut self) {
         self.gauged = Some(Instant::now());
         for (name, pid) in self.world.clients.pids() {
@@ -414,7 +414,7 @@ impl<'a> Driver<'a> {
             }
         }
         for master in 0..self.world.masters.len() {
-            // A stopped one would keep us waiting.
+            // A stopped master would block the run.
             if self.world.answers(master)
                 && let Some((memory, handles, connections)) = self.world.gauge(master)
             {
@@ -442,7 +442,7 @@ fn unavailable(kind: &str, why: String) -> Event {
     Event::Unavailable { kind, why }
 }
 
-/// What all clients are told; each has its own way to the masters.
+/// The settings of all clients; each has its own path to the masters.
 fn settings(
     scenario: &Scenario,
     clock: Clock,
@@ -468,7 +468,7 @@ fn settings(
         ttl: scenario.ttl,
         max_ttl: scenario.max_ttl,
         pause: scenario.pause,
-        // To be robbed of a lock one must hold it.
+        // A client can lose a lock only while it holds one.
         long: if must_break { 0.3 } else { 0.06 },
         renewed: !must_break,
         many: scenario.many,
@@ -479,7 +479,7 @@ fn settings(
     }
 }
 
-/// The command line program, for the workload that runs it: from `QUORATE_CLI`, or beside us.
+/// The command line program, for the workload that runs it: from `QUORATE_CLI`, or in the folder of this program.
 fn find_quorate() -> Option<PathBuf> {
     let named = std::env::var_os("QUORATE_CLI").map(PathBuf::from);
     let beside = || Some(std::env::current_exe().ok()?.with_file_name("quorate"));

@@ -1,4 +1,4 @@
-//! What a run is to be: its masters, clients and faults, and what it promises.
+//! The description of a run: its masters, clients and faults, and its promises.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,61 +13,60 @@ use crate::node::NodeKind;
 pub use crate::workload::{Locker, Order, Workload};
 use crate::world::{Layout, Needs};
 
-/// Everything that a run is decided by. Stored beside the history, so that it can be run again.
+/// Everything that determines a run. Stored with the history, so that it can be run again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Scenario {
-    /// What all draws come from.
+    /// The seed of all random draws.
     pub seed: u64,
-    /// How long faults are injected. The calm after it comes on top.
+    /// How long faults are injected. The fault-free period at the end is added to it.
     pub duration: Duration,
-    /// How many masters.
+    /// The number of masters.
     pub masters: usize,
-    /// What they are. Empty: all of them Redis.
+    /// Their kinds. If empty, all are Redis.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeKind>,
-    /// How masters are changed meanwhile. `masters` are all that there are then, before and after.
+    /// The changes of masters, if any. `masters` then counts all servers, before and after.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changes: Option<Changes>,
-    /// How many client processes.
+    /// The number of client processes.
     pub clients: usize,
     /// The kinds of faults.
     pub faults: Vec<Kind>,
-    /// What clients do.
+    /// The workloads.
     pub workloads: Vec<Workload>,
-    /// Who locks.
+    /// The lock implementation.
     pub locker: Locker,
-    /// How waiters are ordered.
+    /// The order of waiters.
     pub order: Order,
-    /// Whether restarted masters sit out.
+    /// Whether the restart guard excludes restarted masters.
     pub guarded: bool,
-    /// How long a grant lasts.
+    /// The TTL of a lock.
     pub ttl: Duration,
-    /// The longest ttl. Above two seconds, or fencing tokens need not rise when all masters forget.
+    /// The longest TTL. It must exceed two seconds, or fencing tokens need not rise when all masters lose their data.
     pub max_ttl: Duration,
-    /// How long a client pauses between two attempts, at most.
+    /// The longest pause of a client between two attempts.
     pub pause: Duration,
-    /// How many locks the workload of many locks holds at once, in each client.
+    /// The number of locks that the workload `many` holds at once in each client.
     pub many: usize,
-    /// How long it holds each of them, about.
+    /// About how long it holds each of them.
     pub many_hold: Duration,
-    /// The longest pause between the beginnings of two faults.
+    /// The longest pause between the starts of two faults.
     pub gap: Duration,
-    /// The server program; `None`: what the machine offers.
+    /// The server program; `None` for the default of the machine.
     pub server: Option<PathBuf>,
-    /// How long the calm may take until everybody has got on.
+    /// How long the fault-free period may last until every client has made progress.
     pub patience: Duration,
 }
 
-/// What a scenario says about mutual exclusion. Everything else always holds: fenced writes above
-/// all.
+/// The scenario's promise about mutual exclusion. All other promises, above all fencing, apply to every scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Exclusion {
     /// Never two holders.
     Holds,
-    /// Two holders are possible around some of the faults, and only there.
+    /// Two holders are possible during some of the faults, and only then.
     MayBreak,
-    /// Two holders are certain, and a run that did not see them did not look.
+    /// Two holders are certain: a run without them did not look.
     MustBreak,
 }
 
@@ -98,7 +97,7 @@ impl Default for Scenario {
 }
 
 impl Scenario {
-    /// What the masters are.
+    /// The kinds of the masters.
     pub fn nodes(&self) -> Vec<NodeKind> {
         match &self.nodes[..] {
             [] => vec![NodeKind::Redis; self.masters],
@@ -106,7 +105,7 @@ impl Scenario {
         }
     }
 
-    /// The same scenario over these.
+    /// The same scenario over these masters.
     #[must_use]
     pub fn over(self, nodes: &[NodeKind]) -> Self {
         let is_mixed = nodes.iter().any(|node| *node != NodeKind::Redis);
@@ -117,16 +116,16 @@ impl Scenario {
         }
     }
 
-    /// What a majority is.
+    /// The size of a majority.
     pub fn majority(&self) -> usize {
         self.masters / 2 + 1
     }
 
-    /// What may be expected of mutual exclusion.
+    /// The promise about mutual exclusion.
     pub fn exclusion(&self) -> Exclusion {
         let nodes = self.nodes();
         let breaks = |kind: &Kind| kind.breaks_exclusion(self.guarded, &nodes);
-        // Who is rarely in each other's way may be lucky.
+        // Clients that rarely compete may happen not to overlap.
         let seen = self.workloads.iter().any(|one| one.shows_breaks());
         if seen && !self.faults.is_empty() && self.faults.iter().all(|kind| kind.must_break()) {
             Exclusion::MustBreak
@@ -137,9 +136,9 @@ impl Scenario {
         }
     }
 
-    /// How long after the last fault a lock key on a master may still be a ghost: of a request that
-    /// was held up and came when nobody wanted it any more, its release long gone by. Later ones
-    /// were not released. `None` where clocks are wrong: then nothing can be said.
+    /// How long after the last fault a lock key may belong to a delayed request: one that arrived when no client wanted
+    /// it any more, after its release. A later key was not released. `None` if clocks are wrong, because nothing can be
+    /// concluded then.
     pub fn settling(&self) -> Option<Duration> {
         if self.has(Needs::Clocks) {
             return None;
@@ -147,16 +146,16 @@ impl Scenario {
         if self.faults.is_empty() {
             return Some(Duration::ZERO);
         }
-        // Where packets vanish the kernel sends them again, the longer they did the later.
+        // The kernel retransmits lost packets, at growing intervals.
         let held_up = if self.has(Needs::Links) { 2_500 } else { 1_000 };
         Some(self.ttl + Duration::from_millis(held_up))
     }
 
-    /// Whether the parts go together.
+    /// Whether the parts can be combined.
     ///
     /// # Errors
     ///
-    /// When they do not, with the reason.
+    /// The reason why not.
     pub fn check(&self) -> anyhow::Result<()> {
         ensure!(self.masters > 0, "at least one master");
         ensure!(self.clients > 0, "at least one client");
@@ -224,12 +223,12 @@ impl Scenario {
         self.faults.iter().any(|kind| kind.needs == needed)
     }
 
-    /// What is to be built for it.
+    /// The servers and tools to be set up for it.
     pub fn layout(&self) -> Layout {
         Layout {
             ways: match self.changes {
                 None => self.clients,
-                // The marks count the names of the masters, so everybody has to call them the same.
+                // The generation markers contain the names of the masters, so all clients must use the same names.
                 Some(_) => 1,
             },
             masters: (self.nodes().into_iter().enumerate())
@@ -242,7 +241,8 @@ impl Scenario {
         }
     }
 
-    /// What the master of this index keeps on disk, if it is a Redis, so that every kind of restart finds its like.
+    /// The persistence of the master with this index, if it is a Redis. It varies, so that every kind of restart finds
+    /// a suitable master.
     pub fn persistence(&self, index: usize) -> Persistence {
         let mut wanted: Vec<Persistence> = Vec::new();
         for kind in &self.faults {
@@ -255,7 +255,7 @@ impl Scenario {
         match wanted.len() {
             0 => Persistence::None,
             kinds => {
-                // Those in front of it that keep nothing of the kind are not counted.
+                // Masters of other kinds before it are not counted.
                 let nodes = self.nodes();
                 let before = nodes.iter().take(index);
                 wanted[before.filter(|node| **node == NodeKind::Redis).count() % kinds]

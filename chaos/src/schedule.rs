@@ -10,16 +10,16 @@ use crate::faults::{Injection, Kind, Lasts, Reach};
 use crate::scenario::Scenario;
 use crate::world::Needs;
 
-/// A fault and when it begins.
+/// A fault and its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// Since the warm start.
+    /// Since the end of the warm-up.
     pub at: Duration,
-    /// What.
+    /// The fault.
     pub fault: Injection,
 }
 
-/// How much longer than `max_ttl` a guarded master may sit out: it tells its age in whole seconds.
+/// How much longer than `max_ttl` a restarted master may be excluded: it reports its age in whole seconds.
 const GUARD_SLACK: Duration = Duration::from_millis(1_200);
 
 /// The schedule: the same for the same scenario.
@@ -27,7 +27,7 @@ pub fn schedule(scenario: &Scenario) -> Vec<Planned> {
     Scheduler::new(scenario).plan()
 }
 
-/// Draws the schedule, and keeps book of who is busy with which fault until when.
+/// Draws the schedule, and keeps track of which targets are affected until when.
 struct Scheduler<'a> {
     scenario: &'a Scenario,
     rng: StdRng,
@@ -59,7 +59,7 @@ impl<'a> Scheduler<'a> {
             return Vec::new();
         }
         let mut at = Duration::from_millis(self.rng.random_range(200..400));
-        // Every kind once in each round, in a new order each time.
+        // Every kind once per round, in a new order each time.
         let mut round: Vec<Kind> = Vec::new();
         while at < scenario.duration {
             if round.is_empty() {
@@ -83,7 +83,7 @@ impl<'a> Scheduler<'a> {
         self.planned
     }
 
-    /// Whether there is a master that it can be done to: what never has its turn would hold up all others.
+    /// Whether some master can have this fault. Otherwise it would block all others.
     fn has_turns(&self, kind: Kind) -> bool {
         let (scenario, nodes) = (self.scenario, self.scenario.nodes());
         let suits = |index| kind.suits(nodes[index], scenario.persistence(index));
@@ -114,7 +114,7 @@ impl<'a> Scheduler<'a> {
         };
         match kind.reach {
             Reach::One => {
-                // Mostly a minority is hit at a time; now and then more.
+                // Usually a minority is affected at a time, sometimes more.
                 let most = (scenario.masters - scenario.majority()).max(1);
                 if busy >= most && !self.rng.random_bool(0.1) {
                     return None;
@@ -145,7 +145,7 @@ impl<'a> Scheduler<'a> {
     }
 }
 
-/// This fault of these, as long as it lasts.
+/// This fault of these targets, with its duration.
 pub(crate) fn injection(
     kind: Kind,
     masters: Vec<usize>,
@@ -170,14 +170,14 @@ pub(crate) fn injection(
     }
 }
 
-/// How long from its beginning until what it is about is as it was before.
+/// The time from its start until its targets are as before.
 pub(crate) fn felt(fault: &Injection, scenario: &Scenario) -> Duration {
     let kind = fault.kind;
     let mut felt = fault.lasts + Duration::from_millis(200);
     if kind.restarts && scenario.guarded {
         felt += scenario.max_ttl + GUARD_SLACK;
     }
-    // It is felt for a while; the next one should meet recovered clients.
+    // Its effect lasts for a while; the next fault should meet recovered clients.
     if kind.lasts == Lasts::Moment || kind.must_break() {
         felt += scenario.ttl;
     }

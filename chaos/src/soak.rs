@@ -1,7 +1,7 @@
 //! A long run: does anything grow?
 //!
-//! The same run as any other, slower and longer, with a thousand held locks; afterwards the memory and the
-//! handles of every process are compared with what they were after the first tenth.
+//! It is an ordinary run, but slower and longer, with a thousand held locks. At the end, the memory and the file
+//! descriptors of every process are compared with their values after the first tenth.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,17 +12,17 @@ use crate::event::Event;
 use crate::history::History;
 use crate::scenario::Scenario;
 
-/// More than this and more than a quarter is growth.
+/// More than this many bytes and more than a quarter counts as growth.
 const SLACK_BYTES: u64 = 6 << 20;
-/// The same for open handles and connections.
+/// The same for open file descriptors and connections.
 const SLACK_HANDLES: u64 = 12;
 
-/// So many locks are held on Redis.
+/// The number of held locks on Redis.
 const HELD: usize = 1_000;
-/// And where a master must have each renewal on its disk: each three times in a second.
+/// The number of held locks if a master writes each renewal to its disk: three per lock and second.
 const HELD_ON_DISK: usize = 200;
 
-/// A soak of this length: faults every second or two, a thousand locks held, or two hundred.
+/// A soak of this length: a fault every second or two, and 1,000 held locks, or 200.
 pub fn scenario(duration: Duration, base: Scenario) -> Scenario {
     let held = if base.nodes.is_empty() {
         HELD
@@ -39,7 +39,7 @@ pub fn scenario(duration: Duration, base: Scenario) -> Scenario {
     }
 }
 
-/// One look at one process.
+/// One reading of one process.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     t: u64,
@@ -48,7 +48,7 @@ struct Look {
     connections: Option<u64>,
 }
 
-/// All looks at one process.
+/// All readings of one process.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     looks: Vec<Look>,
@@ -65,7 +65,7 @@ impl Series {
     }
 }
 
-/// What is used over time, by process. All lives of a client are one.
+/// The readings over time, by process. All processes of a client count as one.
 pub fn series(history: &History) -> BTreeMap<String, Series> {
     let mut all: BTreeMap<String, Series> = BTreeMap::new();
     for line in &history.lines {
@@ -127,7 +127,7 @@ pub fn growth(scenario: &Scenario, history: &History) -> Finding {
     }
 }
 
-/// What was used at the start, after a tenth, and at the end, as a table.
+/// The readings at the start, after a tenth, and at the end, as a table.
 pub fn table(scenario: &Scenario, history: &History) -> String {
     let settled = scenario.duration.as_nanos() as u64 / 10;
     let mut out = String::from(

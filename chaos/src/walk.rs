@@ -1,47 +1,47 @@
-//! What an operator does while masters are changed, in order: the steps of the page for operators, or those of somebody
-//! who has not read it.
+//! The steps of an operator who changes masters, in order: those of the operators' page, or those of an operator who
+//! has not read it.
 
 use crate::changes::{Changes, Operator};
 
-/// Something that is to be done, or has to happen, before the next.
+/// A task that must be completed before the next one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
     /// A step of `quorate masters`.
     Command(&'static str),
-    /// These clients are ended, and come back told of other masters.
+    /// These clients are ended and started again with other masters.
     Clients(Vec<usize>, Told),
-    /// Something goes wrong with a master.
+    /// A fault of a master.
     Fault(Moment),
-    /// The servers that are left over are stopped for good.
+    /// The servers that are no longer used are stopped for good.
     Retire,
-    /// The marks of the next masters are raised by hand.
+    /// The generation markers of the next masters are raised by hand.
     Marks,
-    /// Nothing, for a while: clients of all kinds work.
+    /// No task for a while; all clients work.
     Rest,
 }
 
-/// Which masters clients are told.
+/// The masters that clients are given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// The old ones and the next ones.
+    /// The old and the next masters.
     Both,
-    /// The next ones, as those of the next generation.
+    /// The next masters, with the next generation.
     Next,
-    /// The next ones, as if there never had been others.
+    /// The next masters, as if they were the first.
     NextAsFirst,
 }
 
-/// When something goes wrong.
+/// The moment of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// While clients are given other masters, or the operator is about to take a step.
+    /// While clients are given other masters, or before a step of the operator.
     Usual,
     /// Between closing the old masters and opening the next ones.
     Closed,
 }
 
 impl Task {
-    /// What it is called in the history.
+    /// Its name in the history.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Command(step) => step,
@@ -55,7 +55,7 @@ impl Task {
     }
 }
 
-/// What a change consists of, each done, where it is done by the page.
+/// The steps that make a complete change by the operators' page.
 pub const STEPS: [&str; 7] = [
     "prepare",
     "clients of both",
@@ -66,7 +66,7 @@ pub const STEPS: [&str; 7] = [
     "stop",
 ];
 
-/// What is done in one change, with so many clients.
+/// The tasks of one change, for this many clients.
 pub fn plan(changes: &Changes, clients: usize, faults: bool) -> Vec<Task> {
     let mut tasks = match changes.operator {
         Operator::Careful => careful(clients),
@@ -86,8 +86,8 @@ pub fn plan(changes: &Changes, clients: usize, faults: bool) -> Vec<Task> {
     tasks
 }
 
-/// By the page. The last client goes on with the old masters until the next ones are open, and where there are more
-/// the one before it with both until all is over: somebody is always forgotten.
+/// The tasks by the operators' page. The last client keeps the old masters until the next ones are open. If there are
+/// more clients, the one before it keeps both sets until the end: in practice some client is always forgotten.
 fn careful(clients: usize) -> Vec<Task> {
     let last = clients - 1;
     let late: Vec<usize> = (clients > 3).then(|| last - 1).into_iter().collect();

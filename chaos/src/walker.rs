@@ -1,5 +1,5 @@
-//! Does what stands in a [walk], a little at a time, so that the run goes on beside it: takes the steps with
-//! the real `quorate masters`, ends clients and starts them told of other masters, stops servers for good.
+//! Carries out the tasks of a [walk], a little at a time, so that the run continues in the meantime: takes the steps
+//! with the real `quorate masters`, ends clients and starts them with other masters, and stops servers for good.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -15,23 +15,23 @@ use crate::scenario::Scenario;
 use crate::walk::{self, Moment, Task, Told};
 use crate::world::World;
 
-/// How long a step is tried, and clients are waited for.
+/// How long a step is tried, and how long clients are waited for.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// How long until a step that was not taken is tried again.
+/// The pause before a failed step is tried again.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// What the driver has to do.
+/// The next action of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Now {
-    /// Come again.
+    /// Call again.
     Goes,
-    /// Let something go wrong, and say so.
+    /// Inject a fault for this moment, and report back.
     Wants(Moment),
-    /// All is done, or cannot be.
+    /// All tasks are done, or cannot be done.
     Over,
 }
 
-/// Who is busy with faults.
+/// The targets that faults affect now.
 #[derive(Debug, Default)]
 pub struct Busy {
     /// The masters.
@@ -40,7 +40,7 @@ pub struct Busy {
     pub clients: Vec<usize>,
 }
 
-/// An operator on the way.
+/// An operator in the middle of a change.
 #[derive(Debug)]
 pub struct Walker {
     changes: Changes,
@@ -51,18 +51,18 @@ pub struct Walker {
     dir: PathBuf,
     change: usize,
     tasks: VecDeque<Task>,
-    /// When the task in hand was begun, by the run and by the machine.
+    /// When the current task was begun, by the run's clock and by the machine's.
     begun: Option<(u64, Instant)>,
     running: Option<Child>,
-    /// Values that a step has found lost, or created or removed in part, with how each is dropped.
+    /// Values that a step has found lost, or created or removed in part, each with the command that drops it.
     lost: VecDeque<Vec<String>>,
-    /// It drops one of them.
+    /// Whether one of them is being dropped now.
     is_dropping: bool,
     again: Option<Instant>,
     rolling: Rolling,
 }
 
-/// Clients on their way from one set of masters to another.
+/// Clients in transition from one set of masters to another.
 #[derive(Debug, Default)]
 struct Rolling {
     waiting: VecDeque<usize>,
@@ -71,7 +71,7 @@ struct Rolling {
 }
 
 impl Walker {
-    /// At the beginning; `dir` is where commands are run.
+    /// An operator before the first task; commands are run in `dir`.
     pub fn new(scenario: &Scenario, changes: &Changes, quorate: &Path, dir: &Path) -> Self {
         let mut walker = Self {
             changes: changes.clone(),
@@ -97,7 +97,7 @@ impl Walker {
         walk::plan(&self.changes, self.clients, self.has_faults).into()
     }
 
-    /// Where it is, for the terminal.
+    /// The position, for the terminal.
     pub fn place(&self) -> String {
         let task = self.tasks.front().map_or("done", Task::name);
         format!(
@@ -107,7 +107,7 @@ impl Walker {
         )
     }
 
-    /// The masters that are, and those that will be.
+    /// The current masters and the next ones.
     pub fn sets(&self) -> [&[usize]; 2] {
         let next = (self.change + 1).min(self.changes.count());
         [
@@ -116,7 +116,7 @@ impl Walker {
         ]
     }
 
-    /// Clients that nothing else may happen to.
+    /// Clients that no fault may affect now.
     pub fn moving(&self) -> Vec<usize> {
         let Rolling {
             leaving, arriving, ..
@@ -128,7 +128,7 @@ impl Walker {
     ///
     /// # Errors
     ///
-    /// When a process cannot be started or looked after.
+    /// If a process cannot be started or checked.
     pub fn go_on(
         &mut self,
         world: &mut World,
@@ -173,14 +173,14 @@ impl Walker {
         if done {
             self.tasks.pop_front();
         } else if is_late {
-            // What comes next rests on it.
+            // The following tasks depend on it.
             self.tasks.clear();
             self.change = self.changes.count();
         }
         Ok(Now::Goes)
     }
 
-    /// What was wanted has gone wrong.
+    /// Reports that the requested fault was injected.
     pub fn went_wrong(&mut self) {
         self.tasks.pop_front();
     }
@@ -195,7 +195,7 @@ impl Walker {
         Now::Goes
     }
 
-    /// A step of `quorate masters`: what it said in the end, once it has ended. Who is not served comes again.
+    /// A step of `quorate masters`: returns its output once it has succeeded. A failed step is tried again.
     fn take(
         &mut self,
         step: &str,
@@ -220,7 +220,7 @@ impl Walker {
         self.again = Some(Instant::now() + PAUSE);
         let output = child.wait_with_output()?;
         if self.is_dropping {
-            // Where it was not dropped, the step finds it again.
+            // If it was not dropped, the step finds it again.
             return Ok(None);
         }
         let text = |bytes: &[u8]| {
@@ -257,7 +257,7 @@ impl Walker {
         command
     }
 
-    /// Ends clients one after the other, few at a time, and starts them told of these masters.
+    /// Ends clients one after the other, a few at a time, and starts them with these masters.
     fn tell(
         &mut self,
         some: &[usize],
@@ -286,7 +286,7 @@ impl Walker {
             let free = |client: &usize| !busy.clients.contains(client);
             if let Some(place) = rolling.waiting.iter().position(free) {
                 rolling.leaving.extend(rolling.waiting.remove(place));
-                // Who does not listen has ended already.
+                // A client that does not read has ended already.
                 let _ = rolling
                     .leaving
                     .last()
@@ -320,7 +320,7 @@ impl Walker {
         })
     }
 
-    /// Stops what is left over, once no fault is about it any more.
+    /// Stops the servers that are no longer used, once no fault affects them any more.
     fn retire(
         &self,
         world: &World,
@@ -340,8 +340,8 @@ impl Walker {
         Ok(Some(Ok(names.join(", "))))
     }
 
-    /// The mistake of who wants to be quick: the next masters are told that they are open, and the old ones were never
-    /// closed. What the mark has to be stands in the names of clients of both.
+    /// The mistake of a hasty operator: the next masters are marked as open by hand, although the old ones were never
+    /// closed. The right content of the marker is taken from clients of both sets.
     fn mark_by_hand(&self, world: &World) -> anyhow::Result<Option<String>> {
         let [_, next] = self.sets();
         let mut mark = String::new();
@@ -361,7 +361,7 @@ impl Walker {
     }
 }
 
-/// How the value is dropped that a line of `quorate masters open` calls lost.
+/// The command that drops the value which a line of `quorate masters open` reports as lost.
 fn dropping(line: &str) -> Option<Vec<String>> {
     let (before, shown) = line.split_once(": lost, or created or removed in part")?;
     let name = before.split('"').nth(1)?;

@@ -1,38 +1,38 @@
-//! What clients do, who locks for them, and in which order they wait.
+//! The workloads of clients, the lock implementations, and the orders of waiters.
 
 use serde::{Deserialize, Serialize};
 
-/// What a client does, again and again.
+/// The work that a client repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
-    /// Read, change and write a file under the lock: lost updates show.
+    /// Read, change and write a file under the lock: detects lost updates.
     File,
-    /// Write to a register that refuses smaller fencing tokens, without looking at the lock again.
+    /// Write to a register that refuses smaller fencing tokens, without checking the lock again.
     Register,
-    /// Take something from a stock in a file under the lock: what is taken twice shows.
+    /// Take an item from a stock in a file under the lock: detects items taken twice.
     Stock,
-    /// Take and give back as fast as it goes, everybody the same lock.
+    /// Acquire and release one lock as fast as possible, in all clients.
     Handover,
     /// Hold many locks for a long time.
     Many,
     /// A child process under `quorate run`.
     Run,
-    /// Move money between two accounts, both locked at once: what gets lost shows in the sum.
+    /// Move money between two accounts, both locked at once: a lost transfer changes the sum.
     Transfer,
-    /// Write the two halves of something, and read them beside others: half a write shows.
+    /// Write two files that belong together, and read them together with other readers: detects incomplete writes.
     Readers,
-    /// Work in one of five slots: a sixth at work shows.
+    /// Work in one of five slots: detects a sixth holder.
     Permits,
-    /// Several processes and nested holds for one owner at a time: another one's mark shows.
+    /// Several processes and nested holds of one owner at a time: detects the mark of another owner.
     Owners,
-    /// Take prizes from quotas of ten, and do jobs that are done once: an eleventh prize and a second time show.
+    /// Take prizes from quotas of ten, and run jobs once: detects an eleventh prize and a second run.
     Prizes,
-    /// Lead for a while, and follow whoever leads: two terms at once show.
+    /// Lead for a while, and follow the leader: detects two leaders at once.
     Leader,
 }
 
-/// The names that stand for several: what plain locks are for, the other kinds side by side, and everything.
+/// Names for several workloads: those of plain locks, those of the other kinds, and all.
 pub const GROUPS: [(&str, &[Workload]); 3] = [
     ("lock", &Workload::LOCK),
     ("kinds", &Workload::KINDS),
@@ -40,7 +40,7 @@ pub const GROUPS: [(&str, &[Workload]); 3] = [
 ];
 
 impl Workload {
-    /// What plain exclusive locks are for.
+    /// The workloads of plain exclusive locks.
     pub const LOCK: [Self; 6] = [
         Self::File,
         Self::Register,
@@ -50,7 +50,7 @@ impl Workload {
         Self::Run,
     ];
 
-    /// One for each of the other kinds of locks.
+    /// The workloads of the other kinds of locks, one each.
     pub const KINDS: [Self; 6] = [
         Self::Transfer,
         Self::Readers,
@@ -60,7 +60,7 @@ impl Workload {
         Self::Leader,
     ];
 
-    /// All of them.
+    /// All workloads.
     pub const ALL: [Self; 12] = [
         Self::File,
         Self::Register,
@@ -76,7 +76,7 @@ impl Workload {
         Self::Leader,
     ];
 
-    /// Its name. Its resources are called like that, some with a number behind: `transfer-2`.
+    /// Its name. Its resources have the same name, some with a number appended: `transfer-2`.
     pub fn name(self) -> &'static str {
         match self {
             Self::File => "file",
@@ -94,7 +94,7 @@ impl Workload {
         }
     }
 
-    /// What this name stands for: one, or several.
+    /// The workloads behind this name: one, or several.
     pub fn named(name: &str) -> Option<Vec<Self>> {
         let group = GROUPS.iter().find(|(group, _)| *group == name);
         if let Some((_, all)) = group {
@@ -104,7 +104,7 @@ impl Workload {
         one.map(|one| vec![one])
     }
 
-    /// The shortest name for these.
+    /// The shortest name for these workloads.
     pub fn name_of(some: &[Self]) -> String {
         let group = GROUPS.iter().find(|(_, all)| *all == some);
         if let Some((name, _)) = group {
@@ -114,12 +114,12 @@ impl Workload {
         names.join(",")
     }
 
-    /// Whether everybody gets on with it, once nothing is wrong: of many each client has its own.
+    /// Whether all clients share its resource and must make progress on it. In `many`, each client has its own locks.
     pub fn is_shared(self) -> bool {
         self != Self::Many
     }
 
-    /// Whether plain exclusive locks are taken again and again, so that a lock that breaks for certain is seen to.
+    /// Whether it acquires plain exclusive locks so often that broken exclusion is certain to show.
     pub fn shows_breaks(self) -> bool {
         matches!(
             self,
@@ -128,45 +128,45 @@ impl Workload {
     }
 }
 
-/// The workload that a resource belongs to, by its name: `transfer` of `transfer-2`.
+/// The workload of a resource, by its name: `transfer` of `transfer-2`.
 pub fn family(resource: &str) -> &str {
     resource.split('-').next().unwrap_or(resource)
 }
 
-/// Who locks: the library, or one that is wrong on purpose and must be caught.
+/// The lock implementation: the library, or a known-bad one that must be caught.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Locker {
     /// The library.
     Quorate,
-    /// Content with half of the masters.
+    /// Accepts half of the masters as a quorum.
     HalfQuorum,
-    /// Leaves the grants of a lost round where they are.
+    /// Does not undo the grants of a failed attempt.
     NoUndo,
-    /// Works on when its lock has ended.
+    /// Continues to work when its lock has ended.
     IgnoresLoss,
-    /// Does not stand in line where everybody does.
+    /// Does not queue although all other clients do.
     JumpsLine,
-    /// Locks one resource after the other, and keeps the first where the next is not to be had.
+    /// Locks one resource after the other, and keeps the first if the next one is not available.
     OneByOne,
-    /// Locks one after the other, and believes in all of them for as long as in the last.
+    /// Locks one after the other, and trusts all of them for as long as the last one.
     LaterLease,
-    /// Has readers as a number, and not by name.
+    /// Counts readers instead of naming them.
     CountsReaders,
-    /// Has a majority that gave permits, each of them another one.
+    /// Accepts a majority in which each master may have granted another permit.
     AnyPermit,
-    /// Joins its owner where one master says that it is there.
+    /// Joins its owner's lock if a single master reports it.
     JoinsByOne,
-    /// Gives each hold of an owner a number of its own.
+    /// Gives each hold of an owner a separate token.
     NumbersEach,
-    /// Has a quota as a number on each master.
+    /// Stores a quota as a number on each master.
     CountsDown,
-    /// Leads by the word of one master.
+    /// Accepts leadership from a single master.
     LedByOne,
 }
 
 impl Locker {
-    /// The wrong ones.
+    /// The known-bad implementations.
     pub const CANARIES: [Self; 12] = [
         Self::HalfQuorum,
         Self::NoUndo,
@@ -182,12 +182,12 @@ impl Locker {
         Self::LedByOne,
     ];
 
-    /// Whether the library does the asking, so that masters of every kind are asked.
+    /// Whether the library sends the requests, so that masters of every kind can be used.
     pub fn is_the_library(self) -> bool {
         matches!(self, Self::Quorate | Self::IgnoresLoss | Self::JumpsLine)
     }
 
-    /// What it knows how to lock.
+    /// The workloads that it supports.
     pub fn workloads(self) -> &'static [Workload] {
         match self {
             Self::Quorate => &Workload::ALL,
@@ -236,13 +236,13 @@ impl std::str::FromStr for Locker {
     }
 }
 
-/// How waiters of one lock are ordered.
+/// The order of the waiters of one lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
     /// First come, first served.
     Fair,
-    /// Whoever retries at the right moment.
+    /// In the order of successful retries.
     Unordered,
 }
 

@@ -1,4 +1,4 @@
-//! What a run consists of: masters, a proxy for every client and master, and the client processes.
+//! The parts of a run: masters, a proxy for every pair of client and master, and the client processes.
 
 use std::ffi::OsString;
 use std::io;
@@ -20,55 +20,55 @@ use crate::node::NodeKind;
 use crate::observer::{self, Observer};
 use crate::road::Road;
 
-/// The user as whom clients log in, where they do.
+/// The user of the clients, if they log in.
 pub const USER: &str = "locker";
-/// That user's password, while it has not been changed.
+/// That user's password, unless a fault has changed it.
 pub const PASSWORD: &str = "thrown-away";
-/// What that user may do: everything, while nothing has been taken away.
+/// That user's rights, unless a fault has taken some away.
 pub const ALL_RIGHTS: &[&str] = &["~*", "&*", "+@all"];
 
-/// The same for a database.
+/// The login of clients of a database.
 const CLIENTS: Login<'_> = Login {
     user: USER,
     password: PASSWORD,
 };
 
-/// How long a master may take to be ready, on a machine that is busy.
+/// How long a master may take to start on a busy machine.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What has to be there before a fault can happen.
+/// Requirements of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// Nothing in particular.
+    /// None.
     Nothing,
-    /// Clients speak to masters through proxies.
+    /// Clients connect to masters through proxies.
     Proxies,
-    /// Masters live behind links of their own.
+    /// Masters are behind links of their own.
     Links,
     /// The masters' clocks can be moved.
     Clocks,
-    /// Clients know masters by names.
+    /// Clients use host names for masters.
     Names,
     /// Clients log in as [`USER`].
     User,
-    /// Masters with a snapshot take their time to load it.
+    /// Masters with a snapshot take time to load it.
     SlowLoading,
 }
 
-/// What is to be built.
+/// The parts to be set up.
 #[derive(Debug)]
 pub struct Layout {
-    /// How many ways there are to each master: one for each client, or one for all.
+    /// The number of proxies per master: one per client, or one for all.
     pub ways: usize,
-    /// What each master is, and what it keeps on disk where it is a Redis.
+    /// The kind of each master, and its persistence if it is a Redis.
     pub masters: Vec<(NodeKind, Persistence)>,
-    /// How long an answer of a master that is no Redis is waited for.
+    /// The request timeout for masters other than Redis.
     pub timeout: Duration,
-    /// The server program; `None`: what the machine offers.
+    /// The server program; `None` for the default of the machine.
     pub server: Option<PathBuf>,
-    /// What the faults need.
+    /// The requirements of the faults.
     pub needs: Vec<Needs>,
-    /// What the jitter of proxies is drawn from.
+    /// The seed of the proxies' jitter.
     pub seed: u64,
 }
 
@@ -78,7 +78,7 @@ impl Layout {
     }
 }
 
-/// What some faults are done with, as far as it was asked for and this machine has it.
+/// Tools of some faults, as far as they were requested and this machine supports them.
 #[derive(Debug, Default)]
 pub struct Tools {
     clocks: Option<Result<ClockShim, String>>,
@@ -86,7 +86,7 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Builds what these need.
+    /// Sets up the tools for these requirements.
     pub fn build(needs: &[Needs]) -> Self {
         let when = |needed: Needs| needs.contains(&needed);
         let text = |error: io::Error| error.to_string();
@@ -96,7 +96,7 @@ impl Tools {
         }
     }
 
-    /// Why this cannot be had here, if it cannot.
+    /// The reason why this is not available here, if there is one.
     pub fn lack(&self, needed: Needs) -> Option<String> {
         match needed {
             Needs::Nothing | Needs::Proxies | Needs::User | Needs::SlowLoading => None,
@@ -118,21 +118,21 @@ fn lacking<T>(tool: Option<&Result<T, String>>, name: &str) -> Option<String> {
 /// Masters, network and clients.
 #[derive(Debug)]
 pub struct World {
-    /// The client processes; none at first. They end before what they speak to does.
+    /// The client processes; none at first. They end before the servers do.
     pub clients: Fleet,
     /// The masters.
     pub masters: Vec<Master>,
-    /// One way for each client and master, or one for all clients: `roads[client][master]`.
+    /// One path per client and master, or one for all clients: `roads[client][master]`.
     pub roads: Vec<Vec<Road>>,
-    /// What moves the masters' clocks; empty where no fault needs it.
+    /// The clock offsets of the masters; empty if no fault needs them.
     pub offsets: Vec<OffsetFile>,
-    /// Where the masters' names lead, where they have names.
+    /// The host names of the masters, if they have any.
     pub names: Option<Names>,
-    /// Whether clients speak to the masters themselves, and not to the proxies.
+    /// Whether clients connect to the masters directly instead of through proxies.
     direct: bool,
-    /// What clients log in with at a Redis, as it stands in a URL.
+    /// The credentials of clients at a Redis, as part of a URL.
     login: String,
-    /// Who looks at each master that is no Redis.
+    /// The observers of masters other than Redis.
     observers: Vec<Option<Observer>>,
     timeout: Duration,
 }
@@ -142,7 +142,7 @@ impl World {
     ///
     /// # Errors
     ///
-    /// When a server or a proxy does not start. Nothing is left running then.
+    /// If a server or a proxy does not start. Nothing is left running then.
     pub fn build(layout: &Layout, tools: Tools, clients: Fleet) -> anyhow::Result<Self> {
         let shim = tools.clocks.and_then(Result::ok);
         let (masters, offsets) = start_masters(layout, shim.as_ref())?;
@@ -155,7 +155,7 @@ impl World {
             }
             roads.push(row);
         }
-        // A proxy would answer the connect in place of a master that cannot be reached.
+        // A proxy would accept the connection in place of a master that cannot be reached.
         let proxied = layout.has(Needs::Proxies) || layout.has(Needs::Names);
         let observers = masters.iter().map(observe);
         let observers = observers.collect::<anyhow::Result<_>>()?;
@@ -182,7 +182,7 @@ impl World {
         Ok(world)
     }
 
-    /// The address by which clients come to this master.
+    /// The address at which clients reach this master.
     pub fn way_to(&self, master: usize) -> IpAddr {
         if self.direct {
             self.masters[master].addrs()[0].ip()
@@ -191,13 +191,13 @@ impl World {
         }
     }
 
-    /// The masters' addresses as this client is to see them.
+    /// The masters' URLs for this client.
     pub fn urls(&self, client: usize) -> Vec<String> {
         let all: Vec<usize> = (0..self.masters.len()).collect();
         self.urls_of(client, &all)
     }
 
-    /// The addresses of these.
+    /// The URLs of these masters for this client.
     pub fn urls_of(&self, client: usize, masters: &[usize]) -> Vec<String> {
         let roads = &self.roads[client % self.roads.len()];
         let url = |master: usize| {
@@ -219,26 +219,26 @@ impl World {
         masters.iter().copied().map(url).collect()
     }
 
-    /// What client processes must have in their environment.
+    /// The environment of client processes.
     pub fn env(&self) -> Vec<(OsString, OsString)> {
         let names = self.names.iter().flat_map(Names::env);
         names.collect()
     }
 
-    /// The Redis that this master is.
+    /// The server of this master, if it is a Redis.
     ///
     /// # Errors
     ///
-    /// When it is none.
+    /// If it is of another kind.
     pub fn redis(&self, master: usize) -> anyhow::Result<&Arc<Server>> {
         self.masters[master].redis()
     }
 
-    /// The keys on a master: those of locks and queues, and those that never expire.
+    /// The keys on a master: those of locks and queues, and those without an expiry.
     ///
     /// # Errors
     ///
-    /// When the master does not answer.
+    /// If the master does not answer.
     pub fn keys(&self, master: usize) -> anyhow::Result<(Vec<String>, Vec<String>)> {
         if let Some(observer) = &self.observers[master] {
             return Ok((observer.locked()?, Vec::new()));
@@ -254,14 +254,14 @@ impl World {
                 continue;
             }
             if key.starts_with("quorate:value:") || key == "quorate:masters" {
-                // What is left of a quota must stay, and so must the mark.
+                // The record of a quota is permanent, and so is the generation marker.
                 continue;
             }
             let ttl = connection.command(&["PTTL", &key])?.int().unwrap_or(-2);
             if ttl == -1 {
                 eternal.push(key.clone());
             }
-            // The counters are meant to stay, for a day.
+            // Counters stay for a day.
             if ttl != -2 && !key.starts_with("quorate:fence:") {
                 left.push(key);
             }
@@ -274,8 +274,8 @@ impl World {
         self.masters[master].answers(Duration::from_millis(50))
     }
 
-    /// What a master uses: the bytes that it says, its open file descriptors, and the connections of
-    /// clients, without the one on which it is asked.
+    /// The resources of a master: its memory in bytes as it reports it, its open file descriptors, and its client
+    /// connections without the one that asks.
     pub fn gauge(&self, master: usize) -> Option<(u64, u64, u64)> {
         let Ok(server) = self.redis(master) else {
             return gauge_store(&self.masters[master]);
@@ -298,7 +298,8 @@ impl World {
     }
 }
 
-/// What a master says of itself that is no Redis. Its memory is not ours to judge: it fills its caches.
+/// The resources of a master other than Redis, as it reports them. Its memory is not judged, because it fills its
+/// caches.
 fn gauge_store(master: &Master) -> Option<(u64, u64, u64)> {
     if let Ok(server) = master.database() {
         let (_, handles) = fleet::usage(server.pid()?)?;
@@ -314,13 +315,13 @@ fn gauge_store(master: &Master) -> Option<(u64, u64, u64)> {
     Some((0, 0, connections.sum()))
 }
 
-/// Who looks at a master that is no Redis.
+/// The observer of a master, unless it is a Redis.
 fn observe(master: &Master) -> anyhow::Result<Option<Observer>> {
     let url = master.url(&master.addrs(), CLIENTS, observer::PATIENCE);
     url.map(|url| Observer::of(&url)).transpose()
 }
 
-/// How clients call a master, where masters have names.
+/// The host name of a master.
 pub fn host(master: usize) -> String {
     format!("m{}.quorate.test", master + 1)
 }
@@ -376,8 +377,8 @@ fn server_options(layout: &Layout, disk: Persistence) -> ServerOptions {
         options = options.acl(format!("{USER} on >{PASSWORD} {}", ALL_RIGHTS.join(" ")));
     }
     if layout.has(Needs::SlowLoading) && disk == Persistence::Rdb {
-        // A while for each key, and clients are heard in between: so that loading can be met.
-        // Not longer, because a soak has some thousand keys beside those of that fault.
+        // A delay per key, with clients answered in between, so that they meet a loading server. Not longer, because a
+        // soak has thousands of further keys.
         options = options
             .arg("--key-load-delay")
             .arg("250")
@@ -387,11 +388,11 @@ fn server_options(layout: &Layout, disk: Persistence) -> ServerOptions {
     options
 }
 
-/// Which life of the server this is.
+/// Identifies this run of the server process.
 ///
 /// # Errors
 ///
-/// When it does not say.
+/// If the server does not report it.
 pub fn run_id(server: &Server) -> anyhow::Result<String> {
     let info = server.command(&["INFO", "server"])?;
     let text = info.text().unwrap_or_default().into_owned();
@@ -401,7 +402,7 @@ pub fn run_id(server: &Server) -> anyhow::Result<String> {
         .context("no run_id in INFO")
 }
 
-/// What the server program says that it is.
+/// The version that the server program reports.
 pub fn server_version(named: Option<&Path>) -> String {
     let Some(program) = named
         .map(Path::to_owned)

@@ -1,4 +1,4 @@
-//! All checkers over one history.
+//! Runs all checkers over one history.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::scenario::{Scenario, Workload};
 
 type Checker = fn(&Case<'_>) -> Finding;
 
-/// What else is promised of a kind of lock, beside what is promised of all.
+/// The additional checkers for single kinds of lock.
 const OF_KINDS: [(Checker, &[Workload]); 6] = [
     (ledger::check, &[Workload::Transfer]),
     (views::check, &[Workload::Readers, Workload::Owners]),

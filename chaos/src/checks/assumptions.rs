@@ -1,9 +1,9 @@
-//! Did the run do what it set out to do? Otherwise its other verdicts say little.
+//! Checks that the run did what it set out to do. Otherwise its other verdicts mean little.
 
 use super::{Case, Finding, Violation};
 use crate::event::Event;
 
-/// Fewer acquisitions than this for each client, and nothing was tested.
+/// With fewer acquisitions than this per client, nothing was tested.
 const FEW: usize = 3;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -23,7 +23,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     Finding::of("assumptions", looked_at, violations).lacking(&missing)
 }
 
-/// Faults that did not do what they should, and clients that ended by themselves.
+/// Faults that did not have their effect, and clients that ended by themselves.
 fn gone_wrong(case: &Case<'_>) -> Vec<Violation> {
     let bad = |t: u64, who: &str, what: String| Violation {
         checker: "assumptions".into(),
@@ -53,10 +53,10 @@ fn gone_wrong(case: &Case<'_>) -> Vec<Violation> {
     faults.chain(clients).collect()
 }
 
-/// What a run would need that says anything.
+/// What the run lacks to be meaningful.
 fn missing(case: &Case<'_>, obtained: usize) -> Vec<String> {
     let mut missing = Vec::new();
-    // A short run of many kinds does not reach them all; a run for one kind must.
+    // A short run with many kinds of faults may not reach them all; a run with one kind must.
     if let [kind] = case.scenario.faults[..] {
         let unavailable = case.history.lines.iter().any(|line| {
             matches!(&line.what, Event::Unavailable { kind: name, .. } if name == kind.name())

@@ -1,6 +1,6 @@
-//! Masters that are changed: every step was taken, something went wrong with a master in every change and between closing
-//! and opening, nobody was refused whose masters were in force, and no lock that somebody waited for was free for longer
-//! than who had died can be the reason of.
+//! Changes of masters. Every step was taken. In every change a fault hit a master, and another one hit between closing
+//! and opening. No client was refused while its masters were in force. And no lock with waiters was free for longer
+//! than dead clients explain.
 
 use std::time::Duration;
 
@@ -10,8 +10,7 @@ use crate::event::Event;
 use crate::pace::{self, Step};
 use crate::walk::STEPS;
 
-/// What else may keep a free lock from who waits: masters that do not answer, looks that are far apart, and a busy
-/// machine.
+/// Further delays before a waiter gets a free lock: masters that do not answer, retry pauses, and a busy machine.
 const SLACK: Duration = Duration::from_millis(1_500);
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -54,7 +53,7 @@ fn violation(from: u64, to: u64, who: &str, what: String) -> Violation {
     }
 }
 
-/// Steps that were not taken, or did not come to their end.
+/// Steps that were not taken, or did not complete.
 fn missing(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<Violation> {
     let mut missing = Vec::new();
     for change in 0..changes.count() {
@@ -73,7 +72,7 @@ fn missing(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<Violation>
     missing
 }
 
-/// What did not go wrong that should have.
+/// Faults that should have happened during a change and did not.
 fn unhurt(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<String> {
     let mut unhurt = Vec::new();
     let hit = |from: u64, to: u64| {
@@ -102,10 +101,10 @@ fn unhurt(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<String> {
     unhurt
 }
 
-/// Clients that were refused although their masters were in force; and how many were refused in all.
+/// Adds clients that were refused although their masters were in force. Returns the number of all refusals.
 fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> usize {
     let lives = pace::lives(case.history);
-    // From when on a step may be refused: since its close, or since the finish of the change that it stands in.
+    // A client at this step may be refused after its close, or after the finish of its change.
     let outdated = |step: u64| {
         let (change, name) = match step % 2 {
             0 => (step / 2, "close"),
@@ -138,10 +137,10 @@ fn refused(case: &Case<'_>, steps: &[Step], violations: &mut Vec<Violation>) -> 
     refused
 }
 
-/// Locks that were free for too long; and the longest of all.
+/// Adds locks that were free for too long. Returns the longest such time.
 fn waits(case: &Case<'_>, violations: &mut Vec<Violation>) -> u64 {
     let ttl = case.scenario.ttl;
-    // The lease of a dead holder, the place of a dead waiter behind it.
+    // The lease of a dead holder, then the ticket of a dead waiter behind it.
     let allowed = (ttl + ttl / 2 + SLACK).as_nanos() as u64;
     let calm = case.history.calm().unwrap_or(case.end);
     let mut longest = 0;

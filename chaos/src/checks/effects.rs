@@ -1,5 +1,5 @@
-//! What was done to unprotected files under the locks: no two steps may have started from the same
-//! content. That is a lost update, or a prize given twice.
+//! Effects on unprotected files under the locks: no two steps may have started from the same content. Otherwise an
+//! update was lost, or a prize was given twice.
 
 use std::collections::HashMap;
 
@@ -30,8 +30,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         let Some((t, who)) = firsts.insert((key, from), (line.t, &line.who)) else {
             continue;
         };
-        // A holder that was paused between its last look at the lock and its write is beyond
-        // what a lock without fencing can protect.
+        // A holder that was paused between its last check of the lock and its write is beyond the protection of a lock
+        // without fencing.
         let late = holds
             .get(&(line.who.as_str(), *op))
             .and_then(|hold| hold.belief(case.end))

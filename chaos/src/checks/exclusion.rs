@@ -1,5 +1,6 @@
-//! At most one believer at a time: no two intervals from "obtained" to the first of "release
-//! sent", "validity ended" and "loss told" may overlap, but those of holds that may stand beside each other.
+//! Mutual exclusion: at most one client believes that it holds the lock. A belief lasts from "obtained" to the first of
+//! "release sent", "validity ended" and "loss notified". Two beliefs may overlap only if their kinds of lock may be
+//! held together.
 
 use quorate_promises::{Belief, Exclusion, Overlap};
 
@@ -38,7 +39,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     };
     let finding = Finding::of("exclusion", looked_at, violations);
     if promise == Promise::MustBreak && seen == 0 {
-        // It broke for certain, and was not seen: then nothing else that was not seen counts.
+        // Exclusion was certainly broken and was not noticed, so other unnoticed breaks mean nothing.
         return finding.at_least(Verdict::Unknown);
     }
     finding

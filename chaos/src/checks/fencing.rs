@@ -1,5 +1,6 @@
-//! Fencing tokens: never the same twice but beside each other, larger for whoever began after the other had
-//! obtained, and the register never takes a write behind a newer one. This holds whatever happens to exclusion.
+//! Fencing tokens: never used twice, except by holds that share a lock. A hold that began after another one was
+//! obtained has the larger token. The register never accepts a write with an older token. All this must be true even
+//! when exclusion is broken.
 
 use std::collections::HashMap;
 
@@ -54,16 +55,16 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     Finding::of("fencing", looked_at, violations)
 }
 
-/// The holds of owners, by resource and number.
+/// The holds of owners, by resource and token.
 #[derive(Default)]
 struct Owned<'a>(HashMap<(&'a str, u64), Vec<Joinable<'a>>>);
 
-/// A hold, until when it is believed in, and when the acquisition of its number began.
+/// A hold, the end of its belief, and the start of the acquisition that drew its token.
 type Joinable<'a> = (&'a Attempt, u64, u64);
 
 impl<'a> Owned<'a> {
-    /// When the acquisition began that this hold has its number from: who joins an owner's live lock, in
-    /// memory or on the masters, has that of the lock, whatever happened beside it.
+    /// The start of the acquisition that drew this hold's token. A hold that joins an owner's live lock, locally or on
+    /// the masters, shares the token of that lock.
     fn began(&mut self, attempt: &'a Attempt, token: u64, end: u64) -> u64 {
         let (Claim::Owner(_), Some((_, to))) = (&attempt.claim, attempt.belief(end)) else {
             return attempt.began;

@@ -1,5 +1,5 @@
-//! What followers are told: terms that never fall, one leader a term, and of each leader the term that it has.
-//! That two do not lead at once is for the checker of exclusion.
+//! What followers see: terms never fall, each term has one leader, and each leader is shown with its own term. That two
+//! leaders never lead at once is part of the exclusion checker.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::workload::{Workload, family};
 pub(super) fn check(case: &Case<'_>) -> Finding {
     let attempts = case.attempts.iter();
     let campaigns = attempts.filter(|one| family(&one.resource) == Workload::Leader.name());
-    // The term of each leader, as it knows it.
+    // The term of each leader, as that leader knows it.
     let terms: BTreeMap<String, u64> = campaigns
         .filter_map(|one| Some((one.name(), one.token?)))
         .collect();

@@ -1,5 +1,5 @@
-//! The sum of all accounts never changes, whatever happens to the locks: a transfer that was lost, or booked
-//! from what somebody else has changed since, shows in it. And no number books behind a larger one.
+//! The sum of all accounts never changes, even when locks are lost. A lost transfer changes the sum, and so does one
+//! that was computed from outdated balances. No token books after a larger one.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             bad(format!(
                 "all accounts have {now} after {by}, and had {expected}"
             ));
-            // Each change is told once.
+            // Report each change once.
             expected = now;
         }
     }

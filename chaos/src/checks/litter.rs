@@ -1,6 +1,6 @@
-//! What is left on the masters: right after the last client has given everything back, nothing that
-//! a living client was answerable for; one ttl later, nothing but notes of who died, and at the end of
-//! their time nothing at all. And no key without an expiry. A master without a clock is looked at only after a ttl.
+//! Keys that remain on the masters. Right after the last client has released everything, no key of a living client may
+//! remain. One TTL later, only notes of dead clients may remain, and when those have expired, nothing. Every key must
+//! have an expiry. A master without a clock is checked only after one TTL.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::{Case, Finding, Verdict, Violation};
 use crate::event::Event;
 use crate::history::Attempt;
 
-/// So many times as long as its lock a note is kept at most.
+/// A note lives at most this many times as long as its lock.
 pub(crate) const NOTE_LIVES: u32 = 4;
 
-/// Whether the key is what a holder says of itself.
+/// Whether the key is a holder's note.
 pub(crate) fn is_note(key: &str) -> bool {
     key.starts_with("quorate:note:")
 }
@@ -45,11 +45,11 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         }
         if when == "at-once" {
             at_once += 1;
-            // A killed client and its like could not give back; their keys may wait for the ttl.
+            // A killed client could not release; its keys may wait for their expiry.
             let left: Vec<String> = left
                 .iter()
-                // A ticket counter outlives its line by a moment, so that tickets never fall, and so does the sign
-                // that there are lines.
+                // A ticket counter outlives its queue for a moment, so that tickets never fall. So does the key that
+                // shows that queues exist.
                 .filter(|key| !key.starts_with("quorate:ticket:") && *key != "quorate:lines")
                 .filter(|key| !case.abandoned(key))
                 .cloned()
@@ -88,14 +88,14 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
 }
 
 impl Case<'_> {
-    /// Whether some client that ended without giving back may have left this key, shortly before
-    /// the end, or some fault that was felt until then.
+    /// Whether this key may belong to a client that ended without releasing shortly before the end, or to a fault with
+    /// an effect until then.
     fn abandoned(&self, key: &str) -> bool {
         let finish = self.history.finish().unwrap_or(self.end);
         let before = |time: Duration| finish.saturating_sub(time.as_nanos() as u64);
         let lives = if is_note(key) { NOTE_LIVES + 1 } else { 2 };
         let recent = before(lives * self.scenario.max_ttl);
-        // A place in line lives longer than a lock.
+        // A ticket lives longer than a lock.
         let felt = match self.scenario.settling() {
             Some(settling) if !key.starts_with("quorate:") => before(settling),
             _ => recent,
@@ -109,13 +109,13 @@ impl Case<'_> {
                     .iter()
                     .any(|attempt| attempt.who == line.who && is_of(key, attempt))
         }) || self.faults.iter().any(|fault| {
-            // The clock runs behind what the key was given, or a release met a deaf master.
+            // The clock is behind the expiry that the key was given, or a release met a master that did not answer.
             fault.healed.unwrap_or(self.end) > felt
         })
     }
 }
 
-/// Whether the key stands for one of the resources, or for something that goes with it.
+/// Whether the key belongs to one of the resources of this attempt.
 fn is_of(key: &str, attempt: &Attempt) -> bool {
     attempt.resources().any(|resource| {
         let rest = key.strip_suffix(resource);

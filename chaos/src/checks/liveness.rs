@@ -1,4 +1,4 @@
-//! Once all faults have healed, everybody gets every lock that they want, within a bounded time.
+//! Once all faults have healed, every client gets every lock it wants, within a bounded time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -62,7 +62,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     if let Some(first) = first {
         let _ = write!(looked_at, "; the first after {}", seconds(first - calm));
     }
-    // A wrong locker without undo lives from expiries; that is for the checker of litter.
+    // A known-bad client without undo depends on expiries; the checker of leftover keys reports that.
     let finding = Finding::of("liveness", looked_at, violations);
     if first.is_none() && case.scenario.locker == Locker::Quorate {
         return finding.at_least(Verdict::Invalid);
@@ -70,7 +70,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     finding
 }
 
-/// The resource that all clients share in a workload; the workload of many has none.
+/// The resource that all clients of a workload share; `many` has none.
 fn shared(workload: Workload, case: &Case<'_>) -> Option<&'static str> {
     let unavailable = case.history.lines.iter().any(|line| {
         matches!(

@@ -1,5 +1,5 @@
-//! The checkers. Each looks at a whole history and gives a verdict; the worst one counts, and
-//! "unknown" is not "valid".
+//! The checkers. Each one reads a whole history and gives a verdict. The worst verdict counts, and "unknown" is not
+//! "valid".
 
 pub mod all;
 mod assumptions;
@@ -28,16 +28,16 @@ use serde::{Deserialize, Serialize};
 use crate::history::{Attempt, FaultSpan, History};
 use crate::scenario::{Exclusion, Scenario};
 
-/// No thread waits longer than this for a processor.
+/// No thread waits longer than this for a processor, in nanoseconds.
 const LONGEST_WAIT: u64 = 5_000_000_000;
 
-/// What a checker says, from good to bad.
+/// A checker's verdict, from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It was looked at, and it is right.
+    /// The promise was checked and is kept.
     Valid,
-    /// The history does not say enough.
+    /// The history does not contain enough to decide.
     Unknown,
     /// A promise was broken.
     Invalid,
@@ -53,40 +53,40 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Something that should not have happened, or that the scenario allows to happen.
+/// An event that should not have happened, or that the scenario allows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Violation {
-    /// Which checker saw it.
+    /// The checker that found it.
     pub checker: String,
-    /// From when.
+    /// Its start, in nanoseconds of the run.
     pub from: u64,
-    /// Until when.
+    /// Its end, in nanoseconds of the run.
     pub to: u64,
-    /// Who is concerned: clients and masters.
+    /// The clients and masters involved.
     pub who: Vec<String>,
-    /// About which resource, if it is about one.
+    /// The resource, if it is about one.
     pub resource: Option<String>,
-    /// In words.
+    /// A description.
     pub what: String,
-    /// Why the scenario allows it, if it does.
+    /// The reason why the scenario allows it, if it does.
     pub excused: Option<String>,
 }
 
-/// What one checker found.
+/// The result of one checker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The checker.
+    /// The name of the checker.
     pub checker: String,
     /// Its verdict.
     pub verdict: Verdict,
-    /// What it looked at, in a few words.
+    /// What it checked, in a few words.
     pub looked_at: String,
-    /// What it saw.
+    /// The violations it found.
     pub violations: Vec<Violation>,
 }
 
 impl Finding {
-    /// Invalid if there is a violation without excuse.
+    /// A finding that is invalid if there is a violation without an excuse.
     fn of(checker: &str, looked_at: String, violations: Vec<Violation>) -> Self {
         let broken = violations.iter().any(|one| one.excused.is_none());
         Self {
@@ -101,13 +101,13 @@ impl Finding {
         }
     }
 
-    /// A finding that is at least this bad.
+    /// The finding with a verdict at least this bad.
     fn at_least(mut self, verdict: Verdict) -> Self {
         self.verdict = self.verdict.max(verdict);
         self
     }
 
-    /// A finding that says why the history is not enough, if there is a reason: at best unknown then.
+    /// The finding with reasons why the history is not enough. If there are any, the verdict is at best unknown.
     fn lacking(mut self, reasons: &[String]) -> Self {
         for why in reasons {
             self.looked_at.push_str("; ");
@@ -118,12 +118,12 @@ impl Finding {
     }
 }
 
-/// What all checkers found.
+/// The results of all checkers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Findings {
     /// The worst verdict.
     pub verdict: Verdict,
-    /// One entry a checker.
+    /// One entry per checker.
     pub findings: Vec<Finding>,
 }
 
@@ -139,7 +139,7 @@ impl Findings {
         all
     }
 
-    /// What one checker found.
+    /// The result of one checker.
     pub fn by(&self, checker: &str) -> Option<&Finding> {
         self.findings
             .iter()
@@ -147,22 +147,22 @@ impl Findings {
     }
 }
 
-/// What the checkers look at, worked out once.
+/// The data that the checkers share, computed once.
 pub(crate) struct Case<'a> {
     scenario: &'a Scenario,
     history: &'a History,
     attempts: Vec<Attempt>,
     faults: Vec<FaultSpan>,
-    /// When each client was passed over by a busy machine.
+    /// When each client was not scheduled because the machine was busy.
     stalls: HashMap<&'a str, Vec<(u64, u64)>>,
-    /// For how long each client's threads waited for a processor: from, to, and the sum.
+    /// How long each client's threads waited for a processor: from, to, and the sum.
     starved: HashMap<&'a str, Vec<(u64, u64, u64)>>,
     end: u64,
 }
 
 impl Case<'_> {
-    /// Whether two holders are allowed at some point from `from` to `to`, and by which fault: from
-    /// its beginning until every lock that it can have touched has run out.
+    /// The fault that allows two holders at some point between `from` and `to`, if any: from its start until every lock
+    /// that it may have affected has expired.
     fn excuse(&self, from: u64, to: u64) -> Option<String> {
         if self.scenario.exclusion() == Exclusion::Holds {
             return None;
@@ -180,8 +180,8 @@ impl Case<'_> {
         Some(format!("{} on {}", fault.kind, fault.targets.join(", ")))
     }
 
-    /// For how long this client was kept from running from `from` to `to`: stopped, its threads
-    /// blocked, or passed over by a busy machine.
+    /// For how long this client did not run between `from` and `to`: stopped, with blocked threads, or not scheduled by
+    /// a busy machine.
     fn paused(&self, who: &str, from: u64, to: u64) -> u64 {
         let name = who.split('.').next().unwrap_or(who);
         let mut pauses: Vec<(u64, u64)> = self
@@ -199,7 +199,7 @@ impl Case<'_> {
             pauses.extend(near);
         }
         pauses.sort_unstable();
-        // Their union, cut to the time in question.
+        // The union of these intervals, limited to the time in question.
         let (mut sum, mut reached) = (0, from);
         for (since, over) in pauses {
             let (since, over) = (since.max(reached), over.min(to));
@@ -211,8 +211,8 @@ impl Case<'_> {
         sum
     }
 
-    /// By how much this client may be late from `from` to `to` through no fault of its own: what
-    /// it was [paused](Self::paused), and what its threads waited for a processor beside that.
+    /// The delay that this client may have between `from` and `to` through no fault of its own: its
+    /// [pauses](Self::paused), plus the time its threads waited for a processor.
     fn kept_waiting(&self, who: &str, from: u64, to: u64) -> u64 {
         let mut sum = self.paused(who, from, to);
         let Some(starved) = self.starved.get(who) else {
@@ -220,7 +220,7 @@ impl Case<'_> {
         };
         let near = starved.partition_point(|(_, until, _)| *until < from);
         for (since, until, waited) in &starved[near..] {
-            // Told when it was over, and so not in order of beginning.
+            // Entries are recorded at their end, so they are not sorted by their start.
             if *until > to.saturating_add(LONGEST_WAIT) {
                 break;
             }
@@ -228,20 +228,20 @@ impl Case<'_> {
                 continue;
             }
             let (since, until) = ((*since).max(from), (*until).min(to));
-            // When in that time they waited is not known: it may all have been in our part of it.
+            // It is unknown when in that interval the threads waited; all of it may lie in the part in question.
             let waited = (*waited).min(until.saturating_sub(since));
             sum += waited.saturating_sub(self.paused(who, since, until));
         }
         sum
     }
 
-    /// Whether this client was kept from running at some point from `from` to `to`.
+    /// Whether this client did not run at some point between `from` and `to`.
     fn was_paused(&self, who: &str, from: u64, to: u64) -> bool {
         self.kept_waiting(who, from, to) > 0
     }
 }
 
-/// Nanoseconds as seconds for people.
+/// Nanoseconds, formatted as seconds.
 pub(crate) fn seconds(t: u64) -> String {
     format!("{:.3} s", t as f64 / 1e9)
 }

@@ -1,6 +1,5 @@
-//! First come, first served: once somebody is well in line, nobody who came later gets the lock
-//! first. Looked at only where waiters are ordered, and away from faults: a waiter that cannot
-//! reach a majority has no place in line.
+//! First come, first served: a client that is safely queued gets the lock before all clients that came later. Checked
+//! only for fair ordering and without faults nearby, because a waiter that cannot reach a majority has no ticket.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +11,8 @@ use crate::history::Attempt;
 use crate::scenario::{Locker, Order, Workload};
 use crate::workload::family;
 
-/// By how much one must have come later to be certainly behind: the other must have missed its
-/// first try and found its place by then, on a busy machine.
+/// A client that came this much later is certainly behind: on a busy machine, the earlier one has made its first
+/// attempt and been queued by then.
 const LATER: u64 = 250_000_000;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -24,7 +23,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     }
     let mut by_resource: BTreeMap<&str, Vec<&Attempt>> = BTreeMap::new();
     for attempt in &case.attempts {
-        // Who goes on as a reader has the lock already.
+        // A client that continues as a reader already has the lock.
         if attempt.goes_on.is_some() || !is_in_line(family(&attempt.resource)) {
             continue;
         }
@@ -41,9 +40,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     Finding::of("order", looked_at, seen.violations)
 }
 
-/// Whether those who want it stand in line for it, and say so at once: the locks of many are wanted by one only,
-/// a child process takes its time to start, an owner's further holds pass all who wait, and the lock
-/// under a quota is not seen.
+/// Whether the clients of this workload queue for the lock and record it at once. The locks of `many` are each wanted
+/// by one client only. A child process takes time to start. Further holds of an owner pass all waiters. The lock under
+/// a quota is not visible.
 fn is_in_line(workload: &str) -> bool {
     let all = Workload::ALL.iter();
     let mut in_line = all.filter(|workload| {
@@ -55,13 +54,13 @@ fn is_in_line(workload: &str) -> bool {
     in_line.any(|one| one.name() == workload)
 }
 
-/// Whether the two may be served at the same time, so that the second may say so first.
+/// Whether both may be served at the same time, so that the later one may record it first.
 fn at_once(one: &Attempt, other: &Attempt) -> bool {
     let permits = |attempt: &Attempt| matches!(attempt.claim, Claim::Permit(_));
     one.claim.is_beside(&other.claim) || (permits(one) && permits(other))
 }
 
-/// What has been looked at so far.
+/// The comparisons so far.
 #[derive(Default)]
 struct Seen {
     violations: Vec<Violation>,
@@ -69,7 +68,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// The attempts on one resource, in the order in which they began.
+    /// Checks the attempts on one resource, in the order in which they began.
     fn look_at(&mut self, case: &Case<'_>, resource: &str, attempts: &[&Attempt]) {
         let mut won: Vec<(u64, &Attempt)> = attempts
             .iter()
@@ -134,8 +133,8 @@ fn passed(resource: &str, first: &Attempt, winner: &Attempt, at: u64) -> Violati
 }
 
 impl Case<'_> {
-    /// Whether no fault was felt from `from` to `to`: none in force, and no master still sitting
-    /// out a restart, that of the very start included.
+    /// Whether no fault had an effect between `from` and `to`: none was active, and no master was excluded after a
+    /// restart, including its first start.
     fn is_quiet(&self, from: u64, to: u64) -> bool {
         let felt = self.scenario.max_ttl.as_nanos() as u64 + 1_500_000_000;
         from > felt

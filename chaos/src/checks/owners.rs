@@ -1,4 +1,4 @@
-//! Holds of one owner that stand beside each other have one number.
+//! Concurrent holds of one owner share one token.
 
 use super::{Case, Finding, Verdict, Violation};
 use crate::claim::Claim;

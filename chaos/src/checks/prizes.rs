@@ -1,6 +1,6 @@
-//! Never more than were created, and never one twice: what is left falls with every prize, in the order of those
-//! who did not ask at the same time, and nothing is handed out where it had been over. This has no excuses. Where masters
-//! are changed and nothing else goes wrong, no quota is lost either.
+//! Never more prizes than were created, and never one twice. The remaining number falls with every prize, in the order
+//! of those requests that did not overlap, and nothing is handed out after the last prize. There are no excuses. If
+//! masters are changed and nothing else fails, no quota is lost either.
 
 use std::collections::BTreeMap;
 
@@ -68,8 +68,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     finding
 }
 
-/// Whether no quota may be lost: masters are changed, nothing else goes wrong, and most of the next masters are always
-/// old ones, so that clients of both sets find what clients of the old ones have just created.
+/// Whether no quota may be lost: masters are changed, nothing else fails, and most of the next masters are always old
+/// ones. Then clients of both sets find what clients of the old set have just created.
 fn keeps_all(scenario: &Scenario) -> bool {
     let meets = |sets: &[Vec<usize>]| {
         let both = sets[1].iter().filter(|master| sets[0].contains(master));
@@ -92,7 +92,7 @@ fn lost_by_change(attempt: &Attempt, at: u64) -> Violation {
     }
 }
 
-/// The answers about one quota, in order of time.
+/// Checks the answers about one quota, in order of time.
 fn look_at(quota: &str, pieces: u64, answers: &[Answer<'_>], violations: &mut Vec<Violation>) {
     let mut handed: BTreeMap<u64, &Answer<'_>> = BTreeMap::new();
     for (number, one) in answers.iter().enumerate() {

@@ -1,11 +1,11 @@
-//! A holder whose lock has ended is told in time: at the deadline, also while masters are silent.
+//! A holder whose lock has ended is notified in time: at the deadline, even while masters are silent.
 
 use quorate_promises::LossNotice;
 
 use super::{Case, Finding, Violation, seconds};
 
-/// How much later than the deadline the news may reach a client's own log, over what the machine is
-/// known to have kept the client waiting.
+/// How much later than the deadline the notification may reach the client's own log, in addition to the time the
+/// machine is known to have delayed the client.
 const SLACK: u64 = 250_000_000;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -18,14 +18,14 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         };
         let news = attempt.told.as_ref().map(|(t, _)| *t);
         told += usize::from(news.is_some());
-        // Whatever ended the hold: had it gone past the deadline by then?
+        // Whatever ended the hold, check whether it lasted past the deadline.
         let ended = match (attempt.release, news) {
             (Some(release), Some(news)) => release.min(news),
             (Some(t), None) | (None, Some(t)) => t,
-            // A client that was killed, or is only partly known.
+            // The client was killed, or only a part of its history is known.
             (None, None) => continue,
         };
-        // Time for which that process was kept from running does not count.
+        // Time in which that process did not run does not count.
         let kept = case.kept_waiting(&attempt.who, until, ended);
         waited = waited.max(kept);
         if let Some(late) = in_time.judge(until, ended, kept) {

@@ -1,4 +1,5 @@
-//! What holders find under their locks: readers see whole writes, and steps of one owner nobody else's mark.
+//! The state that holders find under their locks: readers see whole writes, and steps of one owner never see the mark
+//! of another owner.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,7 +7,7 @@ use super::{Case, Finding, Verdict, Violation};
 use crate::event::Event;
 use crate::history::Attempt;
 
-/// What readers look at as a whole; its halves have a number behind.
+/// The file that readers read as a whole. Its two halves have a number appended.
 const WHOLE: &str = "readers";
 const SECOND_HALF: &str = "readers-2";
 
@@ -40,7 +41,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         let other = holds.get(writer);
         let over = other.and_then(|other| Some(other.belief(case.end)?.1));
         let before = over.filter(|over| *over <= began);
-        // Killed, or told of its loss, in the middle of its work: that no lock can mend.
+        // The writer was killed or notified of its loss in the middle of the write, which no lock can prevent.
         if key == WHOLE && before.is_some() && !finished.contains(writer) {
             halves += 1;
             continue;
@@ -72,7 +73,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     finding
 }
 
-/// Who has written both halves.
+/// The writers that wrote both halves.
 fn finished(case: &Case<'_>) -> HashSet<String> {
     let lines = case.history.lines.iter();
     let wrote = lines.filter_map(|line| match &line.what {

@@ -1,7 +1,7 @@
-//! A command under `quorate run`: another process that works for as long as it is allowed to live.
+//! A command under `quorate run`: another process, which works until it is killed.
 //!
-//! The child writes a line every few milliseconds, and the last one counts as the end of its work: the
-//! lock may have gone to somebody else as soon as it was dead.
+//! The child writes a line every few milliseconds, and the last line counts as the end of its work, because the lock
+//! may have passed to another client as soon as the child was dead.
 
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -20,7 +20,7 @@ use super::wanted::Wanted;
 use crate::event::{Clock, Event};
 use crate::workload::Workload;
 
-/// How often the child says that it is alive.
+/// The interval between two lines of the child.
 const BEAT: Duration = Duration::from_millis(4);
 
 /// Runs one child after the other.
@@ -60,14 +60,14 @@ async fn once(ctx: &Ctx, quorate: &Path) {
     }
 }
 
-/// `quorate run`, and under it the child.
+/// Starts `quorate run`, and under it the child.
 fn start(ctx: &Ctx, quorate: &Path) -> io::Result<Child> {
     let settings = &ctx.settings;
     let text = |time: Duration| humantime::format_duration(time).to_string();
     let works = Duration::from_millis(rand::rng().random_range(5..120));
     let guard = match settings.guarding {
         Guarding::Off => "off",
-        // Each child meets the masters for the first time, perhaps just after a restart.
+        // Each child contacts the masters for the first time, possibly just after a restart.
         _ => "on",
     };
     let next = match &settings.next_masters[..] {
@@ -98,7 +98,7 @@ fn start(ctx: &Ctx, quorate: &Path) -> io::Result<Child> {
         .spawn()
 }
 
-/// Writes down what the child says. Gives when it was last heard of, if it ever began.
+/// Records what the child writes. Returns the time of its last line, or `None` if it never began.
 async fn listen(ctx: &Ctx, op: u64, out: ChildStdout) -> Option<u64> {
     let mut lines = BufReader::new(out).lines();
     let mut worked = None;
@@ -117,7 +117,7 @@ async fn listen(ctx: &Ctx, op: u64, out: ChildStdout) -> Option<u64> {
     worked
 }
 
-/// When the child said this, and what it means.
+/// The time of a line of the child, and the events that it means.
 fn heard(op: u64, line: &str) -> Option<(u64, Vec<Event>)> {
     let mut words = line.split(' ');
     let word = words.next()?;
@@ -139,7 +139,8 @@ fn heard(op: u64, line: &str) -> Option<(u64, Vec<Event>)> {
                 from,
                 began,
             };
-            // It ends now. Its end is not heard of before that of `quorate run`, and we may be dead by then.
+            // The child ends now. Its end is seen only after that of `quorate run`, and this process may be dead by
+            // then.
             vec![wrote, Event::Release { op, until: None }]
         }
         _ => Vec::new(),
@@ -147,11 +148,11 @@ fn heard(op: u64, line: &str) -> Option<(u64, Vec<Event>)> {
     Some((t, events))
 }
 
-/// The child itself: `began`, reads, beats, writes, ends.
+/// The child process: prints `began`, reads, prints lines, writes, ends.
 ///
 /// # Errors
 ///
-/// When it cannot write, which is how it learns that nobody listens.
+/// If it cannot print, which shows that nobody reads its output.
 pub fn main(origin: u64, works: Duration, state: &Path) -> anyhow::Result<()> {
     let clock = Clock::at(origin);
     let mut out = io::stdout();

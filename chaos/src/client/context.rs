@@ -1,4 +1,4 @@
-//! What all tasks of a client share, and its way of writing down what it sees.
+//! Data that all tasks of a client share, and its way to record events.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -12,15 +12,16 @@ use rand::RngExt;
 use super::settings::Settings;
 use crate::event::{Clock, Entry, Event, STALLED};
 
-/// Who is served later than this, by the machine or by who reads us, was passed over.
+/// A task that is scheduled later than this counts as delayed by the machine or by the reader of its output; in
+/// nanoseconds.
 pub(super) const LATE: u64 = 40_000_000;
 
-/// What all tasks of a client share.
+/// Data that all tasks of a client share.
 pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) clock: Clock,
     pub(super) redlock: Redlock,
-    /// One handle an owner: its clones count in memory.
+    /// One handle per owner, because clones of a handle count holds locally.
     owners: Mutex<HashMap<String, Owner>>,
     ops: AtomicU64,
     finishing: AtomicBool,
@@ -47,12 +48,12 @@ impl Shared {
         self.finishing.store(true, Ordering::Relaxed);
     }
 
-    /// Futures and guards are dropped until `t`.
+    /// From now until `t`, futures and guards are dropped.
     pub(super) fn drop_futures_until(&self, t: u64) {
         self.drop_until.store(t, Ordering::Relaxed);
     }
 
-    /// The owner of this id, the same for all tasks.
+    /// The owner with this id, the same for all tasks.
     pub(super) fn owner(&self, id: &str) -> Result<Owner, InvalidResource> {
         let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(owner) = owners.get(id) {
@@ -63,12 +64,12 @@ impl Shared {
         Ok(owner)
     }
 
-    /// How an attempt of ours is called in what is shared.
+    /// The name of one of our attempts in shared files.
     pub(super) fn signed(&self, op: u64) -> String {
         format!("{}#{op}", self.settings.name)
     }
 
-    /// A moment without work, up to the longest that is set.
+    /// A random pause without work, up to the configured maximum.
     pub(super) async fn pause(&self) {
         let most = self.settings.pause.as_micros() as u64 + 1;
         let pause = rand::rng().random_range(0..most);
@@ -87,12 +88,12 @@ impl Shared {
         self.clock.now() < self.drop_until.load(Ordering::Relaxed)
     }
 
-    /// Writes down something that happens now.
+    /// Records an event that happens now.
     pub(super) fn note(&self, what: Event) {
         self.note_at(self.clock.now(), what);
     }
 
-    /// Writes down something that happened at `t`.
+    /// Records an event that happened at `t`.
     pub(super) fn note_at(&self, t: u64, what: Event) {
         let who = self.settings.name.clone();
         let line = Entry { t, who, what };
@@ -101,13 +102,13 @@ impl Shared {
         };
         text.push(b'\n');
         let since = self.clock.now();
-        // One write a line: whoever kills us cuts off at most the last one.
+        // One write per line, so that killing this process truncates at most the last line.
         let mut out = std::io::stdout().lock();
         if out.write_all(&text).and_then(|()| out.flush()).is_err() {
             std::process::exit(1);
         }
         drop(out);
-        // Whoever reads us was too busy, and so we stood still.
+        // The reader of our output was too busy, so this process was blocked.
         let stood_still = self.clock.now() - since > LATE;
         if stood_still && !matches!(line.what, Event::Suffered { .. }) {
             let what = STALLED.to_owned();

@@ -1,4 +1,4 @@
-//! Follows whoever leads, and writes down what it is told.
+//! Follows the leader, and records the notifications.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::context::Ctx;
 use crate::event::Event;
 use crate::workload::{Locker, Workload};
 
-/// Until the client is to finish.
+/// Repeats until the client is to finish.
 pub(super) async fn repeat(ctx: Ctx) {
     if ctx.settings.locker == Locker::LedByOne {
         return follow_canary(&ctx).await;
@@ -17,8 +17,8 @@ pub(super) async fn repeat(ctx: Ctx) {
         return;
     };
     while !ctx.is_finishing() {
-        // Dropping the future loses nothing but the look that is under way: there must be time for a slow one, or
-        // nothing is ever seen.
+        // Dropping the future loses only the survey in progress. The step must leave time for a slow survey, or no
+        // leader is ever seen.
         let step = ctx.settings.ttl;
         let Ok(leader) = tokio::time::timeout(step, observation.next()).await else {
             continue;
@@ -29,7 +29,7 @@ pub(super) async fn repeat(ctx: Ctx) {
     }
 }
 
-/// Follows a leader that is wrong on purpose, as its locker does.
+/// Follows a leader of a known-bad implementation.
 async fn follow_canary(ctx: &Ctx) {
     let mut last = None;
     while !ctx.is_finishing() {

@@ -1,4 +1,4 @@
-//! One hold, whoever the locker is: the library, or one that is wrong on purpose.
+//! One hold of any lock implementation: the library, or a known-bad one.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,21 +14,21 @@ use crate::claim::Claim;
 use crate::event::Event;
 use crate::workload::{Locker, Workload};
 
-/// A lock that somebody believes to hold.
+/// A lock that a client believes to hold.
 pub(super) enum Hold {
-    /// By the library.
+    /// A guard of the library.
     Guard(LockGuard),
     /// One of several clones for one owner.
     Owned(OwnedGuard),
-    /// The leader's.
+    /// A leader's guard.
     Leading(Leadership),
-    /// By the library, from a holder that does not listen.
+    /// A guard of the library whose holder ignores the loss notification.
     Ignoring(LockGuard),
-    /// By a locker of our own.
+    /// A hold of a known-bad implementation.
     Canary(CanaryHold),
 }
 
-/// How the wait for a lock ended.
+/// The outcome of waiting for a lock.
 pub(super) enum Taken {
     Yes(Hold),
     No(&'static str),
@@ -51,7 +51,7 @@ impl Hold {
         Taken::of(taken)
     }
 
-    /// Every kind of lock that a request is made of.
+    /// Waits for any kind of lock that a lock request can express.
     async fn take_plainly(ctx: &Ctx, wanted: &Wanted) -> Taken {
         let resource = &wanted.resource;
         let request = match wanted.claim {
@@ -69,7 +69,7 @@ impl Hold {
         })
     }
 
-    /// The library's guard underneath, of a holder that listens.
+    /// The library's guard, if the holder reacts to notifications.
     pub(super) fn guard(&self) -> Option<&LockGuard> {
         match self {
             Self::Guard(guard) => Some(guard),
@@ -87,7 +87,7 @@ impl Hold {
         }
     }
 
-    /// Which permit it is.
+    /// The slot of a permit.
     pub(super) fn slot(&self) -> Option<usize> {
         match self {
             Self::Canary(hold) => hold.slot,
@@ -95,7 +95,8 @@ impl Hold {
         }
     }
 
-    /// Until when the holder believes, as things stand. One who ignores losses believes without end.
+    /// Until when the holder believes to hold the lock, as of now. `None` means without end, for a holder that ignores
+    /// losses.
     pub(super) fn until(&self, ctx: &Ctx) -> Option<u64> {
         match self {
             Self::Canary(hold) => Some(hold.until),
@@ -128,15 +129,14 @@ impl Hold {
         }
     }
 
-    /// Goes away from what is lost. Our own lockers give it back all the same.
+    /// Drops a lost lock. Known-bad implementations release it all the same.
     pub(super) async fn give_up(self, ctx: &Ctx) {
         if let Self::Canary(hold) = self {
             canary::release(ctx, hold).await;
         }
     }
 
-    /// Writes down that the belief is over, and gives back. Dropped instead of released when the
-    /// client drops things.
+    /// Records that the belief is over, and releases. While the client drops guards, drops instead of releasing.
     pub(super) async fn give_back(self, ctx: &Ctx, op: u64) {
         let until = self.until(ctx);
         ctx.note(Event::Release { op, until });
@@ -149,7 +149,7 @@ impl Hold {
             Self::Leading(leadership) => Some(leadership.resign().await),
             Self::Canary(hold) => return canary::release(ctx, hold).await,
         };
-        // Where other clones are left there is nothing to tell.
+        // If other clones are left, there is no result.
         if let Some(released) = released {
             let open = released.unreachable + released.pending;
             let on = released.on;
@@ -158,7 +158,7 @@ impl Hold {
     }
 }
 
-/// Whether the library locks, rightly used or not.
+/// Whether the lock comes from the library, used correctly or not.
 fn is_of_the_library(locker: Locker) -> bool {
     matches!(
         locker,
@@ -175,7 +175,7 @@ impl Taken {
     }
 }
 
-/// Why there is no lock, in a word.
+/// The reason of a failed acquisition, as one word.
 pub(super) fn word(error: &AcquireError) -> &'static str {
     match error {
         AcquireError::HeldByOther(_) | AcquireError::NotJoinable(_) => "held",

@@ -1,4 +1,4 @@
-//! A client process: it locks, works under the locks, and writes down what it saw.
+//! A client process: it acquires locks, works under them, and records what it sees.
 
 mod canary;
 mod child;
@@ -33,17 +33,17 @@ use crate::event::Event;
 use crate::locking;
 use crate::workload::{Locker, Order, Workload};
 
-/// How many worker threads a client has; all of them are blocked when it starves.
+/// The number of worker threads of a client; all of them are blocked when it starves.
 const WORKERS: usize = 2;
 
-/// How many tasks of a client want a permit: together more than there are.
+/// The number of tasks per client that want a permit: together more than there are permits.
 const PERMITTED: usize = 3;
 
-/// The whole life of a client process.
+/// The main function of a client process.
 ///
 /// # Errors
 ///
-/// When it cannot begin.
+/// If it cannot start.
 pub fn main() -> anyhow::Result<()> {
     die_with_parent();
     let mut lines = BufReader::new(std::io::stdin()).lines();
@@ -66,7 +66,7 @@ pub fn main() -> anyhow::Result<()> {
                 obey(&told, &listener, &handle);
             }
         }
-        // Whoever started us is gone.
+        // The parent process is gone.
         std::process::exit(1);
     });
     let task = runtime.spawn(live(ctx));
@@ -74,7 +74,7 @@ pub fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A stopped client would not see that its input has ended; the kernel does.
+/// A stopped client would not notice that its input was closed, but the kernel ends it.
 fn die_with_parent() {
     #[cfg(target_os = "linux")]
     {
@@ -89,7 +89,7 @@ fn redlock(settings: &Settings) -> anyhow::Result<Redlock> {
         .masters_generation(settings.generation)
         .ttl(settings.ttl)
         .max_ttl(settings.max_ttl)
-        // Twice the default: masters, proxies and clients share the machine.
+        // Twice the default, because masters, proxies and clients share the machine.
         .node_timeout(settings.ttl / 10)
         .wait(Wait::For(PATIENCE))
         .restart_guard(match settings.guarding {
@@ -111,19 +111,20 @@ async fn live(ctx: Ctx) {
     let pid = std::process::id();
     ctx.note(Event::Ready { pid });
     work_all(&ctx).await;
-    // Every release is on its way; bounded, because a master may be gone for good.
+    // Every release has been sent. The wait is bounded, because a master may be gone for good.
     let _ = tokio::time::timeout(Duration::from_secs(2), ctx.redlock.flush()).await;
     ctx.note(Event::Bye);
     std::process::exit(0);
 }
 
-/// All workloads, side by side, until the client is to finish.
+/// Runs all workloads at the same time until the client is to finish.
 async fn work_all(ctx: &Ctx) {
     let mut tasks = tokio::task::JoinSet::new();
     for workload in ctx.settings.workloads.clone() {
         match workload {
             Workload::Many => {
-                // The same names in every life: each leaves a fencing counter for a day.
+                // The names are the same after a restart of the client, because each leaves a fencing counter for a
+                // day.
                 let name = ctx.settings.name.split('.').next().unwrap_or_default();
                 for number in 0..ctx.settings.many {
                     let resource = format!("many-{name}-{number}");
@@ -157,7 +158,7 @@ async fn work_all(ctx: &Ctx) {
     while tasks.join_next().await.is_some() {}
 }
 
-/// Speaks to every master once, so that first contact lies before the first fault.
+/// Contacts every master once, so that first contact lies before the first fault.
 async fn meet_all(ctx: &Ctx) {
     for _ in 0..100 {
         if let Ok(status) = ctx.redlock.status("first-contact").await
@@ -169,7 +170,7 @@ async fn meet_all(ctx: &Ctx) {
     }
 }
 
-/// Whether a master has been reached; one that restarted lately is not asked, and says so.
+/// Whether a master was reached. One that restarted recently refuses to answer, which counts as well.
 fn is_met(said: &Result<KeyState, Fault>) -> bool {
     matches!(said, Ok(_) | Err(Fault::Quarantined(_)))
 }

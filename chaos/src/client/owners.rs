@@ -1,4 +1,4 @@
-//! Steps of one order, nested and in several processes at once: while they hold, no other order is at it.
+//! Steps of one order, nested and in several processes at once. While they hold the lock, no other order may work.
 
 use super::context::Ctx;
 use super::files;
@@ -7,10 +7,10 @@ use super::wanted::Wanted;
 use crate::claim::Claim;
 use crate::event::Event;
 
-/// The file that bears the mark of whoever is at work: `order writer`.
+/// The file with the mark of the order that works now: `order writer`.
 const MARK: &str = "owners";
 
-/// Leaves the mark of its order, if the lock is still there.
+/// Writes the mark of its order if the lock is still held.
 pub(super) fn leave_mark(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) -> bool {
     let (Claim::Owner(id), Ok((file, _))) = (&wanted.claim, files::read(ctx, MARK)) else {
         return false;
@@ -18,7 +18,7 @@ pub(super) fn leave_mark(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) -> bo
     files::mark(ctx, &file, hold, &format!("{id} {}", ctx.signed(op)))
 }
 
-/// Looks whether the mark is still there: from another step of the same order just as well.
+/// Checks that the mark is still there; another step of the same order may have written it.
 pub(super) fn look(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold) {
     let (Claim::Owner(id), Ok((_, text))) = (&wanted.claim, files::read(ctx, MARK)) else {
         return;

@@ -1,5 +1,5 @@
-//! Prizes from quotas of ten, and jobs that are done once, each as a quota of one. The first client is the operator as
-//! well: it opens new quotas when few are left, for which every master must be there.
+//! Prizes from quotas of ten, and jobs that run once, each as a quota of one. The first client is also the operator: it
+//! creates new quotas when few are left, for which every master must answer.
 
 use std::fs;
 use std::time::Duration;
@@ -16,18 +16,18 @@ use super::work::Waits;
 use crate::event::Event;
 use crate::workload::{Locker, Workload};
 
-/// How many each quota has.
+/// The size of each quota.
 const PRIZES: u64 = 10;
-/// Every third quota is the record of a job that is done once.
+/// Every third quota is the record of a job that runs once.
 const RECORDS: usize = 3;
-/// The period of such a job: no run sees the next one.
+/// The period of such a job, too long for any run to reach the next one.
 const PERIOD: Duration = Duration::from_secs(365 * 24 * 3600);
-/// So many are kept open.
+/// The number of quotas that are kept open.
 const OPEN: usize = 3;
-/// Every now and then somebody asks where there should be nothing any more.
+/// The probability of asking a quota that should have nothing left.
 const ASKS_AGAIN: f64 = 0.1;
 
-/// Keeps some quotas open, until the client is to finish.
+/// Keeps some quotas open until the client is to finish.
 pub(super) async fn operate(ctx: Ctx) {
     while !ctx.is_finishing() {
         let (open, over) = (quotas(&ctx, "open"), quotas(&ctx, "over"));
@@ -39,14 +39,14 @@ pub(super) async fn operate(ctx: Ctx) {
     }
 }
 
-/// Opens the next one that is not there yet, if every master answers.
+/// Creates the next quota that does not exist yet, if every master answers.
 async fn create(ctx: &Ctx, next: usize) {
     for number in next.. {
         let (name, pieces) = (name(number), pieces(number));
         let created = match ctx.settings.locker {
             Locker::CountsDown => canary::create(ctx, &name, pieces).await,
             _ => match create_value(ctx, number).await {
-                // Left behind by an operator that was killed, or that did not hear of it: nobody knows it.
+                // Created by an operator that was killed or got no reply, so no client knows it.
                 Err(ValueError::Exists(_)) => continue,
                 created => created.is_ok(),
             },
@@ -103,7 +103,7 @@ fn quotas(ctx: &Ctx, state: &str) -> Vec<usize> {
     numbers.collect()
 }
 
-/// One prize after the other.
+/// Takes one prize after the other.
 pub(super) async fn repeat(ctx: Ctx) {
     while !ctx.is_finishing() {
         ctx.pause().await;
@@ -124,7 +124,7 @@ pub(super) async fn repeat(ctx: Ctx) {
     }
 }
 
-/// Takes a prize, and says so where there will be no more.
+/// Takes a prize, and records when the quota is exhausted.
 async fn take(ctx: &Ctx, number: usize) {
     let (op, name) = (ctx.next_op(), name(number));
     let wanted = Wanted::draw(Workload::Prizes, &name);
@@ -149,7 +149,7 @@ async fn take(ctx: &Ctx, number: usize) {
     }
 }
 
-/// Asks for one: what is answered and how many are left, or why there is no answer.
+/// Asks for a prize. Returns the answer and how many are left, or the reason why there is no answer.
 async fn ask(ctx: &Ctx, number: usize) -> Result<(&'static str, Option<u64>), &'static str> {
     let name = name(number);
     if ctx.settings.locker == Locker::CountsDown {

@@ -1,4 +1,4 @@
-//! Two halves that belong together: a writer changes one after the other, and readers must see whole writes.
+//! Two files that belong together: a writer changes one after the other, and readers must see complete writes.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::claim::Claim;
 use crate::event::Event;
 use crate::workload::Workload;
 
-/// The halves, as files. Each holds `edition writer`.
+/// The two files. Each holds `edition writer`.
 const HALVES: [&str; 2] = ["readers-1", "readers-2"];
-/// Both of them.
+/// The name of both together.
 const WHOLE: &str = "readers";
 
 pub(super) async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
@@ -25,7 +25,7 @@ pub(super) async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time:
     }
 }
 
-/// A new edition, one half after the other.
+/// Writes a new edition, one file after the other.
 async fn write(ctx: &Ctx, op: u64, hold: &Hold, time: Duration) {
     let mut edition = None;
     for half in HALVES {
@@ -40,7 +40,7 @@ async fn write(ctx: &Ctx, op: u64, hold: &Hold, time: Duration) {
     }
 }
 
-/// Both halves, with the work in between.
+/// Reads both files, with the work in between.
 async fn read(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
     let Ok((_, first)) = files::read(ctx, HALVES[0]) else {
         return;
@@ -54,7 +54,7 @@ async fn read(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) 
     }
 }
 
-/// Writes down what it has seen, if it may still believe it.
+/// Records what it read, if the lock was still held.
 fn found(ctx: &Ctx, key: &str, op: u64, hold: &Hold, (expected, found): (&str, &str)) {
     if !hold.is_valid(ctx) {
         return;
@@ -79,7 +79,7 @@ fn edition_of(text: &str) -> u64 {
     edition.parse().unwrap_or(0)
 }
 
-/// Whether this writer goes on as a reader: some do.
+/// Whether this writer continues as a reader, which some do.
 pub(super) fn reads_on(ctx: &Ctx, wanted: &Wanted, guard: &LockGuard) -> bool {
     wanted.workload == Workload::Readers
         && wanted.claim == Claim::Alone
@@ -88,7 +88,7 @@ pub(super) fn reads_on(ctx: &Ctx, wanted: &Wanted, guard: &LockGuard) -> bool {
         && rand::rng().random_bool(0.4)
 }
 
-/// What a writer leaves to whoever reads next.
+/// The edition that the next reader must find.
 pub(super) fn left(ctx: &Ctx) -> Option<String> {
     files::read(ctx, HALVES[0]).ok().map(|(_, text)| text)
 }

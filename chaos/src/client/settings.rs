@@ -1,4 +1,4 @@
-//! What a client is told, at first and while it runs: one line of JSON each on its standard input.
+//! The settings and commands of a client: one line of JSON each on its standard input, the settings first.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,60 +7,59 @@ use serde::{Deserialize, Serialize};
 
 use crate::workload::{Locker, Order, Workload};
 
-/// How long everybody waits for a lock, in this process and in those that it starts.
+/// How long clients wait for a lock, in this process and in its children.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How a client goes about masters that restarted; see [`RestartGuard`](quorate::RestartGuard).
+/// The restart guard of a client; see [`RestartGuard`](quorate::RestartGuard).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Guarding {
     /// For a client that starts while masters may just have been restarted.
     On,
-    /// For the first clients: their masters were started empty a moment ago, and nobody has held
-    /// anything on them.
+    /// For the first clients: their masters have just been started empty, and nobody has held anything on them.
     AfterFirstContact,
-    /// For scenarios that want to see it break.
+    /// For scenarios that are meant to break exclusion.
     Off,
 }
 
-/// What a client needs to know; the first line on its standard input.
+/// The settings of a client; the first line on its standard input.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Settings {
     /// Its name in the history.
     pub name: String,
-    /// Where the time base begins.
+    /// The start of the time base.
     pub origin: u64,
-    /// The masters, as this client can reach them.
+    /// The addresses of the masters for this client.
     pub masters: Vec<String>,
-    /// Those that it is to go by as well, while masters are changed.
+    /// The masters of the second set, while masters are changed.
     #[serde(default)]
     pub next_masters: Vec<String>,
-    /// How often its masters were changed.
+    /// The number of changes of masters before this configuration.
     #[serde(default)]
     pub generation: u64,
-    /// How it goes about restarted masters.
+    /// Its restart guard.
     pub guarding: Guarding,
-    /// Who locks.
+    /// The lock implementation.
     pub locker: Locker,
-    /// How waiters are ordered.
+    /// The order of waiters.
     pub waiting: Order,
-    /// What it does.
+    /// The work it does.
     pub workloads: Vec<Workload>,
-    /// How long a grant lasts.
+    /// The TTL of a lock.
     pub ttl: Duration,
     /// The longest ttl.
     pub max_ttl: Duration,
-    /// How long it pauses between two attempts, at most.
+    /// The longest pause between two attempts.
     pub pause: Duration,
-    /// Which share of the holds is about as long as the ttl, or longer.
+    /// The share of holds that are about as long as the TTL, or longer.
     pub long: f64,
-    /// Whether holds are renewed. A renewal puts back what a master has forgotten, often before
-    /// anybody else comes for it; where a lock is to be seen broken, it must not.
+    /// Whether holds are renewed. A renewal restores a key that a master has lost, often before another client asks for
+    /// it. In a run that is meant to break exclusion, it must not.
     pub renewed: bool,
-    /// How many locks the workload of many holds.
+    /// The number of locks that the workload `many` holds.
     pub many: usize,
-    /// How long it holds each of them, about.
+    /// About how long it holds each of them.
     pub many_hold: Duration,
-    /// Where the shared files are.
+    /// The folder of the shared files.
     pub dir: PathBuf,
     /// The socket of the fenced register.
     pub register: PathBuf,
@@ -69,13 +68,13 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The step of a change of masters that it stands at.
+    /// The step of a change of masters that this configuration belongs to.
     pub fn step(&self) -> u64 {
         2 * self.generation + u64::from(!self.next_masters.is_empty())
     }
 }
 
-/// What a client can be told while it runs.
+/// Commands for a running client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Instruction {
     /// Block all worker threads for this long.

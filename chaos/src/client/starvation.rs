@@ -1,9 +1,9 @@
-//! How much of its lateness a client owes to the machine.
+//! Measures how much of a client's delay is due to the machine.
 //!
-//! Two measures, because neither sees everything: the kernel's count of the time that threads were
-//! ready and had no processor, and a thread of its own that only sleeps and looks how late it wakes
-//! (also where a whole machine or group is halted, which the kernel does not count). What the library
-//! does to its own threads, blocking or hogging them, is in neither.
+//! There are two measures, because neither sees everything. The first is the kernel's count of the time in which
+//! threads were ready but had no processor. The second is a thread that only sleeps and measures how late it wakes; it
+//! also notices when the whole machine or group is halted, which the kernel does not count. Delays that the library
+//! causes itself, by blocking or occupying its threads, are in neither.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,14 +13,14 @@ use std::time::Duration;
 use super::context::{Ctx, LATE};
 use crate::event::{Event, STALLED};
 
-/// How long the watching thread sleeps at a time.
+/// How long the measuring thread sleeps at a time.
 const NAP: Duration = Duration::from_millis(10);
-/// How often the kernel's count is looked at.
+/// The interval between two readings of the kernel's count, in nanoseconds.
 const LOOK: u64 = 50_000_000;
-/// Waits shorter than this, in one look, are not written down.
+/// Shorter waits within one interval are not recorded, in nanoseconds.
 const LITTLE: u64 = 3_000_000;
 
-/// Writes down what is measured, for as long as the process lives.
+/// Records both measures for as long as the process lives.
 pub(super) fn watch(ctx: &Ctx) {
     let mut counted = waits();
     let mut looked = ctx.clock.now();
@@ -43,8 +43,8 @@ pub(super) fn watch(ctx: &Ctx) {
     }
 }
 
-/// Since when threads have waited, and for how long in sum, from two counts. The kernel counts a wait when it is
-/// over: one that is longer than the time between the looks has begun before that.
+/// From two readings: since when threads have waited, and for how long in sum. The kernel counts a wait when it is
+/// over, so a wait longer than the interval began before it.
 fn starved(
     counted: &HashMap<u32, u64>,
     fresh: &HashMap<u32, u64>,
@@ -61,8 +61,8 @@ fn starved(
     (sum > LITTLE).then_some((since, sum))
 }
 
-/// For how long each thread of this process has been ready without a processor, in nanoseconds; nothing
-/// where the kernel does not count it.
+/// How long each thread of this process has been ready without a processor, in nanoseconds. Empty if the kernel does
+/// not count it.
 fn waits() -> HashMap<u32, u64> {
     let Ok(threads) = fs::read_dir("/proc/self/task") else {
         return HashMap::new();

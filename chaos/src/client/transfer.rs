@@ -1,4 +1,4 @@
-//! Money from one account to another, both locked at once.
+//! Money moves from one account to another, with both locked at once.
 
 use std::time::Duration;
 
@@ -10,8 +10,7 @@ use super::context::Ctx;
 use super::hold::Hold;
 use super::wanted::Wanted;
 
-/// Looks at both accounts, works, and books what follows from what it saw. It does not look at the lock again:
-/// the bank goes by the number.
+/// Reads both accounts, works, and books the result. It does not check the lock again: the bank checks the token.
 pub(super) async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time: Duration) {
     let Some(token) = hold.token() else {
         return tokio::time::sleep(time).await;
@@ -33,7 +32,7 @@ pub(super) async fn work(ctx: &Ctx, wanted: &Wanted, op: u64, hold: &Hold, time:
     ask(ctx, &format!("book {} {token} {by}\n", parts.join(","))).await;
 }
 
-/// What the bank answers, if it lets us in.
+/// The bank's answer, if it accepts the token.
 async fn ask(ctx: &Ctx, question: &str) -> Option<Vec<i64>> {
     let stream = UnixStream::connect(&ctx.settings.register).await.ok()?;
     let mut stream = BufReader::new(stream);

@@ -1,4 +1,4 @@
-//! What one attempt is to lock, and how.
+//! The resources and the mode of one attempt.
 
 use rand::RngExt;
 use rand::seq::SliceRandom;
@@ -8,29 +8,29 @@ use crate::claim::Claim;
 use crate::event::Event;
 use crate::workload::Workload;
 
-/// How many may be at work at once where permits are needed.
+/// The number of permits.
 const PERMITS: usize = 5;
-/// How many owners there are.
+/// The number of owners.
 const OWNERS: u32 = 3;
-/// How many of those who want the two halves want to change them.
+/// The share of attempts on the two files that are writers.
 const WRITERS: f64 = 0.3;
 
-/// What one attempt is to lock, and how.
+/// The resources and the mode of one attempt.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub(super) workload: Workload,
     pub(super) resource: String,
-    /// What is to be locked with it.
+    /// Further resources, locked together with the first.
     pub(super) also: Vec<String>,
     pub(super) claim: Claim,
-    /// Whether it stands inside another hold of its owner.
+    /// Whether it is nested in another hold of its owner.
     pub(super) is_inner: bool,
-    /// The attempt whose hold it goes on from, and what that has left to be found.
+    /// The attempt whose hold it continues, and the content that it must find.
     pub(super) goes_on: Option<(u64, String)>,
 }
 
 impl Wanted {
-    /// The next one of this workload.
+    /// Draws the next attempt of this workload.
     pub(super) fn draw(workload: Workload, resource: &str) -> Self {
         let mut wanted = Self {
             workload,
@@ -43,7 +43,7 @@ impl Wanted {
         let mut rng = rand::rng();
         match workload {
             Workload::Transfer => {
-                // In either order: who names them must not matter.
+                // In random order, because the order of the names must not matter.
                 let mut accounts: Vec<usize> = (1..=ACCOUNTS).collect();
                 accounts.shuffle(&mut rng);
                 wanted.resource = format!("{resource}-{}", accounts[0]);
@@ -68,7 +68,7 @@ impl Wanted {
         }
     }
 
-    /// The reader that a writer goes on as.
+    /// The reader that a writer continues as.
     pub(super) fn reader(&self, op: u64, left: String) -> Self {
         Self {
             claim: Claim::Reader,
@@ -77,7 +77,7 @@ impl Wanted {
         }
     }
 
-    /// Everything that is to be locked.
+    /// All resources of the attempt.
     pub(super) fn resources(&self) -> Vec<&str> {
         let also = self.also.iter().map(String::as_str);
         std::iter::once(self.resource.as_str())
@@ -85,7 +85,7 @@ impl Wanted {
             .collect()
     }
 
-    /// What is written down before anything is sent.
+    /// The event that is recorded before anything is sent.
     pub(super) fn wait(&self, op: u64) -> Event {
         Event::Wait {
             op,

@@ -1,4 +1,4 @@
-//! What is done to client processes.
+//! Faults of client processes.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ fn client(fault: &Injection) -> anyhow::Result<usize> {
     }
 }
 
-/// The client itself says when it has gone through it.
+/// The client itself reports when the fault is over.
 fn suffering(fault: &Injection, world: &mut World, what: &Instruction) -> anyhow::Result<Landed> {
     let client = client(fault)?;
     let before = world.clients.seen().suffered(client);

@@ -11,7 +11,8 @@ use quorate_testbed::{OffsetFile, Reply, Server, Skew, within};
 use super::kind::{Breaks, Injection, Landed, Reach, Row, ToEach};
 use crate::world::{Needs, World};
 
-/// How long a clock that drifts may take to be seen, on a machine that is busy: who moves it may not be run.
+/// How long it may take to observe a drifting clock on a busy machine, where the thread that moves it may not be
+/// scheduled.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const ROWS: &[Row] = &[
@@ -73,7 +74,7 @@ fn offset(index: usize, world: &World) -> anyhow::Result<OffsetFile> {
     offset.context("this master's clock cannot be moved")
 }
 
-/// Whether the clock is off by this many milliseconds at least.
+/// Whether the clock is off by at least this many milliseconds.
 fn look(index: usize, world: &World, enough: u64) -> anyhow::Result<String> {
     let off = off_by(world.redis(index)?)?;
     ensure!(
@@ -83,7 +84,7 @@ fn look(index: usize, world: &World, enough: u64) -> anyhow::Result<String> {
     Ok(format!("off by {off} ms"))
 }
 
-/// What is seen in the end, within this time; and else why nothing is.
+/// The last observation within this time, or the reason why there is none.
 fn in_time(
     patience: Duration,
     mut look: impl FnMut() -> anyhow::Result<String>,
@@ -105,7 +106,7 @@ fn back(index: usize, world: &World, offset: &OffsetFile) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Half as fast again as it should be.
+/// Runs the clock 1.5 times as fast as it should be.
 fn drift(offset: OffsetFile, stop: Arc<AtomicBool>) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         let started = Instant::now();
@@ -116,7 +117,7 @@ fn drift(offset: OffsetFile, stop: Arc<AtomicBool>) -> thread::JoinHandle<()> {
     })
 }
 
-/// By how many milliseconds the master's clock is ahead of ours.
+/// The milliseconds by which the master's clock is ahead of ours.
 fn off_by(server: &Server) -> anyhow::Result<i64> {
     let Reply::Array(time) = server.command(&["TIME"])? else {
         anyhow::bail!("no answer to TIME")

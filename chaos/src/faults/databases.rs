@@ -1,4 +1,4 @@
-//! What administrators and crashes do to a MariaDB.
+//! Faults that administrators and crashes cause on a MariaDB.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub(super) const ROWS: &[Row] = &[
     .lasts(Lasts::Moment),
 ];
 
-/// What was committed just before must be there afterwards: else the guard would have had to be on.
+/// A commit from just before the kill must still be there afterwards; otherwise the restart guard would be needed.
 fn kill(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = world.masters[index].database()?;
     let marker = fault.draw;
@@ -114,7 +114,7 @@ fn kill_connections(_: &Injection, index: usize, world: &mut World) -> anyhow::R
     let server = world.masters[index].database()?;
     let there = format!("SELECT id FROM information_schema.processlist WHERE user = '{USER}'");
     let mut killed = 0;
-    // Clients may be about to come back from an earlier fault.
+    // Clients may still be reconnecting after an earlier fault.
     within(PATIENCE, || {
         killed = server.sql(&there).map_or(0, |ids| ids.lines().count());
         killed > 0

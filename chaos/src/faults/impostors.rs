@@ -1,8 +1,7 @@
-//! What answers in place of a master: it hangs up, talks nonsense, says what others should have heard, or is
-//! another master.
+//! Servers in place of a master: they hang up, send garbage, send messages meant for others, or are another master.
 //!
-//! Clients are led there by their proxies, on new connections; the old ones are reset. Nobody here says what
-//! would fit the question and is not true: a master that lies like that is one that no quorum withstands.
+//! Proxies lead clients to them on new connections, and the old connections are reset. No impostor answers with a false
+//! reply that fits the request: no quorum withstands a master that lies in this way.
 
 use std::io;
 use std::time::Duration;
@@ -16,9 +15,9 @@ use super::kind::{Injection, Landed, Row, ToEach};
 use crate::world::{Needs, World, run_id};
 
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a probe waits for an answer that makes no sense and may have no end.
+/// How long a probe waits for an answer that is garbage and may have no end.
 const SHORT: Duration = Duration::from_millis(300);
-/// Random bytes come in pieces of up to this many.
+/// The largest number of random bytes in one chunk.
 const GARBAGE: usize = 600;
 
 pub(super) const ROWS: &[Row] = &[
@@ -70,7 +69,7 @@ const fn impostor(name: &'static str, what: &'static str, deed: ToEach) -> Row {
     Row::each(name, what, deed).needs(Needs::Proxies)
 }
 
-/// To one that is well, if there is any: others have faults of their own.
+/// To a healthy master, if there is one, because the others have faults of their own.
 fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let masters = world.masters.len();
     let drawn = fault.pick(1, masters as u64) as usize;
@@ -98,7 +97,7 @@ fn misroute(fault: &Injection, index: usize, world: &mut World) -> anyhow::Resul
     })
 }
 
-/// What the clients of other programs hear. No question of a lock can be answered like that.
+/// Messages meant for clients of other programs. No request of a lock has such a reply.
 const OF_OTHERS: &[&str] = &[
     "+PONG!\r\n",
     "$5\r\nhello\r\n",
@@ -113,8 +112,8 @@ fn relay(world: &World, index: usize, harm: Tampering) -> Script {
     Script::Relay { target, harm }
 }
 
-/// Leads the clients to a server of that kind. It has landed when `look` sees that the server is of that kind, and
-/// a client has come to it.
+/// Leads clients to a server of that kind. The fault is verified when `look` sees the right kind of server and a client
+/// has connected to it.
 fn lead_to(
     fault: &Injection,
     index: usize,
@@ -147,7 +146,7 @@ fn lead_to(
     })
 }
 
-/// The real server answers the introduction, and the connection ends with the so many-th question, or without one.
+/// The real server answers the handshake, and the connection ends with the question of this number, or without one.
 fn hangs_up(hostile: &Hostile, last: usize) -> anyhow::Result<String> {
     let mut probe = Connection::tcp(hostile.addr(), PATIENCE)?;
     let info = probe.command(&["INFO", "server"])?;

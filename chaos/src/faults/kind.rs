@@ -1,8 +1,8 @@
-//! What a fault is: a row that says its name, what it means for the promises of a run, what it needs, and how it
-//! is done. The rows stand beside the code that does them, one table a file.
+//! The definition of a fault: a row with its name, its effect on the promises of a run, its requirements, and the
+//! function that injects it. The rows are next to that code, one table per file.
 //!
-//! An [`Injection`] of a [`Kind`] is done to a [`World`] and gives a [`Landed`], which knows how to heal. Both
-//! directions are verified: a kill that killed nothing is an error, not a quiet success.
+//! An [`Injection`] of a [`Kind`] acts on a [`World`] and returns a [`Landed`], which can heal it. Both directions are
+//! verified: a kill that killed nothing is an error, not a silent success.
 
 use std::fmt;
 use std::ops::Deref;
@@ -15,94 +15,94 @@ use serde::{Serialize, Serializer};
 use crate::node::{NodeKind, Which};
 use crate::world::{Needs, Tools, World};
 
-/// What can go wrong: the name of a row.
+/// A kind of fault: a reference to its row.
 #[derive(Clone, Copy)]
 pub struct Kind(pub(super) &'static Row);
 
 /// One kind of fault.
 pub struct Row {
     name: &'static str,
-    /// What happens, in a line.
+    /// A description in one line.
     pub what: &'static str,
-    /// How many it is done to.
+    /// The number of targets.
     pub reach: Reach,
-    /// Which masters it can be done to.
+    /// The masters it applies to.
     pub on: Which,
-    /// What has to be there before it can happen.
+    /// Its requirements.
     pub needs: Needs,
-    /// In a run of fewer masters it means nothing.
+    /// The minimum number of masters. The fault is skipped in smaller runs.
     pub fewest_masters: usize,
-    /// How long it lasts.
+    /// Its duration.
     pub lasts: Lasts,
-    /// Whether the masters have started anew when it is over.
+    /// Whether the masters have restarted when it is over.
     pub restarts: bool,
     breaks: Breaks,
     disk: Disk,
     deed: Deed,
 }
 
-/// How many it is done to.
+/// The number of targets of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// One master.
     One,
-    /// As many masters as leave a majority.
+    /// The largest number of masters that leaves a majority.
     Minority,
-    /// As few masters as are a majority.
+    /// The smallest majority of masters.
     Majority,
     /// One client.
     Client,
 }
 
-/// How long it lasts, as a rule.
+/// The usual duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasts {
-    /// Around the ttl.
+    /// About the TTL.
     Usual,
-    /// It is over in the moment in which it happens.
+    /// It is over as soon as it has happened.
     Moment,
-    /// As long as somebody needs to see that a master is gone.
+    /// Long enough for clients to notice that a master is gone.
     Short,
-    /// As long as a few attempts take.
+    /// The time of a few attempts.
     Attempts,
-    /// For longer than the ttl.
+    /// Longer than the TTL.
     BeyondTtl,
 }
 
-/// Where Redlock cannot promise mutual exclusion around a fault: masters that forget without a restart that could
-/// be seen, or whose clocks are wrong by more than the drift that is allowed for. One such master is enough: it may
-/// be the one that two majorities have in common. Replies that lie in a way that fits would be another; no fault
-/// here tells them.
+/// Faults during which Redlock cannot promise mutual exclusion: a master that loses data without a visible restart, or
+/// a master whose clock is wrong by more than the allowed drift. One such master is enough, because it may be the one
+/// that two majorities have in common. False replies that fit the request would be another such fault; no fault here
+/// sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Breaks {
     Never,
-    /// Two holders are possible, and only where nothing guards against forgetful restarts.
+    /// Two holders are possible, but only without the restart guard.
     Unguarded,
-    /// They are possible: a master forgets, and nobody can see that.
+    /// Two holders are possible: a master loses data without a visible restart.
     Forgets,
-    /// They are possible: a clock is wrong.
+    /// Two holders are possible: a clock is wrong.
     Mistimes,
-    /// Two holders are certain: a run that did not see them did not look.
+    /// Two holders are certain: a run without them did not look.
     Must,
-    /// The same, and only without a guard; there is another fault for guarded masters.
+    /// As `Must`, but only without the restart guard; another fault covers guarded masters.
     MustUnguarded,
 }
 
-/// What the master must have on disk for it to make sense.
+/// The persistence that a master needs for this fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disk {
     Any,
     Keeps(Persistence),
-    /// It needs the place of what such masters keep.
+    /// Any persistence but this one, whose files the fault needs for itself.
     Not(Persistence),
 }
 
-/// What is done to one master of those that it is about.
+/// Injects a fault into one of its masters.
 pub(super) type ToEach = fn(&Injection, usize, &mut World) -> anyhow::Result<Landed>;
-/// What is done to all that it is about at once.
+/// Injects a fault into all of its targets at once.
 pub(super) type ToAll = fn(&Injection, &mut World) -> anyhow::Result<Landed>;
 
-/// How it is done.
+/// How a fault is injected.
 #[derive(Clone, Copy)]
 enum Deed {
     Each(ToEach),
@@ -110,12 +110,12 @@ enum Deed {
 }
 
 impl Row {
-    /// A fault that is done to one master after the other.
+    /// A fault that is injected into one master after the other.
     pub(super) const fn each(name: &'static str, what: &'static str, deed: ToEach) -> Self {
         Self::new(name, what, Deed::Each(deed))
     }
 
-    /// A fault that is done to all its targets at once.
+    /// A fault that is injected into all its targets at once.
     pub(super) const fn all(name: &'static str, what: &'static str, deed: ToAll) -> Self {
         Self::new(name, what, Deed::All(deed))
     }
@@ -190,33 +190,32 @@ impl Kind {
         self.name
     }
 
-    /// Whether Redlock cannot promise mutual exclusion around it.
+    /// Whether Redlock cannot promise mutual exclusion during this fault.
     pub fn breaks_exclusion(self, guarded: bool, nodes: &[NodeKind]) -> bool {
         match self.breaks {
             Breaks::Never => false,
-            // Who comes back with all that it has answered needs no guard.
+            // A master that keeps everything it has acknowledged over a restart needs no guard.
             Breaks::Unguarded => !guarded && nodes.iter().any(|node| Which::Forgetful.has(*node)),
             _ => true,
         }
     }
 
-    /// Whether a master may know less when it is over than before.
+    /// Whether a master may have lost data when the fault is over.
     pub fn forgets(self) -> bool {
         self.restarts || self.breaks == Breaks::Forgets
     }
 
-    /// Whether it takes the lock from a holder for certain, so that a run that saw no broken
-    /// exclusion was not looking.
+    /// Whether it certainly takes the lock from a holder, so that a run without broken exclusion did not look.
     pub fn must_break(self) -> bool {
         matches!(self.breaks, Breaks::Must | Breaks::MustUnguarded)
     }
 
-    /// Whether it is about masters that nobody guards.
+    /// Whether it is meant for masters without the restart guard.
     pub fn is_unguarded(self) -> bool {
         self.breaks == Breaks::MustUnguarded
     }
 
-    /// What the master must keep on disk for it to make sense; `None`: whatever it is.
+    /// The persistence that the master needs; `None` if any will do.
     pub fn persistence(self) -> Option<Persistence> {
         match self.disk {
             Disk::Keeps(kept) => Some(kept),
@@ -224,7 +223,7 @@ impl Kind {
         }
     }
 
-    /// Whether it can happen to a master of this kind with this on its disk, where that is a Redis.
+    /// Whether it applies to a master of this kind and, for Redis, with this persistence.
     pub fn suits(self, node: NodeKind, kept: Persistence) -> bool {
         let disk = match self.disk {
             Disk::Any => true,
@@ -234,12 +233,12 @@ impl Kind {
         self.on.has(node) && (disk || node != NodeKind::Redis)
     }
 
-    /// Whether a run of these masters can have it at all.
+    /// Whether it applies to a run of these masters.
     pub fn fits(self, nodes: &[NodeKind]) -> bool {
         self.unfit(nodes).is_none()
     }
 
-    /// Why a run of these masters cannot have it, if it cannot.
+    /// The reason why it does not apply to a run of these masters, if there is one.
     fn unfit(self, nodes: &[NodeKind]) -> Option<String> {
         if nodes.len() < self.fewest_masters {
             return Some(format!("needs at least {} masters", self.fewest_masters));
@@ -260,7 +259,7 @@ impl Kind {
         (alone && is_mixed).then(|| "is done where all masters are Redis".to_owned())
     }
 
-    /// Why it cannot be had here, if it cannot.
+    /// The reason why it is not available on this machine, if there is one.
     pub fn unavailable(self, nodes: &[NodeKind], tools: &Tools) -> Option<String> {
         self.unfit(nodes).or_else(|| tools.lack(self.needs))
     }
@@ -300,33 +299,33 @@ impl Serialize for Kind {
     }
 }
 
-/// One fault, what it is done to, and for how long.
+/// One fault, its targets, and its duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Injection {
-    /// What goes wrong.
+    /// The kind of fault.
     pub kind: Kind,
-    /// On which masters, by index. None: between the clients and all masters.
+    /// Its masters, by index. If empty: the links between the clients and all masters.
     pub masters: Vec<usize>,
-    /// For which clients, by index. None: for all that have to do with the masters.
+    /// Its clients, by index. If empty: all clients of the masters.
     pub clients: Vec<usize>,
-    /// How long it lasts.
+    /// Its duration.
     pub lasts: Duration,
-    /// Draws the details: how late, how far, after how many bytes.
+    /// The seed of its details: how late, how far, after how many bytes.
     pub draw: u64,
 }
 
 type Heal = Box<dyn FnOnce(&mut World) -> anyhow::Result<()>>;
 
-/// A fault that was seen to have landed.
+/// A fault whose effect was observed.
 #[must_use = "it stays until it is healed"]
 pub struct Landed {
-    /// How that was seen.
+    /// The observation.
     pub seen: String,
     heal: Heal,
 }
 
 impl Landed {
-    /// A fault that was seen, and the way back.
+    /// An observed fault, and the function that heals it.
     pub fn new(
         seen: impl Into<String>,
         heal: impl FnOnce(&mut World) -> anyhow::Result<()> + 'static,
@@ -337,11 +336,11 @@ impl Landed {
         }
     }
 
-    /// A fault that has been done and is to be looked for. What cannot be seen is healed at once.
+    /// A fault that was injected and is now to be observed. If it cannot be observed, it is healed at once.
     ///
     /// # Errors
     ///
-    /// What `look` says.
+    /// The error of `look`.
     pub fn once_seen(
         world: &mut World,
         look: impl FnOnce(&World) -> anyhow::Result<String>,
@@ -361,16 +360,16 @@ impl Landed {
         Self::new(seen, |_| Ok(()))
     }
 
-    /// Ends it and makes sure that it has ended.
+    /// Ends the fault and verifies that it has ended.
     ///
     /// # Errors
     ///
-    /// When it cannot be ended.
+    /// If it cannot be ended.
     pub fn heal(self, world: &mut World) -> anyhow::Result<()> {
         (self.heal)(world)
     }
 
-    /// Several as one. All are healed, and the first failure is reported after that.
+    /// Combines several faults. All are healed, and the first error is returned after that.
     fn all(parts: Vec<(usize, Self)>) -> Self {
         let seen: Vec<String> = parts
             .iter()
@@ -396,11 +395,11 @@ impl fmt::Debug for Landed {
 }
 
 impl Injection {
-    /// Makes it happen and looks whether it has.
+    /// Injects the fault and verifies its effect.
     ///
     /// # Errors
     ///
-    /// When it could not be made to happen, or was not seen to have happened.
+    /// If it could not be injected, or if its effect was not observed.
     pub fn inject(&self, world: &mut World) -> anyhow::Result<Landed> {
         let landed = match self.kind.deed {
             Deed::All(deed) => deed(self, world),
@@ -409,7 +408,7 @@ impl Injection {
         landed.with_context(|| format!("{} on {}", self.kind, self.targets().join(", ")))
     }
 
-    /// Where one master is spared, the others are healed at once: half a fault is none.
+    /// If one master cannot be affected, the others are healed at once: the fault counts as a whole.
     fn inject_each(&self, deed: ToEach, world: &mut World) -> anyhow::Result<Landed> {
         let mut parts = Vec::new();
         for &index in &self.masters {
@@ -424,42 +423,42 @@ impl Injection {
         Ok(Landed::all(parts))
     }
 
-    /// The names of what it is about, as they stand in the history.
+    /// The names of its targets in the history.
     pub fn targets(&self) -> Vec<String> {
         let masters = self.masters.iter().map(|index| format!("m{}", index + 1));
         let clients = self.clients.iter().map(|index| format!("c{}", index + 1));
         masters.chain(clients).collect()
     }
 
-    /// The clients that it is about.
+    /// The clients it affects.
     pub(super) fn clients_in(&self, world: &World) -> Vec<usize> {
         or_all(&self.clients, world.roads.len())
     }
 
-    /// The clients and masters that it is between.
+    /// The pairs of client and master it affects.
     pub(super) fn pairs(&self, world: &World) -> Vec<(usize, usize)> {
         let masters = or_all(&self.masters, world.masters.len());
         let of = |client: usize| masters.iter().map(move |&master| (client, master));
         self.clients_in(world).into_iter().flat_map(of).collect()
     }
 
-    /// Whether the other one is about one of our targets.
+    /// Whether the other fault has a target in common.
     pub fn meets(&self, other: &Self) -> bool {
         let meet = |ours: &[usize], theirs: &[usize]| theirs.iter().any(|one| ours.contains(one));
         meet(&self.masters, &other.masters) || meet(&self.clients, &other.clients)
     }
 
-    /// A number from `from` up to below `to`, the same for the same fault.
+    /// A number from `from` up to but not including `to`, the same for the same fault.
     pub(super) fn pick(&self, from: u64, to: u64) -> u64 {
         from + self.draw % (to - from)
     }
 
-    /// So many milliseconds.
+    /// A duration drawn in milliseconds.
     pub(super) fn ms(&self, from: u64, to: u64) -> Duration {
         Duration::from_millis(self.pick(from, to))
     }
 
-    /// One of these.
+    /// One of these values, the same for the same fault.
     pub(super) fn one_of<'a, T>(&self, all: &'a [T]) -> &'a T {
         &all[self.pick(0, all.len() as u64) as usize]
     }
@@ -486,7 +485,7 @@ mod tests {
 
     static HEALED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-    /// Done to all masters but the third; cannot be seen on the second.
+    /// Affects all masters but the third; cannot be observed on the second.
     static PICKY: Row = Row::each("picky", "for the test", |_, index, world| {
         if index == 2 {
             bail!("not to that one");

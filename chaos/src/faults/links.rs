@@ -1,4 +1,4 @@
-//! The links to masters that live in network namespaces: nothing is answered, and nobody refuses.
+//! Links to masters in network namespaces: while a link is down, nothing is answered and nothing is refused.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use quorate_testbed::{Namespace, Server, within};
 use super::kind::{Injection, Landed, Row};
 use crate::world::{Needs, World};
 
-/// How long a connect waits that should hear nothing.
+/// How long a connect waits that should not be answered.
 const SILENCE: Duration = Duration::from_millis(150);
 
 pub(super) const ROWS: &[Row] = &[Row::each(

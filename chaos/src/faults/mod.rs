@@ -1,4 +1,4 @@
-//! Everything that can go wrong. Each file has the table of its faults and the code that does them.
+//! All kinds of faults. Each file has the table of its faults and the code that injects them.
 
 mod clients;
 mod clocks;
@@ -22,7 +22,7 @@ use crate::node::NodeKind;
 use crate::world::Needs;
 
 impl Kind {
-    /// All of them, in the order in which they are explained.
+    /// All kinds, in the order of the documentation.
     pub fn all() -> Vec<Self> {
         let files = [
             processes::ROWS,
@@ -39,7 +39,7 @@ impl Kind {
         files.into_iter().flatten().map(Self).collect()
     }
 
-    /// Those that leave all promises standing and go together on any machine, for such masters: the default of a run.
+    /// The default faults of a run: those that break no promise and can be combined on any machine, for such masters.
     pub fn mixed(nodes: &[NodeKind]) -> Vec<Self> {
         let fits = |kind: &Self| {
             nodes.iter().any(|node| kind.on.has(*node))

@@ -1,4 +1,4 @@
-//! The names of masters: they lead nowhere, or whoever asks for them hears nothing.
+//! Faults of host names: they do not resolve, or the lookup is not answered.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -13,9 +13,9 @@ use super::kind::{Injection, Landed, Row};
 use crate::fleet;
 use crate::world::{Needs, World, host};
 
-/// How long a question for a name stays open that should not be answered.
+/// How long a lookup waits that should not be answered.
 const SILENCE: Duration = Duration::from_millis(150);
-/// How long an answer may take that should come, on a machine that is busy.
+/// How long an answer may take that should come, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const ROWS: &[Row] = &[
@@ -33,7 +33,7 @@ pub(super) const ROWS: &[Row] = &[
     .needs(Needs::Names),
 ];
 
-/// The way to the master is the same for all its clients: so is the name.
+/// All clients use the same name for the master, so all are affected.
 fn lose(
     fault: &Injection,
     index: usize,
@@ -43,7 +43,7 @@ fn lose(
     let names = names(world)?.clone();
     let name = host(index);
     names.set(&name, leads)?;
-    // Nobody asks for a name while the connection stands.
+    // While a connection exists, no client looks the name up.
     for client in fault.clients_in(world) {
         world.roads[client][index].reset_all();
     }
@@ -75,14 +75,14 @@ fn names(world: &World) -> anyhow::Result<&Names> {
     world.names.as_ref().context("masters have no names here")
 }
 
-/// A process that goes by the names of the clients and looks one up.
+/// A process that uses the names of the clients and looks one up.
 struct Asked {
     process: Child,
     lines: Receiver<String>,
 }
 
 impl Asked {
-    /// When this returns, the question has been asked.
+    /// When this returns, the lookup has been sent.
     fn of(names: &Names, name: &str) -> anyhow::Result<Self> {
         let mut process = Command::new(fleet::program()?)
             .args(["lookup", name])

@@ -1,5 +1,5 @@
-//! What the proxies between clients and masters do. There is one for every client and master, so
-//! that a fault can part one client from one master.
+//! Faults of the proxies between clients and masters. Each pair of client and master has its own proxy, so a fault can
+//! separate one client from one master.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -13,9 +13,9 @@ use crate::probe::Probe;
 use crate::road::Road;
 use crate::world::{Needs, World};
 
-/// How long a probe waits for what should not come.
+/// How long a probe waits for a reply that should not come.
 const SILENCE: Duration = Duration::from_millis(60);
-/// How long a probe waits for what should come, on a machine that is busy.
+/// How long a probe waits for a reply that should come, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) const ROWS: &[Row] = &[
@@ -102,7 +102,7 @@ const fn net(name: &'static str, what: &'static str, deed: ToAll) -> Row {
         .needs(Needs::Proxies)
 }
 
-/// By turns one that gives back on heal what it held, and one that does not.
+/// Alternates between a partition that delivers on heal what it held, and one that does not.
 fn partition(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     let net = if fault.draw.is_multiple_of(2) {
         Fault::Hold(Way::Both)
@@ -114,7 +114,7 @@ fn partition(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
 
 fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<Landed> {
     let pairs = fault.pairs(world);
-    // One probe a master, through the proxy of the first client; opened while all is well.
+    // One probe per master, through the proxy of the first client, opened before the fault.
     let Some(&(first, _)) = pairs.first() else {
         bail!("no client to part from anything")
     };
@@ -139,7 +139,7 @@ fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<
         let felt = look(net, kind, road, probe)?;
         seen.push(format!("m{}: {felt}", master + 1));
     }
-    // A connection with a gap in its bytes must not go on.
+    // A connection with a gap in its bytes must not continue.
     let leaves_gaps = matches!(net, Fault::Drop(_));
     Ok(Landed::new(seen.join("; "), move |world| {
         drop(guards);
@@ -150,15 +150,15 @@ fn disturb(fault: &Injection, world: &mut World, net: &Fault) -> anyhow::Result<
     }))
 }
 
-/// A connection, where the master answers; `None` where it does not anyway.
+/// A connection to a master that answers; `None` if the master does not answer.
 fn open(kind: NodeKind, road: &Road) -> Option<Probe> {
     let fresh = || Probe::open(kind, road.first(), SILENCE).ok();
     fresh()?.ask().ok()?;
     fresh()
 }
 
-/// What was heard where nothing should be. A master that takes no more clients says so before it is asked anything: where
-/// only questions are lost, that comes through.
+/// Bytes that arrived although nothing should. A master at its connection limit says so before it is asked anything; if
+/// only requests are lost, that message arrives.
 fn unasked(heard: &str) -> anyhow::Result<String> {
     if heard.contains("max number of clients") {
         return Ok("in force, the master is full and says so unasked".into());
@@ -166,8 +166,8 @@ fn unasked(heard: &str) -> anyhow::Result<String> {
     bail!("expected silence, heard {heard:?}")
 }
 
-/// Whether the fault is felt. Without a probe the master is down for another reason, and what the
-/// network does to it cannot be felt; the proxy's word is taken then.
+/// Whether the fault has an effect. Without a probe the master is down for another reason, so no effect can be
+/// observed, and the proxy's state is taken instead.
 fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyhow::Result<String> {
     let Some(mut probe) = probe else {
         return Ok("in force, the master was not answering".into());
@@ -177,12 +177,12 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
     match net {
         Fault::Hold(_) | Fault::Drop(_) | Fault::HalfOpen => match probe.ask() {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-            // Another fault of this master has ended the probe. A partition is silent to a new
-            // connection as well; a half-open one can only be felt on an old one.
+            // Another fault of this master has ended the probe. A partition is silent to a new connection as well; a
+            // half-open fault shows only on an old one.
             Err(_) if *net != Fault::HalfOpen => {
                 match fresh(SILENCE).and_then(|mut fresh| fresh.ask()) {
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok("silence".into()),
-                    // That other fault ends new ones as well; an answer there was none.
+                    // The other fault ends new connections as well; there was no answer.
                     Err(error) => Ok(format!("in force, probes are ended: {}", error.kind())),
                     Ok(heard) => unasked(&heard),
                 }
@@ -195,7 +195,7 @@ fn look(net: &Fault, kind: NodeKind, road: &Road, probe: Option<Probe>) -> anyho
             let heard = match net {
                 Fault::Refuse => again(),
                 _ => match probe.ask() {
-                    // The probe is not patient.
+                    // The probe has a short timeout.
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => again(),
                     heard => heard,
                 },

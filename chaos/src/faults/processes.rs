@@ -1,4 +1,4 @@
-//! Signals to masters, and restarts from whatever their disk holds.
+//! Signals to masters, and restarts with the data on their disks.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ use super::kind::{Breaks, Disk, Injection, Landed, Lasts, Reach, Row};
 use crate::node::Which;
 use crate::world::{Needs, World, run_id};
 
-/// Written just before a kill, to see afterwards what the restart has kept.
+/// Written just before a kill, to find out afterwards what the restart has kept.
 const MARKER: &str = "chaos:marker";
-/// How a kill is seen; the testbed has looked.
+/// The observation of a kill, which the testbed has verified.
 const DEAD: &str = "dead, and its port refuses";
 
 pub(super) const ROWS: &[Row] = &[
@@ -76,7 +76,7 @@ pub(super) const ROWS: &[Row] = &[
     .needs(Needs::SlowLoading),
 ];
 
-/// All at once: dead together and back together, before a holder can look.
+/// All at once: dead together and back together, before a holder can check.
 fn restart_together(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     for &index in &fault.masters {
         world.masters[index].kill()?;
@@ -124,8 +124,7 @@ fn restart_from_all(_: &Injection, index: usize, world: &mut World) -> anyhow::R
     Ok(back_with_marker(index, true))
 }
 
-/// SIGKILL loses nothing that was handed to the kernel. A power cut does: so what was appended in
-/// the last moments is cut off.
+/// SIGKILL loses nothing that was handed to the kernel, but a power cut does. So the last part of the file is cut off.
 fn restart_without_the_end(
     _: &Injection,
     index: usize,
@@ -151,7 +150,7 @@ fn restart_from_snapshot(_: &Injection, index: usize, world: &mut World) -> anyh
     Ok(back_with_marker(index, false))
 }
 
-/// The restart, and whether what was written last must still be there.
+/// The restart, and whether the data written last must still be there.
 fn back_with_marker(index: usize, kept: bool) -> Landed {
     Landed::new(DEAD, move |world| {
         let server = world.redis(index)?;
@@ -166,9 +165,9 @@ fn back_with_marker(index: usize, kept: bool) -> Landed {
     })
 }
 
-/// A restart that takes its time over the data set.
+/// A restart that takes time to load its data.
 fn loading(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
-    /// Each loads in about a third of a millisecond then.
+    /// Each key then loads in about a third of a millisecond.
     const KEYS: u32 = 900;
     let server = world.redis(index)?.clone();
     let fill = format!(
@@ -177,7 +176,7 @@ fn loading(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Lan
     server.command(&["EVAL", &fill, "0"])?;
     ensure_ok(&server, &["CONFIG", "SET", "save", ""])?;
     save(&server)?;
-    // The delay is part of every life of these servers, see `World`; without keys it is not felt.
+    // The delay is a setting of every start of these servers, see `World`; without keys it has no effect.
     let restarting = {
         let server = server.clone();
         thread::spawn(move || server.restart())
@@ -203,7 +202,7 @@ fn mark(server: &Server) -> anyhow::Result<()> {
     ensure_ok(server, &["SET", MARKER, "1", "PX", "60000"])
 }
 
-/// SAVE, also past a save in the background that has just begun by itself.
+/// Runs SAVE, and waits for a background save that has just begun by itself.
 fn save(server: &Server) -> anyhow::Result<()> {
     let saved = within(Duration::from_secs(2), || {
         server.command(&["SAVE"]).is_ok_and(|reply| reply.is_ok())
@@ -218,10 +217,10 @@ fn ensure_ok(server: &Server, command: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The file that is being appended to.
+/// The append-only file in use.
 fn append_file(server: &Server) -> anyhow::Result<std::fs::File> {
     let mut newest: Option<PathBuf> = None;
-    // Since Redis 7 a directory of files, before that one file.
+    // Since Redis 7 a folder of files, before that a single file.
     let data = server.dir().join("data");
     for dir in [data.join("appendonlydir"), data] {
         let Ok(entries) = std::fs::read_dir(dir) else {

@@ -1,4 +1,4 @@
-//! What commands can do to a master: forget, refuse, be busy.
+//! Faults that commands cause on a master: it loses data, refuses, or is busy.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ pub(super) const ROWS: &[Row] = &[
     .needs(Needs::User),
 ];
 
-/// Words that take a right away, and a command that is refused then.
+/// ACL rules that take a right away, each with a command that is then refused.
 const RIGHTS: &[(&str, &[&str])] = &[
     ("-@all", &["PING"]),
     ("-evalsha", &["EVALSHA", "x", "0"]),
@@ -95,7 +95,7 @@ const RIGHTS: &[(&str, &[&str])] = &[
     ("resetchannels", &["PUBLISH", "chaos:probe", "x"]),
 ];
 
-/// By turns with connections that exist and with such that must be made anew.
+/// Alternates between existing connections and new ones.
 fn restrict(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let (taken, probe) = *fault.one_of(RIGHTS);
     let user = ["ACL", "SETUSER", USER];
@@ -111,7 +111,7 @@ fn restrict(fault: &Injection, index: usize, world: &mut World) -> anyhow::Resul
     })
 }
 
-/// A command that makes a master refuse something, and the way back.
+/// A command that makes a master refuse requests, and the command that undoes it.
 struct Change {
     set: Vec<String>,
     back: Vec<String>,
@@ -128,7 +128,7 @@ impl Change {
         }
     }
 
-    /// Clients have to come anew, and meet it at the door.
+    /// Ends all connections, so that clients reconnect and meet the refusal while connecting.
     fn and_end_connections(self) -> Self {
         Self {
             ends_connections: true,
@@ -136,14 +136,14 @@ impl Change {
         }
     }
 
-    /// It has landed when `look` sees it, and is over when `look` does not.
+    /// The fault is verified when `look` sees it, and over when `look` does not.
     fn make(
         self,
         index: usize,
         world: &mut World,
         look: impl Fn(&Server) -> anyhow::Result<String> + Copy + 'static,
     ) -> anyhow::Result<Landed> {
-        // Opened before the fault: it may be the only way in afterwards.
+        // Opened before the fault, because it may be the only connection that works afterwards.
         let mut admin = world.redis(index)?.connect(PATIENCE)?;
         ok(&mut admin, &self.set)?;
         if self.ends_connections {
@@ -191,7 +191,7 @@ fn flush_scripts(_: &Injection, index: usize, world: &mut World) -> anyhow::Resu
 fn kill_all_clients(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let mut admin = world.redis(index)?.connect(PATIENCE)?;
     let mut killed = 0;
-    // Clients may be about to come back from an earlier fault.
+    // Clients may still be reconnecting after an earlier fault.
     within(PATIENCE, || {
         killed = kill_clients(&mut admin).unwrap_or(0);
         killed > 0
@@ -200,11 +200,11 @@ fn kill_all_clients(_: &Injection, index: usize, world: &mut World) -> anyhow::R
     Ok(Landed::momentary(format!("{killed} connections killed")))
 }
 
-/// A script without an end, until somebody kills it.
+/// A script in an endless loop, until it is killed.
 fn busy(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = world.redis(index)?;
     let mut admin = server.connect(PATIENCE)?;
-    // Its old name, which newer servers know as well.
+    // The old name of the setting, which newer servers accept as well.
     ok(&mut admin, &["CONFIG", "SET", "lua-time-limit", "5"])?;
     admin.send(&["EVAL", "while true do end", "0"])?;
     let said = |reply: &Reply| matches!(reply, Reply::Error(why) if why.starts_with("BUSY"));
@@ -224,7 +224,7 @@ fn busy(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed
     }))
 }
 
-/// The snapshot cannot be put into place, because a directory stands there.
+/// The snapshot cannot be put into place, because a folder of that name exists.
 fn misconf(_: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let server = world.redis(index)?;
     let mut admin = server.connect(PATIENCE)?;
@@ -257,7 +257,7 @@ fn ok<W: AsRef<str>>(admin: &mut Connection, command: &[W]) -> anyhow::Result<()
     Ok(())
 }
 
-/// The refusal of a write, if it begins with `code`.
+/// The error of a write, if it begins with `code`.
 fn refused(server: &Server, code: &str) -> anyhow::Result<String> {
     match server.command(&["SET", "chaos:probe", "1", "PX", "1000"])? {
         Reply::Error(said) if said.starts_with(code) => Ok(code.to_owned()),
@@ -265,7 +265,7 @@ fn refused(server: &Server, code: &str) -> anyhow::Result<String> {
     }
 }
 
-/// Connections that have subscribed to anything are of another type than the rest.
+/// Connections with subscriptions belong to another type than the rest.
 fn kill_clients(admin: &mut Connection) -> anyhow::Result<i64> {
     let mut killed = 0;
     for kind in ["normal", "pubsub"] {
@@ -275,7 +275,7 @@ fn kill_clients(admin: &mut Connection) -> anyhow::Result<i64> {
     Ok(killed)
 }
 
-/// The refusal of a command as the clients' user, logging in included, if it begins with `code`.
+/// The error of a command as the clients' user, logging in included, if it begins with `code`.
 fn told(server: &Server, command: &[&str], code: &str) -> anyhow::Result<String> {
     let mut fresh = Connection::tcp(server.addr(), PATIENCE)?;
     let mut said = fresh.command(&["AUTH", USER, PASSWORD])?;
@@ -291,7 +291,7 @@ fn told(server: &Server, command: &[&str], code: &str) -> anyhow::Result<String>
     }
 }
 
-/// What a new connection is told by a master that is full: unasked, before it hangs up.
+/// The message that a master at its connection limit sends to a new connection, before it hangs up.
 fn full(server: &Server) -> anyhow::Result<String> {
     let mut fresh = Connection::tcp(server.addr(), PATIENCE)?;
     let _ = fresh.send(&["PING"]);

@@ -1,4 +1,4 @@
-//! What happens to a ZooKeeper: its leader dies or stands still, sessions end.
+//! Faults of a ZooKeeper: its leader dies or stops, sessions expire.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::kind::{Injection, Landed, Lasts, Row};
 use crate::node::Which;
 use crate::world::{Needs, World};
 
-/// How long an ensemble may take to have a leader, on a machine that is busy.
+/// How long an ensemble may take to elect a leader on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) const ROWS: &[Row] = &[
@@ -69,11 +69,11 @@ fn stop_leader(_: &Injection, index: usize, world: &mut World) -> anyhow::Result
     }))
 }
 
-/// Over when the server has closed what it did not hear of.
+/// Over when the server has closed the sessions it received nothing from.
 fn expire(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<Landed> {
     let ensemble = world.masters[index].zookeeper()?;
     let mut before = BTreeSet::new();
-    // Clients may be about to come back from an earlier fault.
+    // Clients may still be reconnecting after an earlier fault.
     within(PATIENCE, || {
         before = sessions(ensemble).unwrap_or_default();
         !before.is_empty()
@@ -100,7 +100,7 @@ fn expire(fault: &Injection, index: usize, world: &mut World) -> anyhow::Result<
     }))
 }
 
-/// Those that the leader knows of.
+/// The sessions that the leader knows.
 fn sessions(ensemble: &ZooKeeper) -> anyhow::Result<BTreeSet<String>> {
     let dump = ensemble.ask(leader(ensemble)?, "dump")?;
     let (all, _) = dump.split_once("ephemeral").unwrap_or((&dump, ""));

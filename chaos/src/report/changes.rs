@@ -1,4 +1,4 @@
-//! What a change of masters costs, in text: step by step, and second by second.
+//! The cost of a change of masters as text: step by step, and second by second.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -7,15 +7,15 @@ use crate::changes::Changes;
 use crate::history::{Attempt, FaultSpan, History};
 use crate::pace::{self, Idle, Life, Step};
 
-/// So many seconds stand in one line.
+/// The number of seconds in one line.
 const WIDE: usize = 100;
-/// A bar of one character.
+/// Bars of one character.
 const BARS: [char; 8] = [
     '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}',
 ];
 const SECOND: u64 = 1_000_000_000;
 
-/// Everything that is told of the changes.
+/// The contents of the text.
 struct Told {
     steps: Vec<Step>,
     faults: Vec<FaultSpan>,
@@ -25,7 +25,7 @@ struct Told {
     end: u64,
 }
 
-/// The steps as a table, and a picture of the seconds below it.
+/// The steps as a table, and a chart of the seconds below it.
 pub(super) fn text(changes: &Changes, history: &History, attempts: &[Attempt]) -> String {
     let end = history.calm().unwrap_or(history.end());
     let told = Told {
@@ -87,7 +87,7 @@ impl Told {
             seconds(step.to - step.from),
             step.tries
         );
-        // What goes wrong at the moment between two steps is of the later one.
+        // A fault between two steps belongs to the later one.
         let before = self.steps.iter().map(|one| one.to);
         let before = before.filter(|to| *to <= step.from).max().unwrap_or(0);
         let faults = self
@@ -115,7 +115,7 @@ impl Told {
 
     fn figures(&self, from: u64, to: u64, out: &mut String) {
         let had = self.had.iter().filter(|t| (from..to).contains(*t)).count();
-        // What is over in a moment has no rate.
+        // A step without duration has no rate.
         let rate = match to.saturating_sub(from) {
             short if short < SECOND / 5 => "-".to_owned(),
             took => format!("{:.0}", had as f64 * SECOND as f64 / took as f64),
@@ -127,7 +127,7 @@ impl Told {
         let _ = write!(out, " {rate:>6} {:>8} {:>8}", or_dash(gap), or_dash(free));
     }
 
-    /// One column a second: how often locks were had, what was done, what went wrong, who went by which masters.
+    /// One column per second: locks obtained, steps, faults, and which masters the clients used.
     fn seconds(&self, out: &mut String) {
         let counts = pace::per_second(&self.had, self.end);
         let most = counts.iter().copied().max().unwrap_or(0).max(1);
@@ -177,7 +177,7 @@ impl Told {
         );
     }
 
-    /// What is done in this second: what ends in it first.
+    /// The step in this second; a step that ends in it has precedence.
     fn step_in(&self, from: u64, to: u64) -> char {
         let ends = self
             .steps
@@ -189,7 +189,7 @@ impl Told {
                 .filter(|step| step.from < to && step.to >= from)
                 .map(|step| letter(&step.name)),
         );
-        // Of several the one that cuts deepest.
+        // Of several, the most disruptive one.
         letters
             .min_by_key(|letter| !letter.is_ascii_uppercase())
             .unwrap_or(' ')
@@ -202,7 +202,7 @@ impl Told {
         if is_hit { 'x' } else { ' ' }
     }
 
-    /// How many clients stand at this step at the end of the second.
+    /// The number of clients at this step at the end of the second.
     fn at_step(&self, step: u64, _: u64, to: u64) -> char {
         let last = to.min(self.end);
         let lives = self.lives.iter().filter(|life| life.step == step);

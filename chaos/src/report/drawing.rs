@@ -1,5 +1,5 @@
-//! What is drawn of the attempts: in the lane of each client a row for every workload, and in the lane of a lock
-//! that several may hold at once a row for each of them: readers and writers, slots, owners, accounts.
+//! The drawing of the attempts. In the lane of each client there is a row for every workload. In the lane of a lock
+//! that may have several holders there is a row for each of them: readers and writers, slots, owners, accounts.
 
 use std::collections::BTreeMap;
 
@@ -11,26 +11,26 @@ use crate::history::{Attempt, History};
 use crate::recorder::FOLLOWING;
 use crate::workload::{Workload, family};
 
-/// A browser draws this many marks without effort; more than these are not given to it.
+/// The number of marks that a browser draws without effort; no more are passed to it.
 const MARKS: usize = 60_000;
-/// So many stand below each other in one row, and more on top of the last.
+/// The number of overlapping marks that get rows of their own; further ones are drawn over the last.
 const DEEP: usize = 6;
 
 /// A row of a lane.
 #[derive(Serialize)]
 pub(super) struct Row {
     lane: usize,
-    /// The workload that it is about.
+    /// The workload of the row.
     resource: String,
-    /// What stands before it; nothing where it goes on with the row above.
+    /// Its label; empty if it continues the row above.
     label: String,
 }
 
-/// Row, from, to, held or waited, token, who, as what, how it ended. A tuple, because there are many.
+/// Row, from, to, held or waited, token, client, mode, outcome. A tuple, because there are many.
 #[derive(Serialize)]
 pub(super) struct Mark(usize, u64, u64, u8, Option<u64>, String, String, String);
 
-/// Which row it is: its lane, the workload, what it is called, and how far below the first of that name.
+/// Identifies a row: its lane, the workload, the label, and the position below the first row with that label.
 type Place = (usize, String, String, usize);
 
 /// All rows and marks.
@@ -41,7 +41,7 @@ pub(super) struct Drawing {
 }
 
 impl Drawing {
-    /// Everything, or where that is too much the latest and what is near to something that matters.
+    /// All marks. If there are too many: the latest, and those near violations and faults.
     pub(super) fn of(
         history: &History,
         attempts: &[Attempt],
@@ -108,7 +108,7 @@ fn held(attempt: &Attempt, end: u64) -> Option<Mark> {
     Some(Mark(0, from, to, 1, attempt.token, name, kind, how))
 }
 
-/// As what it holds, where that is not simply alone.
+/// The mode, unless it is exclusive.
 fn as_what(attempt: &Attempt) -> String {
     match (&attempt.claim, attempt.slot) {
         (Claim::Reader, _) => "reader".to_owned(),
@@ -120,7 +120,7 @@ fn as_what(attempt: &Attempt) -> String {
     }
 }
 
-/// The holds once more, in the lanes of the locks that they are about.
+/// The holds again, in the lanes of their locks.
 fn side_by_side(
     holds: &mut [&Attempt],
     lane_of: impl Fn(&str) -> Option<usize>,
@@ -156,7 +156,7 @@ fn side_by_side(
     placed
 }
 
-/// Whom each follower takes for the leader, and until when.
+/// The leader that each follower sees, and until when.
 fn followed(history: &History, lane_of: impl Fn(&str) -> Option<usize>) -> Vec<(Place, Mark)> {
     let mut open: BTreeMap<&str, (u64, u64, String)> = BTreeMap::new();
     let mut placed = Vec::new();
@@ -185,7 +185,7 @@ fn followed(history: &History, lane_of: impl Fn(&str) -> Option<usize>) -> Vec<(
     placed
 }
 
-/// The rows in their order, and the marks in order of time, each with the number of its row.
+/// The rows in order, and the marks in order of time, each with the number of its row.
 fn in_rows(placed: Vec<(Place, Mark)>) -> (Vec<Row>, Vec<Mark>) {
     let mut numbers: BTreeMap<Place, usize> = BTreeMap::new();
     for (place, _) in &placed {

@@ -1,5 +1,5 @@
-//! What a run leaves: `scenario.json` and `history.jsonl` to check it again, `summary.json` for
-//! programs, `timeline.html` for people, `changes.txt` where masters were changed, and a table for the terminal.
+//! The files of a run: `scenario.json` and `history.jsonl` to check it again, `summary.json` for programs,
+//! `timeline.html` for people, `changes.txt` if masters were changed, and a table for the terminal.
 
 mod changes;
 mod drawing;
@@ -22,22 +22,22 @@ use crate::scenario::Scenario;
 const SCENARIO: &str = "scenario.json";
 const HISTORY: &str = "history.jsonl";
 
-/// Stores what the checkers need.
+/// Stores the files that the checkers need.
 ///
 /// # Errors
 ///
-/// When the files cannot be written.
+/// If the files cannot be written.
 pub fn store(scenario: &Scenario, history: &History, out: &Path) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(scenario)?;
     fs::write(out.join(SCENARIO), text).with_context(|| format!("write to {}", out.display()))?;
     history.store(&out.join(HISTORY))
 }
 
-/// Reads what was stored.
+/// Reads the stored files.
 ///
 /// # Errors
 ///
-/// When there is nothing, or it is not ours.
+/// If there are none, or they are malformed.
 pub fn load(out: &Path) -> anyhow::Result<(Scenario, History)> {
     let path = out.join(SCENARIO);
     let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
@@ -47,11 +47,11 @@ pub fn load(out: &Path) -> anyhow::Result<(Scenario, History)> {
     ))
 }
 
-/// Writes what follows from the history.
+/// Writes the files that follow from the history.
 ///
 /// # Errors
 ///
-/// When the files cannot be written.
+/// If the files cannot be written.
 pub fn write(
     scenario: &Scenario,
     history: &History,
@@ -69,7 +69,7 @@ pub fn write(
     Ok(())
 }
 
-/// What the changes of masters cost, if there were any.
+/// The cost of the changes of masters, if there were any.
 pub fn changes(scenario: &Scenario, history: &History) -> Option<String> {
     let changes = scenario.changes.as_ref()?;
     Some(changes::text(changes, history, &history.attempts()))

@@ -18,68 +18,68 @@ pub struct Summary {
     pub date: String,
     /// The version of this program and the library.
     pub version: String,
-    /// What was run.
+    /// The scenario.
     pub scenario: Scenario,
-    /// What the scenario says about exclusion.
+    /// The scenario's promise about exclusion.
     pub exclusion: Exclusion,
-    /// The verdict on the whole.
+    /// The overall verdict.
     pub verdict: Verdict,
-    /// The verdict and the view of each checker.
+    /// The findings of each checker.
     pub findings: Findings,
-    /// What was injected, by kind.
+    /// The injected faults, by kind.
     pub faults: BTreeMap<String, FaultCount>,
-    /// What this machine could not do, and why.
+    /// The faults that this machine does not support, with the reason.
     pub unavailable: BTreeMap<String, String>,
-    /// Attempts that won, by resource; the locks of the workload of many count as one.
+    /// Attempts that obtained the lock, by resource; the locks of the workload `many` count as one.
     pub obtained: BTreeMap<String, usize>,
     /// Attempts that did not, by reason.
     pub missed: BTreeMap<String, usize>,
-    /// Losses that holders were told, by cause.
+    /// Loss notifications, by cause.
     pub told: BTreeMap<String, usize>,
     /// Violations without an excuse.
     pub violations: usize,
     /// Violations that the scenario allows.
     pub excused: usize,
-    /// Memory and handles at the first and the last look.
+    /// Memory and file descriptors at the first and the last reading.
     pub gauges: BTreeMap<String, Gauged>,
 }
 
 /// One kind of fault in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultCount {
-    /// Seen to have landed.
+    /// Effect observed.
     pub landed: usize,
-    /// Seen to have ended.
+    /// Observed to be over.
     pub healed: usize,
-    /// Could not be done.
+    /// Failed.
     pub failed: usize,
 }
 
-/// What a process used, first and last.
+/// The resources of a process at the first and the last reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gauged {
-    /// Bytes at the first look.
+    /// Bytes at the first reading.
     pub memory_first: u64,
-    /// Bytes at the last look.
+    /// Bytes at the last reading.
     pub memory_last: u64,
-    /// The most bytes at any look.
+    /// The maximum of bytes.
     pub memory_most: u64,
-    /// Open handles at the first look.
+    /// Open file descriptors at the first reading.
     pub handles_first: u64,
-    /// At the last look.
+    /// Open file descriptors at the last reading.
     pub handles_last: u64,
-    /// The most at any look.
+    /// The maximum of open file descriptors.
     pub handles_most: u64,
-    /// A master: connections at the first look.
+    /// Of a master: connections at the first reading.
     #[serde(default)]
     pub connections_first: Option<u64>,
-    /// At the last look.
+    /// Of a master: connections at the last reading.
     #[serde(default)]
     pub connections_last: Option<u64>,
 }
 
 impl Summary {
-    /// Works it out.
+    /// Computes the numbers.
     pub fn of(scenario: &Scenario, history: &History, findings: &Findings) -> Self {
         let mut faults: BTreeMap<String, FaultCount> = BTreeMap::new();
         for span in history.faults() {
@@ -146,7 +146,7 @@ impl Summary {
             connections_first: connections,
             ..Gauged::default()
         };
-        // All lives of a client are one client here.
+        // All processes of a client count as one client here.
         let name = who.split('.').next().unwrap_or(who).to_owned();
         let gauged = self.gauges.entry(name).or_insert(first);
         gauged.memory_last = memory;
@@ -156,12 +156,12 @@ impl Summary {
         gauged.handles_most = gauged.handles_most.max(handles);
     }
 
-    /// All attempts that won.
+    /// All attempts that obtained the lock.
     pub fn acquisitions(&self) -> usize {
         self.obtained.values().sum()
     }
 
-    /// All faults that landed.
+    /// All faults whose effect was observed.
     pub fn landed(&self) -> usize {
         self.faults.values().map(|count| count.landed).sum()
     }

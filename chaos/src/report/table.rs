@@ -1,4 +1,4 @@
-//! The end of a run, for the terminal.
+//! The result of a run, for the terminal.
 
 use std::fmt::Write;
 

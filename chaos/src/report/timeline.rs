@@ -1,5 +1,5 @@
-//! The run as a picture: one page, no network. The drawing is done by the script in
-//! `timeline.html`; this file only chooses what it is given.
+//! The run as a picture: one page, without network access. The script in `timeline.html` draws it; this file only
+//! selects the data.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ use crate::pace;
 use crate::scenario::Scenario;
 use crate::workload::{Workload, family};
 
-/// More violations than these tell nothing new.
+/// More violations than these show nothing new.
 const VIOLATIONS: usize = 400;
-/// What is no farther from a violation than this is always drawn.
+/// Everything within this distance of a violation is always drawn, in nanoseconds.
 const NEAR: u64 = 2_000_000_000;
 
 #[derive(Serialize)]
@@ -31,7 +31,7 @@ struct Page<'a> {
     rows: Vec<Row>,
     faults: Vec<Band>,
     marks: Vec<Mark>,
-    /// How many locks were had in each second, where masters were changed.
+    /// The number of locks obtained in each second, if masters were changed.
     pace: Vec<usize>,
     steps: Vec<StepBand>,
     lives: Vec<LifeBand>,
@@ -74,7 +74,7 @@ struct StepBand {
     done: bool,
 }
 
-/// A life of a client, and the step that it stood at.
+/// A process of a client, and its step.
 #[derive(Serialize)]
 struct LifeBand {
     lane: usize,
@@ -102,7 +102,7 @@ pub(super) fn page(
     findings: &Findings,
 ) -> anyhow::Result<String> {
     let data = serde_json::to_string(&data(summary, history, findings))?;
-    // So that no text in it can end the script element.
+    // So that no text can end the script element.
     let data = data.replace("</", "<\\/");
     Ok(include_str!("timeline.html").replacen("/*DATA*/", &data, 1))
 }
@@ -154,7 +154,7 @@ fn data<'a>(summary: &Summary, history: &History, findings: &'a Findings) -> Pag
     }
 }
 
-/// How it went on where masters were changed, the locks that several may hold at once, then clients, then masters.
+/// The lanes: the pace if masters were changed, locks with several holders, then clients, then masters.
 fn lanes(scenario: &Scenario, attempts: &[Attempt]) -> Vec<Lane> {
     let shared = Workload::KINDS.iter().map(|workload| workload.name());
     let shared = shared.filter(|name| {

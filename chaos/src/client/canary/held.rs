@@ -1,22 +1,22 @@
-//! What a wrong locker believes to hold.
+//! The lock that a known-bad client believes to hold.
 
 use super::masters::{self, Command};
 use crate::client::context::Ctx;
 
-/// What a wrong locker believes to hold.
+/// The lock that a known-bad client believes to hold.
 pub(crate) struct CanaryHold {
-    /// Until when.
+    /// The end of the belief.
     pub(crate) until: u64,
-    /// The number that goes with it.
+    /// Its fencing token.
     pub(crate) token: Option<u64>,
-    /// Which permit it is.
+    /// The slot of a permit.
     pub(crate) slot: Option<usize>,
-    /// What gives it back, on every master.
+    /// The commands that release it, on every master.
     pub(super) undo: Vec<Command>,
 }
 
 impl CanaryHold {
-    /// Without number and permit.
+    /// A hold without token and permit.
     pub(super) fn new(until: u64, undo: Command) -> Self {
         Self {
             until,
@@ -26,14 +26,14 @@ impl CanaryHold {
         }
     }
 
-    /// Gives it back on every master, granted there or not.
+    /// Releases it on every master, whether or not it was granted there.
     pub(super) fn give_back(&self, ctx: &Ctx) {
         for command in &self.undo {
             masters::on_each(ctx, command);
         }
     }
 
-    /// Itself if it is to be had, and else given back.
+    /// The hold itself if it was won; otherwise it is released.
     pub(super) fn if_won(self, ctx: &Ctx, won: bool) -> Option<Self> {
         if won && ctx.clock.now() < self.until {
             return Some(self);

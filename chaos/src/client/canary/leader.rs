@@ -1,18 +1,18 @@
-//! A leader by the word of one master: the first one that answers.
+//! Leader election by one master: the first one that answers.
 
 use super::held::CanaryHold;
 use super::masters;
 use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 
-/// The next term, if nobody leads; the key says it, and who.
+/// Draws the next term if nobody leads. The key holds the term and the leader.
 const LEAD: &str = "
     if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
     local term = redis.call('INCR', KEYS[2])
     redis.call('SET', KEYS[1], term .. ' ' .. ARGV[1], 'PX', ARGV[2])
     return term";
 
-/// Leads no more.
+/// Ends the leadership.
 const RESIGN: &str = "
     local leads = redis.call('GET', KEYS[1])
     if leads and string.match(leads, ' (.*)') == ARGV[1] then return redis.call('DEL', KEYS[1]) end
@@ -23,7 +23,7 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<CanaryHold>
     let terms = format!("{resource}:term");
     let until = masters::until(ctx, ctx.clock.now());
     let lead = masters::script(LEAD, &[resource, &terms], &[&name, &masters::ttl(ctx)]);
-    // The mistake: when it does not answer any more, the next one knows of nobody.
+    // The deliberate mistake: if this master does not answer any more, the next one knows of no leader.
     let term = masters::on_first(ctx, &lead)?.int()?;
     let undo = masters::script(RESIGN, &[resource], &[&name]);
     let hold = CanaryHold {
@@ -33,7 +33,7 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<CanaryHold>
     hold.if_won(ctx, term > 0)
 }
 
-/// Who leads, and in which term, by the same master.
+/// The leader and its term, from the same master.
 pub(crate) async fn leads(ctx: &Ctx, resource: &str) -> Option<(u64, String)> {
     let (ctx, get) = (ctx.clone(), vec!["GET".to_owned(), resource.to_owned()]);
     let asked = tokio::task::spawn_blocking(move || masters::on_first(&ctx, &get));

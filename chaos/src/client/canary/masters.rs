@@ -1,4 +1,4 @@
-//! Asking masters something, one after the other and each on a connection of its own.
+//! Sends commands to masters, one after the other and each on a new connection.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -11,14 +11,14 @@ use crate::client::context::Ctx;
 
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Delete the key if it is ours.
+/// Deletes the key if it holds our value.
 const RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
 /// A command and its arguments.
 pub(super) type Command = Vec<String>;
 
-/// What runs this script.
+/// The command that runs this script.
 pub(super) fn script(text: &str, keys: &[&str], args: &[&str]) -> Command {
     let count = keys.len().to_string();
     let head = ["EVAL", text, &count];
@@ -26,24 +26,24 @@ pub(super) fn script(text: &str, keys: &[&str], args: &[&str]) -> Command {
     words.map(|word| (*word).to_owned()).collect()
 }
 
-/// What deletes the key if it is ours.
+/// The command that deletes the key if it holds our value.
 pub(super) fn release(key: &str, value: &str) -> Command {
     script(RELEASE, &[key], &[value])
 }
 
-/// What the masters say who answer, asked in any order.
+/// The replies of all masters that answer, in any order.
 pub(super) fn on_each(ctx: &Ctx, command: &[String]) -> Vec<Reply> {
     let answers = shuffled(ctx).into_iter();
     answers.filter_map(|master| ask(master, command)).collect()
 }
 
-/// What the first of the masters says that answers.
+/// The reply of the first master that answers.
 pub(super) fn on_first(ctx: &Ctx, command: &[String]) -> Option<Reply> {
     let mut masters = addresses(ctx).into_iter();
     masters.find_map(|master| ask(master, command))
 }
 
-/// What one of the masters says that answer, whichever.
+/// The reply of a random master that answers.
 pub(super) fn on_any(ctx: &Ctx, command: &[String]) -> Option<Reply> {
     let mut masters = shuffled(ctx).into_iter();
     masters.find_map(|master| ask(master, command))
@@ -54,17 +54,17 @@ pub(super) fn majority(ctx: &Ctx) -> usize {
     ctx.settings.masters.len() / 2 + 1
 }
 
-/// Until when a grant is believed in that was asked for at `started`.
+/// The end of the belief in a grant that was requested at `started`.
 pub(super) fn until(ctx: &Ctx, started: u64) -> u64 {
     started + ctx.settings.ttl.mul_f64(0.98).as_nanos() as u64
 }
 
-/// How long a grant lasts, in the words of a command.
+/// The TTL as an argument of a command.
 pub(super) fn ttl(ctx: &Ctx) -> String {
     ctx.settings.ttl.as_millis().to_string()
 }
 
-/// A value that nobody else has.
+/// A unique random value.
 pub(super) fn value() -> String {
     format!("{:032x}", rand::rng().random::<u128>())
 }

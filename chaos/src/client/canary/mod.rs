@@ -1,6 +1,6 @@
-//! Lockers that are wrong on purpose, as somebody would write them who has the masters and not the rules. A checker
-//! that does not catch them is not looking. Each is wrong in one thing, which its file names; what some count by stays
-//! on the masters as well.
+//! Known-bad clients: locks as a programmer might write them who has the masters but not the rules. A checker that does
+//! not catch them does not work. Each one has one mistake, which its file names. Some of them keep their counts on the
+//! masters as well.
 
 mod held;
 mod leader;
@@ -24,10 +24,10 @@ use super::context::Ctx;
 use super::wanted::Wanted;
 use crate::workload::Locker;
 
-/// So often it is tried.
+/// The number of attempts.
 const TRIES: usize = 40;
 
-/// Tries for a while; who keeps what it could not use goes away at once.
+/// Tries for a while. A hold that cannot be used is released at once.
 pub(super) async fn acquire(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<CanaryHold> {
     let tries = match ctx.settings.locker {
         Locker::OneByOne => 1,
@@ -45,7 +45,7 @@ pub(super) async fn acquire(ctx: &Ctx, wanted: &Wanted, op: u64) -> Option<Canar
     None
 }
 
-/// Gives back, also what has run out: as one does who wrote `finally`.
+/// Releases the lock even if it has expired, as a program with `finally` does.
 pub(super) async fn release(ctx: &Ctx, hold: CanaryHold) {
     let ctx = ctx.clone();
     let release = tokio::task::spawn_blocking(move || hold.give_back(&ctx));

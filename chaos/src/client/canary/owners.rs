@@ -1,5 +1,5 @@
-//! Holds of one owner as a set of names on each master, beside the owner's own. Wrong are `joins-by-one` and
-//! `numbers-each`.
+//! Holds of one owner as a set of names on each master, next to a key for the owner. The known-bad ones are
+//! `joins-by-one` and `numbers-each`.
 
 use quorate_testbed::Reply;
 
@@ -10,8 +10,8 @@ use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 use crate::workload::Locker;
 
-/// One name more, if no other owner has it; and if it is only to be joined, if this one has it. The number of the hold,
-/// from one on.
+/// Adds a name if no other owner holds the key; for a join, only if this owner holds it. Returns the number of the
+/// hold, from one on.
 const ENTER: &str = "
     local owner = redis.call('GET', KEYS[1])
     if owner and owner ~= ARGV[1] or ARGV[4] == 'joins' and not owner then return 0 end
@@ -21,7 +21,7 @@ const ENTER: &str = "
     redis.call('PEXPIRE', KEYS[2], ARGV[3])
     return redis.call('INCR', KEYS[3])";
 
-/// The last one of its owner deletes the key.
+/// The last hold of the owner deletes the key.
 const LEAVE: &str = "
     redis.call('SREM', KEYS[2], ARGV[2])
     if redis.call('SCARD', KEYS[2]) > 0 or redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
@@ -47,7 +47,7 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<CanaryHold> {
     let undo = masters::script(LEAVE, &keys[..2], &[owner, &value]);
     let hold = CanaryHold::new(until, undo);
     let joins_by_one = ctx.settings.locker == Locker::JoinsByOne;
-    // The one mistake: what one master has of the lock may be all that is left of it.
+    // The first mistake: one master may hold all that is left of the lock, and joining there grants nothing.
     if joins_by_one
         && masters::on_any(ctx, &enter("joins")).is_some_and(|reply| number(&reply).is_some())
     {
@@ -57,7 +57,7 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<CanaryHold> {
     let numbers: Vec<u64> = answers.iter().filter_map(number).collect();
     let won = numbers.len() >= masters::majority(ctx);
     let hold = CanaryHold {
-        // The other: who joins gets a larger one, which shuts out those who were there before.
+        // The second mistake: a joining hold gets a larger token, which shuts out the earlier holds.
         token: numbers.into_iter().max().filter(|_| !joins_by_one),
         ..hold
     };

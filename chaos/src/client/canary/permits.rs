@@ -1,4 +1,4 @@
-//! Permits as keys on each master, of which it gives one that is free. So no master gives more than there are.
+//! Permits as keys on each master, each of which grants a free one. So no master grants more permits than there are.
 
 use quorate_testbed::Reply;
 
@@ -8,14 +8,14 @@ use crate::claim::Claim;
 use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 
-/// The number of the permit that was free here, from one on.
+/// Returns the number of the permit that was free on this master, from one on.
 const TAKE: &str = "
     for number, key in ipairs(KEYS) do
         if redis.call('SET', key, ARGV[1], 'NX', 'PX', ARGV[2]) then return number end
     end
     return 0";
 
-/// Whichever it was.
+/// Releases the permit, whichever it was.
 const LEAVE: &str = "
     for _, key in ipairs(KEYS) do
         if redis.call('GET', key) == ARGV[1] then return redis.call('DEL', key) end
@@ -36,7 +36,7 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<CanaryHold> {
     let given: Vec<usize> = numbers
         .filter_map(|number| usize::try_from(number).ok()?.checked_sub(1))
         .collect();
-    // The mistake: a majority of masters, and each of them means another permit.
+    // The mistake: a majority of masters granted, but each may have granted another permit.
     let won = given.len() >= masters::majority(ctx);
     let undo = masters::script(LEAVE, &keys, &[&value]);
     let hold = CanaryHold {

@@ -1,4 +1,4 @@
-//! The plain lock. Wrong are `half-quorum` and `no-undo`; for every other locker it is right, as far as it goes.
+//! The plain lock. The known-bad ones are `half-quorum` and `no-undo`; for all other lockers this part is correct.
 
 use super::held::CanaryHold;
 use super::masters;
@@ -8,7 +8,7 @@ use crate::workload::Locker;
 pub(super) fn attempt(ctx: &Ctx, resource: &str) -> Option<CanaryHold> {
     let settings = &ctx.settings;
     let quorum = match settings.locker {
-        // The mistake: half is not more than half.
+        // The mistake: half is not a majority.
         Locker::HalfQuorum => (settings.masters.len() / 2).max(1),
         _ => masters::majority(ctx),
     };
@@ -20,7 +20,7 @@ pub(super) fn attempt(ctx: &Ctx, resource: &str) -> Option<CanaryHold> {
     let hold = CanaryHold::new(until, masters::release(resource, &value));
     let won = granted >= quorum && ctx.clock.now() < until;
     if !won && settings.locker == Locker::NoUndo {
-        // The other mistake: what was granted in vain stays in the way of everybody.
+        // The mistake: grants without a majority are not undone, and block everybody.
         return None;
     }
     hold.if_won(ctx, won)

@@ -1,4 +1,4 @@
-//! Readers as a number on each master, that goes up and down; a writer comes in where it is nought.
+//! Readers as a number on each master; a writer may enter when it is zero.
 
 use super::held::CanaryHold;
 use super::masters;
@@ -6,17 +6,17 @@ use crate::claim::Claim;
 use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 
-/// One reader more, if there is no writer. The mistake: a number has one expiry, and that is the first reader's. It
-/// runs out while others read, and from then on it is short of those who leave.
+/// Adds a reader if there is no writer. The mistake: the number has one expiry, that of the first reader. It expires
+/// while others read, and from then on it is too small.
 const ENTER: &str = "
     if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
     if redis.call('INCR', KEYS[2]) == 1 then redis.call('PEXPIRE', KEYS[2], ARGV[1]) end
     return 1";
 
-/// One reader less.
+/// Removes a reader.
 const LEAVE: &str = "return redis.call('DECR', KEYS[1])";
 
-/// The writer, if nobody reads.
+/// Enters as the writer if nobody reads.
 const WRITE: &str = "
     if tonumber(redis.call('GET', KEYS[2]) or 0) > 0 then return 0 end
     if redis.call('SET', KEYS[1], ARGV[2], 'NX', 'PX', ARGV[1]) then return 1 end

@@ -1,4 +1,4 @@
-//! Several resources, one after the other: each of them is locked rightly.
+//! Several resources, locked one after the other; each single lock is correct.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use crate::client::context::Ctx;
 use crate::client::wanted::Wanted;
 use crate::workload::Locker;
 
-/// How long a holder of the first waits for the next between two tries.
+/// The pause between two attempts of a holder of the first resource to lock the next one.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How often it tries.
+/// The number of attempts.
 const TRIES: usize = 100;
 
 pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<CanaryHold> {
@@ -19,7 +19,7 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<CanaryHold> {
     let mut all: Option<CanaryHold> = None;
     for resource in wanted.resources() {
         let Some(next) = wait_for(ctx, resource, tries) else {
-            // The one mistake: the first stays locked, and nobody has it.
+            // The first mistake: the first resource stays locked, and nobody holds it.
             if let Some(first) = all.filter(|_| !keeps) {
                 first.give_back(ctx);
             }
@@ -29,7 +29,7 @@ pub(super) fn attempt(ctx: &Ctx, wanted: &Wanted) -> Option<CanaryHold> {
             None => next,
             Some(first) => CanaryHold {
                 undo: [first.undo, next.undo].concat(),
-                // The other mistake: the first ends before the next one does.
+                // The second mistake: the lock of the first resource ends before that of the next.
                 ..next
             },
         });
