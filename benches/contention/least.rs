@@ -1,6 +1,6 @@
-//! The least that handing a quorum lock from one process to another takes: `SET NX PX`, and one script that compares,
-//! deletes and says so, over plain TCP. No line, no number, no timeout, no loss of anything: two processes hand it to
-//! and fro.
+//! The minimal cost of passing a quorum lock between two processes: `SET NX PX`, and one script that compares, deletes
+//! and publishes, over plain TCP. There is no queue, no token, no timeout and no loss detection; two processes pass the
+//! lock back and forth.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -17,7 +17,7 @@ use super::{HOLD, RESOURCE, Turn};
 const RELEASE: &str = "if redis.call('GET',KEYS[1])==ARGV[1] then redis.call('DEL',KEYS[1]) \
     redis.call('PUBLISH',ARGV[2],'free') return 1 end return 0";
 
-/// What has come in, of one sort, and who waits for it.
+/// The number of replies of one kind, and the task that waits for them.
 #[derive(Default)]
 struct Tally {
     count: Cell<usize>,
@@ -32,7 +32,7 @@ impl Tally {
         }
     }
 
-    /// Waits for so many, and counts anew.
+    /// Waits for this many replies, and resets the count.
     async fn reaches(&self, enough: usize) {
         poll_fn(|cx| {
             if self.count.get() >= enough {
@@ -49,7 +49,7 @@ impl Tally {
 struct Process {
     masters: Vec<Rc<TcpStream>>,
     quorum: usize,
-    /// Those that said yes, and those that told of a release.
+    /// Positive replies, and notifications of a release.
     yes: Rc<Tally>,
     told: Rc<Tally>,
 }
@@ -62,7 +62,7 @@ fn words(words: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Reads for ever; `count` says how much of `tally` is in what came.
+/// Reads forever; `count` returns how many replies of this kind a chunk contains.
 fn listen(stream: Rc<TcpStream>, tally: Rc<Tally>, count: fn(&[u8]) -> usize) {
     tokio::task::spawn_local(async move {
         let mut buffer = [0; 4096];
@@ -97,7 +97,7 @@ impl Process {
             });
             let subscribe = words(&["SUBSCRIBE", channel]);
             ear.try_write(&subscribe).expect("written");
-            // Each push ends with this word.
+            // Each push message ends with this word.
             listen(ear, told.clone(), |came| {
                 came.windows(4).filter(|four| four == b"free").count()
             });
@@ -112,7 +112,7 @@ impl Process {
         }
     }
 
-    /// Asks all, and waits for a majority that says yes.
+    /// Sends a request to all masters, and waits for positive replies of a majority.
     async fn ask(&self, request: &[u8]) {
         self.yes.count.set(0);
         for master in &self.masters {
@@ -123,12 +123,12 @@ impl Process {
     }
 }
 
-/// Takes `turns` turns as process `this` of two; the first begins.
+/// Takes `turns` turns as process `this` of two; process 0 begins.
 pub(super) async fn work(addresses: &[&str], this: usize, turns: usize) -> Vec<Turn> {
     let channel = |of: usize| format!("least:{of}");
     let process = Process::connect(addresses, &channel(this)).await;
     let load = words(&["SCRIPT", "LOAD", RELEASE]);
-    // The answer has no sign of a yes at the beginning of its line, so there is nothing to wait for.
+    // The reply does not begin with the byte of a positive one, so it is not awaited.
     for master in &process.masters {
         master.try_write(&load).expect("written");
     }
@@ -149,7 +149,7 @@ pub(super) async fn work(addresses: &[&str], this: usize, turns: usize) -> Vec<T
         process.ask(&take).await;
         let obtained = Instant::now().as_nanos();
         tokio::time::sleep(HOLD).await;
-        // All have been told by now.
+        // All notifications have arrived by now.
         process.told.count.set(0);
         let releasing = Instant::now().as_nanos();
         process.ask(&give).await;

@@ -1,9 +1,8 @@
-//! Waiting in order under contention, measured side by side in one run: what an acquisition costs
-//! beyond the hold itself, how fair it is, how fast the lock changes hands, and what the masters
-//! have to do for it.
+//! Waiting in order under contention, measured in alternation within one run: the cost of an acquisition beyond the
+//! hold itself, fairness, the hand-over time, and the load of the masters.
 //!
-//! `cargo bench -p quorate --bench contention` starts five masters of its own and prints one table, with its goals; behind
-//! `--`, `--rounds=10` for more rounds. Worker processes are this same program, started again with `--worker`.
+//! `cargo bench -p quorate --bench contention` starts five masters and prints one table with its goals. Arguments
+//! follow `--`, for example `--rounds=10` for more rounds. Worker processes are this program again, with `--worker`.
 
 mod least;
 
@@ -21,18 +20,18 @@ use quorate_testbed::table::Table;
 const RESOURCE: &str = "contended";
 const HOLD: Duration = Duration::from_millis(5);
 
-/// One acquisition as its task saw it, in nanoseconds on the clock that all processes share.
+/// One acquisition from the task's side, in nanoseconds of the clock that all processes share.
 #[derive(Clone, Copy)]
 struct Turn {
     task: usize,
-    /// How long the masters took over the attempt that was granted.
+    /// The time from the start of the successful attempt to its grant.
     granted_in: u64,
     obtained: u64,
     releasing: u64,
     order: u64,
 }
 
-/// What one arrangement came to.
+/// The result of one arrangement.
 struct Figures {
     name: &'static str,
     beyond_hold: f64,
@@ -41,7 +40,7 @@ struct Figures {
     handover_mean: f64,
     handover_p50: f64,
     handover_p99: f64,
-    /// Of the hand-over, until the attempt that was granted; and that attempt.
+    /// Two parts of the hand-over: until the successful attempt begins, and the attempt itself.
     woken_p50: f64,
     granted_p50: f64,
     sent: f64,
@@ -49,10 +48,11 @@ struct Figures {
     rate: f64,
 }
 
-/// Its name, how many processes, tasks of each, how they wait, and the pause of a task between two turns in ms.
+/// Its name, the number of processes, the tasks per process, the mode of waiting, and the pause of a task between two
+/// turns in ms.
 type Arrangement = (&'static str, usize, usize, &'static str, u64);
 
-/// What is measured while all masters run.
+/// Measured while all masters run.
 const ARRANGEMENTS: [Arrangement; 8] = [
     ("in order, 1 process x 16 tasks", 1, 16, "fair", 0),
     ("in order, 4 processes x 4 tasks", 4, 4, "fair", 0),
@@ -64,7 +64,7 @@ const ARRANGEMENTS: [Arrangement; 8] = [
     ("in order, 1 process x 1000 tasks", 1, 1000, "fair", 0),
 ];
 
-/// Measured when two of the five masters do not answer.
+/// Measured while two of the five masters do not answer.
 const STOPPED: Arrangement = ("in order, 4 x 4, two of five stopped", 4, 4, "fair", 0);
 
 fn main() {
@@ -87,7 +87,7 @@ fn main() {
     masters[3].stop().expect("stopped");
     masters[4].stop().expect("stopped");
     seen.push((0..rounds).map(|_| measure(&masters, &STOPPED)).collect());
-    // The median of the rounds by what it cost: neighbours on this machine are noisy.
+    // The median round by cost, because other processes disturb single rounds.
     let middle = |mut rounds: Vec<Figures>| {
         rounds.sort_by(|a, b| a.beyond_hold.total_cmp(&b.beyond_hold));
         rounds.swap_remove(rounds.len() / 2)
@@ -97,7 +97,7 @@ fn main() {
     goals(&table);
 }
 
-/// What is aimed at, and what came of it.
+/// The goals, and whether they are met.
 fn goals(figures: &[Figures]) {
     println!();
     let goal = |what: &str, most: f64, value: f64| {
@@ -161,7 +161,7 @@ fn print(figures: &[Figures]) {
     print!("{table}");
 }
 
-/// Runs the workers of an arrangement until 200 acquisitions have been made, or one of every task.
+/// Runs the workers of an arrangement until 200 acquisitions have been made, or one by each task.
 fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
     let &(name, processes, tasks, mode, pause) = arrangement;
     let turns = (processes * tasks).max(200);
@@ -179,7 +179,7 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
                 .expect("a worker")
         })
         .collect();
-    // All connect first and begin together.
+    // All connect first, and then begin together.
     let mut readers = Vec::new();
     for child in &mut children {
         let mut reader = std::io::BufReader::new(child.stdout.take().expect("piped"));
@@ -187,7 +187,7 @@ fn measure(masters: &Masters, arrangement: &Arrangement) -> Figures {
         std::io::BufRead::read_line(&mut reader, &mut line).expect("ready");
         readers.push(reader);
     }
-    // In this benchmark clients send scripts and subscriptions only, but for the least.
+    // The library sends only scripts and subscriptions in this benchmark; only the minimal lock sends SET.
     let before = Counts::read(masters, mode == "least");
     for child in &mut children {
         child
@@ -233,7 +233,7 @@ fn figures(
     let first = seen.iter().map(|turn| turn.obtained).min().unwrap_or(0);
     let last = seen.iter().map(|turn| turn.releasing).max().unwrap_or(0);
     let held: u64 = seen.iter().map(|turn| turn.releasing - turn.obtained).sum();
-    // Between processes, where there are several.
+    // Hand-overs between processes, if there are several.
     let party = |turn: &Turn| turn.task / if processes > 1 { tasks } else { 1 };
     let passed = || {
         seen.windows(2)
@@ -271,7 +271,7 @@ fn figures(
     }
 }
 
-/// Takes `turns` turns with `tasks` tasks and prints each.
+/// Takes `turns` turns with `tasks` tasks and prints each turn.
 fn worker(args: &[String]) {
     let [urls, tasks, turns, mode, process, pause] = args else {
         panic!("--worker URLS TASKS TURNS MODE PROCESS PAUSE")
@@ -355,7 +355,7 @@ async fn take_turns(
     taken
 }
 
-/// From the attempt that was granted to the answer that made it a majority.
+/// The time from the start of the successful attempt to the answer that made a majority.
 fn granted_in(guard: &LockGuard) -> u64 {
     let report = guard.report();
     let yes = report

@@ -1,5 +1,5 @@
-//! Masters that are replaced under load: what the checker over these runs is for, and real runs, by the page for
-//! operators and by somebody who has not read it.
+//! Changes of masters under load: tests of the checker of these runs, and real runs, with an operator who follows the
+//! operators' page and with one who does not.
 
 mod support;
 
@@ -15,7 +15,7 @@ use support::tale::{MS, Tale, obtained, wait};
 use support::{Run, kind, text};
 
 impl Tale {
-    /// Every step, each of a second: closed at three seconds, open at four.
+    /// Every step, each one second long: closed at three seconds, open at four.
     fn walked(self, but: &str) -> Self {
         let steps = STEPS.iter().enumerate().filter(|(_, step)| **step != but);
         steps.fold(self, |tale, (place, step)| {
@@ -35,7 +35,7 @@ impl Tale {
         self.fault("kill", "m2", at, at + 100)
     }
 
-    /// A hold of "file" that was wanted, had and given back then.
+    /// A hold of "file", with the times of its request, its grant and its release.
     fn hold(self, who: &str, op: u64, [wanted, from, to]: [u64; 3]) -> Self {
         let until = Some((from + 1_000) * MS);
         let release = Event::Release { op, until };
@@ -115,7 +115,7 @@ fn a_lock_that_is_free_for_longer_than_the_dead_explain_is_found() {
     assert_eq!(tale(3_900), (Verdict::Valid, 0), "nobody wanted it before");
 }
 
-/// The real command, with which steps are taken.
+/// Whether the real command, which takes the steps, was built.
 fn is_built() -> bool {
     let beside = Path::new(env!("CARGO_BIN_EXE_quorate-chaos")).with_file_name("quorate");
     let is_there = std::env::var_os("QUORATE_CLI").is_some() || beside.is_file();
@@ -144,7 +144,7 @@ fn a_master_is_replaced_under_load_while_masters_are_killed() {
     assert!(page.contains("\"name\":\"open\""), "the page has the steps");
 }
 
-/// With the real command, which carries them: nobody creates any again.
+/// The real command carries the values along; no operator creates any again.
 #[test]
 fn quotas_and_jobs_are_used_through_a_change_and_none_is_lost() {
     if !is_built() {

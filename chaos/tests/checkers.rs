@@ -1,4 +1,4 @@
-//! The checkers against histories made by hand: each must see what it is for, and nothing else.
+//! The checkers, tested with histories made by hand: each must find the violations it is for, and nothing else.
 
 mod support;
 
@@ -11,7 +11,7 @@ use support::kind;
 use support::tale::{MS, Tale, obtained, wait};
 
 impl Tale {
-    /// A hold of "file" with a token, valid for a second from its beginning unless released.
+    /// A hold of "file" with a token, valid for a second from its start unless released.
     fn hold(self, who: &str, op: u64, from: u64, to: u64, token: u64) -> Self {
         let until = Some((from + 1_000) * MS);
         let token = Some(token);
@@ -109,7 +109,7 @@ fn tokens_must_be_unique_and_rise_for_those_who_began_later() {
         .hold("c1", 1, 10, 20, 7)
         .hold("c2", 1, 30, 40, 6);
     assert_eq!(falling.verdict("fencing", &[]), (Verdict::Invalid, 1));
-    // The second began before the first had obtained: either may have the larger token.
+    // The second attempt began before the first had obtained, so either may have the larger token.
     let until = Some(2_000 * MS);
     let obtained = |token| obtained(1, Some(token), until);
     let overlapping = Tale::default()
@@ -180,7 +180,7 @@ fn a_holder_that_is_not_told_in_time_is_found_unless_it_was_paused() {
 
 #[test]
 fn a_holder_that_is_told_late_is_found_unless_the_machine_starved_it() {
-    // The deadline is at 1010, the news come 900 ms later.
+    // The deadline is at 1010 ms, the notification 900 ms later.
     let starved = |from: u64, to: u64, waited: u64| {
         let tale = Tale::default().hold("c1", 1, 10, 1_910, 1);
         let (since, waited) = (from * MS, waited * MS);
@@ -191,7 +191,7 @@ fn a_holder_that_is_told_late_is_found_unless_the_machine_starved_it() {
     assert_eq!(starved(1_850, 2_400, 700), (Verdict::Invalid, 1), "later");
     assert_eq!(starved(100, 1_000, 800), (Verdict::Invalid, 1), "before");
     assert_eq!(starved(1_000, 1_900, 300), (Verdict::Invalid, 1), "little");
-    // One that was counted late, behind another that came after.
+    // An entry that was recorded late, after a later one.
     let line = |from: u64, waited: u64| Event::Starved {
         since: from * MS,
         waited: waited * MS,
@@ -201,7 +201,7 @@ fn a_holder_that_is_told_late_is_found_unless_the_machine_starved_it() {
         .at(1_920, "c1", line(1_915, 5))
         .at(1_930, "c1", line(1_100, 830));
     assert_eq!(counted_late.verdict("told", &[]), (Verdict::Valid, 0));
-    // What is seen in both ways counts once.
+    // A delay that both measures show counts once.
     let stalled = Event::Suffered {
         what: "stalled".into(),
         since: 1_100 * MS,
@@ -212,7 +212,7 @@ fn a_holder_that_is_told_late_is_found_unless_the_machine_starved_it() {
         .at(1_500, "c1", stalled)
         .at(1_500, "c1", Event::Starved { since, waited });
     assert_eq!(twice.verdict("told", &[]), (Verdict::Invalid, 1));
-    // Another client's troubles are no excuse.
+    // The delays of another client are no excuse.
     let (since, waited) = (1_000 * MS, 900 * MS);
     let other = Tale::default().hold("c1", 1, 10, 1_910, 1).at(
         1_900,
@@ -334,13 +334,13 @@ fn a_key_that_only_its_ttl_would_remove_is_found_once_no_fault_explains_it() {
             .verdict("litter", &[kind])
             .0
     };
-    // The ttl is a second; what a fault held up is gone a second later at the latest.
+    // The TTL is one second; a request that a fault delayed arrives at most one second later.
     assert_eq!(
         left("file", 97_900, kind("late-requests")),
         Verdict::Invalid
     );
     assert_eq!(left("file", 98_500, kind("late-requests")), Verdict::Valid);
-    // Retransmissions come later than that, a wrong clock keeps keys, and places in line live longer.
+    // Retransmissions arrive later than that, a wrong clock keeps keys, and tickets live longer.
     assert_eq!(
         left("file", 97_900, kind("netns-partition")),
         Verdict::Valid

@@ -1,5 +1,5 @@
-//! The checkers of the other kinds of locks against histories made by hand: each must see what it is for, and
-//! nothing else.
+//! The checkers of the other kinds of locks, tested with histories made by hand: each must find the violations it is
+//! for, and nothing else.
 
 mod support;
 
@@ -11,11 +11,11 @@ use quorate_chaos::event::Event;
 use quorate_chaos::scenario::{Scenario, Workload};
 use support::tale::{MS, Tale};
 
-/// Who holds what: client, attempt, resources, beside whom, from, to, number.
+/// A hold: client, attempt, resources, mode, from, to, token.
 struct Hold<'a>(&'a str, u64, &'a [&'a str], Claim, u64, u64, u64);
 
 impl Tale {
-    /// A hold, valid for a second from its beginning unless released.
+    /// A hold, valid for a second from its start unless released.
     fn hold(self, hold: Hold<'_>) -> Self {
         self.hold_in(None, hold)
     }
@@ -96,7 +96,7 @@ fn money_that_is_made_or_lost_is_found_and_so_is_a_booking_behind_a_larger_numbe
     assert_eq!(ledger(first.clone()), (Valid, 0));
     let right = moved(8, &[("transfer-2", 100), ("transfer-3", 110)]);
     assert_eq!(ledger(first.clone().at(2, "bank", right)), (Valid, 0));
-    // From what was there before the first: its ten are lost.
+    // Computed from the balances before the first transfer, so the first one's ten are lost.
     let lost = moved(8, &[("transfer-2", 90), ("transfer-3", 110)]);
     assert_eq!(ledger(first.clone().at(2, "bank", lost)), (Invalid, 1));
     let stale = moved(6, &[("transfer-2", 100), ("transfer-3", 110)]);
@@ -118,7 +118,7 @@ fn readers_stand_beside_each_other_and_never_beside_a_writer() {
     let exclusion = |tale: Tale| tale.verdict(Workload::Readers, "exclusion");
     assert_eq!(exclusion(tale(Claim::Reader, 5)), (Valid, 0));
     assert_eq!(exclusion(tale(Claim::Alone, 6)), (Invalid, 1));
-    // They may share a number, and no writer shares it with them.
+    // Readers may share a token, but no writer shares it with them.
     let fencing = |tale: Tale| tale.verdict(Workload::Readers, "fencing");
     assert_eq!(fencing(tale(Claim::Reader, 5)), (Valid, 0));
     assert_eq!(fencing(tale(Claim::Reader, 4)), (Invalid, 1), "began later");
@@ -159,10 +159,10 @@ fn a_reader_that_sees_half_a_write_is_found_unless_the_writer_had_to_stop_midway
     assert_eq!(views(tale(30).at(30, "c2", whole)), (Valid, 0));
     assert_eq!(views(tale(30).at(30, "c2", half.clone())), (Invalid, 1));
     assert_eq!(views(tale(15).at(30, "c2", half.clone())), (Valid, 0));
-    // It says that it has written both, and the second was not there.
+    // It claims to have written both files, but the second was missing.
     let finished = tale(15).at(14, "c1", wrote(1, "readers-2"));
     assert_eq!(views(finished.at(30, "c2", half)), (Invalid, 1));
-    // Who goes on as a reader finds what it has left.
+    // A client that continues as a reader finds what it has written.
     let changed = found(1, "readers-1", "4 c2#1", "5 c1#1", "c1#1");
     assert_eq!(views(tale(15).at(30, "c2", changed.clone())), (Invalid, 1));
     let stalled = Event::Suffered {
@@ -191,7 +191,7 @@ fn a_permit_more_than_there_are_is_found_and_so_is_a_slot_that_two_have() {
     assert_eq!(permits(&[(0, 10), (1, 15), (0, 30)]), (Valid, 0));
     assert_eq!(exclusion(&[(0, 10), (1, 15), (0, 30)]), (Valid, 0));
     assert_eq!(exclusion(&[(0, 10), (0, 15)]), (Invalid, 1));
-    // A third slot makes a third holder, whatever it is called.
+    // A third slot means a third holder, whatever its number.
     assert_eq!(permits(&[(0, 10), (1, 15), (2, 20)]), (Invalid, 2));
     assert_eq!(permits(&[(0, 10), (1, 15), (1, 20)]), (Invalid, 1));
     assert_eq!(permits(&[]), (Unknown, 0));
@@ -210,7 +210,7 @@ fn who_waits_for_a_permit_may_be_told_a_moment_after_the_next_one_and_not_much_l
             1,
         );
         let mut tale = Tale::default().hold_in(Some(0), first);
-        // It came at 10000, and waited.
+        // It began to wait at 10000 ms.
         tale.0[1].t = first_served * MS;
         let second = Hold("c2", 1, &["permits"], Claim::Permit(2), 11_000, 11_100, 2);
         let mut second = Tale::default().hold_in(Some(1), second);
@@ -237,8 +237,8 @@ fn holds_of_one_owner_have_one_number_and_those_of_two_owners_do_not_meet() {
     assert_eq!(owners(tale("order-1", 6)), (Invalid, 1));
     assert_eq!(exclusion(tale("order-2", 6)), (Invalid, 1));
     assert_eq!(owners(tale("order-2", 6)), (Unknown, 0), "nobody joined");
-    // Where two owners hold at once, who joins one of them has the number of that lock; once it has ended,
-    // that number is stale.
+    // While two owners hold at once, a hold that joins one of them has the token of that lock. Once that lock has
+    // ended, the token is stale.
     let joins = |until| {
         tale("order-2", 7)
             .hold(Hold("c3", 1, &["owners"], owner("order-1"), 15, until, 5))
@@ -269,7 +269,7 @@ fn a_prize_given_twice_is_found_and_so_is_one_too_many() {
         claim: Claim::Alone,
         goes_on: None,
     };
-    // Who asked when, was answered when, and what.
+    // Requests: start, answer, and its content.
     let prizes = |answers: &[(u64, u64, &str, u64)]| {
         let created = Event::Created {
             quota: "prizes-1".into(),
@@ -342,7 +342,7 @@ fn terms_that_fall_or_have_two_leaders_are_found() {
     };
     let leaders = |tale: Tale| tale.verdict(Workload::Leader, "leaders");
     assert_eq!(leaders(tale()), (Valid, 0));
-    // Of a leader that died before it could say so itself.
+    // The record of a leader that died before it could write it.
     assert_eq!(
         leaders(tale().at(50, "c1", followed(8, "c3#9"))),
         (Valid, 0)

@@ -1,6 +1,6 @@
-//! Short runs over masters that are not all Redis: databases, ZooKeepers, mixed quorums.
+//! Short runs over masters of other kinds: databases, ZooKeepers, mixed quorums.
 //!
-//! What this machine has no server for is not run, and says so.
+//! Runs without a server on this machine are reported as not run.
 
 mod support;
 
@@ -14,7 +14,7 @@ use quorate_testbed::{Persistence, ServerOptions, not_run};
 use rand::RngExt;
 use support::{Run, kind, text};
 
-/// Whether one of these cannot be started here; says so.
+/// Whether one of these cannot be started here; reports it.
 fn is_missing(test: &str, nodes: &[NodeKind]) -> bool {
     let lack = nodes.iter().find_map(|node| node.lack());
     if let Some(why) = &lack {
@@ -50,7 +50,7 @@ fn a_database_that_forgets_its_last_second_is_seen_to_break_exclusion_and_leaves
     if is_missing(test, &[MysqlFlush0]) {
         return;
     }
-    // A lease must outlive the crash and the start behind it, or there is nothing to be seen.
+    // A lease must outlive the crash and the following start, or nothing can be observed.
     let run = Run::until(
         "flush0",
         "--seed 6 --nodes mysql-flush0 --ttl 3s --clients 3 --faults amnesia \
@@ -62,18 +62,18 @@ fn a_database_that_forgets_its_last_second_is_seen_to_break_exclusion_and_leaves
     assert!(run.summary.excused > 0, "{}", text(&run.output));
 }
 
-/// Some masters, hurt by `SIGKILL` one after the other, and who takes prizes from them.
+/// Some masters that are killed one after the other, and clients that take prizes from them.
 struct Lottery {
     masters: Vec<Master>,
     urls: Vec<String>,
 }
 
-/// What came of one quota.
+/// The result of one quota.
 #[derive(Debug, Default)]
 struct Drawn {
-    /// What was left behind each piece that was handed out.
+    /// The number left after each unit that was handed out.
     left: Vec<u64>,
-    /// So many times nobody knows whether a piece was handed out.
+    /// The number of requests without a known result.
     unknown: usize,
     lost: usize,
 }
@@ -106,7 +106,7 @@ impl Lottery {
         builder.build().expect("settings that go together")
     }
 
-    /// Dies, and comes back at once with what it has.
+    /// Kills a master, and starts it again at once with its data.
     fn hurt(&self, master: usize) {
         let master = &self.masters[master];
         let hurt = match master.redis() {
@@ -117,7 +117,7 @@ impl Lottery {
     }
 }
 
-/// Takes until nothing is left.
+/// Takes units until nothing is left.
 async fn take_all(player: Redlock, name: String) -> Drawn {
     let mut drawn = Drawn::default();
     let end = Instant::now() + Duration::from_secs(60);
@@ -138,7 +138,7 @@ async fn take_all(player: Redlock, name: String) -> Drawn {
     panic!("it was never sold out: {drawn:?}");
 }
 
-/// Opens a quota of ten. A master that has just come back answers when its guard lets it.
+/// Creates a quota of ten. A master that has just restarted answers when its guard allows it.
 async fn open(operator: &Redlock, run: usize) -> String {
     for attempt in 0..1_000 {
         let name = format!("prizes-{run}-{attempt}");
@@ -150,7 +150,7 @@ async fn open(operator: &Redlock, run: usize) -> String {
     panic!("no quota could be opened");
 }
 
-/// One quota of ten, four who take from it, and a master that dies meanwhile.
+/// One quota of ten, four clients that take from it, and a master that dies in the meantime.
 async fn draw(lottery: &Lottery, players: &[Redlock], run: usize) -> Drawn {
     let name = open(&players[0], run).await;
     let taking = players.iter().cloned();
@@ -170,7 +170,7 @@ async fn draw(lottery: &Lottery, players: &[Redlock], run: usize) -> Drawn {
     all
 }
 
-/// `QUORATE_PRIZE_RUNS=100` for more of them.
+/// `QUORATE_PRIZE_RUNS=100` plays more runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_prizes_are_ten_on_two_redis_and_a_database_of_which_one_dies_each_time() {
     let test = "ten_prizes_are_ten_on_two_redis_and_a_database_of_which_one_dies_each_time";
@@ -190,7 +190,7 @@ async fn ten_prizes_are_ten_on_two_redis_and_a_database_of_which_one_dies_each_t
         let twice = drawn.left.windows(2).any(|pair| pair[0] == pair[1]);
         assert!(!twice, "a prize was given twice in run {run}: {drawn:?}");
         assert!(drawn.left.iter().all(|left| *left < 10), "{drawn:?}");
-        // What nobody knows of may have been the missing ones, and nothing else.
+        // Only requests without a known result may have taken the missing units.
         let missing = 10 - drawn.left.len();
         assert!(missing <= drawn.unknown, "run {run}: {drawn:?}");
         taken += drawn.left.len();

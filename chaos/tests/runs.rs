@@ -1,4 +1,4 @@
-//! Real runs, short ones: every kind of fault at least once, and the wrong lockers.
+//! Short real runs: every kind of fault at least once, and the known-bad implementations.
 //!
 //! They share one machine, so they take turns.
 
@@ -30,7 +30,7 @@ fn forty_seconds_of_mixed_faults_break_nothing() {
     assert!(again.status.success(), "{}", text(&again));
 }
 
-/// Opens the page in a browser without a window, where there is one. So much at least must be drawn.
+/// Opens the page in a headless browser, if there is one. At least this many elements must be drawn.
 fn look_at(page: &Path, least: usize) {
     let profile = page.with_file_name("browser");
     let browser = ["chromium", "chromium-browser", "google-chrome"]
@@ -56,8 +56,8 @@ fn look_at(page: &Path, least: usize) {
     assert!(dom.contains("0 violations</h2>"), "the list has its title");
 }
 
-/// A short run of these faults: each has its turn, and nothing breaks that was promised. What this machine
-/// cannot do is not taken for done.
+/// A short run of these faults: each of them happens, and no promise is broken. A fault that this machine does not
+/// support does not count as done.
 fn survived(seed: u32, faults: &str) {
     let args = format!("--seed {seed} --duration 4s --masters 3 --clients 3 --many 5");
     let run = Run::of(faults, &format!("{args} --faults {faults}"));
@@ -78,8 +78,8 @@ fn survived(seed: u32, faults: &str) {
     }
 }
 
-/// A short run of another kind of lock under faults that it is most in danger from: what each checker is for was
-/// looked at, and nothing breaks. All kinds under all faults is `scripts/chaos --all`.
+/// A short run of another kind of lock under the faults that endanger it most: every checker has something to check,
+/// and no promise is broken. `scripts/chaos --all` runs all kinds under all faults.
 fn kept(workload: &str, seed: u32, faults: &str) -> Run {
     let args = format!("--seed {seed} --masters 3 --clients 3 --workload {workload}");
     let run = Run::until(
@@ -177,7 +177,7 @@ fn a_master_that_answers_with_the_replies_of_others_breaks_nothing() {
 
 #[test]
 fn an_address_that_leads_to_another_master_breaks_nothing() {
-    // Busy ones beside them, so that it meets a master that is not well.
+    // Together with busy masters, so that clients are led to an unhealthy one.
     survived(14, "misrouted,busy");
 }
 
@@ -252,7 +252,7 @@ fn lockers_that_are_wrong_are_caught() {
                 "--seed 8 --masters 3 --clients 5 --pause 20ms --faults none \
                  --workload file,handover --locker {locker}"
             ),
-            // Order is only looked at once all masters have been up for a while.
+            // Order is checked only once all masters have been up for a while.
             match locker {
                 "jumps-line" => &[6, 15, 30],
                 _ => &[2, 6, 12],
@@ -269,8 +269,8 @@ fn lockers_that_are_wrong_are_caught() {
     }
 }
 
-/// A locker of our own that is wrong about one kind of lock: within the last of these times, in seconds, each of these
-/// checkers sees what is wrong with it, in these words, and the run fails.
+/// A known-bad implementation of one kind of lock. Within the last of these times, in seconds, each of these checkers
+/// reports a violation with these words, and the run fails.
 fn caught(locker: &str, of: &str, seconds: &[u32], seen: &[(&str, &str)]) {
     let sees = |run: &Run, (checker, words): &(&str, &str)| {
         let finding = run.summary.findings.by(checker).expect("that checker");
@@ -363,7 +363,7 @@ fn a_quota_that_each_master_counts_down_is_caught() {
 fn a_leader_by_the_word_of_one_master_is_caught() {
     let two = ("exclusion", "both held \"leader\"");
     let told = ("leaders", "in term 1 ");
-    // While all masters are there it is right.
+    // While all masters are up, it behaves correctly.
     caught(
         "led-by-one",
         "leader --faults partition-one",

@@ -1,8 +1,8 @@
-//! The parts without a network: `cargo bench -p quorate-bench`.
+//! Parts of the library without a network: `cargo bench -p quorate-bench`.
 //!
-//! Masters are replaced by one that says yes before `send` returns, so what is measured is the
-//! library alone: the round, the votes, the guard, and its seat in the renewal wheel; and one node's
-//! actor with its connection, against a peer at the other end of a pipe in memory.
+//! The masters are replaced by a node that grants before `send` returns. So the figures show the library alone: the
+//! round, the votes, the guard, and its place in the renewal wheel. A second part measures one node's actor with its
+//! connection, against a peer at the other end of an in-memory pipe.
 
 #![allow(missing_docs, reason = "criterion's macros write functions")]
 
@@ -23,7 +23,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
-/// Says yes at once, with one counter for all masters.
+/// Grants at once, with one counter for all masters.
 struct Yes {
     name: NodeName,
     counter: Arc<AtomicU64>,
@@ -56,7 +56,7 @@ impl Node for Yes {
     }
 }
 
-/// Locks over `masters` that say yes.
+/// Locks over `masters` nodes that grant at once.
 fn yes(masters: usize, fenced: bool) -> RedlockBuilder {
     let counter = Arc::new(AtomicU64::new(0));
     let node = |n| {
@@ -68,7 +68,7 @@ fn yes(masters: usize, fenced: bool) -> RedlockBuilder {
     };
     Redlock::builder()
         .nodes((0..masters).map(node).collect())
-        // No renewal falls into a measurement.
+        // No renewal happens during a measurement.
         .ttl(Duration::from_secs(3000))
         .max_ttl(Duration::from_secs(3000))
         .fencing(fenced)
@@ -81,7 +81,7 @@ fn runtime() -> Runtime {
         .expect("a runtime")
 }
 
-/// `times` cycles on one lock.
+/// Runs `times` cycles on one lock.
 fn cycles(runtime: &Runtime, redlock: &Redlock, times: u64) -> Duration {
     runtime.block_on(async {
         let started = Instant::now();
@@ -115,7 +115,7 @@ fn core(c: &mut Criterion) {
     group.finish();
 }
 
-/// Reads commands and answers each as a master would, without looking at anything but its name.
+/// Reads commands and answers each like a master, by its name alone.
 async fn serve(mut stream: DuplexStream) {
     let mut input = Vec::with_capacity(1 << 16);
     let mut out = Vec::with_capacity(1 << 16);
@@ -140,7 +140,7 @@ async fn serve(mut stream: DuplexStream) {
     }
 }
 
-/// The name of the first command and its length, if all of it is there.
+/// The name of the first command and its length, if the command is complete.
 fn command(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let number = |at: usize| {
         let line = bytes.get(at + 1..)?;
@@ -160,7 +160,7 @@ fn command(bytes: &[u8]) -> Option<(&[u8], usize)> {
     (at <= bytes.len()).then_some((name, at))
 }
 
-/// Counts answers, and wakes who waits when all have come.
+/// Counts answers, and wakes the waiting task when all have arrived.
 #[derive(Default)]
 struct Tally {
     left: AtomicU64,
@@ -176,9 +176,8 @@ impl ReplySink for Tally {
     }
 }
 
-/// One node with its actor and its connection: the other end is a task beside it that answers
-/// whatever it is asked, over a pipe in memory. The figures are for acquire and release together,
-/// the other end's work included.
+/// One node with its actor and its connection. The other end is a task that answers every request over an in-memory
+/// pipe. The figures include acquire, release, and the work of the other end.
 fn actor(c: &mut Criterion) {
     let mut group = c.benchmark_group("one node actor over a pipe: acquire and release");
     let runtime = runtime();
@@ -249,7 +248,7 @@ fn guard(c: &mut Criterion) {
     drop(guard);
 }
 
-/// Everything is answered at once, so the future never rests.
+/// Every request is answered at once, so the future never waits.
 fn runtime_less<T>(future: impl Future<Output = T>) -> T {
     future.now_or_never().expect("answers that came at once")
 }

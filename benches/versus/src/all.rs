@@ -1,7 +1,7 @@
-//! Everything, one after the other, into one Markdown file.
+//! Runs all measurements, one after the other, and writes one Markdown file.
 //!
-//! Each part runs in a process of its own, started from this program: nobody inherits another's
-//! connections or memory, and a part that does not end is ended without the rest being lost.
+//! Each part runs in a process of its own, started from this program. So no part inherits connections or memory, and a
+//! part that hangs can be ended without losing the rest.
 
 use std::fmt::Write;
 use std::io::Read;
@@ -15,10 +15,10 @@ pub(crate) struct Args {
     /// The Markdown file to write; it is complete after every part
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Small numbers and one round: whether everything runs, not what it costs
+    /// Small numbers and one round, to check that everything runs; the figures mean nothing
     #[arg(long)]
     quick: bool,
-    /// After so many minutes what still runs is ended and the rest is left out
+    /// After this many minutes the running part is ended and the rest is left out
     #[arg(long, default_value_t = 35)]
     minutes: u64,
     /// A peer for `peers`: its name, and the command that starts it
@@ -30,7 +30,7 @@ pub(crate) struct Args {
 struct Part {
     title: &'static str,
     args: Vec<String>,
-    /// On an idle machine with two processors.
+    /// Expected on an idle machine with two processors.
     seconds: u64,
 }
 
@@ -119,13 +119,13 @@ fn parts(args: &Args) -> Vec<Part> {
     parts
 }
 
-/// Runs everything, writes the file, and says on stderr how far it is.
+/// Runs all parts, writes the file, and reports progress on standard error.
 pub(crate) fn run(args: &Args) {
     let began = Instant::now();
     let limit = Duration::from_secs(60 * args.minutes);
     let parts = parts(args);
     let mut page = heading();
-    // Better now than after half an hour.
+    // Fails now rather than after half an hour.
     std::fs::write(&args.out, &page).expect("a file that can be written");
     for (n, part) in parts.iter().enumerate() {
         let left: u64 = parts[n..].iter().map(|part| part.seconds).sum();
@@ -160,7 +160,7 @@ pub(crate) fn run(args: &Args) {
     eprintln!("{} is written; {took} in all", args.out.display());
 }
 
-/// What the numbers were taken on.
+/// The machine and software of the measurement.
 fn heading() -> String {
     let said = |program: &str, args: &[&str]| {
         let output = Command::new(program).args(args).output();
@@ -184,7 +184,7 @@ fn heading() -> String {
     )
 }
 
-/// What one part printed, and how it ended if that was not well.
+/// The output of one part, and how it ended if it failed.
 fn one(part: &Part, limit: Duration) -> (String, String) {
     if limit < Duration::from_secs(5) {
         return (String::new(), ", left out: the time was up".to_owned());

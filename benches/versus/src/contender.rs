@@ -1,4 +1,4 @@
-//! Everything that is compared, behind one pair of verbs.
+//! All implementations that are compared, behind one pair of verbs.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,33 +9,33 @@ use quorate_testbed::Masters;
 use crate::floor::{Floor, Released};
 use crate::wire::{Asked, Wire};
 
-/// The ttl of every lock here.
+/// The TTL of every lock in these measurements.
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 
-/// Who takes part.
+/// The implementations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Name {
-    /// The least work with redis-rs: what everything is compared with
+    /// The baseline: the least work with redis-rs
     Floor,
-    /// The same, which waits for all masters when it releases: quorate does not
+    /// The baseline, but a release waits for all masters
     FloorAll,
     /// The least work with hand-written RESP
     Wire,
-    /// The same with the scripts of quorate as it comes
+    /// Hand-written RESP with the scripts of quorate's default settings
     WireDefault,
-    /// The peer from crates.io
+    /// rslock, from the registry
     Rslock,
     /// quorate with `fencing(false)`: literally SET NX PX
     Classic,
     /// quorate with fencing tokens, `Order::Unordered`
     Fenced,
-    /// quorate as it comes: fencing tokens, first come first served
+    /// quorate with default settings: fencing tokens, first come first served
     Default,
 }
 
 impl Name {
-    /// All of them, the floor first.
+    /// All of them, the baseline first.
     pub(crate) const ALL: [Self; 8] = [
         Self::Floor,
         Self::FloorAll,
@@ -47,7 +47,7 @@ impl Name {
         Self::Default,
     ];
 
-    /// As tables show it.
+    /// The name in tables.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Floor => "floor (redis-rs)",
@@ -61,8 +61,8 @@ impl Name {
         }
     }
 
-    /// What its resources begin with. Nobody meets what another has left behind: the floor goes
-    /// on at the q-th answer, and another connection may be faster than its last releases.
+    /// The prefix of its resources. Different prefixes keep leftovers apart: the baseline continues at the q-th answer,
+    /// and another connection may be faster than its last releases.
     pub(crate) fn prefix(self) -> &'static str {
         match self {
             Self::Floor => "floor",
@@ -76,13 +76,13 @@ impl Name {
         }
     }
 
-    /// Whether it sends SET itself; the others call it from a script.
+    /// Whether it sends SET itself; the others call SET from a script.
     pub(crate) fn sends_set(self) -> bool {
         !matches!(self, Self::Fenced | Self::Default | Self::WireDefault)
     }
 }
 
-/// Where the masters are, as one sees them: directly or through proxies.
+/// The addresses of the masters for one client, direct or through proxies.
 #[derive(Clone, Debug)]
 pub(crate) struct Addresses {
     pub(crate) urls: Vec<String>,
@@ -90,7 +90,7 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
-    /// Straight to the masters.
+    /// The direct addresses.
     pub(crate) fn of(masters: &Masters) -> Self {
         Self {
             urls: masters.urls(),
@@ -99,7 +99,7 @@ impl Addresses {
     }
 }
 
-/// One client, connected.
+/// One connected client.
 pub(crate) enum Contender {
     Floor(Floor),
     Wire(Wire),
@@ -107,14 +107,14 @@ pub(crate) enum Contender {
     Quorate(Redlock),
 }
 
-/// A lock that is held.
+/// A held lock.
 pub(crate) enum Held {
     Token(String),
     Rslock(rslock::Lock),
     Quorate(LockGuard),
 }
 
-/// Builds a `Redlock` in one of its settings.
+/// Builds a `Redlock` with one of the settings.
 pub(crate) fn settings(name: Name, urls: &[String]) -> RedlockBuilder {
     let builder = Redlock::builder()
         .masters(urls.to_vec())
@@ -128,7 +128,7 @@ pub(crate) fn settings(name: Name, urls: &[String]) -> RedlockBuilder {
 }
 
 impl Contender {
-    /// Connects, and takes one lock so that nothing is left to be set up.
+    /// Connects, and acquires one lock so that all connections are set up.
     pub(crate) async fn connect(name: Name, at: &Addresses) -> Self {
         let client = match name {
             Name::Floor => Self::Floor(Floor::connect(&at.urls, Released::Majority).await),
@@ -157,7 +157,7 @@ impl Contender {
         client
     }
 
-    /// Takes the lock; `None` when it was not granted, or something failed.
+    /// Acquires the lock; `None` if it was not granted or an error occurred.
     pub(crate) async fn acquire(&self, resource: &str) -> Option<Held> {
         match self {
             Self::Floor(floor) => floor.acquire(resource, TTL).await.map(Held::Token),
@@ -167,7 +167,7 @@ impl Contender {
         }
     }
 
-    /// Gives it back.
+    /// Releases the lock.
     pub(crate) async fn release(&self, resource: &str, held: Held) {
         match (self, held) {
             (Self::Floor(floor), Held::Token(token)) => {

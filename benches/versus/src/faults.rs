@@ -1,5 +1,4 @@
-//! What a stopped, dead or slow minority costs, and how long nobody is served when a master dies
-//! or comes back.
+//! The cost of a stopped, dead or slow minority, and the time without service when a master dies or returns.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,13 +17,13 @@ use crate::versus::{alone, runtime};
 /// Arguments of `faults`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How many rounds; in each every fault is met once by everybody
+    /// How many rounds; in each round every implementation meets every fault once
     #[arg(long, default_value_t = 7)]
     rounds: usize,
     /// Cycles of one client per fault and round
     #[arg(long, default_value_t = 1500)]
     cycles: usize,
-    /// Leave the peer out: it waits half a second for a stopped master, in every step
+    /// Leave rslock out: it waits half a second for a stopped master, in every step
     #[arg(long)]
     no_peer: bool,
 }
@@ -32,7 +31,7 @@ pub(crate) struct Args {
 const MASTERS: usize = 5;
 const SLOW: Duration = Duration::from_millis(20);
 
-/// What is wrong, with the last one or two of five.
+/// The fault of the last one or two of five masters.
 #[derive(Clone, Copy, PartialEq)]
 enum Trouble {
     Stopped(usize),
@@ -106,7 +105,7 @@ struct Client {
     proxied: Arc<Contender>,
 }
 
-/// Runs and prints.
+/// Runs the measurement and prints it.
 pub(crate) fn run(args: &Args) {
     let masters = Masters::start(MASTERS).expect("masters (is redis-server installed?)");
     let proxies: Vec<Proxy> = masters
@@ -150,7 +149,7 @@ pub(crate) fn run(args: &Args) {
                     seen[t].push(Pair { healthy, faulty });
                     drop(faults);
                     trouble.heal(&masters);
-                    // Everybody is connected again, and what was owed is delivered.
+                    // All clients have reconnected by then, and pending releases are delivered.
                     tokio::time::sleep(Duration::from_millis(900)).await;
                 }
             }
@@ -168,7 +167,7 @@ pub(crate) fn run(args: &Args) {
     gaps(&runtime, args.rounds);
 }
 
-/// One contender right before a fault and from its moment on.
+/// One implementation just before a fault and from its start on.
 #[derive(Clone)]
 struct Pair {
     healthy: Samples,
@@ -227,10 +226,10 @@ fn print(names: &[Name], seen: &[Vec<Vec<Pair>>]) {
     }
 }
 
-/// Something that happens to the masters.
+/// A change of the masters.
 type Event = fn(&Masters);
 
-/// What happens to the masters, one after the other.
+/// The changes of the masters, one after the other.
 const EVENTS: [(&str, Event); 7] = [
     ("nothing happens", |_| {}),
     ("one of five dies", |m| m[4].kill().expect("killed")),
@@ -241,7 +240,7 @@ const EVENTS: [(&str, Event); 7] = [
     ("it goes on", |m| m[4].cont().expect("goes on")),
 ];
 
-/// One client goes on and on while masters die and return.
+/// One client acquires locks continuously while masters die and return.
 fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
     let masters = Arc::new(Masters::start(MASTERS).expect("masters"));
     let mut seen = vec![Vec::new(); EVENTS.len()];
@@ -281,7 +280,7 @@ fn gaps(runtime: &tokio::runtime::Runtime, rounds: usize) {
     }
 }
 
-/// No quorum at all, then one master too many is back: how long until somebody is served?
+/// First no quorum, then just enough masters return: the time until a lock is acquired.
 async fn until_served(masters: &Arc<Masters>) -> Duration {
     let client = settings(Name::Default, &masters.urls())
         .wait(Wait::Forever)

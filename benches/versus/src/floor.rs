@@ -1,10 +1,10 @@
-//! The floor: the least work that a Redlock can do with redis-rs.
+//! The baseline: the least work that a Redlock can do with redis-rs.
 //!
-//! One multiplexed connection per master, `SET NX PX` on all at once, on at the q-th answer; a compare-and-delete script
-//! on all at once, on at the q-th answer as well. What is still to come of a release goes on in a task of its own: the
-//! driver does not send a request whose future was dropped while it was queued, so under load the others would keep the
-//! key. It deliberately has no timeouts, no reconnects and no renewal: nobody should use it, everybody can be compared
-//! with it.
+//! It has one multiplexed connection per master, sends `SET NX PX` to all at once, and continues at the q-th answer. A
+//! release sends a compare-and-delete script to all at once, and continues at the q-th answer as well. A separate task
+//! awaits the remaining answers of a release, because the driver never sends a queued request whose future was dropped,
+//! and then the other masters would keep the key. The baseline deliberately has no timeouts, reconnects or renewals: it
+//! is not for use, only for comparison.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,11 +20,11 @@ use redis::{AsyncConnectionConfig, Client, Cmd, Value};
 pub(crate) const RELEASE: &str =
     "if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('DEL',KEYS[1]) end return 0";
 
-/// Compare and prolong, many at once.
+/// Compare and extend, for many keys at once.
 const EXTEND: &str = "local n=0 for i=1,#KEYS do if redis.call('GET',KEYS[i])==ARGV[i+1] then \
     redis.call('PEXPIRE',KEYS[i],ARGV[1]) n=n+1 end end return n";
 
-/// A value that no other attempt of this process has: 32 digits, as the others use.
+/// A value that is unique within this process: 32 digits, as the others use.
 pub(crate) fn fresh_token() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -40,10 +40,10 @@ pub(crate) struct Floor {
     enough_released: usize,
 }
 
-/// When a release is over.
+/// When a release counts as complete.
 #[derive(Clone, Copy)]
 pub(crate) enum Released {
-    /// At the q-th answer: no later than `quorate` says so.
+    /// At the q-th answer, as in `quorate`.
     Majority,
     /// When all masters have answered.
     All,
@@ -54,7 +54,7 @@ impl Floor {
     pub(crate) async fn connect(urls: &[String], released: Released) -> Self {
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
-            // Longer than any load here: requests never wait in front of the driver's queue.
+            // Larger than any load here, so that requests never wait in front of the driver's queue.
             .set_pipeline_buffer_size(16_384);
         let mut connections = Vec::new();
         let (mut release, mut extend) = (String::new(), String::new());
@@ -88,7 +88,7 @@ impl Floor {
         }
     }
 
-    /// Prolongs all, 200 in one call.
+    /// Extends all locks, 200 per call.
     pub(crate) async fn extend(&self, held: &[(String, String)], ttl: Duration) {
         for some in held.chunks(200) {
             let mut cmd = Cmd::new();
@@ -105,7 +105,7 @@ impl Floor {
         }
     }
 
-    /// The value under which the lock is held, if a majority granted it.
+    /// The value of the lock, if a majority granted it.
     pub(crate) async fn acquire(&self, resource: &str, ttl: Duration) -> Option<String> {
         let token = fresh_token();
         let mut cmd = Cmd::new();
@@ -122,7 +122,7 @@ impl Floor {
         None
     }
 
-    /// Gives it back; whether a majority has let go.
+    /// Releases the lock. Returns whether a majority deleted the key.
     pub(crate) async fn release(&self, resource: &str, token: &str) -> bool {
         let mut cmd = Cmd::new();
         cmd.arg("EVALSHA").arg(&self.release).arg(1);
@@ -138,7 +138,7 @@ impl Floor {
         released >= self.quorum
     }
 
-    /// Sends to all; the answers come as they are given.
+    /// Sends to all masters; the answers arrive in their own order.
     fn send(&self, cmd: Cmd) -> FuturesUnordered<impl Future<Output = Option<Value>> + use<>> {
         let cmd = Arc::new(cmd);
         let ask = |mut connection: MultiplexedConnection| {
@@ -149,7 +149,7 @@ impl Floor {
     }
 }
 
-/// Counts those that say yes until `enough` have, or all have spoken; and those that have not spoken yet.
+/// Counts positive answers until there are `enough`, or all have answered. Returns the open ones as well.
 async fn count<F: Future<Output = Option<Value>>>(
     mut answers: FuturesUnordered<F>,
     enough: usize,
@@ -161,7 +161,7 @@ async fn count<F: Future<Output = Option<Value>>>(
             match answers.poll_next_unpin(cx) {
                 Poll::Ready(Some(answer)) => count += usize::from(answer.is_some_and(|v| yes(&v))),
                 Poll::Ready(None) => return Poll::Ready(()),
-                // Looked at only now, when every request has been queued.
+                // Checked only now, when every request has been queued.
                 Poll::Pending if count >= enough => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,
             }

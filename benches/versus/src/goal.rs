@@ -1,26 +1,26 @@
-//! What is aimed at, and whether it was reached.
+//! Goals, and whether they are met.
 
 use std::fmt;
 
 use quorate_testbed::measure::number;
 
-/// One goal, what came of it, and whether that is good enough.
+/// Prints one goal, the value, and whether it is met.
 pub(crate) fn goal(what: &str, value: f64, at: Bound) {
     let verdict = if at.is_met_by(value) { "met" } else { "MISSED" };
     println!("goal: {what}: {at}; measured {}: {verdict}", number(value));
 }
 
-/// How a goal is bounded.
+/// The bound of a goal.
 #[derive(Clone, Copy)]
 pub(crate) enum Bound {
-    /// No more than this.
+    /// At most this.
     Most(f64),
-    /// No less than this.
+    /// At least this.
     Least(f64),
 }
 
 impl Bound {
-    /// Whether this is good enough; what is no number is not.
+    /// Whether the value meets the goal; NaN does not.
     pub(crate) fn is_met_by(self, value: f64) -> bool {
         match self {
             Self::Most(bound) => value <= bound,
@@ -38,7 +38,8 @@ impl fmt::Display for Bound {
     }
 }
 
-/// The most by which a cost rises over the least before it: one that falls and then rises has risen.
+/// The largest increase of a cost over the smallest value before it, so that a fall followed by a rise counts as a
+/// rise.
 pub(crate) fn climb(costs: impl IntoIterator<Item = f64>) -> f64 {
     let (mut least, mut climb) = (f64::NAN, f64::NAN);
     for cost in costs {

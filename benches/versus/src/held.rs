@@ -1,8 +1,8 @@
-//! Many locks held and renewed by one process: memory, processor time, commands, margins, and
-//! whether any of it grows with their number.
+//! Many locks held and renewed by one process: memory, processor time, commands, margins, and whether any of them grows
+//! per lock with the number of locks.
 //!
-//! Each count is measured in a process of its own, started from this program: memory that one
-//! has freed must not be given to the next.
+//! Each count is measured in a process of its own, started from this program, so that memory freed after one count is
+//! not reused by the next.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::floor::{Floor, Released};
 use crate::goal::{Bound, climb, goal};
 use crate::versus::{crowd, runtime};
 
-/// So long after the last was taken the notes of all of them stand on the masters.
+/// This long after the last acquisition, the notes of all locks are on the masters.
 const NOTED: Duration = Duration::from_secs(2);
 
 /// Arguments of `held`.
@@ -28,16 +28,16 @@ pub(crate) struct Args {
     /// How many locks are held
     #[arg(long, value_delimiter = ',', default_values_t = [10, 100, 1_000, 10_000, 100_000])]
     counts: Vec<usize>,
-    /// Who holds them
+    /// The implementations
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Name::Classic, Name::Default])]
     only: Vec<Name>,
     /// How many rounds
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// How long the steady state is watched: two renewals at least
+    /// How long the steady state is measured: at least two renewals
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// The node timeout in milliseconds; the library's own default if it is not given
+    /// The node timeout in milliseconds [default: the library's]
     #[arg(long)]
     node_timeout_ms: Option<u64>,
 }
@@ -55,7 +55,7 @@ impl Args {
     }
 }
 
-/// Arguments of one process that holds.
+/// Arguments of a process that holds locks.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct HolderArgs {
     #[arg(long)]
@@ -68,7 +68,7 @@ pub(crate) struct HolderArgs {
     seconds: u64,
     #[arg(long)]
     node_timeout_ms: Option<u64>,
-    /// Nobody is told who holds them
+    /// Hold without notes, so that `status` does not show the holder
     #[arg(long)]
     without_notes: bool,
     /// Without the margins and the cost of another cycle
@@ -76,34 +76,34 @@ pub(crate) struct HolderArgs {
     brief: bool,
 }
 
-/// What one process saw of itself.
+/// The measurements of one process.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Seen {
     acquired: usize,
-    /// Resident bytes that came with a lock, names and guards included: right after the last was
-    /// taken, and when all have been renewed.
+    /// Resident bytes per lock, including names and guards: right after the last acquisition, and after all were
+    /// renewed.
     taken_memory: f64,
     pub(crate) memory_per_lock: f64,
-    /// Client processor time, as a share of one core.
+    /// Processor time of the client, as a share of one core.
     pub(crate) cpu_percent: f64,
-    /// The least that was left of any lease, in milliseconds.
+    /// The smallest remaining lease, in milliseconds.
     margin_ms: f64,
     lost: usize,
-    /// Client processor time of one more acquire and release while all are held.
+    /// Processor time of the client for one more acquire and release while all locks are held.
     cycle_us: f64,
 }
 
-/// One round of one contender with one count, with what only the parent can see.
+/// One round of one implementation with one count, including what only the parent can measure.
 #[derive(Clone, Copy)]
 pub(crate) struct Row {
     pub(crate) seen: Seen,
     pub(crate) servers_percent: f64,
     sent_per_second: f64,
-    /// What a lock takes on each master, in bytes.
+    /// The size of a lock on each master, in bytes.
     pub(crate) master_memory_per_lock: f64,
 }
 
-/// Runs and prints.
+/// Runs the measurement and prints it.
 pub(crate) fn run(args: &Args) {
     let mut rows: Vec<(Name, usize, Vec<Row>)> = Vec::new();
     for &count in &args.counts {
@@ -140,7 +140,7 @@ pub(crate) fn run(args: &Args) {
         let memory = of(|row| row.seen.memory_per_lock);
         let cpu = of(|row| row.seen.cpu_percent).median;
         let lost: usize = rounds.iter().map(|row| row.seen.lost).sum();
-        // The floor notices nothing.
+        // The baseline does not notice losses.
         let unless = |text: String| match name {
             Name::Floor => "-".to_owned(),
             _ => text,
@@ -173,7 +173,7 @@ pub(crate) fn run(args: &Args) {
     );
 }
 
-/// Nothing is lost, and nothing costs more for being one of many.
+/// No lock is lost, and the cost per lock does not grow with their number.
 fn goals(name: Name, rows: &[(Name, usize, Vec<Row>)]) {
     let own: Vec<_> = rows.iter().filter(|row| row.0 == name).collect();
     let lost: usize = own
@@ -213,13 +213,13 @@ fn goals(name: Name, rows: &[(Name, usize, Vec<Row>)]) {
     growth("memory a lock", 1_000, |row, _| row.seen.memory_per_lock);
 }
 
-/// One turn of a process that holds.
+/// One run of a process that holds locks.
 pub(crate) struct Hold {
     pub(crate) name: Name,
     pub(crate) count: usize,
     pub(crate) seconds: u64,
     pub(crate) node_timeout_ms: Option<u64>,
-    /// Whether those who look are told who holds them.
+    /// Whether holders write notes.
     pub(crate) notes: bool,
     /// Without the margins and the cost of another cycle.
     pub(crate) brief: bool,
@@ -240,7 +240,7 @@ impl Hold {
         command
     }
 
-    /// Starts the process and watches it and the masters.
+    /// Starts the process and measures it and the masters.
     pub(crate) fn run(&self, masters: &Masters) -> Row {
         for master in masters {
             let _ = master.command(&["FLUSHALL"]);
@@ -283,7 +283,7 @@ impl Hold {
     }
 }
 
-/// What a master has in use on average, in bytes.
+/// The average memory in use per master, in bytes.
 fn master_memory(masters: &Masters) -> f64 {
     let used = |text: &str| -> Option<f64> {
         let line = text
@@ -298,7 +298,7 @@ fn master_memory(masters: &Masters) -> f64 {
     infos.sum::<f64>() / masters.len() as f64
 }
 
-/// One process that holds `count` locks; talks to its parent in lines.
+/// A process that holds `count` locks; it communicates with its parent in lines.
 pub(crate) fn holder(args: &HolderArgs) {
     let urls: Vec<String> = args.urls.split(',').map(str::to_owned).collect();
     let seen = runtime(false).block_on(async {
@@ -320,7 +320,7 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
         builder = builder.note(None);
     }
     let redlock = builder.build().expect("good settings");
-    // Buffers and script caches are there before memory is looked at.
+    // Buffers and script caches are allocated before memory is measured.
     drop(take(&redlock, "warm", 256).await);
     redlock.flush().await;
     let before = own_memory();
@@ -329,15 +329,15 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     let taking = taking.elapsed();
     let gone = guards.iter().filter(|guard| !guard.is_valid()).count();
     let taken = own_memory().saturating_sub(before);
-    // The notes of all are written by then: that is done once, and not by holding on.
+    // All notes are written by then; they are written once per hold.
     tokio::time::sleep(NOTED).await;
     println!("steady");
     let rest = tokio::time::sleep(Duration::from_secs(args.seconds));
     let cpu = share(Usage::of(&[], rest).await.1);
     println!("over");
-    // By now everybody was renewed, and has what renewing needs.
+    // By now every lock was renewed, so memory for renewals is included.
     let memory = own_memory().saturating_sub(before);
-    // Looking at all of them costs time of its own, so it comes after.
+    // Reading all guards costs time of its own, so it comes after.
     let looking = if args.brief { 0 } else { args.seconds };
     let margin = least_margin(&guards, Duration::from_secs(looking)).await;
     let causes = losses(&guards);
@@ -371,7 +371,7 @@ async fn renewing(urls: &[String], args: &HolderArgs) -> Seen {
     }
 }
 
-/// The least that was left of any lease.
+/// The smallest remaining lease.
 async fn least_margin(guards: &[LockGuard], time: Duration) -> Duration {
     let mut margin = Duration::MAX;
     let looking = Instant::now();
@@ -383,7 +383,7 @@ async fn least_margin(guards: &[LockGuard], time: Duration) -> Duration {
     margin
 }
 
-/// How many were lost, by why.
+/// The number of lost locks, by cause.
 fn losses(guards: &[LockGuard]) -> std::collections::BTreeMap<&'static str, usize> {
     use futures::FutureExt;
     let mut causes = std::collections::BTreeMap::new();
@@ -395,7 +395,7 @@ fn losses(guards: &[LockGuard]) -> std::collections::BTreeMap<&'static str, usiz
     causes
 }
 
-/// Takes `count` locks, 64 at a time.
+/// Acquires `count` locks, 64 at a time.
 async fn take(redlock: &Redlock, what: &str, count: usize) -> Vec<LockGuard> {
     use futures::StreamExt;
     futures::stream::iter(0..count)
@@ -409,10 +409,9 @@ async fn take(redlock: &Redlock, what: &str, count: usize) -> Vec<LockGuard> {
         .await
 }
 
-/// Client processor time of one cycle, by 16 tasks, less what the renewals take meanwhile: this
-/// share of a core.
+/// Processor time of the client for one cycle of 16 tasks, without the share of a core that the renewals use.
 async fn cycle(client: Arc<Contender>, name: Name, renewals: f64) -> f64 {
-    // The masters' counters are the parent's; an empty set of them is enough here.
+    // The parent reads the masters' counters; an empty set of masters is enough here.
     let none = Masters::start(0).expect("nothing to start");
     let time = Duration::from_millis(300);
     crowd(&client, name, &none, 16, time).await;
@@ -420,7 +419,7 @@ async fn cycle(client: Arc<Contender>, name: Name, renewals: f64) -> f64 {
     crowd.client_us - renewals * 1e6 / crowd.per_second
 }
 
-/// The least that holding can cost: key and value, renewed by one script per 200 and master.
+/// The minimal cost of holding: key and value, renewed by one script per 200 locks and master.
 async fn bare(urls: &[String], args: &HolderArgs) -> Seen {
     let floor = Arc::new(Floor::connect(urls, Released::Majority).await);
     let before = own_memory();
@@ -469,7 +468,7 @@ fn own_memory() -> u64 {
     1024 * kib.unwrap_or(0)
 }
 
-/// The share of a core that this process took.
+/// The share of a core that this process used.
 fn share(usage: Usage) -> f64 {
     usage.client.as_secs_f64() / usage.took.as_secs_f64()
 }

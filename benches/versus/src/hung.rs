@@ -1,4 +1,4 @@
-//! What many tasks of one client lose while one of five masters does not answer.
+//! The throughput that many tasks of one client lose while one of five masters does not answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,20 +14,20 @@ use crate::versus::rush;
 
 const TASKS: usize = 64;
 
-/// Who takes part: all that give up a request that nobody answers.
+/// The implementations: all that give up on a request without an answer.
 const NAMES: [Name; 3] = [Name::Classic, Name::Fenced, Name::Default];
 
-/// How long everybody is measured in a round, healthy and hung.
+/// How long each implementation is measured per round, healthy and with a stopped master.
 const TURN: Duration = Duration::from_secs(1);
 
-/// The rates of one contender before a master was stopped and from that moment on.
+/// The rates of one implementation before a master was stopped and from that moment on.
 struct Rates {
     healthy: f64,
     hung: f64,
     failed: u64,
 }
 
-/// Runs and prints.
+/// Runs the measurement and prints it.
 pub(crate) fn run(runtime: &Runtime, masters: &Masters, rounds: usize) {
     let mut seen = NAMES.map(|_| Vec::<Rates>::new());
     runtime.block_on(async {
@@ -39,7 +39,7 @@ pub(crate) fn run(runtime: &Runtime, masters: &Masters, rounds: usize) {
         for _ in 0..rounds {
             for ((client, name), seen) in clients.iter().zip(NAMES).zip(&mut seen) {
                 seen.push(turn(client, name, masters).await);
-                // Everybody is connected again, and what was owed is delivered.
+                // All clients have reconnected by then, and pending releases are delivered.
                 tokio::time::sleep(Duration::from_millis(900)).await;
             }
         }

@@ -1,5 +1,5 @@
-//! Cycles with dropped futures, dropped guards and failing masters; then every master is searched
-//! for keys that nobody removed.
+//! Cycles with dropped futures, dropped guards and failing masters; afterwards every master is searched for leaked
+//! keys.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,12 +19,12 @@ pub(crate) struct Args {
     /// How many cycles in each setting
     #[arg(long, default_value_t = 100_000)]
     cycles: u64,
-    /// How many tasks, each with a resource of its own and every fourth turn at a shared one
+    /// How many tasks, each with its own resource and every fourth turn at a shared one
     #[arg(long, default_value_t = 64)]
     tasks: u64,
 }
 
-/// Longer than the run: a key that is left is found, and not expired meanwhile.
+/// Longer than the run, so that a leaked key is found before it expires.
 const TTL: Duration = Duration::from_secs(600);
 
 #[derive(Default)]
@@ -37,7 +37,7 @@ struct Tally {
     over: AtomicBool,
 }
 
-/// Runs and prints.
+/// Runs the measurement and prints it.
 pub(crate) fn run(args: &Args) {
     let mut table = Table::new([
         "setting",
@@ -117,11 +117,11 @@ fn client(name: Name, masters: &Masters, proxies: &[Proxy]) -> Redlock {
         .expect("good settings")
 }
 
-/// The keys that are left when the background releases are through.
+/// The number of keys left after all background releases.
 async fn flushed(redlock: &Redlock, masters: &Masters) -> usize {
     let _ = tokio::time::timeout(Duration::from_secs(20), redlock.flush()).await;
     let mut left = keys(masters);
-    // A queue lives for a heartbeat after its last waiter.
+    // A queue key lives for one heartbeat after its last waiter.
     for _ in 0..50 {
         if left == 0 {
             break;
@@ -132,7 +132,7 @@ async fn flushed(redlock: &Redlock, masters: &Masters) -> usize {
     left
 }
 
-/// Everything but fencing counters.
+/// All keys except fencing counters.
 fn keys(masters: &Masters) -> usize {
     let of = |master: &quorate_testbed::Server| match master.command(&["KEYS", "*"]) {
         Ok(Reply::Array(keys)) => keys
@@ -145,7 +145,7 @@ fn keys(masters: &Masters) -> usize {
     masters.iter().map(of).sum()
 }
 
-/// A small generator: the choices need to be varied, not unpredictable.
+/// A small random generator: the choices need variety, not unpredictability.
 struct Dice(u64);
 
 impl Dice {
@@ -168,7 +168,7 @@ async fn work(redlock: Redlock, task: u64, cycles: u64, tally: Arc<Tally>) {
         };
         let acquire = redlock.acquire(resource);
         let outcome = if dice.roll(4) == 0 {
-            // Timers are good to a millisecond; a number of polls cuts anywhere.
+            // Timers are exact to a millisecond only; a number of polls can cut anywhere.
             let polls = dice.roll(12);
             let mut acquire = std::pin::pin!(acquire);
             let mut polled = 0;
@@ -203,7 +203,7 @@ async fn work(redlock: Redlock, task: u64, cycles: u64, tally: Arc<Tally>) {
     }
 }
 
-/// One fault after the other on one or two masters, until the work is over; all healed then.
+/// One fault after the other on one or two masters until the work is over; then all are healed.
 fn torment(masters: &Masters, proxies: &[Proxy], tally: &Tally) -> usize {
     let mut dice = Dice(0x1234_5678_9abc_def1);
     let mut faults = 0;

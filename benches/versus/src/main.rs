@@ -1,8 +1,8 @@
-//! Side-by-side measurements: `quorate` in three settings, the peer `rslock`, and the floor under
-//! both, interleaved in one run on the same spawned masters.
+//! Side-by-side measurements: `quorate` in three settings, `rslock`, and the baseline for both, interleaved in one run
+//! on the same masters.
 //!
-//! Everything is meant to be read as a ratio to the floor of the same round: neighbours on the
-//! machine come and go, and absolute times with them.
+//! Read every figure as a ratio to the baseline of the same round. Ratios are less affected by other load on the
+//! machine than absolute times.
 //!
 //! `cargo run --release -p quorate-bench -- versus --quick`
 
@@ -39,26 +39,26 @@ struct Cli {
 /// What to measure.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Everything below, one after the other, into one Markdown file
+    /// All of the following, one after the other, into one Markdown file
     All(all::Args),
-    /// Latency, throughput and cost per cycle, as ratios to the floor
+    /// Latency, throughput and cost per cycle, as ratios to the baseline
     Versus(versus::Args),
     /// A stopped, dead or slow minority, and the time without service when masters die and return
     Faults(faults::Args),
     /// Many locks held and renewed by one process: memory, cost and margins, and their growth
     Held(held::Args),
-    /// What each kind of lock costs beside the plain one: the table of goals, in about three minutes
+    /// The cost of each kind of lock compared with the plain one: the table of goals, in about three minutes
     Kinds(kinds::Args),
     /// One process of `held`
     #[command(hide = true)]
     Holder(held::HolderArgs),
     /// Cost of a cycle from one task to thousands
     Tasks(tasks::Args),
-    /// Cycles with drops and faults, then a search for keys that are left
+    /// Cycles with drops and faults, then a search for leaked keys
     Leftovers(leftovers::Args),
-    /// Peers in other languages, each in a process of its own; see scripts/bench-peers
+    /// Implementations in other languages, each in a process of its own; see scripts/bench-peers
     Peers(peers::Args),
-    /// Masters far apart: acquire against the q-th fastest
+    /// Masters far apart: acquire time against the q-th fastest master
     Wide(wide::Args),
 }
 

@@ -1,7 +1,7 @@
-//! Peers in other languages, each in a process of its own, beside the floor and `quorate`.
+//! Implementations in other languages, each in a process of its own, compared with the baseline and `quorate`.
 //!
-//! A peer is a program that gets the masters' URLs as its last argument, reads `alone CYCLES` or
-//! `crowd TASKS MILLISECONDS` from stdin, and answers with one line of JSON.
+//! A peer is a program that gets the masters' URLs as its last argument, reads `alone CYCLES` or `crowd TASKS
+//! MILLISECONDS` from stdin, and answers with one line of JSON.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -26,18 +26,18 @@ pub(crate) struct Args {
     /// How many masters to start
     #[arg(long, default_value_t = 5)]
     masters: usize,
-    /// How many rounds; in each everybody has one turn
+    /// How many rounds; in each round every implementation has one turn
     #[arg(long, default_value_t = 7)]
     rounds: usize,
     /// Cycles of one client per round
     #[arg(long, default_value_t = 400)]
     cycles: usize,
-    /// How many tasks, each with a resource of its own
+    /// How many tasks, each with its own resource
     #[arg(long, value_delimiter = ',', default_values_t = [64, 512])]
     tasks: Vec<usize>,
 }
 
-/// Somebody who takes part.
+/// An implementation in the comparison.
 enum Party {
     Here(Name, Arc<Contender>),
     Elsewhere(Peer),
@@ -51,7 +51,7 @@ struct Peer {
     hear: BufReader<ChildStdout>,
 }
 
-/// What a peer saw of one client, in microseconds.
+/// A peer's measurements of one client, in microseconds.
 #[derive(Deserialize)]
 struct SeenAlone {
     acquire: Vec<u64>,
@@ -59,7 +59,7 @@ struct SeenAlone {
     failed: u64,
 }
 
-/// What a peer saw of many tasks.
+/// A peer's measurements of many tasks.
 #[derive(Deserialize)]
 struct SeenCrowd {
     cycles: u64,
@@ -68,7 +68,7 @@ struct SeenCrowd {
     cpu: f64,
 }
 
-/// One round of one party.
+/// One round of one implementation.
 #[derive(Clone, Default)]
 struct Round {
     acquire: f64,
@@ -81,7 +81,7 @@ struct Round {
 }
 
 impl SeenAlone {
-    /// As one of ours sees it.
+    /// The samples, in the form of our own measurements.
     fn samples(&self) -> Samples {
         let nanos = |micros: &[u64]| micros.iter().map(|us| us * 1000).collect();
         let both = self.acquire.iter().zip(&self.release);
@@ -97,7 +97,7 @@ impl SeenAlone {
 }
 
 impl Round {
-    /// Takes over what one client saw.
+    /// Adds the measurements of one client.
     fn alone(&mut self, seen: &Samples) {
         let us = |sorted: &[u64], share: f64| quantile(sorted, share) / 1e3;
         self.acquire = us(&seen.acquire, 0.5);
@@ -127,7 +127,7 @@ impl Peer {
             say,
             hear,
         };
-        // Everything is connected, and it is seen to work.
+        // Everything is connected by now, and the peer has shown that it works.
         let first: Option<SeenAlone> = peer.ask("alone 50");
         if first.is_some_and(|seen| seen.failed == 0) {
             return Some(peer);
@@ -188,7 +188,7 @@ impl Party {
     }
 }
 
-/// Runs and prints.
+/// Runs the measurement and prints it.
 pub(crate) fn run(args: &Args) {
     let masters = Masters::start(args.masters).expect("masters (is redis-server installed?)");
     let runtime = runtime(false);
@@ -212,7 +212,7 @@ pub(crate) fn run(args: &Args) {
     for round in 0..=args.rounds {
         for (party, seen) in parties.iter_mut().zip(&mut seen) {
             let result = party.turn(&runtime, &masters, args);
-            // The first round warms everything up.
+            // The first round is for warming up.
             if round > 0 {
                 seen.push(result);
             }

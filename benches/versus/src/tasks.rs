@@ -17,12 +17,12 @@ pub(crate) struct Args {
     /// How many tasks at once
     #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16, 64, 256, 1024, 4096])]
     tasks: Vec<usize>,
-    /// How many rounds; in each everybody has one turn with each number of tasks
+    /// How many rounds; in each round every implementation has one turn with each number of tasks
     #[arg(long, default_value_t = 7)]
     rounds: usize,
 }
 
-/// Runs and prints.
+/// Runs the measurement and prints it.
 pub(crate) fn run(args: &Args) {
     let masters = Masters::start(5).expect("masters (is redis-server installed?)");
     let names = [Name::Floor, Name::Rslock, Name::Classic, Name::Default];

@@ -1,4 +1,4 @@
-//! Latency, throughput and cost of everybody in one run.
+//! Latency, throughput and cost of all implementations in one run.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,24 +23,24 @@ pub(crate) struct Args {
     /// Fewer and shorter rounds
     #[arg(long)]
     pub(crate) quick: bool,
-    /// How many rounds; in each everybody has one turn
+    /// How many rounds; in each round every implementation has one turn
     #[arg(long)]
     pub(crate) rounds: Option<usize>,
-    /// Who takes part; the floor always does
+    /// The implementations; the baseline always takes part
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(crate) only: Vec<Name>,
-    /// How many tasks, each with a resource of its own
+    /// How many tasks, each with its own resource
     #[arg(long, value_delimiter = ',', default_values_t = [64, 512])]
     pub(crate) tasks: Vec<usize>,
     /// One thread for the client instead of two
     #[arg(long)]
     pub(crate) current_thread: bool,
-    /// Print everything as JSON behind the tables
+    /// Print everything as JSON after the tables
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// The same runtime for everybody.
+/// The runtime of every implementation.
 pub(crate) fn runtime(current_thread: bool) -> Runtime {
     let mut builder = if current_thread {
         tokio::runtime::Builder::new_current_thread()
@@ -65,19 +65,19 @@ pub(crate) struct Crowd {
     pub(crate) bytes: f64,
 }
 
-/// All rounds of one contender.
+/// All rounds of one implementation.
 #[derive(Default)]
 struct Rounds {
     alone: Vec<Samples>,
-    /// One client's cycles, while tasks of the same client are at work.
+    /// Cycles of one client while other tasks of the same client are busy.
     among: Vec<Samples>,
     crowds: HashMap<usize, Vec<Crowd>>,
 }
 
-/// Tasks that are at work while one cycle after the other is measured.
+/// The number of those other tasks.
 const AMONG: usize = 64;
 
-/// One client takes and returns `cycles` locks, one after the other; the samples are sorted.
+/// One client acquires and releases `cycles` locks, one after the other; the samples are sorted.
 pub(crate) async fn alone(client: &Arc<Contender>, name: Name, cycles: usize) -> Samples {
     let client = client.clone();
     let work = async move {
@@ -95,7 +95,7 @@ pub(crate) async fn alone(client: &Arc<Contender>, name: Name, cycles: usize) ->
     tokio::spawn(work).await.expect("no panic")
 }
 
-/// `tasks` tasks take and return locks, each its own, for as long as `time`: how often they did, and how often in vain.
+/// `tasks` tasks each acquire and release their own lock for `time`. Returns the number of cycles and of failures.
 pub(crate) async fn rush(
     client: &Arc<Contender>,
     name: Name,
@@ -132,7 +132,7 @@ pub(crate) async fn rush(
     )
 }
 
-/// The same, and what it cost.
+/// The same, with its cost.
 pub(crate) async fn crowd(
     client: &Arc<Contender>,
     name: Name,
@@ -157,8 +157,8 @@ pub(crate) async fn crowd(
     }
 }
 
-/// One client takes and returns locks, one after the other, for as long as `time`, while 64 tasks do so on others; the
-/// samples are sorted.
+/// One client acquires and releases locks, one after the other, for `time`, while 64 tasks do the same with other
+/// locks. The samples are sorted.
 async fn among(client: &Arc<Contender>, name: Name, time: Duration) -> Samples {
     let over = Arc::new(AtomicBool::new(false));
     let mut running = tokio::task::JoinSet::new();
@@ -192,14 +192,14 @@ async fn among(client: &Arc<Contender>, name: Name, time: Duration) -> Samples {
     seen
 }
 
-/// Runs and prints.
+/// Runs the measurement and prints it.
 pub(crate) fn run(args: &Args) {
     for &masters in &args.masters {
         with(masters, args);
     }
 }
 
-/// Everybody's turns, in rounds.
+/// The turns of all implementations, in rounds.
 async fn measure(masters: &Masters, names: &[Name], rounds: usize, args: &Args) -> Vec<Rounds> {
     let (cycles, time) = if args.quick {
         (600, Duration::from_millis(250))
@@ -212,7 +212,7 @@ async fn measure(masters: &Masters, names: &[Name], rounds: usize, args: &Args) 
         clients.push((name, Arc::new(Contender::connect(name, &at).await)));
     }
     let mut seen: Vec<Rounds> = names.iter().map(|_| Rounds::default()).collect();
-    // The first round warms everything up and is thrown away.
+    // The first round is for warming up and is discarded.
     for round in 0..=rounds {
         let kept = round > 0;
         let (cycles, time) = if kept {
@@ -220,7 +220,7 @@ async fn measure(masters: &Masters, names: &[Name], rounds: usize, args: &Args) 
         } else {
             (100, time / 5)
         };
-        // Everybody is first, second, .. equally often.
+        // Every implementation is first, second, and so on, equally often.
         let turns = |n: usize| (round + n) % clients.len();
         for n in 0..clients.len() {
             let (name, client) = &clients[turns(n)];
@@ -287,7 +287,7 @@ fn with(count: usize, args: &Args) {
     }
 }
 
-/// One value of every round, over that of the first contender, which is the floor.
+/// One value per round, divided by that of the baseline.
 fn over_floor(seen: &[Rounds], n: usize, value: impl Fn(&Rounds, usize) -> f64) -> Spread {
     let rounds = seen[n].alone.len();
     Spread::of((0..rounds).map(|round| value(&seen[n], round) / value(&seen[0], round)))
@@ -331,7 +331,7 @@ fn print_alone(names: &[Name], seen: &[Rounds]) {
     print!("\nLatency of one client\n{table}");
 }
 
-/// The tails, which single rounds are too short for.
+/// The tail latencies, for which single rounds are too short.
 fn print_quantiles(names: &[Name], seen: &[Rounds]) {
     let heading = [
         "acquire p50",
@@ -358,7 +358,7 @@ fn print_quantiles(names: &[Name], seen: &[Rounds]) {
     print!("\nOne client, all rounds together\n{table}");
 }
 
-/// One cycle after the other beside 64 tasks of the same client: what the tail is when much is under way.
+/// One cycle after the other while 64 tasks of the same client are busy: the tail latency under load.
 fn print_among(names: &[Name], seen: &[Rounds]) {
     let mut table = Table::new(["", "cycle p50 us", "x", "p99 us", "x", "p99.9 us", "x"]);
     let at = |n: usize, share: f64| pooled(&seen[n].among, |r| &r.cycle, share) / 1e3;
@@ -373,7 +373,7 @@ fn print_among(names: &[Name], seen: &[Rounds]) {
     print!("\nOne client beside {AMONG} tasks, all rounds together\n{table}");
 }
 
-/// Lock keys of this contender that are on some master a second after its last release was told.
+/// The lock keys of this implementation that are on some master one second after its last release was reported.
 fn keys_left(masters: &Masters, name: Name) -> usize {
     let pattern = format!("{}:*", name.prefix());
     let count = || -> usize {
@@ -392,7 +392,7 @@ fn keys_left(masters: &Masters, name: Name) -> usize {
     count()
 }
 
-/// The goals stand for five masters.
+/// The goals are for five masters.
 fn print_goals(args: &Args, names: &[Name], seen: &[Rounds]) {
     println!();
     let cycle = |r: &Rounds, at: usize| quantile(&r.alone[at].cycle, 0.5);
@@ -427,7 +427,7 @@ fn print_goals(args: &Args, names: &[Name], seen: &[Rounds]) {
     }
 }
 
-/// A quantile over all rounds together: single rounds are too short for the tail.
+/// A quantile over all rounds together, because single rounds are too short for the tail.
 fn pooled(rounds: &[Samples], pick: fn(&Samples) -> &Vec<u64>, share: f64) -> f64 {
     let mut all: Vec<u64> = rounds
         .iter()

@@ -1,4 +1,4 @@
-//! Masters far apart: an acquire should cost what the q-th fastest costs, and no more.
+//! Masters far apart: an acquisition should take as long as the q-th fastest master, and no longer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::versus::{alone, runtime};
 /// Arguments of `wide`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Round trip to each master, in milliseconds
+    /// The round-trip time to each master, in milliseconds
     #[arg(long, value_delimiter = ',', default_values_t = [1, 10, 40, 80, 150])]
     ms: Vec<u64>,
-    /// How many rounds; in each everybody has one turn
+    /// How many rounds; in each round every implementation has one turn
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Cycles of one client per round
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     cycles: usize,
 }
 
-/// Runs and prints.
+/// Runs the measurement and prints it.
 pub(crate) fn run(args: &Args) {
     let masters = Masters::start(args.ms.len()).expect("masters (is redis-server installed?)");
     let proxies: Vec<Proxy> = masters
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) {
         let mut clients = Vec::new();
         for name in names {
             let client = match name {
-                // Far masters need patience: the default gives each 50 ms.
+                // Distant masters need a longer node timeout: the default is 50 ms.
                 Name::Classic | Name::Fenced | Name::Default => Contender::Quorate(
                     settings(name, &at.urls)
                         .node_timeout(Duration::from_millis(2 * slowest + 50))

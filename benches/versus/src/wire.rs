@@ -1,11 +1,10 @@
-//! The wire floor: the same protocol as the floor with hand-written RESP over plain TCP.
+//! The hand-written baseline: the same protocol with hand-written RESP over plain TCP.
 //!
-//! One task per connection drains a queue and writes what has gathered in one write. It shows
-//! what is left when the client library costs next to nothing, and it knows exactly the replies
-//! that the two commands get.
+//! One task per connection drains a queue and sends everything queued in one write. It shows the cost that remains when
+//! the client library costs next to nothing; it supports exactly the replies of the two commands.
 //!
-//! With `quorate`'s own scripts in place of the two it shows the least that the default setting can cost on these
-//! servers: what is above that is the library's.
+//! With `quorate`'s own scripts in place of the two commands, it shows the least that the default settings can cost on
+//! these servers. Any cost above that is the library's.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -26,19 +25,19 @@ use crate::floor::{RELEASE, fresh_token};
 pub(crate) struct Wire {
     lines: Vec<Arc<Line>>,
     quorum: usize,
-    /// The script that takes the lock; none for `SET NX PX`.
+    /// The script that acquires the lock; `None` for `SET NX PX`.
     acquire: Option<String>,
     release: String,
 }
 
-/// What `quorate` asks for in its default setting.
+/// The commands that `quorate` sends with its default settings.
 pub(crate) struct Asked {
     acquire: String,
     release: String,
 }
 
 impl Asked {
-    /// Looks on at the first of these masters while a client connects.
+    /// Records the commands at the first of these masters while a client connects.
     pub(crate) async fn by<T>(addresses: &[SocketAddr], connect: impl Future<Output = T>) -> Self {
         let connection = || Connection::tcp(addresses[0], PATIENCE).expect("connected");
         let mut monitor = connection();
@@ -72,7 +71,7 @@ impl Asked {
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What stood there before it was quoted.
+/// The text before it was quoted.
 fn plain(quoted: &str) -> String {
     let mut text = String::with_capacity(quoted.len());
     let mut chars = quoted.chars();
@@ -91,7 +90,7 @@ fn plain(quoted: &str) -> String {
     text
 }
 
-/// What callers and the task of one connection share.
+/// The state that callers share with the task of one connection.
 #[derive(Default)]
 struct Line {
     queue: Mutex<Queue>,
@@ -105,7 +104,7 @@ struct Queue {
     rounds: Vec<Arc<Round>>,
 }
 
-/// One fan-out: answers in the lower half, those that said yes in the upper.
+/// One request to all masters: the number of answers in the lower half, that of positive ones in the upper.
 struct Round {
     votes: AtomicUsize,
     quorum: usize,
@@ -163,7 +162,7 @@ impl Wire {
         }
     }
 
-    /// The value under which the lock is held, if a majority granted it.
+    /// The value of the lock, if a majority granted it.
     pub(crate) async fn acquire(&self, resource: &str, ttl: Duration) -> Option<String> {
         let token = fresh_token();
         let ttl = ttl.as_millis().to_string();
@@ -182,7 +181,7 @@ impl Wire {
         None
     }
 
-    /// Gives it back; whether a majority has let go.
+    /// Releases the lock. Returns whether a majority deleted the key.
     pub(crate) async fn release(&self, resource: &str, token: &str) -> bool {
         self.ask(&encode(&["EVALSHA", &self.release, "1", resource, token]))
             .await
@@ -247,7 +246,7 @@ async fn load(stream: &TcpStream, source: &str) -> io::Result<String> {
     }
 }
 
-/// The task of one connection; ends with its `Wire`, or with the connection.
+/// The task of one connection; it ends with its `Wire`, or with the connection.
 async fn serve(stream: TcpStream, line: Arc<Line>) {
     let mut sending: Vec<u8> = Vec::new();
     let mut sent = 0;
@@ -260,7 +259,7 @@ async fn serve(stream: TcpStream, line: Arc<Line>) {
         if line.closed.load(Ordering::Acquire) {
             return Poll::Ready(());
         }
-        // Out: what has gathered goes in one write.
+        // Sending: everything queued goes out in one write.
         loop {
             if sent == sending.len() {
                 sending.clear();
@@ -284,7 +283,7 @@ async fn serve(stream: TcpStream, line: Arc<Line>) {
                 Err(_) => return Poll::Ready(()),
             }
         }
-        // In: every reply here is one line.
+        // Receiving: every reply here is one line.
         while stream.poll_read_ready(cx).is_ready() {
             match stream.try_read(&mut received[filled..]) {
                 Ok(0) => return Poll::Ready(()),

@@ -1,4 +1,4 @@
-//! Real runs of the program, and what came of them.
+//! Real runs of the program, and their results.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -13,7 +13,7 @@ use quorate_chaos::faults::Kind;
 use quorate_chaos::report::Summary;
 use rustix::fs::{FlockOperation, flock};
 
-/// Holds off the other runs of this file, also those in other processes.
+/// Waits for its turn among all runs, including those in other processes.
 fn turn() -> File {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("chaos.turn");
     let file = File::create(path).expect("a file to lock");
@@ -44,8 +44,8 @@ impl Run {
         }
     }
 
-    /// The same for longer and longer until it has seen enough: a busy machine gets less done in the
-    /// same time, and what nobody could do is not looked at.
+    /// Runs longer and longer until enough was checked: a busy machine does less in the same time, and an event that
+    /// did not happen cannot be checked.
     pub(crate) fn until(
         name: &str,
         args: &str,

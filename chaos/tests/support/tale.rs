@@ -9,7 +9,7 @@ use quorate_chaos::scenario::Scenario;
 
 pub(crate) const MS: u64 = 1_000_000;
 
-/// A history in the making; times are milliseconds.
+/// A history under construction; times are in milliseconds.
 #[derive(Clone, Default)]
 pub(crate) struct Tale(pub(crate) Vec<Entry>);
 
@@ -20,7 +20,7 @@ impl Tale {
         self
     }
 
-    /// A fault that lands as soon as it is injected.
+    /// A fault with an effect as soon as it is injected.
     pub(crate) fn fault(self, kind: &str, master: &str, from: u64, to: u64) -> Self {
         let inject = Event::Inject {
             fault: 0,
@@ -38,7 +38,7 @@ impl Tale {
         )
     }
 
-    /// What a checker says of it, and how many violations it sees.
+    /// A checker's verdict, and the number of violations it finds.
     pub(crate) fn found_by(self, checker: &str, scenario: &Scenario) -> (Verdict, usize) {
         let findings = check(scenario, &History::new(self.0));
         let finding = findings.by(checker).expect("a checker of that name");
@@ -46,7 +46,7 @@ impl Tale {
     }
 }
 
-/// "file" is wanted.
+/// An attempt on "file" begins.
 pub(crate) fn wait(op: u64) -> Event {
     Event::Wait {
         op,

@@ -1,4 +1,4 @@
-//! Many tasks at once: readers beside writers, permits, takers of one quota.
+//! Many concurrent tasks: readers and writers, permits, takers of one quota.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use super::figure::Figure;
 use crate::contender::{Addresses, Name, settings};
 use crate::goal::Bound;
 
-/// What a task does again and again; says for how long it held, if it did.
+/// The operation that a task repeats; it returns how long it held the lock, if it did.
 type Once = Arc<dyn Fn(usize) -> Pin<Box<dyn Future<Output = Duration> + Send>> + Send + Sync>;
 
-/// What a crowd came to.
+/// The result of many concurrent tasks.
 struct Seen {
-    /// Times of one cycle, hold included, in nanoseconds, in order.
+    /// The durations of single cycles, including the hold, sorted, in nanoseconds.
     cycles: Vec<u64>,
     per_second: f64,
-    /// How long a hold lasted on average.
+    /// The average duration of a hold.
     hold: Duration,
     most: usize,
     fewest: usize,
@@ -31,7 +31,7 @@ impl Seen {
     }
 }
 
-/// So many tasks do it for as long as `time`.
+/// Runs the operation in this number of tasks for `time`.
 async fn crowd(tasks: usize, time: Duration, once: &Once) -> Seen {
     let started = Instant::now();
     let mut running = tokio::task::JoinSet::new();
@@ -63,7 +63,7 @@ async fn crowd(tasks: usize, time: Duration, once: &Once) -> Seen {
     }
 }
 
-/// Takes what `ask` names, holds it for so long, and gives it back.
+/// Acquires what `ask` names, holds it for a fixed time, and releases it.
 fn holding(
     redlock: &Redlock,
     hold: Duration,
@@ -102,7 +102,7 @@ fn own(redlock: &Redlock, task: usize) -> LockRequest<'_> {
 
 const AT_ONCE: Duration = Duration::ZERO;
 
-/// Everything that takes turns.
+/// The operations that take turns.
 struct Crowds {
     readers: Once,
     writers: Once,
@@ -145,7 +145,7 @@ impl Crowds {
         seen.read_ms.push(readers.hold.as_secs_f64() * 1e3);
         seen.write_ms.push(writers.hold.as_secs_f64() * 1e3);
 
-        // In short turns: both are had in the same moments.
+        // In short turns, so that both are measured under the same load.
         let turns = 4;
         let (mut permits, mut locks) = (Vec::new(), Vec::new());
         for _ in 0..turns {
@@ -165,7 +165,7 @@ impl Crowds {
         let takers = crowd(64, short, &self.takers).await;
         let lock = crowd(1, short / 2, &self.own_locks).await.p50();
         let take = crowd(1, short / 2, &self.takers).await.p50();
-        // One after the other each needs a hand-over, and what it does while it holds the lock.
+        // Under contention each take needs a hand-over, plus its work while it holds the lock.
         let beyond = (take - lock).max(0.0) / 1e9;
         let allowed = 1.0 / (1.0 / one.per_second + beyond);
         seen.takers.push(takers.per_second / allowed);
@@ -173,7 +173,7 @@ impl Crowds {
     }
 }
 
-/// One value of each round.
+/// One value per round.
 #[derive(Default)]
 struct Rounds {
     readers: Vec<f64>,
@@ -187,7 +187,7 @@ struct Rounds {
     takes: Vec<f64>,
 }
 
-/// Measures all of them.
+/// Measures all operations.
 pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
     let crowds = Crowds::new(at).await;
     crowds.round(&mut Rounds::default()).await;

@@ -1,4 +1,4 @@
-//! One client, one cycle after the other: the kinds in turn with the plain lock.
+//! One client, one cycle after the other: each kind of lock in turn with the plain lock.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -11,23 +11,23 @@ use super::figure::Figure;
 use crate::contender::{Addresses, Name, settings};
 use crate::goal::Bound;
 
-/// How many cycles a turn has.
+/// The number of cycles per turn.
 const CYCLES: usize = 60;
 
-/// How many local holds a turn has: each is far below a microsecond.
+/// The number of local holds per turn; each takes far less than a microsecond.
 const LOCAL: usize = 2_000;
 
-/// What takes turns.
+/// The operations that take turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     /// The plain lock.
     Plain,
-    /// So many resources in one lock.
+    /// One lock on this number of resources.
     Together(usize),
-    /// So many locks, taken one after the other and held together.
+    /// This number of locks, acquired one after the other and held together.
     InTurn(usize),
     Reader,
-    /// Another hold of an owner that holds already, by another client.
+    /// Another hold of an owner that already holds the lock, by another client.
     Further,
     Take,
 }
@@ -43,21 +43,21 @@ const ALL: [Work; 8] = [
     Work::Take,
 ];
 
-/// What came of all turns of one work.
+/// The results of all turns of one operation.
 #[derive(Default)]
 struct Turns {
-    /// Medians of each round, in nanoseconds.
+    /// The median of each round, in nanoseconds.
     cycle: Vec<f64>,
     acquire: Vec<f64>,
-    /// Commands that a cycle sent, of all masters together.
+    /// Commands sent per cycle, to all masters together.
     sent: f64,
 }
 
-/// A client, and what is held all the while.
+/// A client, and the locks that are held throughout.
 struct Bench {
     redlock: Redlock,
     quota: Quota,
-    /// The owner as this client knows it, and as another does who holds already.
+    /// The owner's handle in this client, and in the client that already holds the lock.
     owner: Owner,
     local: Owner,
     held: OwnedGuard,
@@ -83,8 +83,8 @@ impl Bench {
         }
     }
 
-    /// One turn of a work. Where it is `counted`, all masters have answered before anything is given back: an acquire
-    /// that is still on its way to the last of them by then is not sent at all.
+    /// One turn of an operation. If it is `counted`, all masters have answered before the release. Otherwise, a request
+    /// that is still queued for the slowest master would not be sent at all, and would not be counted.
     async fn turn(&self, work: Work, counted: bool) -> Samples {
         let settled = async || {
             if counted {
@@ -149,7 +149,7 @@ impl Bench {
         Some(guards)
     }
 
-    /// What one more hold of a local owner takes, in microseconds.
+    /// The time of one more hold by a local owner, in microseconds.
     async fn local_hold(&self) -> f64 {
         let started = Instant::now();
         for _ in 0..LOCAL {
@@ -166,14 +166,14 @@ async fn release_all(guards: Vec<LockGuard>) {
     }
 }
 
-/// Measures all of them.
+/// Measures all operations.
 pub(super) async fn measure(masters: &Masters, at: &Addresses, rounds: usize) -> Vec<Figure> {
     let bench = Bench::new(at).await;
     let mut seen: [Turns; ALL.len()] = Default::default();
-    // What is loaded once is loaded, and what a cycle sends is counted.
+    // All scripts are loaded now, so the commands per cycle can be counted.
     for (work, seen) in ALL.into_iter().zip(&mut seen) {
         bench.turn(work, false).await;
-        // The least of some turns: what is held all the while is renewed meanwhile.
+        // The minimum of some turns, because locks held throughout are renewed in the meantime.
         let mut least = u64::MAX;
         for _ in 0..4 {
             bench.redlock.flush().await;

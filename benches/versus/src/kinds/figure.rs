@@ -1,4 +1,4 @@
-//! One figure of the table: what was measured in each round, and what is aimed at.
+//! One figure of the table: its values per round, and its goal.
 
 use quorate_testbed::measure::{Spread, number};
 use quorate_testbed::table::Table;
@@ -10,12 +10,12 @@ pub(super) struct Figure {
     what: String,
     goal: Option<Bound>,
     rounds: Spread,
-    /// Behind every number: `us`, `%`; nothing for a ratio.
+    /// Appended to every number: `us`, `%`; empty for a ratio.
     unit: &'static str,
 }
 
 impl Figure {
-    /// What came of each round, against a goal.
+    /// A figure with a goal.
     pub(super) fn new(
         what: impl Into<String>,
         goal: Bound,
@@ -29,7 +29,7 @@ impl Figure {
         }
     }
 
-    /// One that is merely stated.
+    /// A figure without a goal.
     pub(super) fn stated(
         what: impl Into<String>,
         unit: &'static str,
@@ -43,7 +43,7 @@ impl Figure {
         }
     }
 
-    /// The same, with a unit.
+    /// The same figure, with a unit.
     pub(super) fn in_unit(self, unit: &'static str) -> Self {
         Self { unit, ..self }
     }
@@ -78,7 +78,7 @@ impl Figure {
     }
 }
 
-/// All of them, one below the other.
+/// All figures as one table.
 pub(super) fn table(figures: &[Figure]) -> Table {
     let mut table = Table::new(["figure", "goal", "median", "[rounds]", ""]);
     for figure in figures {
@@ -99,7 +99,7 @@ fn a_goal_is_met_by_the_median_of_the_rounds_and_not_by_its_best() {
         figure.row(),
         ["rate", "at least 20 /s", "21.0 /s", "[19.0-30.0]", "met"]
     );
-    // What was not measured has not met its goal.
+    // A figure that was not measured has not met its goal.
     assert_eq!(Figure::new("x", Bound::Most(1.0), []).verdict(), "MISSED");
     assert_eq!(Figure::stated("x", "B", [7.0]).verdict(), "stated");
 }

@@ -1,4 +1,4 @@
-//! Many locks held, with a note each and without: memory, and the masters' time.
+//! Many held locks, with and without notes: memory, and the masters' processor time.
 
 use quorate_testbed::Masters;
 
@@ -6,11 +6,11 @@ use super::figure::Figure;
 use crate::contender::Name;
 use crate::held::{Hold, Row};
 
-/// How often each way takes its turn, and for how long it is watched: three renewals.
+/// The number of turns of each variant, and how long each is measured: three renewals.
 const ROUNDS: usize = 2;
 const SECONDS: u64 = 10;
 
-/// Measures both.
+/// Measures both variants.
 pub(super) fn measure(masters: &Masters, count: usize) -> Vec<Figure> {
     let turn = |notes| {
         let hold = Hold {

@@ -1,7 +1,7 @@
-//! What each kind of lock costs beside the plain one, and whether its goal is met: one run, one table.
+//! The cost of each kind of lock compared with the plain one, and whether its goal is met: one run, one table.
 //!
-//! Whatever is compared takes turns within a round, and a figure is the median of the rounds' ratios:
-//! neighbours on the machine come and go, and absolute times with them.
+//! The compared operations take turns within a round, and a figure is the median of the rounds' ratios. Ratios are less
+//! affected by other load on the machine than absolute times.
 
 mod crowd;
 mod cycles;
@@ -19,10 +19,10 @@ use crate::versus::runtime;
 /// Arguments of `kinds`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How many rounds of single cycles; crowds have a fifth of them
+    /// How many rounds of single cycles; concurrent tasks have a fifth of them
     #[arg(long, default_value_t = 25)]
     rounds: usize,
-    /// Which parts; all of them if none is named
+    /// Which parts [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Part>,
     /// How many locks are held for the last part
@@ -37,13 +37,13 @@ enum Part {
     Cycles,
     /// Many tasks at once
     Crowds,
-    /// From a new leader's grant to the observer
+    /// From a new leader's grant to the notification of a follower
     Observing,
-    /// Many locks held, with notes and without
+    /// Many held locks, with and without notes
     Held,
 }
 
-/// Runs and prints.
+/// Runs the measurement and prints it.
 pub(crate) fn run(args: &Args) {
     let wanted = |part| args.only.is_empty() || args.only.contains(&part);
     let crowds = (args.rounds / 5).max(1);

@@ -1,4 +1,4 @@
-//! From a new leader's grant to who observes.
+//! From a new leader's grant to the notification of a follower.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::figure::Figure;
 use crate::contender::{Addresses, Name, settings};
 use crate::goal::Bound;
 
-/// New leaders in one round: with wake-ups, and without, where each takes a look's time.
+/// New leaders in one round: with wake-ups, and without, where each notification waits for the next poll.
 const LEADERS: [usize; 2] = [200, 8];
 
 const TTL: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ fn client(at: &Addresses, wakes: bool) -> Redlock {
     settings.build().expect("good settings")
 }
 
-/// Two candidates who lead in turn.
+/// Two candidates that lead in turn.
 struct Candidates {
     elections: [Election; 2],
     leads: Option<Leadership>,
@@ -41,7 +41,7 @@ impl Candidates {
         }
     }
 
-    /// The other one leads from now on; says under which term and since when.
+    /// The other candidate leads from now on; returns its term and the start.
     async fn next(&mut self) -> (u64, Instant) {
         let election = self.elections[self.turn % 2].clone();
         self.turn += 1;
@@ -50,7 +50,7 @@ impl Candidates {
             (leads, Instant::now())
         });
         if let Some(leads) = self.leads.take() {
-            // It stands in line by then.
+            // By then it is queued.
             tokio::time::sleep(Duration::from_millis(3)).await;
             leads.resign().await;
         }
@@ -61,13 +61,13 @@ impl Candidates {
     }
 }
 
-/// The terms that an observer hears of, and when.
+/// The terms that a follower is notified of, with the time.
 fn observe(at: &Addresses, wakes: bool, name: &str) -> UnboundedReceiver<(u64, Instant)> {
     let (sender, heard) = tokio::sync::mpsc::unbounded_channel();
     let observed = client(at, wakes).election(name).observe();
     let mut observed = observed.expect("a good name");
     tokio::spawn(async move {
-        // Until nobody listens any more.
+        // Until the receiver is dropped.
         while !sender.is_closed() {
             let leader = observed.next().await;
             let now = Instant::now();
@@ -77,7 +77,7 @@ fn observe(at: &Addresses, wakes: bool, name: &str) -> UnboundedReceiver<(u64, I
     heard
 }
 
-/// One observer and two candidates.
+/// One follower and two candidates.
 struct Watched {
     candidates: Candidates,
     heard: UnboundedReceiver<(u64, Instant)>,
@@ -91,7 +91,7 @@ impl Watched {
         }
     }
 
-    /// The p99 of how long the observer took to hear of so many new leaders, in milliseconds.
+    /// The p99 of the time until the follower is notified, over this number of new leaders, in milliseconds.
     async fn p99(&mut self, leaders: usize) -> f64 {
         let mut delays = Vec::with_capacity(leaders);
         for _ in 0..leaders {
@@ -109,7 +109,7 @@ impl Watched {
     }
 }
 
-/// Measures both.
+/// Measures both variants.
 pub(super) async fn measure(at: &Addresses, rounds: usize) -> Vec<Figure> {
     let mut woken = Watched::new(at, true, "observed:woken");
     let mut alone = Watched::new(at, false, "observed:alone");
