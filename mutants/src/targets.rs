@@ -44,7 +44,11 @@ const DECIDING: &[&str] = &[
     "src/node/redis/deletion.rs",
     "src/node/redis/raised.rs",
     "src/node/redis/resp.rs",
-    "src/node/redis/wire.rs",
+    "src/node/redis/script.rs",
+    "src/node/redis/loaded.rs",
+    "src/node/redis/encode.rs",
+    "src/node/redis/decode.rs",
+    "src/node/redis/refusal.rs",
     "src/scripts/**/*.lua",
 ];
 

@@ -10,9 +10,9 @@ use tokio::time::{Instant as Tick, Sleep};
 
 use super::dial::dial;
 use super::link::{Link, Stage};
+use super::refusal::down;
 use super::shared::Shared;
 use super::socket::Socket;
-use super::wire::down;
 use crate::node::Fault;
 use crate::protocol::instant::Instant;
 

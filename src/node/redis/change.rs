@@ -3,9 +3,10 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::conversation::Conversation;
+use super::refusal::{down, server_fault};
 use super::resp::{Command, Value};
+use super::script::with_parts;
 use super::shared::Shared;
-use super::wire::{down, server_fault, with_parts};
 use crate::keys::{self, Family, MASTERS};
 use crate::node::Fault;
 use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, ClientSeen, Counter, OPERATOR};

@@ -6,10 +6,10 @@ use std::task::Poll;
 use super::buffers::{Input, Output};
 use super::dial::dial;
 use super::handshake::{Handshake, Negotiated, Step, hello, hello_answer};
+use super::refusal::down;
 use super::resp::Value;
 use super::shared::Shared;
 use super::socket::Socket;
-use super::wire::down;
 use crate::node::Fault;
 use crate::protocol::instant::Instant;
 

@@ -11,9 +11,9 @@ use redis::ConnectionAddr;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream};
 
+use super::refusal::down;
 use super::shared::Shared;
 use super::socket::Socket;
-use super::wire::down;
 use crate::node::Fault;
 
 /// How long one address of a name may be silent before the next is tried beside it. Half a second is

@@ -9,10 +9,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::deletion::Deletion;
+use super::loaded::Scripts;
 use super::many::least_acquires;
+use super::refusal::{not_admitted, server_fault};
 use super::resp::{Command, Value};
 use super::shared::Shared;
-use super::wire::{Scripts, not_admitted, server_fault};
 use crate::keys::{MASTERS, WAKE};
 use crate::node::Fault;
 use crate::node::actor::trust::Memory;

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use super::conversation::Conversation;
 use super::needs::{MissingRight, Names, Need, needs, purposes};
+use super::refusal::down;
 use super::resp::{Command, Value};
 use super::shared::Shared;
-use super::wire::down;
 use crate::keys::WAKE;
 use crate::node::Fault;
 use crate::node::Scope;

@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use super::decode::{NoAnswer, acquired, counter};
+use super::encode::millis;
+use super::loaded::Scripts;
+use super::refusal::refused;
 use super::resp::Value;
 use super::runs::{Kind, Member, Placed};
-use super::wire::{NoAnswer, Script, Scripts, acquired, counter, millis, refused};
+use super::script::Script;
 use crate::node::actor::mailbox::Queued;
 use crate::node::{Answer, Claim, Fairness, Fault, Request};
 

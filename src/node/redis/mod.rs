@@ -9,23 +9,27 @@ mod address;
 mod buffers;
 mod change;
 mod conversation;
+mod decode;
 mod deletion;
 mod dial;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod driver;
+mod encode;
 mod handshake;
 mod inspect;
 mod link;
+mod loaded;
 mod lookup;
 mod many;
 pub(crate) mod needs;
 mod online;
 mod raised;
+mod refusal;
 mod resp;
 mod runs;
+mod script;
 mod shared;
 mod socket;
-mod wire;
 
 pub(crate) use address::{Address, MasterSource};
 pub(crate) use shared::NodeOptions;

@@ -544,7 +544,7 @@ mod tests {
     use std::fmt::Write as _;
 
     use super::*;
-    use crate::node::redis::wire::sources;
+    use crate::node::redis::script::sources;
 
     /// What a user gets by the line on the page: all that is in use by default, and what operators ask.
     const DEFAULTS: [Purpose; 14] = [

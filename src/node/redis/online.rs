@@ -4,13 +4,15 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::buffers::Output;
+use super::decode::{NoAnswer, decode};
 use super::deletion::Deletion;
 use super::handshake::Negotiated;
+use super::loaded::Scripts;
 use super::many::{Each, decode_many};
+use super::refusal::{is_denied_key, is_noscript, not_admitted};
 use super::resp::{Command, Value};
 use super::runs::{Placed, Runs};
 use super::shared::Shared;
-use super::wire::{NoAnswer, Scripts, decode, is_denied_key, is_noscript, not_admitted};
 use crate::keys::{LEADER, MASTERS};
 use crate::node::actor::mailbox::Queued;
 use crate::node::actor::marks::Missed;

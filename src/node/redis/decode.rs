@@ -1,0 +1,391 @@
+//! Replies of the server as answers to requests.
+
+use std::time::Duration;
+
+use super::refusal::refused;
+use super::resp::Value;
+use super::script::Script;
+use crate::node::actor::trust::Memory;
+use crate::node::inspection::plain;
+use crate::node::{
+    Answer, Claim, Extended, Fairness, Fault, Hold, KeyState, Note, NoteItem, Permit, QueueInfo,
+    Request, StoredValue, Waiter,
+};
+
+/// Why a reply has no answer for its request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NoAnswer {
+    /// The master replied with an error.
+    Fault(Fault),
+    /// The reply cannot belong to this request. Later replies may then be off by one as well, so the connection must be
+    /// closed.
+    Odd(Fault),
+}
+
+impl NoAnswer {
+    pub(super) fn odd() -> Self {
+        Self::Odd(Fault::Server(
+            "a reply that does not fit the request".into(),
+        ))
+    }
+}
+
+/// The answer that a reply means for its request. `memory` decides whether a stored value is trusted.
+pub(super) fn decode(
+    request: &Request,
+    value: &Value<'_>,
+    memory: &Memory,
+) -> Result<Answer, NoAnswer> {
+    if let Value::Error(error) = value {
+        return Err(NoAnswer::Fault(refused(Script::of(request), error)));
+    }
+    Ok(match (request, value) {
+        (Request::Acquire { claim, .. }, value) => acquired(claim, value)?,
+        (Request::Confirm { .. } | Request::Read { .. }, Value::Int(0)) => Answer::NotOurs,
+        (Request::Confirm { .. }, Value::Int(1)) => Answer::Confirmed,
+        (Request::Confirm { claim, .. }, Value::Int(-1)) if claim.group().is_some() => {
+            Answer::NotAlone
+        }
+        (Request::Confirm { .. }, Value::Int(above)) => Answer::CounterAbove(counter(*above)?),
+        (Request::Release { claim, .. }, Value::Int(deleted @ 0..))
+            if usize::try_from(*deleted).is_ok_and(|deleted| deleted <= claim.keys().count()) =>
+        {
+            Answer::Released(*deleted > 0)
+        }
+        (Request::Extend { items }, Value::Bulk(said))
+            if said.len() == items.iter().map(|item| item.claim.keys().count()).sum() =>
+        {
+            let said = said.iter().copied().map(extended).collect::<Option<_>>();
+            Answer::Extended(said.ok_or_else(NoAnswer::odd)?)
+        }
+        (Request::Extend { items }, Value::Array(said))
+            if said.len() == items.iter().map(|item| item.claim.keys().count()).sum() =>
+        {
+            let each = |said: &Value<'_>| match said {
+                Value::Bulk([digit]) => extended(*digit),
+                Value::Error(error) => Some(Extended::Unknown(refused(Script::of(request), error))),
+                _ => None,
+            };
+            let said = said.iter().map(each).collect::<Option<_>>();
+            Answer::Extended(said.ok_or_else(NoAnswer::odd)?)
+        }
+        (Request::Look { .. } | Request::Break { .. }, Value::Array(state)) => {
+            Answer::State(key_state(state).ok_or_else(NoAnswer::odd)?)
+        }
+        (Request::Read { .. }, Value::Array(found)) => {
+            let run = memory.run.clone();
+            let stored = stored(found, memory)?;
+            Answer::Value { run, stored }
+        }
+        (Request::Write { .. }, Value::Int(1)) => {
+            let run = memory.run.clone();
+            Answer::Written { run }
+        }
+        (Request::Read { .. } | Request::Write { .. }, Value::Int(above)) => {
+            Answer::CounterAbove(counter(*above)?)
+        }
+        (Request::Note { items }, Value::Bulk(said)) => {
+            noted(items, said).ok_or_else(NoAnswer::odd)?
+        }
+        (Request::List { .. }, Value::Array(page)) => listed(page).ok_or_else(NoAnswer::odd)?,
+        (Request::Watch { .. }, Value::Push(_)) => Answer::Watching,
+        _ => return Err(NoAnswer::odd()),
+    })
+}
+
+/// The answer to an acquire. Each kind of claim has its own form of reply.
+pub(super) fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
+    let in_line = matches!(claim.fairness(), Fairness::Fair(_));
+    if let Some(permit) = claim.permit() {
+        return permitted(permit, value);
+    }
+    if claim.group().is_some() {
+        return claimed(value);
+    }
+    match value {
+        Value::Int(granted) if claim.fenced() || in_line => {
+            let counter = Some(counter(*granted)?);
+            return Ok(Answer::Granted { counter });
+        }
+        Value::Array(refused) if in_line => {
+            if let [
+                ttl @ Value::Int(_),
+                Value::Int(_),
+                Value::Int(_),
+                Value::Bulk(_),
+                // The holder's note, if there is one.
+                ..,
+            ] = &refused[..]
+                && refused.len() <= 5
+            {
+                let (ttl_left, line) = (as_millis(ttl), Some(Box::new(line(refused))));
+                return Ok(Answer::Refused { ttl_left, line });
+            }
+        }
+        Value::Array(refused) if claim.fenced() => {
+            if let [ttl @ Value::Int(_), Value::Int(_)] = &refused[..] {
+                let (ttl_left, line) = (as_millis(ttl), None);
+                return Ok(Answer::Refused { ttl_left, line });
+            }
+        }
+        Value::Simple(b"OK") if !claim.fenced() && !in_line => {
+            return Ok(Answer::Granted { counter: None });
+        }
+        Value::Nil if !claim.fenced() && !in_line => {
+            let (ttl_left, line) = (None, None);
+            return Ok(Answer::Refused { ttl_left, line });
+        }
+        _ => {}
+    }
+    Err(NoAnswer::odd())
+}
+
+/// The answer to an acquire of a semaphore's slot.
+fn permitted(permit: &Permit, value: &Value<'_>) -> Result<Answer, NoAnswer> {
+    match value {
+        Value::Int(granted) => {
+            let counter = Some(counter(*granted)?);
+            Ok(Answer::Granted { counter })
+        }
+        Value::Array(refused) => {
+            let [
+                Value::Bulk(free),
+                ttl @ Value::Int(_),
+                Value::Int(ahead @ 0..),
+                Value::Int(ticket @ 0..),
+            ] = &refused[..]
+            else {
+                return Err(NoAnswer::odd());
+            };
+            let line = QueueInfo {
+                ahead: ahead.unsigned_abs(),
+                ticket: ticket.unsigned_abs(),
+                holder: None,
+                free: free_slots(permit, free).ok_or_else(NoAnswer::odd)?,
+                note: None,
+            };
+            let (ttl_left, line) = (as_millis(ttl), Some(Box::new(line)));
+            Ok(Answer::Refused { ttl_left, line })
+        }
+        _ => Err(NoAnswer::odd()),
+    }
+}
+
+/// The free slots as bits, from one digit for each slot.
+fn free_slots(permit: &Permit, digits: &[u8]) -> Option<u64> {
+    if digits.len() != usize::from(permit.permits()) {
+        return None;
+    }
+    let bit = |(slot, digit): (usize, &u8)| match digit {
+        b'0' => Some(0),
+        b'1' => 1_u64.checked_shl(u32::try_from(slot).ok()?),
+        _ => None,
+    };
+    digits.iter().enumerate().map(bit).sum()
+}
+
+/// The answer to an acquire of a group.
+fn claimed(value: &Value<'_>) -> Result<Answer, NoAnswer> {
+    match value {
+        Value::Int(granted) => {
+            let counter = Some(counter(*granted)?);
+            Ok(Answer::Granted { counter })
+        }
+        Value::Array(refused)
+            if matches!(
+                &refused[..],
+                [
+                    Value::Int(_),
+                    Value::Int(_),
+                    Value::Int(_),
+                    Value::Bulk(_),
+                    Value::Int(1..),
+                    // The holder's note, if there is one.
+                    ..
+                ]
+            ) && refused.len() <= 6 =>
+        {
+            let (ttl_left, line) = (as_millis(&refused[0]), Some(Box::new(line(refused))));
+            Ok(Answer::Refused { ttl_left, line })
+        }
+        _ => Err(NoAnswer::odd()),
+    }
+}
+
+/// The largest fencing counter. Lua numbers are doubles: above 2^53 two neighbours are the same number, and two holders would
+/// get the same token.
+const LARGEST_COUNTER: u64 = 1 << 53;
+
+/// A fencing counter from a reply. A number outside of 1 to 2^53 never becomes a token: no script of ours returns it, and the
+/// simulation found two clients with the same token when it was accepted.
+pub(super) fn counter(said: i64) -> Result<u64, NoAnswer> {
+    let counter = u64::try_from(said).ok();
+    let possible = counter.filter(|counter| (1..=LARGEST_COUNTER).contains(counter));
+    possible.ok_or_else(|| {
+        let why = format!("a fencing counter of {said}, which cannot be");
+        NoAnswer::Odd(Fault::Server(why.into()))
+    })
+}
+
+/// The value under a lock, stored as `NUMBER RUN BYTES`.
+fn stored(found: &[Value<'_>], memory: &Memory) -> Result<Option<StoredValue>, NoAnswer> {
+    let text = match found {
+        [Value::Nil] => return Ok(None),
+        [Value::Bulk(text)] => text,
+        _ => return Err(NoAnswer::odd()),
+    };
+    let mut parts = text.splitn(3, |byte| *byte == b' ');
+    let (Some(number), Some(run), Some(bytes)) = (parts.next(), parts.next(), parts.next()) else {
+        return Err(NoAnswer::odd());
+    };
+    let number = std::str::from_utf8(number).ok();
+    let number = number.and_then(|number| number.parse().ok());
+    Ok(Some(StoredValue {
+        number: counter(number.ok_or_else(NoAnswer::odd)?)?,
+        bytes: bytes.to_vec(),
+        vouched: memory.vouches_for(run),
+    }))
+}
+
+/// The answer to one extension, from the digit of EXTEND or KEEP.
+fn extended(digit: u8) -> Option<Extended> {
+    Some(match digit {
+        b'0' => Extended::NotOurs,
+        b'1' => Extended::Kept,
+        b'2' => Extended::Restored,
+        b'3' => Extended::Withdrawn,
+        b'4' => Extended::Unnoted,
+        b'5' => Extended::strange(),
+        _ => return None,
+    })
+}
+
+/// The state of the queue, from the refusal of an acquire in order.
+fn line(refused: &[Value<'_>]) -> QueueInfo {
+    let number = |index: usize| match refused.get(index) {
+        Some(Value::Int(number)) => u64::try_from(*number).unwrap_or(0),
+        _ => 0,
+    };
+    let holder = match refused.get(3) {
+        Some(Value::Bulk(value)) if !value.is_empty() => Some(value.to_vec()),
+        _ => None,
+    };
+    QueueInfo {
+        ahead: number(1),
+        ticket: number(2),
+        note: note(refused.get(4..).and_then(<[_]>::last), holder.as_deref()),
+        holder,
+        free: 0,
+    }
+}
+
+/// The note next to a lock, if `holder` wrote it.
+fn note(note: Option<&Value<'_>>, holder: Option<&[u8]>) -> Option<Note> {
+    match note {
+        Some(Value::Bulk(note)) => Note::read(note, holder?),
+        _ => None,
+    }
+}
+
+/// Which notes were written. A lock on several keys counts as noted only if all its notes were written.
+fn noted(items: &[NoteItem], mut said: &[u8]) -> Option<Answer> {
+    let mut written = Vec::with_capacity(items.len());
+    for item in items {
+        let (digits, rest) = said.split_at_checked(item.claim.keys().count())?;
+        written.push(digits.iter().all(|digit| *digit == b'1'));
+        said = rest;
+    }
+    said.is_empty().then_some(Answer::Noted(written))
+}
+
+/// One page of keys, and the cursor of the next page.
+fn listed(page: &[Value<'_>]) -> Option<Answer> {
+    let [cursor, Value::Array(keys)] = page else {
+        return None;
+    };
+    let cursor = std::str::from_utf8(cursor.text()?).ok()?.parse().ok()?;
+    let keys = keys.iter().map(|key| Some(key.text()?.to_vec()));
+    Some(Answer::Keys {
+        cursor,
+        keys: keys.collect::<Option<_>>()?,
+    })
+}
+
+/// The state of a lock, from the reply to LOOK or BREAK.
+fn key_state(state: &[Value<'_>]) -> Option<KeyState> {
+    let (holder, ttl, counter, line, lives, said) = match state {
+        [
+            holder,
+            ttl,
+            counter,
+            Value::Array(line),
+            Value::Array(lives),
+            said @ ..,
+        ] => (holder, ttl, counter, &line[..], &lives[..], said),
+        // BREAK returns no queue.
+        [holder, ttl, counter, said @ ..] => (holder, ttl, counter, &[][..], &[][..], said),
+        _ => return None,
+    };
+    if said.len() > 1 {
+        return None;
+    }
+    let text = |value: &Value<'_>| match value {
+        Value::Nil => Some(None),
+        Value::Bulk(bytes) => Some(Some(bytes.to_vec())),
+        _ => None,
+    };
+    let (holder, counter) = (text(holder)?, text(counter)?);
+    let holds = match said.first() {
+        Some(Value::Array(said)) => said.chunks(3).map(hold).collect::<Option<_>>()?,
+        _ => Vec::new(),
+    };
+    Some(KeyState {
+        note: note(said.first(), holder.as_deref()),
+        term: said.first().and_then(|said| term(said, holder.as_deref())),
+        holds,
+        holder,
+        ttl_left: as_millis(ttl),
+        counter: counter.and_then(|text| std::str::from_utf8(&text).ok()?.parse().ok()),
+        queue: line.iter().zip(lives).map(waiter).collect::<Option<_>>()?,
+    })
+}
+
+/// The term of an elected holder, from its note.
+fn term(said: &Value<'_>, holder: Option<&[u8]>) -> Option<u64> {
+    match said {
+        Value::Bulk(note) => Note::term(note, holder?),
+        _ => None,
+    }
+}
+
+/// One hold of a class: its value, the time that is left, and its note.
+fn hold(said: &[Value<'_>]) -> Option<Hold> {
+    let [Value::Bulk(value), lives @ Value::Int(_), said] = said else {
+        return None;
+    };
+    Some(Hold {
+        value: value.to_vec(),
+        lives: as_millis(lives).unwrap_or_default(),
+        note: note(Some(said), Some(value)),
+    })
+}
+
+/// One queued waiter, and how long it keeps its place without another heartbeat.
+fn waiter((id, lives): (&Value<'_>, &Value<'_>)) -> Option<Waiter> {
+    let id = String::from_utf8_lossy(id.text()?).into_owned();
+    Some(Waiter::new(
+        plain(&id),
+        as_millis(lives).unwrap_or_default(),
+    ))
+}
+
+/// The reply to PTTL; `None` if it is negative, which means no key or no expiry.
+fn as_millis(value: &Value<'_>) -> Option<Duration> {
+    match value {
+        Value::Int(ms) => u64::try_from(*ms).ok().map(Duration::from_millis),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::node::Token;
+
+fn memory() -> Memory {
+    Memory::of(Some("run"), false)
+}
+
+#[test]
+fn a_value_is_read_as_it_stands_and_nothing_else_is_taken_for_one() {
+    let claim = Arc::new(Claim::new("", b"job", Token::from_bytes([1; 16]), true));
+    let read = Request::Read { claim, token: 9 };
+    let said = |text: &[u8]| decode(&read, &Value::Array(vec![Value::Bulk(text)]), &memory());
+    let value = |number, bytes: &[u8], vouched| {
+        let bytes = bytes.to_vec();
+        let stored = Some(StoredValue {
+            number,
+            bytes,
+            vouched,
+        });
+        let run = memory().run;
+        Ok(Answer::Value { run, stored })
+    };
+    assert_eq!(said(b"7 run quota 3"), value(7, b"quota 3", true));
+    assert_eq!(said(b"7 old \xff \r\n"), value(7, b"\xff \r\n", false));
+    assert_eq!(said(b"7 run "), value(7, b"", true));
+    for odd in [
+        &b""[..],
+        b"7",
+        b"7 run",
+        b"x run y",
+        b"0 run y",
+        b"-7 run y",
+    ] {
+        assert!(matches!(said(odd), Err(NoAnswer::Odd(_))), "{odd:?}");
+    }
+    let nothing = decode(&read, &Value::Array(vec![Value::Nil]), &memory());
+    let run = memory().run;
+    let stored = None;
+    assert_eq!(nothing, Ok(Answer::Value { run, stored }));
+}
+
+fn claims() -> [Request; 3] {
+    let claim = |fenced, order| {
+        let claim = Claim::new("", b"job", Token::from_bytes([1; 16]), fenced);
+        Request::Acquire {
+            claim: Arc::new(claim.with_fairness(order)),
+            ttl: Duration::from_secs(1),
+            proposal: 7,
+        }
+    };
+    [
+        claim(false, Fairness::Unordered),
+        claim(true, Fairness::Unordered),
+        claim(true, Fairness::Fair(None)),
+    ]
+}
+
+#[test]
+fn a_counter_that_cannot_be_is_no_answer_and_not_a_token() {
+    let [_, fenced, fair] = claims();
+    for request in [&fenced, &fair] {
+        for odd in [0, -1, (1 << 53) + 1, i64::MAX, i64::MIN] {
+            let said = decode(request, &Value::Int(odd), &memory());
+            assert!(matches!(said, Err(NoAnswer::Odd(_))), "{odd}: {said:?}");
+        }
+        for counter in [1, 1 << 53] {
+            let said = decode(request, &Value::Int(counter), &memory());
+            let counter = Some(counter.unsigned_abs());
+            assert_eq!(said, Ok(Answer::Granted { counter }));
+        }
+    }
+}
+
+#[test]
+fn the_answer_to_another_question_is_no_answer() {
+    let [classic, fenced, fair] = claims();
+    let error = Value::Error(b"ERR");
+    let (ok, text) = (Value::Simple(b"OK"), Value::Bulk(b"1"));
+    let two = Value::Array(vec![Value::Int(5), Value::Int(6)]);
+    let four = Value::Array(vec![
+        Value::Int(5),
+        Value::Int(0),
+        Value::Int(1),
+        Value::Bulk(b"x"),
+    ]);
+    let nested = Value::Array(vec![Value::Int(5), error.clone()]);
+    let key: Arc<[u8]> = b"job".as_slice().into();
+    let look = Request::Look { key };
+    for (request, wrong) in [
+        (&classic, vec![&Value::Int(1), &text, &two, &nested]),
+        (&fenced, vec![&Value::Nil, &ok, &text, &four, &nested]),
+        (&fair, vec![&Value::Nil, &ok, &text, &two, &nested]),
+        (&look, vec![&Value::Nil, &ok, &Value::Int(1), &two, &four]),
+    ] {
+        for value in wrong {
+            let said = decode(request, value, &memory());
+            assert_eq!(said, Err(NoAnswer::odd()), "{request:?}: {value:?}");
+        }
+        let said = decode(request, &error, &memory());
+        assert!(matches!(said, Err(NoAnswer::Fault(_))), "{said:?}");
+    }
+    for (request, right) in [(&classic, &Value::Nil), (&fenced, &two), (&fair, &four)] {
+        let said = decode(request, right, &memory());
+        assert!(matches!(said, Ok(Answer::Refused { .. })), "{said:?}");
+    }
+}
+
+#[test]
+fn refused_permit_needs_one_digit_of_each_slot_and_reads_them_as_bits() {
+    let permit = Permit::new(b"pool"[..].into(), 0, 3);
+    let refused = |free: &'static [u8]| {
+        let said = Value::Array(vec![
+            Value::Bulk(free),
+            Value::Int(250),
+            Value::Int(2),
+            Value::Int(7),
+        ]);
+        permitted(&permit, &said)
+    };
+    let line = QueueInfo {
+        ahead: 2,
+        ticket: 7,
+        holder: None,
+        free: 0b101,
+        note: None,
+    };
+    let ttl_left = Some(Duration::from_millis(250));
+    let line = Some(Box::new(line));
+    assert_eq!(refused(b"101"), Ok(Answer::Refused { ttl_left, line }));
+    for odd in [&b"10"[..], b"1010", b"1x1", b""] {
+        assert_eq!(refused(odd), Err(NoAnswer::odd()), "{odd:?}");
+    }
+}
+
+#[test]
+fn look_with_more_behind_it_than_one_note_is_no_answer() {
+    let key: Arc<[u8]> = b"job".as_slice().into();
+    let look = |said: &[Value<'static>]| {
+        let none = || Value::Array(Vec::new());
+        let mut state = vec![Value::Nil, Value::Int(-2), Value::Nil, none(), none()];
+        state.extend_from_slice(said);
+        let key = key.clone();
+        decode(&Request::Look { key }, &Value::Array(state), &memory())
+    };
+    assert!(matches!(look(&[]), Ok(Answer::State(_))));
+    assert!(matches!(look(&[Value::Nil]), Ok(Answer::State(_))));
+    assert_eq!(look(&[Value::Nil, Value::Nil]), Err(NoAnswer::odd()));
+}

@@ -1,0 +1,342 @@
+//! Requests as commands of the server.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use super::loaded::Scripts;
+use super::resp::Command;
+use super::script::{Script, has_groups};
+use crate::keys::{self, LEADER};
+use crate::node::note::dated;
+use crate::node::{
+    Claim, ExtendItem, Fairness, Group, Mode, NoteItem, Page, Permit, Request, ServerRun, Ticket,
+};
+
+impl Scripts {
+    /// Writes one request as one command. A value is stored with `run`, the run of the server.
+    pub(super) fn encode(&self, request: &Request, run: &ServerRun, out: &mut Vec<u8>) {
+        match request {
+            Request::Acquire {
+                claim,
+                ttl,
+                proposal,
+            } => self.acquire(claim, *ttl, *proposal, out),
+            Request::Confirm { claim, token } => {
+                if let Some(group) = claim.group() {
+                    return self.confirm_group(claim, group, *token, out);
+                }
+                let mut command = self.call(Script::Confirm, 1, 2, out);
+                command.arg(claim.key()).arg(claim.token().to_hex());
+                command.number(*token);
+            }
+            Request::Release { claim, leave } => self.release(claim, *leave, out),
+            Request::Extend { items } if has_groups(items) => self.keep(items, out),
+            Request::Extend { items } => self.extend(items, out),
+            Request::Look { key } => self.look(Script::Look, key, out),
+            Request::Break { key } => self.look(Script::Break, key, out),
+            Request::Read { claim, token } => {
+                let mut command = self.call(Script::Read, 1, 2, out);
+                command.arg(claim.key()).arg(claim.token().to_hex());
+                command.number(*token);
+            }
+            Request::Write {
+                claim,
+                token,
+                value,
+            } => self.write(claim, *token, value.bytes.as_deref(), run, out),
+            Request::Note { items } => self.note(items, out),
+            Request::List { page } => scan(page, out),
+            Request::Watch { key, on } => watch(key, *on, out),
+        }
+    }
+
+    /// A look or a break. The slot of a semaphore also needs the name of the semaphore's queue.
+    fn look(&self, script: Script, key: &[u8], out: &mut Vec<u8>) {
+        match keys::line_of(key) {
+            Cow::Borrowed(_) => self.call(script, 1, 0, out).arg(key),
+            Cow::Owned(line) => self.call(script, 1, 1, out).arg(key).arg(line),
+        };
+    }
+
+    fn acquire(&self, claim: &Claim, ttl: Duration, proposal: u64, out: &mut Vec<u8>) {
+        if let Some(permit) = claim.permit() {
+            self.permit(claim, permit, ttl, proposal, out);
+        } else if let Some(group) = claim.group() {
+            self.claim(claim, group, ttl, proposal, out);
+        } else if let Fairness::Fair(ticket) = claim.fairness() {
+            self.acquire_fair(claim, ticket.as_deref(), ttl, proposal, out);
+        } else if claim.fenced() {
+            let mut command = self.call(Script::Acquire, 1, 3, out);
+            bid(&mut command, claim, ttl, proposal);
+        } else if self.is_checked() {
+            let mut command = self.call(Script::Classic, 1, 2, out);
+            command.arg(claim.key()).arg(claim.token().to_hex());
+            command.number(millis(ttl));
+        } else {
+            let mut command = Command::of(out, 6);
+            command.arg("SET").arg(claim.key());
+            command.arg(claim.token().to_hex());
+            command.arg("NX").arg("PX").number(millis(ttl));
+        }
+    }
+
+    fn write(
+        &self,
+        claim: &Claim,
+        token: u64,
+        bytes: Option<&[u8]>,
+        run: &ServerRun,
+        out: &mut Vec<u8>,
+    ) {
+        let args = 2 + usize::from(bytes.is_some());
+        let mut command = self.call(Script::Write, 1, args, out);
+        command.arg(claim.key()).number(token).arg(run.as_str());
+        if let Some(bytes) = bytes {
+            command.arg(bytes);
+        }
+    }
+
+    fn acquire_fair(
+        &self,
+        claim: &Claim,
+        ticket: Option<&Ticket>,
+        ttl: Duration,
+        proposal: u64,
+        out: &mut Vec<u8>,
+    ) {
+        let extra = if ticket.is_some() { 3 } else { 0 };
+        let mut command = self.call(Script::AcquireFair, 1, 3 + extra, out);
+        bid(&mut command, claim, ttl, proposal);
+        if let Some(ticket) = ticket {
+            stand(&mut command, ticket);
+        }
+    }
+
+    /// Begins a script over all keys of a group and writes the keys and the value. `args` counts the arguments without the
+    /// modes.
+    fn call_group<'a>(
+        &self,
+        script: Script,
+        claim: &Claim,
+        group: &Group,
+        args: usize,
+        out: &'a mut Vec<u8>,
+    ) -> Command<'a> {
+        let parts = group.parts();
+        let mut command = self.call(script, parts.len(), args + parts.len(), out);
+        for part in parts {
+            command.arg(&part.key);
+        }
+        command.arg(claim.token().to_hex());
+        command
+    }
+
+    fn claim(&self, claim: &Claim, group: &Group, ttl: Duration, proposal: u64, out: &mut Vec<u8>) {
+        let mut command = self.call_group(Script::Claim, claim, group, 7, out);
+        command.number(millis(ttl)).number(proposal);
+        match group.instead() {
+            Some(instead) => command.arg(instead.to_hex()),
+            None => command.arg(""),
+        };
+        match claim.ticket() {
+            Some(ticket) => stand(&mut command, ticket),
+            None => command.arg("").number(0).number(0),
+        };
+        modes(&mut command, group);
+    }
+
+    fn confirm_group(&self, claim: &Claim, group: &Group, token: u64, out: &mut Vec<u8>) {
+        let mut command = self.call_group(Script::ConfirmGroup, claim, group, 2, out);
+        command.number(token);
+        modes(&mut command, group);
+    }
+
+    fn unclaim(&self, claim: &Claim, group: &Group, leave: bool, out: &mut Vec<u8>) {
+        let mut command = self.call_group(Script::Unclaim, claim, group, 3, out);
+        command.arg(claim.ticket().map_or("", |ticket| &ticket.waiter));
+        command.number(u64::from(leave) + 2 * u64::from(claim.is_noted()));
+        modes(&mut command, group);
+    }
+
+    fn keep(&self, items: &[ExtendItem], out: &mut Vec<u8>) {
+        let count = items.iter().map(|item| item.claim.keys().count()).sum();
+        let mut command = self.call(Script::Keep, count, 4 * count, out);
+        for key in items.iter().flat_map(|item| item.claim.keys()) {
+            command.arg(key);
+        }
+        for item in items {
+            let claim = &item.claim;
+            // As in EXTEND: a withdrawn claim stays in the list with a TTL of 0, and the script skips it.
+            let ttl = if claim.is_withdrawn() {
+                0
+            } else {
+                millis(item.ttl)
+            };
+            let group = claim.group();
+            let number = group.map_or(0, Group::number);
+            let parts = group.map_or(&[][..], Group::parts);
+            let modes = parts.iter().map(|part| mode(&part.mode));
+            for mode in modes.chain(group.is_none().then(|| b"x".to_vec())) {
+                command.arg(claim.token().to_hex()).number(ttl);
+                command.arg(mode).number(number);
+            }
+        }
+    }
+
+    fn permit(
+        &self,
+        claim: &Claim,
+        permit: &Permit,
+        ttl: Duration,
+        proposal: u64,
+        out: &mut Vec<u8>,
+    ) {
+        let ticket = claim.ticket();
+        let extra = if ticket.is_some() { 3 } else { 0 };
+        let mut command = self.call(Script::Permit, 1, 5 + extra, out);
+        command.arg(permit.name()).arg(claim.token().to_hex());
+        command.number(millis(ttl)).number(proposal);
+        command.number(permit.slot().into());
+        command.number(permit.permits().into());
+        if let Some(ticket) = ticket {
+            stand(&mut command, ticket);
+        }
+    }
+
+    fn release_permit(&self, claim: &Claim, permit: &Permit, leave: bool, out: &mut Vec<u8>) {
+        let (ticket, noted) = (claim.ticket(), claim.is_noted());
+        // The script reads the flag for the note behind the two arguments of a queued waiter.
+        let place = (ticket.is_some() || noted).then(|| match ticket {
+            Some(ticket) => (&*ticket.waiter, leave),
+            None => ("", false),
+        });
+        let extra = 2 * usize::from(place.is_some()) + usize::from(noted);
+        let mut command = self.call(Script::ReleasePermit, 1, 2 + extra, out);
+        command.arg(permit.name()).arg(claim.token().to_hex());
+        command.number(permit.slot().into());
+        if let Some((waiter, leave)) = place {
+            command.arg(waiter).number(u64::from(leave));
+        }
+        if noted {
+            command.number(1);
+        }
+    }
+
+    fn release(&self, claim: &Claim, leave: bool, out: &mut Vec<u8>) {
+        if let Some(permit) = claim.permit() {
+            return self.release_permit(claim, permit, leave, out);
+        }
+        if let Some(group) = claim.group() {
+            return self.unclaim(claim, group, leave, out);
+        }
+        let (script, ticket) = match claim.fairness() {
+            Fairness::Fair(ticket) => (Script::ReleaseFair, Some(ticket.as_deref())),
+            Fairness::Unordered => (Script::Release, None),
+        };
+        let noted = claim.is_noted();
+        let place = match ticket {
+            Some(Some(ticket)) => Some((&*ticket.waiter, u64::from(leave))),
+            // The script reads the flag for the note behind the two arguments of a queued waiter.
+            Some(None) if noted => Some(("", 0)),
+            _ => None,
+        };
+        let extra = 2 * usize::from(place.is_some()) + usize::from(noted);
+        let mut command = self.call(script, 1, 1 + extra, out);
+        command.arg(claim.key()).arg(claim.token().to_hex());
+        if let Some((waiter, leave)) = place {
+            command.arg(waiter).number(leave);
+        }
+        if noted {
+            command.number(1);
+        }
+    }
+
+    fn extend(&self, items: &[ExtendItem], out: &mut Vec<u8>) {
+        let count = items.len();
+        let mut command = self.call(Script::Extend, count, 2 * count, out);
+        for item in items {
+            command.arg(item.claim.key());
+        }
+        for item in items {
+            // An extension that arrives after the release would restore the key. So a withdrawn claim stays in the list
+            // with a TTL of 0, and the script skips it.
+            let wanted = !item.claim.is_withdrawn();
+            let ttl = if wanted { millis(item.ttl) } else { 0 };
+            command.arg(item.claim.token().to_hex());
+            if wanted && item.note {
+                command.arg(format!("-{ttl}"));
+            } else {
+                command.number(ttl);
+            }
+        }
+    }
+
+    fn note(&self, items: &[NoteItem], out: &mut Vec<u8>) {
+        let count = items.iter().map(|item| item.claim.keys().count()).sum();
+        let mut command = self.call(Script::Note, count, 3 * count, out);
+        for key in items.iter().flat_map(|item| item.claim.keys()) {
+            command.arg(key);
+        }
+        for item in items {
+            // The script writes no note after a release. So a withdrawn claim stays in the list with an empty note.
+            let note = if item.claim.is_withdrawn() {
+                String::new()
+            } else {
+                dated(item.since, &item.says)
+            };
+            for _ in item.claim.keys() {
+                command.arg(item.claim.token().to_hex()).arg(&note);
+                command.number(u64::from(item.announce));
+            }
+        }
+    }
+}
+
+fn watch(key: &[u8], on: bool, out: &mut Vec<u8>) {
+    let mut command = Command::of(out, 2);
+    command.arg(if on { "SUBSCRIBE" } else { "UNSUBSCRIBE" });
+    command.arg([LEADER.as_bytes(), key].concat());
+}
+
+fn scan(page: &Page, out: &mut Vec<u8>) {
+    let mut command = Command::of(out, 8);
+    command.arg("SCAN").number(page.cursor);
+    command.arg("MATCH").arg(&page.pattern);
+    command.arg("COUNT").number(u64::from(page.count));
+    command.arg("TYPE").arg("string");
+}
+
+/// Writes the arguments of a queued waiter: its id, ticket and heartbeat.
+fn stand<'a, 'b>(command: &'a mut Command<'b>, ticket: &Ticket) -> &'a mut Command<'b> {
+    let heartbeat = millis(ticket.heartbeat);
+    command
+        .arg(&*ticket.waiter)
+        .number(ticket.number)
+        .number(heartbeat)
+}
+
+/// Writes the mode of each key of a group.
+fn modes(command: &mut Command<'_>, group: &Group) {
+    for part in group.parts() {
+        command.arg(mode(&part.mode));
+    }
+}
+
+/// A mode as scripts write it: `x`, or the marker of a class.
+fn mode(mode: &Mode) -> Vec<u8> {
+    match mode {
+        Mode::Exclusive => b"x".to_vec(),
+        Mode::Class(class) => class.marker(),
+    }
+}
+
+/// Writes the key and the arguments that every acquire with a fencing token begins with.
+fn bid(command: &mut Command<'_>, claim: &Claim, ttl: Duration, proposal: u64) {
+    command.arg(claim.key()).arg(claim.token().to_hex());
+    command.number(millis(ttl)).number(proposal);
+}
+
+/// Whole milliseconds, rounded up: a master must never keep a key for less time than the client assumes.
+pub(super) fn millis(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,163 @@
+//! Error replies and broken connections as faults.
+
+use std::sync::Arc;
+
+use super::needs::Denied;
+use super::raised::Raised;
+use super::resp::Value;
+use super::script::{Script, sources};
+use crate::node::Fault;
+use crate::node::inspection::plain;
+use crate::protocol::mark::{Admission, Configuration, Mark};
+
+/// How a script's error begins if the master's generation marker does not admit the client; the marker follows.
+pub(super) const OTHER_MASTERS: &str = "quorate: masters ";
+
+/// Whether the master does not know the script any more, after a restart or a SCRIPT FLUSH.
+pub(super) fn is_noscript(value: &Value<'_>) -> bool {
+    matches!(value, Value::Error(error) if error.starts_with(b"NOSCRIPT"))
+}
+
+/// A broken stream as a fault. It is used while connecting, when nothing has been sent; later, open requests are answered
+/// with [`Fault::Disconnected`].
+pub(super) fn down(error: std::io::Error) -> Fault {
+    Fault::Down(brief(&error.to_string()))
+}
+
+/// An error reply as a fault, if no script ran.
+pub(super) fn server_fault(error: &[u8]) -> Fault {
+    by_code(&String::from_utf8_lossy(error), None)
+}
+
+/// Whether the user has no right to a key that the command itself names. Commands name only lock keys; scripts add all
+/// other names.
+pub(super) fn is_denied_key(error: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(error);
+    text.starts_with("NOPERM ") && Denied::of(&text) == Denied::Key
+}
+
+/// An error reply as a fault, where `script` ran (`None`: a plain command).
+pub(super) fn refused(script: Option<Script>, error: &[u8]) -> Fault {
+    let text = String::from_utf8_lossy(error);
+    match script {
+        _ if is_denied_key(error) => {
+            Fault::Denied(brief(&format!("no right to use the lock key: {text}")))
+        }
+        script => by_code(&text, script.map(|script| &*sources()[script as usize])),
+    }
+}
+
+/// A fault by the code of an error. Only a code at the beginning counts, because the rest may quote anything.
+fn by_code(text: &str, source: Option<&str>) -> Fault {
+    let raised = Raised::read(text);
+    let (code, rest) = raised.text.split_once(' ').unwrap_or((raised.text, ""));
+    if let ("ERR", Some(mark)) = (code, rest.strip_prefix(OTHER_MASTERS)) {
+        return Fault::OtherMasters(brief(mark));
+    }
+    match code {
+        "WRONGTYPE" => Fault::WrongType,
+        "LOADING" => Fault::Loading,
+        "READONLY" => Fault::ReadOnly,
+        "OOM" => Fault::OutOfMemory,
+        "MISCONF" => Fault::Misconf,
+        "BUSY" => Fault::Busy,
+        "NOAUTH" | "WRONGPASS" | "NOPERM" => Fault::Denied(brief(raised.text)),
+        _ => match raised.denied(source) {
+            Some(why) => Fault::Denied(brief(&why)),
+            None => Fault::Server(brief(text)),
+        },
+    }
+}
+
+/// Why a master with this generation marker does not admit this client, and what to do; `None` if it does.
+pub(super) fn not_admitted(configuration: Configuration, mark: Option<Mark>) -> Option<Fault> {
+    let at = match mark {
+        Some(mark) => format!("at mark {}", mark.number),
+        None => "without a mark".to_owned(),
+    };
+    let step = configuration.step();
+    let why = match configuration.admission(mark) {
+        Admission::Admitted => return None,
+        Admission::Outdated => format!(
+            "the masters have been changed: this one is {at}, and a client at step {step} has no votes there; name the \
+             masters and the generation that are in force, see quorate masters status"
+        ),
+        Admission::Early => format!(
+            "these masters are not open yet: this one is {at}, and a client at step {step} has no votes there; \
+             quorate masters open opens them"
+        ),
+        Admission::Other => format!(
+            "this one is {at} for other masters than this client was told: compare masters, next_masters and \
+             masters_generation"
+        ),
+    };
+    Some(Fault::OtherMasters(why.into()))
+}
+
+/// The first line of a text, shortened and without control characters: servers may put anything into an error.
+pub(super) fn brief(text: &str) -> Arc<str> {
+    plain(text.lines().next().unwrap_or_default().trim()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_script_says_of_other_masters_is_known_again() {
+        let error = b"ERR quorate: masters 2 0123456789abcdef";
+        let said = Fault::OtherMasters("2 0123456789abcdef".into());
+        assert_eq!(server_fault(error), said);
+        assert!(matches!(
+            server_fault(b"ERR x quorate: masters 2"),
+            Fault::Server(_)
+        ));
+    }
+
+    #[test]
+    fn what_a_server_says_does_not_reach_a_terminal_as_it_is() {
+        let fault = server_fault(b"ERR \x1b[31mred\x07 \xc2\x9b2J\rover").to_string();
+        assert!(!fault.chars().any(char::is_control), "{fault:?}");
+        assert!(fault.contains("red"), "{fault:?}");
+    }
+
+    #[test]
+    fn a_code_counts_in_front_of_an_error_and_nowhere_else() {
+        for (text, kind) in [
+            ("WRONGTYPE Operation against a key", "wrong_type"),
+            (
+                "OOM command not allowed script: 1, on @user_script:8.",
+                "out_of_memory",
+            ),
+            (
+                "NOPERM User u has no permissions to run the 'evalsha' command",
+                "denied",
+            ),
+            (
+                "ERR somebody's key is called NOPERM and WRONGTYPE x",
+                "server_error",
+            ),
+            ("ERR quorate: ttl above max_ttl", "server_error"),
+            (
+                "BUSYGROUP Consumer Group name already exists",
+                "server_error",
+            ),
+            ("", "server_error"),
+            // Redis 6.2 wraps what a script raised, and that alone.
+            (
+                "ERR Error running script (call to f_1): @user_script:8: @user_script: 8: -READONLY You can't write",
+                "read_only",
+            ),
+            (
+                "ERR Error running script (call to f_1): @user_script:8: WRONGTYPE Operation",
+                "wrong_type",
+            ),
+            (
+                "ERR Error running script (call to f_1): @user_script:8: a value with OOM in it",
+                "server_error",
+            ),
+        ] {
+            assert_eq!(server_fault(text.as_bytes()).kind(), kind, "{text}");
+        }
+    }
+}
