@@ -220,7 +220,7 @@ mod testing {
 
     async fn nightly_report(redlock: &Redlock) -> Result<bool, AcquireError> {
         let Some(guard) = redlock.try_acquire("nightly-report").await?.acquired() else {
-            return Ok(false); // another machine is at it
+            return Ok(false); // another machine is doing it
         };
         // .. the work ..
         guard.release().await;
@@ -259,7 +259,7 @@ mod testing {
         let here = Redlock::builder().in_memory_on(&masters).build()?;
         let there = Redlock::builder().in_memory_on(&masters).build()?;
 
-        // Never given back, and not renewed: as after a crash.
+        // Neither released nor renewed, like after a crash.
         let crashed = here.lock("stock").renewal(false).acquire().await?;
         std::mem::forget(crashed);
 
@@ -268,7 +268,7 @@ mod testing {
         assert!(started.elapsed() >= Duration::from_secs(9));
         assert!(next.is_valid());
 
-        // It is renewed, for as long as it is wanted.
+        // The lock is renewed for as long as the guard lives.
         tokio::time::sleep(Duration::from_secs(3600)).await;
         assert!(next.is_valid());
         Ok(())
@@ -280,20 +280,20 @@ mod testing {
         let redlock = Redlock::builder().in_memory_on(&masters).build()?;
         let guard = redlock.acquire("stock").await?;
 
-        // One of three: nobody notices.
+        // One of three masters is down: the holder notices nothing.
         masters[0].set_condition(Condition::Down);
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert!(guard.is_valid());
 
-        // A majority acts on what it is sent and never answers: the holder hears of it before the masters let go.
+        // A majority executes requests, but never answers. The holder learns of the loss before the keys expire.
         masters[1].set_condition(Condition::Mute);
         assert_eq!(guard.lost().await, LossCause::Expired);
 
-        // Without a majority that is an outage, and not "held by another".
+        // Without a majority, `try_acquire` reports an outage, not "held by another".
         let refused = redlock.try_acquire("other").await;
         assert!(matches!(refused, Err(AcquireError::NoQuorum(_))));
 
-        // Both are back, one of them with an empty memory.
+        // Both masters are back, one of them with an empty memory.
         masters[0].set_condition(Condition::Up);
         masters[0].forget();
         masters[1].set_condition(Condition::Up);
