@@ -165,8 +165,8 @@ impl RedlockBuilder {
     /// that stay. While they are named, every lock is taken on a majority of each set, so that it excludes those who
     /// know only the one and those who know only the other.
     ///
-    /// For the time of a change only, step by step as `docs/operations.md` says (masters that change); `quorate masters`
-    /// leads through it. All masters must be Redis or Valkey servers: others keep no mark of how far a change is.
+    /// For the time of a change only, in the steps of `docs/operations.md`, "Changing the masters"; `quorate masters`
+    /// takes them. All masters must be Redis or Valkey servers: others keep no mark of how far a change is.
     pub fn next_masters<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
         let urls = urls.into_iter().map(Into::into);
         self.next_masters.extend(urls.map(MasterSource::ByUrl));

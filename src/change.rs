@@ -1,5 +1,5 @@
 //! Changing the masters while they are in use: the steps of an operator, each of which can be taken again
-//! (`docs/operations.md`, masters that change).
+//! (`docs/operations.md`, "Changing the masters").
 
 mod marking;
 mod values;

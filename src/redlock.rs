@@ -221,7 +221,8 @@ impl Redlock {
     /// [`LockGuard::slot`] says which. What is protected keeps the largest number **per slot**. How many there
     /// are is said by the callers: while they differ, and until the last holder of a withdrawn slot has gone, the
     /// bound is the largest number in use. A semaphore has other keys than the plain lock of its name, also
-    /// one with a single permit. The rule: family, section 5 (`docs/protocol.md`).
+    /// one with a single permit. The rules: `docs/protocol.md`,
+    /// "Several resources, readers, owners, semaphores".
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {
@@ -642,7 +643,8 @@ impl LockRequest<'_> {
     ///
     /// It costs what a lock costs: two messages a master. It is for long reads, not for a cache that is asked
     /// every microsecond. One resource has readers: with several in one lock, a semaphore or an owner this is an
-    /// error ([`InvalidResource::NoReaders`]). The rule: family, section 3 (`docs/protocol.md`).
+    /// error ([`InvalidResource::NoReaders`]). The rules: `docs/protocol.md`,
+    /// "Several resources, readers, owners, semaphores".
     ///
     /// ```no_run
     /// # async fn example(redlock: quorate::Redlock) -> Result<(), quorate::AcquireError> {

@@ -1,5 +1,5 @@
 //! Masters that are marked before their first change: the step of the operator, and what it does to clients
-//! (docs/operations.md, setting up the masters).
+//! (docs/operations.md, "Generation markers").
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! A server that was already running takes the place of a master: what its votes are worth where the masters are marked, and
-//! where they are not (docs/protocol.md, section 9).
+//! A server that was already running takes the place of a master: whether its votes count, with and
+//! without generation markers (docs/protocol.md, "Generation markers").
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! Masters that change while they are in use: clients of the old ones, of both and of the next ones side by side, on
-//! real servers (docs/protocol.md, masters that change).
+//! real servers (docs/protocol.md, "Replacing masters").
 
 mod support;
 #[path = "masters/values.rs"]

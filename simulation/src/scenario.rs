@@ -290,7 +290,7 @@ pub(crate) const COUNTED_WAIT: u64 = 30_000 * MS;
 /// The lease's allowance for drift is 1 %: clocks of one run stay together within 0.8 %.
 pub(crate) const WORST_PPM: i64 = 4_000;
 
-/// Twice the slack of a proposal, in microseconds (protocol, section 5).
+/// Twice the slack of a proposal, in microseconds (docs/protocol.md, "Promises and assumptions").
 const TWICE_SLACK_US: i64 = 2_000_000;
 
 impl Scenario {

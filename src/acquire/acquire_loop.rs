@@ -448,7 +448,8 @@ impl<'a> AcquireLoop<'a> {
         owned && failed && quorum.is_met_by(granted)
     }
 
-    /// Lets others of the same owner go first: who is alone can agree on a number (family, section 6). If all
+    /// Lets other holds of the same owner go first, because a hold that is alone can agree on a number
+    /// (docs/protocol.md, "Several resources, readers, owners, semaphores"). If all
     /// came back at once, one of them would always stand there (the simulation found them at it for ever), so
     /// each stays away for a random time that grows with every meeting, measured by how long an attempt
     /// takes; at most the ttl, by which what a crashed hold left is over.

@@ -47,7 +47,7 @@ pub struct Page {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Request {
-    /// Take the lock if it is free (protocol, section 2).
+    /// Take the lock if it is free (docs/protocol.md, "Majority").
     Acquire {
         /// The attempt.
         claim: Arc<Claim>,

@@ -1,4 +1,4 @@
--- ACQUIRE (protocol, section 2). One grant per free lock; the fencing counter moves with it.
+-- ACQUIRE (docs/protocol.md, "Majority"). Grants a free lock once, and raises its fencing counter.
 -- KEYS: lock. ARGV: value, ttl ms, proposal us.
 -- MAX_TTL and FENCE_TTL, in ms, are set in front of this text when the script is loaded.
 -- Reply: the counter (granted), or {ttl left ms, counter} (held by another client).

@@ -1,4 +1,4 @@
--- ACQUIRE in order (protocol, sections 2 and 6). As acquire.lua, but only for who is first in line.
+-- ACQUIRE in order (docs/protocol.md, "Queue"). Like acquire.lua, but grants the lock only to the first waiter.
 -- KEYS: lock. ARGV: value, ttl ms, proposal us; from a queued waiter also its id, ticket and heartbeat ms. Without
 -- these three the request is a single try, which does not join the queue.
 -- Reply: the counter (granted), or

@@ -1,5 +1,5 @@
--- ACQUIRE of many (protocol, sections 2 and 6): each as acquire_fair.lua, of claims without a place, or as acquire.lua
--- for masters without queues.
+-- ACQUIRE of many (docs/protocol.md, "Queue"): each like acquire_fair.lua for a claim that is not queued, or like
+-- acquire.lua if clients use no queues.
 -- KEYS: locks, all different. ARGV: ttl ms, 1 if clients use queues or else 0, and for each lock its value and proposal us.
 -- Reply, for each lock: -1 (granted, the counter is the proposal), the counter (granted), the refusal or error that a
 -- single request would get, or 0 (nothing was done: the client must send this request by itself).

@@ -1,4 +1,5 @@
--- CLAIM (family, sections 1 to 4): several locks, or a hold beside others of its class, all or nothing.
+-- CLAIM (docs/protocol.md, "Several resources, readers, owners, semaphores"): several locks, or a hold next to
+-- others of its class, all or nothing.
 -- KEYS: lock keys. ARGV: value, ttl ms, proposal us, the value of the lock that this claim replaces or '', the
 -- waiter's id or '', its ticket, its heartbeat ms, and for each key 'x' or the marker of a class.
 -- Reply: the number (granted), or

@@ -1,5 +1,5 @@
--- EXTEND (protocol, section 4), for many locks at once. Never shortens; puts a missing lock back,
--- unless an operator has broken it.
+-- EXTEND (docs/protocol.md, "Renewal"), for many locks at once. Never shortens. Restores a missing lock,
+-- unless an operator has force-released it.
 -- KEYS: locks. ARGV: value and ttl ms of each. A ttl of 0 means that the lock was withdrawn: leave it alone. A minus
 -- before the ttl means that the lock has a note: keep the note alive as well.
 -- Reply: one digit per lock: 1 (ours), 2 (was missing, restored), 3 (withdrawn), 4 (ours, but its note is gone),

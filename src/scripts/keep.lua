@@ -1,5 +1,6 @@
--- KEEP (family, sections 2 and 4): EXTEND for several locks of which some are groups. Never shortens; puts
--- back what is missing, with its number, unless an operator has broken it.
+-- KEEP (docs/protocol.md, "Several resources, readers, owners, semaphores"): EXTEND for
+-- several locks, some of which are held by a class. Never shortens. Restores a missing hold with its number, unless an
+-- operator has force-released it.
 -- KEYS: lock keys. ARGV: for each its value, ttl ms (0 means withdrawn: leave it alone), 'x' or the marker of its
 -- class, and its number.
 -- Reply: one digit per key: 1 (ours), 2 (was missing, restored), 3 (withdrawn), 5 (unknown), 0 (not ours). If a key failed,

@@ -1,5 +1,5 @@
--- PERMIT (family, section 5): one named slot of a semaphore. A slot is a lock of its own; only who is first in
--- the semaphore's queue may take one.
+-- PERMIT (docs/protocol.md, "Several resources, readers, owners, semaphores"): one slot of a semaphore. A slot is a
+-- lock of its own, and only the first waiter of the semaphore's queue may take one.
 -- KEYS: the lock key that the semaphore's name would have. ARGV: value, ttl ms, proposal us, slot, number of slots; from a
 -- queued waiter also its id, ticket and heartbeat ms (without these three the request is a single try).
 -- Reply: the number (granted), or {for each slot 1 (free) or 0, ms until one may be free, waiters ahead,

@@ -1,5 +1,5 @@
--- RELEASE in order (protocol, sections 3 and 6): compare and delete, leave the line, and wake the
--- first waiter.
+-- RELEASE in order (docs/protocol.md, "Release"): compare and delete, leave the queue, and wake the first
+-- waiter.
 -- KEYS: lock. ARGV: value, the waiter's id, 1 to leave the queue, and 1 if a note was written. Trailing arguments may be
 -- missing.
 -- Reply: 1 (deleted), 0 (the lock was not ours).

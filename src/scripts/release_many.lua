@@ -1,5 +1,5 @@
--- RELEASE of many (protocol, sections 3 and 6): each as release_fair.lua, of claims without a place, or as release.lua
--- for masters without queues. None of the locks has a note.
+-- RELEASE of many (docs/protocol.md, "Release"): each like release_fair.lua for a claim that is not queued, or like
+-- release.lua if clients use no queues. None of the locks has a note.
 -- KEYS: locks, all different. ARGV: the value of each, and 1 if clients use queues.
 -- Reply: one character per lock: 1 (deleted), 0 (not ours), - (nothing was done: the client must send this release by
 -- itself). If a queue key has another type, an array with an error in its place; that lock was released.

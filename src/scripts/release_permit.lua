@@ -1,5 +1,5 @@
--- RELEASE of a slot (family, section 5): compare and delete, leave the line of the semaphore, and wake the one
--- first waiter.
+-- RELEASE of a slot (docs/protocol.md, "Several resources, readers, owners, semaphores"):
+-- compare and delete, leave the queue of the semaphore, and wake the first waiter.
 -- KEYS: the lock key that the semaphore's name would have. ARGV: value, slot, the waiter's id or '', 1 to leave the queue,
 -- and 1 if a note was written. Trailing arguments may be missing. Reply: 1 (deleted), 0 (the slot was not ours).
 local call, name, waiter = redis.call, KEYS[1], ARGV[3]

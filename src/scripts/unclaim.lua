@@ -1,4 +1,5 @@
--- UNCLAIM (family, sections 2 and 4): compare and delete, leave the lines, and wake who is next.
+-- UNCLAIM (docs/protocol.md, "Several resources, readers, owners, semaphores"): compare and
+-- delete, leave the queues, and wake the first waiter.
 -- KEYS: lock keys. ARGV: value, the waiter's id or '', a sum of 1 (leave the queues) and 2 (notes were written), and for
 -- each key 'x' or the marker of a class. Reply: how many of the keys were ours.
 local call, value, waiter = redis.call, ARGV[1], ARGV[2]

@@ -1,4 +1,4 @@
-//! Values under locks while masters change: `open` carries them, as a holder would (docs/protocol.md, section 14).
+//! `open` copies values under locks like a holder would write them (docs/protocol.md, "Values while masters are replaced").
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! Holds that stand beside each other (family, section 2): on every master the marker lives as long as each
-//! of them, nobody stands there without it, nobody takes another's hold away, and an owner is never kept
-//! from what is its own.
+//! Checks holds of a class (docs/protocol.md, "Several resources, readers, owners, semaphores"). On every master the class marker
+//! lives as long as each hold, and no hold exists without it. Nobody removes the hold of another client. An owner is
+//! never kept from a lock that it holds.
 
 use std::collections::HashMap;
 

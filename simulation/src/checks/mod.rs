@@ -1,4 +1,4 @@
-//! The checkers: section 8 of the protocol, one file a rule, asked after every event.
+//! The checkers: one file per promise of `docs/protocol.md`, "Promises and assumptions", run after every event.
 //!
 //! A checker sees facts as they happen and answers with a complaint. It knows nothing of the
 //! library's insides: only what clients believe, what masters did and what travelled between.

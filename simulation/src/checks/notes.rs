@@ -1,6 +1,6 @@
-//! Who holds and who leads, as it is told to those who look (family, section 8): the terms that an observer is
-//! told never fall, what stands beside a lock is its own holder's, outlives it by no more than three times its life,
-//! and is gone with its release.
+//! Checks notes and leaders as they are reported to clients (docs/protocol.md, "Notes and leaders"). The terms that an
+//! observer reports never fall. A note belongs to the holder of its lock, outlives the lock by at most three times the
+//! TTL, and is deleted with the release.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 

@@ -1,6 +1,6 @@
-//! Fencing numbers where holds may stand beside each other (family, section 2): between holds that may not,
-//! as ever, never the same and larger for who began later. Within a class they do not fall, and the holds
-//! of an owner that are live together have one.
+//! Checks fencing tokens of locks with classes (docs/protocol.md, "Several resources, readers, owners, semaphores"). Holds
+//! that exclude each other never have the same token, and the later hold has the larger one. Within a class tokens do
+//! not fall, and the live holds of an owner share one token.
 
 use super::Moment;
 use crate::facts::Believer;

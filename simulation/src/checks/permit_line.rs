@@ -1,6 +1,6 @@
-//! The line of a semaphore (family, section 5): on every master only its head takes a slot, and a free slot is
-//! never kept from the head. Over all, on true time: once a waiter is in line on a majority, no task whose
-//! first attempt began later has a permit before it.
+//! Checks the queue of a semaphore (docs/protocol.md, "Several resources, readers, owners, semaphores"). On every master only
+//! the first waiter takes a slot, and no free slot is refused to the first waiter. Over all masters, in true time: once a
+//! waiter is queued on a majority, no task whose first attempt began later gets a permit before it.
 
 use std::collections::HashMap;
 use std::sync::Arc;

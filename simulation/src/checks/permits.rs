@@ -1,7 +1,8 @@
-//! At most as many believers as a semaphore has permits (family, section 5). That a slot has one of them, and a
-//! number of its own, is judged as of any lock.
+//! Checks that a semaphore has at most as many believing holders as permits
+//! (docs/protocol.md, "Several resources, readers, owners, semaphores"). The checks of any lock cover that a slot has one
+//! holder, and a token of its own.
 //!
-//! Where callers disagree about how many there are, the largest number in use is the bound.
+//! If callers name different numbers of permits, the largest number in use is the limit.
 
 use quorate_promises::{Belief, Exclusion};
 

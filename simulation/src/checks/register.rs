@@ -1,6 +1,6 @@
-//! Values under locks, as masters keep them (family, section 7): a read leaves the reader's number, a write
-//! goes below no number that was there, numbers do not fall in one run of a server, and one number stands
-//! for one value everywhere.
+//! Checks values under locks as masters store them (docs/protocol.md, "Values under a lock"). A read leaves the reader's
+//! token, and a write is refused if a larger number is there. Numbers do not fall within one server run, and a number
+//! stands for the same value everywhere.
 
 use std::collections::HashMap;
 

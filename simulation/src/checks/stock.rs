@@ -1,6 +1,7 @@
-//! Values under locks, as their users see them (family, section 7): no piece of a quota is handed out twice, nor
-//! one that was not there; a period is done at most once; what is left is never told too high, nor lower than
-//! what was asked for can explain; what is lost hands out nothing any more, and nothing is lost where no master restarts.
+//! Checks values under locks as their users see them (docs/protocol.md, "Values under a lock"). No unit of a quota is
+//! handed out twice, or was never created. A period starts at most once. The reported number of units left is never too
+//! high, nor lower than the requests can explain. A lost value hands out nothing more, and no value is lost unless a
+//! master restarts.
 
 use std::collections::{HashMap, HashSet};
 

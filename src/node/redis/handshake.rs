@@ -243,8 +243,8 @@ impl Handshake {
         }
     }
 
-    /// Whether this client has votes here (protocol, masters that change). Who comes too early is told by the scripts:
-    /// that may change while the connection stands.
+    /// Whether this master votes for this client (docs/protocol.md, "Replacing masters"). A client that comes too early is
+    /// refused by the scripts instead, because this may change while the connection lasts.
     fn judge_mark(&mut self, shared: &Shared, out: &mut Vec<u8>, answered: Instant) {
         let (options, name) = (&shared.options, shared.address.name());
         let mark = match self.mark {
@@ -295,7 +295,7 @@ impl Handshake {
             .filter(|value| !value.is_empty())
     }
 
-    /// Until when this master may have forgotten a lock (protocol, section 5).
+    /// Until when this master may have forgotten a lock (docs/protocol.md, "Restart guard").
     fn quarantine(&self, shared: &Shared, answered: Instant) -> Result<Instant, Fault> {
         if shared.options.restart_guard == RestartGuard::Off {
             return Ok(NEVER_GUARDED);

@@ -1,5 +1,6 @@
--- Raises fencing counters to those of the masters before, and never lowers one (protocol, masters that change). Where an owner
--- holds the lock, the counter is not raised: a further hold of that owner would have a larger number than its first.
+-- Raises fencing counters to those of the old masters, and never lowers one (docs/protocol.md, "Replacing masters"). A
+-- counter is not raised while an owner holds its lock: a further hold of that owner would get a larger number than its
+-- first.
 -- KEYS: counters. ARGV: the expiry in ms of a counter that is not ahead of the clock, and the number of each counter.
 -- Reply, for each: 1 (raised), 0 (already high enough), or the marker of the owner whose lock prevented raising it.
 local call, said, FENCE_TTL = redis.call, {}, ARGV[1]
