@@ -1,0 +1,336 @@
+//! Every reference in comments and on pages has a target: links, headings, files, and names of tests.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Folders that contain no text of the project.
+const FOREIGN: [&str; 3] = ["target", ".git", "node_modules"];
+
+/// Ends of file names that a reference can have.
+const ENDS: [&str; 9] = [
+    ".rs", ".lua", ".md", ".toml", ".yml", ".yaml", ".json", ".svg", ".txt",
+];
+
+/// A name in backticks with at least this many underscores is the name of a test, unless it is in [`NO_TESTS`].
+const TEST_UNDERSCORES: usize = 4;
+
+/// Long names of settings and metrics.
+const NO_TESTS: [&str; 3] = [
+    "innodb_flush_log_at_trx_commit",
+    "Innodb_master_thread_idle_loops",
+    "quorate_run_last_success_time_seconds",
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A file with its text, and its path from the root of the repository.
+struct File {
+    path: PathBuf,
+    text: String,
+}
+
+impl File {
+    fn is_page(&self) -> bool {
+        self.path.extension().is_some_and(|end| end == "md")
+    }
+
+    /// The start of a comment line in this file. `None` for files without comments that are read.
+    fn comment(&self) -> Option<&'static str> {
+        let end = self.path.extension().and_then(|end| end.to_str());
+        match end {
+            Some("rs") => Some("//"),
+            Some("lua") => Some("--"),
+            Some("toml" | "yml" | "yaml") => Some("#"),
+            None if self.text.starts_with("#!") => Some("#"),
+            _ => None,
+        }
+    }
+
+    /// The prose of this file: a page without its code blocks, or the comments of code. Each line of the result is a
+    /// paragraph, so that a reference which is broken over two lines is found.
+    fn prose(&self) -> Vec<String> {
+        let mut paragraphs = vec![String::new()];
+        let mut is_code = false;
+        for line in self.text.lines().map(str::trim) {
+            let line = match self.comment() {
+                None if line.starts_with("```") => {
+                    is_code = !is_code;
+                    None
+                }
+                None if is_code => line.starts_with("scripts/").then_some(line),
+                None => Some(line),
+                Some(start) => line
+                    .strip_prefix(start)
+                    .map(|line| line.trim_start_matches(['/', '!', '#']).trim()),
+            };
+            match line {
+                Some(line) if !line.is_empty() && !line.starts_with('|') => {
+                    let paragraph = paragraphs.last_mut().expect("one at least");
+                    *paragraph += line;
+                    *paragraph += " ";
+                }
+                line => {
+                    paragraphs.push(line.unwrap_or_default().to_owned());
+                    paragraphs.push(String::new());
+                }
+            }
+        }
+        paragraphs.retain(|paragraph| !paragraph.is_empty());
+        paragraphs
+    }
+}
+
+/// All text files of the repository.
+fn files() -> Vec<File> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            if path.is_dir() && !name.is_some_and(|name| FOREIGN.contains(&name)) {
+                folders.push(path);
+            } else if let Ok(text) = std::fs::read_to_string(&path) {
+                let path = path.strip_prefix(root()).expect("below the root");
+                let path = path.to_owned();
+                found.push(File { path, text });
+            }
+        }
+    }
+    found.retain(|file| file.is_page() || file.comment().is_some());
+    found
+}
+
+/// The anchor that a Markdown renderer gives to a heading.
+fn anchor(heading: &str) -> String {
+    let letters = heading.chars().filter_map(|letter| match letter {
+        ' ' => Some('-'),
+        '-' | '_' => Some(letter),
+        _ => letter
+            .is_alphanumeric()
+            .then(|| letter.to_ascii_lowercase()),
+    });
+    letters.collect()
+}
+
+/// The headings of each page.
+struct Pages(BTreeMap<PathBuf, BTreeSet<String>>);
+
+impl Pages {
+    fn of(files: &[File]) -> Self {
+        let pages = files.iter().filter(|file| file.is_page()).map(|file| {
+            let mut is_code = false;
+            let headings = file.text.lines().filter_map(|line| {
+                is_code ^= line.starts_with("```");
+                let heading = line.trim_start_matches('#');
+                (!is_code && line.starts_with('#')).then(|| heading.trim().to_owned())
+            });
+            (file.path.clone(), headings.collect())
+        });
+        Self(pages.collect())
+    }
+
+    /// Whether the page at this path has a heading that matches.
+    fn has(&self, path: &Path, matches: impl Fn(&String) -> bool) -> bool {
+        let headings = self.0.get(path);
+        headings.is_some_and(|headings| headings.iter().any(matches))
+    }
+}
+
+/// `folder/path` without `..`.
+fn joined(folder: &Path, path: &str) -> PathBuf {
+    let mut whole = folder.to_owned();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(whole.pop()),
+            part => whole.push(part),
+        }
+    }
+    whole
+}
+
+/// The path that a text in this file means: from a folder above the file, from `docs/` or from `src/`.
+fn resolved(file: &File, path: &str) -> Option<PathBuf> {
+    let above = file.path.ancestors().skip(1);
+    let mut folders = above.chain([Path::new("docs"), Path::new("src")]);
+    folders.find_map(|folder| {
+        let path = joined(folder, path);
+        root().join(&path).exists().then_some(path)
+    })
+}
+
+/// References of one kind: how many were read, and those without a target.
+#[derive(Default)]
+struct Checked {
+    read: usize,
+    broken: Vec<String>,
+}
+
+impl Checked {
+    fn note(&mut self, file: &File, reference: &str, is_there: bool) {
+        self.read += 1;
+        if !is_there {
+            self.broken
+                .push(format!("{}: {reference}", file.path.display()));
+        }
+    }
+
+    /// Fails if a reference has no target, or if fewer than `least` were read, which means that the search is broken.
+    fn finish(self, kind: &str, least: usize) {
+        let (read, broken) = (self.read, self.broken.join("\n"));
+        println!("{read} {kind}");
+        assert!(broken.is_empty(), "{kind} without a target:\n{broken}");
+        assert!(read >= least, "only {read} {kind} were found");
+    }
+}
+
+/// The text between single backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+fn is_path(text: &str) -> bool {
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "_-./".contains(letter);
+    text.chars().all(is_letter)
+}
+
+#[test]
+fn links_on_pages_lead_to_files_and_headings_that_exist() {
+    let files = files();
+    let pages = Pages::of(&files);
+    let mut checked = Checked::default();
+    for file in files.iter().filter(|file| file.is_page()) {
+        for paragraph in file.prose() {
+            let inline = paragraph.split("](").skip(1);
+            let inline = inline.filter_map(|rest| rest.split(')').next());
+            let below = paragraph.split_once("]: ").map(|(_, target)| target.trim());
+            for link in inline.chain(below.filter(|_| paragraph.starts_with('['))) {
+                if link.contains("://") {
+                    continue;
+                }
+                let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+                let folder = file.path.parent().unwrap_or(Path::new(""));
+                let target = if path.is_empty() {
+                    file.path.clone()
+                } else {
+                    joined(folder, path)
+                };
+                let has_heading =
+                    heading.is_empty() || pages.has(&target, |text| anchor(text) == heading);
+                let is_there = root().join(&target).exists() && has_heading;
+                checked.note(file, link, is_there);
+            }
+        }
+    }
+    checked.finish("links", 100);
+}
+
+/// The heading behind the name of a page, as in `docs/protocol.md, "Renewal"`.
+fn cited(rest: &str) -> Option<&str> {
+    let rest = rest.trim_start_matches(['`', ')']);
+    let rest = rest.strip_prefix(", \"").or(rest.strip_prefix(" \""))?;
+    rest.split_once('"').map(|(heading, _)| heading)
+}
+
+/// The paths of pages that a paragraph names, each with the text behind it. A link is read at its target, not at its label.
+fn named_pages(paragraph: &str) -> impl Iterator<Item = (&str, &str)> {
+    let ends = paragraph
+        .match_indices(".md")
+        .map(|(at, end)| at + end.len());
+    let split = ends.map(|end| paragraph.split_at(end));
+    let named = split.map(|(before, rest)| {
+        let start = before.rfind(|letter: char| !is_path(&letter.to_string()));
+        (&before[start.map_or(0, |start| start + 1)..], rest)
+    });
+    named.filter(|(path, rest)| {
+        let is_longer = rest.starts_with(|letter: char| letter.is_alphanumeric());
+        let is_url = path.starts_with("//");
+        *path != ".md" && !is_longer && !is_url && !rest.starts_with("](")
+    })
+}
+
+#[test]
+fn cited_pages_and_headings_exist() {
+    let files = files();
+    let pages = Pages::of(&files);
+    let (mut named, mut headings) = (Checked::default(), Checked::default());
+    for file in &files {
+        for paragraph in file.prose() {
+            for (path, rest) in named_pages(&paragraph) {
+                let target = resolved(file, path);
+                named.note(file, path, target.is_some());
+                if let (Some(heading), Some(target)) = (cited(rest), target) {
+                    let is_there = pages.has(&target, |text| text == heading);
+                    headings.note(file, &format!("{path}, {heading:?}"), is_there);
+                }
+            }
+        }
+    }
+    named.finish("names of pages", 150);
+    headings.finish("cited headings", 40);
+}
+
+#[test]
+fn no_section_is_cited_by_a_number() {
+    let files = files();
+    assert!(files.len() > 500, "only {} files were found", files.len());
+    let mut cited = Vec::new();
+    for file in &files {
+        for paragraph in file.prose() {
+            let words: Vec<&str> = paragraph.split_whitespace().collect();
+            for pair in words.windows(2) {
+                let is_section = ["section", "sections"].contains(&pair[0]);
+                if is_section && pair[1].starts_with(|letter: char| letter.is_ascii_digit()) {
+                    cited.push(format!("{}: {}", file.path.display(), pair.join(" ")));
+                }
+            }
+        }
+    }
+    assert!(
+        cited.is_empty(),
+        "cite a heading instead:\n{}",
+        cited.join("\n")
+    );
+}
+
+/// Whether a word in backticks is a path in this repository: with a folder of the root in front, to a file or a folder.
+fn is_own_path(word: &str) -> bool {
+    let Some((first, _)) = word.split_once('/') else {
+        return false;
+    };
+    let is_own = !first.starts_with('.') && !FOREIGN.contains(&first);
+    let ends = ENDS.iter().chain(&["/"]);
+    let is_file = first == "scripts" || ends.into_iter().any(|end| word.ends_with(end));
+    is_own && is_file && root().join(first).is_dir()
+}
+
+#[test]
+fn files_and_tests_that_pages_and_comments_name_exist() {
+    let files = files();
+    let code: String = files
+        .iter()
+        .filter(|file| file.comment() == Some("//"))
+        .map(|file| &*file.text)
+        .collect();
+    let (mut paths, mut tests) = (Checked::default(), Checked::default());
+    for file in &files {
+        for paragraph in file.prose() {
+            let commands = paragraph.split_whitespace().next().into_iter();
+            let commands = commands.filter(|word| word.starts_with("scripts/"));
+            let words = quoted(&paragraph).filter_map(|span| span.split_whitespace().next());
+            for word in words.chain(commands).filter(|word| is_path(word)) {
+                let is_long = word.matches('_').count() >= TEST_UNDERSCORES;
+                if is_own_path(word) {
+                    paths.note(file, word, resolved(file, word).is_some());
+                } else if is_long && !word.contains('/') && !NO_TESTS.contains(&word) {
+                    tests.note(file, word, code.contains(&format!("fn {word}(")));
+                }
+            }
+        }
+    }
+    paths.finish("paths", 300);
+    tests.finish("names of tests", 30);
+}
