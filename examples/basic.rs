@@ -1,7 +1,7 @@
-//! Take a lock, do the work, give it back.
+//! Acquires a lock, does the work, and releases the lock.
 //!
 //! `cargo run -p quorate --features testing --example basic -- redis://127.0.0.1:7001 redis://127.0.0.1:7002 redis://127.0.0.1:7003`
-//! (without addresses: three masters in memory)
+//! uses these masters. Without addresses the example uses three masters in memory.
 
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .await?;
     println!("held, fencing token {:?}", guard.fencing_token());
 
-    // That another holds it is an answer, not an error.
+    // A lock that another client holds is a normal answer, not an error.
     match redlock.try_acquire("nightly-report").await? {
-        TryAcquire::Acquired(_) => println!("this cannot be: we hold it"),
+        TryAcquire::Acquired(_) => println!("unexpected: this example holds the lock"),
         TryAcquire::Held(refusal) => {
             println!(
-                "a second try is refused; the key lives on for {:?}",
+                "a second attempt is refused; the key lives for another {:?}",
                 refusal.ttl_left
             );
         }

@@ -1,4 +1,4 @@
-//! A catalogue that many read and one writes: readers beside each other, never beside the writer.
+//! A catalogue with many readers and one writer: readers share the lock, and the writer holds it alone.
 //!
 //! `cargo run -p quorate --features testing --example catalogue`
 
@@ -13,7 +13,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .in_memory(5)
         .wait(Wait::For(Duration::from_secs(10)))
         .build()?;
-    // Two halves that belong together; a reader must never see one without the other.
+    // Both halves belong together: a reader must never see the new value in only one of them.
     let catalogue = Arc::new(Mutex::new((0, 0)));
     let mut readers = Vec::new();
     for reader in 0..6 {
@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             for _ in 0..3 {
                 let reading = redlock.lock("catalogue").shared().acquire().await?;
                 let seen = *catalogue.lock().expect("no panic");
-                assert_eq!(seen.0, seen.1, "half a write");
+                assert_eq!(seen.0, seen.1, "a reader saw half a write");
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 println!("reader {reader}: edition {}", seen.0);
                 reading.release().await;
@@ -35,10 +35,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         catalogue.lock().expect("no panic").0 = edition;
         tokio::time::sleep(Duration::from_millis(3)).await;
         catalogue.lock().expect("no panic").1 = edition;
-        // From here on it only reads what it wrote, beside others.
+        // The writer becomes a reader. It reads what it wrote, at the same time as other readers.
         let reading = writing.downgrade().await?;
         println!(
-            "edition {edition} is out, number {:?}",
+            "edition {edition} is out, fencing token {:?}",
             reading.fencing_token()
         );
         reading.release().await;

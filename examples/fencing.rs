@@ -1,12 +1,12 @@
-//! A resource that refuses stale writers: the other half of fencing.
+//! A resource that rejects stale writers, which completes fencing.
 //!
-//! A lock cannot stop a holder that was paused past its lease and wakes up believing. The resource
-//! can: it remembers the largest fencing token it has seen and refuses smaller ones. Here the
-//! resource is a file; with a database it is `UPDATE .. WHERE fence <= $token`.
+//! A lock cannot stop a holder that was paused beyond its lease and continues to write. The resource
+//! can: it remembers the largest fencing token that it has seen, and rejects smaller ones. Here the
+//! resource is a file. In a database, use `UPDATE .. WHERE fence <= $token`.
 //!
-//! `cargo run -p quorate --features testing --example fencing` shows the whole story in one process.
-//! `.. --example fencing -- FILE TOKEN TEXT` writes once, as a child of `quorate run` would,
-//! and exits with 1 when the token is stale.
+//! `cargo run -p quorate --features testing --example fencing` shows two holders in one process.
+//! `.. --example fencing -- FILE TOKEN TEXT` writes once, like a command under `quorate run`,
+//! and exits with 1 if the token is stale.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use quorate::Redlock;
 
-/// A text with the token of its last writer in front.
+/// A file that contains the token of its last writer, and a text.
 struct FencedFile {
     path: PathBuf,
 }
@@ -27,8 +27,8 @@ impl FencedFile {
         }
     }
 
-    /// Writes `text`, unless somebody with a larger token has written already. Check and write are
-    /// one step under the file's own lock, as they would be one statement in a database.
+    /// Writes `text`, unless a client with a larger token has written already; then returns that token. The
+    /// lock of the file makes check and write atomic. In a database this is a single statement.
     fn write(&self, token: u64, text: &str) -> io::Result<Result<(), u64>> {
         let mut options = OpenOptions::new();
         let mut file: File = options
@@ -37,7 +37,7 @@ impl FencedFile {
             .create(true)
             .truncate(false)
             .open(&self.path)?;
-        // Freed when the file is closed.
+        // Closing the file releases this lock.
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
         let mut content = String::new();
         file.read_to_string(&mut content)?;
@@ -58,7 +58,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let [file, token, text] = &args[..] {
         return match FencedFile::new(file).write(token.parse()?, text)? {
             Ok(()) => Ok(()),
-            Err(newest) => Err(format!("stale token {token}: {newest} has written since").into()),
+            Err(newest) => Err(format!(
+                "stale token {token}: the holder of token {newest} has written since"
+            )
+            .into()),
         };
     }
 
@@ -73,7 +76,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .acquire()
         .await?;
     let stale = paused.fencing_token().unwrap_or_default();
-    println!("first holder:  token {stale}; it is paused past its lease");
+    println!("first holder:  token {stale}; it is paused beyond its lease");
     println!("first holder:  {}", paused.lost().await);
 
     let later = redlock.acquire("register").await?;

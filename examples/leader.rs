@@ -1,4 +1,4 @@
-//! Elect a leader among machines, and let everybody know who it is.
+//! Elects a leader among machines, and shows the leader to all others.
 //!
 //! `cargo run -p quorate --features testing --example leader`
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quorate::{Observation, Redlock};
 
-/// Prints who leads, until the third leader is seen.
+/// Prints each leader, and returns after the third one.
 async fn watch(mut observation: Observation) {
     let mut leaders = 0;
     while leaders < 3 {
@@ -22,12 +22,12 @@ async fn watch(mut observation: Observation) {
     }
 }
 
-/// Leads for a moment.
+/// Waits until it is the leader, leads for 50 ms, and resigns.
 async fn candidate(redlock: Redlock, address: &str) -> Result<(), quorate::AcquireError> {
     let leadership = redlock.election("scheduler").campaign(address).await?;
     tokio::select! {
-        cause = leadership.lost() => println!("{address} leads no more: {cause}"),
-        // The work of a leader: it hands its term to whatever it writes to, which refuses smaller ones.
+        cause = leadership.lost() => println!("{address} has lost the leadership: {cause}"),
+        // The leader works here. It passes its term to the resource that it writes to, which rejects smaller terms.
         () = tokio::time::sleep(Duration::from_millis(50)) => {
             println!("{address} has worked with term {}", leadership.term());
         }

@@ -1,4 +1,4 @@
-//! Services that call each other under one lock: the order is the owner, and each joins it.
+//! Services that call each other under one lock. The order is the owner of the lock, and each service joins it.
 //!
 //! `cargo run -p quorate --features testing --example nested`
 
@@ -6,13 +6,13 @@ use quorate::{Owner, Redlock, TryAcquire};
 
 async fn ship(redlock: &Redlock, order: &Owner) -> Result<(), Box<dyn std::error::Error>> {
     let stock = order.acquire("stock").await?;
-    println!("shipping, number {:?}", stock.fencing_token());
-    // Another service, which knows the order's number only.
+    println!("shipping, fencing token {:?}", stock.fencing_token());
+    // Another service knows only the id of the order.
     let there = redlock.owner(order.id())?;
     let packing = there.acquire("stock").await?;
-    println!("packing, number {:?}", packing.fencing_token());
+    println!("packing, fencing token {:?}", packing.fencing_token());
     assert_eq!(stock.fencing_token(), packing.fencing_token());
-    // Somebody else has to wait.
+    // Another order has to wait.
     let other = redlock.owner("order-4712")?;
     let refused = other.lock("stock").try_acquire().await?;
     assert!(matches!(refused, TryAcquire::Held(_)));
@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     ship(&redlock, &order).await?;
     assert!(
         stock.is_valid(),
-        "the inner ones have ended, the outer one has not"
+        "the outer hold lasts after the inner holds have ended"
     );
     stock.release().await;
     println!("done");

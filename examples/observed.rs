@@ -1,8 +1,8 @@
-//! What a service sees of its locks: tracing on stderr, and metrics.
+//! Observes the locks of a service: tracing on stderr, and metrics.
 //!
 //! `cargo run -p quorate --features testing,metrics --example observed`
 //!
-//! The recorder here prints at the end; a service installs the exporter that it uses, for example
+//! This example prints its metrics at the end. A service installs an exporter, for example
 //! `metrics_exporter_prometheus` as in `examples/service/examples/axum.rs`.
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tracing_subscriber::prelude::*;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Everything that the library says has the target `quorate`: warnings matter, `debug` follows each acquire.
+    // All events of the library have the target `quorate`. Level `debug` shows each step of an acquire.
     let wanted = Targets::new().with_target("quorate", LevelFilter::DEBUG);
     let print = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     tracing_subscriber::registry()
@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .with(wanted)
         .init();
 
-    // Before the first `Redlock` is built, so that every series is there from the start.
+    // Install the recorder before building the first `Redlock`, so that every series exists from the start.
     let recorder = DebuggingRecorder::new();
     let figures = recorder.snapshotter();
     recorder.install()?;

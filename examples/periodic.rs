@@ -1,10 +1,10 @@
-//! A job every so often, on one machine of many: whoever leads does it, and another one goes on where that ends.
+//! A periodic job on one of many machines. The leader runs it, and another machine continues when the leader stops.
 //!
 //! `cargo run -p quorate --features testing --example periodic`
 //!
-//! Every machine runs `lead_and_work`. Here there are two in one process, over the same masters, and the first one
-//! stops after three rounds, as by an update. What must not be done twice hands its term to what it writes to; what
-//! is done once a day is better kept by `Redlock::once`.
+//! Every machine runs `lead_and_work`. This example runs two machines in one process, over the same masters. The first
+//! machine stops after three rounds, like for an update. If a round must not run twice, pass the term to the resource
+//! that it writes to. For a job that runs once a day, use `Redlock::once` instead.
 
 use std::time::Duration;
 
@@ -17,20 +17,20 @@ fn round(machine: &str, term: u64, number: u32) {
     println!("{machine}, term {term}: round {number}");
 }
 
-/// Leads for as long as it can, so many rounds at most.
+/// Runs at most this many rounds, and stops earlier if the leadership is lost.
 async fn work(machine: &str, leads: &Leadership, rounds: u32) {
     let mut every = tokio::time::interval(Duration::from_millis(20));
-    // After a stall there is one round, and not all that were missed.
+    // After a stall, run one round instead of all missed ones.
     every.set_missed_tick_behavior(MissedTickBehavior::Skip);
     for number in 1..=rounds {
         tokio::select! {
             _ = every.tick() => {}
             cause = leads.lost() => {
-                println!("{machine} leads no more: {cause}");
+                println!("{machine} has lost the leadership: {cause}");
                 return;
             }
         }
-        // A tick and a loss may come together.
+        // The tick and the loss may be ready at the same time.
         if leads.is_valid() {
             round(machine, leads.term(), number);
         }
@@ -39,10 +39,10 @@ async fn work(machine: &str, leads: &Leadership, rounds: u32) {
 
 async fn lead_and_work(redlock: Redlock, machine: &str, rounds: u32) -> Result<(), AcquireError> {
     let election = redlock.election("every-so-often");
-    // A machine that stays would do this in a loop: leading may end at any time.
+    // A real service repeats this in a loop, because the leadership may end at any time.
     let leads = election.campaign(machine).await?;
     work(machine, &leads, rounds).await;
-    // The next one in line leads at once, and not after the ttl.
+    // After resigning, the next candidate leads at once. Otherwise it would wait for the TTL to end.
     leads.resign().await;
     Ok(())
 }

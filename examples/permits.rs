@@ -1,4 +1,4 @@
-//! An API that bears three calls at a time, and twelve callers.
+//! Twelve callers use an API that allows three calls at a time.
 //!
 //! `cargo run -p quorate --features testing --example permits`
 
@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             let at_once = calls.fetch_add(1, Ordering::SeqCst) + 1;
             assert!(at_once <= 3);
             println!(
-                "caller {caller} in slot {:?}, {at_once} at once",
+                "caller {caller} in slot {:?}, {at_once} calls at once",
                 permit.slot()
             );
             tokio::time::sleep(Duration::from_millis(5)).await;

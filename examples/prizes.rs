@@ -1,4 +1,4 @@
-//! Ten prizes, twenty shops, and masters that lose their memory one after another: ten are handed out.
+//! Twenty shops ask for ten prizes, while masters lose their memory one after the other. Ten prizes are handed out.
 //!
 //! `cargo run -p quorate --features testing --example prizes`
 
@@ -19,23 +19,23 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let redlock = Redlock::builder().nodes(nodes.collect()).build()?;
 
     let prizes = redlock.quota("prizes");
-    prizes.create(10).await?; // an operator's act, once
+    prizes.create(10).await?; // an operator does this once
 
     let mut handed_out = 0;
     for shop in 0..20 {
-        // One master after another comes back empty; the next take gives it the number again.
+        // One master after the other comes back empty. The next take writes the number to it again.
         masters[shop % masters.len()].forget();
         match prizes.take(1).await? {
             Take::Taken { left } => {
                 handed_out += 1;
-                println!("shop {shop}: a prize, {left} left");
+                println!("shop {shop}: got a prize, {left} left");
             }
             Take::SoldOut { .. } => println!("shop {shop}: sold out"),
         }
     }
     println!("{handed_out} prizes were handed out");
 
-    // A majority that forgets at once is beyond what anybody can mend: nothing more is handed out.
+    // If a majority forgets the number at the same time, it is lost: nothing more is handed out.
     for master in &masters[..3] {
         master.forget();
     }
@@ -51,7 +51,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// How many have no number.
+/// The number of masters that have no value.
 fn silent(reports: &[quorate::NodeReport]) -> usize {
     let none = |said: &&quorate::NodeReport| said.outcome == quorate::NodeOutcome::NoValue;
     reports.iter().filter(none).count()

@@ -1,4 +1,4 @@
-//! Run a body only while the lock is held: it is dropped at its next await when the lock is lost.
+//! Runs a body while the lock is held. If the lock is lost, the body is dropped at its next await.
 //!
 //! `cargo run -p quorate --features testing --example scope`
 
@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .await?;
     println!("the body returned {sum}");
 
-    // An operator breaks the lock while a body runs: the body is stopped, and the caller is told.
+    // An operator breaks the lock while the body runs. The body is stopped, and the caller gets an error.
     let other = redlock.clone();
     let breaker = async move {
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -1,8 +1,8 @@
-//! A worker that ends well: on SIGTERM or Ctrl-C it finishes the step that it is at, gives its lock back, and lets
-//! the last message leave before the runtime goes.
+//! A worker with a graceful shutdown. On SIGTERM or Ctrl-C it finishes the current step, releases its lock, and sends
+//! the last messages before the runtime is dropped.
 //!
-//! `cargo run -p quorate --features testing --example shutdown` stops itself after a moment;
-//! `QUORATE_MASTERS=redis://.. cargo run .. --example shutdown -- wait` runs until it is told.
+//! `cargo run -p quorate --features testing --example shutdown` stops by itself after 200 ms.
+//! `QUORATE_MASTERS=redis://.. cargo run .. --example shutdown -- wait` runs until it receives a signal.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use quorate::{AcquireError, Redlock, RedlockBuilder, Wait};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// Works off one job after the other, each under its lock, until it is told to stop.
+/// Runs one job after the other, each under its lock, until `stop` is true.
 async fn work(redlock: Redlock, mut stop: watch::Receiver<bool>) -> Result<u32, AcquireError> {
     let mut done = 0;
     for job in 0.. {
         let lock = redlock.lock(format!("job:{job}")).wait(Wait::Forever);
-        // Waiting for a lock is given up at once: dropping it leaves nothing behind.
+        // A stop ends the wait for a lock at once. Dropping this future leaves nothing behind.
         let guard = tokio::select! {
             guard = lock.acquire() => guard?,
             _ = stop.wait_for(|stop| *stop) => break,
@@ -23,7 +23,7 @@ async fn work(redlock: Redlock, mut stop: watch::Receiver<bool>) -> Result<u32, 
         // A step that has begun is finished, unless its lock is lost.
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(30)) => done += 1,
-            cause = guard.lost() => println!("job {job}: {cause}, given up"),
+            cause = guard.lost() => println!("job {job}: {cause}, abandoned"),
         }
         guard.release().await;
         if *stop.borrow() {
@@ -33,8 +33,8 @@ async fn work(redlock: Redlock, mut stop: watch::Receiver<bool>) -> Result<u32, 
     Ok(done)
 }
 
-/// Until somebody wants us to end.
-async fn told_to_stop() -> std::io::Result<()> {
+/// Returns on SIGTERM or Ctrl-C.
+async fn stop_signal() -> std::io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
         _ = terminate.recv() => println!("SIGTERM"),
@@ -52,14 +52,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (stop, stopped) = watch::channel(false);
     let worker = tokio::spawn(work(redlock.clone(), stopped));
     if std::env::args().nth(1).is_some() {
-        told_to_stop().await?;
+        stop_signal().await?;
     } else {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     stop.send(true)?;
     let done = worker.await??;
-    // On every way out: what was given back in the background has left before the runtime is dropped.
+    // Send all background releases before the runtime is dropped.
     let flushed = tokio::time::timeout(Duration::from_millis(500), redlock.flush()).await;
-    println!("{done} jobs done, all given back: {}", flushed.is_ok());
+    println!("{done} jobs done, all locks released: {}", flushed.is_ok());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Money between accounts: both are locked at once, in whatever order they are named, and nothing gets lost.
+//! Transfers money between accounts. One lock covers both accounts, in any order, and no money gets lost.
 //!
 //! `cargo run -p quorate --features testing --example transfer`
 
@@ -26,7 +26,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             tokio::time::sleep(Duration::from_millis(5)).await;
             *balance(from) = before - 10;
             *balance(to) += 10;
-            println!("10 from {from} to {to}, number {:?}", both.fencing_token());
+            println!(
+                "10 from {from} to {to}, fencing token {:?}",
+                both.fencing_token()
+            );
             both.release().await;
             Ok::<_, quorate::AcquireError>(())
         }));
@@ -38,7 +41,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .iter()
         .map(|one| *one.lock().expect("no panic"))
         .sum();
-    println!("all together: {sum}");
+    println!("sum of all accounts: {sum}");
     assert_eq!(sum, 300);
     Ok(())
 }

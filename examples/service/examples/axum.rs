@@ -1,7 +1,7 @@
-//! A web service whose instances share locks: one lock a customer around a request, contention and outage told apart
-//! in the answer, locks given back before the process ends, and metrics at `/metrics`.
+//! A web service whose instances share locks. Each request takes a lock for its customer. The status code distinguishes
+//! contention from an outage. Locks are released before the process ends, and `/metrics` has the metrics.
 //!
-//! `cargo run -p quorate-service --features service --example axum` asks itself a few things and ends;
+//! `cargo run -p quorate-service --features service --example axum` sends itself some requests and ends.
 //! `QUORATE_MASTERS=redis://.. cargo run -p quorate-service --features service --example axum -- 127.0.0.1:8080` serves until Ctrl-C.
 
 use std::error::Error;
@@ -16,14 +16,14 @@ use quorate::{AcquireError, Redlock, RedlockBuilder, ScopeError, Wait};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What all handlers share: a `Redlock` is cheap to clone, and one is enough for the process.
+/// Shared by all handlers. A `Redlock` is cheap to clone, and one is enough for a process.
 #[derive(Clone)]
 struct Service {
     redlock: Redlock,
     metrics: PrometheusHandle,
 }
 
-/// Why a request failed, for its sender.
+/// The status code and the text for a failed request.
 struct Failure(StatusCode, String);
 
 impl axum::response::IntoResponse for Failure {
@@ -35,17 +35,17 @@ impl axum::response::IntoResponse for Failure {
 impl From<ScopeError> for Failure {
     fn from(error: ScopeError) -> Self {
         let status = match &error {
-            // Somebody else is at it: the sender may come again.
+            // Another request holds the lock: the client can try again.
             ScopeError::NotAcquired(AcquireError::HeldByOther(_)) => StatusCode::CONFLICT,
-            // No quorum, too late, or lost on the way: nothing is known to be done.
+            // No quorum, too late, or the lock was lost: it is unknown whether anything was done.
             _ => StatusCode::SERVICE_UNAVAILABLE,
         };
         Self(status, error.to_string())
     }
 }
 
-/// Writes an invoice. The body is dropped when the lock is lost; the fencing token protects what it writes to even
-/// where this process was paused.
+/// Writes an invoice. The body is dropped if the lock is lost. The fencing token protects the resource that it writes
+/// to, even if this process was paused.
 async fn invoice(
     State(service): State<Service>,
     Path(customer): Path<u32>,
@@ -66,7 +66,7 @@ async fn invoice(
     .await
 }
 
-/// Ready while a majority of the masters answers: a load balancer asks.
+/// For a load balancer: ready while a majority of the masters answers.
 async fn ready(State(service): State<Service>) -> StatusCode {
     match service.redlock.status("ready").await {
         Ok(status) if status.verdict() != quorate::StatusVerdict::Unknown => StatusCode::OK,
@@ -88,7 +88,7 @@ fn router(service: Service) -> Router {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // Before the `Redlock` is built, so that every series is there from the start.
+    // Install the recorder before building the `Redlock`, so that every series exists from the start.
     let metrics = PrometheusBuilder::new().install_recorder()?;
     quorate::metrics::describe();
     let redlock = match std::env::var_os("QUORATE_MASTERS") {
@@ -108,7 +108,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let stop = async {
             let _ = tokio::signal::ctrl_c().await;
         };
-        // Requests that are under way end first, and give their locks back.
+        // Running requests finish first, and release their locks.
         serve.with_graceful_shutdown(stop).await?;
     } else {
         tokio::select! {
@@ -116,12 +116,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
             told = try_out(bound, &redlock) => told?,
         }
     }
-    // What a dropped request gave back in the background is still to be sent.
+    // Send the background releases of dropped requests.
     let _ = tokio::time::timeout(Duration::from_millis(500), redlock.flush()).await;
     Ok(())
 }
 
-/// Asks the service a few things, as its users would.
+/// Sends some requests to the service, and checks the status codes.
 async fn try_out(bound: std::net::SocketAddr, redlock: &Redlock) -> Result<(), Box<dyn Error>> {
     for (what, status) in [
         ("POST /invoice/7", 200),
@@ -147,7 +147,7 @@ fn expect(answer: String, what: &str, status: u16) -> Result<(), Box<dyn Error>>
     if answer.starts_with(&format!("HTTP/1.1 {status} ")) {
         Ok(())
     } else {
-        Err(format!("{what} was answered {answer:?}").into())
+        Err(format!("{what}: expected status {status}, got {answer:?}").into())
     }
 }
 

@@ -1,1 +1,1 @@
-//! Nothing: the examples of this package are what it is for.
+//! This package contains only examples.
