@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key_belongs_to_its_lock() {
+    fn lock_key_is_found_from_every_key_of_a_lock() {
         for lock in [&b"a"[..], b"a:b", &slot(b"api", 3)] {
             for family in [Family::Lock, Family::Fence, Family::Broken, Family::Value] {
                 assert_eq!(lock_of(&family.of(lock)), lock, "{family:?}");
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_a_slot_tells_slot_and_semaphore_and_no_other_key_is_taken_for_one() {
+    fn slot_key_is_parsed_into_slot_and_semaphore_and_other_keys_are_not() {
         for name in [&b"api"[..], b"a:b", b"7:x", b"\xff"] {
             let key = slot(name, 63);
             assert_eq!(slot_of(&key), Some((63, name)));

@@ -50,7 +50,7 @@ mod tests {
     use crate::runtime::Tokio;
 
     #[tokio::test]
-    async fn one_limit_holds_for_all_that_is_awaited_under_it() {
+    async fn limit_applies_to_all_waits_together() {
         let runtime = Tokio::default();
         let mut limit = Limit::new(&runtime, Instant::now() + Duration::from_millis(20));
         assert_eq!(limit.wait(async { 1 }).await, Some(1));

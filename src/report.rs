@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_is_small_and_a_late_answer_takes_the_place_of_the_fault() {
+    fn late_answer_replaces_the_fault_in_a_slot_of_8_bytes() {
         // Every held lock keeps one slot for each master.
         assert_eq!(size_of::<Slot>(), 8);
         let names: Vec<NodeName> = ["a", "b"].into_iter().map(NodeName::new).collect();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_not_needed_any_more_is_not_named_as_silent() {
+    fn master_not_needed_for_the_result_is_left_out_of_the_line() {
         use NodeOutcome::{Fault as Failed, No, Silent, Yes};
         let down = || Failed(Fault::Stalled);
         let gone = || Failed(Fault::Withdrawn);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_telling_trouble_comes_first() {
+    fn most_informative_fault_comes_first() {
         let said = reports([
             NodeOutcome::Fault(Fault::Stalled),
             NodeOutcome::No,

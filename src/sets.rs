@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_master_in_both_sets_is_asked_once_and_counts_in_both() {
+    fn master_in_both_sets_is_asked_once_and_counts_in_both() {
         let sets = sets(&[1, 2, 3], &[3, 4, 1]).expect("sets");
         let names: Vec<String> = sets.addresses.iter().map(Address::plain).collect();
         let ports = ["1", "2", "3", "4"].map(|port| format!("127.0.0.1:{port}"));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loopback_by_another_name_is_the_same_master() {
+    fn loopback_by_another_name_is_the_same_master() {
         let next = ["redis://LOCALHOST:1", "redis://127.0.0.1:2"];
         let next = next.map(|url| MasterSource::ByUrl(url.to_owned()));
         let sets = Sets::of(&urls(&[1]), &next, 0).expect("sets");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn next_masters_that_are_the_masters_are_refused() {
+    fn next_masters_that_equal_the_masters_are_refused() {
         assert!(matches!(
             sets(&[1, 2], &[2, 1]),
             Err(BuildError::SameMasters)

@@ -31,7 +31,7 @@ const NOTED_AFTER: Duration = Duration::from_millis(100);
 /// One of this number of renewals renews the note. They take two ttls, half of the note's lifetime.
 const KEPT_EVERY: u8 = 6;
 
-/// One held lock. A process may hold very many, so this is kept small (`a_held_lock_is_small`).
+/// One held lock. A process may hold very many, so this is kept small (`held_lock_fits_its_memory_budget`).
 pub(crate) struct Held {
     pub(crate) claim: Arc<Claim>,
     /// The fencing token, never 0: masters count from one.
@@ -346,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_held_lock_is_small() {
+    fn held_lock_fits_its_memory_budget() {
         // For ten thousand held locks, each of these exists ten thousand times, as do the masters' slots and the local
         // queue of the key. Together they may take at most 600 bytes per lock, including the allocator's overhead.
         assert_eq!(size_of::<Held>(), 144);

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_open_until_a_majority_has_answered_it_or_everybody() {
+    fn batch_is_open_until_a_majority_or_all_masters_have_answered() {
         let kept = || Ok(Answer::Extended(vec![Extended::Kept]));
         let denied = || Ok(Answer::Extended(vec![Extended::NotOurs]));
         let down = || Err(Fault::Down("off".into()));

@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_leaves_batch_by_batch_at_the_pace_of_the_answers() {
+    fn burst_of_renewals_leaves_batch_by_batch_at_the_pace_of_the_replies() {
         let mut schedule = burst(5_000);
         assert_eq!(take(&mut schedule, at(2_999)), 0);
         for _ in 0..OPEN {
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_do_not_wait_behind_a_burst() {
+    fn ends_do_not_wait_behind_a_burst_of_renewals() {
         let mut schedule = burst(5_000);
         let max_hold = Duration::from_millis(3_002);
         let bounded = held(Some(max_hold), true);
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_soon_goes_along_with_what_is_due_and_never_alone() {
+    fn renewal_due_soon_shares_the_message_of_one_that_is_due() {
         let mut schedule = Schedule::default();
         let first = schedule.insert(held(None, true), at(3_000));
         // A sixtieth of the ttl is 150 ms.
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_looked_at_once_for_each_time() {
+    fn lock_is_taken_once_for_each_due_time() {
         let mut schedule = Schedule::default();
         // An end that is due is due again, a moment later each time, until the lock is removed.
         let fixed = schedule.insert(held(None, false), at(9_000));
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_is_used_again_has_another_id() {
+    fn reused_entry_has_another_id() {
         let mut schedule = Schedule::default();
         let old = schedule.insert(held(None, true), at(3_000));
         schedule.remove(old);
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_can_be_made_due_sooner_and_not_later() {
+    fn due_time_can_be_moved_earlier_but_not_later() {
         let mut schedule = Schedule::default();
         let id = schedule.insert(held(None, true), at(3_000));
         schedule.wakes_at = at(2_500);
@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_prolonged_within_its_bounds_and_renewed_by_its_new_ttl() {
+    fn extended_lock_stays_within_max_hold_and_is_renewed_by_its_new_ttl() {
         let held = held(Some(Duration::from_secs(15)), true);
         assert_eq!(held.valid_until(), at(9_000));
         assert!(held.prolong(at(10_000), 2 * TTL, at(1)));
@@ -583,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_ends_no_more_locks_than_it_may() {
+    fn one_pass_ends_a_limited_number_of_locks() {
         let mut schedule = Schedule::default();
         for _ in 0..=ENDS {
             schedule.insert(held(None, false), at(9_000));
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_late_after_a_thirtieth_of_its_ttl() {
+    fn renewal_is_late_after_a_thirtieth_of_its_ttl() {
         let mut schedule = burst(1);
         schedule.open = OPEN;
         schedule.sent_at = at(3_300);
@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn old_times_are_swept() {
+    fn outdated_due_times_are_dropped() {
         let mut schedule = Schedule::default();
         for _ in 0..10_000 {
             let id = schedule.insert(held(None, true), at(3_000));
@@ -633,7 +633,7 @@ mod tests {
 
     #[test]
     #[cfg(target_pointer_width = "64")]
-    fn an_entry_is_small() {
+    fn schedule_entry_fits_its_memory_budget() {
         assert_eq!(size_of::<Entry>(), 24);
         assert_eq!(size_of::<Reverse<(Instant, u64)>>(), 16);
     }

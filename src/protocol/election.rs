@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_leads_is_what_a_majority_of_all_masters_agrees_on() {
+    fn leader_is_the_holder_that_a_majority_of_all_masters_shows() {
         let quorum = Quorum::of(5);
         let (a, b) = (10, 11);
         for (votes, elected) in [
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_that_are_told_never_fall() {
+    fn notified_terms_never_fall() {
         let mut observed = Observed::default();
         let with = |term| Some((u128::from(term), term, true));
         let without = |term| Some((u128::from(term), term, false));

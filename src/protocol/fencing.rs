@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_estimate_moves_by_what_was_granted_and_no_further() {
+    fn clock_estimate_follows_the_granted_number_within_limits() {
         const WALL: u64 = 1_000_000_000;
         for (granted, learned) in [
             (WALL, 0),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_agreed_only_by_a_majority_of_the_configured_nodes() {
+    fn number_is_agreed_only_by_a_majority_of_the_configured_masters() {
         let of =
             |nodes, granted: &[u64]| agree(Quorum::of(nodes), granted.iter().copied().enumerate());
         assert_eq!(of(5, &[7, 7, 7]), Agreement::Agreed(7));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_agreed_by_a_majority_of_each_set_and_by_no_majority_of_one_or_of_all() {
+    fn number_is_agreed_only_by_a_majority_of_each_set() {
         let disjoint = Quorum::joint(MasterSet::first(3), (3..6).collect());
         let grown = Quorum::joint(MasterSet::first(3), MasterSet::first(5));
         for (quorum, granted, agreement) in [
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_far_behind_or_ahead_learns_to_propose_inside_the_slack() {
+    fn client_with_a_wrong_clock_learns_to_propose_within_the_slack() {
         for off in [-40_000_000i64, 40_000_000] {
             let master = 1_700_000_000_000_000u64;
             let wall = master.saturating_add_signed(off);

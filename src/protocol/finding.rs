@@ -54,7 +54,7 @@ mod tests {
     use crate::protocol::quorum::Quorum;
 
     #[test]
-    fn refusals_and_faults_prove_what_they_prevent_by_themselves() {
+    fn round_proves_held_by_refusals_alone_and_outage_by_faults_alone() {
         // Number of masters, granted, refused, failed; the others are silent.
         for (nodes, yes, no, faults, proves) in [
             (3, 0, 2, 0, Some(Held)),
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_round_that_proves_something_is_told() {
+    fn last_round_that_proves_something_is_reported() {
         for (rounds, told) in [
             (&[None, None][..], None),
             (&[Some(Held), None], Some(Held)),

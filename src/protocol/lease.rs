@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_renewed_at_a_third_of_its_ttl_and_tried_again_five_times_within_another() {
+    fn renewal_is_due_at_a_third_of_the_ttl_and_retried_at_a_fifteenth() {
         for (ttl, due, again) in [(9_000, 3_000, 600), (30_000, 10_000, 2_000), (30, 10, 5)] {
             let ttl = Duration::from_millis(ttl);
             assert_eq!(renew_at(at(7), ttl), at(7 + due), "{ttl:?}");
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_in_time_renews_from_the_start_of_the_extension() {
+    fn extension_by_a_majority_in_time_counts_from_its_start() {
         let said = votes(&[(Kept::Yes, 3_001), (Kept::Yes, 3_002), (Kept::No, 3_003)]);
         assert_eq!(
             said,
@@ -165,13 +165,13 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_after_the_old_end_counts_for_nothing() {
+    fn extension_by_a_majority_after_the_old_end_is_too_late() {
         let said = votes(&[(Kept::Yes, 3_001), (Kept::Yes, 9_898)]);
         assert_eq!(said[1], Extension::TooLate);
     }
 
     #[test]
-    fn a_majority_of_not_yours_is_a_loss_now_and_silence_is_not() {
+    fn lock_is_lost_when_a_majority_denies_it_but_not_by_silence() {
         assert_eq!(
             votes(&[(Kept::No, 4_000), (Kept::No, 4_000)])[1],
             Extension::Lost
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_sets_each_must_keep_a_lock_and_one_alone_can_end_it() {
+    fn joint_extension_needs_each_set_and_one_set_can_deny_it() {
         use super::super::quorum::MasterSet;
         let said = |votes: &[(usize, Kept)]| {
             let quorum = Quorum::joint(MasterSet::first(3), (3..6).collect());
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn an_extension_never_shortens() {
+    fn extension_never_shortens_the_validity() {
         let mut ballot = Ballot::new(Quorum::of(1));
         let terms = Terms {
             ttl: Duration::from_secs(1),

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_lets_in_who_may_be_there_together_and_nobody_else() {
+    fn marker_admits_only_clients_whose_majorities_meet() {
         let [a, b, c] = prints();
         for (number, print, admitted) in [
             (0, a, [Admitted, Admitted, Early, Early, Early]),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_told_other_masters_is_not_let_in_at_the_same_step() {
+    fn client_with_other_masters_is_refused_at_the_same_step() {
         let [a, b, c] = prints();
         let mark = |number, print| Some(Mark { number, print });
         let old = |print| Configuration::new(0, print, None);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_marks_that_are_listed_are_those_that_admit() {
+    fn listed_markers_are_exactly_those_that_admit_the_client() {
         let known = || {
             prints()
                 .into_iter()
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_knows_the_tags_of_its_clients() {
+    fn configuration_knows_the_tags_of_clients_at_neighbouring_steps() {
         let [a, b, _] = prints();
         let change = Configuration::new(3, a, Some(b));
         let tags: Vec<_> = (5..10).map(|step| change.tagged(step)).collect();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_reads_as_it_was_written_and_nothing_else_is_one() {
+    fn only_text_that_a_marker_writes_is_read_as_a_marker() {
         let mark = Mark {
             number: 5,
             print: prints()[0],
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_the_masters_makes_no_other_fingerprint() {
+    fn fingerprint_ignores_the_order_of_the_masters() {
         assert_eq!(Fingerprint::of(["a", "b"]), Fingerprint::of(["b", "a"]));
         assert_ne!(Fingerprint::of(["ab"]), Fingerprint::of(["a", "b"]));
     }

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_not_answered_may_decide_it() {
+    fn next_slot_is_open_while_a_missing_answer_may_decide() {
         let next = |free: &[u64], silent| {
             let free: Vec<_> = free.iter().copied().enumerate().collect();
             let seen = SlotsSeen {
@@ -96,20 +96,20 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_counts_where_a_majority_shows_it_free() {
+    fn slot_shown_free_by_a_majority_is_asked_for_next() {
         assert_eq!(next(&[0b0010, 0b0110], 0, 0, 0), Some(1));
         assert_eq!(next(&[0b0010, 0b0100], 0, 0, 0), None, "each shows another");
         assert_eq!(next(&[], 0, 0, 0), None);
     }
 
     #[test]
-    fn what_was_granted_counts_as_free() {
+    fn granted_slot_counts_as_free_on_the_granting_master() {
         assert_eq!(next(&[0b0001], 1, 0, 0), Some(0));
         assert_eq!(next(&[0b1000, 0b1000], 1, 0, 0), Some(3));
     }
 
     #[test]
-    fn who_granted_one_slot_may_have_others_free() {
+    fn master_that_granted_one_slot_may_have_other_free_slots() {
         // The third master does not answer.
         assert_eq!(next(&[0b0010], 1, 0, 0), Some(1));
         assert_eq!(next(&[0b1010], 1, 0, 2), Some(3), "from its own place on");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn each_begins_at_a_place_of_its_own() {
+    fn search_for_a_slot_starts_at_the_given_place() {
         let free = [0b1111, 0b1111];
         assert_eq!(next(&free, 0, 0, 2), Some(2));
         assert_eq!(next(&free, 0, 0, 7), Some(3), "whatever was drawn");

@@ -253,13 +253,13 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_is_counted_over_all_configured_nodes() {
+    fn majority_is_counted_over_all_configured_masters() {
         let sizes: Vec<_> = (1..=9).map(|n| Quorum::of(n).size()).collect();
         assert_eq!(sizes, [1, 2, 2, 3, 3, 4, 4, 5, 5]);
     }
 
     #[test]
-    fn the_verdict_falls_as_soon_as_it_is_certain() {
+    fn verdict_is_given_as_soon_as_it_is_certain() {
         assert_eq!(tally(5, 2, 0, 0).verdict(), Verdict::Pending);
         assert_eq!(tally(5, 3, 0, 0).verdict(), Verdict::Won);
         assert_eq!(tally(5, 2, 2, 0).verdict(), Verdict::Pending);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_told_from_contention() {
+    fn lost_round_distinguishes_outage_from_contention() {
         assert_eq!(tally(5, 0, 3, 0).reason(), Some(Reason::Contention));
         assert_eq!(tally(5, 0, 0, 3).reason(), Some(Reason::Outage));
         // Two refusals and one fault: lost, but the reason depends on the two silent masters.
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fallen_verdict_never_changes_in_any_order_of_votes() {
+    fn verdict_never_changes_once_given() {
         for nodes in 1..=7usize {
             // Every sequence of yes, no and fault over all nodes, as digits in base three.
             for code in 0..3usize.pow(nodes as u32) {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_sets_each_must_say_yes_and_one_can_say_no_whatever_is_answered() {
+    fn joint_quorum_needs_a_yes_of_each_set_and_a_no_of_one() {
         for sets in shapes() {
             let quorum = Quorum::joint(sets[0], sets[1]);
             for said in outcomes(quorum.nodes()) {
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_joint_majority_meets_every_majority_of_either_set_and_the_wrong_rules_do_not() {
+    fn joint_quorum_meets_every_majority_of_either_set() {
         let (mut union, mut alone) = (0, 0);
         for [old, next] in shapes() {
             let joint = Quorum::joint(old, next);
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_count_in_both_sets_make_a_majority_of_fewer() {
+    fn masters_in_both_sets_reduce_the_size_of_a_joint_quorum() {
         for ([old, next], size) in [
             (sets(3, 3, 3), 2),
             (sets(3, 3, 2), 2),
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_of_each_is_there_when_the_later_of_both_is() {
+    fn joint_quorum_is_reached_at_the_later_of_both_majorities() {
         let quorum = Quorum::joint(MasterSet::first(3), (3..6).collect());
         let mut said = [(9, 3), (1, 0), (2, 1), (3, 2), (4, 4)];
         assert_eq!(quorum.first_met(&mut said), Some(9));
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_master_has_one_vote_however_often_it_is_counted() {
+    fn master_counted_twice_has_one_vote() {
         let mut tally = Tally::new(Quorum::of(3));
         tally.yes(1);
         tally.yes(1);

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_number_among_a_majority_that_has_one_is_the_value() {
+    fn value_with_the_largest_number_of_a_majority_is_read() {
         for (votes, verdict) in [
             (&[Value(7), Value(9), Value(8)][..], Reading::Found(1)),
             (&[Value(7), Value(7), Fault], Reading::Found(1)),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_majority_that_has_one_it_is_said_why() {
+    fn read_without_a_majority_of_values_returns_the_reason() {
         for (votes, verdict) in [
             (&[Value(7), Nothing, Nothing][..], Reading::Lost),
             (&[Value(7), Old, Nothing], Reading::Lost),
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_waits_for_a_majority_that_has_a_value_or_for_everybody() {
+    fn read_waits_for_a_majority_with_values_or_for_all_masters() {
         let of = |votes: &[Option<ReadVote>]| read(Quorum::of(3), votes);
         assert_eq!(of(&[Some(Value(7)), None, None]), None);
         assert_eq!(of(&[Some(Nothing), Some(Nothing), None]), None);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn only_where_all_masters_have_none_is_there_room_for_a_first_value() {
+    fn first_value_is_created_only_if_all_masters_have_none() {
         let of = |votes: &[ReadVote]| {
             let votes: Vec<_> = votes.iter().copied().map(Some).collect();
             vacancy(&votes)
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_counts_on_a_majority_that_was_read_and_nowhere_else() {
+    fn write_counts_only_on_a_majority_that_was_read() {
         let of = |votes: &[WriteVote]| {
             let votes: Vec<_> = votes.iter().copied().map(Some).collect();
             written(Quorum::of(votes.len()), &votes)
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn carry_takes_the_largest_of_a_majority_of_old_masters_that_show_one() {
+    fn carried_value_is_the_largest_of_a_majority_of_old_masters_that_have_one() {
         let quorum = sets(3, 1, 3);
         for (votes, verdict) in [
             (
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn carry_never_takes_less_than_what_a_majority_of_old_masters_may_have_acknowledged() {
+    fn carry_never_loses_an_acknowledged_value_of_the_old_masters() {
         for quorum in [sets(3, 1, 3), sets(2, 1, 2), sets(3, 2, 2), sets(2, 2, 3)] {
             for votes in all_votes(quorum.nodes()) {
                 let of_old = |such: fn(&ReadVote) -> bool| {

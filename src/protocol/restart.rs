@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn restored_mark_guards_its_master_for_the_longest_ttl() {
+    fn master_with_a_restored_marker_is_guarded_for_the_longest_ttl() {
         let max_ttl = Duration::from_secs(30);
         let lifetime = i64::try_from(RESTORED.as_millis()).expect("a number");
         for (left, guarded) in [
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_master_votes_once_all_that_it_can_have_forgotten_is_over() {
+    fn restarted_master_votes_once_every_forgotten_lock_has_expired() {
         let answered = Instant::from_nanos(7_000_000_000);
         let max_ttl = Duration::from_secs(30);
         for (uptime, left) in [

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn undo_names_every_node_that_did_not_certainly_refuse() {
+    fn every_master_that_did_not_certainly_refuse_is_released() {
         let mut round = Round::open(Quorum::of(5));
         round.record(0, Vote::Granted(Some(1)));
         round.record(1, Vote::Refused);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn votes_in_any_order_come_to_the_same_verdict_token_and_undo() {
+    fn order_of_votes_does_not_change_verdict_token_or_releases() {
         const KINDS: [Vote; 6] = [
             Vote::Granted(Some(4)),
             Vote::Granted(Some(7)),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_not_asked_proves_nothing() {
+    fn master_that_was_not_asked_proves_nothing() {
         let mut round = Round::open(Quorum::of(3));
         round.record(0, Vote::Refused);
         round.record(1, Vote::Fault { sent: true });
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decides_early_says_nothing_of_who_was_not_asked() {
+    fn round_lost_early_leaves_the_reason_open_until_a_majority_answers() {
         let refused_by = |quorum, nodes: &[usize]| {
             let mut round = Round::open(quorum);
             let mut early = Vec::new();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_votes_once() {
+    fn master_votes_once_per_round() {
         let mut round = Round::open(Quorum::of(3));
         assert_eq!(round.record(0, Vote::Granted(None)), Verdict::Pending);
         assert_eq!(round.record(0, Vote::Granted(None)), Verdict::Pending);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_does_not_exist_has_no_vote() {
+    fn unknown_master_has_no_vote() {
         let mut round = Round::open(Quorum::of(1));
         assert_eq!(round.record(7, Vote::Granted(None)), Verdict::Pending);
         assert!(!round.must_undo(7));

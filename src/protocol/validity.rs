@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn validity_is_counted_from_before_the_send_and_gives_up_the_drift() {
+    fn validity_counts_from_before_the_send_minus_the_drift() {
         let started = Instant::from_nanos(1_000_000_000);
         let until = valid_until(started, Duration::from_secs(10), Drift::default());
         assert_eq!(
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ttl_below_the_drift_gives_no_validity() {
+    fn ttl_below_the_drift_gives_no_validity() {
         let started = Instant::from_nanos(5);
         assert_eq!(
             valid_until(started, Duration::from_millis(1), Drift::default()),

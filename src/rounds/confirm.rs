@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_confirmed_or_passed_by_the_largest_that_was_seen() {
+    fn refused_confirmation_returns_the_largest_counter_above() {
         let mut answers = ConfirmAnswers::open(Quorum::of(5));
         let above = |counter| Ok(Answer::CounterAbove(counter));
         assert!(!answers.count(from(0), above(9)));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_confirmation_that_masters_fail_is_an_outage_and_one_in_a_crowd_says_so() {
+    fn confirmation_reports_outage_and_other_holds_of_the_owner() {
         let mut answers = ConfirmAnswers::open(Quorum::of(3));
         let down = || Err(Fault::Down("off".into()));
         assert!(!answers.count(from(0), down()));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_an_owner_is_what_a_majority_shows_or_known_when_all_have_answered() {
+    fn owner_number_is_decided_by_a_majority_or_when_all_have_answered() {
         let granted = |counter| Ok(Answer::Granted { counter });
         let answers = || OwnerAnswers {
             quorum: Quorum::of(3),

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn several_keys_are_kept_together_and_lost_by_one_that_a_majority_denies() {
+    fn lock_of_several_keys_is_lost_if_a_majority_denies_one_key() {
         let both = |said: &[Extension]| said.last().copied();
         let kept = votes(&[&[Held, Restored], &[Held, NotOurs], &[Held, Held]]);
         assert!(matches!(both(&kept), Some(Extension::Renewed(_))));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_which_a_master_cannot_tell_is_no_vote() {
+    fn key_with_an_unknown_state_is_no_vote() {
         let full = || Extended::Unknown(Fault::OutOfMemory);
         let strange = votes(&[&[full()], &[Held], &[full()]]);
         assert_eq!(strange.last(), Some(&Extension::Unknown));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_once_is_not_said_again() {
+    fn loss_is_returned_only_once() {
         let said = votes(&[
             &[NotOurs, NotOurs],
             &[NotOurs, NotOurs],
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_key_is_counted_as_ever() {
+    fn denials_of_a_single_key_by_a_majority_are_a_loss() {
         assert_eq!(votes(&[&[NotOurs], &[NotOurs]])[1], Extension::Lost);
     }
 }

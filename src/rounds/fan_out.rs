@@ -110,7 +110,7 @@ mod models {
     }
 
     #[test]
-    fn no_order_of_threads_lets_an_answer_be_slept_through() {
+    fn no_interleaving_misses_the_wake_up_of_an_answer() {
         crate::sync::model(|| {
             let wanted = 2;
             let answers = All { answers: 0, wanted };

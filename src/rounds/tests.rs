@@ -64,7 +64,7 @@ fn names(nodes: usize) -> Vec<NodeName> {
 }
 
 #[test]
-fn who_waits_is_called_when_the_verdict_falls_and_when_its_reason_is_known() {
+fn waiting_future_is_woken_by_the_verdict_and_by_its_reason() {
     let mut won = opened(5);
     assert!(!won.count(from(0, 1), granted()));
     assert!(!won.count(from(1, 1), granted()));
@@ -84,7 +84,7 @@ fn who_waits_is_called_when_the_verdict_falls_and_when_its_reason_is_known() {
 }
 
 #[test]
-fn refusals_tell_of_holder_and_line() {
+fn refusals_report_holder_and_queue() {
     let mut answers = opened(5);
     assert!(answers.refusals().is_none());
     assert_eq!(
@@ -112,7 +112,7 @@ fn refusals_tell_of_holder_and_line() {
 }
 
 #[test]
-fn a_majority_of_refusals_alone_says_that_another_has_it() {
+fn lock_is_held_by_another_if_refusals_alone_prevent_a_majority() {
     let mut answers = opened(3);
     answers.count(from(0, 1), plainly_refused());
     assert!(!answers.majority_refused());
@@ -125,7 +125,7 @@ fn a_majority_of_refusals_alone_says_that_another_has_it() {
 }
 
 #[test]
-fn a_round_that_is_given_up_counts_who_had_its_time_as_failed() {
+fn round_given_up_counts_masters_silent_for_the_timeout_as_failed() {
     let mut early = opened(3);
     early.count(from(0, 1), plainly_refused());
     early.give_up(BEGAN + ms(49), ms(50));
@@ -150,7 +150,7 @@ fn a_round_that_is_given_up_counts_who_had_its_time_as_failed() {
 }
 
 #[test]
-fn an_answer_after_the_verdict_is_told_as_late() {
+fn answer_after_the_verdict_is_reported_as_late() {
     let mut answers = opened(3);
     for node in 0..3 {
         answers.count(from(node, node as u64), granted());
@@ -168,7 +168,7 @@ fn an_answer_after_the_verdict_is_told_as_late() {
 }
 
 #[test]
-fn masters_that_fail_for_good_make_waiting_hopeless() {
+fn lasting_faults_of_a_majority_make_waiting_hopeless() {
     let denied = || Err(Fault::Denied("NOPERM".into()));
     let mut answers = opened(3);
     answers.count(from(0, 1), denied());
@@ -179,7 +179,7 @@ fn masters_that_fail_for_good_make_waiting_hopeless() {
 }
 
 #[test]
-fn a_fault_that_left_nothing_needs_no_undoing() {
+fn fault_that_left_no_key_needs_no_release() {
     let mut answers = opened(3);
     answers.count(from(0, 1), down());
     answers.count(from(1, 1), Err(Fault::Timeout(ms(50))));
@@ -189,7 +189,7 @@ fn a_fault_that_left_nothing_needs_no_undoing() {
 }
 
 #[test]
-fn a_release_is_settled_by_a_majority_and_complete_with_the_last() {
+fn release_is_settled_by_a_majority_and_complete_with_the_last_answer() {
     let mut release = ReleaseAnswers::open(Quorum::of(5), 5, BEGAN);
     let released = |was_ours| Ok(Answer::Released(was_ours));
     assert!(!release.count(from(0, 1), released(true)));

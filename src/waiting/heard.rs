@@ -61,7 +61,7 @@ mod tests {
     use crate::runtime::Tokio;
 
     #[test]
-    fn what_proves_less_than_what_was_heard_before_is_not_told() {
+    fn finding_that_proves_less_does_not_replace_an_earlier_one() {
         let answers = AcquireAnswers::open(Quorum::of(3), Instant::from_nanos(1));
         let round = FanOut::new(Arc::new(Tokio::default()), answers);
         let mut heard = None;

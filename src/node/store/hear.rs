@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_gives_a_sign_of_life_only_seldom_is_listened_for_until_the_next_one() {
+    async fn waiter_with_a_long_heartbeat_is_listened_for_until_the_next_heartbeat() {
         let shared = subscribed();
         let heartbeat = Duration::from_secs(600);
         let waiter = "0123456789abcdef:1".into();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn store_without_a_runtime_to_listen_on_is_listened_for_at_the_next_request() {
+    fn listening_that_found_no_runtime_starts_with_the_next_request() {
         let shared = subscribed();
         let key: Arc<[u8]> = b"boss"[..].into();
         listen(&shared, &Request::Watch { key, on: true });
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn word_that_a_turn_is_near_quickens_the_listener_of_that_record_alone() {
+    fn message_that_a_turn_is_near_speeds_up_the_listener_of_that_record_only() {
         let shared = Arc::new(Shared::new(Table::new("table", true)));
         let subscriber = Subscriber {
             process: "0123456789abcdef".into(),

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_said_to_be_kept_is_a_promise_key_by_key() {
+    fn every_granted_or_extended_key_is_a_promised_lease() {
         use Extended::{Kept, NotOurs, Restored, Unnoted, Withdrawn};
         let unknown = || Extended::Unknown(Fault::OutOfMemory);
         let items = vec![
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn request_that_shares_records_with_several_jobs_makes_one_job_of_them() {
+    fn request_that_shares_records_with_several_jobs_merges_them() {
         let extend = |keys: &[&[u8]], token: u8| {
             let items = vec![item(keys, token)].into();
             Queued::new(Request::Extend { items }, Reply::ignored())

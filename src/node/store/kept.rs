@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_cannot_be_is_none_of_ours() {
+    fn state_with_an_impossible_time_is_not_read() {
         for (form, ours) in [(1, 1 << 60), (2, 1 << 60), (1, u64::MAX), (2, u64::MAX)] {
             let mut state = vec![FORMAT, Kind::Text as u8];
             state.extend([0; 12]);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_written_anew_where_it_may_be_shorter_than_is_promised() {
+    fn lease_that_may_end_before_the_promised_time_is_written_again() {
         let slack = 300_000;
         let kept = Kept::new(held(4_000_000), 0, Clock::Server { slack: 0 });
         let after = |until: u64, slack: u64| {
@@ -332,7 +332,7 @@ mod tests {
 
     /// Another observer has seen the lease since it was written, and counts from then.
     #[test]
-    fn who_prolongs_a_lease_that_it_did_not_know_writes_it_anew() {
+    fn extension_of_a_lease_read_from_the_store_writes_a_new_stamp() {
         let (stamp, life) = (7, 500_000);
         let written = Kept::new(held(life), 0, Clock::Own { stamp });
         let state = Kept::write(&[written]);

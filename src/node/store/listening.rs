@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_looked_often_only_for_who_is_next() {
+    fn store_is_polled_often_only_while_a_waiter_is_next() {
         let listening = Listening::default();
         let pace = || listening.pacer.pace();
         let [a, b]: [Name; 2] = [b"a"[..].into(), b"b"[..].into()];

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn shelf_with_too_many_records_forgets_those_of_more_than_64_rounds_ago() {
+    fn full_record_cache_forgets_records_not_used_for_more_than_64_rounds() {
         let mut shelf = Shelf::default();
         let (old, recent) = (name(1), name(2));
         shelf.wrote(&old, 1, lease(1));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn shelf_with_too_many_dirty_records_forgets_those_of_as_many_rounds_ago() {
+    fn full_record_cache_forgets_dirty_records_by_their_age() {
         let mut shelf = Shelf::default();
         let (old, recent) = (name(1), name(2));
         shelf.turn();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn record_is_over_once_nothing_in_it_lives_and_nobody_asked_for_it() {
+    fn record_is_obsolete_once_all_items_expired_and_no_request_used_it() {
         let mut shelf = Shelf::default();
         let all: Vec<Name> = (0..6).map(name).collect();
         let [over, lives, dirty, doubtful, missing, asked] = &all[..] else {
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_fresh_while_they_were_seen_in_this_round_and_nobody_doubts_them() {
+    fn records_are_fresh_if_seen_in_this_round_and_not_doubted() {
         let mut shelf = Shelf::default();
         let both = [name(1), name(2)];
         shelf.wrote(&both[0], 1, lease(1));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn glance_at_a_record_does_not_count_as_asking_for_it() {
+    fn scanning_a_record_does_not_count_as_using_it() {
         let mut shelf = Shelf::default();
         let (known, unknown) = (name(1), name(2));
         let state = Kept::write(&lease(1_000));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn record_with_a_watcher_alone_is_not_over_before_the_watcher_is() {
+    fn record_with_only_an_observer_is_kept_until_the_observer_expires() {
         let item = Item {
             id: Id::of(Kind::Watcher, b"boss", b"0123456789abcdef"),
             what: Vec::new(),

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_time_is_between_what_is_told_and_that_and_the_slack() {
+    fn server_time_lies_between_the_returned_time_and_that_plus_slack() {
         let mut time = StoreTime::new(5_000_000, at(0));
         assert_eq!(time.now(at(1)), None, "never looked");
         // The clock was read between 100 and 400.
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_time_is_bounded_also_where_rates_differ_by_as_much_as_a_lease_allows_for() {
+    fn server_time_is_bounded_when_clock_rates_differ_by_the_allowed_drift() {
         for (gained, lasts) in [(1.008, 2_000_000), (0.992, 2_000_000), (1.0095, 9_000_000)] {
             let mut time = StoreTime::new(5_000_000, at(0));
             time.learn(Some(9_000_000), at(1_000), at(1_000));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_shows_what_no_clock_can_is_survived() {
+    fn impossible_server_time_does_not_overflow() {
         let mut time = StoreTime::new(5_000_000, at(0));
         time.learn(Some(u64::MAX), at(100), at(400));
         let (least, slack) = time.now(at(1_000)).expect("just looked");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_dated_by_the_store_and_never_by_the_clock_of_this_process() {
+    fn fencing_numbers_use_the_date_of_the_store_not_of_the_client() {
         let shown = |time: &StoreTime, now: u64| match time.dates(at(now)) {
             Dates::Own => None,
             Dates::Unknown => Some(0),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_clock_at_the_store_ours_begins_with_the_wall_and_never_jumps() {
+    fn own_clock_starts_at_the_wall_clock_and_never_jumps() {
         let mut time = StoreTime::new(5_000_000, at(100));
         time.learn(None, at(100), at(400));
         assert_eq!(time.now(at(700)), Some((5_000_600, 0)));
