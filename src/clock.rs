@@ -56,7 +56,7 @@ pub(crate) mod paced {
         let readings = (0..16).map(|_| reading());
         let (_, ours, tokio) = readings
             .min_by_key(|(took, ..)| *took)
-            .expect("there are sixteen");
+            .expect("sixteen readings were taken");
         Origin {
             tokio,
             ours,

@@ -36,13 +36,13 @@ pub enum BuildError {
     SameMasterTwice(String),
     /// `next_masters` names the same servers as `masters`, so nothing would change.
     #[error(
-        "next_masters names the same servers as masters: leave it out, or name what is to be in their place"
+        "next_masters names the same servers as masters: remove next_masters, or name the servers that replace the masters"
     )]
     SameMasters,
     /// A master of a kind that cannot store the generation marker, with `next_masters` or `masters_generation`.
     #[error(
-        "master {0} keeps no mark of how far a change of masters is: \
-         next_masters and masters_generation are for Redis and Valkey masters only"
+        "master {0} cannot store a generation marker: \
+         next_masters and masters_generation work with Redis and Valkey masters only"
     )]
     UnmarkedMaster(String),
     /// A duration is out of range, or does not fit the other settings.
@@ -81,7 +81,7 @@ pub enum BuildError {
     /// The thread that runs the locks of blocking callers could not be started.
     #[cfg(feature = "blocking")]
     #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
-    #[error("no thread could be started for the locks: {0}")]
+    #[error("cannot start the background thread for blocking calls: {0}")]
     NoThread(String),
 }
 
@@ -197,13 +197,13 @@ impl fmt::Display for AcquireError {
             Self::HeldByOther(missed) => (missed, "is held by another"),
             Self::NotJoinable(missed) => (
                 missed,
-                "is held by its owner, which cannot be joined now: no majority of the masters shows one number of \
-                 its holds; that is over when the hold that crashed has expired",
+                "is held by its owner, and a further hold cannot join now: no majority of the masters shows the same \
+                 fencing number for its holds; this passes when the crashed hold has expired",
             ),
             Self::OtherMasters(missed) => (
                 missed,
-                "cannot be asked for with this configuration: its masters are not the ones in force, \
-                 and that does not pass by itself",
+                "cannot be acquired with this configuration: other masters are in force; \
+                 correct masters and masters_generation, because this does not pass by itself",
             ),
             Self::NoQuorum(missed) if !missed.passes_by_itself() => (
                 missed,
@@ -214,7 +214,7 @@ impl fmt::Display for AcquireError {
                 missed,
                 "could not be decided: no majority of the masters could vote",
             ),
-            Self::TooLate(missed) => (missed, "was granted too slowly, no validity was left"),
+            Self::TooLate(missed) => (missed, "was granted too slowly: no validity was left"),
             Self::InvalidResource(why) => return why.fmt(f),
             Self::InvalidOptions(why) => return why.fmt(f),
             #[cfg(feature = "blocking")]
@@ -275,7 +275,7 @@ pub enum ExtendError {
     #[error("the lock is lost: {0}")]
     Lost(LossCause),
     /// No majority answered in time. The old validity still holds.
-    #[error("too few masters answered to extend; the old validity stands [{}]", OneLine(.0))]
+    #[error("the lock was not extended: too few masters answered; its old validity still holds [{}]", OneLine(.0))]
     NoQuorum(Vec<NodeReport>),
     /// The requested ttl is invalid. Nothing was sent.
     #[error(transparent)]

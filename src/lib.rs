@@ -64,7 +64,7 @@
 //! | `lock acquired` | debug | `fencing_token` |
 //! | `fencing token confirmed by a second round` | debug | `token` |
 //! | `lock renewed` | trace | `resource` |
-//! | `put a missing key back` | debug | `resource`, `node` (index) |
+//! | `missing key restored` | debug | `resource`, `node` (index) |
 //! | `no majority for a renewal, trying again` | warn | `resource`, `said` (by each master) |
 //! | `no majority for a renewal, trying again` | warn | `resource`, `said` (the replies of the masters) |
 //! | `lock released` | debug | `resource`, `on`, `expired_on`, `unreachable` |

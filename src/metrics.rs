@@ -52,7 +52,7 @@ mod enabled {
     pub const ALL: &[Metric] = &[
         Metric::histogram(
             ACQUIRE_SECONDS,
-            "From the call of acquire to its end; label outcome: acquired, held_by_other, held_by_owner, no_quorum, too_late",
+            "Time from the call of acquire to its end; label outcome: acquired, held_by_other, held_by_owner, no_quorum, too_late",
         ),
         Metric::counter(
             ROUNDS,
@@ -60,7 +60,7 @@ mod enabled {
         ),
         Metric::counter(
             CONFIRMATIONS,
-            "Second rounds, which settle a fencing token on which the masters differed",
+            "Second rounds to agree on a fencing token, needed when the masters' counters differed",
         ),
         Metric::gauge(HELD, "Locks that this process holds now"),
         Metric::histogram(
@@ -77,9 +77,12 @@ mod enabled {
         ),
         Metric::histogram(
             MARGIN_SECONDS,
-            "What was left of the validity when a renewal succeeded: near zero is nearly lost",
+            "Remaining validity when a renewal succeeded; near zero means that the lock was nearly lost",
         ),
-        Metric::histogram(QUEUE_AHEAD, "How many stood ahead whenever a waiter looked"),
+        Metric::histogram(
+            QUEUE_AHEAD,
+            "Number of waiters ahead, recorded after each attempt of a waiter",
+        ),
         Metric::counter(
             REPLIES,
             "Answers of masters; labels node, phase (acquire, confirm, extend, release, look), outcome: ok, late, \
@@ -87,7 +90,7 @@ mod enabled {
         ),
         Metric::histogram(
             REPLY_SECONDS,
-            "How long masters took to answer; labels node, phase. Timeouts are not in it, late answers are",
+            "How long masters took to answer, including late answers but not timeouts; labels node, phase",
         ),
     ];
 

@@ -50,7 +50,7 @@ pub(crate) fn check_max_hold(max_hold: Duration) -> Result<(), BuildError> {
         return Err(bad(
             "max_hold",
             max_hold,
-            "would end every lock at once; leave it out for none",
+            "would end every lock at once: leave it out for no limit",
         ));
     }
     Ok(())
@@ -88,7 +88,7 @@ impl Options {
             return Err(bad(
                 "node_timeout",
                 self.node_timeout,
-                "leaves no time to answer; 50ms is the default",
+                "leaves the masters no time to answer: 50ms is the default",
             ));
         }
         check_note(&self.note)?;

@@ -79,9 +79,9 @@ impl LossCause {
 impl fmt::Display for LossCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Expired => "its validity ended before a majority of masters prolonged it",
+            Self::Expired => "its validity ended before a majority of masters extended it",
             Self::TakenAway => "a majority of masters says that it is not ours",
-            Self::MaxHold => "the longest allowed hold time has passed",
+            Self::MaxHold => "it was held for max_hold, the longest allowed time",
             Self::Released => "it was released",
         })
     }

@@ -64,7 +64,7 @@ impl fmt::Display for NodeReport {
             (NodeOutcome::No, Phase::Acquire) => f.write_str("held by another")?,
             (NodeOutcome::Yes, Phase::Release) => f.write_str("released")?,
             (NodeOutcome::No, Phase::Release) => f.write_str("already gone")?,
-            (NodeOutcome::No, Phase::Value) => f.write_str("a later holder has been there")?,
+            (NodeOutcome::No, Phase::Value) => f.write_str("has seen a later holder")?,
             (NodeOutcome::NoValue, _) => f.write_str("has no value")?,
             (NodeOutcome::OldValue, _) => f.write_str("has a value from before it restarted")?,
             (NodeOutcome::Yes, _) => f.write_str("yes")?,

@@ -37,7 +37,7 @@ pub enum InvalidResource {
     #[error("a semaphore has 1 to {max} permits, not {0}", max = MAX_PERMITS)]
     Permits(usize),
     /// `shared()` on a kind of lock that has no readers.
-    #[error("there are no readers {0}: shared() goes with a lock on one resource")]
+    #[error("shared() is not supported {0}: use it with a lock on a single resource")]
     NoReaders(&'static str),
     /// The number of a slot is not from 0 to [`MAX_PERMITS`]` - 1`.
     #[error("the slots of a semaphore are 0 to {last}, there is no {0}", last = MAX_PERMITS - 1)]
@@ -47,7 +47,7 @@ pub enum InvalidResource {
     Owner(usize),
     /// The owner's id looks like the value of a lock, and was probably passed by mistake.
     #[error(
-        "an owner's id of 32 hexadecimal digits is the value of some lock: give the owner a name of its own"
+        "an owner's id of 32 hexadecimal digits looks like the token of a lock: give the owner another id"
     )]
     OwnerIsValue,
 }

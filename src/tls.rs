@@ -76,7 +76,7 @@ impl Tls {
             store.add_parsable_certificates(native.certs);
             if store.is_empty() {
                 return Err(wrong(
-                    &"the operating system has no root certificates: name some",
+                    &"the operating system has no root certificates: name a CA file (QUORATE_CA_FILE or root_pem)",
                 ));
             }
         }
@@ -102,7 +102,7 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, BuildError> 
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match read {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        _ => Err(wrong(&"no certificate in the PEM text")),
+        _ => Err(wrong(&"the PEM text contains no certificate")),
     }
 }
 

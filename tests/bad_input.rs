@@ -74,7 +74,7 @@ async fn what_cannot_be_is_one_exact_line_and_nothing_is_sent() {
         "an owner's id has 1 to 64 bytes, without control characters; this one has 0",
         "an owner's id has 1 to 64 bytes, without control characters; this one has 65",
         "an owner's id has 1 to 64 bytes, without control characters; this one has 3",
-        "an owner's id of 32 hexadecimal digits is the value of some lock: give the owner a name of its own",
+        "an owner's id of 32 hexadecimal digits looks like the token of a lock: give the owner another id",
         "a period of nothing has no once: name one of a millisecond at least",
         "the slots of a semaphore are 0 to 63, there is no 64",
     ];

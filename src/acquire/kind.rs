@@ -37,10 +37,10 @@ impl Kind {
         match self {
             Self::Exclusive | Self::Shared => Self::Shared,
             Self::Several(all) if all.len() < 2 => Self::Shared,
-            Self::Several(_) => Self::NoReaders("of several resources in one lock"),
-            Self::Owner(_) => Self::NoReaders("for an owner"),
-            Self::Key => Self::NoReaders("of a key by itself"),
-            Self::Permit(_) => Self::NoReaders("of a semaphore"),
+            Self::Several(_) => Self::NoReaders("with several resources in one lock"),
+            Self::Owner(_) => Self::NoReaders("with an owner"),
+            Self::Key => Self::NoReaders("with a key by itself"),
+            Self::Permit(_) => Self::NoReaders("with a semaphore"),
             Self::NoReaders(what) => Self::NoReaders(what),
         }
     }

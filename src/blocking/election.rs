@@ -23,7 +23,7 @@ pub struct Election {
 }
 
 /// A held leadership, without async; see [`quorate::Leadership`](crate::Leadership).
-#[must_use = "dropping it resigns"]
+#[must_use = "dropping the leadership resigns"]
 pub struct Leadership {
     kept: Kept<election::Leadership>,
 }

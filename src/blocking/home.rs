@@ -60,7 +60,9 @@ impl Home {
         };
         let thread = thread::Builder::new().name("quorate".to_owned()).spawn(run);
         let thread = thread.map_err(no_thread)?;
-        let runtime = starts.recv().map_err(|_| std::io::Error::other("it ended"));
+        let runtime = starts
+            .recv()
+            .map_err(|_| std::io::Error::other("the thread ended"));
         let background = Background {
             runtime: runtime.and_then(|made| made).map_err(no_thread)?,
             stop: Some(stop),

@@ -18,17 +18,25 @@ impl<G> Kept<G> {
     }
 
     pub(super) fn get(&self) -> &G {
-        self.held.as_ref().expect("it is held until it is taken")
+        self.held
+            .as_ref()
+            .expect("the value is present until it is taken")
     }
 
     pub(super) fn split(&mut self) -> (&mut G, &Home) {
         let held = self.held.as_mut();
-        (held.expect("it is held until it is taken"), &self.home)
+        (
+            held.expect("the value is present until it is taken"),
+            &self.home,
+        )
     }
 
     /// Takes the value and the handle; the background thread runs as long as the handle exists.
     pub(super) fn take(mut self) -> (G, Home) {
-        let held = self.held.take().expect("it is held until it is taken");
+        let held = self
+            .held
+            .take()
+            .expect("the value is present until it is taken");
         (held, self.home.clone())
     }
 }

@@ -32,7 +32,7 @@ impl Redlock {
         let marked = after.those(|master| master.mark().is_some_and(|mark| after.is_own(mark)));
         let all = restores || marked == after.those(|_| true);
         let enough = all && after.quorum.is_met_by(marked);
-        none(after.unless(enough, "not all masters are marked: mark again"))?;
+        none(after.unless(enough, "not all masters are marked: run mark again"))?;
         Ok(after)
     }
 }
@@ -46,7 +46,7 @@ impl Survey {
     /// The reasons why these masters cannot be marked.
     fn unmarkable(&self) -> Vec<String> {
         if self.configuration.has_next() {
-            return vec!["next_masters are named: prepare marks the masters of a change".into()];
+            return vec!["next_masters is set: use prepare, which also marks the masters".into()];
         }
         let mut missing = self.strangers_to_the_change();
         for master in &self.masters {

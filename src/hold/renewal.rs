@@ -272,7 +272,7 @@ impl Collect for RenewAnswers {
                 .and_then(|said| said.get(lock.keys.clone()));
             if own.is_some_and(|own| own.contains(&Extended::Restored)) {
                 let resource = String::from_utf8_lossy(held.claim.resource());
-                tracing::debug!(%resource, node = from.node, "put a missing key back");
+                tracing::debug!(%resource, node = from.node, "missing key restored");
             }
             if own.is_some_and(|own| held.lacks_note(own)) && !lock.noted {
                 lock.noted = true;

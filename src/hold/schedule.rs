@@ -454,10 +454,13 @@ mod tests {
             assert!(take(&mut schedule, now) > 0);
             now = now + SOON;
         }
-        assert!(now < at(3_430), "all within the ttl, without an answer");
+        assert!(
+            now < at(3_430),
+            "all batches leave within the ttl without any reply"
+        );
         assert!(
             schedule.next(now) > Some(at(5_900)),
-            "each has its next time"
+            "each lock has its next due time"
         );
     }
 

@@ -73,7 +73,7 @@ mod tests {
         match next_slot(Quorum::of(3), seen, 4, start) {
             NextSlot::Ask(slot) => Some(slot),
             NextSlot::Held => None,
-            NextSlot::Open => panic!("all have answered"),
+            NextSlot::Open => panic!("all masters have answered"),
         }
     }
 
@@ -98,7 +98,11 @@ mod tests {
     #[test]
     fn slot_shown_free_by_a_majority_is_asked_for_next() {
         assert_eq!(next(&[0b0010, 0b0110], 0, 0, 0), Some(1));
-        assert_eq!(next(&[0b0010, 0b0100], 0, 0, 0), None, "each shows another");
+        assert_eq!(
+            next(&[0b0010, 0b0100], 0, 0, 0),
+            None,
+            "each master shows another slot"
+        );
         assert_eq!(next(&[], 0, 0, 0), None);
     }
 
@@ -112,21 +116,33 @@ mod tests {
     fn master_that_granted_one_slot_may_have_other_free_slots() {
         // The third master does not answer.
         assert_eq!(next(&[0b0010], 1, 0, 0), Some(1));
-        assert_eq!(next(&[0b1010], 1, 0, 2), Some(3), "from its own place on");
+        assert_eq!(
+            next(&[0b1010], 1, 0, 2),
+            Some(3),
+            "the search starts at the given slot"
+        );
         assert_eq!(next(&[0b0000], 1, 0, 0), None);
         assert_eq!(
             next(&[0b0010, 0b0001], 1, 0, 0),
             Some(0),
-            "what is shown first"
+            "a slot shown free goes first"
         );
-        assert_eq!(next(&[], 1, 0, 0), None, "one is no majority");
+        assert_eq!(next(&[], 1, 0, 0), None, "one master is no majority");
     }
 
     #[test]
     fn search_for_a_slot_starts_at_the_given_place() {
         let free = [0b1111, 0b1111];
         assert_eq!(next(&free, 0, 0, 2), Some(2));
-        assert_eq!(next(&free, 0, 0, 7), Some(3), "whatever was drawn");
-        assert_eq!(next(&[0b0011, 0b0011], 0, 0, 2), Some(0), "and round");
+        assert_eq!(
+            next(&free, 0, 0, 7),
+            Some(3),
+            "a start beyond the last slot wraps around"
+        );
+        assert_eq!(
+            next(&[0b0011, 0b0011], 0, 0, 2),
+            Some(0),
+            "the search wraps around"
+        );
     }
 }

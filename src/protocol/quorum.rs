@@ -436,7 +436,11 @@ mod tests {
         tally.yes(1);
         tally.yes(1);
         assert_eq!(tally.verdict(), Verdict::Pending);
-        assert_eq!(MasterSet::one(64), MasterSet::default(), "there is none");
+        assert_eq!(
+            MasterSet::one(64),
+            MasterSet::default(),
+            "there is no 65th master"
+        );
         assert_eq!(MasterSet::first(64), MasterSet(u64::MAX));
     }
 }

@@ -398,7 +398,7 @@ mod tests {
                     Carrying::Value(node) => {
                         assert!(old.is_met_by(shown) && shown.has(node), "{votes:?}");
                         let Value(number) = votes[node] else {
-                            panic!("{votes:?}: it shows none");
+                            panic!("{votes:?}: the chosen master shows no value");
                         };
                         let larger = |(node, vote): (usize, &ReadVote)| {
                             shown.has(node) && matches!(vote, Value(other) if *other > number)
@@ -444,16 +444,22 @@ mod tests {
         );
         assert!(
             !of(read, &[0, 2, 3, 4], none),
-            "it may have forgotten a later one"
+            "a master without a value may have forgotten a later one"
         );
-        assert!(!of(read, &[0, 1, 2, 3], none), "the same for a shared one");
+        assert!(
+            !of(read, &[0, 1, 2, 3], none),
+            "also for a master in both sets"
+        );
         assert!(
             !of(read, &[0, 1, 3, 4], MasterSet::one(4)),
-            "others write there"
+            "clients of the next masters may write on an open master"
         );
         let read = [Value(1), Value(2), Value(2), Nothing, Old];
         assert!(of(read, &[0, 2, 3], none));
-        assert!(!of(read, &[0, 2, 4], none), "it may have had a later one");
+        assert!(
+            !of(read, &[0, 2, 4], none),
+            "a master with an old copy may have had a later value"
+        );
     }
 
     #[test]
@@ -462,7 +468,10 @@ mod tests {
         let of =
             |written: &[usize]| removed(sets(3, 1, 3), &read, written.iter().copied().collect());
         assert!(of(&[0, 1, 2, 3]) && of(&[1, 2, 3]));
-        assert!(!of(&[0, 1, 2, 4]), "it is still shown");
+        assert!(
+            !of(&[0, 1, 2, 4]),
+            "a master that showed the value still has it"
+        );
         assert!(!of(&[0, 1, 3]) && !of(&[2, 3, 4]), "a minority of one set");
     }
 }

@@ -212,7 +212,10 @@ mod tests {
         round.record(1, Vote::Fault { sent: false });
         assert!(round.is_lost_early());
         round.record(2, Vote::Refused);
-        assert!(!round.is_lost_early(), "held, by a majority");
+        assert!(
+            !round.is_lost_early(),
+            "the reason is certain once a majority refused"
+        );
     }
 
     #[test]

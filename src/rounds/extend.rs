@@ -44,7 +44,7 @@ fn kept(keys: &[Extended]) -> Kept {
 pub(crate) fn extended(answer: Result<Answer, Fault>, keys: usize) -> KeysSaid {
     match answer? {
         Answer::Extended(said) if said.len() == keys => Ok(said),
-        _ => Err(Fault::Server("an answer of another kind".into())),
+        _ => Err(Fault::Server("unexpected type of answer".into())),
     }
 }
 

@@ -79,7 +79,7 @@ impl Coordinator {
         let mut limit = Limit::new(&*self.runtime, self.given_up_by());
         match limit.wait(fan_out.until(|answer| answer.0.take())).await {
             Some(Ok(Answer::Keys { cursor, keys })) => Ok((cursor, keys)),
-            Some(Ok(_)) => Err(Fault::Server("an answer of another kind".into())),
+            Some(Ok(_)) => Err(Fault::Server("unexpected type of answer".into())),
             Some(Err(fault)) => Err(fault),
             None => Err(timeout(self.now().saturating_since(began))),
         }

@@ -59,7 +59,7 @@ impl Collect for LookAnswers {
     fn count(&mut self, from: From, answer: Result<Answer, Fault>) -> bool {
         let state = match answer {
             Ok(Answer::State(state)) => Ok(state),
-            Ok(_) => Err(Fault::Server("an answer of another kind".into())),
+            Ok(_) => Err(Fault::Server("unexpected type of answer".into())),
             Err(fault) => Err(fault),
         };
         if let Some(slot) = self.answers.get_mut(from.node) {

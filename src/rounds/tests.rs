@@ -1,7 +1,7 @@
 //! The results of one fan-out, answer by answer.
 #![expect(
     clippy::unnecessary_wraps,
-    reason = "an answer is written as it comes: a fault or not"
+    reason = "all helpers return the type of an answer, whether it can be a fault or not"
 )]
 
 use std::time::Duration;
@@ -71,7 +71,10 @@ fn waiting_future_is_woken_by_the_verdict_and_by_its_reason() {
     assert_eq!(won.verdict(), None);
     assert!(won.count(from(2, 1), granted()));
     assert_eq!(won.verdict(), Some(Verdict::Won));
-    assert!(!won.count(from(3, 1), granted()), "once");
+    assert!(
+        !won.count(from(3, 1), granted()),
+        "the waiter is woken once"
+    );
     // Two refusals and a fault: lost, but the reason needs another answer.
     let mut lost = opened(5);
     assert!(!lost.count(from(0, 1), plainly_refused()));
@@ -94,7 +97,7 @@ fn refusals_report_holder_and_queue() {
     answers.count(from(1, 1), refused(90, 2, 7, Some("a")));
     answers.count(from(3, 1), granted());
     assert_eq!(answers.free(), MasterSet::one(3));
-    assert_eq!(answers.free_in(), None, "two of five");
+    assert_eq!(answers.free_in(), None, "two of five are no majority");
     answers.count(from(4, 1), refused(40, 3, 6, Some("b")));
     answers.count(from(2, 1), refused(60, 1, 9, None));
     // The third soonest of 0, 40, 60 and 90.
@@ -129,7 +132,7 @@ fn round_given_up_counts_masters_silent_for_the_timeout_as_failed() {
     let mut early = opened(3);
     early.count(from(0, 1), plainly_refused());
     early.give_up(BEGAN + ms(49), ms(50));
-    assert_eq!(early.verdict(), None, "they have not had their time");
+    assert_eq!(early.verdict(), None, "the silent masters still have time");
     assert_eq!(early.round.silent().count(), 2);
     let mut late = opened(3);
     late.count(from(0, 1), plainly_refused());
@@ -198,13 +201,19 @@ fn release_is_settled_by_a_majority_and_complete_with_the_last_answer() {
     assert!(!release.settled());
     assert!(release.count(from(3, 1), released(true)));
     assert!(release.settled());
-    assert!(release.count(from(4, 1), down()), "the last");
+    assert!(
+        release.count(from(4, 1), down()),
+        "the last answer wakes the waiter"
+    );
     assert_eq!(release.counts(), (2, 1, 2));
     let mut more = ReleaseAnswers::open(Quorum::of(5), 5, BEGAN);
     for node in 0..3 {
         more.count(from(node, 1), released(true));
     }
-    assert!(!more.count(from(3, 1), released(true)), "neither");
+    assert!(
+        !more.count(from(3, 1), released(true)),
+        "later answers do not wake the waiter"
+    );
     // If fewer than a majority were asked, wait for all of those.
     let mut few = ReleaseAnswers::open(Quorum::of(5), 2, BEGAN);
     assert!(!few.count(from(0, 1), down()) && !few.settled());

@@ -54,7 +54,7 @@ struct LocalLine {
     front: Option<Arc<Turn>>,
     #[expect(
         clippy::box_collection,
-        reason = "one word in the many lines that have nobody behind"
+        reason = "one word in the many queues that have only a front"
     )]
     behind: Option<Box<VecDeque<Arc<Turn>>>>,
 }

@@ -161,16 +161,20 @@ mod tests {
     fn the_first_slot_in_whose_way_nothing_stands_is_asked_for() {
         let own = holding(&[2]);
         let one = asks(&own, 2, 0);
-        assert_eq!((one.slot, one.alone), (3, true), "held here");
+        assert_eq!(
+            (one.slot, one.alone),
+            (3, true),
+            "slot 2 is held by this process"
+        );
         let two = asks(&own, 3, 0b0001);
         assert_eq!(
             (two.slot, two.alone),
             (1, true),
-            "asked for, and held elsewhere"
+            "slot 3 is asked for, and slot 0 is held by another process"
         );
         drop(one);
         let one = asks(&own, 0, 0b0001);
-        assert_eq!((one.slot, one.alone), (3, true), "given up again");
+        assert_eq!((one.slot, one.alone), (3, true), "slot 3 was given up");
     }
 
     #[test]
@@ -182,17 +186,25 @@ mod tests {
         assert_eq!(
             (two.slot, two.alone),
             (2, false),
-            "it may have been given back"
+            "another process may have released slot 2"
         );
         let three = asks(&own, 1, 0b1100);
         assert_eq!(three.slot, 3);
         let four = asks(&own, 3, 0b1100);
-        assert_eq!((four.slot, four.alone), (3, false), "asked for twice");
+        assert_eq!(
+            (four.slot, four.alone),
+            (3, false),
+            "slot 3 is asked for a second time"
+        );
         drop(three);
-        assert!(!asks(&own, 3, 0).alone, "the fourth still asks for it");
+        assert!(!asks(&own, 3, 0).alone, "one task still asks for slot 3");
         let all = holding(&[0, 1, 2, 3]);
         let none = asks(&all, 2, 0);
-        assert_eq!((none.slot, none.alone), (2, false), "the masters will say");
+        assert_eq!(
+            (none.slot, none.alone),
+            (2, false),
+            "if all slots are held here the masters decide"
+        );
     }
 
     #[test]

@@ -40,8 +40,16 @@ impl<S: Store> Door<S> {
     /// The number of keys; a queue counts as one.
     pub fn keys(&self) -> usize {
         let names = Self::block_on(async {
-            let (mut session, _) = self.store.connect().await.expect("the store is there");
-            session.page(0, 10_000).await.expect("it answers").what
+            let (mut session, _) = self
+                .store
+                .connect()
+                .await
+                .expect("the store accepts connections");
+            session
+                .page(0, 10_000)
+                .await
+                .expect("the store answers")
+                .what
         });
         let mut count = 0;
         for (name, _) in names {
@@ -53,8 +61,16 @@ impl<S: Store> Door<S> {
     /// Deletes everything.
     pub fn clear(&self) {
         Self::block_on(async {
-            let (mut session, _) = self.store.connect().await.expect("the store is there");
-            let all = session.page(0, 10_000).await.expect("it answers").what;
+            let (mut session, _) = self
+                .store
+                .connect()
+                .await
+                .expect("the store accepts connections");
+            let all = session
+                .page(0, 10_000)
+                .await
+                .expect("the store answers")
+                .what;
             for (name, Record { version, .. }) in all {
                 let changes = vec![Change {
                     name: name.into(),
@@ -63,7 +79,7 @@ impl<S: Store> Door<S> {
                 }];
                 let wakes = Vec::new();
                 let commit = Commit { changes, wakes };
-                session.commit(&[commit]).await.expect("it answers");
+                session.commit(&[commit]).await.expect("the store answers");
             }
         });
     }
@@ -81,18 +97,25 @@ impl<S: Store> Door<S> {
 
     async fn change<T>(&self, key: &[u8], mut change: impl FnMut(&mut Master, u64) -> T) -> T {
         let name = names::of_key(key);
-        let (mut session, _) = self.store.connect().await.expect("the store is there");
+        let (mut session, _) = self
+            .store
+            .connect()
+            .await
+            .expect("the store accepts connections");
         loop {
             let asked = Instant::now();
             let said = session.load(std::slice::from_ref(&name)).await;
-            let said = said.expect("it answers");
+            let said = said.expect("the store answers");
             let (done, commit) = {
                 let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
                 let (shelf, time) = &mut *known;
                 let heard = Instant::now();
                 time.learn(said.clock, asked, heard);
                 let (now, slack) = time.now(heard).expect("just read");
-                assert!(shelf.read(&name, &said.what[0], now + slack), "one of ours");
+                assert!(
+                    shelf.read(&name, &said.what[0], now + slack),
+                    "the record was written by quorate"
+                );
                 let (version, before) = shelf.all(std::slice::from_ref(&name)).expect("read")[0];
                 let mut master = Master::default();
                 for kept in before {
@@ -118,7 +141,11 @@ impl<S: Store> Door<S> {
             let done_so = commit.changes[0].state.is_none();
             if done_so
                 || matches!(
-                    &session.commit(&[commit]).await.expect("it answers").what[..],
+                    &session
+                        .commit(&[commit])
+                        .await
+                        .expect("the store answers")
+                        .what[..],
                     [Committed::Done(_)]
                 )
             {

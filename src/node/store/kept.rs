@@ -308,9 +308,17 @@ mod tests {
                 .item
                 .until
         };
-        assert_eq!(after(3_700_000, slack), Some(4_000_000), "long enough");
+        assert_eq!(
+            after(3_700_000, slack),
+            Some(4_000_000),
+            "the old end is late enough"
+        );
         assert_eq!(after(4_000_000, slack), Some(4_300_000));
-        assert_eq!(after(4_000_000, 0), Some(4_000_000), "certainly");
+        assert_eq!(
+            after(4_000_000, 0),
+            Some(4_000_000),
+            "without slack the old end is late enough"
+        );
         let again = Promised {
             from_now: false,
             ..promised(60_000_000)
@@ -326,7 +334,7 @@ mod tests {
         assert_eq!(
             granted[0].item.until,
             Some(4_000_000),
-            "counted from before"
+            "a repeated grant counts from the first one"
         );
     }
 
@@ -339,23 +347,34 @@ mod tests {
         let now = 400_000;
         let met = Kept::read(&state, &[], now).expect("ours");
         let until = met[0].item.until.expect("a lease");
-        assert!(until >= now + life, "as far as it knows, long enough");
+        assert!(
+            until >= now + life,
+            "by its own clock the lease lasts long enough"
+        );
         let clock = Clock::Own { stamp: 8 };
         let items = || met.iter().map(|kept| kept.item.clone()).collect();
         let looked = Kept::after(&met, items(), now, clock, &[]);
-        assert_eq!(Kept::write(&looked), state, "nobody was told anything");
+        assert_eq!(
+            Kept::write(&looked),
+            state,
+            "without a promise the record is unchanged"
+        );
         let prolonged = Kept::after(&met, items(), now, clock, &[promised(now + life)]);
         assert_ne!(Kept::write(&prolonged), state);
         let again = Kept::read(&Kept::write(&prolonged), &prolonged, now).expect("ours");
         let items = again.iter().map(|kept| kept.item.clone()).collect();
         let same = Kept::after(&again, items, now, clock, &[promised(now + life)]);
-        assert_eq!(same, again, "its own stamp it knows");
+        assert_eq!(same, again, "an own stamp is known");
         let granted = Promised {
             from_now: false,
             ..promised(now + 9 * life)
         };
         let items = met.iter().map(|kept| kept.item.clone()).collect();
         let repeated = Kept::after(&met, items, now, clock, &[granted]);
-        assert_eq!(Kept::write(&repeated), state, "counted from before");
+        assert_eq!(
+            Kept::write(&repeated),
+            state,
+            "a repeated grant counts from the first one"
+        );
     }
 }

@@ -506,12 +506,13 @@ impl<S: Store> Lane<S> {
         let Clocked { what, clock } = online.session.load(&names).await?;
         let heard = self.heard(online, clock, now);
         let Some((seen, slack)) = self.time.now(heard) else {
-            return Err(Fault::Server("the store's clock stands still".into()));
+            return Err(Fault::Server("the store's clock does not advance".into()));
         };
         for (name, record) in names.iter().zip(&what) {
             if !self.shelf.read(name, record, seen + slack) {
                 let shown = name.escape_ascii();
-                let why = format!("the record of {shown} holds what is none of ours: left alone");
+                let why =
+                    format!("the record of {shown} was not written by quorate: it is left alone");
                 self.answer_all_of(name, &Fault::Server(why.into()));
             }
         }

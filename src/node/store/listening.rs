@@ -138,7 +138,7 @@ mod tests {
         listening.repace();
         assert_eq!(pace(), Pace::Next);
         listening.stand(std::slice::from_ref(&a), None);
-        assert_eq!(pace(), Pace::Waiting, "the other one waits");
+        assert_eq!(pace(), Pace::Waiting, "the other waiter is still queued");
         listening.stand(std::slice::from_ref(&b), None);
         assert_eq!(pace(), Pace::Idle);
         // Notified too late.
@@ -150,6 +150,6 @@ mod tests {
         listening.stand(&[a], Some(0));
         assert_eq!(pace(), Pace::Next);
         assert!(listening.goes_on(until));
-        assert_eq!(pace(), Pace::Waiting, "only the leader is listened for");
+        assert_eq!(pace(), Pace::Waiting, "only the election is observed");
     }
 }

@@ -210,7 +210,7 @@ mod tests {
         }
         let knows = |shelf: &Shelf, name: &Name| shelf.records.contains_key(name);
         shelf.turn();
-        assert!(knows(&shelf, &old), "no more than may be remembered");
+        assert!(knows(&shelf, &old), "the cache is not over its limit");
         // One too many; the recent record was seen 64 rounds before the next one.
         shelf.wrote(&name(MOST + 1), 1, lease(1));
         shelf.records.get_mut(&recent).expect("known").seen += 1;
@@ -233,7 +233,7 @@ mod tests {
             shelf.soil(&name(number));
         }
         shelf.turn();
-        assert!(shelf.is_dirty(&old), "no more than may be remembered");
+        assert!(shelf.is_dirty(&old), "the cache is not over its limit");
         shelf.dirty.insert(recent.clone(), 3);
         shelf.soil(&name(MOST + 1));
         shelf.turn();
@@ -262,7 +262,11 @@ mod tests {
         shelf.wrote(asked, 7, lease(1_000));
         assert_eq!(shelf.over((2_000, None), since, 9), [(over.clone(), 7)]);
         assert_eq!(shelf.over((2_000, None), since, 0), []);
-        assert_eq!(shelf.over((999, None), since, 9), [], "it lives until then");
+        assert_eq!(
+            shelf.over((999, None), since, 9),
+            [],
+            "the item lives until then"
+        );
         assert_eq!(shelf.over((2_000, None), since + 1, 9).len(), 2);
     }
 
@@ -271,7 +275,7 @@ mod tests {
         let mut shelf = Shelf::default();
         let both = [name(1), name(2)];
         shelf.wrote(&both[0], 1, lease(1));
-        assert!(!shelf.are_fresh(&both), "one of them was never seen");
+        assert!(!shelf.are_fresh(&both), "one record was never seen");
         assert!(shelf.all(&both).is_none());
         shelf.wrote(&both[1], 1, lease(1));
         assert!(shelf.are_fresh(&both) && shelf.all(&both).is_some());
@@ -279,8 +283,14 @@ mod tests {
         assert!(!shelf.are_fresh(&both) && shelf.all(&both).is_none());
         shelf.wrote(&both[1], 2, lease(1));
         shelf.turn();
-        assert!(!shelf.are_fresh(&both), "another round");
-        assert!(shelf.all(&both).is_some(), "known all the same");
+        assert!(
+            !shelf.are_fresh(&both),
+            "records seen in an earlier round are not fresh"
+        );
+        assert!(
+            shelf.all(&both).is_some(),
+            "records of an earlier round are still known"
+        );
         shelf.doubt_all();
         assert!(shelf.all(&both[..1]).is_none());
     }
@@ -300,7 +310,10 @@ mod tests {
         assert_eq!(over, [(known.clone(), 7), (unknown, 7)]);
         let state = b"\x09junk".to_vec();
         let foreign = Record { version: 8, state };
-        assert!(!shelf.read(&known, &foreign, 0), "nothing of this library");
+        assert!(
+            !shelf.read(&known, &foreign, 0),
+            "a foreign record is not read"
+        );
     }
 
     #[test]

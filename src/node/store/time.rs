@@ -149,16 +149,20 @@ mod tests {
     #[test]
     fn server_time_lies_between_the_returned_time_and_that_plus_slack() {
         let mut time = StoreTime::new(5_000_000, at(0));
-        assert_eq!(time.now(at(1)), None, "never looked");
+        assert_eq!(time.now(at(1)), None, "unknown before the first reading");
         // The clock was read between 100 and 400.
         time.learn(Some(9_000_000), at(100), at(400));
-        let (least, slack) = time.now(at(1_000)).expect("just looked");
+        let (least, slack) = time.now(at(1_000)).expect("known after a reading");
         assert!(least <= 9_000_600 && least + slack >= 9_000_900);
         assert!(slack < 400);
         let (least, slack) = time.now(at(5_000_000)).expect("looked");
         assert!(least <= 9_000_000 + 4_999_600 * 999 / 1000);
         assert!(least + slack >= 9_000_000 + 4_999_900 * 1001 / 1000);
-        assert_eq!(time.now(at(20_000_000)), None, "too long ago");
+        assert_eq!(
+            time.now(at(20_000_000)),
+            None,
+            "unknown when the reading is too old"
+        );
     }
 
     #[test]
@@ -176,7 +180,7 @@ mod tests {
     fn impossible_server_time_does_not_overflow() {
         let mut time = StoreTime::new(5_000_000, at(0));
         time.learn(Some(u64::MAX), at(100), at(400));
-        let (least, slack) = time.now(at(1_000)).expect("just looked");
+        let (least, slack) = time.now(at(1_000)).expect("known after a reading");
         assert!(
             least
                 .checked_add(slack)
@@ -194,7 +198,11 @@ mod tests {
         let mut time = StoreTime::new(5_000_000, at(100));
         time.learn(Some(9_000_000), at(100), at(400));
         time.learn_date(Some(7_000_000), at(400));
-        assert_eq!(shown(&time, 500), None, "its keys expire by the same clock");
+        assert_eq!(
+            shown(&time, 500),
+            None,
+            "a store with a clock has no removal date"
+        );
         let mut time = StoreTime::new(5_000_000, at(100));
         time.learn(None, at(100), at(400));
         assert_eq!(shown(&time, 500), Some(0));
